@@ -46,6 +46,8 @@ LIBRARIES = {
     "tensorflow_datasets": {"data"},
     "pyarrow": {"data"},
     "wandb": {"logs"},
+    "mlflow": {"logs"},
+    "trackio": {"logs"},
     "matplotlib": {"pictures"},
     "orbax": {"checkpoints"},
     "safetensors": {"interop"},

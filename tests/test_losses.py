@@ -2,11 +2,21 @@
 """Cross-entropy equals that of explicit smoothed targets."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from transformer_jax.losses import cross_entropy, token_losses
+from transformer_jax.errors import UserError
+from transformer_jax.losses import (
+    TOKEN_LOSSES,
+    CrossEntropy,
+    LossOptions,
+    TokenLoss,
+    cross_entropy,
+    token_losses,
+)
+from transformer_jax.nn.embeddings import Unprojected
 
 V = 11
 RNG = np.random.default_rng(0)
@@ -104,3 +114,44 @@ def test_of_equal_logits_the_first_is_the_prediction(logits, right):
     row = np.array(logits, np.float32)
     for label in range(4):
         assert token_losses(row, np.array(label)).correct == (label == right)
+
+
+# --- Losses by name ---
+
+
+class Brier(TokenLoss):
+    """Sum of (p - target)^2 over the vocabulary."""
+
+    def losses(self, logits, labels):
+        target = jax.nn.one_hot(labels, logits.shape[-1])
+        return jnp.square(jax.nn.softmax(logits) - target).sum(axis=-1)
+
+
+@pytest.fixture
+def registered():
+    before = dict(TOKEN_LOSSES)
+    yield lambda cls: TOKEN_LOSSES.register("own", cls)
+    TOKEN_LOSSES.restore(before)
+
+
+def test_a_loss_by_name_trains_and_the_likelihood_is_still_reported(registered):
+    registered(Brier)
+    options = LossOptions(0.1, None, 0.0, 0.0, loss="own")
+    rng = np.random.default_rng(1)
+    x, table = rng.normal(0, 1, (2, 5, 3)), rng.normal(0, 1, (V, 3))
+    predicted = Unprojected(jnp.float32(x), jnp.float32(table), None, jnp.float32, V)
+    found = options.token_loss.of_hidden(predicted, LABELS)
+    log_p = log_softmax(x @ table.T)
+    brier = np.square(np.exp(log_p) - np.eye(V)[LABELS]).sum(axis=-1)
+    np.testing.assert_allclose(found.losses, brier, rtol=1e-4)
+    np.testing.assert_allclose(found.nll, -(np.eye(V)[LABELS] * log_p).sum(axis=-1), rtol=1e-4)
+    assert found.correct.tolist() == (log_p.argmax(axis=-1) == LABELS).tolist()
+    plain = options.unregularized.token_loss
+    assert isinstance(plain, CrossEntropy)
+    np.testing.assert_array_equal(plain.of_hidden(predicted, LABELS).losses, found.nll)
+
+
+def test_a_loss_that_returns_a_mean_is_refused(registered):
+    registered(type("Mean", (Brier,), {"losses": lambda *args: Brier.losses(*args).mean()}))
+    with pytest.raises(UserError, match=r"'own' returns an array of shape \(\) for labels .*2, 5"):
+        LossOptions(0.1, None, 0.0, 0.0, loss="own").token_loss.of_logits(LOGITS, LABELS)

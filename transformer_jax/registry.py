@@ -21,10 +21,13 @@ class Registry[T](Mapping[str, T]):
 
     Attributes:
       field: "section.field" of the config.
+      several: the field may name several entries, separated by commas.
     """
 
-    def __init__(self, field: str, entries: Mapping[str, T] | None = None) -> None:
-        self.field = field
+    def __init__(
+        self, field: str, entries: Mapping[str, T] | None = None, *, several: bool = False
+    ) -> None:
+        self.field, self.several = field, several
         self._entries: dict[str, T] = dict(entries or {})
         self._modules: dict[str, str] = {}
         _REGISTRIES.append(self)

@@ -6,8 +6,10 @@ Components that do not interfere are trained together, so that few programs are 
 
 import ast
 import json
+import math
 import re
 import shutil
+import sqlite3
 from pathlib import Path
 
 import jax
@@ -46,6 +48,9 @@ TEXT = STEPS | {
     "model.num_layers": 2,
     "train.remat": "dots",
     "decode.search": "min_p_0.1",
+    "train.loss": "focal",
+    "train.callbacks": "samples",
+    "logging.trackers": "sqlite",
 }
 NUMBERS = STEPS | {
     "task.name": "regression",
@@ -109,11 +114,20 @@ def test_components_of_one_run_on_pairs(use):
 # --- Language models ---
 
 
-def test_an_architecture_and_a_search(use, tiny_language_model):
-    run = use(["architecture", "search"], tiny_language_model | TEXT, ["The dog", "A man"])
+def test_components_of_one_run_on_text(use, tiny_language_model):
+    names = ["architecture", "search", "token_loss", "tracker", "callback"]
+    run = use(names, tiny_language_model | TEXT, ["The dog", "A man"])
     layer = run.params["decoder"]["layer_1"]
     assert set(layer) == {"self_attention", "feed_forward", "residual"}
-    assert run.evaluate(split="valid")["loss"] > 0
+    metrics = run.evaluate(split="valid")
+    assert 0 < metrics["loss"] < 0.98 * math.log(metrics["perplexity"])  # the loss is not the NLL
+    *_, record = map(json.loads, (run.workdir / "metrics.jsonl").read_text().splitlines())
+    assert record["split"] == "valid" and 0 < record["distinct_words"] <= 1
+    (sample,) = (run.workdir / "samples.jsonl").read_text().splitlines()
+    assert json.loads(sample)["step"] == record["step"]
+    with sqlite3.connect(run.workdir.parent / "transformer_jax.db") as database:
+        query = "select value from metrics where run = 'run' and metric = 'valid/loss'"
+        assert database.execute(query).fetchone() == (record["loss"],)
     greedy = run.predict(["The dog"], search="greedy")
     assert run.predict(["The dog"], top_k=1) == greedy  # min-p keeps the likeliest
     probabilities = jnp.array([[0.0, 0.0, 0.0, 0.1, 0.5, 0.36, 0.04]])
@@ -155,14 +169,15 @@ def test_the_command_of_a_recipe_uses_its_component(recipe, monkeypatch):
     (command,) = (line for line in lines if "transformer_jax train" in line)
     args = parse(command.split()[1:])
     config = tj.config(args.config, args.overrides, modules=args.modules)
-    owners = {registry.module_of(str(value)) for registry, value in chosen(config)}
+    owners = {registry.module_of(name) for registry, name in chosen(config)}
     assert {path for path in owners if path and path.startswith(recipe.stem)}
 
 
 def chosen(config):
     for field, registry in CHOICES.items():
         section, _, name = field.partition(".")
-        yield registry, config[section][name]
+        for each in str(config[section][name]).split(","):
+            yield registry, each
 
 
 def test_looking_inside(trained_workdir, tmp_path, monkeypatch):

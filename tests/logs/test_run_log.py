@@ -6,7 +6,6 @@ import logging
 import math
 import subprocess
 import sys
-import types
 
 import numpy as np
 import pytest
@@ -61,38 +60,6 @@ def test_a_record_is_on_disk_before_the_run_ends(tmp_path):
     with RunLog(tmp_path, start_step=0) as log:
         log.record(1, "train", {"loss": 2.5})
         assert read_records(tmp_path)[0]["loss"] == 2.5
-
-
-def test_weights_and_biases_gets_the_metrics(tmp_path, monkeypatch):
-    calls = []
-
-    class Run:
-        def log(self, metrics, step):
-            calls.append((metrics, step))
-
-        def finish(self):
-            calls.append("finished")
-
-    def init(**options):
-        calls.append(options)
-        return Run()
-
-    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
-    (tmp_path / "config.json").write_text('{"seed": 3}')
-    for start in (0, 5):
-        with RunLog(tmp_path, start_step=start, wandb="project") as log:
-            log.record(start + 5, "train", {"loss": 2.5, "signature": "text"})
-    begun, logged, finished, again, *_ = calls
-    assert begun["project"] == "project" and begun["config"] == {"seed": 3}
-    assert begun["dir"] == tmp_path and begun["resume"] == "allow"
-    assert logged == ({"train/loss": 2.5}, 5) and finished == "finished"
-    assert again["id"] == begun["id"]  # a resumed run stays the same run
-
-
-def test_weights_and_biases_without_its_package_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(UserError, match="logging.wandb: the package wandb is not installed"):
-        RunLog(tmp_path, start_step=0, wandb="project")
 
 
 def test_numbers_that_are_not_finite_are_null(tmp_path):
@@ -200,8 +167,8 @@ def test_tensorboard_reads_numbers_of_any_size(tmp_path):
 def test_a_full_disk_does_not_hide_an_earlier_error(tmp_path):
     def record_without_room():
         with RunLog(tmp_path, start_step=0) as log:
-            full = open("/dev/full", "wb")  # noqa: SIM115
-            log._events._file = full
+            full = open("/dev/full", "w")  # noqa: SIM115
+            log._records._file = full
             log.record(1, "train", {"loss": 1.0})
             yield
 

@@ -9,9 +9,11 @@ import typing
 import numpy as np
 import pytest
 
+from transformer_jax.errors import UserError
+from transformer_jax.losses import TOKEN_LOSSES, TokenLoss
 from transformer_jax.ranges import Range
 from transformer_jax.runs.config import load_config, load_json, read_settings
-from transformer_jax.runs.settings import FIELDS, SECTIONS, Settings
+from transformer_jax.runs.settings import DEFAULTS, FIELDS, SECTIONS, Settings, refuse_unread
 
 NESTED: list = functools.reduce(lambda inner, _: [inner], range(2000), [])
 
@@ -232,6 +234,26 @@ def required_of(owner):
 )
 def test_a_field_without_an_effect_is_refused(message_of, path, changes, message):
     assert message in message_of(load_config, path, changes)
+
+
+def test_options_of_cross_entropy_are_refused_with_another_loss():
+    before = dict(TOKEN_LOSSES)
+    TOKEN_LOSSES.register("own", TokenLoss)
+    try:
+        values = DEFAULTS | {"train.loss": "own", "train.z_loss": 0.1}
+        with pytest.raises(
+            UserError, match=r"train.z_loss .* 'own' does not read it .cross_ent"
+        ):
+            refuse_unread(values, ["train.z_loss"])
+    finally:
+        TOKEN_LOSSES.restore(before)
+
+
+def test_each_of_several_names_is_found(message_of, path):
+    load_config(path, {"logging.trackers": "tensorboard,wandb", "logging.project": "study"})
+    message = message_of(load_config, path, {"logging.trackers": "tensorboard,wandbb"})
+    assert "logging: trackers is 'wandbb', not one of tensorboard" in message
+    assert "did you mean wandb?" in message
 
 
 @pytest.mark.parametrize(

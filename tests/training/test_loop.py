@@ -12,6 +12,7 @@ import pytest
 
 from transformer_jax.errors import Stopped, UserError
 from transformer_jax.training import loop as loop_module
+from transformer_jax.training.callbacks import Callback
 from transformer_jax.training.loop import GoodputTimer, Intervals, Loop, Patience, SpikedError
 from transformer_jax.training.profiling import Profiler
 
@@ -159,6 +160,45 @@ def test_a_step_whose_evaluation_did_not_finish_is_evaluated_before_the_next():
     ]
     assert parts.saved == {3: 13.0, 4: 14.0}
     assert list(parts.metrics("valid")) == [3, 4]
+
+
+def test_callbacks_are_called_after_records_checkpoints_and_evaluations():
+    parts = Parts()
+
+    class Own(Callback):
+        def at_record(self, step, metrics):
+            parts.events.append(("at_record", step, metrics["loss"]))
+
+        def at_checkpoint(self, step, state):
+            parts.events.append(("at_checkpoint", step, state))
+
+        def at_evaluation(self, step, metrics, params):
+            parts.events.append(("at_evaluation", step, metrics["bleu"], params))
+            return {"own": 2 * step}
+
+    loop = parts.loop(log_every=2, evaluate_every=3, callbacks=[Own(None), Callback(None)])
+    loop.run(State(0), start=0, num_steps=4)
+    assert [event for event in parts.events if event[0].startswith("at_")] == [
+        ("at_record", 2, 1.5),
+        ("at_evaluation", 3, 13.0, 3),
+        ("at_record", 4, 3.5),
+        ("at_checkpoint", 4, State(4)),
+        ("at_evaluation", 4, 14.0, 4),
+    ]
+    assert parts.metrics("valid")[4] == {"bleu": 14.0, "own": 8}
+    assert "share_callbacks" in parts.metrics("train")[4]
+
+
+def test_a_callback_that_fails_ends_training_before_its_evaluation_counts():
+    class Failing(Callback):
+        def at_evaluation(self, step, metrics, params):
+            raise ZeroDivisionError
+
+    parts = Parts()
+    with pytest.raises(ZeroDivisionError):
+        loop = parts.loop(evaluate_every=3, save_every=3, callbacks=[Failing(None)])
+        loop.run(State(0), start=0, num_steps=10)
+    assert list(parts.saved) == [3] and not parts.metrics("valid")  # a resumed run evaluates it
 
 
 def test_a_stopped_run_skips_the_evaluation():

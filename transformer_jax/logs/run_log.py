@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log of a run: metrics.jsonl, TensorBoard, progress on stderr, and optionally Weights & Biases."""
+"""Log of a run: metrics.jsonl, progress on stderr, and experiment trackers."""
 
 import contextlib
-import json
 import time
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +11,9 @@ from typing import Annotated, Any, Protocol, Self
 
 import numpy as np
 
-from transformer_jax.errors import UserError, install_hint
 from transformer_jax.logs.records import RecordFile, to_python
-from transformer_jax.logs.tensorboard import EventFile
+from transformer_jax.logs.trackers import TrackedRun, TrackerThread
 from transformer_jax.ranges import OneOf, Range, Steps, check_fields
-from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
 from transformer_jax.runtime.progress import Progress
 
 _HIDDEN_SPLITS = ("watch",)
@@ -33,10 +29,12 @@ class LoggingConfig:
       watch_steps: steps between records of norms by layer, attention entropies and dead units
         (`training.diagnostics`), each of which takes about as long as a training step; None: none.
       profile_steps: number of steps to trace into `workdir/profile`, soon after each start.
-      wandb: Weights & Biases project that also receives the metrics; None: none.
+      trackers: experiment trackers that receive the metrics (`logs.trackers`), separated by commas;
+        None: none.
+      project: project of the trackers that have projects; in MLflow the experiment.
+      wandb: short for the tracker wandb with this project; None: as `trackers` and `project`.
       console: metrics on the lines of progress: "short": loss, the metric that selects the best
-        checkpoint, speed and learning rate; "full": all. metrics.jsonl and TensorBoard always get
-        all.
+        checkpoint, speed and learning rate; "full": all. metrics.jsonl and trackers always get all.
 
     Raises:
       ValueError: a value out of range.
@@ -45,11 +43,22 @@ class LoggingConfig:
     every_steps: Steps = 100
     watch_steps: Steps | None = None
     profile_steps: Annotated[int, Range(0, 10_000)] = 0
+    trackers: str | None = "tensorboard"
+    project: str = "transformer_jax"
     wandb: str | None = None
     console: Annotated[str, OneOf("short", "full")] = "short"
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    @property
+    def projects(self) -> dict[str, str]:
+        """Project of each tracker, by the tracker's name."""
+        found = dict.fromkeys(self.trackers.split(",") if self.trackers else (), self.project)
+        return found | ({"wandb": self.wandb} if self.wandb else {})
+
+
+_DEFAULT = LoggingConfig()
 
 
 class Log(Protocol):
@@ -73,17 +82,17 @@ class RunLog:
     """Log of one run. In a job, only process 0 has one; the others have a `NoLog`.
 
     Writes `workdir/metrics.jsonl` (`step`, `split`, `time` in seconds since 1970, then the metrics)
-    and the same numbers as TensorBoard events `split/name` under `workdir/tensorboard`.
+    and passes the same numbers as `split/name` to the trackers.
 
     Args:
       workdir: workdir of the run.
       start_step: step where the run resumes, 0 for a new one. Later records of an earlier
-        start are dropped from both files.
-      wandb: Weights & Biases project that also receives the metrics; None: none.
+        start are dropped.
+      config: the section `logging`.
       console: shows the progress; None: it is not shown.
 
     Raises:
-      UserError: `wandb` is given and its package is not installed.
+      UserError: the package of a tracker is not installed.
     """
 
     def __init__(
@@ -91,13 +100,15 @@ class RunLog:
         workdir: Path,
         *,
         start_step: int,
-        wandb: str | None = None,
+        config: LoggingConfig = _DEFAULT,
         console: "Console | None" = None,
     ):
         workdir.mkdir(parents=True, exist_ok=True)
         self._records = RecordFile(workdir / "metrics.jsonl", last_step=start_step)
-        self._events = EventFile(workdir / "tensorboard", start_step=start_step)
-        self._wandb = _start_wandb(wandb, workdir) if wandb else None
+        self._trackers = [
+            TrackerThread(name, TrackedRun(workdir, start_step, project, config))
+            for name, project in config.projects.items()
+        ]
         self._console = console
 
     def advance(self, step: int) -> None:
@@ -109,9 +120,8 @@ class RunLog:
         now = round(time.time(), 3)
         self._records.append({"step": step, "split": split, "time": now, **plain})
         numbers = {f"{split}/{n}": x for n, x in plain.items() if isinstance(x, int | float)}
-        self._events.append(step, numbers, now)
-        if self._wandb:
-            self._wandb.log(numbers, step=step)
+        for tracker in self._trackers:
+            tracker.put(step, numbers, now)
         if self._console:
             self._console.record(step, split, plain)
 
@@ -119,9 +129,8 @@ class RunLog:
         if self._console:
             self._console.close()
         self._records.close()
-        self._events.close()
-        if self._wandb:
-            self._wandb.finish()
+        for tracker in self._trackers:
+            tracker.close()
 
     def __enter__(self) -> Self:
         return self
@@ -145,7 +154,7 @@ class ReplicaLogs(contextlib.ExitStack):
     Args:
       workdirs: workdirs of the replicas.
       start_step: as in `RunLog`, like the following arguments.
-      wandb: Weights & Biases project.
+      config: the section `logging`.
       console: shows the progress.
     """
 
@@ -154,11 +163,11 @@ class ReplicaLogs(contextlib.ExitStack):
         workdirs: Sequence[Path],
         *,
         start_step: int,
-        wandb: str | None = None,
+        config: LoggingConfig = _DEFAULT,
         console: "Console",
     ):
         super().__init__()
-        self._logs = [RunLog(workdir, start_step=start_step, wandb=wandb) for workdir in workdirs]
+        self._logs = [RunLog(workdir, start_step=start_step, config=config) for workdir in workdirs]
         self._console = console
         for log in self._logs:
             self.push(log)
@@ -187,30 +196,6 @@ class NoLog(contextlib.nullcontext["NoLog"]):
 
     def record(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
         pass
-
-
-def _start_wandb(project: str, workdir: Path) -> Any:
-    """Starts or resumes the Weights & Biases run of a workdir, whose id the workdir stores."""
-    try:
-        import wandb
-    except ImportError as error:
-        raise UserError(
-            f"logging.wandb: the package wandb is not installed: {install_hint('wandb')}; "
-            "or set it to none"
-        ) from error
-    id_file = workdir / "wandb" / "run_id"
-    if not id_file.exists():
-        id_file.parent.mkdir(exist_ok=True)
-        write_atomic(id_file, uuid.uuid4().hex)
-    config = workdir / "config.json"
-    return wandb.init(
-        project=project,
-        name=workdir.name,
-        id=read_regular(id_file, SETTINGS_BYTES).decode(),
-        resume="allow",
-        dir=workdir,
-        config=json.loads(read_regular(config, SETTINGS_BYTES)) if config.exists() else None,
-    )
 
 
 class Console:

@@ -4,6 +4,7 @@
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,7 +19,7 @@ from transformer_jax.models import MODELS
 from transformer_jax.nn.per_device import use_axes, use_sharded_call
 from transformer_jax.nn.remat import HOST, rematerialized_layers
 from transformer_jax.nn.transformer import intercept_residual_stream
-from transformer_jax.parallel import sharding
+from transformer_jax.parallel import hosts, sharding
 from transformer_jax.parallel.engines import Engine, TrainStep, make_engine
 from transformer_jax.parallel.scan_engine import ScanEngine
 from transformer_jax.parallel.sharding import make_mesh, row_shards
@@ -29,6 +30,7 @@ from transformer_jax.runtime.platform import require_memory_kind
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import Batch, Task, TaskKind, TaskParts
 from transformer_jax.tokenization import Tokenizers, expected_sizes
+from transformer_jax.training.callbacks import CALLBACKS, Callback, TrainingRun
 from transformer_jax.training.diagnostics import Diagnostics
 from transformer_jax.training.evaluation import Evaluator
 from transformer_jax.training.optimizer import make_optimizer, make_schedule
@@ -267,6 +269,13 @@ def build_evaluator(
     shards = row_shards(mesh)
     rows = math.ceil(batch_rows(settings, task) / shards) * shards
     return Evaluator(task, examples, decode, rows, num_decoded)
+
+
+def build_callbacks(settings: Settings, task: Task, workdir: Path) -> list[Callback]:
+    """The callbacks of `train.callbacks` that this process calls."""
+    names, run = settings.train.callbacks, TrainingRun(workdir, settings, task)
+    kinds = [_entry(CALLBACKS, name) for name in names.split(",")] if names else []
+    return [kind(run) for kind in kinds if kind.every_process or hosts.is_primary()]
 
 
 def _entry[Entry](registry: Registry[Entry], name: str) -> Entry:

@@ -57,7 +57,7 @@ FIXED = ("task", "model", "tokenizer", "data", "optimizer", "lora", "train", "se
 growing `train.num_steps` and `optimizer.decay_steps`."""
 CHANGEABLE = (
     *("data.dir", "data.cache_dir", "data.num_workers", "model.attention", "model.scan_layers"),
-    *("train.on_spike", "train.spike_factor"),
+    *("train.on_spike", "train.spike_factor", "train.callbacks"),
 )
 
 _ENCODER_ONLY, _ENCODER_DECODER = "encoder_only", "encoder_decoder"
@@ -182,9 +182,10 @@ def _check_choices(section: str, values: ConfigDict) -> None:
     """Raises ValueError if a field of a section names no entry of its registry."""
     for field, registry in CHOICES.items():
         owner, _, name = field.rpartition(".")
-        # data.name may hold several names, which data.sources splits.
+        # The names in data.name are found by data.sources.
         if owner == section and field != "data.name" and values[name] is not None:
-            registry.find(values[name])
+            for each in values[name].split(",") if registry.several else [values[name]]:
+                registry.find(each)
 
 
 def check_trainable(config: ConfigDict) -> Settings:

@@ -163,6 +163,7 @@ def fit(trainable: Trainable, checkpoints: Checkpoints, clock: GoodputTimer) -> 
         intervals=_intervals(settings),
         diagnostics=build.build_diagnostics(settings, task, engine),
         timer=clock,
+        callbacks=build.build_callbacks(settings, task, trainable.workdir),
         rewinds=settings.train.on_spike == "rewind",
         step_bytes=buffers,
     )

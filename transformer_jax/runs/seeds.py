@@ -274,7 +274,7 @@ class Replicas:
         return ReplicaLogs(
             [self.workdir / name for name in self.names],
             start_step=start,
-            wandb=self.settings.logging.wandb,
+            config=self.settings.logging,
             console=console_of(self.settings, self.task, start),
         )
 

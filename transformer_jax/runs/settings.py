@@ -24,6 +24,7 @@ from transformer_jax.data.sources import SOURCES
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import SEARCHES, DecodeConfig, searches_of
 from transformer_jax.logs.run_log import LoggingConfig
+from transformer_jax.logs.trackers import TRACKERS
 from transformer_jax.losses import TOKEN_LOSSES
 from transformer_jax.models import MODELS
 from transformer_jax.models.config import ModelConfig
@@ -42,6 +43,7 @@ from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tokenization import TokenizerConfig
 from transformer_jax.tokenization.config import TOKENIZERS
+from transformer_jax.training.callbacks import CALLBACKS
 from transformer_jax.training.config import TrainConfig
 from transformer_jax.training.evaluation import EvalConfig
 from transformer_jax.training.lora import LoraConfig
@@ -152,6 +154,8 @@ _REGISTRIES: tuple[Registry[Any], ...] = (
     SCHEDULES,
     SEARCHES,
     TOKEN_LOSSES,
+    TRACKERS,
+    CALLBACKS,
 )
 
 CHOICES: dict[str, Registry[Any]] = {registry.field: registry for registry in _REGISTRIES}

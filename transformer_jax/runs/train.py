@@ -196,8 +196,8 @@ class SingleRun:
         if not hosts.is_primary():
             return NoLog()
         console = console_of(self.settings, self.task, start)
-        project = self.settings.logging.wandb
-        return RunLog(self.workdir, start_step=start, wandb=project, console=console)
+        config = self.settings.logging
+        return RunLog(self.workdir, start_step=start, config=config, console=console)
 
     def has_record(self, step: int, split: str) -> bool:
         path = self.workdir / METRICS

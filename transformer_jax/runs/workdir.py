@@ -76,6 +76,7 @@ METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 TOGETHER = "together"
 WANDB = "wandb"
+TRACKERS = "trackers"
 
 RESULT = "result.json"
 SECONDS = "seconds"
@@ -104,6 +105,7 @@ RUN = WorkdirKind(
     MARK,
     (
         *(CONFIG, MODULES, TOKENIZER, CHECKPOINTS, METRICS, TENSORBOARD, PREDICTIONS, PROFILE),
+        TRACKERS,
         REFERENCE,
         TOGETHER,
     ),

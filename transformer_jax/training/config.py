@@ -42,6 +42,8 @@ class TrainConfig:
         continue with the data that comes next (Chowdhery et al. 2022, 5.1). In the first 20 steps
         only non-finite updates are skipped.
       spike_factor: threshold of `on_spike`.
+      callbacks: callbacks at records, evaluations and checkpoints (`training.callbacks`), separated
+        by commas; None: none.
       init_from: workdir of a run whose parameters and tokenizers training starts from; None: random
         parameters.
 
@@ -63,6 +65,7 @@ class TrainConfig:
     remat: Annotated[str, OneOf(*REMAT)] = "none"
     on_spike: Annotated[str, OneOf("apply", "skip", "rewind")] = "apply"
     spike_factor: Annotated[float, Range(1, 1e6)] = 5.0
+    callbacks: str | None = None
     init_from: str | None = None
 
     def __post_init__(self) -> None:

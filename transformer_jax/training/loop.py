@@ -9,7 +9,7 @@ import math
 import operator
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -22,6 +22,7 @@ from transformer_jax.logs.run_log import Log
 from transformer_jax.metrics import add_sums, compute_metrics
 from transformer_jax.parallel import hosts
 from transformer_jax.runtime import platform
+from transformer_jax.training.callbacks import Callback
 from transformer_jax.training.diagnostics import SPLIT, Diagnostics
 from transformer_jax.training.profiling import Profiler
 from transformer_jax.training.state import TrainState
@@ -251,6 +252,7 @@ class Loop:
       patience: early stopping and plateaus, with the scores so far.
       diagnostics: norms, entropies and dead units, at intervals of its own.
       timer: measures goodput.
+      callbacks: called after records, evaluations and checkpoints.
       rewinds: a skipped step ends training, so that the caller returns to an earlier checkpoint.
       step_bytes: bytes of the buffers of a step.
     """
@@ -268,6 +270,7 @@ class Loop:
     patience: Patience
     diagnostics: Diagnostics
     timer: GoodputTimer
+    callbacks: Sequence[Callback] = ()
     rewinds: bool = False
     step_bytes: int = 0
 
@@ -344,6 +347,15 @@ class Loop:
         if np.any(self.batches.overlong):
             metrics |= {"overlong": self.batches.overlong, "seen": self.batches.seen}
         self.log.record(step, "train", metrics)
+        with self._calling_back(meter) as callbacks:
+            for callback in callbacks:
+                callback.at_record(step, metrics)
+
+    @contextlib.contextmanager
+    def _calling_back(self, meter: Meter) -> Iterator[Sequence[Callback]]:
+        """Yields the callbacks, and attributes their time to them."""
+        with meter.paused("callbacks") if self.callbacks else contextlib.nullcontext():
+            yield self.callbacks
 
     def _diagnose(self, step: int, state: TrainState, rows: Any, meter: Meter) -> None:
         with meter.paused("watching"):
@@ -352,13 +364,21 @@ class Loop:
     def _save(self, step: int, state: TrainState, meter: Meter) -> None:
         with meter.paused("saving"):
             streams = functools.reduce(operator.or_, hosts.gather(self.batches.get_state()))
-            self.checkpoints.save(step, self.to_portable(state).saved, streams)
+            portable = self.to_portable(state)
+            self.checkpoints.save(step, portable.saved, streams)
+        with self._calling_back(meter) as callbacks:
+            for callback in callbacks:
+                callback.at_checkpoint(step, portable)
 
     def _evaluate(self, step: int, state: TrainState, meter: Meter, saved: bool) -> None:
         with meter.paused("evaluating"):
-            metrics, score = self.evaluate(step, self.to_portable(state.model_params))
+            params = self.to_portable(state.model_params)
+            metrics, score = self.evaluate(step, params)
             self.patience.add(score)
             if saved:
                 self.checkpoints.score(step, score)
-            # Last, because the record shows a resumed run that the evaluation is finished.
-            self.log.record(step, "valid", metrics)
+        with self._calling_back(meter) as callbacks:
+            for callback in callbacks:
+                metrics |= callback.at_evaluation(step, metrics, params) or {}
+        # Last, because the record shows a resumed run that the evaluation is finished.
+        self.log.record(step, "valid", metrics)

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Experiment trackers: what they get, and that training never waits for them or fails with them."""
+
+import json
+import logging
+import sqlite3
+import sys
+import threading
+
+import pytest
+
+from transformer_jax.errors import UserError
+from transformer_jax.logs import trackers
+from transformer_jax.logs.run_log import LoggingConfig, RunLog
+from transformer_jax.logs.trackers import TRACKERS, Tracker
+
+
+@pytest.fixture
+def registered():
+    """`registered(cls)`: config of a run that only this tracker tracks."""
+    before = dict(TRACKERS)
+
+    def register(cls):
+        TRACKERS.register("own", cls)
+        return LoggingConfig(trackers="own")
+
+    yield register
+    TRACKERS.restore(before)
+
+
+def write_run(workdir, config, *, start=0, steps=(5,)):
+    (workdir / "config.json").write_text('{"seed": 3, "model": {"d_model": 8}}')
+    with RunLog(workdir, start_step=start, config=config) as log:
+        for step in steps:
+            log.record(step, "train", {"loss": 1 / step, "name": "text", "big@": 2})
+
+
+def test_a_tracker_gets_all_numbers_and_the_config(tmp_path, registered):
+    found = []
+
+    class Own(Tracker):
+        def log(self, step, metrics, time):
+            found.append((self.run.config["model"], self.run.start_step, step, metrics, time))
+
+        def close(self):
+            found.append("closed")
+
+    write_run(tmp_path, registered(Own), start=4, steps=(5, 10))
+    *records, closed = found
+    assert [record[:4] for record in records] == [
+        ({"d_model": 8}, 4, 5, {"train/loss": 0.2, "train/big@": 2}),
+        ({"d_model": 8}, 4, 10, {"train/loss": 0.1, "train/big@": 2}),
+    ]
+    line = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
+    assert records[0][4] == line["time"] and closed == "closed"
+    assert not (tmp_path / "tensorboard").exists()
+
+
+def test_training_does_not_wait_for_a_tracker(tmp_path, registered, monkeypatch, caplog):
+    go_on, done = threading.Event(), []
+
+    class Slow(Tracker):
+        def __init__(self, run):
+            go_on.wait(60)
+
+        def log(self, step, metrics, time):
+            done.append(step)
+
+    monkeypatch.setattr(trackers, "_MOST_WAITING", 3)
+    with RunLog(tmp_path, start_step=0, config=registered(Slow)) as log:
+        for step in range(1, 9):  # would hang here
+            log.record(step, "train", {"loss": 1.0})
+        go_on.set()
+    assert done[:3] == [1, 2, 3] and len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 8
+    (warning,) = caplog.records
+    assert warning.getMessage() == (
+        "tracker own is 3 records behind and misses the next ones; training continues"
+    )
+
+
+@pytest.mark.parametrize("part", ["__init__", "log", "close"])
+def test_a_failure_is_told_once_and_stops_nothing(tmp_path, registered, caplog, part):
+    class Failing(Tracker):
+        def log(self, step, metrics, time):
+            pass
+
+    def fail(*args):
+        raise ConnectionError("no route\nto host")
+
+    setattr(Failing, part, fail)
+    with caplog.at_level(logging.WARNING):
+        write_run(tmp_path, registered(Failing), steps=(1, 2, 3))
+    (warning,) = caplog.records
+    assert "ConnectionError: no route to host; training continues" in warning.getMessage()
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+def test_a_tracker_that_does_not_end_is_left(tmp_path, registered, monkeypatch, caplog):
+    go_on = threading.Event()
+
+    class Endless(Tracker):
+        def log(self, step, metrics, time):
+            pass
+
+        def close(self):
+            go_on.wait(60)
+
+    monkeypatch.setattr(trackers, "_SECONDS_TO_CLOSE", 0.05)
+    write_run(tmp_path, registered(Endless))
+    go_on.set()
+    assert "tracker own did not end within 0 s" in caplog.text
+
+
+def test_a_tracker_without_its_package_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UserError, match="trackers: the package wandb is not installed: `make"):
+        RunLog(tmp_path, start_step=0, config=LoggingConfig(wandb="project"))
+
+
+def test_a_former_id_is_kept(tmp_path):
+    run = trackers.TrackedRun(tmp_path, 0, "project", None)
+    (tmp_path / "wandb").mkdir()
+    (tmp_path / "wandb" / "run_id").write_text("abc")
+    assert run.stored_id("wandb", lambda: "new") == "abc"
+    assert (
+        run.stored_id("own", lambda: "first") == run.stored_id("own", lambda: "second") == "first"
+    )
+
+
+# --- The packages themselves, offline, where they are installed ---
+
+
+def test_weights_and_biases_offline(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for start, step in ((0, 5), (5, 10)):
+        write_run(tmp_path, LoggingConfig(wandb="project"), start=start, steps=[step])
+    run_id = (tmp_path / "trackers" / "wandb").read_text()
+    runs = [path for path in (tmp_path / "wandb").glob("offline-run-*") if path.is_dir()]
+    assert runs and all(path.name.endswith(run_id) for path in runs)  # two if seconds differ
+
+
+def test_mlflow_offline(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/runs.db")
+    config = LoggingConfig(trackers="tensorboard,mlflow", project="study")
+    for start, step in ((0, 5), (5, 10)):
+        write_run(tmp_path, config, start=start, steps=[step])
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/runs.db")
+    experiment = client.get_experiment_by_name("study").experiment_id
+    (run,) = client.search_runs([experiment])
+    assert run.info.run_name == tmp_path.name and run.info.status == "FINISHED"
+    assert run.data.params == {"seed": "3", "model.d_model": "8"}
+    history = client.get_metric_history(run.info.run_id, "train/loss")
+    assert [(one.step, one.value) for one in history] == [(5, 0.2), (10, 0.1)]
+    assert run.data.metrics["train/big_"] == 2
+
+
+def test_trackio_offline(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("trackio")
+    monkeypatch.setattr("trackio.sqlite_storage.TRACKIO_DIR", tmp_path / "trackio")
+    for start, step in ((0, 5), (5, 10)):
+        write_run(tmp_path, LoggingConfig(trackers="trackio"), start=start, steps=[step])
+    (path,) = (tmp_path / "trackio").glob("*.db")
+    with sqlite3.connect(path) as database:
+        rows = database.execute("select run_name, step, metrics from metrics").fetchall()
+    name = (tmp_path / "trackers" / "trackio").read_text()
+    assert [row[:2] for row in rows] == [(name, 5), (name, 10)]
+    assert json.loads(rows[1][2])["train/loss"] == 0.1
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Experiment trackers, which receive the records of a run beside metrics.jsonl."""
+
+import contextlib
+import dataclasses
+import importlib.util
+import json
+import logging
+import queue
+import re
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from transformer_jax.errors import UserError, install_hint
+from transformer_jax.logs.tensorboard import EventFile
+from transformer_jax.registry import Registry
+from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "trackers"
+"""Folder of a workdir with the id that each tracker has given the run."""
+
+_MOST_WAITING = 1000
+"""Records that wait for a slow tracker; further ones are dropped."""
+_SECONDS_TO_CLOSE = 30.0
+
+
+@dataclasses.dataclass(frozen=True)
+class TrackedRun:
+    """A run, as trackers see it.
+
+    Attributes:
+      workdir: workdir of the run.
+      start_step: step where the run resumes, 0 for a new one.
+      project: project, or experiment, that the run belongs to.
+      logging: section `logging` of the config.
+    """
+
+    workdir: Path
+    start_step: int
+    project: str
+    logging: Any
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Config of the run, {section: {field: value}}."""
+        path = self.workdir / "config.json"
+        return json.loads(read_regular(path, SETTINGS_BYTES)) if path.exists() else {}
+
+    def stored_id(self, tracker: str, make: Callable[[], str]) -> str:
+        """Id of the run in a tracker: made once, and kept in the workdir, so that a resumed run
+        continues in the tracker."""
+        path = self.workdir / FOLDER / tracker
+        former = self.workdir / tracker / "run_id"  # where earlier versions kept it
+        for each in (path, former):
+            if each.exists():
+                return read_regular(each, SETTINGS_BYTES).decode()
+        path.parent.mkdir(exist_ok=True)
+        write_atomic(path, made := make())
+        return made
+
+
+class Tracker:
+    """Receives the records of one run; an entry of `TRACKERS`.
+
+    A thread of its own makes, calls and closes it: it may be slow, and it may fail. A failure is
+    logged once; training continues.
+
+    Attributes:
+      package: package that it needs, which is also the extra of pyproject.toml; None: none.
+      reads: fields of the config that only this tracker and its like read.
+    """
+
+    package: ClassVar[str | None] = None
+    reads: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, run: TrackedRun) -> None:
+        self.run = run
+
+    def log(self, step: int, metrics: Mapping[str, float], time: float) -> None:
+        """Receives the metrics of a step by name, "train/loss"; `time` is in seconds since 1970."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Ends the tracking, at the end of training or when it stops."""
+
+
+class TensorBoard(Tracker):
+    """Event files in the folder `tensorboard` of the workdir."""
+
+    def __init__(self, run: TrackedRun) -> None:
+        self._file = EventFile(run.workdir / "tensorboard", start_step=run.start_step)
+
+    def log(self, step: int, metrics: Mapping[str, float], time: float) -> None:
+        self._file.append(step, metrics, time)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class WeightsAndBiases(Tracker):
+    """A run of Weights & Biases."""
+
+    package, reads = "wandb", ("logging.project",)
+
+    def __init__(self, run: TrackedRun) -> None:
+        import wandb
+
+        self._run = wandb.init(
+            project=run.project,
+            name=run.workdir.name,
+            id=run.stored_id("wandb", lambda: uuid.uuid4().hex),
+            resume="allow",
+            dir=run.workdir,
+            config=run.config,
+            # Several runs are trained together; and no thread should wait for a key to be typed.
+            settings=wandb.Settings(reinit="create_new", login_timeout=30),
+        )
+
+    def log(self, step: int, metrics: Mapping[str, float], time: float) -> None:
+        self._run.log(dict(metrics), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class MLflow(Tracker):
+    """A run of MLflow, at $MLFLOW_TRACKING_URI or where MLflow stores runs by default."""
+
+    package, reads = "mlflow", ("logging.project",)
+
+    def __init__(self, run: TrackedRun) -> None:
+        import mlflow
+
+        self._client, self._entities = mlflow.MlflowClient(), mlflow.entities
+        self._id = run.stored_id("mlflow", lambda: self._create(run))
+        self._client.update_run(self._id, status="RUNNING")
+
+    def _create(self, run: TrackedRun) -> str:
+        found = self._client.get_experiment_by_name(run.project)
+        experiment = found.experiment_id if found else self._client.create_experiment(run.project)
+        made = self._client.create_run(experiment, run_name=run.workdir.name).info.run_id
+        for section, fields in run.config.items():
+            fields = fields if isinstance(fields, dict) else {"": fields}
+            names = {f"{section}.{name}".rstrip("."): value for name, value in fields.items()}
+            params = [self._entities.Param(name, str(value)) for name, value in names.items()]
+            self._client.log_batch(made, params=params)
+        return made
+
+    def log(self, step: int, metrics: Mapping[str, float], time: float) -> None:
+        named = {re.sub(r"[^\w\-. :/]", "_", name): value for name, value in metrics.items()}
+        when = round(1e3 * time)
+        rows = [self._entities.Metric(name, value, when, step) for name, value in named.items()]
+        self._client.log_batch(self._id, metrics=rows)
+
+    def close(self) -> None:
+        self._client.set_terminated(self._id)
+
+
+class Trackio(Tracker):
+    """A run of Trackio, in $TRACKIO_DIR or where Trackio stores runs by default."""
+
+    package, reads = "trackio", ("logging.project",)
+
+    def __init__(self, run: TrackedRun) -> None:
+        with contextlib.redirect_stdout(sys.stderr):  # it prints, and stdout is for results
+            import trackio
+
+            # A run is found again by its name, which other runs of the project must not have.
+            name = run.stored_id("trackio", lambda: f"{run.workdir.name}-{uuid.uuid4().hex[:8]}")
+            self._run = trackio.init(
+                run.project, name, config=run.config, resume="allow", embed=False
+            )
+
+    def log(self, step: int, metrics: Mapping[str, float], time: float) -> None:
+        self._run.log(dict(metrics), step=step)
+
+    def close(self) -> None:
+        with contextlib.redirect_stdout(sys.stderr):
+            self._run.finish()
+
+
+TRACKERS: Registry[type[Tracker]] = Registry(
+    "logging.trackers",
+    {
+        "tensorboard": TensorBoard,
+        "wandb": WeightsAndBiases,
+        "mlflow": MLflow,
+        "trackio": Trackio,
+    },
+    several=True,
+)
+
+
+class TrackerThread:
+    """Passes records to a tracker in a thread, so that training never waits for it.
+
+    Args:
+      name: entry of `TRACKERS`.
+      run: the run to track.
+
+    Raises:
+      UserError: the package of the tracker is not installed.
+    """
+
+    def __init__(self, name: str, run: TrackedRun) -> None:
+        package = TRACKERS[name].package
+        if package and importlib.util.find_spec(package) is None:
+            raise UserError(
+                f"logging.trackers: the package {package} is not installed: "
+                f"{install_hint(package)}; or leave {name} out"
+            )
+        self._name, self._run, self._is_told = name, run, False
+        self._records: queue.Queue[Any] = queue.Queue(_MOST_WAITING)
+        self._thread = threading.Thread(target=self._track, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, step: int, metrics: Mapping[str, float], time: float) -> None:
+        """Passes on the metrics of a step; returns at once."""
+        if not self._thread.is_alive():
+            return
+        try:
+            self._records.put_nowait((step, metrics, time))
+        except queue.Full:
+            self._tell(f"is {_MOST_WAITING} records behind and misses the next ones")
+
+    def close(self) -> None:
+        """Waits until the tracker has all records, but not long."""
+        with contextlib.suppress(queue.Full):
+            self._records.put_nowait(None)
+        self._thread.join(_SECONDS_TO_CLOSE)
+        if self._thread.is_alive():
+            self._tell(
+                f"did not end within {_SECONDS_TO_CLOSE:.0f} s and may lose its last records"
+            )
+
+    def _track(self) -> None:
+        try:
+            tracker = TRACKERS[self._name](self._run)
+            for record in iter(self._records.get, None):
+                try:
+                    tracker.log(*record)
+                except Exception as error:
+                    self._tell(f"lost a record: {_one_line(error)}")
+            tracker.close()
+        except Exception as error:
+            self._tell(f"failed: {_one_line(error)}")
+
+    def _tell(self, problem: str) -> None:
+        """Logs the first problem."""
+        if not self._is_told:
+            self._is_told = True
+            logger.warning("tracker %s %s; training continues", self._name, problem)
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
