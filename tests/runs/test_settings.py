@@ -241,9 +241,7 @@ def test_options_of_cross_entropy_are_refused_with_another_loss():
     TOKEN_LOSSES.register("own", TokenLoss)
     try:
         values = DEFAULTS | {"train.loss": "own", "train.z_loss": 0.1}
-        with pytest.raises(
-            UserError, match=r"train.z_loss .* 'own' does not read it .cross_ent"
-        ):
+        with pytest.raises(UserError, match=r"train.z_loss .* 'own' does not read it .cross_ent"):
             refuse_unread(values, ["train.z_loss"])
     finally:
         TOKEN_LOSSES.restore(before)
