@@ -17,11 +17,12 @@ from transformer_jax.runs.config import CHANGEABLE, FIXED
 from transformer_jax.runs.field_docs import (
     as_override,
     attributes,
+    choosers,
     documented,
     other_defaults,
     type_name,
 )
-from transformer_jax.runs.settings import CHOICES, DEFAULTS, FIELDS, SECTIONS, Settings
+from transformer_jax.runs.settings import CHOICES, FIELDS, SECTIONS, Settings, option_fields
 
 PAGE = Path(__file__).with_name("configuration.md")
 
@@ -60,6 +61,11 @@ In the shell, write `none`, `true`, `false`, and numbers like `3e-4` or `10_000`
 These are errors: an unknown field (the message suggests the nearest one), a wrong type, a number
 out of range, and a field that has no effect with the other choices (`model.num_layers` of an
 encoder-decoder).
+
+**Options.** A component may have fields of its own, named after it: with
+`--config.decode.search=min_p` there is `--config.decode.min_p.least=0.1`, in a config file
+`config.decode = dict(search="min_p", min_p=dict(least=0.1))`. They exist only while the component
+is chosen.
 
 **Defaults** depend on the task and the architecture. Later entries override earlier ones: the
 defaults in the tables, the task's (which may set the architecture), the architecture's, the model
@@ -102,8 +108,19 @@ def _section(section: str) -> str:
         for names, meaning in documented(section).items()
         if FIELDS.keys() & set(names)
     ]
-    table = _table(("Field", "Type", "Default", "Meaning"), rows)
-    return "\n".join([f"## {section}", "", summary, "", *table, ""])
+    own = [_options(*item) for item in choosers().items() if item[0].startswith(f"{section}.")]
+    return "\n".join([f"## {section}", "", summary, "", *_field_table(rows), "", *own])
+
+
+def _options(entry: str, chooser: str) -> str:
+    """Returns the part about the options of one entry."""
+    rows = [_row(names, meaning) for names, meaning in documented(entry).items()]
+    summary = f"Fields that exist with `{chooser}`."
+    return "\n".join([f"### {entry}", "", summary, "", *_field_table(rows), ""])
+
+
+def _field_table(rows: Iterable[Sequence[str]]) -> list[str]:
+    return _table(("Field", "Type", "Default", "Meaning"), rows)
 
 
 def _row(fields: Sequence[str], meaning: str) -> tuple[str, ...]:
@@ -120,7 +137,8 @@ def _default(field: str) -> str:
     for owner, value in other_defaults(field).items():
         changed.setdefault(_code(value), []).append(owner)
     others = [f"{value} for {', '.join(owners)}" for value, owners in changed.items()]
-    return "<br>".join([_code(DEFAULTS[field]), *others])
+    own = (FIELDS | option_fields())[field].default
+    return "<br>".join([_code(own), *others])
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

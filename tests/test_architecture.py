@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "transformer_jax"
 
 LAYERS = [
-    {"errors", "ranges", "registry", "suggestions", "summary"},
+    {"errors", "fields", "ranges", "registry", "suggestions", "summary"},
     {"runtime", "trees"},
     {"nn", "scoring", "tokenization", "decoding", "buckets"},
     {"losses", "metrics", "conversations", "pictures"},
@@ -162,7 +162,8 @@ def test_libraries_are_imported_only_by_their_packages():
 def test_nn_knows_nothing_but_jax_and_linen():
     """`nn` has no mesh, no config library and no files."""
     known = ["jax", "jaxtyping", "numpy", "flax.linen", "flax.struct", "contextlib"]
-    known += [f"{PACKAGE}.{name}" for name in ("errors", "nn", "ranges", "registry", "runtime")]
+    known += [f"{PACKAGE}.{name}" for name in ("errors", "fields", "nn", "ranges", "registry")]
+    known += [f"{PACKAGE}.runtime"]
     known += ["collections", "contextvars", "dataclasses", "functools", "math", "re", "typing"]
     names = {name for module in modules_of("nn") for name in imports(module)}
     assert [name for name in names if not is_part_of(name, *known)] == []

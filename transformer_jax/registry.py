@@ -2,16 +2,21 @@
 """Registries: the entries that a config field can name."""
 
 import contextlib
+import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, overload
 
 from transformer_jax.errors import UserError
+from transformer_jax.fields import Configurable, fault_of_options, fields_of
 from transformer_jax.suggestions import VALUE_SYNONYMS, suggest
 
 
 class Registry[T](Mapping[str, T]):
     """Entries by name, for one config field.
+
+    An entry may have options, a frozen dataclass (`fields`): its attribute `options`, or an
+    argument of `register`. They are the config fields "section.name.option".
 
     Example:
       >>> ACTIVATIONS: Registry[Callable] = Registry("model.activation", {"relu": nn.relu})
@@ -30,33 +35,108 @@ class Registry[T](Mapping[str, T]):
         self.field, self.several = field, several
         self._entries: dict[str, T] = dict(entries or {})
         self._modules: dict[str, str] = {}
+        self._options: dict[str, type] = {}
+        self._fields: frozenset[str] = frozenset()
         _REGISTRIES.append(self)
 
     @overload
-    def register(self, name: str) -> Callable[[T], T]: ...
+    def register(self, name: str, *, options: type | None = None) -> Callable[[T], T]: ...
 
     @overload
-    def register(self, name: str, entry: T) -> T: ...
+    def register(self, name: str, entry: T, *, options: type | None = None) -> T: ...
 
-    def register(self, name: str, entry: T | None = None) -> T | Callable[[T], T]:
+    def register(
+        self, name: str, entry: T | None = None, *, options: type | None = None
+    ) -> T | Callable[[T], T]:
         """Adds an entry under a new name; without `entry`, returns a decorator that does.
 
         The module that registered a name may register it again, as a notebook's cell can run twice.
 
+        Args:
+          name: the value of the config field that chooses the entry.
+          entry: the entry.
+          options: its options, a frozen dataclass; None: its attribute `options`, if it has one.
+
         Raises:
-          UserError: the name is taken.
+          UserError: the name is taken or the name of a config field, or the options are no fields
+            that a config can have.
         """
         module = sys._getframe(1).f_globals.get("__name__", "")  # of the caller
         if entry is None:
-            return lambda decorated: self._add(name, decorated, module)
-        return self._add(name, entry, module)
+            return lambda decorated: self._add(name, decorated, module, options)
+        return self._add(name, entry, module, options)
 
-    def _add(self, name: str, entry: T, module: str) -> T:
+    def _add(self, name: str, entry: T, module: str, options: type | None) -> T:
         if name in self._entries and self._modules.get(name) != module:
             raise UserError(f"{self.field}: the name {name!r} is taken; choose another one")
+        options = options or getattr(entry, "options", None)
+        self._check_fields(name, options)
         self._entries[name] = entry
         self._modules[name] = module
+        self._options.pop(name, None)
+        if options:
+            self._options[name] = options
         return entry
+
+    def _check_fields(self, name: str, options: type | None) -> None:
+        """Refuses an entry whose options cannot be config fields of its section."""
+        section = self.section
+        if name in self._fields:
+            raise UserError(
+                f"{self.field}: {name!r} is the config field {section}.{name}; choose another name"
+            )
+        if options is None:
+            return
+        if not name.isidentifier():
+            raise UserError(
+                f"{self.field}: {name!r} has options, the config fields {section}.{name}.*, so its "
+                "name must consist of letters, digits and _"
+            )
+        if fault := fault_of_options(options):
+            shown = getattr(options, "__name__", options)
+            raise UserError(f"{self.field}: the options {shown} of {name!r}: it {fault}")
+        own = {field.rpartition(".")[2] for field in fields_of(section, options)}
+        if shadowed := sorted(own & self._fields):
+            raise UserError(
+                f"{self.field}: the option {shadowed[0]!r} of {name!r} has the name of the config "
+                f"field {section}.{shadowed[0]}; read that field, or choose another name"
+            )
+        for other in _REGISTRIES:
+            if other.field != self.field and other.section == section and other.options(name):
+                raise UserError(
+                    f"{self.field}: {other.field} has options under the name {name!r} too; choose "
+                    "another name"
+                )
+
+    def reserve(self, fields: Collection[str]) -> None:
+        """Names the config fields of the section, which neither entries nor options may have.
+
+        Raises:
+          UserError: a registered entry has.
+        """
+        self._fields = frozenset(fields)
+        for name in self._modules:
+            self._check_fields(name, self.options(name))
+
+    @property
+    def section(self) -> str:
+        """Section of the config that holds `field`."""
+        return self.field.partition(".")[0]
+
+    def options(self, name: str) -> type | None:
+        """Dataclass of an entry's options; None if there is no such entry, or it has none."""
+        return self._options.get(name) or getattr(self._entries.get(name), "options", None)
+
+    def configured(self, name: str, section: Configurable) -> T:
+        """Entry of a name, as `find`; a function that has options gets them as its `options`.
+
+        Args:
+          name: the name of the entry.
+          section: the section of the config, with the options.
+        """
+        entry: Any = self.find(name)
+        cls = self.options(name)
+        return functools.partial(entry, options=section.options_of(cls)) if cls else entry
 
     def find(self, name: str) -> T:
         """Entry of a name; otherwise ValueError, which lists all names and suggests the nearest."""
@@ -70,11 +150,19 @@ class Registry[T](Mapping[str, T]):
         """Module that registered a name; None for the initial entries."""
         return self._modules.get(name)
 
-    def restore(self, entries: Mapping[str, T], modules: Mapping[str, str] | None = None) -> None:
-        """Replaces all entries; `modules` names the modules that registered them."""
+    def restore(
+        self,
+        entries: Mapping[str, T],
+        modules: Mapping[str, str] | None = None,
+        options: Mapping[str, type] | None = None,
+    ) -> None:
+        """Replaces all entries; `modules` names the modules that registered them, `options` their
+        options."""
         modules = self._modules if modules is None else modules
+        options = self._options if options is None else options
         self._entries = dict(entries)
         self._modules = {name: modules[name] for name in entries if name in modules}
+        self._options = {name: options[name] for name in entries if name in options}
 
     def __getitem__(self, name: str) -> T:
         return self._entries[name]
@@ -99,14 +187,17 @@ def reload_registrations(module: str) -> Iterator[None]:
     After an exception all registries are restored. Other modules that registered entries inside the
     context are removed from `sys.modules`, so that the next import runs them again.
     """
-    before = [(registry, dict(registry), dict(registry._modules)) for registry in _REGISTRIES]
-    for registry, entries, modules in before:
+    before = [
+        (registry, dict(registry), dict(registry._modules), dict(registry._options))
+        for registry in _REGISTRIES
+    ]
+    for registry, entries, modules, _ in before:
         registry.restore({name: e for name, e in entries.items() if modules.get(name) != module})
     try:
         yield
     except BaseException:
-        for registry, entries, modules in before:
+        for registry, entries, modules, options in before:
             for added in set(registry._modules.values()) - set(modules.values()):
                 sys.modules.pop(added, None)
-            registry.restore(entries, modules)
+            registry.restore(entries, modules, options)
         raise

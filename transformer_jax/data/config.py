@@ -4,6 +4,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
+from transformer_jax.fields import Configurable
 from transformer_jax.ranges import OneOf, Range, Seed, check_fields, short_repr
 
 DOCUMENTS = ("file", "line", "paragraph")
@@ -15,7 +16,7 @@ NumWorkers = Annotated[int, Range(0, 512)]
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class DataConfig(Configurable):
     """Data sets to read, and maximal sequence lengths.
 
     Attributes:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Annotated, TypedDict
 
 from transformer_jax.decoding import LENGTH_PENALTIES, BeamSearch, Sampler, Search
+from transformer_jax.fields import Configurable
 from transformer_jax.nn.int8 import WEIGHTS
 from transformer_jax.ranges import OneOf, Range, Seed, check_fields
 from transformer_jax.registry import Registry
@@ -15,7 +16,7 @@ Count = Annotated[int, Range(1, 10_000)]
 
 
 @dataclasses.dataclass(frozen=True)
-class DecodeConfig:
+class DecodeConfig(Configurable):
     """Settings of the search for outputs; the defaults are the paper's (section 6.1).
 
     Attributes:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Protocol, Self
 
 import numpy as np
 
+from transformer_jax.fields import Configurable
 from transformer_jax.logs.records import RecordFile, to_python
 from transformer_jax.logs.trackers import TrackedRun, TrackerThread
 from transformer_jax.ranges import OneOf, Range, Steps, check_fields
@@ -21,7 +22,7 @@ _HIDDEN_SPLITS = ("watch",)
 
 
 @dataclass(frozen=True)
-class LoggingConfig:
+class LoggingConfig(Configurable):
     """Logging of a run.
 
     Attributes:

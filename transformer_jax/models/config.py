@@ -52,7 +52,7 @@ TRANSFORMER_FIELDS = tuple(
         *("dropout_rate", "embedding_dropout_rate", "dropout_bits", "dtype", "activation_dtype"),
         *("tie_embeddings", "vocab_multiple", "scale_embeddings", "scale_logits", "logits_bias"),
         *("final_logit_cap", "source_vocab_size", "target_vocab_size", "vocab_size"),
-        *("separator_id", "start_id"),
+        *("separator_id", "start_id", "options"),
     )
 )
 """Fields "model.NAME" that only models of Transformer layers read."""

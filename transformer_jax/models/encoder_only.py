@@ -99,7 +99,7 @@ class PredictionHead(nn.Module):
     def setup(self) -> None:
         c = self.config
         self.transform = Linear((c.d_model,), (c.d_model,), True, c, c.kernel_std)
-        self.activation = ACTIVATIONS.find(c.activation)
+        self.activation = ACTIVATIONS.configured(c.activation, c)
         self.norm = make_norm(c)
         self.bias = self.param("bias", nn.initializers.zeros, c.padded_vocab_size(c.vocab_size))
 

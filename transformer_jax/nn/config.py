@@ -7,6 +7,7 @@ from typing import Annotated
 
 import jax.numpy as jnp
 
+from transformer_jax.fields import GIVEN, Configurable
 from transformer_jax.nn.ops import DTYPES, product_dtype
 from transformer_jax.ranges import (
     Cap,
@@ -21,14 +22,11 @@ from transformer_jax.ranges import (
 )
 from transformer_jax.runtime import platform
 
-GIVEN = {"given": True}
-"""Metadata of fields whose value comes from the tokenizer, never from a config file."""
-
 NORMAL_STD = 0.02
 
 
 @dataclasses.dataclass(frozen=True)
-class TransformerConfig:
+class TransformerConfig(Configurable):
     """Hyperparameters of "Attention Is All You Need" (table 3) and of later Transformers.
 
     Attributes:

@@ -45,7 +45,7 @@ class FeedForward(FeedForwardLayer):
             self.gate = Linear((c.d_model,), (c.d_ff,), c.feed_forward_bias, c, c.kernel_std)
         std = c.residual_std(self.num_sublayers)
         self.outer = Linear((c.d_ff,), (c.d_model,), c.feed_forward_bias, c, std)
-        self.activation = ACTIVATIONS.find(c.activation)
+        self.activation = ACTIVATIONS.configured(c.activation, c)
         self.dropout = Dropout(c.feed_forward_dropout_rate, c.dropout_bits)
 
     def __call__(

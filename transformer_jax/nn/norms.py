@@ -90,7 +90,7 @@ NORMS: Registry[Callable[[float], nn.Module]] = Registry(
 
 def make_norm(config: TransformerConfig) -> nn.Module:
     """Norm that `config.norm` names."""
-    return NORMS.find(config.norm)(config.norm_epsilon)
+    return NORMS.configured(config.norm, config)(config.norm_epsilon)
 
 
 def final_norm(config: TransformerConfig) -> nn.Module | None:

@@ -7,7 +7,6 @@ ConfigDict.
 """
 
 import contextlib
-import copy
 import importlib
 import json
 import logging
@@ -22,7 +21,9 @@ from ml_collections import ConfigDict, config_dict
 from transformer_jax.buckets.bucket import is_address
 from transformer_jax.buckets.copies import fetch_file, fetch_folder
 from transformer_jax.errors import UserError
+from transformer_jax.fields import fields_of
 from transformer_jax.models import MODELS
+from transformer_jax.ranges import check_fields
 from transformer_jax.runs.settings import (
     CHOICES,
     DEFAULTS,
@@ -30,9 +31,15 @@ from transformer_jax.runs.settings import (
     SECTIONS,
     Settings,
     check_sections,
+    chosen_names,
+    complete,
     field_of,
+    fields_for,
     flatten,
+    option_classes,
+    option_fields,
     parsed,
+    refuse_unchosen,
     refuse_unread,
     unread_fields,
 )
@@ -71,10 +78,11 @@ class Config(Summarized, ConfigDict):
         """The fields of a section; of a whole config those that differ from their defaults."""
         if not SECTIONS.keys() <= set(self):
             return self.to_dict()
-        values, chosen = self.to_dict(), dict[str, list[str]]()
-        for name, value in flatten(values).items():
+        values, chosen = flatten(self.to_dict()), dict[str, list[str]]()
+        known = fields_for(values)
+        for name, value in values.items():
             section, _, field = name.rpartition(".")
-            if value != DEFAULTS[name]:
+            if name not in known or value != known[name].default:
                 chosen.setdefault(section or name, []).append(f"{field}={value}")
         return {section: ", ".join(fields) for section, fields in chosen.items()}
 
@@ -102,7 +110,9 @@ def load_config(
     load_modules(modules)
     given = parsed(overrides or {}, "override")
     in_file = parsed(flatten(run_config_file(path)), str(path))
-    config = config_of(_still_read(in_file, given) | given, "config")
+    chosen = _still_read(in_file, given) | given
+    refuse_unchosen(defaults_for(chosen) | chosen, given, "override")
+    config = config_of(chosen, str(path))
     check_trainable(config)
     _require_modules(config)
     return config
@@ -115,12 +125,16 @@ def config_of(chosen: Mapping[str, Any], where: str) -> ConfigDict:
     `where` in it.
     """
     chosen = parsed(chosen, where)
-    return _to_config_dict(defaults_for(chosen) | chosen)
+    values = defaults_for(chosen) | chosen
+    refuse_unchosen(values, chosen, where)
+    return _to_config_dict(values)
 
 
 def complete_config(given: Mapping[str, Any], where: str) -> ConfigDict:
     """The dataclasses' defaults with the values of `given`, {section: {field: value}}, set."""
-    return _to_config_dict(DEFAULTS | parsed(flatten(given), where))
+    chosen = parsed(flatten(given), where)
+    refuse_unchosen(DEFAULTS | chosen, chosen, where)
+    return _to_config_dict(complete(DEFAULTS | chosen))
 
 
 def override(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
@@ -129,10 +143,10 @@ def override(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
     Raises:
       UserError: an unknown field (the nearest is named) or a value of the wrong type.
     """
-    config = copy.deepcopy(config)
-    for name, value in parsed(overrides, "override").items():
-        _set_field(config, name, value)
-    return config
+    chosen = parsed(overrides, "override")
+    values = parsed(flatten(config.to_dict()), "config") | chosen
+    refuse_unchosen(values, chosen, "override")
+    return _to_config_dict(complete(values))
 
 
 def load_json(path: Path) -> ConfigDict:
@@ -156,7 +170,8 @@ def _read_json(path: Path) -> dict[Any, Any]:
 
 def save_json(config: ConfigDict, path: Path) -> None:
     """Writes a config, completely or not at all."""
-    write_atomic(path, json.dumps(config.to_dict(), indent=2) + "\n")
+    values = complete(flatten(config.to_dict()))  # a component may have been chosen in place
+    write_atomic(path, json.dumps(_to_config_dict(values).to_dict(), indent=2) + "\n")
 
 
 def read_settings(config: ConfigDict) -> Settings:
@@ -166,9 +181,17 @@ def read_settings(config: ConfigDict) -> Settings:
       UserError: a value that its dataclass refuses; section and reason are named.
     """
     sections = {}
+    values = flatten(config.to_dict())
+    options = option_classes(values)
     for name, cls in SECTIONS.items():
+        own = {entry: one for entry, one in options.items() if entry.startswith(f"{name}.")}
+        given = {
+            field: config[name][field] for field in config[name] if f"{name}.{field}" in values
+        }
+        if own:
+            given["options"] = tuple(_read_options(*item, values) for item in own.items())
         try:
-            sections[name] = cls(**config[name].to_dict())
+            sections[name] = cls(**given)
             _check_choices(name, config[name])
         except ValueError as error:
             raise UserError(f"config.{name}: {error}") from error
@@ -176,6 +199,18 @@ def read_settings(config: ConfigDict) -> Settings:
         return Settings(**sections, seed=config.seed)
     except ValueError as error:
         raise UserError(f"config.{error}") from error
+
+
+def _read_options(entry: str, cls: type, values: Mapping[str, Any]) -> Any:
+    """Options of "section.entry" as their dataclass; errors as of `read_settings`."""
+    fields = fields_of(entry, cls)
+    given = {name.rpartition(".")[2]: values.get(name, fields[name].default) for name in fields}
+    try:
+        options = cls(**given)
+        check_fields(options)
+    except ValueError as error:
+        raise UserError(f"config.{entry}: {error}") from error
+    return options
 
 
 def _check_choices(section: str, values: ConfigDict) -> None:
@@ -208,10 +243,10 @@ def check_same_run(config: ConfigDict, saved: ConfigDict, workdir: Path) -> None
 
     Logs a warning if the run is extended at a higher learning rate.
     """
-    before, now = flatten(saved.to_dict()), flatten(config.to_dict())
+    before, now = (complete(flatten(each.to_dict())) for each in (saved, config))
     idle = unread_fields(before)  # earlier versions allowed them to be set
-    for name in [name for name in FIELDS if name not in idle]:
-        old, new = before[name], now[name]
+    for name in [name for name in before | now if name not in idle]:
+        old, new = before.get(name), now.get(name)
         fixed = name.partition(".")[0] in FIXED and name not in CHANGEABLE
         grows = name == "train.num_steps" and new > old
         if name == "optimizer.decay_steps":
@@ -233,8 +268,9 @@ def _require_modules(config: ConfigDict) -> None:
 
     Or by a file beside it: a run could not name that file, for the user to give again.
     """
+    values = flatten(config.to_dict())
     for field, registry in CHOICES.items():
-        for name in (field_of(config, field) or "").split(","):
+        for name in chosen_names(field, values):
             module = registry.module_of(name)
             if module is not None and module not in sys.modules:
                 raise UserError(
@@ -260,7 +296,9 @@ def defaults_for(chosen: Mapping[str, Any]) -> dict[str, Any]:
         defaults |= parsed(own, f"defaults of architecture {architecture}")
     origin = chosen.get("train.init_from")
     options = model_options(origin, chosen.get("model.architecture"))
-    return defaults | parsed(options, f"{origin}/config.json")
+    defaults |= parsed(options, f"{origin}/config.json")
+    own = complete({**defaults, **chosen})
+    return {name: defaults.get(name, own[name]) for name in own}
 
 
 def model_options(init_from: str | None, architecture: str | None = None) -> dict[str, Any]:
@@ -288,7 +326,7 @@ def model_options(init_from: str | None, architecture: str | None = None) -> dic
     if (options.get("architecture"), architecture) == (_ENCODER_ONLY, _ENCODER_DECODER):
         options["num_encoder_layers"] = options.get("num_layers")
         options = {name: one for name, one in options.items() if name not in _SINGLE_STACK_OPTIONS}
-    return {f"model.{name}": one for name, one in options.items()}
+    return flatten({"model": options})
 
 
 def _still_read(in_file: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
@@ -300,6 +338,7 @@ def _still_read(in_file: dict[str, Any], overrides: dict[str, Any]) -> dict[str,
     before = defaults_for(in_file) | in_file
     after = defaults_for(in_file | overrides) | in_file | overrides
     idle = unread_fields(after).keys() - unread_fields(before).keys()
+    idle |= option_fields(before).keys() - option_fields(after).keys()
     return {name: value for name, value in in_file.items() if name not in idle}
 
 
@@ -404,22 +443,15 @@ def _siblings_importable(path: Path) -> Iterator[None]:
 
 def _to_config_dict(values: Mapping[str, Any]) -> ConfigDict:
     """A ConfigDict of the values of all fields, {"section.field": value}."""
-    config = Config({section: Config() for section in SECTIONS})
+    config, fields = Config({section: Config() for section in SECTIONS}), fields_for(values)
+    for entry in option_classes(values):
+        section, _, name = entry.partition(".")
+        config[section][name] = Config()
     with config.ignore_type():  # once: entering it takes longer than setting a field
         for name, value in values.items():
             # A reference with a type lets an optional field change between None and a value.
-            optional = FIELDS[name].optional
-            section, _, field = name.rpartition(".")
-            target = config[section] if section else config
-            target[field] = (
-                config_dict.FieldReference(value, FIELDS[name].type) if optional else value
-            )
+            optional, type_ = fields[name].optional, fields[name].type
+            group, _, field = name.rpartition(".")
+            target = field_of(config, group) if group else config
+            target[field] = config_dict.FieldReference(value, type_) if optional else value
     return config
-
-
-def _set_field(config: ConfigDict, name: str, value: Any) -> None:
-    """Sets the field "section.field" of a config, whatever its type was."""
-    section, _, field = name.rpartition(".")
-    target = field_of(config, section) if section else config
-    with target.ignore_type():
-        target[field] = value

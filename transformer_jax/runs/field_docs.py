@@ -15,7 +15,14 @@ from typing import Any
 from transformer_jax.errors import UserError
 from transformer_jax.models import MODELS
 from transformer_jax.ranges import OneOf
-from transformer_jax.runs.settings import CHOICES, DEFAULTS, FIELDS, SECTIONS, Settings
+from transformer_jax.runs.settings import (
+    CHOICES,
+    FIELDS,
+    SECTIONS,
+    Settings,
+    option_classes,
+    option_fields,
+)
 from transformer_jax.suggestions import nearest, suggest_fields
 from transformer_jax.tasks import TASKS
 
@@ -31,6 +38,7 @@ class FieldDoc:
       other_defaults: other defaults, {name of a task or architecture: default}.
       choices: the values that it may have; empty: any of its type.
       meaning: its entry in the docstring of the section.
+      chosen_by: of an option, the choice with which it exists, as "section.field=entry".
     """
 
     field: str
@@ -39,6 +47,7 @@ class FieldDoc:
     other_defaults: dict[str, Any]
     choices: tuple[str, ...]
     meaning: str
+    chosen_by: str | None = None
 
     def as_text(self) -> str:
         """Formats the documentation as lines for a terminal."""
@@ -49,6 +58,8 @@ class FieldDoc:
         ]
         if self.choices:
             lines.append(f"    one of: {', '.join(self.choices)}")
+        if self.chosen_by:
+            lines.append(f"    an option of {self.chosen_by}")
         return "\n".join(lines)
 
 
@@ -60,30 +71,43 @@ def find_fields(pattern: str = "") -> list[FieldDoc]:
     """
     is_glob = any(char in pattern for char in "*?[")
     matching = pattern if is_glob else f"*{pattern}*"
-    names = fnmatch.filter(FIELDS, matching)
+    fields = FIELDS | option_fields()
+    names = fnmatch.filter(fields, matching)
     if not names:
-        last = {name.rpartition(".")[2]: name for name in FIELDS}
-        near = suggest_fields(pattern, FIELDS) or [last.get(nearest(pattern, last) or "", "")]
+        last = {name.rpartition(".")[2]: name for name in fields}
+        near = suggest_fields(pattern, fields) or [last.get(nearest(pattern, last) or "", "")]
         hint = " or ".join(near)
         hint = f"; did you mean {hint}?" if hint else "; `fields` lists all"
         raise UserError(f"no config field matches {pattern!r}{hint}")
+    owners = choosers()
     meanings = {
         name: meaning
-        for section in SECTIONS
-        for fields, meaning in documented(section).items()
-        for name in fields
+        for group in [*SECTIONS, *owners]
+        for entry, meaning in documented(group).items()
+        for name in entry
     } | {"seed": attributes(Settings)[("seed",)]}
     return [
         FieldDoc(
             name,
             type_name(name),
-            DEFAULTS[name],
+            fields[name].default,
             other_defaults(name),
             choices(name),
             meanings[name],
+            owners.get(name.rpartition(".")[0]),
         )
         for name in names
     ]
+
+
+def choosers() -> dict[str, str]:
+    """Entries with options and the choice that each needs, {"section.entry": "field=entry"}."""
+    return {
+        f"{registry.section}.{name}": f"{chooser}={name}"
+        for chooser, registry in CHOICES.items()
+        for name in registry
+        if registry.options(name)
+    }
 
 
 def attributes(cls: type) -> dict[tuple[str, ...], str]:
@@ -101,11 +125,17 @@ def attributes(cls: type) -> dict[tuple[str, ...], str]:
     return {tuple(names.split(", ")): " ".join(meaning.split()) for names, meaning in pairs}
 
 
-def documented(section: str) -> dict[tuple[str, ...], str]:
-    """Returns {("section.field", ...): meaning} of a section, base classes included."""
+def group_class(group: str) -> type:
+    """Dataclass of a section, of the options "section.entry", or of the whole config ("")."""
+    return (SECTIONS | option_classes()).get(group, Settings)
+
+
+def documented(group: str) -> dict[tuple[str, ...], str]:
+    """Returns {("section.field", ...): meaning} of a section, base classes included; or the same of
+    the options "section.entry"."""
     return {
-        tuple(f"{section}.{name}" for name in names): text
-        for cls in reversed(SECTIONS[section].__mro__)
+        tuple(f"{group}.{name}" for name in names): text
+        for cls in reversed(group_class(group).__mro__)
         if dataclasses.is_dataclass(cls)
         for names, text in attributes(cls).items()
     }
@@ -113,7 +143,8 @@ def documented(section: str) -> dict[tuple[str, ...], str]:
 
 def type_name(field: str) -> str:
     """Type of a field's values, such as "int or none"."""
-    return FIELDS[field].type.__name__ + (" or none" if FIELDS[field].optional else "")
+    found = (FIELDS | option_fields())[field]
+    return found.type.__name__ + (" or none" if found.optional else "")
 
 
 def other_defaults(field: str) -> dict[str, Any]:
@@ -127,10 +158,10 @@ def choices(field: str) -> tuple[str, ...]:
     """The values that a field may have; empty if its type does not list them."""
     if field in CHOICES:
         return tuple(CHOICES[field])
-    if FIELDS[field].type is bool:
+    group, _, name = field.rpartition(".")
+    hints = typing.get_type_hints(group_class(group), include_extras=True)
+    if hints[name] is bool:
         return "true", "false"
-    section, _, name = field.rpartition(".")
-    hints = typing.get_type_hints(SECTIONS.get(section, Settings), include_extras=True)
     hint = hints[name]
     for part in (hint, *typing.get_args(hint)):
         for limit in getattr(part, "__metadata__", ()):

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sections and fields of a config, their defaults, and the validation of their values.
 
-A config is refused if a field has a wrong type (`parsed`) or no effect (`refuse_unread`), or if
-sections contradict each other (`check_sections`). A value that its own section cannot use is
-refused by the dataclass of the section.
+Besides the fields of the sections there are the options of the chosen components, "section.entry.
+option" (`fields_for`).
+
+A config is refused if a field has a wrong type (`parsed`) or no effect (`refuse_unread`), an option
+belongs to a component that is not chosen (`refuse_unchosen`), or sections contradict each other
+(`check_sections`). A value that its own section cannot use is refused by the dataclass of the
+section.
 """
 
 import contextlib
@@ -13,7 +17,7 @@ import math
 import operator
 import sys
 import typing
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +26,7 @@ from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import SOURCES
 from transformer_jax.errors import UserError
+from transformer_jax.fields import Field, fields_of
 from transformer_jax.inference.config import SEARCHES, DecodeConfig, searches_of
 from transformer_jax.logs.run_log import LoggingConfig
 from transformer_jax.logs.trackers import TRACKERS
@@ -95,43 +100,15 @@ class Settings:
         return self.seed if self.data.order_seed is None else self.data.order_seed
 
 
-@dataclasses.dataclass(frozen=True)
-class Field:
-    """A field of the config.
-
-    Attributes:
-      type: the type of its values.
-      optional: whether it may also be None.
-      default: the default of its dataclass.
-    """
-
-    type: type
-    optional: bool
-    default: Any
-
-
 SECTIONS: dict[str, type] = {
     name: hint for name, hint in typing.get_type_hints(Settings).items() if name != "seed"
 }
 
 
-def _fields_of(section: str, cls: type) -> dict[str, Field]:
-    """The fields of a section's dataclass that a config can set, {"section.field": field}."""
-    fields = {}
-    hints = typing.get_type_hints(cls)
-    for field in dataclasses.fields(cls):
-        if field.metadata.get("given"):
-            continue
-        hint = hints[field.name]
-        type_, *none = typing.get_args(hint) or (hint,)  # `int | None`, or `int`
-        fields[f"{section}.{field.name}"] = Field(type_, bool(none), field.default)
-    return fields
-
-
 FIELDS: dict[str, Field] = {
-    name: field for item in SECTIONS.items() for name, field in _fields_of(*item).items()
+    name: field for item in SECTIONS.items() for name, field in fields_of(*item).items()
 } | {"seed": Field(int, optional=False, default=0)}
-"""All fields of a config, {"section.field": field}."""
+"""The fields of the sections, {"section.field": field}; `fields_for` adds options."""
 
 DEFAULTS: dict[str, Any] = {name: field.default for name, field in FIELDS.items()}
 """The default of every field, before those of task and architecture (`config.defaults_for`)."""
@@ -161,20 +138,60 @@ _REGISTRIES: tuple[Registry[Any], ...] = (
 CHOICES: dict[str, Registry[Any]] = {registry.field: registry for registry in _REGISTRIES}
 """Fields that name an entry of a registry, {"section.field": registry}."""
 
+for _section in SECTIONS:
+    _own = [name.removeprefix(f"{_section}.") for name in FIELDS if name.startswith(f"{_section}.")]
+    for _registry in _REGISTRIES:
+        if _registry.section == _section:
+            _registry.reserve(_own)
+
 FORMER_VALUES = {"train.remat": {True: "full", False: "none"}}
 """Fields that were true or false in earlier versions: {field: {old value: new value}}."""
 
 
-def flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
-    """Flattens nested sections, {section: {field: value}}, to {"section.field": value}."""
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        path = f"{prefix}{name}"
-        if path in SECTIONS and isinstance(value, Mapping):
-            flat |= flatten(value, f"{path}.")
-        else:
-            flat[path] = value
-    return flat
+def option_classes(values: Mapping[str, Any] | None = None) -> dict[str, type]:
+    """Dataclasses of options, {"section.entry": class}.
+
+    Args:
+      values: the values of all fields, whose chosen entries count; None: all entries count.
+    """
+    return {
+        f"{registry.section}.{name}": cls
+        for chooser, registry in CHOICES.items()
+        for name in (registry if values is None else chosen_names(chooser, values))
+        if (cls := registry.options(name)) is not None
+    }
+
+
+def option_fields(values: Mapping[str, Any] | None = None) -> dict[str, Field]:
+    """Options of components, {"section.entry.option": field}; `values` as in `option_classes`."""
+    classes = option_classes(values)
+    return {name: field for item in classes.items() for name, field in fields_of(*item).items()}
+
+
+def fields_for(values: Mapping[str, Any]) -> dict[str, Field]:
+    """The fields of a config with these values: those of all configs, and options."""
+    return FIELDS | option_fields(values)
+
+
+def complete(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of all fields, with defaults of options; options of other entries are dropped."""
+    return {name: values.get(name, field.default) for name, field in fields_for(values).items()}
+
+
+def flatten(tree: Mapping[Any, Any]) -> dict[str, Any]:
+    """Flattens nested sections and options, {section: {field: value, entry: {option: value}}}, to
+    {"section.field": value, "section.entry.option": value}."""
+    groups = SECTIONS.keys() | option_classes().keys()
+
+    def walk(tree: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+        for name, value in tree.items():
+            path = f"{prefix}{name}"
+            if path in groups and isinstance(value, Mapping):
+                yield from walk(value, f"{path}.")
+            else:
+                yield path, value
+
+    return dict(walk(tree, ""))
 
 
 def field_of(config: Any, name: str) -> Any:
@@ -221,17 +238,51 @@ def _parse(name: Any, value: Any, where: str) -> Any:
 def _find_field(name: Any, where: str) -> Field:
     if name in FIELDS:
         return FIELDS[name]
+    fields, options = FIELDS | option_fields(), option_classes()
+    if name in fields:
+        return fields[name]
     if name in SECTIONS:
         raise UserError(f"{where}: config.{name} is a section; set one of its fields")
+    if name in options:
+        example = next(iter(fields_of(name, options[name])), name)
+        raise UserError(f"{where}: config.{name} has options; set them, as config.{example}")
     name = str(name)
-    if found := suggest_fields(name, [*SECTIONS, *FIELDS]):
+    section, entry = name.partition(".")[0], name.rpartition(".")[0]
+    if found := suggest_fields(name, [*SECTIONS, *fields]):
         hint = f"did you mean {' or '.join(f'config.{field}' for field in found)}?"
-    elif (section := name.partition(".")[0]) in SECTIONS:
+    elif entry in options:
+        own = (field.rpartition(".")[2] for field in fields_of(entry, options[entry]))
+        hint = f"the options of config.{entry} are {', '.join(own)}"
+    elif section in SECTIONS:
         own = (field.partition(".")[2] for field in FIELDS if field.startswith(f"{section}."))
         hint = f"the fields of config.{section} are {', '.join(own)}"
     else:
         hint = f"the sections are {', '.join(SECTIONS)}"
     raise UserError(f"{where}: there is no config.{name}; {hint}")
+
+
+def refuse_unchosen(values: Mapping[str, Any], names: Iterable[str], where: str) -> None:
+    """Raises UserError if an option among `names` is of an entry that is not chosen.
+
+    Args:
+      values: the values of all fields.
+      names: the fields that were set, all of them known.
+      where: the source of their values, for messages.
+    """
+    known = fields_for(values)
+    for name in names:
+        if name not in known:
+            section, entry, _ = name.split(".")
+            chooser = next(
+                field
+                for field, registry in CHOICES.items()
+                if registry.section == section and registry.options(entry)
+            )
+            chosen = ", ".join(map(repr, chosen_names(chooser, values))) or "none"
+            raise UserError(
+                f"{where}: there is no config.{name} while config.{chooser} is {chosen}; leave it "
+                f"out, or set {chooser} to {entry!r}"
+            )
 
 
 def _read_text(text: str) -> Any:
@@ -275,7 +326,7 @@ def unread_fields(values: Mapping[str, Any]) -> dict[str, str]:
     """The fields that have no effect in a config, {"section.field": the reason}."""
     unread = {}
     for chooser, registry in CHOICES.items():
-        chosen = [registry[name] for name in _chosen(chooser, values) if name in registry]
+        chosen = [registry[name] for name in chosen_names(chooser, values) if name in registry]
         declared = _declared(registry)
         for field in _optional(registry) if chosen else ():
             if not any(_reads(entry, field, declared) for entry in chosen):
@@ -285,7 +336,7 @@ def unread_fields(values: Mapping[str, Any]) -> dict[str, str]:
     return unread
 
 
-def _chosen(chooser: str, values: Mapping[str, Any]) -> list[str]:
+def chosen_names(chooser: str, values: Mapping[str, Any]) -> list[str]:
     """The registry entries that a field names: several for `data.name`, none if it is None."""
     if chooser == "decode.search":
         own = (values[f"decode.{name}"] for name in ("search", "temperature", "beam_size"))

@@ -28,7 +28,7 @@ from transformer_jax.buckets.bucket import is_address
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.errors import UserError
 from transformer_jax.registry import reload_registrations
-from transformer_jax.runs.settings import CHOICES, field_of
+from transformer_jax.runs.settings import CHOICES, chosen_names, flatten
 from transformer_jax.runs.shipped import find_file
 from transformer_jax.runs.workdir import CHECKPOINTS, MODULES, TOGETHER
 from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
@@ -307,9 +307,9 @@ def _known_modules(name: str) -> list[UserModule]:
 def _modules_of_components(config: ConfigDict) -> list[UserModule]:
     """The modules outside the package that registered the components named in a config."""
     registered_in: list[str | None] = []
+    values = flatten(config.to_dict())
     for field, registry in CHOICES.items():
-        names = (field_of(config, field) or "").split(",")
-        registered_in += map(registry.module_of, names)
+        registered_in += map(registry.module_of, chosen_names(field, values))
     return [one for one in map(_user_module, filter(None, registered_in)) if one]
 
 

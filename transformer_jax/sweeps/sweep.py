@@ -307,7 +307,7 @@ def _check_metrics(sweep: Sweep, settings: Settings) -> None:
     known = set(kind.metrics)
     if metric := settings.task.metric or kind.metric:
         with failing_as(f"task.metric {metric} fails on a text of one letter"):
-            found = METRICS[metric](["a"], ["a"])
+            found = METRICS.configured(metric, settings.task)(["a"], ["a"])
         known |= {name for name, value in found.items() if not isinstance(value, str)}
     for name in sweep.metrics:
         if name not in known:

@@ -13,13 +13,14 @@ from transformer_jax.conversations import (
     Template,
     load_model_template,
 )
+from transformer_jax.fields import Configurable
 from transformer_jax.ranges import OneOf, Range, check_fields
 from transformer_jax.scoring import METRICS
 from transformer_jax.tokenization import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskConfig:
+class TaskConfig(Configurable):
     """Settings of the task, that is, of what the model learns.
 
     Attributes:

@@ -21,6 +21,7 @@ from transformer_jax.inference.model_inputs import ModelInputs, pair_inputs
 from transformer_jax.inference.seq2seq_search import Request, Seq2SeqSearch, search_in_batches
 from transformer_jax.scoring import METRICS, best_by
 from transformer_jax.tasks.base import Seq2SeqTask
+from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tasks.interface import Params, Prediction, TaskParts
 from transformer_jax.tokenization import Tokenizer, encode_and_warn
 
@@ -33,10 +34,12 @@ class Translation(Seq2SeqTask):
 
     Attributes:
       metric: entry of `scoring.METRICS` that compares outputs with targets.
+      config: the section `task`, with options of the metric.
       caching: settings of the token cache.
     """
 
     metric: str = "bleu"
+    config: TaskConfig = TaskConfig()
     caching: TokenCacheOptions = TokenCacheOptions()
     evaluates_by: ClassVar[Sequence[str]] = (
         *(field for field in SEARCH_FIELDS if field != "repetition_penalty"),
@@ -51,7 +54,8 @@ class Translation(Seq2SeqTask):
     @classmethod
     def build(cls, parts: TaskParts, **fields: Any) -> Self:
         metric = parts.metric or "bleu"
-        return super().build(parts, metric=metric, caching=parts.caching, **fields)
+        fields |= {"metric": metric, "config": parts.task, "caching": parts.caching}
+        return super().build(parts, **fields)
 
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
         """Returns the pairs as tokens; those of a large set are cached (`data.cache_dir`)."""
@@ -75,7 +79,8 @@ class Translation(Seq2SeqTask):
         n_best = self.predict(params, [example["source"] for example in examples], decode)
         outputs = [hypotheses[0] for hypotheses in n_best]
         references = [example["target"] for example in examples]
-        return METRICS[self.metric]([output.text for output in outputs], references), outputs
+        score = METRICS.configured(self.metric, self.config)
+        return score([output.text for output in outputs], references), outputs
 
     def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
         """Raises UserError if `evaluate` would reject `decode` for these examples."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from transformer_jax.fields import Configurable
 from transformer_jax.ranges import OneOf, Range, check_fields
 from transformer_jax.registry import Registry
 from transformer_jax.tokenization.specials import NUM_SPECIALS
@@ -49,7 +50,7 @@ TOKENIZERS: Registry[TokenizerKind] = Registry("tokenizer.kind")
 
 
 @dataclass(frozen=True)
-class TokenizerConfig:
+class TokenizerConfig(Configurable):
     """Tokenizers of a run. The paper uses joint byte-pair encoding (section 5.1).
 
     Attributes:

@@ -4,12 +4,13 @@
 import dataclasses
 from typing import Annotated
 
+from transformer_jax.fields import Configurable
 from transformer_jax.nn.remat import REMAT
 from transformer_jax.ranges import OneOf, Range, Steps, check_fields
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(Configurable):
     """Length of training and size of its batches.
 
     Attributes:

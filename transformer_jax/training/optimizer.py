@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from transformer_jax.errors import UserError
+from transformer_jax.fields import Configurable
 from transformer_jax.nn.layer_scan import STACKED, has_stacks, stack_layers, unstack_layers
 from transformer_jax.nn.parameters import parameter_at
 from transformer_jax.ranges import Range, Steps, check_fields
@@ -28,7 +29,7 @@ Decay = Annotated[float, Range(0, 1, "[)")]
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimizerConfig:
+class OptimizerConfig(Configurable):
     """The optimizer and its learning rate; the defaults are the paper's.
 
     Attributes:
@@ -223,6 +224,7 @@ def make_schedule(config: OptimizerConfig, d_model: int, num_steps: int) -> opta
         cycle_steps=config.cycle_steps or after_warmup,
         cycle_growth=config.cycle_growth,
         d_model=d_model,
+        options=config.options,
     )
     return SCHEDULES.find(config.schedule).make(options)
 

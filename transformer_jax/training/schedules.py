@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from transformer_jax.fields import Configurable
 from transformer_jax.registry import Registry
 
 
@@ -111,7 +112,7 @@ def _between(final_ratio: float, left: jax.Array) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class ScheduleOptions:
+class ScheduleOptions(Configurable):
     """Arguments of a schedule: the fields of the section `optimizer`, and `model.d_model`.
 
     Attributes:

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of components: config fields that exist while their component is chosen."""
+
+import json
+import textwrap
+
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.nn.positions import POSITIONS
+from transformer_jax.runs import user_modules
+from transformer_jax.runs.build import build_untokenized_task
+from transformer_jax.runs.config import (
+    check_same_run,
+    check_trainable,
+    defaults_for,
+    load_config,
+    load_json,
+    override,
+    read_settings,
+    save_json,
+)
+from transformer_jax.runs.field_docs import find_fields
+from transformer_jax.runs.settings import option_fields
+from transformer_jax.scoring import METRICS
+from transformer_jax.tasks.interface import Prediction
+
+MODULE = '''
+import dataclasses
+from typing import Annotated
+
+from transformer_jax.nn.positions import POSITIONS, PositionEncoding
+from transformer_jax.ranges import OneOf, Range
+from transformer_jax.scoring import METRICS
+from transformer_jax.tasks.interface import Prediction
+
+
+@dataclasses.dataclass(frozen=True)
+class WaveOptions:
+    """Options of waves.
+
+    Attributes:
+      length: of a wave, in tokens.
+      shape: of a wave.
+      height: of a wave; None: 1.
+      is_damped: whether waves end.
+    """
+
+    length: Annotated[int, Range(1, 64)] = 8
+    shape: Annotated[str, OneOf("sine", "saw")] = "sine"
+    height: float | None = None
+    is_damped: bool = False
+
+
+@POSITIONS.register("waves")
+class Waves(PositionEncoding):
+    options = WaveOptions
+
+    def embed(self, x, positions):
+        own = self.config.options_of(WaveOptions)
+        return x + (positions % own.length)[..., None] * (own.height or 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class CountOptions:
+    """Options of counts.
+
+    Attributes:
+      weight: of a text.
+    """
+
+    weight: float = 1.0
+
+
+@METRICS.register("counts", options=CountOptions)
+def counts(outputs, references, options):
+    return {"counts": options.weight * len(outputs)}
+'''
+WAVES = {"model.positions": "waves"}
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory):
+    """The path of a user's module that registers positions and a metric with options."""
+    entries, metrics, loaded = dict(POSITIONS), dict(METRICS), dict(user_modules._loaded)
+    path = tmp_path_factory.mktemp("own") / "waves.py"
+    path.write_text(MODULE)
+    yield path
+    POSITIONS.restore(entries)
+    METRICS.restore(metrics)
+    user_modules._loaded.clear()
+    user_modules._loaded.update(loaded)
+
+
+@pytest.fixture
+def config(path, module):
+    """`config(overrides)`: a config with the module's components."""
+    return lambda overrides: load_config(path, overrides, modules=module)
+
+
+@pytest.fixture
+def config_file(tmp_path, path):
+    """`config_file(line)`: a variant of the test's config that executes a line."""
+
+    def write(line):
+        file = tmp_path / "variant.py"
+        text = f"""
+            import transformer_jax as tj
+
+            def get_config():
+                config = tj.config({str(path)!r})
+                {line}
+                return config
+        """
+        file.write_text(textwrap.dedent(text))
+        return file
+
+    return write
+
+
+def test_options_exist_while_their_component_is_chosen(config):
+    assert "waves" not in config({}).model
+    chosen = config({**WAVES, "model.waves.length": "5", "model.waves.height": "2"})
+    assert chosen.model.waves.to_dict() == {
+        "length": 5,
+        "shape": "sine",
+        "height": 2.0,
+        "is_damped": False,
+    }
+    (options,) = read_settings(chosen).model.options
+    assert (type(options).__name__, options.length, options.height) == ("WaveOptions", 5, 2.0)
+    assert read_settings(config({})).model.options == ()
+    assert "waves" in repr(chosen) and hash(read_settings(chosen).model)
+
+
+REFUSED = {
+    "model.waves.lenght": "override: there is no config.model.waves.lenght; did you mean "
+    "config.model.waves.length?",
+    "model.waves.qqq": "override: there is no config.model.waves.qqq; the options of "
+    "config.model.waves are length, shape, height, is_damped",
+    "model.waves": "override: config.model.waves has options; set them, as "
+    "config.model.waves.length",
+    "task.counts.weight": "override: there is no config.task.counts.weight while "
+    "config.task.metric is none; leave it out, or set task.metric to 'counts'",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_unknown_option_is_refused(config, message_of, name):
+    assert message_of(config, {**WAVES, name: "3"}) == REFUSED[name]
+
+
+def test_an_option_of_another_component_is_refused(config, config_file, message_of):
+    message = (
+        "there is no config.model.waves.length while config.model.positions is 'sinusoidal'; leave "
+        "it out, or set model.positions to 'waves'"
+    )
+    assert message_of(config, {"model.waves.length": 5}) == f"override: {message}"
+    assert message_of(override, config({}), {"model.waves.length": 5}) == f"override: {message}"
+    file = config_file("config.model.waves = dict(length=5)")
+    assert message_of(load_config, file) == f"{file}: {message}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("length", "long", "override: config.model.waves.length is 'long'; it must be of type int"),
+        ("length", 65, "config.model.waves: length is 65; it must lie in [1, 64]"),
+        ("shape", "square", "config.model.waves: shape is 'square', not one of sine, saw"),
+        ("is_damped", "1", "override: config.model.waves.is_damped is 1; it must be of type bool"),
+    ],
+)
+def test_a_wrong_value_of_an_option_is_refused(config, message_of, name, value, reason):
+    assert message_of(config, {**WAVES, f"model.waves.{name}": value}) == reason
+
+
+def test_options_in_a_config_file(config, config_file, module):
+    file = config_file("config.model = dict(positions='waves', waves=dict(length=5))")
+    found = load_config(file, {"model.waves.shape": "saw"}, modules=module)
+    assert (found.model.waves.length, found.model.waves.shape) == (5, "saw")
+    # Options of the file's component go with it.
+    assert "waves" not in load_config(file, {"model.positions": "learned"}).model
+    found.model.waves.length = 6
+    assert check_trainable(found).model.options[0].length == 6
+
+
+def test_an_override_changes_the_component_with_its_options(config):
+    chosen = override(config({}), {**WAVES, "model.waves.length": 5})
+    assert chosen.model.waves.to_dict() == config(WAVES).model.waves.to_dict() | {"length": 5}
+    assert override(chosen, {"seed": 3}).model.waves.length == 5
+    assert "waves" not in override(chosen, {"model.positions": "alibi"}).model
+
+
+def test_options_are_saved_and_read_back(config, tmp_path, message_of):
+    file = tmp_path / "config.json"
+    chosen = config({**WAVES, "model.waves.length": 5})
+    save_json(chosen, file)
+    assert json.loads(file.read_text())["model"]["waves"]["length"] == 5
+    assert load_json(file) == chosen
+    in_place = config({})
+    in_place.model.positions = "waves"  # its options have defaults
+    save_json(in_place, file)
+    assert json.loads(file.read_text())["model"]["waves"]["length"] == 8
+    check_same_run(in_place, load_json(file), tmp_path)
+    message = message_of(check_same_run, chosen, load_json(file), tmp_path)
+    assert "its model.waves.length is 8, the config's is 5" in message
+    check_same_run(config({"task.name": "seq2seq"}), config({"task.name": "seq2seq"}), tmp_path)
+
+
+def test_a_run_starts_with_the_options_of_its_origin(config, tmp_path):
+    save_json(config({**WAVES, "model.waves.length": 5}), tmp_path / "config.json")
+    origin = {"train.init_from": str(tmp_path)}
+    assert defaults_for(origin)["model.waves.length"] == 5
+    assert "model.waves.length" not in defaults_for({**origin, "model.positions": "learned"})
+
+
+def test_options_of_components_are_listed(config):
+    config({})  # loads the module
+    found = {field.field: field for field in find_fields("waves")}
+    assert found.keys() == {name for name in option_fields() if "waves" in name}
+    field = found["model.waves.shape"]
+    assert (field.type, field.default, field.choices) == ("str", "sine", ("sine", "saw"))
+    assert found["model.waves.is_damped"].choices == ("true", "false")
+    assert "of a wave" in field.as_text() and "model.positions=waves" in field.as_text()
+
+
+def test_a_run_uses_its_options(config, trained_workdir, monkeypatch):
+    changes = {"task.metric": "counts", "task.counts.weight": 0.5}
+    changed = config({**WAVES, **changes, "model.waves.length": 5})
+    task = build_untokenized_task(read_settings(changed))
+    assert task.model.config.options[0].length == 5
+    run = tj.load(trained_workdir).with_config(changes)
+    texts = [Prediction("a text", score=0.0)]
+    monkeypatch.setattr(
+        type(run.task), "predict", lambda self, _, lines, decode: [texts] * len(lines)
+    )
+    found = run.evaluate(split="valid")
+    assert found["counts"] == 0.5 * found["num_examples"] > 0

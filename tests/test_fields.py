@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fields of dataclasses, and the options of components."""
+
+import dataclasses
+
+import pytest
+
+from transformer_jax.errors import UserError
+from transformer_jax.fields import GIVEN, Configurable, Field, fields_of
+from transformer_jax.registry import Registry
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    size: int = 3
+    rate: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Derived(Options):
+    depth: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Section(Configurable):
+    width: int = 8
+    computed: int = dataclasses.field(default=0, metadata=GIVEN)
+
+
+@pytest.fixture
+def layers():
+    registry = Registry("model.made_up", {"plain": object})
+    registry.reserve(["made_up", "width"])
+    return registry
+
+
+def test_fields_that_a_config_can_set():
+    assert fields_of("model", Section) == {"model.width": Field(int, False, 8)}
+    assert fields_of("model.own", Options) == {
+        "model.own.size": Field(int, False, 3),
+        "model.own.rate": Field(float, True, None),
+    }
+
+
+def test_options_are_found_by_their_class_and_otherwise_have_defaults():
+    assert Section(4).options_of(Options) == Options()
+    section = Section(options=(Derived(size=7), Options(size=5)))
+    assert section.options_of(Options).size == 5 and section.options_of(Derived).size == 7
+    assert Section(options=(Derived(size=7),)).options_of(Options) == Derived(size=7)
+
+
+def test_a_class_that_is_defined_again_is_the_same():
+    again = dataclasses.make_dataclass("Options", [("size", int, 3)], frozen=True)
+    again.__module__, again.__qualname__ = Options.__module__, "Options"
+    assert Section(options=(Options(size=5),)).options_of(again).size == 5
+
+
+def test_an_entry_declares_options_as_an_attribute_or_when_it_is_registered(layers):
+    @layers.register("first")
+    class First:
+        options = Options
+
+    layers.register("second", dict, options=Derived)
+    assert [layers.options(name) for name in (*layers, "unknown")] == [None, Options, Derived, None]
+    layers.register("second", dict)
+    assert layers.options("second") is None
+    assert layers.configured("plain", Section()) is object
+
+
+def test_a_function_gets_its_options(layers):
+    layers.register("scaled", lambda x, options: x * options.size, options=Options)
+    assert layers.configured("scaled", Section(options=(Options(5),)))(2) == 10
+
+
+def test_an_entry_that_is_restored_has_its_options(layers):
+    layers.register("first", dict, options=Options)
+    before = dict(layers)
+    layers.restore({})
+    assert layers.options("first") is None
+    layers.restore(before, {}, {"first": Options})
+    assert layers.options("first") is Options
+
+
+@dataclasses.dataclass
+class Melted:
+    size: int = 3
+
+
+UNFIT = {
+    "no dataclass": (dict, "the options dict of 'x': it is no dataclass"),
+    "not frozen": (Melted, "the options Melted of 'x': it is not frozen"),
+    "a list": (
+        dataclasses.make_dataclass("Lists", [("sizes", list, None)], frozen=True),
+        "it has the field sizes of type <class 'list'>; it must be int, float, bool or str",
+    ),
+    "no default": (
+        dataclasses.make_dataclass("Bare", [("size", int)], frozen=True),
+        "it has the field size without a default",
+    ),
+    "shadows": (
+        dataclasses.make_dataclass("Wide", [("width", int, 1)], frozen=True),
+        "the option 'width' of 'x' has the name of the config field model.width",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_options_that_are_no_config_fields_are_refused(layers, case):
+    options, reason = UNFIT[case]
+    with pytest.raises(UserError) as refused:
+        layers.register("x", object, options=options)
+    message = str(refused.value)
+    assert message.startswith("model.made_up: ") and reason in message and "\n" not in message
+    assert "x" not in layers
+
+
+def test_a_name_that_cannot_hold_options_is_refused(layers):
+    with pytest.raises(UserError, match="'width' is the config field model.width; choose another"):
+        layers.register("width", object)
+    with pytest.raises(UserError, match="'min_p_0.1' has options.*letters, digits and _"):
+        layers.register("min_p_0.1", object, options=Options)
+    layers.register("twice", object, options=Options)
+    other = Registry("model.other")
+    with pytest.raises(UserError, match="model.made_up has options under the name 'twice' too"):
+        other.register("twice", object, options=Options)
+    other.register("twice", object)
+    late = Registry("model.late")
+    late.register("width", object)
+    with pytest.raises(UserError, match="'width' is the config field"):
+        late.reserve(["width"])

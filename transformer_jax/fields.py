@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Config fields, as dataclasses declare them: those of a section, and the options of a component.
+
+A registry entry may have options, a frozen dataclass. They are config fields "section.entry.option"
+that exist while the entry is chosen.
+
+Example:
+  >>> @dataclasses.dataclass(frozen=True)
+  ... class SnakeOptions:
+  ...     '''Options of the activation `snake`.
+  ...
+  ...     Attributes:
+  ...       frequency: a of x + sin(a x)^2 / a.
+  ...     '''
+  ...     frequency: Annotated[float, Range(0, 100, "(]")] = 1.0
+"""
+
+import dataclasses
+import functools
+import typing
+from typing import Any
+
+GIVEN = {"given": True}
+"""Metadata of fields of a section whose value is computed, never set in a config file."""
+
+_TYPES = (int, float, bool, str)
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """A field of the config.
+
+    Attributes:
+      type: the type of its values.
+      optional: whether it may also be None.
+      default: the default of its dataclass.
+    """
+
+    type: type
+    optional: bool
+    default: Any
+
+
+@functools.cache
+def fields_of(prefix: str, cls: Any) -> dict[str, Field]:
+    """The fields of a dataclass that a config can set, {"prefix.field": field}."""
+    fields = {}
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        if field.metadata.get("given"):
+            continue
+        hint = hints[field.name]
+        type_, *none = typing.get_args(hint) or (hint,)  # `int | None`, or `int`
+        fields[f"{prefix}.{field.name}"] = Field(type_, bool(none), field.default)
+    return fields
+
+
+@dataclasses.dataclass(frozen=True)
+class Configurable:
+    """Base of the sections whose components may have options.
+
+    Attributes:
+      options: options of the chosen components, an instance of each one's dataclass.
+    """
+
+    options: tuple[Any, ...] = dataclasses.field(default=(), metadata=GIVEN, kw_only=True)
+
+    def options_of[Options](self, cls: type[Options]) -> Options:
+        """Options of the chosen component that declares this class; its defaults if none does.
+
+        Classes are compared by name, so that a notebook's cell may define one again.
+        """
+        exact = [one for one in self.options if _name(type(one)) == _name(cls)]
+        derived = [one for one in self.options if _name(cls) in map(_name, type(one).__mro__)]
+        return next(iter([*exact, *derived]), None) or cls()
+
+
+def _name(cls: type) -> tuple[str, str]:
+    return cls.__module__, cls.__qualname__
+
+
+def fault_of_options(cls: Any) -> str | None:
+    """The reason why a class cannot declare options; None if it can."""
+    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+        return "is no dataclass"
+    if not getattr(cls, "__dataclass_params__").frozen:  # noqa: B009
+        return "is not frozen: write @dataclasses.dataclass(frozen=True)"
+    for name, field in fields_of("", cls).items():
+        if field.type not in _TYPES:
+            allowed = "int, float, bool or str, or one of them | None"
+            return f"has the field {name[1:]} of type {field.type}; it must be {allowed}"
+        if field.default is dataclasses.MISSING:
+            return f"has the field {name[1:]} without a default"
+    return None
