@@ -98,7 +98,7 @@ _VALUES: dict[str, dict[str, str]] = {
         "encoder_decoder": "transformer seq2seq t5 bart marian",
         "decoder_only": "gpt gpt2 llama causal causal_lm",
         "encoder_only": "bert",
-        "recurrent": "rnn lstm gru",
+        "recurrent": "rnn lstm gru elman",
     },
     "model.activation": {
         _GATED.format("silu"): "swiglu",

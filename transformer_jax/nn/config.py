@@ -83,7 +83,7 @@ class TransformerConfig(Configurable):
         in Llama.
       rope_scaling: slower rotation for longer contexts: "none", "linear" (every pair, Chen et al.
         2023) or "llama3" (pairs of long wavelengths, Llama 3, 2024).
-      rope_factor: factor by which "linear" and "llama3" divide the angles.
+      rope_factor: factor by which scalings divide the angles.
       rope_low_factor: in "llama3", wavelengths longer than rope_original_length / rope_low_factor
         are scaled by the whole factor.
       rope_high_factor: in "llama3", wavelengths shorter than rope_original_length /

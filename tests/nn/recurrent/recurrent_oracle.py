@@ -41,7 +41,15 @@ def gru(params, x, state, feedback=None):
     return ((1 - z) * h + z * g,)
 
 
-CELLS = {"lstm": (lstm, 2), "gru": (gru, 1)}
+def rnn(params, x, state, feedback=None):
+    """Elman 1990, with biases."""
+    (total,) = gates_of(params, x, feedback) + np.tensordot(
+        state[0], params["recurrent"]["kernel"], 1
+    )
+    return (np.tanh(total),)
+
+
+CELLS = {"lstm": (lstm, 2), "gru": (gru, 1), "rnn": (rnn, 1)}
 """Cells, with the number of vectors in their states."""
 
 

@@ -8,6 +8,7 @@ a head are rotated, in R / 2 pairs.
 import dataclasses
 import math
 from collections.abc import Callable, Collection
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.positions.base import PositionEncoding
+from transformer_jax.ranges import Range, check_fields
 from transformer_jax.registry import Registry
 
 Frequencies = Float[Array | np.ndarray, " R2"]
@@ -43,7 +45,9 @@ class RotaryPositions(PositionEncoding):
         key: Float[Array, "B T G K"],
         positions: Int[Array, "B T"],
     ) -> tuple[Float[Array, "B T H K"], Float[Array, "B T G K"]]:
-        how = rotary_frequencies(self.config, query.shape[-1]), self.config.rope_layout == "halves"
+        c = self.config
+        magnitude = SCALINGS.find(c.rope_scaling).magnitude(c)
+        how = rotary_frequencies(c, query.shape[-1]), c.rope_layout == "halves", magnitude
         return rotate_pairs(query, positions, *how), rotate_pairs(key, positions, *how)
 
 
@@ -52,15 +56,19 @@ def rotate_pairs(
     positions: Int[Array, "B T"],
     frequencies: Frequencies,
     halves: bool = False,
+    magnitude: float = 1.0,
 ) -> Float[Array, "B T H K"]:
     """Rotates pair i at position p by the angle p frequencies[i], in radians.
 
-    A pair is (x_2i, x_2i+1), or (x_i, x_i+R/2) if `halves`. Elements after the R-th are unchanged.
+    A pair is (x_2i, x_2i+1), or (x_i, x_i+R/2) if `halves`. Pairs are multiplied by `magnitude`.
+    Elements after the R-th are unchanged.
     """
     pairs, rest = jnp.split(x, [2 * len(frequencies)], axis=-1)
     angles = positions[:, :, None, None] * frequencies  # [B, T, 1, R / 2]
     # Without the barrier XLA computes both again for every head.
     cos, sin = jax.lax.optimization_barrier((jnp.cos(angles), jnp.sin(angles)))
+    if magnitude != 1:
+        cos, sin = magnitude * cos, magnitude * sin
     a, b = jnp.split(pairs, 2, axis=-1) if halves else (pairs[..., ::2], pairs[..., 1::2])
     rotated = a * cos - b * sin, a * sin + b * cos
     if halves:
@@ -77,7 +85,7 @@ def rotary_frequencies(config: TransformerConfig, key_size: int) -> Frequencies:
     scale = SCALINGS.find(config.rope_scaling).scale
     powers = config.rope_theta ** exponents.astype(np.float64)
     unscaled = 1 / powers.astype(np.float32)
-    return np.array([scale(each, config) for each in unscaled], np.float32)
+    return np.asarray(scale(unscaled, config), np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,20 +93,24 @@ class RotaryScaling:
     """Slower rotation, for contexts longer than in training.
 
     Attributes:
-      scale: (frequency, config) -> scaled frequency.
+      scale: (frequencies of all pairs, config) -> scaled frequencies.
       reads: config fields that it reads, "section.field".
+      magnitude: config -> factor of rotated queries and keys.
+      options: dataclass of further fields, "model.ENTRY.FIELD"; None: none.
     """
 
-    scale: Callable[[np.float32, TransformerConfig], np.float32]
+    scale: Callable[[Frequencies, TransformerConfig], Frequencies]
     reads: Collection[str] = ()
+    magnitude: Callable[[TransformerConfig], float] = lambda config: 1.0
+    options: type[Any] | None = None
 
 
-def _scale_linearly(frequency: np.float32, config: TransformerConfig) -> np.float32:
+def _scale_linearly(frequency: Frequencies, config: TransformerConfig) -> Frequencies:
     """Divides every frequency by the factor (Chen et al. 2023)."""
     return frequency / np.float32(config.rope_factor)
 
 
-def _scale_by_wavelength(frequency: np.float32, config: TransformerConfig) -> np.float32:
+def _scale_by_wavelength(frequency: Frequencies, config: TransformerConfig) -> Frequencies:
     """Divides the frequencies of long wavelengths by the factor, keeps those of short ones, and
     interpolates between (Llama 3, 2024, section 3.2)."""
     low, high = config.rope_low_factor, config.rope_high_factor
@@ -110,8 +122,57 @@ def _scale_by_wavelength(frequency: np.float32, config: TransformerConfig) -> np
     return (1 - kept) * frequency / np.float32(config.rope_factor) + kept * frequency
 
 
-_FACTOR = "model.rope_factor"
-_WAVELENGTHS = ("model.rope_low_factor", "model.rope_high_factor", "model.rope_original_length")
+@dataclasses.dataclass(frozen=True)
+class YarnOptions:
+    """Options of the scaling "yarn"; the defaults are the paper's for LLaMA.
+
+    Attributes:
+      beta_fast: pairs that turn more often within `rope_original_length` tokens are not scaled.
+      beta_slow: pairs that turn less often are divided by `rope_factor`.
+      truncate: round the first and last pair between these two limits outwards.
+      attention_factor: factor of rotated queries and keys, the root of 1 / t for a temperature t;
+        None: 0.1 ln(rope_factor) + 1.
+    """
+
+    beta_fast: Annotated[float, Range(0, 1e6, "(]")] = 32.0
+    beta_slow: Annotated[float, Range(0, 1e6, "(]")] = 1.0
+    truncate: bool = True
+    attention_factor: Annotated[float, Range(0, 1e3, "(]")] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.beta_slow >= self.beta_fast:
+            raise ValueError(
+                f"beta_slow {self.beta_slow:g} is not below beta_fast {self.beta_fast:g}"
+            )
+
+
+def _scale_by_turns(frequency: Frequencies, config: TransformerConfig) -> Frequencies:
+    """YaRN (Peng et al. 2023, section 3.2): divides the frequencies of pairs with few turns in the
+    original context by the factor, keeps those with many, and interpolates between by index."""
+    options, size = config.options_of(YarnOptions), 2 * len(frequency)
+
+    def index_of(turns: float) -> float:
+        """Index of the pair that turns this often within the original length."""
+        wavelength = config.rope_original_length / turns
+        return size * math.log(wavelength / (2 * math.pi)) / (2 * math.log(config.rope_theta))
+
+    first, last = index_of(options.beta_fast), index_of(options.beta_slow)
+    if options.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, size - 1)
+    scaled = np.clip((np.arange(len(frequency)) - first) / max(last - first, 1e-3), 0, 1)
+    return (1 - scaled) * frequency + scaled * frequency / config.rope_factor
+
+
+def _yarn_magnitude(config: TransformerConfig) -> float:
+    """Root of 1 / t, where logits are divided by the temperature t (section 3.4)."""
+    given = config.options_of(YarnOptions).attention_factor
+    return 0.1 * math.log(config.rope_factor) + 1 if given is None else given
+
+
+_FACTOR, _LENGTH = "model.rope_factor", "model.rope_original_length"
+_WAVELENGTHS = ("model.rope_low_factor", "model.rope_high_factor", _LENGTH)
 
 SCALINGS: Registry[RotaryScaling] = Registry(
     "model.rope_scaling",
@@ -119,6 +180,7 @@ SCALINGS: Registry[RotaryScaling] = Registry(
         "none": RotaryScaling(lambda frequency, config: frequency),
         "linear": RotaryScaling(_scale_linearly, (_FACTOR,)),
         "llama3": RotaryScaling(_scale_by_wavelength, (_FACTOR, *_WAVELENGTHS)),
+        "yarn": RotaryScaling(_scale_by_turns, (_FACTOR, _LENGTH), _yarn_magnitude, YarnOptions),
     },
 )
 """Scalings by the name in `model.rope_scaling`."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent cells LSTM and GRU (`model.cell`).
+"""Recurrent cells LSTM, GRU and RNN (`model.cell`).
 
 A cell's state is a tuple of arrays; the first is its output h. The projection of its inputs does
 not depend on the state, so `project` computes it for all tokens of a row in one product.
@@ -140,7 +140,29 @@ class GRU(Cell):
         return (self._output((1 - z) * h + z * g),)
 
 
-CELLS: Registry[type[Cell]] = Registry("model.cell", {"lstm": LSTM, "gru": GRU})
+class RNN(Cell):
+    """Simple recurrent network (Elman 1990), the cell without gates:
+
+    h' = tanh(W x + U h + b)
+    """
+
+    gates: ClassVar[int] = 1
+
+    def setup(self) -> None:
+        super().setup()
+        c = self.config
+        self.recurrent = Linear((self.size,), (self.gates, self.size), False, c, c.kernel_std)
+
+    def zeros(self, rows: int) -> State:
+        return (jnp.zeros((rows, self.size), activation_dtype(self.config)),)
+
+    def update(self, state: State, projected: Float[Array, "N 1 H"]) -> State:
+        (h,) = state
+        total = (projected + self.recurrent(h)).astype(jnp.float32)
+        return (self._output(jnp.tanh(total[:, 0])),)
+
+
+CELLS: Registry[type[Cell]] = Registry("model.cell", {"lstm": LSTM, "gru": GRU, "rnn": RNN})
 
 
 def pure_method(module: Any, method: str) -> Callable[..., Any]:
