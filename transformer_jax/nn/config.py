@@ -82,7 +82,8 @@ class TransformerConfig(Configurable):
       rope_layout: elements that form a pair: "pairs" (x_2i, x_2i+1) or "halves" (x_i, x_i+K/2), as
         in Llama.
       rope_scaling: slower rotation for longer contexts: "none", "linear" (every pair, Chen et al.
-        2023) or "llama3" (pairs of long wavelengths, Llama 3, 2024).
+        2023), "llama3" (pairs of long wavelengths, Llama 3, 2024) or "yarn" (pairs with few turns,
+        and sharper attention, Peng et al. 2023).
       rope_factor: factor by which scalings divide the angles.
       rope_low_factor: in "llama3", wavelengths longer than rope_original_length / rope_low_factor
         are scaled by the whole factor.

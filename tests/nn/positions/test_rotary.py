@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.positions.rotary import RotaryPositions, rotary_frequencies, rotate_pairs
+from transformer_jax.nn.positions.rotary import (
+    SCALINGS,
+    RotaryPositions,
+    YarnOptions,
+    rotary_frequencies,
+    rotate_pairs,
+)
 
 PLACES = np.array([[0, 1, 2, 7], [3, 0, 1, 100]])
 RNG = np.random.default_rng(0)
@@ -68,6 +74,44 @@ def test_scaled_frequencies(scaling):
     np.testing.assert_allclose(rotary_frequencies(config, 64), expected, rtol=2e-6)
     kinds = {each / one for each, one in zip(expected, plain, strict=True)}
     assert len(kinds) > 4 if scaling == "llama3" else len({round(k, 9) for k in kinds}) == 1
+
+
+YARN = [
+    (
+        *(4.0, YarnOptions(), 1.138629436111989),
+        [1.0, 0.59336573, 0.34489745, 0.19490507, 0.10573712, 0.053777814, 0.024312312]
+        + [0.016486961, 0.01118034, 0.007581749, 0.0051414282, 0.0034865679, 0.002364354],
+    ),
+    (
+        *(16.0, YarnOptions(8.0, 2.0, truncate=False), 1.2772588722239782),
+        [1.0, 0.61078805, 0.293403, 0.11705306, 0.023829626, 0.0089629684, 0.0060780779],
+    ),
+    (
+        *(4.0, YarnOptions(attention_factor=1.25), 1.25),
+        [1.0, 0.59336573, 0.34489745],
+    ),
+]
+"""Factor, options, magnitude, and first of 16 frequencies: `ROPE_INIT_FUNCTIONS["yarn"]` of
+transformers 5.23 with theta 500, an original length of 64 tokens and heads of 32 elements."""
+
+
+@pytest.mark.parametrize(("factor", "options", "magnitude", "frequencies"), YARN)
+def test_yarn_equals_transformers(factor, options, magnitude, frequencies):
+    fields = {"rope_theta": 500.0, "rope_factor": factor, "rope_original_length": 64}
+    config = TransformerConfig(rope_scaling="yarn", key_size=32, options=(options,), **fields)
+    found = rotary_frequencies(config, 32)
+    np.testing.assert_allclose(found[: len(frequencies)], frequencies, rtol=1e-6)
+    assert SCALINGS["yarn"].magnitude(config) == pytest.approx(magnitude, rel=1e-12)
+    x = RNG.normal(size=(2, 4, 3, 32)).astype(np.float32)
+    rotated = turned(x, rope_scaling="yarn", options=(options,), **fields)
+    turns = np.exp(1j * PLACES[:, :, None, None] * found.astype(np.float64))
+    expected = magnitude * turns * (x[..., ::2] + 1j * x[..., 1::2])
+    np.testing.assert_allclose(rotated[..., ::2] + 1j * rotated[..., 1::2], expected, atol=1e-4)
+
+
+def test_yarn_options_that_exclude_each_other_are_refused():
+    with pytest.raises(ValueError, match="beta_slow 4 is not below beta_fast 4"):
+        YarnOptions(beta_fast=4.0, beta_slow=4.0)
 
 
 def test_the_low_factor_must_be_lower():

@@ -280,9 +280,8 @@ def _rope_parameters(keys: Keys) -> dict[str, Any]:
 def _rope_keys(model: TransformerConfig) -> Keys:
     """Keys of rotary positions, as transformers before version 5 wrote them."""
     scaling = None
-    if model.rope_scaling != "none":
-        factors = _ROPE_FIELDS[model.rope_scaling].items()
-        scaling = {key: getattr(model, field) for key, field in factors}
+    if factors := _ROPE_FIELDS.get(model.rope_scaling):  # an export refuses the others by name
+        scaling = {key: getattr(model, field) for key, field in factors.items()}
         scaling["rope_type"] = model.rope_scaling
     return {"rope_theta": model.rope_theta, "rope_scaling": scaling}
 
