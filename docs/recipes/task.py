@@ -39,7 +39,7 @@ class Regression(Classification):
         label = round(1000 * number(example["label"]))  # features are integers
         return {"text": np.array(self.tokens([example["text"]])), "label": np.array([label])}
 
-    def loss(self, params, batch, rng):
+    def loss(self, params, batch, rng, frozen):
         found = self.logits(params, batch, batch["label_segment_ids"], rng)[..., 0]
         counted = (batch["label_segment_ids"] > 0).astype(jnp.float32)
         losses = jnp.square(found - batch["label"] / 1000) * counted

@@ -41,7 +41,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from transformer_jax.buckets import copies
 from transformer_jax.data.batches import token_cache
 from transformer_jax.data.batches.token_cache import TokenCache
-from transformer_jax.runs import base_run
+from transformer_jax.runs import frozen
 from transformer_jax.tokenization.specials import DEFAULT_SPECIALS
 
 PRECIOUS = "a file outside of the cache"
@@ -75,17 +75,17 @@ def parts(folder: Path) -> Any:
     return None
 
 
-SCORES = base_run._StoredScores(np.arange(50, dtype=np.float32), "a checkpoint")
+SCORES = frozen._StoredScores(np.arange(50, dtype=np.float32), "a checkpoint")
 
 
 def reference(folder: Path) -> Any:
     """Stored reference log-probabilities, written again if they cannot be read."""
     folder.mkdir(exist_ok=True)
     path = folder / "reference" / "texts.npz"
-    found = base_run._read_scores(path, len(SCORES.log_probs))
+    found = frozen._read_scores(path, len(SCORES.log_probs))
     if found is None:
-        base_run._write_scores(path, SCORES)
-        found = base_run._read_scores(path, len(SCORES.log_probs))
+        frozen._write_scores(path, SCORES)
+        found = frozen._read_scores(path, len(SCORES.log_probs))
     assert found is not None
     return found.log_probs.tolist(), found.base
 

@@ -33,8 +33,8 @@ import transformer_jax as tj
 from transformer_jax.buckets import copies
 from transformer_jax.checkpoints import manifest
 from transformer_jax.interop.weights import INDEX, Tensors
-from transformer_jax.runs.base_run import base_workdir
 from transformer_jax.runs.config import load_json, read_settings
+from transformer_jax.runs.frozen import base_workdir
 from transformer_jax.runs.workdir import workdir_within
 from transformer_jax.sweeps.sweep import Sweep, _folder_name
 
@@ -146,7 +146,7 @@ def read_config(folder: Path, draw: random.Random) -> None:
     config["train"]["init_from"] = base
     (folder / "run" / "config.json").write_text(json.dumps(config))
     settings = read_settings(load_json(folder / "run" / "config.json"))
-    with mock.patch("transformer_jax.runs.base_run.workdir_path", _refuse_to_open):
+    with mock.patch("transformer_jax.runs.frozen.workdir_path", _refuse_to_open):
         base_workdir(settings, loaded_from=folder / "run")
 
 

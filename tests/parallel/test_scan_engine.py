@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import struct
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer_jax.errors import UserError
 from transformer_jax.nn.layer_scan import STACKED
@@ -36,7 +36,8 @@ def state_of(layers, mesh, replicas=()):
     shardings = jax.tree.map(
         lambda x: x.sharding, sharding.add_shardings(jax.eval_shape(lambda: state), mesh)
     )
-    return jax.device_put(state, shardings)
+    own = NamedSharding(mesh, PartitionSpec("data"))
+    return jax.device_put(state, own if replicas else shardings)
 
 
 def add_layers(state, batch, rate=None):
@@ -50,7 +51,7 @@ def add_layers(state, batch, rate=None):
 def test_layers_are_stacked_only_in_the_step(replicas):
     mesh = make_mesh(ParallelConfig(engine="jit"), jax.devices()[:1])
     engine = ReplicaEngine(mesh, (1.0, 1.0), same_batch=True) if replicas else JitEngine(mesh)
-    stacked = ScanEngine(engine, axis=len(replicas))
+    stacked = ScanEngine(engine, engine.lead_axes) if replicas else ScanEngine(engine)
     state = state_of(3, mesh, replicas)
     abstract = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state

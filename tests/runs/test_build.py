@@ -13,9 +13,13 @@ from transformer_jax.nn.remat import REMAT
 from transformer_jax.parallel.engines import create_state
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
+from transformer_jax.tasks import TASKS
+from transformer_jax.tasks.interface import TaskKind
 from transformer_jax.tasks.losses import batch_shapes
+from transformer_jax.tasks.translation import Translation
 
 SIZES = {"source": 800, "target": 800}  # those of the tiny run, whose programs are compiled
+TEXTS = {"source": ("source",), "target": ("target",)}
 
 
 @pytest.fixture
@@ -33,6 +37,19 @@ def test_a_side_without_a_vocabulary_is_named(tiny_config):
         UserError, match="vocabulary of side 'source', and there is none among targ"
     ):
         build.build_task(settings, {"target": 800}, tokenizers=None)
+
+
+def test_a_loss_of_the_former_signature_is_refused(task_of, monkeypatch):
+    class Former(Translation):
+        def loss(self, params, batch, rng):
+            return super().loss(params, batch, rng, {})
+
+    monkeypatch.setitem(TASKS._entries, "translation", TaskKind(Former.build, TEXTS))
+    told = r"Former.loss\(self, params, batch, rng\) takes no frozen parameters; write `def loss"
+    with pytest.raises(
+        UserError, match=told + r"write `def loss\(self, params, batch, rng, frozen\)`"
+    ):
+        task_of()
 
 
 def test_remat_keeps_the_gradient_and_saves_memory(tiny_config):

@@ -186,7 +186,7 @@ ELSEWHERE = {
     "checkpoint": "when and what is saved: tests/checkpoints",
     "decode": "tests/tasks/test_options.py",
     "logging": "what is written of a run: tests/logs",
-    "lora": "tests/runs/test_base_run.py, tests/nn/test_lora.py",
+    "lora": "tests/runs/test_frozen.py, tests/nn/test_lora.py",
     "parallel": "same results, another way: tests/parallel",
 }
 """Sections whose fields have no effect that is compared here, and where they are tested."""

@@ -89,7 +89,7 @@ def sums_of(batches_of):
     def make(task, params, examples):
         total = collections.Counter()
         for batch in batches_of(task, examples):
-            loss, weight, sums = task.loss(params, batch, None)
+            loss, weight, sums = task.loss(params, batch, None, {})
             for name, value in {**sums, "loss": loss, "weight": weight}.items():
                 total[name] += float(value)
         return dict(total)

@@ -54,7 +54,7 @@ def test_the_loss_of_packed_rows_is_that_of_each_text_alone(build, architecture)
     lengths = task.lengths
     assert lengths == {"text": 16, "label": 2}
     batches = eval_batches(EXAMPLES, task.preprocess, lengths=lengths, rows=2)
-    packed = [task.loss(params, batch, None) for batch in batches]
+    packed = [task.loss(params, batch, None, {}) for batch in batches]
     assert sum(float(weight) for _, weight, _ in packed) == 3
     found = list(task.predict(params, [ex["text"] for ex in EXAMPLES], DecodeConfig(num_outputs=2)))
     alone = 0.0

@@ -69,7 +69,7 @@ def test_only_logits_of_answers_have_a_gradient(task, params, monkeypatch, batch
             return token_losses(predicted.logits() + added, target, eps)
 
         monkeypatch.setattr(losses, "tiled_token_losses", biased_losses)
-        return task.loss(params, batch, None)[0]
+        return task.loss(params, batch, None, {})[0]
 
     zeros = jnp.zeros((*batch["target"].shape, task.model.config.vocab_size))
     gradient = np.abs(jax.grad(with_respect_to)(zeros)).sum(axis=-1)

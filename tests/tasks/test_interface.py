@@ -68,7 +68,7 @@ class Copying:
         target[: len(text) + 1] = PAD
         return {"input": row[:-1], "target": target}
 
-    def loss(self, params, batch, rng):
+    def loss(self, params, batch, rng, frozen):
         logits = apply_model(self.model, params, *row_inputs(batch, "input"), rng=rng)
         found = token_losses(logits, batch["target"])
         return packed_loss(batch, self.read, found, batch["target"] != PAD)

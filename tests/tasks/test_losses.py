@@ -79,7 +79,7 @@ def test_logits_are_rounded_in_training_alone(name):
         traced = getattr(function, "trace", jax.make_jaxpr(function))(params, batch, *args)
         return set(logit_dtypes(traced.jaxpr))
 
-    assert found(lambda *args: task.loss(*args, None)) == {"float32"}
+    assert found(lambda *args: task.loss(*args, None, {})) == {"float32"}
     assert found(task.loss, jax.random.key(0)) == {"bfloat16"}
     if name != "masked_lm":
         assert found(task.losses.scores) == {"float32"}
@@ -91,7 +91,7 @@ def lowered_gradient(task):
     """Lowered (params, batch) -> (gradient of the loss, sums)."""
 
     def loss(params, batch):
-        loss, weight, sums = task.loss(params, batch, None)
+        loss, weight, sums = task.loss(params, batch, None, {})
         return loss, {"loss": loss, "weight": weight, **sums}
 
     params = jax.eval_shape(task.init, jax.random.key(0))
@@ -254,9 +254,10 @@ def test_only_tokens_that_count_have_a_gradient(task, params):
 
     gradient = np.abs(jax.grad(loss)(logits_of(batch))).sum(axis=-1)
     np.testing.assert_array_equal(gradient > 0, np.asarray(batch["counted"]) > 0)
-    assert loss(logits_of(batch)) == pytest.approx(float(task.loss(params, batch, None)[0]))
+    assert loss(logits_of(batch)) == pytest.approx(float(task.loss(params, batch, None, {})[0]))
     whole = {name: array for name, array in batch.items() if not name.startswith("counted")}
-    assert task.loss(params, whole, None)[1] == 10 and task.loss(params, batch, None)[1] == 4
+    assert task.loss(params, whole, None, {})[1] == 10
+    assert task.loss(params, batch, None, {})[1] == 4
 
 
 def test_label_smoothing_does_not_change_a_score(task, params):

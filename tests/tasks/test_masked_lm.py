@@ -78,7 +78,7 @@ def test_whole_words_are_chosen_together(build):
 def test_the_loss_counts_the_chosen_tokens(task, params):
     prepared = task.prepare([TEXT], training=False)
     (batch, *_) = eval_batches(prepared, task.preprocess, lengths=task.lengths, rows=2)
-    loss, weight, sums = task.loss(params, batch, None)
+    loss, weight, sums = task.loss(params, batch, None, {})
     everywhere = jnp.broadcast_to(jnp.arange(16), batch["text"].shape)
     row = (batch["text"], batch["text_positions"], batch["text_segment_ids"])
     logits = task.model.apply({"params": params}, *row, everywhere)
@@ -101,7 +101,7 @@ def test_rows_of_many_short_texts_mask_what_is_predicted_and_nothing_else(build)
     ranks = np.searchsorted(places, np.flatnonzero(kept[0]))
     assert np.ptp(np.diff([-1, *ranks])) <= 1 and ranks[-1] == len(places) - 1  # spread evenly
     assert not ((np.asarray(restored["text"]) == MASK) & ~kept).any()
-    sums = task.loss(task.init(jax.random.key(0)), batch, None)[2]
+    sums = task.loss(task.init(jax.random.key(0)), batch, None, {})[2]
     assert sums["tokens"] == kept.sum() and sums["restored"] == number
     share = task.metrics({name: float(x) for name, x in sums.items()} | {"loss": 0.0}, [])
     assert share["restored"] == pytest.approx(float(number) / chosen.sum())

@@ -84,7 +84,7 @@ def trained(task, params, examples, rate=0.05):
     """Parameters after two steps of gradient descent on all examples, without dropout."""
     items = task.prepare(examples, training=False)
     rows = {"lengths": task.lengths, "rows": 4}
-    loss = jax.jit(jax.value_and_grad(lambda p, b: task.loss(p, b, None)[0] / 9))
+    loss = jax.jit(jax.value_and_grad(lambda p, b: task.loss(p, b, None, {})[0] / 9))
     losses = []
     for _ in range(2):
         (batch,) = eval_batches(items, task.preprocess, **rows)
@@ -174,7 +174,7 @@ def test_a_forced_head_is_in_the_target_and_in_the_prompt_but_is_not_predicted(
         assert features[side].tolist() == [BOS, *text, EOS]
     params = drawn(task, seed=3)  # whose outputs end
     (batch,) = batches_of(task, examples, rows=4)
-    _, weight, _ = task.loss(params, batch, None)
+    _, weight, _ = task.loss(params, batch, None, {})
     assert weight == sum(len(pair["target"].split()) + 1 for pair in PAIRS)
     plain = dataclasses.replace(decode, num_outputs=3, alpha=0.0)
     outputs = next(task.predict(params, lines, plain))

@@ -99,7 +99,7 @@ def test_the_gradient_equals_finite_differences(task, params, batches_of):
     (batch,) = batches_of(task, EXAMPLES[:1])
 
     def loss(params):
-        return task.loss(params, batch, None)[0]
+        return task.loss(params, batch, None, {})[0]
 
     gradient = jax.grad(loss)(params)
     norm = sum(float((leaf**2).sum()) for leaf in jax.tree.leaves(gradient)) ** 0.5
@@ -132,7 +132,7 @@ def test_only_the_answer_and_its_end_count(task, params, batches_of):
 def test_dropout_differs_between_keys(build, params, batches_of):
     task = build(model__dropout_rate=0.5)
     (batch,) = batches_of(task, EXAMPLES[:1])
-    losses = {float(task.loss(params, batch, jax.random.key(i))[0]) for i in (0, 0, 1)}
+    losses = {float(task.loss(params, batch, jax.random.key(i), {})[0]) for i in (0, 0, 1)}
     assert len(losses) == 2
 
 

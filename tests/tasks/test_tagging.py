@@ -47,7 +47,7 @@ def test_the_tag_of_a_word_is_at_its_first_piece(task):
 
 def test_the_loss_of_packed_rows_is_that_of_each_text_alone(task, params):
     batches = eval_batches(EXAMPLES, task.preprocess, lengths=task.lengths, rows=2)
-    packed = [task.loss(params, batch, None) for batch in batches]
+    packed = [task.loss(params, batch, None, {}) for batch in batches]
     assert sum(float(weight) for _, weight, _ in packed) == 7
     alone = 0.0
     for example in EXAMPLES:

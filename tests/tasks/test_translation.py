@@ -54,7 +54,7 @@ def params(task, random_params):
 
 @pytest.fixture(scope="module")
 def loss(task):
-    return jax.jit(lambda params, batch, rng=None: task.loss(params, batch, rng))
+    return jax.jit(lambda params, batch, rng=None: task.loss(params, batch, rng, {}))
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ class Echo:
     def preprocess(self, example, rng):
         return {"tokens": np.ones(example + 1, np.int32)}
 
-    def loss(self, params, batch, rng):
+    def loss(self, params, batch, rng, frozen):
         assert rng is None, "dropout has no place in an evaluation"
         filled = (batch["tokens_segment_ids"] > 0).sum().astype(np.float32)
         sums = {"tokens": filled, "nll": filled * params / 2, "correct": filled * 0}
@@ -43,7 +43,7 @@ def evaluator(examples, num_decoded=None):
 
 
 def test_the_loss_covers_the_whole_split_and_the_outputs_a_part():
-    metrics, outputs = evaluator(range(7), num_decoded=3)(4.0)
+    metrics, outputs = evaluator(range(7), num_decoded=3)(4.0, {})
     assert outputs == [Prediction(str(n), 0.5) for n in (0, 3, 6)]
     assert metrics["loss"] == 4.0
     assert metrics["perplexity"] == pytest.approx(math.exp(2.0))
@@ -65,7 +65,7 @@ class Refusing(Echo):
         if len(examples) > 1:
             raise UserError(f"decode: {decode} is too much")
 
-    def loss(self, params, batch, rng):
+    def loss(self, params, batch, rng, frozen):
         pytest.fail("the model should not run")
 
 
@@ -94,9 +94,9 @@ def test_decoded_examples_are_spread_evenly(num_decoded, chosen):
 
 def test_metrics_of_the_same_parameters_are_reproducible():
     evaluate = evaluator(range(7))
-    first = evaluate(1.0)
-    assert evaluate(2.0) != first
-    assert evaluate(1.0) == first
+    first = evaluate(1.0, {})
+    assert evaluate(2.0, {}) != first
+    assert evaluate(1.0, {}) == first
 
 
 def test_examples_too_long_for_the_loss_are_counted():

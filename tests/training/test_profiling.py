@@ -61,16 +61,16 @@ def test_a_training_step_has_the_flops_of_the_textbook(tiny_config):
     task = build.build_task(settings, {"source": vocab, "target": vocab}, None)
     params = jax.eval_shape(task.init, jax.random.key(0))
     batch = batch_shapes(task.lengths, rows)
-    loss = lambda params, batch: task.loss(params, batch, None)[0]  # noqa: E731
+    loss = lambda params, batch: task.loss(params, batch, None, {})[0]  # noqa: E731
     found = count_products(jax.grad(loss), params, batch).flops
-    assert step_products(task, params, batch).flops == found
+    assert step_products(task, params, batch, {}).flops == found
 
     twice = build.build_task(
         dataclasses.replace(settings, train=dataclasses.replace(settings.train, r_drop=5.0)),
         {"source": vocab, "target": vocab},
         None,
     )
-    assert step_products(twice, params, batch).flops == 2 * found
+    assert step_products(twice, params, batch, {}).flops == 2 * found
 
     attention, feed_forward = 4 * d_model**2, 2 * d_model * d_ff
     matrices = 3 * attention + 2 * feed_forward + vocab * d_model

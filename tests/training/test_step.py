@@ -17,7 +17,7 @@ from transformer_jax.training.step import train_step
 LEARNING_RATE = 0.5
 
 
-def squared_error(params, batch, rng):
+def squared_error(params, batch, rng, frozen):
     """Weighted squared error of a linear model, with a random draw among the sums."""
     error = batch["x"] @ params["w"] - batch["y"]
     draw = jax.random.uniform(rng)
@@ -156,7 +156,7 @@ class TestSpikes:
     def run(self, scales, factor=3.0, **options):
         """(state, sums) of steps whose gradients have these norms."""
 
-        def loss(params, batch, rng):
+        def loss(params, batch, rng, frozen):
             grad = jnp.array([0.6, 0.8])
             return batch * (params["w"] @ grad), jnp.float32(1), {"tokens": jnp.float32(1)}
 

@@ -26,7 +26,7 @@ from transformer_jax.runs.build import batch_rows
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runtime import platform
 from transformer_jax.summary import Summarized
-from transformer_jax.tasks.interface import Params, Task
+from transformer_jax.tasks.interface import Frozen, Params, Task
 
 Batch = Mapping[str, Any]
 Loss = Callable[[Any, Batch], tuple[Array, Array]]
@@ -121,7 +121,7 @@ MEASURES = {"gradient": by_gradient, "switching_off": by_switching_off}
 
 
 def head_importance(
-    settings: Settings, task: Task, params: Params, split: str, by: str
+    settings: Settings, task: Task, params: Params, frozen: Frozen, split: str, by: str
 ) -> Importance:
     """Importance of each head for the loss of a split.
 
@@ -129,6 +129,7 @@ def head_importance(
       settings: settings of the run.
       task: its task.
       params: its parameters.
+      frozen: parameters of other runs that its loss reads.
       split: split of its data; examples longer than a row are left out.
       by: "gradient", or "switching_off", which takes a pass over the split for each head.
 
@@ -147,7 +148,7 @@ def head_importance(
         raise UserError("head_importance: this run's model has no heads")
 
     def loss(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        total, weight, _ = task.loss(params, batch, None)
+        total, weight, _ = task.loss(params, batch, None, frozen)
         return total, weight
 
     rows = round_up_rows(batch_rows(settings, task), params)

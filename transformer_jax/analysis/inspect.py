@@ -38,4 +38,4 @@ def walk(run: Run, source: str, target: str | None = None) -> Walk:
 
 def head_importance(run: Run, split: str = "valid", by: str = "gradient") -> Importance:
     """Importance of each head for the loss of a split; arguments of `Run.head_importance`."""
-    return importance.head_importance(run.settings, run.task, run.params, split, by)
+    return importance.head_importance(run.settings, run.task, run.params, run.frozen, split, by)

@@ -304,8 +304,8 @@ def create_state(
       init_state: function from a seed to a state.
       seed: seed of the run, or seeds of the replicas.
       abstract: the state's shapes with their shardings (`sharding.add_shardings`).
-      is_loaded: True for the paths of leaves that the caller loads, such as "base/embedding/table".
-        They are not computed, and stay abstract.
+      is_loaded: True for the paths of leaves that the caller loads, such as
+        "frozen/base/embedding/table". They are not computed, and stay abstract.
     """
     paths, shapes = zip(*jax.tree_util.tree_leaves_with_path(abstract), strict=True)
     names = (jax.tree_util.keystr(path, simple=True, separator="/") for path in paths)

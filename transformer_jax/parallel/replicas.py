@@ -24,8 +24,9 @@ from transformer_jax.runtime import platform
 class ReplicaEngine:
     """Engine with `jit` of the step under `vmap`: R replicas in one program.
 
-    Every leaf of the state has a leading axis [R], divided along the mesh's axis `data`. So has
-    every array of the batch, unless all replicas share it. A device has all rows of its replicas.
+    Every leaf of the state has a leading axis [R], divided along the mesh's axis `data`, except the
+    leaves that all replicas share (frozen parameters), which are replicated. So has every array of
+    the batch, unless all replicas share it. A device has all rows of its replicas.
 
     Attributes:
       mesh: mesh with one axis, `data`, whose size divides R.
@@ -49,13 +50,19 @@ class ReplicaEngine:
         """Sharding of an array whose first axis is [R]."""
         return NamedSharding(self.mesh, PartitionSpec(DATA))
 
+    def lead_axes(self, leaf: Any) -> int:
+        """Number of axes before a replica's own: 0 for a leaf that all replicas share."""
+        return int(DATA in leaf.sharding.spec)
+
     def compile(self, train_step: TrainStep, state: Any, batch: Any) -> CompiledStep:
         """Traces the step, whose third argument is the replica's rate, and starts to compile it."""
         rates = None if set(self.rates) == {1.0} else np.array(self.rates, np.float32)
-        axes = (0, None if self.same_batch else 0, None if rates is None else 0)
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+        state_axes = jax.tree.map(lambda leaf: 0 if self.lead_axes(leaf) else None, state)
+        axes = (state_axes, None if self.same_batch else 0, None if rates is None else 0)
 
         def all_replicas(state: Any, batch: Any) -> tuple[Any, dict[str, jax.Array]]:
-            return jax.vmap(train_step, axes)(state, batch, rates)
+            return jax.vmap(train_step, axes, (state_axes, 0))(state, batch, rates)
 
         lead = () if self.same_batch else (self.num_replicas,)
         sharding = replicated(self.mesh) if self.same_batch else self.replica_sharding
@@ -66,7 +73,7 @@ class ReplicaEngine:
             step = jax.jit(
                 all_replicas,
                 donate_argnums=0,
-                out_shardings=(self.replica_sharding, replicated(self.mesh)),
+                out_shardings=(shardings, replicated(self.mesh)),
                 compiler_options=platform.compiler_options(),
             )
             return CompiledStep.start(step.lower(state, batch), dict)

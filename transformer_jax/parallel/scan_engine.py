@@ -33,11 +33,12 @@ class ScanEngine:
 
     Attributes:
       engine: engine that runs the step.
-      axis: axis of the layers in stacked arrays: 1 after an axis of replicas, else 0.
+      axis_of: a layer's leaf -> axis of the layers in the stacked array: 1 after an axis of
+        replicas, else 0.
     """
 
     engine: Engine
-    axis: int = 0
+    axis_of: Callable[[Leaf], int] = lambda _: 0
 
     @property
     def mesh(self) -> Mesh:
@@ -90,24 +91,24 @@ class ScanEngine:
         return self.engine.lent_mesh
 
     def _stack(self, leaves: Sequence[jax.Array]) -> jax.Array:
-        return _stack_program(self.axis, self._stacked(leaves).sharding)(leaves)
+        return _stack_program(self.axis_of(leaves[0]), self._stacked(leaves).sharding)(leaves)
 
     def _unstack(self, leaf: jax.Array) -> Sequence[jax.Array]:
         count, layer = self._unstacked(leaf)
-        take = _take_program(self.axis, layer.sharding)
+        take = _take_program(self.axis_of(leaf), layer.sharding)
         return [take(leaf, i) for i in range(count)]
 
     def _stacked(self, leaves: Sequence[Leaf]) -> Abstract:
         """Shape and sharding of the stack of leaves."""
         shape, spec = list(leaves[0].shape), self._spec(leaves[0])
-        shape.insert(self.axis, len(leaves))
-        spec.insert(self.axis, None)
+        shape.insert(self.axis_of(leaves[0]), len(leaves))
+        spec.insert(self.axis_of(leaves[0]), None)
         return _abstract(leaves[0], shape, spec)
 
     def _unstacked(self, leaf: Leaf) -> tuple[int, Abstract]:
         """Number of layers in a stacked leaf; shape and sharding of each."""
         shape, spec = list(leaf.shape), self._spec(leaf)
-        count, _ = shape.pop(self.axis), spec.pop(self.axis)
+        count, _ = shape.pop(self.axis_of(leaf)), spec.pop(self.axis_of(leaf))
         return count, _abstract(leaf, shape, spec)
 
     def _spec(self, leaf: Leaf) -> list[Any]:

@@ -2,6 +2,7 @@
 """Builds the parts of a run from its settings: task, engine, training step, evaluator."""
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +29,14 @@ from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import describe_module_error
 from transformer_jax.runtime.platform import require_memory_kind
 from transformer_jax.tasks import TASKS
-from transformer_jax.tasks.interface import Batch, Task, TaskKind, TaskParts
+from transformer_jax.tasks.interface import (
+    Batch,
+    Frozen,
+    LossSums,
+    Task,
+    TaskKind,
+    TaskParts,
+)
 from transformer_jax.tokenization import Tokenizers, expected_sizes
 from transformer_jax.training.callbacks import CALLBACKS, Callback, TrainingRun
 from transformer_jax.training.diagnostics import Diagnostics
@@ -83,6 +91,7 @@ def build_task(
     )
     try:
         task = kind.build(parts)
+        _require_frozen_argument(task, settings.task.name)
         jax.eval_shape(task.init, jax.random.key(0))  # a Flax module refuses its choices here
     except UserError:
         raise
@@ -93,6 +102,23 @@ def build_task(
             raise UserError(f"config.model: {error}") from error
         raise
     return task
+
+
+def _require_frozen_argument(task: Task, name: str) -> None:
+    """Raises UserError if the task's loss has the signature (params, batch, rng) of before."""
+    try:
+        inspect.signature(task.loss).bind("params", "batch", "rng", "frozen")
+    except TypeError as error:
+        raise UserError(
+            f"task {name}: {type(task).__name__}.loss{inspect.signature(type(task).loss)} takes no "
+            "frozen parameters; write `def loss(self, params, batch, rng, frozen)`"
+        ) from error
+
+
+def held_trees(settings: Settings) -> tuple[str, ...]:
+    """Names of the frozen parameter trees that training holds beside the trained one."""
+    adapters = () if settings.lora.rank is None else ("base",)
+    return (*adapters, *task_kind(settings).held)
 
 
 def build_untokenized_task(settings: Settings) -> Task:
@@ -139,7 +165,7 @@ def build_training(
 
     Returns:
       The schedule (updates done -> learning rate), the pure training step, and a function from a
-      seed to the first state.
+      seed to the first state, whose frozen parameters are initial ones.
 
     Raises:
       UserError: devices lack the memory that `train.remat` needs, or cannot share a batch.
@@ -157,15 +183,16 @@ def build_training(
     @jax.jit  # traced once, also when only its shapes are needed
     def init_state(seed: int) -> TrainState:
         init_key, step_key = jax.random.split(jax.random.key(seed))
-        params, base = task.init(init_key), None
+        params = task.init(init_key)
+        frozen = dict.fromkeys(held_trees(settings), params)
         if settings.lora.rank is not None:
-            base, params = params, settings.lora.init_adapters(init_key, params)
+            params = settings.lora.init_adapters(init_key, params)
         options = {
             "keeps_average": ema_decay is not None,
             "lowers_rate": settings.optimizer.plateau_patience is not None,
             "detects_spikes": train.detects_spikes,
         }
-        return TrainState.create(params, optimizer, step_key, base=base, **options)
+        return TrainState.create(params, optimizer, step_key, frozen=frozen, **options)
 
     return schedule, step, init_state
 
@@ -190,14 +217,14 @@ def _update_options(
     if remat == "offload":
         require_memory_kind(engine.mesh.devices.flat[0], HOST, "config.train.remat 'offload'")
 
-    def loss(params: Any, batch: Batch, rng: jax.Array | None) -> Any:
+    def loss(params: Any, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         with (
             intercept_residual_stream(engine.constrain),
             rematerialized_layers(remat),
             use_sharded_call(engine.sharded_call),
             use_axes(engine.lent_mesh),
         ):
-            return task.loss(params, batch, rng)
+            return task.loss(params, batch, rng, frozen)
 
     parts = micro_batches(settings, task, engine.row_shards)
     return {"loss_fn": loss, "optimizer": optimizer, "accumulation_steps": parts}

@@ -7,7 +7,7 @@ import functools
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
@@ -72,10 +72,10 @@ class Trainable(Protocol):
         """Shapes, dtypes and shardings of the state."""
 
     def first_state(self, init_state: InitState, abstract: TrainState) -> TrainState:
-        """The portable state before the first step."""
+        """The portable state before the first step, without the frozen parameters."""
 
-    def base(self, abstract: Any) -> Any:
-        """Loads the frozen parameters under adapters, of these shapes; None without adapters."""
+    def frozen(self, abstract: Mapping[str, Any]) -> dict[str, Any]:
+        """Loads the frozen parameters, of these shapes."""
 
     def batches(self, rows: int) -> TrainBatches | StackedBatches:
         """The training data in batches of `rows` rows."""
@@ -92,8 +92,9 @@ class Trainable(Protocol):
     def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
         """A function from the number of updates done to the learning rate that is logged."""
 
-    def validation(self) -> Callable[[int, Any], Scores]:
-        """A function (step, params) -> scores; UserError if the split cannot be evaluated."""
+    def validation(self) -> Callable[[int, TrainState], Scores]:
+        """A function (step, `TrainState.evaluated`) -> scores; UserError if the split cannot be
+        evaluated."""
 
 
 def fit(trainable: Trainable, checkpoints: Checkpoints, clock: GoodputTimer) -> TrainState:
@@ -117,13 +118,14 @@ def fit(trainable: Trainable, checkpoints: Checkpoints, clock: GoodputTimer) -> 
     batches = trainable.batches(rows)
     abstract = trainable.abstract_state(init_state)
     batch = batch_shapes(task.lengths, rows)
-    model = step_products(task, jax.eval_shape(init_state, settings.seed).model_params, batch)
+    first = jax.eval_shape(init_state, settings.seed)
+    model = step_products(task, first.model_params, batch, first.frozen)
     parts = build.micro_batches(settings, task, engine.row_shards)
     require_room(settings, abstract, engine, model.largest // parts)
 
     trained, frozen = (
-        sum(leaf.size for leaf in jax.tree.leaves(params)) // engine.num_replicas
-        for params in (abstract.params, abstract.base)
+        sum(leaf.size for leaf in jax.tree.leaves(params))
+        for params in (first.params, first.frozen)
     )
     beside = f", beside {frozen:,} that stay as they are" if frozen else ""
     logger.info("training %s parameters%s", f"{trained:,}", beside)
@@ -230,7 +232,7 @@ class _ResumePoints:
     def initial(self) -> _ResumePoint:
         """The point before the first step."""
         state = self.trainable.first_state(self.init_state, self.abstract)
-        state = state.replace(base=self.trainable.base(self.abstract.base))
+        state = state.replace(frozen=self.trainable.frozen(self.abstract.frozen))
         return _ResumePoint(0, state, _patience(self.trainable.settings))
 
     def latest(self) -> _ResumePoint | None:
@@ -245,7 +247,7 @@ class _ResumePoints:
         snapshot = self.checkpoints.open("latest", most=most_bytes(self.abstract.saved))
         check_provenance(self.checkpoints.provenance, snapshot.provenance, trainable.workdir)
         state = snapshot.state(self.abstract.saved, OPTIONAL_FIELDS)
-        state = state.replace(base=trainable.base(self.abstract.base))
+        state = state.replace(frozen=trainable.frozen(self.abstract.frozen))
         is_due = _intervals(settings).is_evaluated(snapshot.step, settings.train.num_steps)
         return _ResumePoint(
             snapshot.step,

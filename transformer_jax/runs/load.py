@@ -12,14 +12,14 @@ from transformer_jax.nn.lora import merge_adapters, with_adapters
 from transformer_jax.parallel import hosts, sharding
 from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs import build
-from transformer_jax.runs.base_run import (
-    abstract_adapters,
-    base_provenance,
-    open_base,
-    with_base,
-    with_reference,
-)
 from transformer_jax.runs.config import load_json, read_settings
+from transformer_jax.runs.frozen import (
+    abstract_adapters,
+    frozen_provenance,
+    open_frozen,
+    with_base,
+    with_stored_scores,
+)
 from transformer_jax.runs.provenance import check_provenance, tokenizer_provenance
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.user_modules import Modules, load_modules
@@ -66,7 +66,7 @@ def load(
     # Shapes of the parameters: of the model, and in the checkpoint.
     tokenizers = _load_tokenizers(workdir)
     task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
-    task = with_reference(task, settings, workdir, loaded_from)
+    task = with_stored_scores(task, settings, workdir, loaded_from)
     mesh = mesh_for_inference(settings.parallel)
     abstract = sharding.add_shardings(jax.eval_shape(task.init, jax.random.key(0)), mesh)
     saved = abstract
@@ -76,16 +76,16 @@ def load(
     # One checkpoint, chosen once: a training run may be writing others.
     items = (PARAMS, PROVENANCE)
     snapshot = open_snapshot(workdir / CHECKPOINTS, checkpoint, items, most_bytes(saved))
-    frozen = open_base(settings, loaded_from, most_bytes(abstract))
-    now = tokenizer_provenance(tokenizers) | base_provenance(frozen)
+    frozen = open_frozen(settings, loaded_from, most_bytes(abstract), ("base",))
+    now = tokenizer_provenance(tokenizers) | frozen_provenance(frozen)
     check_provenance(now, snapshot.provenance, workdir)
     if average is None:
         params = snapshot.params(saved)
     else:
         params = snapshot.average(average, saved, settings.checkpoint.keep)[1]
-    if frozen is not None:
-        params = merge_adapters(with_adapters(frozen.params(abstract), params))
-    return Run(config, workdir, task, params, snapshot.step)
+    if "base" in frozen:
+        params = merge_adapters(with_adapters(frozen["base"].params(abstract), params))
+    return Run(config, workdir, task, params, snapshot.step, loaded_from=loaded_from)
 
 
 def _require_single_run(workdir: Path) -> None:

@@ -29,9 +29,9 @@ from transformer_jax.models.patches import (
 from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.parallel import hosts
 from transformer_jax.runs import build
-from transformer_jax.runs.base_run import with_reference
 from transformer_jax.runs.config import override, read_settings
 from transformer_jax.runs.evaluate import evaluator_of, keep_outputs
+from transformer_jax.runs.frozen import load_frozen, with_stored_scores
 from transformer_jax.runs.model_batches import batch_of, batches_of_split
 from transformer_jax.runs.nonfinite import first_nonfinite_layer, nonfinite_parameters
 from transformer_jax.runs.save import save
@@ -41,6 +41,7 @@ from transformer_jax.runtime.progress import shown
 from transformer_jax.summary import Summarized
 from transformer_jax.tasks.interface import (
     DeclaresDecodeFields,
+    Frozen,
     Params,
     Prediction,
     Supervised,
@@ -75,6 +76,8 @@ class Run(Summarized):
       step: the step of the parameters; for an average, the last one.
       stored: False if the parameters or the model are not those of the workdir; `evaluate` then
         writes no outputs to it.
+      loaded_from: the workdir that the config was loaded from; None: the user wrote the config, or
+        named the other run that it needs (`runs.frozen`).
     """
 
     config: ConfigDict
@@ -83,6 +86,7 @@ class Run(Summarized):
     params: Params
     step: int
     stored: bool = True
+    loaded_from: Path | None = None
 
     def summary(self) -> Mapping[str, Any]:
         """The workdir, the kind of model, its data, and how far it was trained."""
@@ -108,6 +112,15 @@ class Run(Summarized):
         """The sections of the config as dataclasses."""
         return read_settings(self.config)
 
+    @functools.cached_property
+    def frozen(self) -> Frozen:
+        """Parameters of other runs that the task's loss reads, by name.
+
+        Raises:
+          UserError: such a run is missing, or may only be read if the user names it.
+        """
+        return load_frozen(self.settings, self.task, self.loaded_from)
+
     @property
     def tokenizer(self) -> Tokenizers:
         """The tokenizers: `run.tokenizer["source"].encode("...")`."""
@@ -123,9 +136,7 @@ class Run(Summarized):
         config = override(self.config, changes)
         settings = read_settings(config)
         task = build.build_task(settings, build.vocab_sizes(self.tokenizer), self.tokenizer)
-        reference = getattr(self.task, "reference", None)
-        loaded_from = getattr(reference, "loaded_from", self.workdir)
-        task = with_reference(task, settings, self.workdir, loaded_from)
+        task = with_stored_scores(task, settings, self.workdir, self.loaded_from)
         shapes = [
             jax.tree.map(lambda leaf: leaf.shape, params)
             for params in (self.params, jax.eval_shape(task.init, jax.random.key(0)))
@@ -388,7 +399,8 @@ class Run(Summarized):
             self.settings, self.task, self._decode("evaluate", decode), split, source, target
         )
         with shown(progress and hosts.is_primary()), self.naming_layer([]):
-            metrics, outputs = evaluator(convert_weights(evaluator.decode.weights, self.params))
+            params = convert_weights(evaluator.decode.weights, self.params)
+            metrics, outputs = evaluator(params, self.frozen)
             if math.isnan(metrics["loss"]) and nonfinite_parameters(self.params):
                 raise NonFiniteError
         metrics = add_command_scores(command, metrics, evaluator.decoded_examples, outputs)

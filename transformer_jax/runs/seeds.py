@@ -6,6 +6,7 @@ They need one process and one compilation.
 
 import contextlib
 import dataclasses
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,11 +18,12 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax.checkpoints.step_folder import DATA, step_folders
-from transformer_jax.checkpoints.store import Checkpoints
+from transformer_jax.checkpoints.store import Checkpoints, Snapshot
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches, replica_state
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import recorded_splits
 from transformer_jax.logs.run_log import ReplicaLogs
+from transformer_jax.nn.lora import merge_adapters
 from transformer_jax.parallel.engines import Engine, create_state
 from transformer_jax.parallel.replicas import ReplicaEngine, make_replica_engine
 from transformer_jax.parallel.scan_engine import ScanEngine
@@ -37,6 +39,12 @@ from transformer_jax.runs.config import (
 )
 from transformer_jax.runs.data_size import saved_sizes, scaled_to_data
 from transformer_jax.runs.fit import InitState, Scores, fit
+from transformer_jax.runs.frozen import (
+    frozen_provenance,
+    open_frozen,
+    require_sources_named,
+    with_stored_scores,
+)
 from transformer_jax.runs.prepare import open_training_examples, prepare
 from transformer_jax.runs.provenance import tokenizer_provenance, training_provenance
 from transformer_jax.runs.run import Run
@@ -47,6 +55,7 @@ from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,
     METRICS,
+    REFERENCE,
     TOGETHER,
     TOKENIZER,
     lock_workdir,
@@ -60,7 +69,7 @@ from transformer_jax.runtime.startup import keep_freed_memory
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import copy_tokenizers, load_tokenizers
 from transformer_jax.training.loop import GoodputTimer
-from transformer_jax.training.state import TrainState
+from transformer_jax.training.state import FROZEN, TrainState
 
 
 def seed_configs(config: ConfigDict, count: int) -> dict[str, ConfigDict]:
@@ -99,6 +108,7 @@ def train_replicas(
     common, first = workdir_within(workdir, TOGETHER), next(iter(configs.values()))
     folders = {name: workdir_within(workdir, name) for name in configs}
     settings = check_trainable(first)
+    require_sources_named(settings)
     examples = open_training_examples(settings)
     checkpoints = Checkpoints(common / CHECKPOINTS, settings.checkpoint)
     is_resumed = checkpoints.latest_step() is not None
@@ -107,7 +117,8 @@ def train_replicas(
     members = {name: read_settings(config) for name, config in configs.items()}
     first = next(iter(configs.values()))
     settings = check_trainable(first)
-    checkpoints.provenance |= training_provenance(examples)
+    frozen = open_frozen(settings)
+    checkpoints.provenance |= frozen_provenance(frozen) | training_provenance(examples)
     _check_same_replicas(configs, workdir, checkpoints)
     with _locked([common, *folders.values()]), checkpoints:
         prepare(first, common, checkpoints, examples, named)
@@ -119,13 +130,19 @@ def train_replicas(
         tokenizers = load_tokenizers(common / TOKENIZER)
         checkpoints.provenance |= tokenizer_provenance(tokenizers)
         task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
-        replicas = Replicas(list(members.values()), list(members), workdir, task, examples)
+        task = with_stored_scores(task, settings, common)
+        each = (list(members.values()), list(members))
+        replicas = Replicas(*each, workdir, task, examples, frozen)
         state = fit(replicas, checkpoints, clock)
         replicas.save_each(state, checkpoints)
     runs = {}
     for i, (name, config) in enumerate(configs.items()):
-        params = replicas.replica(state.params, i)
-        runs[name] = Run(config, folders[name], task, params, step=int(state.step[i]))
+        own, folder = replicas.replica(state.evaluated, i), folders[name]
+        if (common / REFERENCE).is_dir():
+            shutil.copytree(common / REFERENCE, folder / REFERENCE, dirs_exist_ok=True)
+        own_task = with_stored_scores(task, members[name], folder)
+        params = merge_adapters(own.model_params)
+        runs[name] = Run(config, folder, own_task, params, step=int(own.step))
     return runs
 
 
@@ -146,8 +163,6 @@ def check_alike(members: Mapping[str, Settings]) -> None:
     names = list(members)
     first = members[names[0]]
     for is_set, what in (
-        (first.task.name == "preference", "config.task.name 'preference'"),
-        (first.lora.rank is not None, "config.lora.rank"),
         (first.eval.patience is not None, "config.eval.patience"),
         (first.optimizer.plateau_patience is not None, "config.optimizer.plateau_patience"),
         (first.train.on_spike == "rewind", "config.train.on_spike 'rewind'"),
@@ -200,6 +215,7 @@ class Replicas:
       members: the settings of each replica.
       names: the names of their folders in `workdir`.
       workdir, task, examples: of all.
+      snapshots: the checkpoints of the frozen parameters, which all share, by name.
     """
 
     members: Sequence[Settings]
@@ -207,6 +223,7 @@ class Replicas:
     workdir: Path
     task: Task
     examples: Sequence[Any]
+    snapshots: Mapping[str, Snapshot] = dataclasses.field(default_factory=dict)
 
     @property
     def settings(self) -> Settings:
@@ -216,7 +233,7 @@ class Replicas:
     @cached_property
     def engine(self) -> Engine:
         scans = self.settings.model.scan_layers
-        return ScanEngine(self._replicas, axis=1) if scans else self._replicas
+        return ScanEngine(self._replicas, self._replicas.lead_axes) if scans else self._replicas
 
     @cached_property
     def _replicas(self) -> ReplicaEngine:
@@ -227,9 +244,10 @@ class Replicas:
         except ValueError as error:
             raise UserError(f"config.parallel: {error}") from error
 
-    def replica(self, tree: Any, index: int) -> Any:
-        """One replica's part of a portable state, or of a part of it, on every device."""
-        return self._replicas.replica(tree, index)
+    def replica(self, state: TrainState, index: int) -> TrainState:
+        """One replica's part of a portable state, on every device."""
+        own: TrainState = self._replicas.replica(state.saved, index)
+        return own.replace(frozen=state.frozen)
 
     @property
     def _same_batches(self) -> bool:
@@ -243,13 +261,16 @@ class Replicas:
         """Shapes, dtypes and shardings of the state; each leaf has a leading axis of replicas."""
         abstract = jax.eval_shape(jax.vmap(init_state), self._seeds)
         sharding = self._replicas.replica_sharding
-        return jax.tree.map(
+        each = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), abstract
         )
+        one = build.abstract_state(self.settings, init_state, self.engine.mesh)
+        return each.replace(frozen=one.frozen)  # all share these
 
     def first_state(self, init_state: InitState, abstract: TrainState) -> TrainState:
-        state = create_state(jax.vmap(init_state), self._seeds, abstract)
-        if not self.settings.train.init_from:
+        init, is_loaded = jax.vmap(init_state), lambda path: path.startswith(f"{FROZEN}/")
+        state = create_state(init, self._seeds, abstract, is_loaded).saved
+        if not self.settings.train.init_from or "base" in self.snapshots:
             return state
         each = [warm_started(self.replica(state, i), one) for i, one in enumerate(self.members)]
         stack = jax.jit(
@@ -258,8 +279,8 @@ class Replicas:
         )
         return stack(each)
 
-    def base(self, abstract: Any) -> None:
-        """Returns None: replicas have no adapters."""
+    def frozen(self, abstract: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self.snapshots[name].params(shapes) for name, shapes in abstract.items()}
 
     def batches(self, rows: int) -> TrainBatches | StackedBatches:
         """The training data, in one order for all replicas or in one for each."""
@@ -289,15 +310,15 @@ class Replicas:
     def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
         return lambda updates: np.array(self._replicas.rates) * float(schedule(updates))
 
-    def validation(self) -> Callable[[int, Any], Scores]:
-        """A function (step, params) -> scores; the score is the mean of the finite replicas."""
+    def validation(self) -> Callable[[int, TrainState], Scores]:
+        """A function (step, state) -> scores; the score is the mean of the finite replicas."""
         evaluate = validation(self.settings, self.task, self.engine.mesh)
 
-        def evaluate_all(step: int, params: Any) -> Scores:
+        def evaluate_all(step: int, state: TrainState) -> Scores:
             found = {}
             for i, name in enumerate(self.names):
-                own = self.replica(params, i)
-                if _is_finite(own):
+                own = self.replica(state, i)
+                if _is_finite(own.params):
                     found[i] = evaluate(step, own, self.workdir / name)
             scores = [score for _, score in found.values()]
             score = float(np.mean(scores)) if scores else float("nan")
@@ -319,7 +340,7 @@ class Replicas:
             own = Checkpoints(self.workdir / name / CHECKPOINTS, self.settings.checkpoint)
             own.provenance = checkpoints.provenance
             with own:
-                own.save(int(state.step[i]), self.replica(state, i), own_data)
+                own.save(int(state.step[i]), self.replica(state, i).saved, own_data)
 
 
 def _is_finite(params: Any) -> bool:

@@ -27,15 +27,15 @@ from transformer_jax.parallel.engines import Engine, create_state
 from transformer_jax.parallel.hosts import Fingerprint
 from transformer_jax.parallel.sharding import process_part
 from transformer_jax.runs import build
-from transformer_jax.runs.base_run import (
-    base_provenance,
-    open_base,
-    require_base_named,
-    with_reference,
-)
 from transformer_jax.runs.config import check_trainable
 from transformer_jax.runs.data_size import saved_sizes, scaled_to_data
 from transformer_jax.runs.fit import InitState, Scores, fit
+from transformer_jax.runs.frozen import (
+    frozen_provenance,
+    open_frozen,
+    require_sources_named,
+    with_stored_scores,
+)
 from transformer_jax.runs.prepare import open_training_examples, prepare
 from transformer_jax.runs.provenance import (
     newest_checkpoint,
@@ -62,7 +62,7 @@ from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import load_tokenizers
 from transformer_jax.training.evaluation import Evaluator, add_command_scores, write_predictions
 from transformer_jax.training.loop import GoodputTimer
-from transformer_jax.training.state import TrainState
+from transformer_jax.training.state import FROZEN, TrainState
 
 logger = logging.getLogger(__name__)
 
@@ -91,9 +91,9 @@ def train(
     with shown(progress and hosts.is_primary()), open_for_writing(workdir) as handle:
         folder = handle.folder
         settings, named, examples, provenance = _open_inputs(config, modules, folder)
-        base = open_base(settings)
+        frozen = open_frozen(settings)
         checkpoints = handle.checkpoints(settings.checkpoint)
-        checkpoints.provenance |= base_provenance(base) | provenance
+        checkpoints.provenance |= frozen_provenance(frozen) | provenance
         with handle.locked(), checkpoints:
             saved = None
             if settings.train.scale_to_data and checkpoints.latest_step() is not None:
@@ -105,8 +105,9 @@ def train(
             tokenizers = load_tokenizers(folder / TOKENIZER)
             checkpoints.provenance |= tokenizer_provenance(tokenizers)
             task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
-            task = with_reference(task, settings, folder)
-            state = fit(SingleRun(settings, folder, task, examples, base), checkpoints, clock)
+            task = with_stored_scores(task, settings, folder)
+            single = SingleRun(settings, folder, task, examples, frozen)
+            state = fit(single, checkpoints, clock)
             hosts.run_on_primary(lambda: _log_best(settings, task, folder, workdir))
         return Run(config, folder, task, merge_adapters(state.model_params), int(state.step))
 
@@ -134,7 +135,7 @@ def _open_inputs(
 
     def open_and_describe() -> tuple[Any, Fingerprint]:
         named, settings = load_modules(modules, workdir), check_trainable(config)
-        require_base_named(settings)
+        require_sources_named(settings)
         examples = open_training_examples(settings)
         provenance, started_from = training_provenance(examples), {}
         if settings.train.init_from:
@@ -151,14 +152,14 @@ class SingleRun:
 
     Attributes:
       settings, workdir, task, examples: of the run.
-      base_snapshot: the checkpoint under the adapters; None without adapters.
+      snapshots: the checkpoints of the frozen parameters, by name.
     """
 
     settings: Settings
     workdir: Path
     task: Task
     examples: Sequence[Any]
-    base_snapshot: Snapshot | None = None
+    snapshots: Mapping[str, Snapshot] = dataclasses.field(default_factory=dict)
 
     @cached_property
     def engine(self) -> Engine:
@@ -168,22 +169,20 @@ class SingleRun:
         return build.abstract_state(self.settings, init_state, self.engine.mesh)
 
     def first_state(self, init_state: InitState, abstract: TrainState) -> TrainState:
-        seed = self.settings.seed
-        if self.base_snapshot:  # `base` loads them
-            return create_state(init_state, seed, abstract, lambda path: path.startswith("base/"))
-        if not self.settings.train.init_from:
-            return create_state(init_state, seed, abstract)
-        start = WarmStart(abstract.params, workdir_path(self.settings.train.init_from))
+        init_from, start = self.settings.train.init_from, None
+        if init_from and "base" not in self.snapshots:  # adapters start from their own values
+            start = WarmStart(abstract.params, workdir_path(init_from))
 
         def is_loaded(path: str) -> bool:
             part, _, name = path.partition("/")
-            return part in ("params", "live") and name in start.replaced
+            warm = start is not None and part in ("params", "live") and name in start.replaced
+            return warm or part == FROZEN
 
-        state = create_state(init_state, seed, abstract, is_loaded)
-        return state.with_params(start.load(state.params))
+        state = create_state(init_state, self.settings.seed, abstract, is_loaded)
+        return state.with_params(start.load(state.params)) if start else state
 
-    def base(self, abstract: Any) -> Any:
-        return self.base_snapshot and self.base_snapshot.params(abstract)
+    def frozen(self, abstract: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self.snapshots[name].params(shapes) for name, shapes in abstract.items()}
 
     def batches(self, rows: int) -> TrainBatches:
         try:
@@ -212,9 +211,9 @@ class SingleRun:
     def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
         return schedule
 
-    def validation(self) -> Callable[[int, Any], Scores]:
+    def validation(self) -> Callable[[int, TrainState], Scores]:
         evaluate = validation(self.settings, self.task, self.engine.mesh)
-        return lambda step, params: evaluate(step, params, self.workdir)
+        return lambda step, state: evaluate(step, state, self.workdir)
 
 
 def warm_started(state: TrainState, settings: Settings) -> TrainState:
@@ -224,8 +223,10 @@ def warm_started(state: TrainState, settings: Settings) -> TrainState:
     return state.with_params(warm_start(state.params, workdir_path(settings.train.init_from)))
 
 
-def validation(settings: Settings, task: Task, mesh: Mesh) -> Callable[[int, Any, Path], Scores]:
-    """A function (step, params, workdir) -> scores; it writes the outputs to the workdir.
+def validation(
+    settings: Settings, task: Task, mesh: Mesh
+) -> Callable[[int, TrainState, Path], Scores]:
+    """A function (step, state, workdir) -> scores; it writes the outputs to the workdir.
 
     Raises:
       UserError: the validation split cannot be read or evaluated, whatever the parameters, or
@@ -253,15 +254,18 @@ def validation(settings: Settings, task: Task, mesh: Mesh) -> Callable[[int, Any
         for name, corpus in corpora.items()
     }
 
-    def evaluate(step: int, params: Any, workdir: Path) -> Scores:
-        metrics, outputs = evaluator(params)
+    def evaluate(step: int, state: TrainState, workdir: Path) -> Scores:
+        params, frozen = state.model_params, state.frozen
+        metrics, outputs = evaluator(params, frozen)
         metrics = add_command_scores(
             settings.eval.command, metrics, evaluator.decoded_examples, outputs
         )
         path = workdir / PREDICTIONS / f"valid-{step}.jsonl"
         hosts.run_on_primary(lambda: write_predictions(path, evaluator.decoded_examples, outputs))
         for name, part in parts.items():
-            metrics |= {f"{name}/{metric}": value for metric, value in part(params)[0].items()}
+            metrics |= {
+                f"{name}/{metric}": value for metric, value in part(params, frozen)[0].items()
+            }
         return metrics, score_of(metrics, selection_metric(settings, task))
 
     return evaluate

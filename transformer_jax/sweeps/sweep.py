@@ -478,4 +478,4 @@ def _loss_with(run: Run, changes: Mapping[str, Any]) -> float | None:
     settings = read_settings(run.config)
     examples, mesh = open_split(settings.data, "valid"), mesh_for_inference(settings.parallel)
     evaluator = build.build_evaluator(settings, run.task, examples, settings.decode, mesh)
-    return float(evaluator.loss_metrics(run.params)["loss"])
+    return float(evaluator.loss_metrics(run.params, run.frozen)["loss"])

@@ -151,6 +151,8 @@ TASKS: Registry[TaskKind] = Registry(
             _TEXT,
             defaults=_GPT_DEFAULTS | {"data.name": "preferences"},
             metrics=("loss", "accuracy", *MEANS, "padding", "num_examples"),
+            frozen=("reference",),
+            stored="reference",
             reads=(_LENGTH, *_LOGITS, _LOSS[1], *_TEMPLATE, "task.beta", *_decode(Preference)),
         ),
         "choices": TaskKind(

@@ -24,6 +24,7 @@ from transformer_jax.models.encoder_decoder import Seq2Seq
 from transformer_jax.summary import Summarized
 from transformer_jax.tasks.interface import (
     Batch,
+    Frozen,
     LossOptions,
     LossSums,
     Params,
@@ -116,7 +117,7 @@ class CausalTask(BaseTask):
         """Returns initial parameters."""
         return self.losses.init(rng)
 
-    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         """Returns the cross-entropy of each token that counts given all before it."""
         return self.losses(params, batch, rng)
 
@@ -201,7 +202,7 @@ class Seq2SeqTask(BaseTask):
         """Returns initial parameters."""
         return self.losses.init(rng)
 
-    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         """Returns the cross-entropy of each target token given its past and the source."""
         return self.losses(params, batch, rng)
 

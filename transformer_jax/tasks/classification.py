@@ -24,7 +24,7 @@ from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.runtime import platform
 from transformer_jax.scoring.labels import classification_scores
 from transformer_jax.tasks.base import LabelingTask
-from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, Supervised
+from transformer_jax.tasks.interface import Batch, Frozen, LossSums, Params, Prediction, Supervised
 from transformer_jax.tasks.losses import packed_loss, row_inputs, text_frame
 
 _SLOTS_PER_LABEL = 8
@@ -78,7 +78,7 @@ class Classification(LabelingTask):
             max(tokens, key=len).pop()
         return frame.around(*tokens)
 
-    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         """Returns the training loss of each text's label."""
         logits = self.logits(params, batch, batch["label_segment_ids"], rng)
         _, labels, counted = self.supervised(batch)

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from transformer_jax.conversations import Conversation
+from transformer_jax.data.batches.loss_masks import LossMaskedTexts
 from transformer_jax.data.batches.token_cache import TokenCacheOptions
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Features
@@ -32,6 +33,10 @@ Params = Any
 
 Batch = Mapping[str, jax.Array]
 """A packed batch: the arrays f, f_positions and f_segment_ids, int32 [B, T], of each feature f."""
+
+Frozen = Mapping[str, Params]
+"""Parameters that training leaves as they are, by name: "base" of adapters, "reference" (the run
+that training starts from), "teacher"."""
 
 LossSums = tuple[jax.Array, jax.Array, dict[str, jax.Array]]
 """(loss, weight, other sums), each summed over a packed batch. The other sums must have "tokens"
@@ -95,8 +100,12 @@ class Task(Protocol):
         """Returns the features of one item, int32 arrays [n]. `rng` is for values that differ from
         epoch to epoch."""
 
-    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
-        """Returns the loss sums of a packed batch; without dropout if `rng` is None."""
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
+        """Returns the loss sums of a packed batch; without dropout if `rng` is None.
+
+        `params` are those of the model, with adapters if there are any. `frozen` has the trees that
+        `TaskKind.frozen` names, and in training also the base of adapters and the teacher.
+        """
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """Returns metrics from the loss's sums ("loss" among them) over all examples."""
@@ -163,6 +172,19 @@ class SupportsSupervision(Protocol):
 
     def supervised(self, batch: Batch) -> Supervised:
         """Returns the model's inputs, in order, and the labels of a packed batch."""
+
+
+@runtime_checkable
+class ReadsStoredScores(Protocol):
+    """A task that reads a frozen tree only through log-probabilities of its texts
+    (`TaskKind.stored`), which are computed once and stored in the workdir."""
+
+    def with_stored_scores(self, scores: Callable[[LossMaskedTexts], np.ndarray]) -> Self:
+        """Returns the task with a function from D texts to log-probabilities of the tokens that
+        count, float32 [D]."""
+
+    def score_texts(self, params: Params, texts: LossMaskedTexts, batch_size: int) -> np.ndarray:
+        """Computes these log-probabilities under the frozen parameters."""
 
 
 @runtime_checkable
@@ -318,6 +340,10 @@ class TaskKind:
         they are not known beforehand.
       reads: fields of a config, "section.field", that this task reads and some other task does
         not. Fields that only other tasks read are rejected if they are set. None: it reads all.
+      frozen: names of the parameter trees of another run that the loss reads, `frozen` of
+        `Task.loss`: those of the run of `train.init_from`, with this task's model.
+      stored: the tree among `frozen` that is read only through scores of the task's texts
+        (`ReadsStoredScores`), which training does not hold; None: it holds all.
       symbols: for each side written in symbols (`tokenization.SymbolTokenizer`), a function that
         lists
         them: (the section `task`, that side of all examples) -> each symbol once.
@@ -330,9 +356,16 @@ class TaskKind:
     metric: str | None = None
     metrics: tuple[str, ...] = ()
     reads: Collection[str] | None = None
+    frozen: tuple[str, ...] = ()
+    stored: str | None = None
     symbols: Mapping[str, Callable[[TaskConfig, Iterable[str]], Iterable[str]]] = dataclasses.field(
         default_factory=dict
     )
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """Names of the frozen trees that training holds in memory."""
+        return tuple(name for name in self.frozen if name != self.stored)
 
     @property
     def sides(self) -> set[str]:

@@ -30,6 +30,7 @@ from transformer_jax.runtime.progress import track
 from transformer_jax.tasks.base import BaseTask
 from transformer_jax.tasks.interface import (
     Batch,
+    Frozen,
     LossSums,
     Params,
     Prediction,
@@ -178,7 +179,7 @@ class MaskedLanguageModeling(BaseTask):
                 chosen.extend(words[i])
         return np.array(chosen, np.int64)
 
-    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         """Returns the training loss of the tokens to predict, at most `num_predicted` of a row.
 
         The sum "restored" is the number of chosen tokens beyond that.

@@ -7,6 +7,7 @@ B batch, T slots of a row.
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
+from itertools import batched
 from typing import Any, ClassVar, Self
 
 import jax
@@ -31,9 +32,12 @@ from transformer_jax.data.examples import Corpus
 from transformer_jax.errors import UserError
 from transformer_jax.metrics import padding_sums
 from transformer_jax.tasks.instruction import BAR_AFTER_SECONDS, Instruction
-from transformer_jax.tasks.interface import Batch, LossSums, Params, Supervised, TaskParts
+from transformer_jax.tasks.interface import Batch, Frozen, LossSums, Params, Supervised, TaskParts
+from transformer_jax.tasks.losses import ContextTarget
 
 logger = logging.getLogger(__name__)
+
+_TEXTS_AT_ONCE = 1024
 
 Reference = Callable[[LossMaskedTexts], np.ndarray]
 """Texts -> log P of the tokens that count of each text, float32 [D], under the model that training
@@ -51,8 +55,8 @@ class Preference(Instruction):
 
     Attributes:
       beta: penalty for departing from the reference model (section 4).
-      reference: log-probabilities under the model that training starts from, which `runs.base_run`
-        computes; None if no examples are read.
+      reference: log-probabilities under the model that training starts from, stored in the workdir;
+        None if no examples are read.
     """
 
     beta: float = 0.1
@@ -109,6 +113,21 @@ class Preference(Instruction):
         reference = [self.reference(texts) for texts in (chosen, rejected)]
         return PreferencePairs(chosen, rejected, np.stack(reference, axis=1))
 
+    def with_stored_scores(self, scores: Reference) -> Self:
+        """Returns the task with log-probabilities under the reference."""
+        return dataclasses.replace(self, reference=scores)
+
+    def score_texts(self, params: Params, texts: LossMaskedTexts, batch_size: int) -> np.ndarray:
+        """Computes log P of the tokens that count of each text, float32 [D]."""
+        found = list[float]()
+        with tqdm(total=len(texts), desc="reference", unit="answer", disable=None) as bar:
+            for chosen in batched(range(len(texts)), _TEXTS_AT_ONCE):
+                pairs = [_split(*texts.text(i)) for i in chosen]
+                scores = self.losses.score(params, pairs, self.max_length, batch_size)
+                found += [score.log_prob for score in scores]
+                bar.update(len(chosen))
+        return np.array(found, np.float32)
+
     def _pair(
         self, asked: Conversation, answers: Sequence[list[int]]
     ) -> tuple[EncodedConversation, EncodedConversation] | None:
@@ -128,7 +147,7 @@ class Preference(Instruction):
         """Raises UserError: there are no labels, only pairs of answers."""
         raise UserError("batches: task preference compares answers and has no labels; use its loss")
 
-    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         """Returns -log sigmoid of each pair's margin (equation 7): the reward of the chosen answer
         minus that of the rejected one. The reward of an answer is `beta` * (log P - log P under the
         reference). With label smoothing, each preference is taken to be wrong with that
@@ -159,6 +178,12 @@ class Preference(Instruction):
             "correct": ((margin > 0) & is_pair).sum(),
         }
         return (losses * is_pair).sum(), sums["tokens"], sums | padding_sums(batch, self.read)
+
+
+def _split(tokens: np.ndarray, loss_mask: np.ndarray) -> ContextTarget:
+    """The tokens before the first that counts, and those from it on."""
+    start = int(loss_mask.argmax())
+    return tokens[:start].tolist(), tokens[start:].tolist()
 
 
 def sum_by_segment(values: jax.Array, segment_ids: jax.Array) -> jax.Array:

@@ -23,7 +23,7 @@ from transformer_jax.models import apply_model
 from transformer_jax.models.classifier import TokenClassifier
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.base import LabelingTask
-from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, Supervised
+from transformer_jax.tasks.interface import Batch, Frozen, LossSums, Params, Prediction, Supervised
 from transformer_jax.tasks.losses import packed_loss, row_inputs, text_frame
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class Tagging(LabelingTask):
             text += pieces
         return frame.around(text), firsts
 
-    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         """Returns the training loss of each word's tag."""
         inputs, tags, counted = self.supervised(batch)
         logits = apply_model(self.model, params, *inputs, rng=rng)

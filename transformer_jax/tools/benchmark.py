@@ -63,7 +63,7 @@ def train(
         )
     lengths = _row_lengths(task, source_length, target_length)
     shapes = batch_shapes(lengths, batch_size)
-    largest = step_products(task, abstract.model_params, shapes).largest
+    largest = step_products(task, abstract.model_params, shapes, abstract.frozen).largest
     require_room(settings, abstract, engine, largest)
     sizes = build.assumed_vocab_sizes(settings)
     text_size = max(sizes[side] for side in build.task_kind(settings).texts)

@@ -102,7 +102,7 @@ class Diagnostics:
         with intercept_activations(
             record, lambda path: matches_pattern(_WEIGHTS, path) or matches_pattern(_HIDDEN, path)
         ):
-            self.loss(state.model_params, jax.tree.map(first, batch), None)
+            self.loss(state.model_params, jax.tree.map(first, batch), None, state.frozen)
         return figures
 
 

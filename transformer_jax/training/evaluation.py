@@ -25,7 +25,7 @@ from transformer_jax.runtime import platform
 from transformer_jax.runtime.files import atomic_writer
 from transformer_jax.runtime.progress import track
 from transformer_jax.scoring.command import scores_by_command
-from transformer_jax.tasks.interface import Prediction, SupportsSearchCheck, Task
+from transformer_jax.tasks.interface import Frozen, Prediction, SupportsSearchCheck, Task
 from transformer_jax.training.step import Sums
 
 logger = logging.getLogger(__name__)
@@ -83,11 +83,16 @@ class Evaluator:
     rows: int
     num_decoded: int | None = None
 
-    def __call__(self, params: Any) -> tuple[dict[str, Any], list[Prediction]]:
-        """Computes metrics of outputs and loss, and the outputs of `decoded_examples`."""
+    def __call__(self, params: Any, frozen: Frozen) -> tuple[dict[str, Any], list[Prediction]]:
+        """Computes metrics of outputs and loss, and the outputs of `decoded_examples`.
+
+        Args:
+          params: parameters of the model.
+          frozen: parameters of other runs that the loss reads, by name.
+        """
         scores, outputs = self.task.evaluate(params, self.decoded_examples, self.decode)
         count = len(outputs or self.examples)
-        return {**scores, **self.loss_metrics(params), "num_examples": count}, outputs
+        return {**scores, **self.loss_metrics(params, frozen), "num_examples": count}, outputs
 
     def check(self) -> None:
         """Checks the examples and the decoding options without running the model.
@@ -107,15 +112,16 @@ class Evaluator:
         chosen = np.linspace(0, len(self.examples) - 1, count).astype(int)
         return [self.examples[i] for i in chosen]
 
-    def loss_metrics(self, params: Any) -> dict[str, Any]:
-        """Computes the task's metrics of the loss over all examples, without decoding."""
+    def loss_metrics(self, params: Any, frozen: Frozen) -> dict[str, Any]:
+        """Computes the task's metrics of the loss over all examples, without decoding; arguments as
+        of `__call__`."""
         sums: dict[str, float] = {}
         mesh = mesh_of(params)
         lent = None if mesh is None else LentMesh(mesh)
         with platform.sharded_over(mesh.size if mesh else 1), use_axes(lent):
             batches = track(batched(self._batches, 1), len(self._batches), "batch")
             for (batch,) in batches:
-                batch_sums = self._batch_sums(params, place_like(params, batch))
+                batch_sums = self._batch_sums(params, place_like(params, batch), frozen)
                 sums = add_sums(sums, hosts.to_host(batch_sums))
         metrics = self.task.metrics(sums, self.examples)
         if self._batches.overlong:
@@ -129,9 +135,9 @@ class Evaluator:
         return eval_batches(prepared, self.task.preprocess, lengths=lengths, rows=self.rows)
 
     @functools.cached_property
-    def _batch_sums(self) -> Callable[[Any, Any], Sums]:
-        def sums(params: Any, batch: Any) -> Sums:
-            loss, _, sums = self.task.loss(params, batch, None)
+    def _batch_sums(self) -> Callable[[Any, Any, Frozen], Sums]:
+        def sums(params: Any, batch: Any, frozen: Frozen) -> Sums:
+            loss, _, sums = self.task.loss(params, batch, None, frozen)
             return {"loss": loss, **sums}
 
         return jax.jit(sums, compiler_options=platform.compiler_options())

@@ -244,7 +244,8 @@ class Loop:
       batches: training data, this process's rows.
       log: receives metrics.
       checkpoints: receives states.
-      evaluate: (step, params) -> (metrics, score); the best checkpoint has the highest score.
+      evaluate: (step, `TrainState.evaluated`) -> (metrics, score); the best checkpoint has the
+        highest score.
       learning_rate: steps done -> learning rate, [R] if replicas differ.
       utilization: seconds per step -> metrics of hardware utilization.
       profiler: traces some steps.
@@ -262,7 +263,7 @@ class Loop:
     batches: TrainBatches | StackedBatches
     log: Log
     checkpoints: Checkpoints
-    evaluate: Callable[[int, Any], tuple[dict[str, Any], float]]
+    evaluate: Callable[[int, TrainState], tuple[dict[str, Any], float]]
     learning_rate: Callable[[int], Any]
     utilization: Callable[[float], dict[str, float]]
     profiler: Profiler
@@ -364,21 +365,21 @@ class Loop:
     def _save(self, step: int, state: TrainState, meter: Meter) -> None:
         with meter.paused("saving"):
             streams = functools.reduce(operator.or_, hosts.gather(self.batches.get_state()))
-            portable = self.to_portable(state)
-            self.checkpoints.save(step, portable.saved, streams)
+            portable = self.to_portable(state.saved)
+            self.checkpoints.save(step, portable, streams)
         with self._calling_back(meter) as callbacks:
             for callback in callbacks:
                 callback.at_checkpoint(step, portable)
 
     def _evaluate(self, step: int, state: TrainState, meter: Meter, saved: bool) -> None:
         with meter.paused("evaluating"):
-            params = self.to_portable(state.model_params)
-            metrics, score = self.evaluate(step, params)
+            portable = self.to_portable(state.evaluated)
+            metrics, score = self.evaluate(step, portable)
             self.patience.add(score)
             if saved:
                 self.checkpoints.score(step, score)
         with self._calling_back(meter) as callbacks:
             for callback in callbacks:
-                metrics |= callback.at_evaluation(step, metrics, params) or {}
+                metrics |= callback.at_evaluation(step, metrics, portable.model_params) or {}
         # Last, because the record shows a resumed run that the evaluation is finished.
         self.log.record(step, "valid", metrics)

@@ -18,7 +18,7 @@ from jax.extend.core import Jaxpr, Literal, Var, jaxprs_in_params
 from transformer_jax.nn.ops import product_dtype
 from transformer_jax.parallel.engines import CompiledStep
 from transformer_jax.runtime.platform import job_peak_flops
-from transformer_jax.tasks.interface import Task
+from transformer_jax.tasks.interface import Frozen, Task
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ def _array(variable: Var | Literal) -> jax.core.ShapedArray:
     return cast(jax.core.ShapedArray, variable.aval)
 
 
-def step_products(task: Task, params: Any, batch: Any) -> Products:
+def step_products(task: Task, params: Any, batch: Any, frozen: Frozen) -> Products:
     """Counts the model's matrix products in a training step, with both passes of R-Drop.
 
     For each product of the forward pass, the backward pass has two of the same size, one for each
@@ -107,9 +107,10 @@ def step_products(task: Task, params: Any, batch: Any) -> Products:
       task: task with its model.
       params: shapes of the parameters.
       batch: shapes of the batch.
+      frozen: shapes of the frozen parameters.
     """
-
-    forward = count_products(task.loss, params, batch, jax.eval_shape(jax.random.key, 0))
+    key = jax.eval_shape(jax.random.key, 0)
+    forward = count_products(task.loss, params, batch, key, frozen)
     return Products(3 * forward.flops, forward.largest)
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training state: parameters, optimizer state and random key, passed from step to step."""
 
+from collections.abc import Mapping
 from typing import Any, Self
 
 import jax
@@ -9,6 +10,9 @@ import optax
 from flax import struct
 
 from transformer_jax.nn.lora import with_adapters
+
+FROZEN = "frozen"
+"""Name of the field of parameters that training does not change."""
 
 OPTIONAL_FIELDS = {"rate": 1.0, "typical_norm": 0.0}
 """Optional state fields, and the value each gets when a resumed run starts to use it."""
@@ -27,8 +31,9 @@ class TrainState(struct.PyTreeNode):
         it; else None.
       typical_norm: float32 scalar, running mean of the gradient norm, 0 before the first step, if
         spikes are detected; else None.
-      base: frozen parameters of the base model, if `params` are LoRA adapters; else None.
-        Checkpoints do not include them.
+      frozen: parameters of other runs, by name, which the loss reads and the optimizer leaves as
+        they are: "base" if `params` are LoRA adapters, "reference", "teacher". Checkpoints do not
+        include them.
     """
 
     step: jax.Array
@@ -38,7 +43,7 @@ class TrainState(struct.PyTreeNode):
     live: Any = None
     rate: jax.Array | None = None
     typical_norm: jax.Array | None = None
-    base: Any = None
+    frozen: Mapping[str, Any] = struct.field(default_factory=dict)
 
     @classmethod
     def create(
@@ -50,7 +55,7 @@ class TrainState(struct.PyTreeNode):
         keeps_average: bool = False,
         lowers_rate: bool = False,
         detects_spikes: bool = False,
-        base: Any = None,
+        frozen: Mapping[str, Any] | None = None,
     ) -> Self:
         """Makes the state before the first step.
 
@@ -61,7 +66,7 @@ class TrainState(struct.PyTreeNode):
           keeps_average: evaluate a moving average of the parameters.
           lowers_rate: a plateau of validation scores can lower the learning rate.
           detects_spikes: detect spikes of the gradient norm.
-          base: frozen parameters, if `params` are LoRA adapters.
+          frozen: parameters of other runs, by name.
         """
         return cls(
             step=jnp.zeros((), jnp.int32),
@@ -71,7 +76,7 @@ class TrainState(struct.PyTreeNode):
             live=params if keeps_average else None,
             rate=jnp.ones((), jnp.float32) if lowers_rate else None,
             typical_norm=jnp.zeros((), jnp.float32) if detects_spikes else None,
-            base=base,
+            frozen=dict(frozen or {}),
         )
 
     @property
@@ -87,11 +92,16 @@ class TrainState(struct.PyTreeNode):
     @property
     def saved(self) -> Self:
         """The part of the state that checkpoints include."""
-        return self.replace(base=None)
+        return self.replace(frozen={})
+
+    @property
+    def evaluated(self) -> Self:
+        """The part of the state that evaluations read: `params` and the frozen parameters."""
+        return self.replace(opt_state=(), live=None, rate=None, typical_norm=None)
 
     def with_base(self, params: Any) -> Any:
         """Adds the base to adapters; returns parameters unchanged if there is no base."""
-        return params if self.base is None else with_adapters(self.base, params)
+        return with_adapters(self.frozen["base"], params) if "base" in self.frozen else params
 
     def with_params(self, params: Any) -> Self:
         """Replaces the initial parameters, which also start the moving average."""

@@ -13,6 +13,7 @@ import optax
 from jaxtyping import Array, Float, Int, Num
 
 from transformer_jax.nn import auxiliary
+from transformer_jax.tasks.interface import Frozen, LossSums
 from transformer_jax.training.state import TrainState
 
 Params = Any
@@ -24,10 +25,11 @@ Batch = Any
 Sums = dict[str, Num[Array, ""]]
 """Sums over the tokens of a batch: name -> sum."""
 
-LossFn = Callable[
-    [Params, Batch, Array | None], tuple[Float[Array, ""], Num[Array, ""], dict[str, Array]]
-]
-"""(params, batch, dropout key) -> (sum of losses, sum of weights, further sums)."""
+LossFn = Callable[[Params, Batch, Array | None, Frozen], LossSums]
+"""(params, batch, dropout key, frozen) -> sums."""
+
+_BoundLoss = Callable[[Params, Batch, Array], LossSums]
+"""A loss with the frozen parameters of a state."""
 
 _STEPS_BEFORE_SPIKES = 20
 """Steps before spike detection starts; until then only non-finite gradients are skipped."""
@@ -113,8 +115,8 @@ def compute_update(
     if axis_name is not None:
         key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
 
-    def loss(params: Params, batch: Batch, key: Array | None) -> Any:
-        return loss_fn(state.with_base(params), batch, key)
+    def loss(params: Params, batch: Batch, key: Array) -> LossSums:
+        return loss_fn(state.with_base(params), batch, key, state.frozen)
 
     grads, sums = _summed_gradients(loss, state.trained, batch, key, accumulation_steps)
     if axis_name is not None:
@@ -128,7 +130,7 @@ def compute_update(
 
 
 def _summed_gradients(
-    loss_fn: LossFn, params: Params, batch: Batch, key: Array, accumulation_steps: int
+    loss_fn: _BoundLoss, params: Params, batch: Batch, key: Array, accumulation_steps: int
 ) -> tuple[Params, Sums]:
     """Gradients of the summed loss, and the sums, over all micro-batches."""
     if accumulation_steps == 1:
@@ -154,7 +156,9 @@ def _summed_gradients(
     return jax.lax.scan(add_micro_batch, zeros, numbered)[0]
 
 
-def _gradients(loss_fn: LossFn, params: Params, batch: Batch, key: Array) -> tuple[Params, Sums]:
+def _gradients(
+    loss_fn: _BoundLoss, params: Params, batch: Batch, key: Array
+) -> tuple[Params, Sums]:
     """Gradients of the summed loss, and the sums, of one micro-batch."""
 
     def loss(params: Params) -> tuple[Float[Array, ""], Sums]:
@@ -208,6 +212,6 @@ def _skip_spike(
     def choose(old: Array, new: Array) -> Array:
         return jnp.where(spiked, old, new)
 
-    state = jax.tree.map(choose, skipped.saved, after.saved).replace(base=before.base)
+    state = jax.tree.map(choose, skipped.saved, after.saved).replace(frozen=before.frozen)
     sums = {name: choose(jnp.zeros_like(total), total) for name, total in sums.items()}
     return state, sums | {"skipped": spiked.astype(jnp.float32)}

@@ -144,7 +144,7 @@ def compile_training_step(settings: Settings, devices: Sequence[jax.Device]) -> 
         training = abstract_training(settings, devices)
         task, engine, state = training.task, training.engine, training.state
         held = {
-            "parameters": bytes_per_device(state.params),
+            "parameters": bytes_per_device((state.params, state.frozen)),
             "optimizer": bytes_per_device((state.opt_state, state.live)),
             "batch": sum(x.size * 4 for x in training.batch.values()) // engine.row_shards,
         }
@@ -158,7 +158,7 @@ def compile_training_step(settings: Settings, devices: Sequence[jax.Device]) -> 
             dtype=product_dtype(settings.model.dtype).name,
             parameters=_count(state.params),
             held=held,
-            flops=step_products(task, state.params, training.batch).flops,
+            flops=step_products(task, state.model_params, training.batch, state.frozen).flops,
             tokens=training.rows * read,
             attention=tuple(attention),
         )

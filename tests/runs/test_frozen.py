@@ -16,7 +16,8 @@ from transformer_jax.checkpoints import store
 from transformer_jax.checkpoints.step_folder import PARAMS, TRAINING, saved_arrays
 from transformer_jax.cli.main import main
 from transformer_jax.errors import UserError
-from transformer_jax.runs import base_run
+from transformer_jax.runs import frozen
+from transformer_jax.runs.seeds import train_replicas
 
 LORA = {"lora.rank": 2, "lora.targets": "(query|value|inner)/kernel$", "lora.dropout_rate": 0.1}
 FASTER = {"optimizer.schedule": "constant", "optimizer.learning_rate": 1e-2}
@@ -82,6 +83,13 @@ def test_a_resumed_run_is_the_uninterrupted_one(config, run, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, resumed.params, run.params)
     again = tj.train(config(), tmp_path / "run")  # it has finished
     jax.tree.map(np.testing.assert_array_equal, again.params, run.params)
+
+
+def test_seeds_together_share_the_base(config, run, tmp_path):
+    configs = {f"seed_{i}": config(seed=i) for i in range(2)}
+    each = train_replicas(configs, tmp_path / "many")
+    for found in (each["seed_0"].params, tj.load(tmp_path / "many" / "seed_0").params):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), found, run.params)
 
 
 def test_two_adapters_share_a_base(config, run, tmp_path):
@@ -168,7 +176,7 @@ def naming(run, tmp_path):
 @pytest.fixture
 def of_others(monkeypatch):
     """Makes all files belong to another user."""
-    monkeypatch.setattr(base_run.os, "geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr(frozen.os, "geteuid", lambda: os.getuid() + 1)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 import transformer_jax as tj
 from tests.conftest import FILE_DAMAGE, QUICKSTART
-from transformer_jax.runs import base_run
+from transformer_jax.runs import frozen
 from transformer_jax.runs.seeds import train_replicas
 
 ASKED = ("old man", "young woman", "dog", "cat", "horse", "child", "teacher", "doctor")
@@ -117,30 +117,35 @@ def test_adapters_learn_preferences_too(config, run, tmp_path):
     assert tj.load(tmp_path / "run").evaluate(split="valid") == found.evaluate(split="valid")
 
 
+def test_seeds_share_the_stored_scores(config, run, tmp_path):
+    configs = {f"seed_{i}": config(seed=i) for i in range(2)}
+    each = train_replicas(configs, tmp_path / "many")
+    assert each["seed_0"].evaluate(split="valid") == pytest.approx(run.evaluate(split="valid"))
+    kept = [sorted(path.glob("seed_*/reference/*.npz")) for path in (tmp_path / "many",)][0]
+    assert len(kept) == 2 * len(list((run.workdir / "reference").iterdir()))
+
+
 def test_what_has_no_reference_is_refused(config, tmp_path, message_of):
     told = message_of(lambda: tj.train(config(train__init_from=None), tmp_path / "run"))
     assert "set it to the workdir of one" in told
     told = message_of(lambda: tj.train(config(train__init_from="nowhere"), tmp_path / "run"))
     assert "nowhere" in told
-    configs = {f"seed_{i}": config(seed=i) for i in range(2)}
-    told = message_of(lambda: train_replicas(configs, tmp_path / "many"))
-    assert "such runs do not train together" in told
 
 
 def test_any_flipped_bit_of_stored_scores_means_that_they_are_computed_again(tmp_path, caplog):
-    path, scores = tmp_path / "scores.npz", base_run._StoredScores(np.ones(3, np.float32), "id")
-    base_run._write_scores(path, scores)
+    path, scores = tmp_path / "scores.npz", frozen._StoredScores(np.ones(3, np.float32), "id")
+    frozen._write_scores(path, scores)
     whole = path.read_bytes()
     for place in range(len(whole)):
         path.write_bytes(
             whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :]
         )
-        found = base_run._read_scores(path, 3)
+        found = frozen._read_scores(path, 3)
         assert found is None or (found.base == "id" and np.all(found.log_probs == 1))
     assert "is damaged, and made again" in caplog.text
     for damage in FILE_DAMAGE.values():
         path.write_bytes(whole)
         damage(path)
-        assert base_run._read_scores(path, 3) is None
-        base_run._write_scores(path, scores)
+        assert frozen._read_scores(path, 3) is None
+        frozen._write_scores(path, scores)
         assert path.read_bytes() == whole

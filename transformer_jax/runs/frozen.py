@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Other runs whose parameters a run reads and leaves as they are: base of LoRA, reference of DPO.
+
+A run may come from strangers, and the names of other runs in its config with it. The config of a
+loaded run (`loaded_from` below is its workdir) may name a path of this machine that belongs to the
+user or is beside the workdir; anything else, and every address, is refused unless the user names it
+(`with_base`). A config that is trained is the user's own: it may name any run.
+"""
+
+import copy
+import dataclasses
+import hashlib
+import logging
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from transformer_jax.checkpoints.step_folder import PARAMS, most_bytes
+from transformer_jax.checkpoints.store import Snapshot, open_snapshot
+from transformer_jax.data.batches.loss_masks import LossMaskedTexts
+from transformer_jax.errors import UserError
+from transformer_jax.parallel import hosts, sharding
+from transformer_jax.parallel.sharding import mesh_for_inference
+from transformer_jax.runs.build import held_trees, task_kind
+from transformer_jax.runs.config import load_json, read_settings
+from transformer_jax.runs.settings import Settings
+from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, REFERENCE, workdir_path
+from transformer_jax.runtime.files import atomic_writer, open_regular, read_cached
+from transformer_jax.tasks.interface import ReadsStoredScores, Task
+
+logger = logging.getLogger(__name__)
+
+_BYTES_OF_NAMES = 1 << 16
+
+
+class FrozenSource(NamedTuple):
+    """The run that a frozen tree comes from.
+
+    Attributes:
+      field: config field that names the run.
+      run: its value; None if it is not set.
+      need: the setting that needs the run, for messages.
+    """
+
+    field: str
+    run: str | None
+    need: str
+
+
+def frozen_sources(settings: Settings) -> dict[str, FrozenSource]:
+    """The frozen trees that a run needs, by name (`TaskKind.frozen`)."""
+    init_from, name = settings.train.init_from, settings.task.name
+    found = {}
+    for tree in task_kind(settings).frozen:
+        need = f"config.task.name {name!r} compares with the run that training starts from"
+        found[tree] = FrozenSource("train.init_from", init_from, need)
+    if settings.lora.rank is not None:
+        need = f"config.lora.rank is {settings.lora.rank}, adapters beside another run's parameters"
+        found["base"] = FrozenSource("train.init_from", init_from, need)
+    return found
+
+
+def with_base(config: ConfigDict, base: str | Path) -> ConfigDict:
+    """The config of a loaded run with `train.init_from` replaced by the run that the user names.
+
+    Raises:
+      UserError: the run needs no other one.
+    """
+    sources = frozen_sources(read_settings(config)).values()
+    if not any(source.field == "train.init_from" for source in sources):
+        raise UserError(
+            f"--base: {base} is not needed; the run has no adapters (lora.rank) and learned no "
+            "preferences"
+        )
+    config = copy.deepcopy(config)
+    config.train.init_from = str(base)
+    return config
+
+
+def require_sources_named(settings: Settings) -> None:
+    """Raises UserError if a frozen tree is needed from another run, and none is named."""
+    for source in frozen_sources(settings).values():
+        _require_named(source)
+
+
+def _require_named(source: FrozenSource) -> None:
+    if not source.run:
+        raise UserError(
+            f"{source.need}, but {source.field} names no run: set it to the workdir of one"
+        )
+
+
+def open_frozen(
+    settings: Settings,
+    loaded_from: Path | None = None,
+    most: int | None = None,
+    names: Collection[str] | None = None,
+) -> dict[str, Snapshot]:
+    """Opens the latest checkpoint of the run of each frozen tree that training holds.
+
+    Args:
+      settings: the settings of the run that reads them.
+      loaded_from: its workdir, if its config is a loaded one; None: the user wrote the config.
+      most: maximal size of the parameters in bytes; None: no limit.
+      names: only the trees of these names, if the run has them.
+
+    Raises:
+      UserError: a run is not named or missing, has adapters itself, or may only be read if the user
+        names it.
+    """
+    sources = frozen_sources(settings)
+    workdirs = {
+        name: source_workdir(sources[name], loaded_from)
+        for name in held_trees(settings)
+        if names is None or name in names
+    }
+    return {
+        name: open_snapshot(workdir / CHECKPOINTS, items=(PARAMS,), most=most)
+        for name, workdir in workdirs.items()
+    }
+
+
+def frozen_provenance(snapshots: Mapping[str, Snapshot]) -> dict[str, str]:
+    """Describes the frozen trees of a run (`runs.provenance`)."""
+    names = {"base": "base of its adapters"}
+    return {names.get(name, name): snapshot.id for name, snapshot in snapshots.items()}
+
+
+def load_frozen(settings: Settings, task: Task, loaded_from: Path | None) -> dict[str, Any]:
+    """Loads the frozen trees that the task's loss reads in an evaluation, of the task's shapes."""
+    names = task_kind(settings).held
+    if not names:
+        return {}
+    mesh = mesh_for_inference(settings.parallel)
+    shapes = sharding.add_shardings(jax.eval_shape(task.init, jax.random.key(0)), mesh)
+    snapshots = open_frozen(settings, loaded_from, most_bytes(shapes), names)
+    return {name: snapshot.params(shapes) for name, snapshot in snapshots.items()}
+
+
+def abstract_adapters(settings: Settings, abstract_params: Any) -> Any:
+    """Shapes of the adapters of parameters of these shapes."""
+    return jax.eval_shape(lambda: settings.lora.init_adapters(jax.random.key(0), abstract_params))
+
+
+def source_workdir(source: FrozenSource, loaded_from: Path | None = None) -> Path:
+    """The workdir of the run of a frozen tree; arguments and errors as of `open_frozen`."""
+    _require_named(source)
+    run = str(source.run)
+    if loaded_from is not None:
+        _require_trusted(source, loaded_from)
+    workdir = workdir_path(run)
+    if not (workdir / CONFIG).exists():
+        raise UserError(
+            f"{source.need}, and {run} ({source.field}) is not there; bring it back, or name it "
+            "with --base=RUN (base= in Python)"
+        )
+    if load_json(workdir / CONFIG).lora.rank is not None:
+        raise UserError(
+            f"the run {run} ({source.field}) has adapters itself; export it, which merges them, "
+            "and import the result"
+        )
+    return workdir
+
+
+def _require_trusted(source: FrozenSource, workdir: Path) -> None:
+    """Raises UserError for a run that a loaded config may not choose by itself."""
+    run = str(source.run)
+    if "://" in run:
+        reason = "is an address"
+    elif not os.path.exists(run):
+        return  # the reader reports the error
+    else:
+        path = Path(run).resolve()
+        is_beside = path.is_relative_to(workdir.resolve().parent)
+        if is_beside or path.stat().st_uid == os.geteuid():
+            return
+        reason = "belongs to another user"
+    raise UserError(
+        f"{workdir}: its config names the run {run!r} ({source.field}), which {reason}, and a "
+        "config may come from strangers; if you trust that run, name it: --base=RUN (base= in "
+        "Python)"
+    )
+
+
+def with_stored_scores(
+    task: Task, settings: Settings, workdir: Path, loaded_from: Path | None = None
+) -> Task:
+    """The task; if it reads stored scores, with a function that computes and stores them."""
+    if not isinstance(task, ReadsStoredScores):
+        return task
+    return task.with_stored_scores(StoredScores(settings, workdir, task, loaded_from))
+
+
+class _ScoresFile(NamedTuple):
+    """The contents of a file in the workdir's folder `reference/`.
+
+    Attributes:
+      log_probs: log-probabilities of D texts, float32 [D].
+      base: the id of the checkpoint that computed them.
+    """
+
+    log_probs: np.ndarray
+    base: str
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredScores:
+    """Log-probabilities of texts under the frozen tree of `TaskKind.stored`.
+
+    They are computed once and stored in the workdir; later that run is not needed for them.
+
+    Attributes:
+      settings: the settings of the run that is trained.
+      workdir: the workdir of that run.
+      task: the task of that run, a `ReadsStoredScores`.
+      loaded_from: the workdir, if the config is a loaded one; None: the user wrote it.
+    """
+
+    settings: Settings
+    workdir: Path
+    task: Any
+    loaded_from: Path | None = None
+
+    def __call__(self, texts: LossMaskedTexts) -> np.ndarray:
+        """Log-probabilities of the marked tokens of D texts, float32 [D].
+
+        Raises:
+          UserError: they are not stored, and the reference run is missing or has changed.
+        """
+        path = self.workdir / REFERENCE / f"{_digest(texts)}.npz"
+        stored = _read_scores(path, len(texts))
+        if all(hosts.gather(stored is not None)):
+            assert stored
+            return stored.log_probs
+        shapes = jax.eval_shape(self.task.init, jax.random.key(0))
+        shapes = sharding.add_shardings(shapes, mesh_for_inference(self.settings.parallel))
+        base = self._open(most_bytes(shapes))
+        size = self.settings.decode.batch_size
+        log_probs = self.task.score_texts(base.params(shapes), texts, size)
+        scores = _ScoresFile(log_probs, base.id)
+        hosts.run_on_primary(lambda: _write_scores(path, scores))
+        return log_probs
+
+    def _open(self, most: int) -> Snapshot:
+        """Opens the reference run; UserError if stored scores are from another checkpoint."""
+        source = frozen_sources(self.settings)[str(task_kind(self.settings).stored)]
+        workdir = source_workdir(source, self.loaded_from)
+        base = open_snapshot(workdir / CHECKPOINTS, items=(PARAMS,), most=most)
+
+        def check() -> None:
+            for path in sorted((self.workdir / REFERENCE).glob("*.npz")):
+                stored = _read_scores(path)
+                if stored and stored.base != base.id:
+                    raise UserError(
+                        f"{self.workdir} was compared with another checkpoint of {workdir}: "
+                        f"{stored.base}; here: {base.id}; restore that checkpoint"
+                    )
+
+        hosts.run_on_primary(check)
+        return base
+
+
+def _digest(texts: LossMaskedTexts) -> str:
+    digest = hashlib.sha256()
+    for array in (texts.tokens, texts.loss_mask, texts.starts):
+        digest.update(array.tobytes())
+    return digest.hexdigest()[:32]
+
+
+def _write_scores(path: Path, scores: _ScoresFile) -> None:
+    """Writes a file; logs a warning if that fails, and they are computed again next time."""
+    try:
+        path.parent.mkdir(exist_ok=True)
+        with atomic_writer(path) as file:
+            np.savez(file, **scores._asdict())
+    except OSError as error:
+        logger.warning("the reference's log-probabilities are not kept: %s", error)
+
+
+def _read_scores(path: Path, count: int | None = None) -> _ScoresFile | None:
+    """Reads a file, of `count` texts if given; None if it is missing or damaged.
+
+    The format has a checksum.
+    """
+
+    def read(path: Path) -> _ScoresFile:
+        most = None if count is None else 4 * count + _BYTES_OF_NAMES
+        with open_regular(path, most) as file:
+            arrays: Any = np.load(file, allow_pickle=False)
+            scores = _ScoresFile(arrays["log_probs"], str(arrays["base"]))
+        if scores.log_probs.dtype != np.float32 or count not in (None, len(scores.log_probs)):
+            raise ValueError("it holds other arrays")
+        return scores
+
+    return read_cached(path, read)
