@@ -301,7 +301,7 @@ def outcome(tmp_path_factory):
         task, _, params = task_of(settings)
         rows = batch_shapes(task.lengths, 2)
         with rematerialized_layers(settings.train.remat):
-            program = jax.make_jaxpr(task.loss)(params, rows, jax.random.key(0))
+            program = jax.make_jaxpr(task.loss)(params, rows, jax.random.key(0), {})
         return str(program), [np.asarray(const).tolist() for const in program.consts]
 
     def of_start(settings):

@@ -80,7 +80,7 @@ def test_logits_are_rounded_in_training_alone(name):
         return set(logit_dtypes(traced.jaxpr))
 
     assert found(lambda *args: task.loss(*args, None, {})) == {"float32"}
-    assert found(task.loss, jax.random.key(0)) == {"bfloat16"}
+    assert found(task.loss, jax.random.key(0), {}) == {"bfloat16"}
     if name != "masked_lm":
         assert found(task.losses.scores) == {"float32"}
     if name == "language_modeling":  # preferences compare log-probabilities, in training too

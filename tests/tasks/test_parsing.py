@@ -112,7 +112,7 @@ def test_outputs_are_trees_with_the_scores_that_the_model_gives_them(task, param
 
 def test_a_score_is_the_log_probability_of_the_tree(task, params):
     batch = padded_batch([task.preprocess(EXAMPLES[0], None)])
-    _, _, sums = jax.jit(task.loss, static_argnums=2)(params, batch, None)
+    _, _, sums = jax.jit(task.loss, static_argnums=2)(params, batch, None, {})
     [(score, _)] = task.score(params, [EXAMPLES[0]["source"]], [TREES[0]], batch_size=1)
     assert score == pytest.approx(-float(sums["nll"]), rel=1e-5)
 

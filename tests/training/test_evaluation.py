@@ -100,8 +100,8 @@ def test_metrics_of_the_same_parameters_are_reproducible():
 
 
 def test_examples_too_long_for_the_loss_are_counted():
-    assert "overlong" not in evaluator([1, 2])(1.0)[0]
-    metrics, outputs = evaluator([1, 20, 2])(1.0)
+    assert "overlong" not in evaluator([1, 2])(1.0, {})[0]
+    metrics, outputs = evaluator([1, 20, 2])(1.0, {})
     assert metrics["overlong"] == 1
     assert len(outputs) == 3
 
