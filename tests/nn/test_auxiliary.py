@@ -83,7 +83,7 @@ def updated(model, params, remat="none", parts=1, devices=1):
     """Gradients and sums of a step; devices are emulated by `vmap` with the axis of `pmap`."""
     optimizer = optax.sgd(1.0)
 
-    def loss(params, batch, rng):
+    def loss(params, batch, rng, frozen):
         with nn.intercept_methods(add_squares), rematerialized_layers(remat):
             return *task_loss(model, params, batch), {"tokens": jnp.float32(1)}
 
