@@ -24,6 +24,10 @@ class State(NamedTuple):
     rate: None = None
 
     @property
+    def model_params(self):
+        return self.params
+
+    @property
     def saved(self):
         return self
 
