@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Building the parts of a run from its settings."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,10 +47,10 @@ def test_a_loss_of_the_former_signature_is_refused(task_of, monkeypatch):
             return super().loss(params, batch, rng, {})
 
     monkeypatch.setitem(TASKS._entries, "translation", TaskKind(Former.build, TEXTS))
-    told = r"Former.loss\(self, params, batch, rng\) takes no frozen parameters; write `def loss"
-    with pytest.raises(
-        UserError, match=told + r"write `def loss\(self, params, batch, rng, frozen\)`"
-    ):
+    told = (
+        "Former.loss(self, params, batch, rng) takes no frozen parameters; write `def loss(self, "
+    )
+    with pytest.raises(UserError, match=re.escape(told + "params, batch, rng, frozen)`")):
         task_of()
 
 
