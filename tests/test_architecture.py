@@ -22,6 +22,7 @@ LAYERS = [
     {"runs"},
     {"analysis"},
     {"tools", "interop"},
+    {"evidence"},
     {"sweeps"},
     {"cli"},
     {"__main__", PACKAGE},  # entry points of the shell and, lazily, of the notebook

@@ -5,6 +5,7 @@
     config = tj.config("configs/quickstart.py", {"train.num_steps": 500})
     run = tj.train(config, workdir)                  # or tj.load(workdir)
     rows = tj.sweep(tj.Sweep(...), workdir)          # variants, each with several seeds
+    tj.compare(workdir, another)                     # is one better? tests over seeds and examples
     tj.plan(config, "h100:8")                        # cost of a training step there
     "".join(tj.Chat(run).ask("..."))                 # chat with an instruction-tuned run
 
@@ -21,6 +22,7 @@ __all__ = [
     "Stopped",
     "Sweep",
     "UserError",
+    "compare",
     "config",
     "load",
     "plan",
@@ -32,6 +34,7 @@ __all__ = [
 _LAZY = {
     "Chat": ("transformer_jax.runs.run", "Chat"),
     "Sweep": ("transformer_jax.sweeps.sweep", "Sweep"),
+    "compare": ("transformer_jax.evidence.comparison", "compare"),
     "config": ("transformer_jax.runs.config", "load_config"),
     "load": ("transformer_jax.runs.load", "load"),
     "plan": ("transformer_jax.tools.plan.plan", "plan"),

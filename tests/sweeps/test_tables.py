@@ -7,7 +7,16 @@ import math
 
 import pytest
 
-from transformer_jax.sweeps.tables import Row, Rows, as_csv, as_markdown, as_text
+from transformer_jax.sweeps.tables import (
+    Row,
+    Rows,
+    as_csv,
+    as_latex,
+    as_markdown,
+    as_text,
+    as_text_with_differences,
+    differences,
+)
 
 ROWS = [
     Row("base", {"loss": [1.0, 2.0, 3.0], "bleu": [30.0, 31.0, 32.5]}, 1_234_567, 9876.5, 90.0),
@@ -27,7 +36,7 @@ def test_a_seed_that_diverged_is_counted_and_not_averaged():
 
 
 def test_text_has_columns_of_equal_width():
-    head, base, deep = as_text(ROWS).splitlines()
+    head, base, deep, _ = as_text(ROWS).splitlines()
     assert head.split() == ["loss", "bleu", "seeds", "parameters", "tokens/s", "time"]
     assert base.split("  ")[0] == "base" and "2.000 ± 1.000" in base and "31.17 ± 1.26" in base
     assert base.endswith("3   1,234,567     9,876  1.5 min")
@@ -42,9 +51,39 @@ def test_one_seed_has_no_deviation():
 
 
 def test_markdown_is_a_table():
-    lines = as_markdown(ROWS).splitlines()
+    lines = as_markdown(ROWS[:1]).splitlines()
     assert lines[1].startswith("| --- | ---: |")
     assert len({line.count("|") for line in lines}) == 1
+
+
+APART = [
+    Row("base", {"loss": [1.0, 1.1, 0.9]}, 10, 1.0, 1.0),
+    Row("worse_1", {"loss": [3.0, 3.1, 2.9]}, 10, 1.0, 1.0),
+    Row("close", {"loss": [1.0, 1.3, 0.9]}, 10, 1.0, 1.0),
+]
+
+
+def test_rows_that_differ_from_the_first_are_marked():
+    base, worse, close, legend = as_text(APART).splitlines()[1:]
+    assert "≠" in worse and "≠" not in base + close
+    assert legend.startswith("≠ differs from base")
+
+
+def test_differences_have_intervals_and_the_seeds_that_would_decide():
+    worse, close = differences(APART)
+    # t = 2 / sqrt(2 * 0.01 / 3) = 24.5 with four degrees of freedom; two tests
+    assert worse.p_adjusted == pytest.approx(2 * 1.65e-5, rel=0.02) and worse.differs
+    half = 2.776 * math.sqrt(2 * 0.01 / 3)
+    assert worse.difference.low == pytest.approx(2 - half, rel=1e-3)
+    assert not close.differs and close.seeds_to_decide > 3
+    assert f" {close.seeds_to_decide}" in as_text_with_differences(APART).splitlines()[-1]
+    assert differences(APART[:1]) == [] and "≠" not in as_text(APART[:1])
+
+
+def test_latex_is_escaped():
+    lines = as_latex(APART).splitlines()
+    assert lines[:2] == [r"\begin{tabular}{lr}", r"\toprule"]
+    assert r"worse\_1 & 3.000 $\pm$ 0.100 $\neq$ \\" in lines
 
 
 def test_csv_keeps_all_digits():

@@ -44,6 +44,7 @@ VERBS: dict[str, dict[str, Any]] = {
     "score": {},
     "embed": {},
     "plot": {},
+    "compare": {},
     "benchmark": {"train": {}, "decode": {}},
     "plan": {},
     "inspect": {},
@@ -61,7 +62,7 @@ CHAT_COMMANDS = (
 
 _RUN_VERBS = ("evaluate", "predict", "chat", "score", "embed", "inspect", "import", "export")
 """Verbs that take no config: the run has its own."""
-_POSITIONAL = ("verb", "what", "pattern", "shell")
+_POSITIONAL = ("verb", "what", "pattern", "shell", "runs")
 _REQUIRED = {
     "score": {"source", "target"},
     "plan": {"device"},
@@ -143,6 +144,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_score(verbs)
     _add_embed(verbs)
     _add_plot(verbs)
+    _add_compare(verbs)
     what = _add_benchmark(verbs)
     _add_plan(verbs)
     _add_inspect(verbs)
@@ -339,6 +341,33 @@ def _add_embed(verbs: Verbs) -> None:
         help="scale vectors to length 1 (default: task.normalize, as imported)",
     )
     add_escape_flag(embed)
+
+
+def _add_compare(verbs: Verbs) -> None:
+    compare = verbs.add_parser(
+        "compare",
+        help="whether runs differ: over seeds, and over the examples of a test set",
+        description="Compares runs with the first one: what differs in config, data and code, and "
+        "whether metrics do, by tests over seeds (Welch, permutation, Holm) and over examples "
+        "(sacreBLEU's paired tests, approximate randomization).",
+    )
+    compare.add_argument(
+        "runs",
+        nargs="*",
+        metavar="RUN",
+        help="workdirs, the base first; the folder of `train --seeds` or of a sweep's row is a run "
+        "of several seeds",
+    )
+    compare.add_argument(
+        "--split",
+        default="test",
+        help="compare the outputs that `evaluate --split=...` wrote (default: test)",
+    )
+    compare.add_argument(
+        "--metrics", metavar="NAME,NAME...", help="validation metrics to test (default: all)"
+    )
+    compare.add_argument("--format", choices=("text", "json"), default="text")
+    compare.add_argument("--to", metavar="FILE", help="also write a page, FILE.html")
 
 
 def _add_plot(verbs: Verbs) -> None:

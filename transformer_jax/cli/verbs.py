@@ -263,6 +263,23 @@ def plot(args: argparse.Namespace) -> None:
     terminal.write(f"{output}\n")
 
 
+def compare(args: argparse.Namespace) -> None:
+    """Prints how runs differ, and writes a page of it."""
+    from transformer_jax.evidence.comparison import compare
+    from transformer_jax.evidence.page import comparison_page
+
+    metrics = args.metrics.split(",") if args.metrics else ()
+    found = compare(*args.runs, split=args.split, metrics=metrics)
+    if args.format == "json":
+        _write_json(found.as_json())
+    else:
+        terminal.write(f"{found.as_text()}\n")
+    if args.to:
+        path = Path(args.to).with_suffix(".html")
+        _write_page(path, comparison_page(found))
+        logger.info("wrote %s", path)
+
+
 def benchmark(args: argparse.Namespace) -> None:
     """Prints the speed of a config's training step or search as one JSON object."""
     from transformer_jax.runs.config import load_config
@@ -394,6 +411,7 @@ RUN_VERB: dict[str, Callable[[argparse.Namespace], None]] = {
     "score": score,
     "embed": embed,
     "plot": plot,
+    "compare": compare,
     "benchmark": benchmark,
     "plan": plan,
     "inspect": inspect,

@@ -58,7 +58,7 @@ class Picture(Figure):
     """A figure that notebooks show as SVG, with or without `%matplotlib inline`."""
 
     def _repr_svg_(self) -> str:
-        return _rendered(self, "svg").decode()
+        return rendered(self, "svg").decode()
 
 
 def styled[**P, R](draw: Callable[P, R]) -> Callable[P, R]:
@@ -133,7 +133,7 @@ def picture_format(output: Path) -> str:
 
 def save_figure(figure: Figure, output: Path) -> None:
     """Writes a PNG, an SVG or a PDF, by the suffix of the name; raises UserError if it cannot."""
-    content = _rendered(figure, picture_format(output))
+    content = rendered(figure, picture_format(output))
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with atomic_writer(output) as file:
@@ -142,7 +142,7 @@ def save_figure(figure: Figure, output: Path) -> None:
         raise UserError(f"cannot write {output}: {error.strerror}") from error
 
 
-def _rendered(figure: Figure, form: str) -> bytes:
+def rendered(figure: Figure, form: str) -> bytes:
     buffer = io.BytesIO()
     with mpl.rc_context(STYLE):
         figure.savefig(buffer, format=form, metadata=_DATES[form])

@@ -113,7 +113,7 @@ RUN = WorkdirKind(
 SWEEP = WorkdirKind(
     "sweep",
     ".transformer_jax_sweep",
-    (RESULT, SECONDS, *(f"{TABLE}.{ending}" for ending in ("txt", "md", "csv", "png"))),
+    (RESULT, SECONDS, *(f"{TABLE}.{ending}" for ending in ("txt", "md", "tex", "csv", "png"))),
 )
 
 _STEP = r"(?:[^/]+/)*checkpoints/(?:snapshots/)?[0-9]+(?=/)"
@@ -389,6 +389,15 @@ def _contents(folder: Path, name: str) -> dict[str, str]:
         for path in (folder / name).rglob("*")
         if path.is_file()
     }
+
+
+def seed_workdirs(workdir: Path) -> list[Path]:
+    """Workdirs of the seeds of a run or of a sweep's row; of a run without seeds, its own."""
+    if not (workdir / METRICS).exists():
+        found = [path.parent for path in workdir.glob(f"seed_*/{METRICS}")]
+        found += [path.parent for path in workdir.glob(f"group_*/seed_*/{METRICS}")]
+        return sorted(found) or [workdir]
+    return [workdir]
 
 
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:

@@ -178,7 +178,7 @@ def run_sweep(
     *,
     progress: bool = True,
 ) -> Rows:
-    """Trains the rows that are not finished; writes table.txt, table.md, table.csv and table.png.
+    """Trains the rows that are not finished; writes its tables (`write_tables`).
 
     Args:
       sweep: the definition.
@@ -243,11 +243,16 @@ def run_seeds(
 
 
 def write_tables(rows: Sequence[Row], workdir: Path) -> None:
-    """Writes table.txt, table.md, table.csv and table.png into a workdir.
+    """Writes table.txt, table.md, table.tex, table.csv and table.png into a workdir.
 
     If the picture cannot be drawn or written, only a warning is logged.
     """
-    writers = {"txt": tables.as_text, "md": tables.as_markdown, "csv": tables.as_csv}
+    writers = {
+        "txt": tables.as_text_with_differences,
+        "md": tables.as_markdown,
+        "tex": tables.as_latex,
+        "csv": tables.as_csv,
+    }
     for ending, write in writers.items():
         write_atomic(workdir / f"{TABLE}.{ending}", write(rows).rstrip() + "\n")
     picture = workdir / f"{TABLE}.png"

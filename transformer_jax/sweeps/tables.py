@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of experiments: mean and deviation over seeds, as text, Markdown and CSV."""
+"""Tables of experiments: mean and deviation over seeds, as text, Markdown, LaTeX and CSV.
+
+A value that differs from that of the first row, by a test over the seeds, is marked.
+"""
 
 import csv
 import dataclasses
@@ -7,13 +10,27 @@ import html
 import io
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from transformer_jax.errors import escape_controls
+from transformer_jax.evidence.statistics import SeedTest, compare_seeds
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+
+_MARK = "\N{NOT EQUAL TO}"
+_LATEX = str.maketrans(
+    {
+        **{character: f"\\{character}" for character in "{}&%$#_"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "\N{PLUS-MINUS SIGN}": r"$\pm$",
+        _MARK: r"$\neq$",
+    }
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,29 +95,39 @@ class Rows(list[Row]):
         return as_text(self) if self else "[]"
 
     def _repr_html_(self) -> str:
-        cells = [_header(self), *(_cells(row, _metrics(self)) for row in self)]
+        cells = _all_cells(self)
         lines = ("".join(f"<td>{html.escape(cell)}</td>" for cell in line) for line in cells)
         return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
 def as_text(rows: Sequence[Row]) -> str:
     """A table with aligned columns, for a terminal."""
-    cells = [_header(rows), *(_cells(row, _metrics(rows)) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = []
-    for name, *values in cells:
-        padded = [value.rjust(width) for value, width in zip(values, widths[1:], strict=True)]
-        lines.append("  ".join([name.ljust(widths[0]), *padded]).rstrip())
-    return "\n".join(lines)
+    lines = _aligned(_all_cells(rows))
+    return "\n".join([*lines, *_legend(rows)])
+
+
+def as_text_with_differences(rows: Sequence[Row]) -> str:
+    """`as_text`, and a table of the differences from the first row."""
+    found = differences(rows)
+    below = ["", *_aligned(_difference_cells(found))] if found else []
+    return "\n".join([as_text(rows), *below])
 
 
 def as_markdown(rows: Sequence[Row]) -> str:
-    """A table in Markdown."""
-    header = _header(rows)
-    rule = ["---", *["---:"] * (len(header) - 1)]
-    lines = [header, rule, *(_cells(row, _metrics(rows)) for row in rows)]
-    escaped = [[cell.replace("|", r"\|") for cell in line] for line in lines]
-    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+    """A table in Markdown, and one of the differences from the first row."""
+    found = differences(rows)
+    tables = [_all_cells(rows), *([_difference_cells(found)] if found else [])]
+    return "\n\n".join(map(_markdown_table, tables)) + "".join(f"\n\n{x}" for x in _legend(rows))
+
+
+def as_latex(rows: Sequence[Row]) -> str:
+    """A table in LaTeX with the rules of booktabs: names and metrics, without sizes and times."""
+    count = 1 + len(_metrics(rows))
+    head, *body = ([_latex(cell) for cell in line[:count]] for line in _all_cells(rows))
+    lines = [f"{' & '.join(line)} \\\\" for line in (head, *body)]
+    lines[1:1] = [r"\midrule"]
+    table = [rf"\begin{{tabular}}{{l{'r' * (count - 1)}}}", r"\toprule", *lines, r"\bottomrule"]
+    return "\n".join([*table, r"\end{tabular}", *(f"% {line}" for line in _legend(rows))])
 
 
 def as_csv(rows: Sequence[Row]) -> str:
@@ -112,6 +139,61 @@ def as_csv(rows: Sequence[Row]) -> str:
         shown = ["" if math.isnan(value) else value for value in values]
         writer.writerow([row.name, *shown, round(speed), round(seconds)])
     return out.getvalue()
+
+
+def differences(rows: Sequence[Row]) -> list[SeedTest]:
+    """Tests of each metric of each row against the first row, corrected for their number."""
+    return [
+        test
+        for metric in _metrics(rows)
+        if len(rows) > 1
+        for test in compare_seeds(metric, {row.name: row.finite(metric) for row in rows})
+    ]
+
+
+def _markdown_table(cells: Sequence[Sequence[str]]) -> str:
+    rule = ["---", *["---:"] * (len(cells[0]) - 1)]
+    escaped = [[cell.replace("|", r"\|") for cell in line] for line in (cells[0], rule, *cells[1:])]
+    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+
+
+def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table whose columns have equal widths."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = []
+    for name, *values in cells:
+        padded = [value.rjust(width) for value, width in zip(values, widths[1:], strict=True)]
+        lines.append("  ".join([name.ljust(widths[0]), *padded]).rstrip())
+    return lines
+
+
+def _difference_cells(found: Sequence[SeedTest]) -> list[list[str]]:
+    header = ["", "metric", "difference", "95% interval", "p (Holm)", "seeds that would decide"]
+    return [
+        header,
+        *(
+            [
+                _shown(test.name),
+                _shown(test.metric),
+                f"{test.difference.mean:+.4g}",
+                f"{test.difference.low:.4g} to {test.difference.high:.4g}",
+                f"{test.p_adjusted:.2g}",
+                "-" if test.seeds_to_decide is None else str(test.seeds_to_decide),
+            ]
+            for test in found
+        ),
+    ]
+
+
+def _legend(rows: Sequence[Row]) -> list[str]:
+    """A line on the marks, if a difference was tested."""
+    if not differences(rows):
+        return []
+    return [f"{_MARK} differs from {_shown(rows[0].name)} (Welch over seeds, Holm-corrected, 0.05)"]
+
+
+def _latex(cell: str) -> str:
+    return cell.translate(_LATEX)
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:
@@ -138,8 +220,17 @@ def _header(rows: Sequence[Row]) -> list[str]:
     return ["", *map(_shown, _metrics(rows)), "seeds", "parameters", "tokens/s", "time"]
 
 
-def _cells(row: Row, names: Sequence[str]) -> list[str]:
-    metrics = [_metric(row, name) for name in names]
+def _all_cells(rows: Sequence[Row]) -> list[list[str]]:
+    """The header, and the cells of each row."""
+    names = _metrics(rows)
+    marked = {(test.name, test.metric) for test in differences(rows) if test.differs}
+    return [_header(rows), *(_cells(row, names, marked) for row in rows)]
+
+
+def _cells(row: Row, names: Sequence[str], marked: Collection[tuple[str, str]]) -> list[str]:
+    metrics = [
+        _metric(row, name) + (f" {_MARK}" if (row.name, name) in marked else "") for name in names
+    ]
     size, speed = f"{row.parameters:,}", f"{row.tokens_per_s:,.0f}"
     name, time = _shown(row.name), f"{row.seconds / 60:.1f} min"
     return [name, *metrics, str(row.seeds), size, speed, time]

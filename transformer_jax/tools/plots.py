@@ -27,7 +27,7 @@ from transformer_jax.pictures import (
     save_figure,
 )
 from transformer_jax.runs.config import Settings, load_config, read_settings
-from transformer_jax.runs.workdir import CONFIG, METRICS, read_metrics, read_predictions
+from transformer_jax.runs.workdir import CONFIG, read_metrics, read_predictions, seed_workdirs
 from transformer_jax.scoring.errors import (
     calibration,
     decisions,
@@ -50,7 +50,7 @@ def plot_runs(workdirs: Sequence[Path], output: Path) -> None:
     """
     names = [workdir.name for workdir in workdirs]
     labels = names if len(set(names)) == len(names) else list(map(str, workdirs))
-    records = [[read_metrics(seed) for seed in _seeds(workdir)] for workdir in workdirs]
+    records = [[read_metrics(seed) for seed in seed_workdirs(workdir)] for workdir in workdirs]
     save_figure(draw_curves(dict(zip(labels, records, strict=True))), output)
 
 
@@ -141,15 +141,6 @@ def plot_errors(workdir: Path, kind: str, split: str, output: Path) -> None:
 def _training_words(workdir: Path) -> Counter[str]:
     data = read_settings(load_config(str(workdir / CONFIG))).data
     return Counter(word for one in open_split(data, "train") for word in one["text"].split())
-
-
-def _seeds(workdir: Path) -> list[Path]:
-    """Workdirs of the seeds of a run; of a run without seeds, its own."""
-    if not (workdir / METRICS).exists():
-        found = [path.parent for path in workdir.glob(f"seed_*/{METRICS}")]
-        found += [path.parent for path in workdir.glob(f"group_*/seed_*/{METRICS}")]
-        return sorted(found) or [workdir]
-    return [workdir]
 
 
 def _encodings(settings: Settings) -> np.ndarray | None:

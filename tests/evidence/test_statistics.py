@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of differences: against formulas, by enumeration, and on drawn data."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from transformer_jax.evidence import statistics
+
+A = [27.5, 21.0, 19.0, 23.6, 17.0, 17.9, 16.9, 20.1, 21.9, 22.6, 23.1, 19.6, 19.0, 21.7, 21.4]
+B = [27.1, 22.0, 20.8, 23.4, 23.4, 23.5, 25.8, 22.0, 24.8, 20.2, 21.9, 22.1, 22.9, 30.5, 24.8]
+
+
+def two_sided_p(t, freedom):
+    """Integral of Student's density beyond |t|."""
+    x = np.linspace(-abs(t), abs(t), 20_001)
+    density = (1 + x**2 / freedom) ** (-(freedom + 1) / 2)
+    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2))
+    inside = scale / math.sqrt(math.pi * freedom) * density
+    return 1 - float(((inside[1:] + inside[:-1]) / 2).sum() * (x[1] - x[0]))
+
+
+def test_welch_is_its_formula():
+    found = statistics.over_seeds(A, B)
+    a, b = np.array(A), np.array(B)
+    errors = np.array([a.var(ddof=1), b.var(ddof=1)]) / 15
+    freedom = errors.sum() ** 2 / (errors**2 / 14).sum()
+    t = (b.mean() - a.mean()) / math.sqrt(errors.sum())
+    assert found.mean == pytest.approx(b.mean() - a.mean())
+    assert found.p == pytest.approx(two_sided_p(t, freedom), abs=1e-6) and found.is_significant
+    quantile = (found.high - found.mean) / math.sqrt(errors.sum())
+    assert two_sided_p(quantile, freedom) == pytest.approx(0.05, abs=1e-6)
+    assert found.high - found.mean == pytest.approx(found.mean - found.low)
+
+
+def test_hedges_g_is_the_corrected_difference_in_deviations():
+    a, b = np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0])
+    pooled = math.sqrt((2 * a.var(ddof=1) + 2 * b.var(ddof=1)) / 4)
+    assert statistics.hedges_g(a, b) == pytest.approx(2 / pooled * (1 - 3 / 15))
+
+
+def test_few_seeds_are_permuted_exactly():
+    first, second = [1.0, 2.5, 3.0, 2.0], [2.8, 4.0, 3.5]
+    observed, values = abs(np.mean(second) - np.mean(first)), [*first, *second]
+    extreme = []
+    for chosen in itertools.combinations(range(7), 3):
+        rest = [values[i] for i in range(7) if i not in chosen]
+        gap = abs(np.mean([values[i] for i in chosen]) - np.mean(rest))
+        extreme.append(gap >= observed - 1e-12)
+    one_sided_twice = statistics.permutation_p(first, second)
+    assert one_sided_twice == pytest.approx(np.mean(extreme), abs=0.03)
+    assert statistics.permutation_p([1, 2, 3], [11, 12, 13]) == pytest.approx(0.1)
+
+
+def test_seeds_that_do_not_vary_are_permuted():
+    found = statistics.over_seeds([1.0, 1.0, 1.0], [2.0, 2.0, 2.0])
+    assert (found.mean, found.low, found.high, found.test) == (1, 1, 1, "permutation")
+    assert statistics.over_seeds([1.0, 1.0], [1.0, 1.0]).p == 1
+
+
+def test_one_seed_is_refused():
+    with pytest.raises(ValueError, match="at least two seeds"):
+        statistics.over_seeds([1.0], [1.0, 2.0])
+
+
+def test_holm_multiplies_by_the_tests_that_are_left():
+    assert statistics.holm([0.01, 0.04, 0.03, 0.5]) == pytest.approx([0.04, 0.09, 0.09, 0.5])
+    assert statistics.holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+def test_pairs_are_exchanged_exactly_often_enough():
+    first, second = [3.0, 1.0, 2.0, 5.0, 4.0, 2.0], [4.0, 1.5, 1.0, 7.0, 6.0, 4.0]
+    differences = np.subtract(second, first)
+    signs = np.array(list(itertools.product((-1, 1), repeat=6)))
+    means = np.abs((signs * differences).mean(1))
+    exact = np.mean(means >= abs(differences.mean()) - 1e-12)
+    found = statistics.over_examples(first, second)
+    assert found.p == pytest.approx(exact, abs=0.015)
+    assert found.mean == pytest.approx(differences.mean())
+    assert found.effect == pytest.approx(differences.mean() / differences.std(ddof=1))
+    with pytest.raises(ValueError, match="no pairs"):
+        statistics.over_examples([1.0], [1.0, 2.0])
+
+
+def test_the_interval_over_examples_is_that_of_the_mean():
+    rng = np.random.default_rng(0)
+    differences = rng.normal(0.2, 1, 400)
+    found = statistics.over_examples(np.zeros(400).tolist(), differences.tolist())
+    half = 1.96 * differences.std(ddof=1) / 20
+    assert (found.low, found.high) == pytest.approx(
+        (differences.mean() - half, differences.mean() + half), abs=0.02
+    )
+
+
+@pytest.mark.parametrize("deviations", [(1.0, 1.0), (1.0, 3.0)])
+def test_equal_models_differ_as_rarely_as_stated(deviations):
+    """False differences among drawn equal samples of five seeds, and coverage of the interval."""
+    rng, draws, rejected, covered = np.random.default_rng(1), 400, 0, 0
+    for _ in range(draws):
+        first, second = (rng.normal(0, each, 5).tolist() for each in deviations)
+        found = statistics.over_seeds(first, second)
+        rejected += found.is_significant
+        covered += found.low <= 0 <= found.high
+    deviation = math.sqrt(0.05 * 0.95 / draws)
+    assert rejected / draws < 0.05 + 3 * deviation
+    assert covered == draws - rejected
+
+
+def test_the_stated_seeds_decide_in_four_of_five_cases():
+    first, second = [0.0, 1.0, -1.0, 0.5, -0.5], [1.5, 0.5, 2.5, 2.0, 1.0]
+    count = statistics.seeds_to_decide(first, second)
+    assert count is not None
+    rng, deviations = np.random.default_rng(0), [np.std(x, ddof=1) for x in (first, second)]
+    found = [
+        statistics.over_seeds(
+            rng.normal(np.mean(first), deviations[0], count).tolist(),
+            rng.normal(np.mean(second), deviations[1], count).tolist(),
+        ).is_significant
+        for _ in range(400)
+    ]
+    assert np.mean(found) > 0.74
+    assert statistics.seeds_to_decide([1.0, 2.0], [1.0, 2.0]) is None

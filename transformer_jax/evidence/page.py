@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HTML page of a comparison of runs."""
+
+import base64
+from typing import Any
+
+from transformer_jax.analysis.pages.document import asset, page
+from transformer_jax.evidence.comparison import Comparison
+from transformer_jax.evidence.statistics import SeedTest, mean_line
+from transformer_jax.pictures.style import rendered
+
+_STYLES = ("theme.css", "comparison.css")
+_SCRIPTS = ("document.js", "comparison.js")
+
+
+def comparison_page(found: Comparison) -> str:
+    """A page of what differs, the tests, curves with bands, and examples side by side."""
+    first = found.names[0]
+    seeds = []
+    for test in found.over_seeds:
+        values = found.values[test.metric]
+        line = f"{mean_line(values[first])} → {mean_line(values[test.name])}"
+        seeds.append(_seed_test(test, line))
+    examples = [
+        {
+            "run": name,
+            "metric": scores.metric,
+            "first": scores.first,
+            "second": scores.second,
+            "difference": scores.difference,
+            "p": scores.p,
+            "differs": scores.differs,
+            "test": scores.test,
+        }
+        for name, scores in found.over_examples
+    ]
+    curves = base64.b64encode(rendered(found.plot(), "svg")).decode()
+    data = {
+        "runs": found.names,
+        "differing": {name: list(map(str, each)) for name, each in found.differing.items()},
+        "seeds": seeds,
+        "examples": examples,
+        "curves": f"data:image/svg+xml;base64,{curves}",
+        "disagreements": {
+            name: [
+                {
+                    "example": {key: str(value) for key, value in one.example.items()},
+                    "outputs": one.outputs,
+                }
+                for one in each
+            ]
+            for name, each in found.disagreements.items()
+        },
+        "notes": list(found.notes),
+    }
+    title = " and ".join(found.names)
+    styles, scripts = (list(map(asset, names)) for names in (_STYLES, _SCRIPTS))
+    return page(title, asset("comparison.html"), styles, scripts, data)
+
+
+def _seed_test(test: SeedTest, values: str) -> dict[str, Any]:
+    difference = test.difference
+    return {
+        "run": test.name,
+        "metric": test.metric,
+        "values": values,
+        "mean": difference.mean,
+        "low": difference.low,
+        "high": difference.high,
+        "adjusted": test.p_adjusted,
+        "permutation": test.p_permutation,
+        "needed": test.seeds_to_decide,
+        "differs": test.differs,
+    }

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of a difference: over seeds (independent samples) and over examples (pairs).
+
+A difference is always that of the second sample from the first, such as a variant from its base.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+LEVEL = 0.05
+"""Level of significance: share of false differences among tests of equal models."""
+_RESAMPLES = 10_000
+_MOST_PERMUTATIONS = 20_000
+"""Up to so many, all divisions of the seeds into two samples are counted."""
+_POWER = 0.8
+_MOST_SEEDS = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """A mean difference with its interval and test.
+
+    Attributes:
+      mean: of the second sample minus that of the first.
+      low, high: 95% interval of the mean difference.
+      p: two-sided p-value of "there is no difference".
+      test: name of the test.
+      effect: standardized difference: Hedges' g over seeds, the mean divided by the deviation of
+        the differences over examples; NaN if nothing varies.
+      number: values in each sample.
+    """
+
+    mean: float
+    low: float
+    high: float
+    p: float
+    test: str
+    effect: float
+    number: tuple[int, int]
+
+    @property
+    def is_significant(self) -> bool:
+        """Returns True if the test rejects equality at the level 0.05."""
+        return self.p < LEVEL
+
+
+class SeedTest(NamedTuple):
+    """Test of a metric over the seeds of a variant and of the base.
+
+    Attributes:
+      name: of the variant.
+      metric: name of the metric.
+      difference: of the variant from the base.
+      p_permutation: p-value of the permutation test.
+      p_adjusted: the p-value adjusted for the number of variants (Holm 1979).
+      seeds_to_decide: seeds of each that would decide a difference as large as this; None if it
+        is decided, or a thousand are too few.
+    """
+
+    name: str
+    metric: str
+    difference: Difference
+    p_permutation: float
+    p_adjusted: float
+    seeds_to_decide: int | None
+
+    @property
+    def differs(self) -> bool:
+        """Returns True if the adjusted test finds a difference."""
+        return self.p_adjusted < LEVEL
+
+
+def compare_seeds(metric: str, values: Mapping[str, Sequence[float]]) -> list[SeedTest]:
+    """Tests of a metric of several variants against the base, corrected for their number.
+
+    Args:
+      metric: name of the metric.
+      values: name -> value of each seed; the first is the base. Variants with less than two values
+        are left out, and all are if the base has less.
+    """
+    (_, first), *others = values.items()
+    kept = {name: each for name, each in others if min(len(each), len(first)) > 1}
+    differences = {name: over_seeds(first, each) for name, each in kept.items()}
+    adjusted = holm([one.p for one in differences.values()])
+    tests = []
+    for (name, difference), p in zip(differences.items(), adjusted, strict=True):
+        needed = seeds_to_decide(first, kept[name], LEVEL / len(kept))
+        permuted = permutation_p(first, kept[name])
+        tests.append(SeedTest(name, metric, difference, permuted, p, None if p < LEVEL else needed))
+    return tests
+
+
+def over_seeds(first: Sequence[float], second: Sequence[float]) -> Difference:
+    """Difference of two samples of seeds, by Welch's t-test (1947).
+
+    If neither sample varies, the p-value is that of the permutation test.
+
+    Raises:
+      ValueError: a sample has less than two values.
+    """
+    if min(len(first), len(second)) < 2:
+        raise ValueError("a test over seeds needs at least two seeds of each")
+    a, b = np.asarray(first, float), np.asarray(second, float)
+    mean, number = float(b.mean() - a.mean()), (len(a), len(b))
+    if a.std() == b.std() == 0:
+        p = permutation_p(first, second)
+        return Difference(mean, mean, mean, p, "permutation", math.nan, number)
+    errors = np.array([a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)])  # of the means, squared
+    error, freedom = math.sqrt(errors.sum()), _welch_freedom(errors, number)
+    p = float(2 * stats.t.sf(abs(mean) / error, freedom))
+    half = float(stats.t.isf(LEVEL / 2, freedom)) * error
+    effect = hedges_g(first, second)
+    return Difference(mean, mean - half, mean + half, p, "Welch", effect, number)
+
+
+def _welch_freedom(errors: np.ndarray, number: tuple[int, int]) -> float:
+    """Degrees of freedom by Welch and Satterthwaite."""
+    return float(errors.sum() ** 2 / (errors**2 / (np.array(number) - 1)).sum())
+
+
+def permutation_p(first: Sequence[float], second: Sequence[float]) -> float:
+    """Two-sided p-value of the permutation test of the means, exact for few seeds.
+
+    It assumes only that the seeds of equal models are exchangeable. The smallest value that n and m
+    seeds can have is 2 / binomial(n + m, n): 0.1 with three of each.
+    """
+    samples = np.asarray(second, float), np.asarray(first, float)
+    found = stats.permutation_test(
+        samples,
+        lambda b, a, axis: b.mean(axis) - a.mean(axis),
+        vectorized=True,
+        n_resamples=_MOST_PERMUTATIONS,
+        rng=np.random.default_rng(0),
+    )
+    return float(found.pvalue)
+
+
+def over_examples(first: Sequence[float], second: Sequence[float]) -> Difference:
+    """Mean difference of values of the same examples: permutation test and bootstrap interval.
+
+    The test exchanges the two values of random examples; the interval draws examples again
+    (percentiles of their means). Both are drawn 10,000 times, with a fixed seed.
+
+    Raises:
+      ValueError: there are no examples, or the numbers of values differ.
+    """
+    if len(first) != len(second) or not first:
+        raise ValueError(f"{len(first)} and {len(second)} values are no pairs of the same examples")
+    differences = np.subtract(second, first).astype(float)
+    mean, number = float(differences.mean()), len(differences)
+    rng = np.random.default_rng(0)
+    exchanged, drawn = np.empty(_RESAMPLES), np.empty(_RESAMPLES)
+    for index in range(_RESAMPLES):
+        signs = rng.integers(0, 2, number) * 2 - 1
+        exchanged[index] = (signs * differences).mean()
+        drawn[index] = differences[rng.integers(0, number, number)].mean()
+    tolerance = 1e-12 * max(abs(mean), 1e-300)
+    extreme = int((np.abs(exchanged) >= abs(mean) - tolerance).sum())
+    low, high = np.quantile(drawn, [LEVEL / 2, 1 - LEVEL / 2])
+    deviation = float(differences.std(ddof=1)) if number > 1 else 0.0
+    effect = mean / deviation if deviation else math.nan
+    p = (extreme + 1) / (_RESAMPLES + 1)
+    return Difference(
+        mean, float(low), float(high), p, "paired permutation", effect, (number, number)
+    )
+
+
+def hedges_g(first: Sequence[float], second: Sequence[float]) -> float:
+    """Difference in units of the pooled deviation, corrected for small samples (Hedges 1981)."""
+    a, b = np.asarray(first, float), np.asarray(second, float)
+    freedom = len(a) + len(b) - 2
+    pooled = ((len(a) - 1) * a.var(ddof=1) + (len(b) - 1) * b.var(ddof=1)) / freedom
+    correction = 1 - 3 / (4 * freedom - 1)
+    return float(correction * (b.mean() - a.mean()) / math.sqrt(pooled)) if pooled else math.nan
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted p-values of several tests (Holm 1979): below the level, the family of all tests has
+    at most that share of false differences."""
+    order = np.argsort(p_values)
+    adjusted, largest = np.empty(len(p_values)), 0.0
+    for rank, index in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted.tolist()
+
+
+def seeds_to_decide(
+    first: Sequence[float], second: Sequence[float], level: float = LEVEL
+) -> int | None:
+    """Seeds of each side with which a test would find a difference as large as the observed one,
+    with a probability of 0.8; None if a thousand are too few.
+
+    Args:
+      first, second: samples, with at least two values each.
+      level: of the two-sided test.
+    """
+    a, b = np.asarray(first, float), np.asarray(second, float)
+    variance, distance = a.var(ddof=1) + b.var(ddof=1), abs(b.mean() - a.mean())
+    if not distance:
+        return None
+    for count in range(2, _MOST_SEEDS + 1):
+        freedom = 2 * (count - 1)
+        shift = distance / math.sqrt(variance / count) if variance else math.inf
+        limit = stats.t.isf(level / 2, freedom)
+        if not variance or stats.nct.sf(limit, freedom, shift) >= _POWER:
+            return count
+    return None
+
+
+def mean_line(values: Sequence[float]) -> str:
+    """Mean ± deviation, and the number of seeds."""
+    mean = sum(values) / len(values)
+    if len(values) == 1:
+        return f"{mean:.4g} (1 seed)"
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    return f"{mean:.4g} ± {deviation:.2g} ({len(values)} seeds)"
+
+
+def seeds_line(test: SeedTest) -> str:
+    """One line: difference, interval, p-values, and the verdict."""
+    found = test.difference
+    line = (
+        f"{found.mean:+.4g} [{found.low:.4g}, {found.high:.4g}], p = {found.p:.2g} ({found.test}), "
+        f"{test.p_permutation:.2g} (permutation)"
+    )
+    if test.p_adjusted != found.p:
+        line += f", adjusted {test.p_adjusted:.2g}"
+    if test.differs:
+        return f"{line}: differs, g = {found.effect:.2g}"
+    needed = test.seeds_to_decide
+    return f"{line}: undecided" + (f"; about {needed} seeds each would decide" if needed else "")

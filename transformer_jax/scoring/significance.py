@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paired tests of corpus scores: two systems' outputs for the same examples."""
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+_TRIALS, _LEVEL = 1000, 0.05
+_SACREBLEU = ("bleu", "chrf", "ter")
+
+
+class PairedScores(NamedTuple):
+    """Scores of two systems on one test set, and the test of their difference.
+
+    Attributes:
+      metric: name of the score.
+      first, second: scores of the systems.
+      first_interval, second_interval: 95% intervals by bootstrap over the examples; None if they
+        are not computed.
+      p: two-sided p-value of approximate randomization (Riezler and Maxwell 2005).
+      p_bootstrap: p-value of paired bootstrap resampling (Koehn 2004); None if not computed.
+      test: name and settings of the tests.
+    """
+
+    metric: str
+    first: float
+    second: float
+    first_interval: tuple[float, float] | None
+    second_interval: tuple[float, float] | None
+    p: float
+    p_bootstrap: float | None
+    test: str
+
+    @property
+    def difference(self) -> float:
+        """Score of the second system minus that of the first."""
+        return self.second - self.first
+
+    @property
+    def differs(self) -> bool:
+        """Returns True if the test finds a difference at the level 0.05."""
+        return self.p < _LEVEL
+
+
+def translation_significance(
+    first: Sequence[str], second: Sequence[str], references: Sequence[str]
+) -> list[PairedScores]:
+    """BLEU, chrF and TER of two systems by sacreBLEU's paired tests.
+
+    Raises:
+      ValueError: there are no texts, or their numbers differ.
+    """
+    if not references or not len(first) == len(second) == len(references):
+        raise ValueError(
+            f"{len(first)} and {len(second)} outputs cannot be compared on {len(references)} texts"
+        )
+    # Imported here so that a process that only predicts starts without it.
+    from sacrebleu.metrics import BLEU, CHRF, TER
+    from sacrebleu.significance import PairedTest
+
+    systems = [("first", list(first)), ("second", list(second))]
+    metrics = dict(zip(_SACREBLEU, (BLEU(), CHRF(), TER()), strict=True))
+    found: dict[str, Any] = {}
+    with _quiet("sacrebleu"):
+        for kind in ("ar", "bs"):
+            test = PairedTest(systems, metrics, [list(references)], kind, _TRIALS)
+            found[kind] = test()
+    signatures, randomized = found["ar"]
+    _, resampled = found["bs"]
+    return [
+        _paired_scores(name, str(signatures[label]), randomized[label], resampled[label])
+        for name, label in zip(_SACREBLEU, signatures, strict=True)
+    ]
+
+
+def _paired_scores(
+    metric: str, signature: str, randomized: Sequence[Any], resampled: Sequence[Any]
+) -> PairedScores:
+    """Converts sacreBLEU's results of both systems. Its p-value of equal scores, of which no
+    exchange changes anything, is 0.001; here it is 1."""
+    (first, second), (_, by_bootstrap) = randomized, resampled
+    is_equal = first.score == second.score
+    intervals = [(float(one.mean - one.ci), float(one.mean + one.ci)) for one in resampled]
+    return PairedScores(
+        metric,
+        float(first.score),
+        float(second.score),
+        *intervals,
+        1.0 if is_equal else float(second.p_value),
+        1.0 if is_equal else float(by_bootstrap.p_value),
+        f"approximate randomization, {signature}",
+    )
+
+
+def randomized_significance(
+    score: Callable[[Sequence[Any]], float],
+    first: Sequence[Any],
+    second: Sequence[Any],
+    metric: str,
+    trials: int = _TRIALS,
+) -> PairedScores:
+    """Approximate randomization of any corpus score: outputs of random examples are exchanged.
+
+    Args:
+      score: outputs of all examples -> score.
+      first, second: outputs of the two systems.
+      metric: name of the score.
+      trials: number of exchanges.
+    """
+    rng, extreme = np.random.default_rng(0), 0
+    one, two = score(first), score(second)
+    for _ in range(trials):
+        swapped = rng.integers(0, 2, len(first)).astype(bool)
+        a = [y if swap else x for x, y, swap in zip(first, second, swapped, strict=True)]
+        b = [x if swap else y for x, y, swap in zip(first, second, swapped, strict=True)]
+        extreme += abs(score(b) - score(a)) >= abs(two - one) - 1e-12
+    p = (extreme + 1) / (trials + 1)
+    name = f"approximate randomization, {trials} trials"
+    return PairedScores(metric, one, two, None, None, p, None, name)
+
+
+@contextlib.contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Context in which a library's logger only shows errors."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+type Significance = Callable[[Sequence[str], Sequence[str], Sequence[str]], list[PairedScores]]
+"""(outputs of the first, of the second, references) -> tests."""
+
+
+def significance_of(metric: str, score: Callable[..., dict[str, Any]]) -> Significance:
+    """Paired test of an entry of `scoring.METRICS`, or of another corpus score with its name."""
+    if metric in _SACREBLEU:
+        return translation_significance
+
+    def test(
+        first: Sequence[str], second: Sequence[str], references: Sequence[str]
+    ) -> list[PairedScores]:
+        of_outputs = functools.partial(_score, score, metric, references)
+        return [randomized_significance(of_outputs, first, second, metric)]
+
+    return test
+
+
+def _score(
+    score: Callable[..., dict[str, Any]],
+    metric: str,
+    references: Sequence[str],
+    outputs: Sequence[str],
+) -> float:
+    return float(score(outputs, references)[metric])
