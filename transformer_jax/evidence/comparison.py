@@ -63,7 +63,7 @@ class Disagreement(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Comparison(Summarized):
-    """What `compare` found; the first run is the base of all differences.
+    """Result of `compare`; the first run is the base of all differences.
 
     Attributes:
       names: of the runs.
@@ -311,11 +311,12 @@ def _test_examples(
         key = _reference_key(first[0])
         if key is None:
             continue
-        of_systems = [[str(record["output"]) for record in each] for each in (first, second)]
+        one, other = ([str(record["output"]) for record in each] for each in (first, second))
         references = [str(record[key]) for record in first]
-        test = significance_of(*_score_of(task, key, references))
-        tests += [ExampleTest(name, scores) for scores in test(*of_systems, references)]
-        disagreements[name] = _most_different(first, *of_systems)
+        metric, score = _score_of(task, key, references)
+        test = significance_of(metric, score)
+        tests += [ExampleTest(name, scores) for scores in test(one, other, references)]
+        disagreements[name] = _most_different(first, one, other)
     return tests, disagreements
 
 

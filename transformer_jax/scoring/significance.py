@@ -62,7 +62,7 @@ def translation_significance(
     from sacrebleu.metrics import BLEU, CHRF, TER
     from sacrebleu.significance import PairedTest
 
-    systems = [("first", list(first)), ("second", list(second))]
+    systems: list[tuple[str, Sequence[str]]] = [("first", list(first)), ("second", list(second))]
     metrics = dict(zip(_SACREBLEU, (BLEU(), CHRF(), TER()), strict=True))
     found: dict[str, Any] = {}
     with _quiet("sacrebleu"):
@@ -80,16 +80,22 @@ def translation_significance(
 def _paired_scores(
     metric: str, signature: str, randomized: Sequence[Any], resampled: Sequence[Any]
 ) -> PairedScores:
-    """Converts sacreBLEU's results of both systems. Its p-value of equal scores, of which no
-    exchange changes anything, is 0.001; here it is 1."""
+    """Converts sacreBLEU's results of both systems.
+
+    sacreBLEU gives equal scores a p-value of 0.001, although no exchange changes them; here it is
+    1.
+    """
     (first, second), (_, by_bootstrap) = randomized, resampled
     is_equal = first.score == second.score
-    intervals = [(float(one.mean - one.ci), float(one.mean + one.ci)) for one in resampled]
+    interval, other_interval = (
+        (float(one.mean - one.ci), float(one.mean + one.ci)) for one in resampled
+    )
     return PairedScores(
         metric,
         float(first.score),
         float(second.score),
-        *intervals,
+        interval,
+        other_interval,
         1.0 if is_equal else float(second.p_value),
         1.0 if is_equal else float(by_bootstrap.p_value),
         f"approximate randomization, {signature}",
@@ -125,7 +131,7 @@ def randomized_significance(
 
 @contextlib.contextmanager
 def _quiet(name: str) -> Iterator[None]:
-    """Context in which a library's logger only shows errors."""
+    """Context: inside, a library's logger shows only errors."""
     logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel(logging.ERROR)
