@@ -38,6 +38,8 @@ def scaled_dot_product_attention(
     logit_bias: Float[Array, "#B #H #T #S"] | None = None,
     logit_cap: float | None = None,
     dtype: DTypeLike = jnp.float32,
+    score: Callable[[Array, Array], Weights] | None = None,
+    normalize: Callable[[Weights, Array | None], Weights] = softmax,
     on_weights: Callable[[Weights], Weights] | None = None,
     extra_values: Callable[[Weights], Heads | None] | None = None,
 ) -> Float[Array, "B T H V"]:
@@ -49,10 +51,12 @@ def scaled_dot_product_attention(
       logit_bias: added to the scaled products.
       logit_cap: c; logits x become c tanh(x / c), so that they stay below c (Gemma 2, 2024).
       dtype: dtype of the two products, unless there are few queries (`ops.dtype_for_rows`).
+      score: (query, key) -> logits, in place of the scaled products.
+      normalize: (logits, mask) -> weights, in place of the softmax.
       on_weights: applied to the weights, such as dropout.
       extra_values: computes a term from the weights that is added to each head's output.
     """
-    weights = softmax(attention_logits(query, key, logit_bias, logit_cap, dtype), mask)
+    weights = normalize(attention_logits(query, key, logit_bias, logit_cap, dtype, score), mask)
     if on_weights is not None:
         weights = on_weights(weights)
     heads = head_outputs(weights, value, dtype)
@@ -66,9 +70,13 @@ def attention_logits(
     logit_bias: Float[Array, "#B #H #T #S"] | None = None,
     logit_cap: float | None = None,
     dtype: DTypeLike = jnp.float32,
+    score: Callable[[Array, Array], Weights] | None = None,
 ) -> Float[Array, "B H T S"]:
     """Q K^T / sqrt(d_k), biased and capped; arguments as of `scaled_dot_product_attention`."""
-    logits = head_products(query / math.sqrt(query.shape[-1]), key, dtype)
+    if score is None:
+        logits = head_products(query / math.sqrt(query.shape[-1]), key, dtype)
+    else:
+        logits = score(query, key)
     if logit_bias is not None:
         logits += logit_bias
     return soft_cap(logits, logit_cap)
@@ -81,6 +89,9 @@ class MultiHeadAttention(AttentionLayer):
     computes equation 1 and W^O. The weights [B, H, T, S] pass through the method `weigh` and the
     heads' outputs [B, T, H, V] through `combine`, where hooks read or replace them (`nn.hooks`). On
     request they are sown as intermediates, "weights" (before dropout) and "heads".
+
+    Subclasses may replace the methods `score` and `normalize`, which make the weights; they are
+    then computed without fused kernels.
     """
 
     reads = (
@@ -169,11 +180,26 @@ class MultiHeadAttention(AttentionLayer):
                 logit_bias=self._logit_bias(blocks, encoding),
                 logit_cap=self.config.logit_cap,
                 dtype=product_dtype(self.config.dtype),
+                **self._own_steps(),
                 on_weights=partial(self.weigh, deterministic=deterministic),
                 extra_values=self._extra_values(blocks, encoding),
             )
             heads = restricted_attention.join_blocks(heads, inputs.query)
         return self.output(self.combine(heads))
+
+    def score(self, query: Heads, key: Heads) -> Weights:
+        """Computes the logits of queries [B, T, H, K] and keys [B, S, G, K]: scaled products."""
+        return attention_logits(query, key, dtype=product_dtype(self.config.dtype))
+
+    def normalize(self, logits: Weights, mask: Array | None) -> Weights:
+        """Turns logits into weights: softmax over the keys that the mask does not hide."""
+        return softmax(logits, mask)
+
+    def _own_steps(self) -> dict[str, Callable]:
+        """Steps of equation 1 that a subclass replaces, by name."""
+        names = ("score", "normalize")
+        own = [n for n in names if getattr(type(self), n) is not getattr(MultiHeadAttention, n)]
+        return {name: getattr(self, name) for name in own}
 
     def weigh(self, weights: Weights, deterministic: bool) -> Weights:
         """Applies dropout to the attention weights."""
@@ -235,6 +261,7 @@ class MultiHeadAttention(AttentionLayer):
             dropout=self.dropout.rate > 0 and not deterministic,
             logit_bias=encoding is not None and encoding.has("bias", "logit_bias"),
             extra_values=encoding is not None and encoding.has("extra_values"),
+            own_steps=bool(self._own_steps()),
             logit_cap=self.config.logit_cap,
             dtype=product_dtype(self.config.dtype),
         )

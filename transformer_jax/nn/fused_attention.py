@@ -43,6 +43,7 @@ class AttentionRequirements:
       dropout: weights are dropped.
       logit_bias: positions add a bias to the logits.
       extra_values: positions use the weights again (`PositionEncoding.extra_values`).
+      own_steps: its layer computes logits or weights in another way.
       logit_cap: `model.logit_cap`.
       dtype: dtype of the products.
     """
@@ -51,6 +52,7 @@ class AttentionRequirements:
     dropout: bool = False
     logit_bias: bool = False
     extra_values: bool = False
+    own_steps: bool = False
     logit_cap: float | None = None
     dtype: DTypeLike = jnp.float32
 
@@ -61,6 +63,7 @@ class AttentionRequirements:
             "it has dropout on weights (model.attention_dropout_rate)": self.dropout,
             "its positions add to the logits": self.logit_bias,
             "its positions use the weights again": self.extra_values,
+            "its layer computes the weights in another way": self.own_steps,
             "its products are not in bfloat16": jnp.dtype(self.dtype) != jnp.bfloat16,
         }
         return next((reason for reason, holds in reasons.items() if holds), None)

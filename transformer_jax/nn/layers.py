@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registries of the sublayers of a Transformer layer."""
 
+from transformer_jax.nn.additive_attention import AdditiveAttention
 from transformer_jax.nn.attention import MultiHeadAttention
+from transformer_jax.nn.attention_sinks import SinkAttention
 from transformer_jax.nn.cache import Cache
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.feed_forward import FeedForward
@@ -9,7 +11,8 @@ from transformer_jax.nn.sublayers import AttentionLayer, FeedForwardLayer
 from transformer_jax.registry import Registry
 
 ATTENTION_LAYERS: Registry[type[AttentionLayer]] = Registry(
-    "model.attention_layer", {"multi_head": MultiHeadAttention}
+    "model.attention_layer",
+    {"multi_head": MultiHeadAttention, "sinks": SinkAttention, "additive": AdditiveAttention},
 )
 
 FEED_FORWARDS: Registry[type[FeedForwardLayer]] = Registry(

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention layers that compute weights in another way: sinks, additive scores."""
+
+import math
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.nn import fused_attention
+from transformer_jax.nn.additive_attention import AdditiveAttention
+from transformer_jax.nn.attention_sinks import SinkAttention, SinkOptions
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.parameters import parameter_at
+
+RNG = np.random.default_rng(0)
+SIZES = dict(d_model=8, d_ff=16, num_heads=4, num_key_value_heads=2, num_layers=2, vocab_size=11)
+CONFIG = TransformerConfig(**SIZES, architecture="decoder_only", dtype="float32")
+LAYERS = {"sinks": SinkAttention, "additive": AdditiveAttention}
+
+
+@pytest.fixture(scope="module", params=LAYERS)
+def model(request):
+    positions = {"sinks": "rotary", "additive": "t5"}[request.param]
+    fields = dict(attention_layer=request.param, positions=positions, attention_window=3)
+    config = TransformerConfig(**SIZES, **fields, architecture="decoder_only", dtype="float32")
+    return DecoderOnly(config)
+
+
+@pytest.fixture(scope="module")
+def variables(model, random_params):
+    return random_params(model, *[np.ones((1, 1), np.int32)] * 3)
+
+
+def padded(texts):
+    length = max(map(len, texts))
+    tokens = np.array([text + [0] * (length - len(text)) for text in texts])
+    return tokens, np.arange(length) + 0 * tokens, (tokens > 0).astype(np.int32)
+
+
+TEXTS = [[3, 4, 5, 6, 9], [7, 8, 10]]
+
+
+def test_packed_texts_are_texts_alone(model, variables):
+    apply = jax.jit(model.apply)
+    alone = apply(variables, *padded(TEXTS))
+    tokens = np.array([[*TEXTS[0], *TEXTS[1]]])
+    places, segments = np.array([[0, 1, 2, 3, 4, 0, 1, 2]]), np.array([[1] * 5 + [2] * 3])
+    together = apply(variables, tokens, places, segments)[0]
+    np.testing.assert_allclose(together[:5], alone[0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(together[5:], alone[1, :3], rtol=1e-4, atol=1e-4)
+
+
+def test_cached_decoding_equals_the_full_forward_pass(model, variables):
+    whole = jax.jit(model.apply)(variables, *padded(TEXTS))
+    prefill = jax.jit(partial(model.apply, method="prefill"), static_argnums=3)
+    decode_step = jax.jit(partial(model.apply, method="decode_step"))
+    prompt, lengths = np.array([[3, 4, 5], [7, 0, 0]]), np.array([3, 1])
+    logits, memory, state = prefill(variables, prompt, lengths, 8)
+    np.testing.assert_allclose(logits, whole[[0, 1], lengths - 1], rtol=1e-4, atol=1e-4)
+    for step, tokens in enumerate([[6, 8], [9, 10]]):
+        tokens = np.array(tokens)
+        logits, state = decode_step(variables, tokens, memory, state)
+        np.testing.assert_allclose(logits, whole[[0, 1], lengths + step], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_a_sink_takes_its_share_of_the_weights(random_params, learned):
+    layer = SinkAttention(TransformerConfig(**SIZES, options=(SinkOptions(learned),)))
+    logits = RNG.normal(size=(1, 4, 2, 3)).astype(np.float32)
+    mask = np.array([[[[1, 0, 1], [0, 0, 0]]]], bool)
+    drawn = random_params(layer, logits, mask, method="normalize")
+    assert ("params" in drawn and "sink" in drawn["params"]) == learned
+    found = layer.apply(drawn, logits, mask, method="normalize")
+    for h, i, j in np.ndindex(4, 2, 3):
+        sink = float(drawn["params"]["sink"][h]) if learned else 0.0
+        seen = [math.exp(logits[0, h, i, k]) for k in range(3) if mask[0, 0, i, k]]
+        own = math.exp(logits[0, h, i, j]) * mask[0, 0, i, j]
+        assert found[0, h, i, j] == pytest.approx(own / (math.exp(sink) + sum(seen)), rel=1e-5)
+
+
+def test_an_additive_score_equals_its_formula(random_params):
+    layer = AdditiveAttention(CONFIG)
+    query, key = (RNG.normal(size=(1, 3, heads, 2)).astype(np.float32) for heads in (4, 2))
+    drawn = random_params(layer, query, key, method="score")
+    energy = drawn["params"]["energy"]
+    found = layer.apply(drawn, query, key, method="score")
+    for h, i, j in np.ndindex(4, 3, 3):
+        expected = energy[h] @ np.tanh(query[0, i, h] + key[0, j, h // 2])
+        np.testing.assert_allclose(found[0, h, i, j], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_no_fused_kernel_computes_them(model, variables, monkeypatch):
+    asked, choose = [], fused_attention.choose_kernel
+
+    def record(name, inputs, requirements):
+        asked.append(requirements)
+        return choose(name, inputs, requirements)
+
+    monkeypatch.setattr(fused_attention, "choose_kernel", record)
+    jax.eval_shape(lambda: model.apply(variables, *padded(TEXTS)))
+    assert [each.own_steps for each in asked] == [True] * 2
+    alone = fused_attention.AttentionRequirements(own_steps=True, dtype="bfloat16")
+    assert alone.unsupported_reason() == "its layer computes the weights in another way"
+
+
+def test_their_parameters_are_in_the_table():
+    assert parameter_at("decoder/layer_0/self_attention/sink").axes == ("heads",)
+    assert parameter_at("decoder/layer_0/self_attention/energy").axes == ("heads", "size")
+    assert parameter_at("decoder/cross_attention/energy").axes == ("features",)
