@@ -16,11 +16,11 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.models.config import DEFAULT_RADIUS, TRANSFORMER_FIELDS, ModelConfig
 from transformer_jax.models.encoder_decoder import PackedTokens, Seq2Seq
-from transformer_jax.nn.masks import row_places
+from transformer_jax.nn.masks import first_tokens, row_places
 from transformer_jax.nn.recurrent.attention import SourceMemory
 from transformer_jax.nn.recurrent.cells import CELLS, State
 from transformer_jax.nn.recurrent.decoder import DecoderState, RecurrentDecoder
-from transformer_jax.nn.recurrent.encoder import DIRECTIONS, RecurrentEncoder, first_tokens
+from transformer_jax.nn.recurrent.encoder import DIRECTIONS, RecurrentEncoder
 
 Memory = SourceMemory | None
 

@@ -39,14 +39,11 @@ from transformer_jax.nn.attention import MultiHeadAttention
 from transformer_jax.nn.attention_inputs import AttentionInputs
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.linear import Linear
+from transformer_jax.nn.masks import positions_in_segments
 from transformer_jax.nn.positions import PositionEncoding
 from transformer_jax.nn.recurrent.attention import SourceAttention
 from transformer_jax.nn.recurrent.decoder import RecurrentDecoder
-from transformer_jax.nn.recurrent.encoder import (
-    RecurrentEncoder,
-    RecurrentLayer,
-    positions_in_segments,
-)
+from transformer_jax.nn.recurrent.encoder import RecurrentEncoder, RecurrentLayer
 from transformer_jax.nn.transformer import Decoder, DecoderLayer, Encoder, EncoderLayer, Residual
 
 STREAM = ("position", "feature")

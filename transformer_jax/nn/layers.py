@@ -7,12 +7,18 @@ from transformer_jax.nn.attention_sinks import SinkAttention
 from transformer_jax.nn.cache import Cache
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.feed_forward import FeedForward
+from transformer_jax.nn.gated_delta import GatedDeltaNet
 from transformer_jax.nn.sublayers import AttentionLayer, FeedForwardLayer
 from transformer_jax.registry import Registry
 
 ATTENTION_LAYERS: Registry[type[AttentionLayer]] = Registry(
     "model.attention_layer",
-    {"multi_head": MultiHeadAttention, "sinks": SinkAttention, "additive": AdditiveAttention},
+    {
+        "multi_head": MultiHeadAttention,
+        "sinks": SinkAttention,
+        "additive": AdditiveAttention,
+        "gated_delta": GatedDeltaNet,
+    },
 )
 
 FEED_FORWARDS: Registry[type[FeedForwardLayer]] = Registry(

@@ -26,10 +26,21 @@ def row_places(
         else:
             segment_ids = jnp.cumsum(positions == 0, axis=1)
     if positions is None:
-        index = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-        begins = segment_ids != jnp.roll(segment_ids, 1, axis=1)
-        positions = index - jax.lax.cummax(jnp.where(begins, index, 0), axis=1)
+        positions = positions_in_segments(segment_ids)
     return positions, segment_ids
+
+
+def first_tokens(segment_ids: Int[Array, "B T"]) -> Bool[Array, "B T"]:
+    """True at the first token of each sentence in packed rows, and at the first padding token."""
+    before = jnp.pad(segment_ids[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
+    return segment_ids != before
+
+
+def positions_in_segments(segment_ids: Int[Array, "B T"]) -> Int[Array, "B T"]:
+    """Position of each token, from 0 in its sentence."""
+    index = jnp.broadcast_to(jnp.arange(segment_ids.shape[1]), segment_ids.shape)
+    first_indices = jnp.where(first_tokens(segment_ids), index, 0)
+    return index - jax.lax.cummax(first_indices, axis=1)
 
 
 def padding_mask(segment_ids: Int[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
+from transformer_jax.nn.masks import first_tokens
 from transformer_jax.nn.recurrent.cells import Cell, State, pure_method
 
 DIRECTIONS = {"both": ("forward", "backward"), "forward": ("forward",), "backward": ("backward",)}
@@ -130,22 +131,9 @@ class RecurrentEncoder(nn.Module):
         return tuple(jax.tree.map(final, *layer_states) for layer_states in states)
 
 
-def first_tokens(segment_ids: Int[Array, "B T"]) -> Bool[Array, "B T"]:
-    """True at the first token of each sentence in packed rows, and at the first padding token."""
-    before = jnp.pad(segment_ids[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
-    return segment_ids != before
-
-
 def last_tokens(segment_ids: Int[Array, "B T"]) -> Bool[Array, "B T"]:
     """True at the last token of each sentence in packed rows, and at the last padding token."""
     return first_tokens(segment_ids[:, ::-1])[:, ::-1]
-
-
-def positions_in_segments(segment_ids: Int[Array, "B T"]) -> Int[Array, "B T"]:
-    """Position of each token, from 0 in its sentence."""
-    index = jnp.broadcast_to(jnp.arange(segment_ids.shape[1]), segment_ids.shape)
-    first_indices = jnp.where(first_tokens(segment_ids), index, 0)
-    return index - jax.lax.cummax(first_indices, axis=1)
 
 
 def select_rows[T](rows: Bool[Array, " N"], new: T, old: T) -> T:

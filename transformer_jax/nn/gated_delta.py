@@ -1,0 +1,444 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gated linear attention: Gated DeltaNet (Yang et al. 2024, "Gated Delta Networks").
+
+Each head keeps a matrix S, which maps keys to values, instead of all keys and values. A token first
+lets S fade (alpha), then replaces the value that S holds under its key by a share (beta) of its own
+value, and reads the value under its query (equation 10):
+
+    S_t = alpha_t S_{t-1} (I - beta_t k_t k_t^T) + beta_t v_t k_t^T
+    o_t = S_t q_t
+
+`delta_rule_step` is one token of it, for decoding; `chunked_delta_rule` is all tokens, for
+training: products of matrices within chunks of C tokens, and a scan over chunks. `GatedDeltaNet` is
+the layer around it, as in Qwen3-Next, and `RecurrentCache` what it keeps while decoding.
+
+B sentences, J beams of a sentence, N = B J rows, T tokens, H heads of values, G heads of queries
+and keys, K key size of a head, V value size of a head, D model, W width of the convolutions.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, ClassVar, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from transformer_jax.nn.cache import Cache
+from transformer_jax.nn.config import TransformerConfig, activation_dtype
+from transformer_jax.nn.linear import Linear
+from transformer_jax.nn.masks import positions_in_segments
+from transformer_jax.nn.norms import RMSNorm, standardize
+from transformer_jax.nn.ops import einsum, product_dtype
+from transformer_jax.nn.parameters import Parameter
+from transformer_jax.nn.sublayers import AttentionLayer, Sequences
+from transformer_jax.ranges import Heads, Range, check_fields
+
+CHUNK_SIZE = 64
+
+
+def delta_rule_step(
+    state: Float[Array, "*B V K"],
+    query: Float[Array, "*B K"],
+    key: Float[Array, "*B K"],
+    value: Float[Array, "*B V"],
+    log_decay: Float[Array, "*B"],
+    strength: Float[Array, "*B"],
+) -> tuple[Float[Array, "*B V K"], Float[Array, "*B V"]]:
+    """One token of the gated delta rule.
+
+    Args:
+      state: S_{t-1}.
+      query, key, value: q_t, k_t, v_t.
+      log_decay: log alpha_t, at most 0; -inf forgets everything.
+      strength: beta_t.
+
+    Returns:
+      S_t and S_t q_t.
+    """
+    state = state * jnp.exp(log_decay)[..., None, None]
+    error = value - (state * key[..., None, :]).sum(-1)
+    state += (strength[..., None] * error)[..., None] * key[..., None, :]
+    return state, (state * query[..., None, :]).sum(-1)
+
+
+def chunked_delta_rule(
+    query: Float[Array, "N T H K"],
+    key: Float[Array, "N T H K"],
+    value: Float[Array, "N T H V"],
+    log_decay: Float[Array, "N T H"],
+    strength: Float[Array, "N T H"],
+    state: Float[Array, "N H V K"] | None = None,
+    *,
+    chunk_size: int = CHUNK_SIZE,
+    dtype: DTypeLike = jnp.float32,
+) -> tuple[Float[Array, "N T H V"], Float[Array, "N H V K"]]:
+    """The gated delta rule of T tokens, chunk by chunk.
+
+    With u_t = beta_t (v_t - alpha_t S_{t-1} k_t), the rule is S_t = alpha_t S_{t-1} + u_t k_t^T.
+    Let a_ti be the product of alpha after token i up to token t, and a_t that of the whole chunk up
+    to t. From the state S before the chunk, the u of its tokens are the solution of
+
+        u_t + sum_{i<t} beta_t a_ti (k_t . k_i) u_i = beta_t v_t - beta_t a_t S k_t
+
+    or (I + L) U = B V - B A K S^T, whose inverse (I + L)^-1 does not depend on S: the UT transform
+    (Yang et al. 2024, "Parallelizing Linear Transformers with the Delta Rule"). Then
+
+        o_t = a_t S q_t + sum_{i<=t} a_ti (q_t . k_i) u_i
+        S'  = a_C S + sum_i a_Ci u_i k_i^T
+
+    Args:
+      query, key, value: of all tokens.
+      log_decay: log alpha, at most 0. -inf at a token hides the tokens before it: no gradient
+        reaches them.
+      strength: beta. 0, with a log_decay of 0, leaves the state as it is.
+      state: S before the first token; None: zeros.
+      chunk_size: C.
+      dtype: dtype of the products; the inverse, decays and states are float32.
+
+    Returns:
+      outputs o, and S after the last token.
+    """
+    rows, length, heads, _ = query.shape
+    split = partial(_split_chunks, size=min(chunk_size, length))
+    query, key, value, log_decay, strength = map(split, (query, key, value, log_decay, strength))
+    strength = strength[..., None]
+
+    between, since = decay_between(log_decay), jnp.exp(jnp.cumsum(log_decay, -1))[..., None]
+    overlaps = einsum("nzhtk,nzhik->nzhti", strength * key, key, dtype)
+    inverse = inverse_of_unit_lower(jnp.tril(overlaps * between, -1))
+    from_values = einsum("nzhti,nzhiv->nzhtv", inverse, strength * value, dtype)
+    from_state = einsum("nzhti,nzhik->nzhtk", inverse, strength * since * key, dtype)
+    weights = einsum("nzhtk,nzhik->nzhti", query, key, dtype) * between
+    kept = between[..., -1, :, None] * key  # as of the end of the chunk
+
+    def step(state: Array, chunk: tuple[Array, ...]) -> tuple[Array, Array]:
+        query, from_values, from_state, weights, kept, decay = chunk
+        update = from_values - einsum("nhtk,nhvk->nhtv", from_state, state, dtype)
+        heads = einsum("nhtk,nhvk->nhtv", query, state, dtype)
+        heads += einsum("nhti,nhiv->nhtv", weights, update, dtype)
+        return decay * state + einsum("nhtv,nhtk->nhvk", update, kept, dtype), heads
+
+    if state is None:
+        state = jnp.zeros((rows, heads, value.shape[-1], key.shape[-1]), jnp.float32)
+    chunks = (query * since, from_values, from_state, weights, kept, since[..., -1:, :])
+    chunks_first = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), chunks)
+    state, outputs = jax.lax.scan(step, state, chunks_first)
+    outputs = outputs.transpose(1, 0, 3, 2, 4)  # [N, chunks, C, H, V]
+    return outputs.reshape(rows, -1, *outputs.shape[3:])[:, :length], state
+
+
+def decay_between(log_decay: Float[Array, "*B C"]) -> Float[Array, "*B C C"]:
+    """Products of alpha after token i up to token t, at [t, i]; 0 for i > t.
+
+    Each is the exponential of its own sum. Differences of sums from the beginning would lose the
+    digits of slow decays after a fast one, and -inf - -inf is not a number.
+    """
+    token = jnp.arange(log_decay.shape[-1])
+    is_after = token[:, None] > token
+    sums = jnp.cumsum(jnp.where(is_after, log_decay[..., :, None], 0), axis=-2)
+    return jnp.exp(jnp.where(is_after.T, -jnp.inf, sums))
+
+
+@jax.custom_jvp
+def inverse_of_unit_lower(lower: Float[Array, "*B C C"]) -> Float[Array, "*B C C"]:
+    """(I + L)^-1 of a strictly lower triangular L, by halves:
+
+        [A 0]^-1   [    A^-1        0  ]
+        [B D]    = [-D^-1 B A^-1   D^-1]
+
+    Both halves are one batch, so that this takes log2(C) pairs of products. On a CPU, XLA's
+    triangular solve of a batch takes 4 times as long.
+    """
+    size = lower.shape[-1]
+    half = (size + 1) // 2
+    if size <= 2:
+        return jnp.eye(size, dtype=lower.dtype) - lower
+    lower = jnp.pad(lower, [(0, 0)] * (lower.ndim - 2) + [(0, 2 * half - size)] * 2)
+    diagonal = jnp.stack([lower[..., :half, :half], lower[..., half:, half:]])
+    first, second = inverse_of_unit_lower(diagonal)
+    below = -_product(_product(second, lower[..., half:, :half]), first)
+    inverse = jnp.block([[first, jnp.zeros_like(first)], [below, second]])
+    return inverse[..., :size, :size]
+
+
+@inverse_of_unit_lower.defjvp
+def _inverse_tangent(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    """Tangent -X dL X of the inverse X."""
+    inverse = inverse_of_unit_lower(*primals)
+    return inverse, -_product(_product(inverse, tangents[0]), inverse)
+
+
+def _product(a: Float[Array, "*B C C"], b: Float[Array, "*B C C"]) -> Float[Array, "*B C C"]:
+    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+
+
+def l2_normalize(x: Float[Array, "*B K"], epsilon: float = 1e-6) -> Float[Array, "*B K"]:
+    """Divides x by sqrt(sum of squares + epsilon)."""
+    size = x.shape[-1]
+    return standardize(x, False, epsilon / size) * size**-0.5
+
+
+def causal_convolution(
+    x: Float[Array, "N S H X"],
+    taps: Float[Array, "W H X"],
+    reach: Int[Array, "N T"] | None = None,
+) -> Float[Array, "N T H X"]:
+    """Weighted sum of the last W tokens, for each feature: y_t = sum_{j<W} taps_{W-1-j} x_{t-j}.
+
+    Args:
+      x: the W - 1 tokens before the first, then T tokens.
+      taps: the last one weighs the token itself.
+      reach: for each token, how many tokens before it belong to its sentence; None: all.
+    """
+    width, y = len(taps), jnp.zeros(())
+    for j in range(width):
+        shifted = x[:, width - 1 - j : x.shape[1] - j]
+        if reach is not None and j:
+            shifted = jnp.where((reach >= j)[..., None, None], shifted, 0)
+        y += taps[width - 1 - j] * shifted
+    return y
+
+
+def _split_chunks(x: Float[Array, "N T H ..."], size: int) -> Float[Array, "N Z H C ..."]:
+    """Splits rows into chunks, filled up with tokens that leave the state as it is."""
+    missing = -x.shape[1] % size
+    x = jnp.pad(x, [(0, missing if axis == 1 else 0) for axis in range(x.ndim)])
+    return jnp.moveaxis(x.reshape(x.shape[0], -1, size, *x.shape[2:]), 3, 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class GatedDeltaOptions:
+    """Options of gated linear attention (Gated DeltaNet, Yang et al. 2024). The sizes of heads are
+    `key_size` and `value_size`.
+
+    Attributes:
+      key_heads: heads of queries and keys, each shared by neighboring heads of values; None:
+        num_heads.
+      value_heads: heads of values, each with a state of its own; None: key_heads.
+      convolution_width: tokens that the causal convolutions of queries, keys and values read.
+      chunk_size: tokens of a chunk in training. Products within chunks cost O(T C) for T tokens.
+    """
+
+    key_heads: Heads | None = None
+    value_heads: Heads | None = None
+    convolution_width: Annotated[int, Range(1, 64)] = 4
+    chunk_size: Annotated[int, Range(1, 1024)] = CHUNK_SIZE
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+class RecurrentCache(Cache):
+    """State and last inputs of one layer, for all beams of each sentence. Its size does not depend
+    on the number of tokens.
+
+    Attributes:
+      state: S of each head, [B, J, H, V, K], in float32.
+      inputs: what the convolutions of "query", "key" and "value" still read, [B, J, W - 1, H, X].
+    """
+
+    state: Float[Array, "B J H V K"]
+    inputs: Mapping[str, Float[Array, "B J P _ _"]]
+
+    @property
+    def num_beams(self) -> int:
+        return self.state.shape[1]
+
+    def reorder(self, parents: Int[Array, "B K"]) -> "RecurrentCache":
+        rows = jnp.arange(len(parents))[:, None]
+        state, inputs = jax.tree.map(lambda x: x[rows, parents], (self.state, self.inputs))
+        return self.replace(state=state, inputs=inputs)
+
+    def by_row(self) -> tuple[Float[Array, "N H V K"], Mapping[str, Float[Array, "N P _ _"]]]:
+        """State and inputs, with the beams of a sentence as rows."""
+        flat: tuple = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (self.state, self.inputs))
+        return flat
+
+    def advance(
+        self,
+        state: Float[Array, "N H V K"],
+        inputs: Mapping[str, Float[Array, "N S _ _"]],
+        real: Bool[Array, "N T"] | None,
+    ) -> "RecurrentCache":
+        """Cache after T more tokens.
+
+        Args:
+          state: S after them.
+          inputs: of the convolutions: those that were kept, then T new ones.
+          real: False for padding at the end of a row; None: every token is real.
+        """
+        kept = self.inputs["key"].shape[2]
+        num_new = inputs["key"].shape[1] - kept
+        ends = jnp.full(len(state), num_new) if real is None else real.sum(1)
+        last = partial(jax.lax.dynamic_slice_in_dim, slice_size=kept)
+        inputs = jax.tree.map(lambda x: jax.vmap(last)(x, ends), dict(inputs))
+        state, inputs = jax.tree.map(
+            lambda x: x.reshape(-1, self.num_beams, *x.shape[1:]), (state, inputs)
+        )
+        return RecurrentCache(self.length + num_new, state, inputs)
+
+
+class GatedDeltaNet(AttentionLayer):
+    """Gated linear attention, with convolutions before it and a gate after it:
+
+        q, k, v = SiLU(Convolution(x W)), q and k divided by their lengths, q also by sqrt(K)
+        alpha   = exp(-exp(A_log) softplus(x W_alpha + dt_bias))
+        beta    = sigmoid(x W_beta)
+        y       = (RMSNorm(o) * SiLU(x W_gate)) W^O
+
+    with o by the gated delta rule. The state is zero at the start of each sentence, and padding
+    leaves it as it is.
+    """
+
+    parameters: ClassVar[tuple[Parameter, ...]] = (
+        Parameter(r"(query|key|value)_taps", "vectors", ("taps", "heads", "size")),
+        Parameter(r"output_gate/kernel", "matrix", ("model", "heads", "size")),
+        Parameter(r"(decay|strength)/kernel", "matrix", ("model", "heads")),
+        Parameter(r"(A_log|dt_bias)", "bias", ("heads",)),
+        Parameter(r"norm_heads/scale", "scale", ("size",)),
+    )
+    options = GatedDeltaOptions
+    position_hooks = ()
+    bidirectional = False
+
+    def setup(self) -> None:
+        c, self.sizes = self.config, _Sizes.of(self.config)
+        keys, values, width = self.sizes
+        heads = values[:1]
+        map_to = partial(Linear, (c.d_model,), use_bias=False, config=c, std=c.kernel_std)
+        self.query, self.key, self.value = map_to(keys), map_to(keys), map_to(values)
+        self.taps = {
+            name: self.param(f"{name}_taps", _initial_taps, (width, *axes))
+            for name, axes in self.sizes.by_projection().items()
+        }
+        self.decay, self.strength = map_to(heads, exact=True), map_to(heads, exact=True)
+        self.A_log = self.param("A_log", _initial_rates, heads)
+        self.dt_bias = self.param("dt_bias", _initial_steps, heads)
+        self.output_gate = map_to(values)
+        self.norm_heads = RMSNorm(c.norm_epsilon)
+        std = c.residual_std(self.num_sublayers)
+        self.output = Linear(values, (c.d_model,), False, c, std)
+
+    @classmethod
+    def init_cache(cls, config: TransformerConfig, rows: int, max_length: int) -> RecurrentCache:
+        state, inputs = _Sizes.of(config).zeros((rows, 1), activation_dtype(config))
+        return RecurrentCache(jnp.zeros(rows, jnp.int32), state, inputs)
+
+    def self_attend(
+        self,
+        x: Float[Array, "N T D"],
+        sequences: Sequences,
+        deterministic: bool,
+        cache: Cache | None = None,
+    ) -> tuple[Float[Array, "N T D"], Cache | None]:
+        reach = None
+        if isinstance(cache, RecurrentCache):
+            state, past = cache.by_row()
+        else:
+            state, past = self.sizes.zeros(x.shape[:1], activation_dtype(self.config))
+            assert sequences.segments is not None
+            reach = positions_in_segments(sequences.segments.query)
+        new = {"query": self.query(x), "key": self.key(x), "value": self.value(x)}
+        inputs = {name: jnp.concatenate([past[name], new[name]], axis=1) for name in new}
+        query, key, value = (
+            nn.silu(causal_convolution(inputs[name], self.taps[name], reach)) for name in inputs
+        )
+        log_decay, strength = self.gates(x, reach, sequences.real)
+        heads, state = self.read(query, key, value, log_decay, strength, state)
+        heads = self.norm_heads(heads) * nn.silu(self.output_gate(x).astype(jnp.float32))
+        if isinstance(cache, RecurrentCache):
+            cache = cache.advance(state, inputs, sequences.real)
+        return self.output(self.combine(heads)), cache
+
+    def gates(
+        self,
+        x: Float[Array, "N T D"],
+        reach: Int[Array, "N T"] | None,
+        real: Bool[Array, "N T"] | None,
+    ) -> tuple[Float[Array, "N T H"], Float[Array, "N T H"]]:
+        """log alpha and beta of each token: -inf at the start of a sentence, 0 and 0 at padding."""
+        log_decay = -jnp.exp(self.A_log) * nn.softplus(self.decay(x) + self.dt_bias)
+        strength = nn.sigmoid(self.strength(x))
+        if reach is not None:
+            log_decay = jnp.where((reach == 0)[..., None], -jnp.inf, log_decay)
+        if real is not None:
+            log_decay, strength = (
+                jnp.where(real[..., None], gate, 0) for gate in (log_decay, strength)
+            )
+        return log_decay, strength
+
+    def read(
+        self,
+        query: Float[Array, "N T G K"],
+        key: Float[Array, "N T G K"],
+        value: Float[Array, "N T H V"],
+        log_decay: Float[Array, "N T H"],
+        strength: Float[Array, "N T H"],
+        state: Float[Array, "N H V K"],
+    ) -> tuple[Float[Array, "N T H V"], Float[Array, "N H V K"]]:
+        """The gated delta rule, one token at a time while decoding."""
+        query = l2_normalize(query) / math.sqrt(query.shape[-1])
+        shared = value.shape[2] // key.shape[2]
+        query, key = (jnp.repeat(y, shared, axis=2) for y in (query, l2_normalize(key)))
+        inputs = query, key, value, log_decay, strength
+        if query.shape[1] == 1:
+            state, heads = delta_rule_step(state, *(y[:, 0] for y in inputs))
+            return heads[:, None], state
+        size = self.config.options_of(GatedDeltaOptions).chunk_size
+        dtype = product_dtype(self.config.dtype)
+        return chunked_delta_rule(*inputs, state, chunk_size=size, dtype=dtype)
+
+    def combine(self, heads: Float[Array, "N T H V"]) -> Float[Array, "N T H V"]:
+        """Returns the heads' outputs as W^O reads them; here hooks change them."""
+        return heads
+
+
+class _Sizes(NamedTuple):
+    """Axes (heads, size) of keys and of values, and the width W of the convolutions."""
+
+    keys: tuple[int, int]
+    values: tuple[int, int]
+    width: int
+
+    @classmethod
+    def of(cls, config: TransformerConfig) -> "_Sizes":
+        options = config.options_of(GatedDeltaOptions)
+        key_heads = options.key_heads or config.num_heads
+        value_heads = options.value_heads or key_heads
+        if value_heads % key_heads:
+            raise ValueError(
+                f"gated_delta.key_heads {key_heads} does not divide value_heads {value_heads}"
+            )
+        return cls((key_heads, config.d_k), (value_heads, config.d_v), options.convolution_width)
+
+    def by_projection(self) -> dict[str, tuple[int, int]]:
+        """Axes of the projections that a convolution reads."""
+        return {"query": self.keys, "key": self.keys, "value": self.values}
+
+    def zeros(
+        self, rows: tuple[int, ...], dtype: jnp.dtype
+    ) -> tuple[Float[Array, "*N H V K"], dict[str, Float[Array, "*N P _ _"]]]:
+        """State and inputs of the convolutions before the first token."""
+        state = jnp.zeros((*rows, *self.values, self.keys[1]), jnp.float32)
+        axes = self.by_projection().items()
+        return state, {name: jnp.zeros((*rows, self.width - 1, *x), dtype) for name, x in axes}
+
+
+def _initial_taps(key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "W H X"]:
+    return jax.random.uniform(key, shape, minval=-1, maxval=1) * shape[0] ** -0.5
+
+
+def _initial_rates(key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, " H"]:
+    """A_log: log of rates up to 16, as in Mamba-2 (Dao and Gu 2024)."""
+    return jnp.log(jax.random.uniform(key, shape, minval=0.01, maxval=16))
+
+
+def _initial_steps(key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, " H"]:
+    """dt_bias: inverse softplus of step sizes from 0.001 to 0.1 on a log scale, as in Mamba-2."""
+    step = jnp.exp(jax.random.uniform(key, shape, minval=jnp.log(1e-3), maxval=jnp.log(0.1)))
+    return jnp.log(jnp.expm1(step))
