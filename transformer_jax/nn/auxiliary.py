@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Num
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
 
 COLLECTION = "auxiliary"
 """Flax collection that carries sums out of a module, through rematerialization and scans."""
@@ -43,7 +44,7 @@ class Metric(NamedTuple):
     count: Float[Array, ""]
 
 
-def add_loss(module: nn.Module, name: str, total: Num[Array, ""], weight: float) -> None:
+def add_loss(module: nn.Module, name: str, total: ArrayLike, weight: float) -> None:
     """Adds `weight` times a loss to the loss of the training step.
 
     The step divides by the sum of the task's weights, as it divides the task's own loss. A total
@@ -56,13 +57,11 @@ def add_loss(module: nn.Module, name: str, total: Num[Array, ""], weight: float)
       total: sum over the tokens of the batch.
       weight: factor, such as an option of the module.
     """
-    total = total.astype(jnp.float32)
+    total = jnp.asarray(total, jnp.float32)
     _add(module, name, Loss(total, weight * total))
 
 
-def add_metric(
-    module: nn.Module, name: str, total: Num[Array, ""], count: Num[Array, ""] | int | float
-) -> None:
+def add_metric(module: nn.Module, name: str, total: ArrayLike, count: ArrayLike) -> None:
     """Records the mean total / count; totals and counts of the same name are added up.
 
     Args:
@@ -100,13 +99,13 @@ class Collected:
             task_loss = task_loss + each.weighted if isinstance(each, Loss) else task_loss
         return task_loss
 
-    def to_record(self, weight: Num[Array, ""]) -> dict[str, Num[Array, ""]]:
+    def to_record(self, weight: ArrayLike) -> dict[str, ArrayLike]:
         """Sums and counts for `metrics.compute_metrics`.
 
         Args:
           weight: the task's sum of weights, which divides losses.
         """
-        found: dict[str, Num[Array, ""]] = {}
+        found: dict[str, ArrayLike] = {}
         for name, each in self.sums.items():
             found[TOTAL + name] = each.total
             found[COUNT + name] = weight if isinstance(each, Loss) else each.count

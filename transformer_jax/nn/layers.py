@@ -6,6 +6,7 @@ from transformer_jax.nn.attention import MultiHeadAttention
 from transformer_jax.nn.attention_sinks import SinkAttention
 from transformer_jax.nn.cache import Cache
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.experts import Experts
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.gated_delta import GatedDeltaNet
 from transformer_jax.nn.sublayers import AttentionLayer, FeedForwardLayer
@@ -22,7 +23,7 @@ ATTENTION_LAYERS: Registry[type[AttentionLayer]] = Registry(
 )
 
 FEED_FORWARDS: Registry[type[FeedForwardLayer]] = Registry(
-    "model.feed_forward", {"dense": FeedForward}
+    "model.feed_forward", {"dense": FeedForward, "experts": Experts}
 )
 
 

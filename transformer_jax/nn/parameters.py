@@ -9,7 +9,7 @@ imported weights rely on them.
 import dataclasses
 import re
 
-KINDS = ("embedding", "vectors", "matrix", "head", "bias", "scale")
+KINDS = ("embedding", "vectors", "matrix", "matrices", "head", "bias", "scale", "counter")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,8 +19,9 @@ class Parameter:
     Attributes:
       end: regular expression of the end of the path.
       kind: "embedding" (of tokens), "vectors" (of positions, distances, token types), "matrix" (a
-        linear map within the model), "head" (a linear map to classes), "bias" or "scale" (of a
-        norm).
+        linear map within the model), "matrices" (several such maps, numbered by the first axis),
+        "head" (a linear map to classes), "bias", "scale" (of a norm) or "counter" (each update
+        changes an element by 1, against the sign of its gradient).
       axes: a name for each axis: "model" (the residual stream), "vocab", "heads", "hidden" (of the
         feed-forward network), "experts", "state" (of a recurrent layer, never sharded, because its
         matrices are needed at every token), or what the axis counts.
@@ -43,8 +44,8 @@ class Parameter:
 
     @property
     def decays(self) -> bool:
-        """Returns True if weight decay applies: not for biases and scales."""
-        return self.kind not in ("bias", "scale")
+        """Returns True if weight decay applies: not for biases, scales and counters."""
+        return self.kind not in ("bias", "scale", "counter")
 
 
 PARAMETERS = [

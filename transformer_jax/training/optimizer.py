@@ -292,11 +292,31 @@ def make_optimizer(
     if config.weight_decay or config.name == "adamw":
         parts.append(optax.add_decayed_weights(config.weight_decay, mask=decay_mask))
     optimizer = optax.chain(*parts, *kind.rescale, optax.scale_by_learning_rate(schedule))
+    optimizer = count_steps(optimizer)
     if config.frozen is not None:
         trained_and_frozen = {"trained": optimizer, "frozen": optax.set_to_zero()}
         labels = functools.partial(frozen_labels, config.frozen)
         return unstack_for(optax.partition(trained_and_frozen, labels))
     return optimizer if kind.stackable else unstack_for(optimizer)
+
+
+def count_steps(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Makes an optimizer change counters (`nn.parameters`) by 1 against the sign of the gradient.
+
+    Its state is the same as without.
+    """
+
+    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        updates, state = optimizer.update(grads, state, params)
+
+        def step(path: str, grad: jax.Array, update: jax.Array) -> jax.Array:
+            parameter = parameter_at(path)
+            is_counter = parameter is not None and parameter.kind == "counter"
+            return -jnp.sign(grad) if is_counter else update
+
+        return _map_with_path(step, grads, updates), state
+
+    return optax.GradientTransformation(optimizer.init, update)
 
 
 def decay_mask(params: Params) -> Params:
@@ -329,14 +349,15 @@ def muon_axes(params: Params) -> Params:
     that are no kernels.
 
     All heads are in one matrix: [D, H, K] is D x HK, and [H, K, D] is HK x D. An axis of stacked
-    layers is neither row nor column.
+    layers, or of several matrices, is neither row nor column.
     """
 
     def axes(path: str, leaf: jax.Array) -> optax.contrib.MuonDimensionNumbers | None:
         parameter = parameter_at(path)
-        if parameter is None or parameter.kind != "matrix":
+        if parameter is None or parameter.kind not in ("matrix", "matrices"):
             return None
-        every, inputs = range(leaf.ndim)[STACKED in path :], parameter.input_axes
+        skipped = (STACKED in path) + (parameter.kind == "matrices")
+        every, inputs = range(leaf.ndim)[skipped:], parameter.input_axes
         return optax.contrib.MuonDimensionNumbers(tuple(every[:inputs]), tuple(every[inputs:]))
 
     return _map_with_path(axes, params)
@@ -357,9 +378,12 @@ def unstack_for(optimizer: optax.GradientTransformation) -> optax.GradientTransf
     return optax.GradientTransformation(optimizer.init, update)
 
 
-def _map_with_path(function: Callable[[str, jax.Array], Any], params: Params) -> Params:
-    """Maps `function(path, leaf)` over parameters, with paths such as "encoder/layer_0/..."."""
+def _map_with_path(function: Callable[..., Any], params: Params, *more: Params) -> Params:
+    """Maps `function(path, leaf, ...)` over trees of parameters, with paths such as
+    "encoder/layer_0/..."."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: function(jax.tree_util.keystr(path, simple=True, separator="/"), leaf),
-        params,
+        lambda path, *leaves: function(
+            jax.tree_util.keystr(path, simple=True, separator="/"), *leaves
+        ),
+        *(params, *more),
     )

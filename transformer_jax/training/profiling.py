@@ -78,11 +78,19 @@ def count_products(function: Callable[..., Any], *abstract: Any) -> Products:
     return _count(jax.make_jaxpr(function)(*abstract).jaxpr)
 
 
+_PRODUCTS = {
+    "dot_general": "dimension_numbers",
+    "ragged_dot_general": "ragged_dot_dimension_numbers",  # each row meets one of the matrices
+}
+"""Primitives of matrix products, and the parameter with the axes that they contract."""
+
+
 def _count(jaxpr: Jaxpr) -> Products:
     flops, largest = 0, 0
     for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
-            (contracted, _), _ = equation.params["dimension_numbers"]
+        if equation.primitive.name in _PRODUCTS:
+            numbers = equation.params[_PRODUCTS[equation.primitive.name]]
+            (contracted, _), _ = getattr(numbers, "dot_dimension_numbers", numbers)
             sizes = _array(equation.invars[0]).shape
             result = _array(equation.outvars[0])
             flops += 2 * math.prod(sizes[axis] for axis in contracted) * math.prod(result.shape)
@@ -101,7 +109,8 @@ def step_products(task: Task, params: Any, batch: Any, frozen: Frozen) -> Produc
     """Counts the model's matrix products in a training step, with both passes of R-Drop.
 
     For each product of the forward pass, the backward pass has two of the same size, one for each
-    operand. `largest` is that of the forward pass.
+    operand. `largest` is that of the forward pass. A token counts the products that it needs: with
+    experts, those of the chosen ones.
 
     Args:
       task: task with its model.

@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mixture of experts (Shazeer et al. 2017): each token passes through k of E feed-forward networks.
+
+    y_t = sum over the chosen e of g_te FFN_e(x_t) + FFN_shared(x_t)
+
+N rows, T tokens, D model, F hidden, E experts, k chosen experts; R = N T k choices.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Annotated, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer_jax.nn import per_device
+from transformer_jax.nn.auxiliary import add_loss, add_metric, is_collected
+from transformer_jax.nn.config import activation_dtype
+from transformer_jax.nn.feed_forward import ACTIVATIONS, FeedForward
+from transformer_jax.nn.grouped_product import (
+    collect_rows,
+    group_rows,
+    grouped_product,
+    spread_rows,
+)
+from transformer_jax.nn.linear import Linear
+from transformer_jax.nn.ops import product_dtype
+from transformer_jax.nn.parameters import Parameter
+from transformer_jax.nn.sublayers import FeedForwardLayer
+from transformer_jax.ranges import OneOf, Range, check_fields
+
+ROUTERS = ("softmax", "sigmoid")
+
+
+@dataclasses.dataclass(frozen=True)
+class ExpertsOptions:
+    """Options of the feed-forward layer "experts", whose experts have the width model.d_ff.
+
+    Attributes:
+      num_experts: experts E of a layer.
+      num_chosen: experts k that each token passes through.
+      num_shared: experts that every token passes through, beside the k (DeepSeekMoE, 2024).
+      router: affinities of a token to the experts: "softmax" of the router's logits (Mixtral,
+        Qwen3-MoE) or "sigmoid" of each (DeepSeek-V3).
+      renormalize: divide the k affinities by their sum (`norm_topk_prob` in transformers).
+      routed_scale: factor of the routed experts' output (DeepSeek-V3: 2.5).
+      capacity_factor: in training, an expert takes at most this multiple of its even share of a
+        row's choices, the first ones; the others are dropped: the token passes only through its
+        other experts and the residual connection. None: no choice is dropped.
+      balance_weight: weight of the balance loss, which is 1 if the load is even (Fedus et al. 2022,
+        equation 4; for k experts, divided by k).
+      z_weight: weight of the router's z-loss (Zoph et al. 2022, equation 5).
+      bias_rate: step by which an expert's bias in the choice rises or falls after each update, as
+        it had fewer or more tokens than others (Wang et al. 2024; 0.001 in DeepSeek-V3); 0: no
+        biases.
+
+    Raises:
+      ValueError: a value out of range, more experts chosen than there are, or a capacity with room
+        for at most half of the choices.
+    """
+
+    num_experts: Annotated[int, Range(2, 4096)] = 8
+    num_chosen: Annotated[int, Range(1, 256)] = 2
+    num_shared: Annotated[int, Range(0, 64)] = 0
+    router: Annotated[str, OneOf(*ROUTERS)] = "softmax"
+    renormalize: bool = True
+    routed_scale: Annotated[float, Range(0, 1000, "(]")] = 1.0
+    capacity_factor: Annotated[float, Range(0, 1000, "(]")] | None = None
+    balance_weight: Annotated[float, Range(0, 1000)] = 0.01
+    z_weight: Annotated[float, Range(0, 1000)] = 0.001
+    bias_rate: Annotated[float, Range(0, 1, "[)")] = 0.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.num_chosen > self.num_experts:
+            raise ValueError(
+                f"num_chosen is {self.num_chosen}, but num_experts is {self.num_experts}"
+            )
+        if self.capacity_factor is not None and self.capacity_factor <= 0.5:
+            raise ValueError(
+                f"capacity_factor is {self.capacity_factor:g}, so that at least "
+                f"{1 - self.capacity_factor:.0%} of the choices would be dropped; it is usually "
+                "1 to 2, or none"
+            )
+
+    def capacity(self, tokens: Float[Array, " N"]) -> Int[Array, " N"]:
+        """Choices that an expert takes of rows with so many tokens."""
+        assert self.capacity_factor is not None
+        even_share = tokens * self.num_chosen / self.num_experts
+        return jnp.ceil(self.capacity_factor * even_share).astype(jnp.int32)
+
+
+class Routing(NamedTuple):
+    """Choice of experts.
+
+    Attributes:
+      experts: [N, T, k], the chosen experts; E for choices of padding, and for dropped ones.
+      weights: [N, T, k], g of the chosen experts.
+      affinities: [N, T, E], whose sum over the experts is 1.
+    """
+
+    experts: Int[Array, "N T k"]
+    weights: Float[Array, "N T k"]
+    affinities: Float[Array, "N T E"]
+
+
+def route(
+    logits: Float[Array, "N T E"], bias: Float[Array, " E"] | None, options: ExpertsOptions
+) -> Routing:
+    """Chooses the k experts of the highest affinity plus bias; the bias has no gradient, and no
+    part in the weights."""
+    softmax = options.router == "softmax"
+    affinities = jax.nn.softmax(logits) if softmax else jax.nn.sigmoid(logits)
+    scores = affinities if bias is None else affinities + jax.lax.stop_gradient(bias)
+    _, experts = jax.lax.top_k(scores, options.num_chosen)
+    weights = jnp.take_along_axis(affinities, experts, axis=-1)
+    if options.renormalize:
+        weights /= weights.sum(-1, keepdims=True) + 1e-20
+    if not softmax:
+        affinities /= affinities.sum(-1, keepdims=True) + 1e-20
+    return Routing(experts, options.routed_scale * weights, affinities)
+
+
+def drop_overflow(
+    experts: Int[Array, "N T k"], capacity: Int[Array, " N"], num_experts: int
+) -> Int[Array, "N T k"]:
+    """Replaces by E the choices that find their expert full. In each row, earlier tokens come
+    first, so that no token takes the place of an earlier one."""
+    flat = experts.reshape(experts.shape[0], -1)
+    chosen = jax.nn.one_hot(flat, num_experts, dtype=jnp.int32)  # of E: no expert
+    place = jnp.take_along_axis(jnp.cumsum(chosen, axis=1), flat[..., None], axis=-1, mode="clip")[
+        ..., 0
+    ]
+    return jnp.where(place <= capacity[:, None], flat, num_experts).reshape(experts.shape)
+
+
+def row_loads(experts: Int[Array, "N T k"], num_experts: int) -> Float[Array, "N E"]:
+    """Choices of each expert in each row."""
+    return jax.nn.one_hot(experts, num_experts).sum((1, 2))
+
+
+def balance_loss(
+    loads: Float[Array, "N E"], affinities: Float[Array, "N E"], tokens: Float[Array, " N"]
+) -> Float[Array, " N"]:
+    """E sum_e f_e P_e of each row (Fedus et al. 2022, equation 4): the share f_e of the choices,
+    times the mean affinity P_e. It is 1 if either is even.
+
+    Args:
+      loads: choices of each expert.
+      affinities: summed over the row's tokens.
+      tokens: of the row.
+    """
+    shares = loads / jnp.maximum(loads.sum(-1, keepdims=True), 1)
+    means = affinities / jnp.maximum(tokens, 1)[:, None]
+    return loads.shape[-1] * (shares * means).sum(-1)
+
+
+@jax.custom_vjp
+def with_load_gradient(x: Array, bias: Float[Array, " E"], loads: Float[Array, " E"]) -> Array:
+    """Returns x, and gives the biases a gradient with the sign of their load minus the mean load.
+
+    The sign alone counts (`nn.parameters`, kind "counter"). The gradient is so small that the norm
+    of all gradients does not change. Like any gradient it is added up over micro-batches and
+    devices, so that the sign is that of the whole batch.
+    """
+    return x
+
+
+def _with_load_gradient_forward(x: Array, bias: Array, loads: Array) -> tuple[Array, Array]:
+    return x, loads
+
+
+def _with_load_gradient_backward(loads: Array, change: Array) -> tuple[Array, Array, Array]:
+    excess = loads.size * loads - loads.sum()  # whole numbers, so that the order of sums is free
+    return change, 2.0**-60 * excess, jnp.zeros_like(loads)
+
+
+with_load_gradient.defvjp(_with_load_gradient_forward, _with_load_gradient_backward)
+
+
+class Experts(FeedForwardLayer):
+    """Routed experts, each a `FeedForward` without biases and dropout, and shared ones."""
+
+    options = ExpertsOptions
+    reads = ("model.d_ff", "model.gated_feed_forward")
+    parameters = (
+        Parameter(r"router/kernel", "head", ("model", "choices")),
+        Parameter(r"router_bias_steps", "counter", ("choices",)),
+        Parameter(r"expert_(inner|gate)", "matrices", ("experts", "model", "hidden")),
+        Parameter(r"expert_outer", "matrices", ("experts", "hidden", "model")),
+    )
+
+    def setup(self) -> None:
+        c, o = self.config, self.config.options_of(ExpertsOptions)
+        exact = dataclasses.replace(c, dtype="float32")
+        self.router = Linear((c.d_model,), (o.num_experts,), False, exact, c.kernel_std, exact=True)
+        if o.bias_rate:
+            zeros = nn.initializers.zeros
+            self.router_bias_steps = self.param("router_bias_steps", zeros, (o.num_experts,))
+        inner, outer = (o.num_experts, c.d_model, c.d_ff), (o.num_experts, c.d_ff, c.d_model)
+        self.inner = self.param("expert_inner", _initializer(c.kernel_std), inner)
+        if c.gated_feed_forward:
+            self.gate = self.param("expert_gate", _initializer(c.kernel_std), inner)
+        std = c.residual_std(self.num_sublayers)
+        self.outer = self.param("expert_outer", _initializer(std), outer)
+        if o.num_shared:
+            width = {"d_ff": o.num_shared * c.d_ff, "feed_forward_bias": False}
+            self.shared = FeedForward(dataclasses.replace(c, **width), self.num_sublayers)
+
+    def __call__(
+        self,
+        x: Float[Array, "N T D"],
+        deterministic: bool,
+        real: Bool[Array, "N T"] | None = None,
+    ) -> Float[Array, "N T D"]:
+        o = self.config.options_of(ExpertsOptions)
+        x, real = jnp.asarray(x), jnp.asarray(jnp.ones(x.shape[:2]) if real is None else real, bool)
+        logits = self.router(x)
+        bias = o.bias_rate * self.router_bias_steps if o.bias_rate else None
+        routing = route(logits, bias, o)
+        experts = jnp.where(real[..., None], routing.experts, o.num_experts)
+        loads, weights = row_loads(experts, o.num_experts), routing.weights
+        if o.bias_rate:
+            weights = with_load_gradient(weights, self.router_bias_steps, loads.sum(0))
+        most = None
+        if o.capacity_factor is not None and not deterministic:
+            tokens = real.sum(1).astype(jnp.float32)
+            experts = drop_overflow(experts, o.capacity(tokens), o.num_experts)
+            most = math.ceil(o.capacity_factor * x.shape[1] * o.num_chosen / o.num_experts)
+        if is_collected(self):
+            self._add_losses(logits, routing.affinities, real, loads, experts)
+        y = self._apply_experts(x, experts, weights, most)
+        return y + self.shared(x, deterministic) if o.num_shared else y
+
+    def _add_losses(
+        self,
+        logits: Float[Array, "N T E"],
+        affinities: Float[Array, "N T E"],
+        real: Bool[Array, "N T"],
+        loads: Float[Array, "N E"],
+        experts: Int[Array, "N T k"],
+    ) -> None:
+        """Adds balance and z-loss, and records dropped choices and the largest load of a row,
+        relative to an even load."""
+        o = self.config.options_of(ExpertsOptions)
+        tokens = real.sum(1).astype(jnp.float32)
+        balance = balance_loss(loads, (affinities * real[..., None]).sum(1), tokens)
+        add_loss(self, "balance", (tokens * balance).sum(), o.balance_weight)
+        z = jnp.square(jax.nn.logsumexp(logits, axis=-1))
+        add_loss(self, "router_z", (z * real).sum(), o.z_weight)
+        routed = loads.sum()
+        add_metric(self, "dropped", routed - (experts < o.num_experts).sum(), routed)
+        largest = loads.max(1) * o.num_experts / jnp.maximum(loads.sum(1), 1)
+        add_metric(self, "load", (tokens * largest).sum(), tokens.sum())
+
+    def _apply_experts(
+        self,
+        x: Float[Array, "N T D"],
+        experts: Int[Array, "N T k"],
+        weights: Float[Array, "N T k"],
+        most: int | None,
+    ) -> Float[Array, "N T D"]:
+        """Weighted sum of the chosen experts' outputs; `most` bounds the choices of an expert in a
+        row."""
+        gate = (self.gate,) if self.config.gated_feed_forward else ()
+        kernels = (self.inner, *gate, self.outer)
+        apply = functools.partial(
+            _weighted_outputs,
+            most=most,
+            activation=ACTIVATIONS.find(self.config.activation),
+            dtype=product_dtype(self.config.dtype),
+            result=activation_dtype(self.config),
+        )
+        tokens = "rows sequence features"
+        kernel_axes = ("experts features hidden",) * (1 + len(gate)) + ("experts hidden features",)
+        for axis in map(per_device.axis, ("experts", "rows", "sequence", "hidden")):
+            if axis is not None:
+                in_axes = (tokens, tokens, tokens, kernel_axes)
+                return axis.shard_map(_exchanged(apply), in_axes, tokens)(
+                    x, experts, weights, kernels
+                )
+        return apply(x, experts, weights, kernels)
+
+
+def _exchanged(apply: Callable[..., Array]) -> Callable[..., Array]:
+    """Function of a device's shards: it applies its experts, or its part of each, to the tokens of
+    all devices that share them, and adds up the parts of its own tokens."""
+    axis, hidden = per_device.axis("experts"), per_device.axis("hidden")
+
+    def exchanged(x: Array, experts: Array, weights: Array, kernels: tuple[Array, ...]) -> Array:
+        if axis is not None:
+            gather = functools.partial(jax.lax.all_gather, axis_name=axis.name, tiled=True)
+            x, experts, weights = map(gather, (x, experts, weights))
+            count = kernels[0].shape[0]
+            experts = experts - count * jax.lax.axis_index(axis.name)
+            experts = jnp.where((experts >= 0) & (experts < count), experts, count)
+        y = apply(x, experts, weights, kernels)
+        if axis is not None:
+            y = jax.lax.psum_scatter(y, axis.name, tiled=True)
+        return y if hidden is None else jax.lax.psum(y, hidden.name)
+
+    return exchanged
+
+
+def _weighted_outputs(
+    x: Float[Array, "N T D"],
+    experts: Int[Array, "N T k"],
+    weights: Float[Array, "N T k"],
+    kernels: tuple[Float[Array, "E _ _"], ...],
+    *,
+    most: int | None,
+    activation: Callable[[Array], Array],
+    dtype: jnp.dtype,
+    result: jnp.dtype,
+) -> Float[Array, "N T D"]:
+    """Weighted sum of the chosen experts' outputs of each token.
+
+    Args:
+      x, experts, weights: as of `Routing`.
+      kernels: inner, gate (if the network is gated) and outer matrices of the experts.
+      most: bound of the choices of an expert in a row; None: none.
+      activation: between the products.
+      dtype: of the products.
+      result: dtype of the result.
+    """
+    num_experts = kernels[0].shape[0]
+    most = None if most is None else most * x.shape[0] * num_experts
+    groups = group_rows(experts.reshape(-1), num_experts, most)
+    slots = spread_rows(x.reshape(-1, x.shape[-1]), groups)
+    inner, *gate, outer = kernels
+    hidden = grouped_product(slots, inner, groups, dtype)
+    if gate:
+        hidden *= activation(grouped_product(slots, *gate, groups, dtype))
+    else:
+        hidden = activation(hidden)
+    outputs = grouped_product(hidden, outer, groups, dtype)
+    chosen = collect_rows(outputs, groups).reshape(*experts.shape, -1)
+    return (chosen * weights[..., None]).sum(2).astype(result)
+
+
+def _initializer(std: float | None) -> nn.initializers.Initializer:
+    if std is not None:
+        return nn.initializers.normal(std)
+    return nn.initializers.xavier_uniform(in_axis=1, out_axis=2, batch_axis=0)
