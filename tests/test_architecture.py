@@ -22,8 +22,8 @@ LAYERS = [
     {"runs"},
     {"analysis"},
     {"tools", "interop"},
-    {"evidence"},
     {"sweeps"},
+    {"evidence"},
     {"cli"},
     {"__main__", PACKAGE},  # entry points of the shell and, lazily, of the notebook
 ]

@@ -19,11 +19,13 @@ from transformer_jax.errors import Stopped, UserError
 
 __all__ = [
     "Chat",
+    "Claim",
     "Stopped",
     "Sweep",
     "UserError",
     "compare",
     "config",
+    "decide",
     "load",
     "plan",
     "read_data",
@@ -33,9 +35,11 @@ __all__ = [
 
 _LAZY = {
     "Chat": ("transformer_jax.runs.run", "Chat"),
+    "Claim": ("transformer_jax.evidence.claims", "Claim"),
     "Sweep": ("transformer_jax.sweeps.sweep", "Sweep"),
     "compare": ("transformer_jax.evidence.comparison", "compare"),
     "config": ("transformer_jax.runs.config", "load_config"),
+    "decide": ("transformer_jax.evidence.claims", "decide_claim"),
     "load": ("transformer_jax.runs.load", "load"),
     "plan": ("transformer_jax.tools.plan.plan", "plan"),
     "read_data": ("transformer_jax.runs.model_batches", "read_data"),

@@ -45,6 +45,7 @@ VERBS: dict[str, dict[str, Any]] = {
     "embed": {},
     "plot": {},
     "compare": {},
+    "claim": {},
     "benchmark": {"train": {}, "decode": {}},
     "plan": {},
     "inspect": {},
@@ -62,7 +63,7 @@ CHAT_COMMANDS = (
 
 _RUN_VERBS = ("evaluate", "predict", "chat", "score", "embed", "inspect", "import", "export")
 """Verbs that take no config: the run has its own."""
-_POSITIONAL = ("verb", "what", "pattern", "shell", "runs")
+_POSITIONAL = ("verb", "what", "pattern", "shell", "runs", "names")
 _REQUIRED = {
     "score": {"source", "target"},
     "plan": {"device"},
@@ -145,6 +146,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_embed(verbs)
     _add_plot(verbs)
     _add_compare(verbs)
+    _add_claim(verbs)
     what = _add_benchmark(verbs)
     _add_plan(verbs)
     _add_inspect(verbs)
@@ -368,6 +370,24 @@ def _add_compare(verbs: Verbs) -> None:
     )
     compare.add_argument("--format", choices=("text", "json"), default="text")
     compare.add_argument("--to", metavar="FILE", help="also write a page, FILE.html")
+
+
+def _add_claim(verbs: Verbs) -> None:
+    claim = verbs.add_parser(
+        "claim",
+        help="decide a claim about models by a sequential test over seeds",
+        description="Trains both rows of a claim with more and more seeds until the test decides "
+        "or the seeds of its last look are trained, and writes verdict.json. --check says which "
+        "verdicts are out of date because the claim or the code has changed.",
+        epilog=f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE.",
+    )
+    claim.add_argument(
+        "names", nargs="*", metavar="CLAIM", help="a claim file, or with --check verdicts"
+    )
+    claim.add_argument("--workdir", metavar="DIR", help="of the runs; the same command resumes")
+    claim.add_argument("--check", action="store_true", help="only say which are out of date")
+    claim.add_argument("--format", choices=("text", "json"), default="text")
+    add_modules_flag(claim)
 
 
 def _add_plot(verbs: Verbs) -> None:
@@ -607,6 +627,8 @@ def _check_required(args: argparse.Namespace) -> None:
         required.remove("config")  # the run in the workdir has one
     if args.verb == "sweep":
         required = {"sweep", "workdir"}
+    if args.verb == "claim" and args.check:
+        required.remove("workdir")
     required |= _REQUIRED.get(args.verb, set())
     if args.verb == "plot":
         required -= {"config", "workdir"}

@@ -280,6 +280,27 @@ def compare(args: argparse.Namespace) -> None:
         logger.info("wrote %s", path)
 
 
+def claim(args: argparse.Namespace) -> None:
+    """Decides a claim and prints the verdict, or says which verdicts are out of date."""
+    from transformer_jax.evidence import claims
+
+    if args.check:
+        for path in args.names:
+            verdict = claims.read_verdict(Path(path))
+            changed = claims.out_of_date(verdict, claims.load_claim(verdict["name"]))
+            state = f"out of date: {', '.join(changed)} changed" if changed else "up to date"
+            terminal.write(f"{path}: {verdict['verdict']}, {state}\n")
+        return
+    if len(args.names) != 1:
+        raise UserError("claim: name one claim file")
+    found = claims.load_claim(args.names[0])
+    verdict = claims.decide_claim(found, args.workdir, args.overrides, args.modules)
+    if args.format == "json":
+        _write_json(verdict)
+    else:
+        terminal.write(f"{claims.verdict_text(verdict)}\n")
+
+
 def benchmark(args: argparse.Namespace) -> None:
     """Prints the speed of a config's training step or search as one JSON object."""
     from transformer_jax.runs.config import load_config
@@ -412,6 +433,7 @@ RUN_VERB: dict[str, Callable[[argparse.Namespace], None]] = {
     "embed": embed,
     "plot": plot,
     "compare": compare,
+    "claim": claim,
     "benchmark": benchmark,
     "plan": plan,
     "inspect": inspect,

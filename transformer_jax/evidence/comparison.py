@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from transformer_jax.checkpoints.step_folder import PROVENANCE
 from transformer_jax.checkpoints.store import open_snapshot
 from transformer_jax.errors import UserError, escape_controls
-from transformer_jax.evidence.statistics import SeedTest, compare_seeds, mean_line, seeds_line
 from transformer_jax.pictures import Records, draw_curves
 from transformer_jax.runs.config import load_json
 from transformer_jax.runs.settings import flatten
@@ -31,6 +30,7 @@ from transformer_jax.scoring import METRICS
 from transformer_jax.scoring.labels import classification_scores
 from transformer_jax.scoring.parseval import parseval
 from transformer_jax.scoring.significance import PairedScores, significance_of
+from transformer_jax.scoring.statistics import SeedTest, compare_seeds, mean_line, seeds_line
 from transformer_jax.suggestions import suggest
 from transformer_jax.summary import Summarized
 from transformer_jax.tasks import TASKS
@@ -195,12 +195,14 @@ def _config_differences(folders: Sequence[Path]) -> dict[str, tuple[Any, ...]]:
     }
 
 
+def provenance_of(workdir: Path) -> dict[str, str]:
+    """Provenance of a run's newest checkpoint (`runs.provenance`)."""
+    return open_snapshot(workdir / CHECKPOINTS, "latest", (PROVENANCE,)).provenance
+
+
 def _provenance_differences(folders: Sequence[Path]) -> dict[str, tuple[str, ...]]:
     """Training data, tokenizers and code whose digests differ."""
-    found = [
-        open_snapshot(folder / CHECKPOINTS, "latest", (PROVENANCE,)).provenance
-        for folder in folders
-    ]
+    found = list(map(provenance_of, folders))
     names = dict.fromkeys(name for one in found for name in one)
     values = {name: tuple(one.get(name, "unknown") for one in found) for name in names}
     return {name: each for name, each in values.items() if len(set(each)) > 1}

@@ -6,8 +6,8 @@ from typing import Any
 
 from transformer_jax.analysis.pages.document import asset, page
 from transformer_jax.evidence.comparison import Comparison
-from transformer_jax.evidence.statistics import SeedTest, mean_line
 from transformer_jax.pictures.style import rendered
+from transformer_jax.scoring.statistics import SeedTest, mean_line
 
 _STYLES = ("theme.css", "comparison.css")
 _SCRIPTS = ("document.js", "comparison.js")

@@ -366,7 +366,7 @@ def run_file[Result](path: str | Path, kind: str, function: str, result: type[Re
     Args:
       path: the file, the name of a shipped one, or an address; all Python files of its folder are
         fetched.
-      kind: "config" or "sweep", for messages.
+      kind: "config", "sweep" or "claim", for messages.
       function: name of a function without arguments.
       result: the type that it must return.
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that come with the package: configs, sweeps, and modules of components (recipes).
+"""Files that come with the package: configs, sweeps, claims, and modules of components.
 
-In a checkout, `transformer_jax/examples` links to the folders `configs`, `experiments/sweeps` and
-`docs/recipes`; a wheel has copies of the files there.
+In a checkout, `transformer_jax/examples` links to the folders of `_FOLDERS`; a wheel has copies of
+the files there.
 """
 
 from pathlib import Path
@@ -10,12 +10,17 @@ from pathlib import Path
 from transformer_jax.suggestions import suggest, suggest_file
 
 _EXAMPLES = Path(__file__).parents[1] / "examples"
-_FOLDERS = {"config": "configs", "sweep": "experiments/sweeps", "module": "docs/recipes"}
+_FOLDERS = {
+    "config": "configs",
+    "sweep": "experiments/sweeps",
+    "claim": "experiments/claims",
+    "module": "docs/recipes",
+}
 """Kind of file -> its folder in a checkout; the last part is its name in `examples`."""
 
 
 def shipped_files(kind: str) -> dict[str, Path]:
-    """Shipped files of a kind ("config", "sweep" or "module") by name, without the suffix."""
+    """Shipped files of a kind, a key of `_FOLDERS`, by name without the suffix."""
     folder = _EXAMPLES / Path(_FOLDERS[kind]).name
     return {path.stem: path for path in sorted(folder.glob("*.py"))}
 

@@ -24,6 +24,7 @@ joint checkpoints.
 The folder of a sweep, and of each of its rows, has a mark of its own and holds
 
     table.*, result.json, seconds   the measurements
+    verdict.json                    the verdict, if the sweep decides a claim
 """
 
 import base64
@@ -80,6 +81,7 @@ TRACKERS = "trackers"
 
 RESULT = "result.json"
 SECONDS = "seconds"
+VERDICT = "verdict.json"
 TABLE = "table"
 
 _SECONDS_TO_APPEAR = 10  # until a file that another machine has written is visible here
@@ -113,7 +115,12 @@ RUN = WorkdirKind(
 SWEEP = WorkdirKind(
     "sweep",
     ".transformer_jax_sweep",
-    (RESULT, SECONDS, *(f"{TABLE}.{ending}" for ending in ("txt", "md", "tex", "csv", "png"))),
+    (
+        RESULT,
+        SECONDS,
+        VERDICT,
+        *(f"{TABLE}.{ending}" for ending in ("txt", "md", "tex", "csv", "png")),
+    ),
 )
 
 _STEP = r"(?:[^/]+/)*checkpoints/(?:snapshots/)?[0-9]+(?=/)"

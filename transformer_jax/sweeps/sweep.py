@@ -262,6 +262,11 @@ def write_tables(rows: Sequence[Row], workdir: Path) -> None:
         logger.warning("%s is left out, the tables are written: %s", picture, error)
 
 
+def row_folder(workdir: Path, row: str) -> Path:
+    """Folder of a row in the workdir of its sweep."""
+    return workdir / _folder_name(row)
+
+
 def _folder_name(row: str) -> str:
     """Name of a row's folder in the workdir of its sweep."""
     return re.sub(r"[^\w.-]+", "_", row)
@@ -368,7 +373,7 @@ def saved_rows(workdir: Path) -> list[Row]:
     except (OSError, ValueError):
         return []
     names = [line.get("row") or "" for line in csv.DictReader(io.StringIO(table))]
-    found = [_saved_row(workdir / _folder_name(name) / RESULT, name) for name in names]
+    found = [_saved_row(row_folder(workdir, name) / RESULT, name) for name in names]
     return [row for row in found if row is not None]
 
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from transformer_jax.errors import escape_controls
-from transformer_jax.evidence.statistics import SeedTest, compare_seeds
+from transformer_jax.scoring.statistics import SeedTest, compare_seeds
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims: what decides them, what a verdict names, and what is refused."""
+
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.cli.main import main
+from transformer_jax.evidence.claims import decide_claim, load_claim, out_of_date, read_verdict
+from transformer_jax.runs.shipped import shipped_files
+
+ROWS = {"first": {}, "second": {}}
+FILE = """
+import numpy as np
+
+def experiment(seed):
+    return np.random.default_rng(seed).normal((0.0, {gap}), 0.1)
+
+def get_claim():
+    return dict(statement="The first is lower.", rows={{"first": {{}}, "second": {{}}}},
+                experiment=experiment, metric="a number", smallest=0.05)
+"""
+
+
+def drawn(gap, deviation=0.1):
+    """Claim on drawn numbers whose second row is worse by `gap`."""
+
+    def experiment(seed):
+        return tuple(np.random.default_rng(seed).normal((0.0, gap), deviation))
+
+    return tj.Claim("It is lower.", ROWS, experiment=experiment, metric="number", smallest=0.05)
+
+
+@pytest.mark.parametrize(
+    "gap, verdict, seeds", [(1.0, "holds", 3), (-1.0, "does not hold", 3), (0.05, "undecided", 12)]
+)
+def test_seeds_are_added_until_it_is_decided(gap, verdict, seeds, tmp_path):
+    found = tj.decide(drawn(gap), tmp_path / "claim")
+    assert (found["verdict"], found["seeds"]) == (verdict, seeds)
+    assert [len(values) for values in found["values"].values()] == [seeds, seeds]
+    low, high = found["interval"]
+    assert low < found["difference"] < high
+    assert read_verdict(tmp_path / "claim" / "verdict.json") == found
+
+
+def test_a_better_value_may_be_higher(tmp_path):
+    claim = tj.Claim(
+        "It is higher.", ROWS, experiment=lambda seed: (2.0 + seed / 10, 1.0), better="higher"
+    )
+    assert tj.decide(claim, tmp_path / "claim")["verdict"] == "holds"
+
+
+def test_a_row_that_diverges_is_the_worse_one(tmp_path):
+    claim = tj.Claim("It trains.", ROWS, experiment=lambda seed: (1.0, math.nan))
+    found = tj.decide(claim, tmp_path / "claim")
+    assert found["verdict"] == "holds" and found["seeds"] == 8  # 2^-8 is below 0.05 / 4
+    assert found["values"]["second"] == [None] * 8
+
+
+def test_equal_models_hold_as_rarely_as_stated(tmp_path):
+    """A/A claims: the whole procedure, looks included."""
+    held = 0
+    for number in range(200):
+        rng = np.random.default_rng(number)
+        values = rng.normal(size=(12, 2))
+        claim = tj.Claim(
+            "Equal.", ROWS, experiment=lambda seed, v=values: tuple(v[seed]), smallest=0.5
+        )
+        held += decide_claim(claim, tmp_path / str(number))["verdict"] == "holds"
+    assert held / 200 < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 200)
+
+
+@pytest.fixture(scope="module")
+def trained_claim(tiny_language_model, tmp_path_factory):
+    """Verdict of a claim whose rows are trained, and its workdir."""
+    base = tiny_language_model | {"train.num_steps": 8, "eval.every_steps": 8}
+    claim = tj.Claim(
+        "A learning rate helps.",
+        {"learns": {}, "hardly": {"optimizer.learning_rate": 1e-9}},
+        config="quickstart",
+        base=base | {"checkpoint.every_steps": 8, "optimizer.decay_steps": 8},
+        looks=(2,),
+        smallest=1e-4,
+    )
+    workdir = tmp_path_factory.mktemp("claims") / "claim"
+    return claim, workdir, tj.decide(claim, workdir, progress=False)
+
+
+def test_trained_rows_are_decided_and_named_by_digests(trained_claim):
+    _, _, found = trained_claim
+    assert found["verdict"] == "holds"
+    names = {"code", "config of learns", "training data of learns", "tokenizer of text of learns"}
+    assert names <= set(found["digests"])
+
+
+def test_a_decided_claim_is_only_read_again(trained_claim, tmp_path):
+    claim, workdir, before = trained_claim
+    copy = shutil.copytree(workdir, tmp_path / "copy")
+    again = tj.decide(claim, copy, progress=False)
+    differing = {name for name in before if before[name] != again[name]}
+    assert differing <= {"seconds"}
+
+
+def test_another_claim_in_the_workdir_is_refused(tmp_path):
+    tj.decide(drawn(1.0), tmp_path / "claim")
+    other = tj.Claim("Else.", ROWS, experiment=lambda seed: (0.0, 1.0 + seed))
+    with pytest.raises(tj.UserError, match="another claim"):
+        tj.decide(other, tmp_path / "claim")
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"rows": {"one": {}}}, "compares two"),
+        ({"config": "quickstart"}, "rows are equal"),
+        ({}, "either a config"),
+        ({"config": "quickstart", "better": "more"}, "better is 'more'"),
+    ],
+)
+def test_claims_that_make_no_sense_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        tj.Claim(**{"statement": "x", "rows": ROWS, **fields})
+
+
+def test_the_verb_decides_checks_and_names_wrong_fields(tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    path.write_text(FILE.format(gap=1.0))
+    workdir = tmp_path / "run"
+    assert main(["claim", str(path), f"--workdir={workdir}"]) == 0
+    assert capsys.readouterr().out.startswith("HOLDS: The first is lower.")
+    verdict = workdir / "verdict.json"
+    kept = json.loads(verdict.read_text())
+    verdict.write_text(json.dumps(kept | {"name": str(path)}))
+    assert main(["claim", "--check", str(verdict)]) == 0
+    assert "up to date" in capsys.readouterr().out
+    path.write_text(FILE.format(gap=2.0))
+    assert out_of_date(kept, load_claim(path)) == ["claim"]
+    assert out_of_date(kept | {"digests": {}}, load_claim(path)) == ["claim", "code"]
+    path.write_text("def get_claim():\n    return dict(statment='x')\n")
+    assert main(["claim", str(path), f"--workdir={tmp_path}/other"]) == 2
+    assert "statement" in capsys.readouterr().err
+
+
+def test_shipped_claims_load():
+    found = {name: load_claim(name) for name in shipped_files("claim")}
+    assert found and all(claim.statement.endswith(".") for claim in found.values())

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims: statements about models as files, decided by a sequential test over seeds.
+
+A claim file is Python with a docstring and a `get_claim()` that returns a dict with the fields of
+`Claim`. Deciding it trains both rows with the seeds of the first look, tests, and adds seeds until
+the test decides or the looks end. The verdict names everything that it depends on.
+"""
+
+import dataclasses
+import hashlib
+import json
+import logging
+import math
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from transformer_jax.errors import UserError
+from transformer_jax.evidence.comparison import provenance_of
+from transformer_jax.runs.config import load_json, run_file
+from transformer_jax.runs.load import load
+from transformer_jax.runs.provenance import code_version
+from transformer_jax.runs.run import Run
+from transformer_jax.runs.settings import flatten
+from transformer_jax.runs.shipped import find_file
+from transformer_jax.runs.user_modules import Modules
+from transformer_jax.runs.workdir import CONFIG, SWEEP, VERDICT, lock_workdir, open_for_writing
+from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
+from transformer_jax.scoring.sequential import UNDECIDED, Decision, Plan, decide
+from transformer_jax.suggestions import suggest
+from transformer_jax.summary import Summarized
+from transformer_jax.sweeps.sweep import Sweep, row_folder, run_sweep
+
+logger = logging.getLogger(__name__)
+
+_DIGITS = 32  # of a SHA-256
+_PLACES = ("data.dir", "data.cache_dir", "data.num_workers")
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Claim(Summarized):
+    """A statement: the first row is better than the second.
+
+    Attributes:
+      statement: the claim in one sentence.
+      config: config of both rows; empty with `experiment`.
+      rows: the two rows, {name: overrides}; the first is claimed to be better.
+      base: overrides of both rows.
+      metric: validation metric at the end of training, or a name for what `measure` or `experiment`
+        returns.
+      better: "lower" or "higher" values of the metric.
+      smallest: smallest difference of interest, in units of the metric.
+      looks: numbers of seeds at which the claim is tested; the last is the budget.
+      error_rate: of the whole procedure (`scoring.sequential.Plan`).
+      measure: trained run -> value, in place of the validation metric.
+      experiment: seed -> values of the first and the second row, in place of training.
+      source: where the statement is from.
+      name, digest: of the file, set by `load_claim`.
+
+    Raises:
+      ValueError: there are not two rows, they are equal, or a field has no meaning.
+    """
+
+    statement: str
+    rows: Mapping[str, Mapping[str, Any]]
+    config: str = ""
+    base: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    metric: str = "loss"
+    better: str = "lower"
+    smallest: float = 0.0
+    looks: Sequence[int] = (3, 5, 8, 12)
+    error_rate: float = 0.05
+    measure: Callable[[Run], float] | None = None
+    experiment: Callable[[int], tuple[float, float]] | None = None
+    source: str = ""
+    name: str = ""
+    digest: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.rows) != 2:
+            raise ValueError(f"rows has {len(self.rows)} names; a claim compares two")
+        if self.better not in ("lower", "higher"):
+            raise ValueError(f"better is {self.better!r}; it must be 'lower' or 'higher'")
+        if bool(self.config) == (self.experiment is not None):
+            raise ValueError("a claim has either a config to train or an experiment")
+        first, second = self.rows.values()
+        if self.experiment is None and dict(first) == dict(second):
+            raise ValueError("the rows are equal; there is nothing to decide")
+        self.plan  # noqa: B018 raises ValueError
+
+    @property
+    def plan(self) -> Plan:
+        """Plan of the sequential test."""
+        return Plan(tuple(self.looks), self.smallest, self.error_rate)
+
+    def summary(self) -> Mapping[str, Any]:
+        """The statement and what is compared."""
+        return {
+            "statement": self.statement,
+            "config": self.config or "an experiment",
+            **self.rows,
+            "metric": f"{self.metric}, {self.better} is better by at least {self.smallest}",
+            "seeds": ", ".join(map(str, self.looks)),
+        }
+
+
+def load_claim(path: str | Path) -> Claim:
+    """Reads a claim file; a shipped claim needs no path.
+
+    Raises:
+      UserError: there is no such file, it fails, or its fields are invalid.
+    """
+    given = run_file(path, "claim", "get_claim", dict)
+    known = [field.name for field in dataclasses.fields(Claim)]
+    for name in given:
+        if name not in known:
+            hint = suggest(str(name), known) or f"; the fields are {', '.join(known)}"
+            raise UserError(f"claim file {path}: there is no field {name}{hint}")
+    content = read_regular(find_file(path, "claim"), SETTINGS_BYTES)
+    try:
+        return Claim(**given, name=Path(path).stem, digest=_digest(content.decode()))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"claim file {path}: {error}") from error
+
+
+def decide_claim(
+    claim: Claim,
+    workdir: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    modules: Modules = (),
+    *,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Trains seeds until the claim is decided or its looks end; writes `verdict.json`.
+
+    Args:
+      claim: the claim.
+      workdir: for the runs; a decision that stopped is resumed.
+      overrides: config fields of both rows, such as `data.dir`.
+      modules: the user's own.
+      progress: show the progress.
+
+    Returns:
+      The verdict, as the file has it.
+
+    Raises:
+      UserError: as `run_sweep`; or the workdir holds another claim.
+    """
+    start = time.perf_counter()
+    asked = _asked(claim, overrides or {})
+    with open_for_writing(workdir) as handle:
+        with lock_workdir(handle.folder, SWEEP):
+            _require_same_claim(handle.folder, asked)
+        values: dict[str, list[float]] = {}
+        for count in claim.looks:
+            values = _values(claim, count, handle.folder, overrides or {}, modules, progress)
+            decision = decide(_differences(claim, values), claim.plan)
+            logger.info("%d seeds: %s", count, _decision_line(decision))
+            if decision.verdict != UNDECIDED:
+                break
+        verdict = {
+            "name": claim.name,
+            "statement": claim.statement,
+            "verdict": decision.verdict,
+            "metric": f"{claim.metric} ({claim.better} is better)",
+            "smallest": claim.smallest,
+            "difference": _finite(decision.mean),
+            "interval": [_finite(decision.low), _finite(decision.high)],
+            "test": decision.test,
+            "error_rate": claim.error_rate,
+            "looks": list(claim.looks),
+            "seeds": decision.seeds,
+            "values": {name: list(map(_finite, each)) for name, each in values.items()},
+            "asked": asked,
+            "digests": digests(claim, handle.folder),
+            "machine": _machine(),
+            "source": claim.source,
+            "seconds": round(time.perf_counter() - start, 1),
+        }
+        write_atomic(handle.folder / VERDICT, json.dumps(verdict, indent=2) + "\n")
+    return verdict
+
+
+def verdict_text(verdict: Mapping[str, Any]) -> str:
+    """A verdict in a few lines."""
+    low, high = verdict["interval"]
+    lines = [
+        f"{verdict['verdict'].upper()}: {verdict['statement']}",
+        f"  {verdict['metric']}: difference {_shown(verdict['difference'])} "
+        f"[{_shown(low)}, {_shown(high)}], smallest of interest {verdict['smallest']:g}",
+        f"  {verdict['seeds']} seeds of each, {verdict['test']}, error rate "
+        f"{verdict['error_rate']:g} over looks at {', '.join(map(str, verdict['looks']))} seeds",
+    ]
+    for name, values in verdict["values"].items():
+        lines.append(f"  {name}: {', '.join(map(_shown, values))}")
+    return "\n".join(lines)
+
+
+def out_of_date(verdict: Mapping[str, Any], claim: Claim) -> list[str]:
+    """Parts that a verdict depends on and that have changed since: the claim, the code."""
+    changed = []
+    if verdict.get("asked", {}).get("claim") != _asked(claim, {})["claim"]:
+        changed.append("claim")
+    if verdict.get("digests", {}).get("code") != code_version():
+        changed.append("code")
+    return changed
+
+
+def read_verdict(path: Path) -> dict[str, Any]:
+    """Reads a verdict; UserError if the file is missing or damaged."""
+    try:
+        found = json.loads(read_regular(path, SETTINGS_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is no verdict: {error}") from error
+    if not isinstance(found, dict) or "verdict" not in found:
+        raise UserError(f"{path} is no verdict: it holds no object with a verdict")
+    return found
+
+
+def digests(claim: Claim, workdir: Path) -> dict[str, str]:
+    """Digests of code, configs, data and tokenizers of the rows."""
+    found = {"code": code_version()}
+    for name in claim.rows if claim.experiment is None else ():
+        (seed,) = _seed_workdirs(workdir, name, 1)
+        fields = flatten(load_json(seed / CONFIG).to_dict())
+        own = {field: value for field, value in fields.items() if field not in _PLACES}
+        found[f"config of {name}"] = _digest(own)
+        provenance = provenance_of(seed).items()
+        found |= {f"{what} of {name}": text for what, text in provenance if what != "code"}
+    return found
+
+
+def _asked(claim: Claim, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Digest of the claim, and the overrides except for places of data."""
+    fields = {one.name: getattr(claim, one.name) for one in dataclasses.fields(claim)}
+    own = {name: value for name, value in overrides.items() if name not in _PLACES}
+    return {"claim": claim.digest or _digest(fields), "overrides": own}
+
+
+def _require_same_claim(folder: Path, asked: Mapping[str, Any]) -> None:
+    path = folder / VERDICT
+    if path.exists() and read_verdict(path).get("asked") != asked:
+        raise UserError(
+            f"{folder} holds the verdict of another claim, or of other overrides; choose another "
+            "--workdir"
+        )
+
+
+def _values(
+    claim: Claim,
+    count: int,
+    folder: Path,
+    overrides: Mapping[str, Any],
+    modules: Modules,
+    progress: bool,
+) -> dict[str, list[float]]:
+    """Values of `count` seeds of each row; those of seeds that are trained are only read."""
+    if claim.experiment is not None:
+        pairs = [claim.experiment(seed) for seed in range(count)]
+        return {
+            name: [float(pair[index]) for pair in pairs] for index, name in enumerate(claim.rows)
+        }
+    metrics = [claim.metric] if claim.measure is None else []
+    sweep = Sweep(claim.config, claim.rows, claim.base, count, metrics)
+    rows = run_sweep(sweep, folder, overrides, modules=modules, progress=progress)
+    if claim.measure is None:
+        return {row.name: list(map(_number, row.metrics[claim.metric])) for row in rows}
+    return {
+        row.name: [
+            float(claim.measure(load(seed, modules=modules)))
+            for seed in _seed_workdirs(folder, row.name, count)
+        ]
+        for row in rows
+    }
+
+
+def _seed_workdirs(folder: Path, row: str, count: int) -> list[Path]:
+    """Workdirs of the first seeds of a row, wherever the sweep has put them."""
+    paths = row_folder(folder, row).glob(f"**/seed_*/{CONFIG}")
+    found = {load_json(path).seed: path.parent for path in paths}
+    return [found[seed] for seed in sorted(found)[:count]]
+
+
+def _differences(claim: Claim, values: Mapping[str, Sequence[float]]) -> list[float]:
+    """Differences of the seeds, positive where the claim is right; infinite if a side diverged."""
+    first, second = values.values()
+    sign = 1 if claim.better == "higher" else -1
+    worst = -sign * math.inf
+    pairs = [
+        tuple(value if math.isfinite(value) else worst for value in pair)
+        for pair in zip(first, second, strict=True)
+    ]
+    return [0.0 if a == b else sign * (a - b) for a, b in pairs]
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _shown(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4g}"
+
+
+def _decision_line(decision: Decision) -> str:
+    return f"{decision.verdict}, {decision.mean:.4g} [{decision.low:.4g}, {decision.high:.4g}]"
+
+
+def _machine() -> dict[str, str]:
+    """Kind of machine; the bits of the values depend on it."""
+    return {
+        "device": jax.devices()[0].device_kind,
+        "processor": platform.processor() or platform.machine(),
+        "system": platform.system(),
+        "jax": jax.__version__,
+    }
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return f"SHA-256 {hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]}"
