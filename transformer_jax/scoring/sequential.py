@@ -92,9 +92,8 @@ def nominal_level(looks: tuple[int, ...], error_rate: float) -> float:
 def decide(differences: Sequence[float], plan: Plan) -> Decision:
     """Decides from the differences of the seeds so far, positive where the claim is right.
 
-    An infinite difference is a seed of which only one side diverged. With one, the looks count
-    signs in place of a t-test, and share the error rate equally; a difference of which both sides
-    diverged (NaN) counts as 0.
+    If one side of a seed diverged, its difference is infinite, and the looks count signs in place
+    of a t-test and share the error rate equally. If both sides diverged (NaN), it counts as 0.
 
     Args:
       differences: of each seed.
