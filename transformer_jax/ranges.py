@@ -12,6 +12,7 @@ Example:
   ValueError: width is 0; it must lie in [1, 65_536]
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -27,6 +28,20 @@ _SHORT = reprlib.Repr(maxstring=200, maxlong=200, maxother=200)
 def short_repr(value: Any) -> str:
     """Shortens the repr of a value for messages: one line of bounded length."""
     return _SHORT.repr(value)
+
+
+def read_text(text: str) -> Any:
+    """The value of a text: None, True, False or a finite number; else the text itself."""
+    word = text.strip().lower()
+    words = {"none": None, "true": True, "false": False}
+    if word in words:
+        return words[word]
+    with contextlib.suppress(ValueError):
+        return int(word)
+    with contextlib.suppress(ValueError):
+        number = float(word)
+        return number if math.isfinite(number) else text
+    return text
 
 
 class Limit(Protocol):

@@ -120,3 +120,34 @@ def test_stacking_and_unstacking_is_the_identity(random_params):
 def test_layers_of_different_shapes_are_not_stacked(layers):
     tree = {f"layer_{i}": layer for i, layer in enumerate(layers)}
     assert not has_stacks(stack_layers(tree)) and stack_layers(tree).keys() == tree.keys()
+
+
+PATTERNS = {
+    "windows": "default | 2 x attention_window=2 rope_theta=50",
+    "shapes": "qk_norm=true | d_ff=8 positions=none",
+    "groups": "qk_norm=true | default | qk_norm=true attention_window=2 | default",
+}
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_pattern_is_scanned_by_its_period(name, random_params):
+    """Seven layers: whole periods, and layers after them; arrays may differ within a period."""
+    changes = {"layers": PATTERNS[name], "positions": "rotary", "num_layers": 7}
+    model = DecoderOnly(dataclasses.replace(CONFIG, **changes, num_heads=2, d_model=8))
+    params = random_params(model, *PADDED)["params"]
+
+    def loss(params):
+        return (model.apply({"params": params}, *PADDED) ** 2).mean()
+
+    state = stack_layers((optax.adam(1e-3).init(params), params))
+    keys = [key for key in state[1]["decoder"] if key.startswith(STACKED)]
+    assert keys == ([STACKED] if name == "windows" else [f"{STACKED}_0", f"{STACKED}_1"])
+    assert state[0][0].mu.keys() == state[1].keys()
+    expected, gradient = jax.jit(jax.value_and_grad(loss))(params)
+    found, scanned = jax.jit(jax.value_and_grad(loss))(state[1])
+    assert float(found) == pytest.approx(float(expected), rel=1e-6)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * np.abs(b).max()),
+        unstack_layers(scanned),
+        gradient,
+    )

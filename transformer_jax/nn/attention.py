@@ -129,9 +129,9 @@ class MultiHeadAttention(AttentionLayer):
         Returns:
           the output, and the cache grown by T.
         """
-        encoding, positions = sequences.encoding, sequences.positions
+        encoding, positions = sequences.encoding.of_layer(self.config), sequences.positions
         query, key, value = self.projections(x)
-        query, key = encoding.of_layer(self.config).rotate(query, key, positions)
+        query, key = encoding.rotate(query, key, positions)
         if isinstance(cache, KVCache):
             cache = cache.append(key, value)
             inputs = cache.inputs(query, positions)

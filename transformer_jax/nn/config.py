@@ -8,6 +8,7 @@ from typing import Annotated
 import jax.numpy as jnp
 
 from transformer_jax.fields import GIVEN, Configurable
+from transformer_jax.nn.layer_pattern import Overrides, read_pattern
 from transformer_jax.nn.ops import DTYPES, product_dtype
 from transformer_jax.ranges import (
     Cap,
@@ -51,7 +52,10 @@ class TransformerConfig(Configurable):
         the last r tokens, itself included; in an encoder to r - 1 tokens on either side. n tokens
         cost O(r n). None: no window.
       full_attention_every: every n-th layer has no window (n = 2 in Gemma 2); None: every layer has
-        one.
+        one. Short for `layers` "default | attention_window=none" (n = 2).
+      layers: fields that differ from layer to layer, repeated through each stack
+        (`nn.layer_pattern`): "3 x attention_window=128 | positions=none" gives three layers a
+        window, and the fourth no positions. None: all layers are equal.
       attention_scale: factor on the products of queries and keys; None: 1 / sqrt(d_k).
       logit_cap: soft cap c of attention logits x: c tanh(x / c) (Gemma 2, 2024); None: no cap.
       qk_norm: apply RMSNorm to each query and key, with a learned scale shared by the heads (Henry
@@ -146,6 +150,7 @@ class TransformerConfig(Configurable):
     feed_forward: str = "dense"
     attention_window: Length | None = None
     full_attention_every: Annotated[int, Range(2, 256)] | None = None
+    layers: str | None = None
     attention_scale: Annotated[float, Range(0, 1e3, "(]")] | None = None
     logit_cap: Cap | None = None
     qk_norm: bool = False
@@ -201,10 +206,29 @@ class TransformerConfig(Configurable):
     def __post_init__(self) -> None:
         check_fields(self)
         self._check_heads()
-        if self.rope_theta_window is not None and self.attention_window is None:
-            raise ValueError("rope_theta_window is set, but no layer has an attention_window")
         if self.full_attention_every is not None and self.attention_window is None:
             raise ValueError("full_attention_every is set, but no layer has an attention_window")
+        self._check_pattern()
+
+    def _check_pattern(self) -> None:
+        if self.layers is not None and self.full_attention_every is not None:
+            raise ValueError(
+                "layers and full_attention_every are both set; write `attention_window=none` in "
+                "an item of layers instead"
+            )
+        windows = [one.get("attention_window", self.attention_window) for one in self.pattern]
+        if self.rope_theta_window is not None and not any(windows):
+            raise ValueError("rope_theta_window is set, but no layer has an attention_window")
+        for i, overrides in enumerate(self.pattern if self.layers else ()):
+            if overrides.get("positions", "none") not in ("none", self.positions):
+                raise ValueError(
+                    f"layers: positions is {overrides['positions']!r}; a layer has those of the "
+                    f"model ({self.positions!r}) or none"
+                )
+            try:
+                self.of_layer(i)
+            except ValueError as error:
+                raise ValueError(f"layers: {error}") from error
 
     def _check_heads(self) -> None:
         for name in ("key_size", "value_size"):
@@ -246,13 +270,23 @@ class TransformerConfig(Configurable):
         return self.dropout_rate if rate is None else rate
 
     def of_layer(self, index: int) -> "TransformerConfig":
-        """Config of layer `index` of a stack; every `full_attention_every`-th has no window."""
-        every = self.full_attention_every
-        if every is None or (index + 1) % every:
+        """Config of layer `index` of a stack, with the overrides of the pattern."""
+        overrides = dict(self.pattern[index % len(self.pattern)])
+        if self.layers is None and not overrides:
             return self
-        return dataclasses.replace(
-            self, attention_window=None, full_attention_every=None, rope_theta_window=None
-        )
+        if overrides.get("attention_window", self.attention_window) is None:
+            overrides["rope_theta_window"] = None
+        whole = {"layers": None, "full_attention_every": None}
+        return dataclasses.replace(self, **whole, **overrides)
+
+    @property
+    def pattern(self) -> tuple[Overrides, ...]:
+        """Overrides of each layer of a period, which is repeated through every stack."""
+        if self.layers is not None:
+            return read_pattern(self.layers, TransformerConfig)
+        full = {"attention_window": None}
+        every = self.full_attention_every
+        return ({},) if every is None else (*({},) * (every - 1), full)
 
     def padded_vocab_size(self, vocab_size: int) -> int:
         """Number of rows in the embedding table of a vocabulary (`vocab_multiple`)."""

@@ -2,12 +2,16 @@
 """A scan over the layers of a stack, which compiles one layer instead of all.
 
 The parameters of a stack are {"layer_0": ..., ..., "layer_{N-1}": ...}; stacked they are
-{"layer_*": ...}, where each array has an axis of N layers. `Encoder` and `Decoder` scan over
-stacked parameters, so that a program for 48 layers is as long as for one. Only training stacks them
+{"layer_*": ...}, where each array has an axis of N layers. If layers differ in their arrays, but
+repeat after P layers (`model.layers`), they are {"layer_*_0": ..., ..., "layer_*_{P-1}": ...}: the
+first has the layers 0, P, 2 P and so on. `Encoder` and `Decoder` scan over stacked parameters, so
+that a program for 48 layers is as long as for one. Only training stacks them
 (`parallel.scan_engine`): checkpoints, hooks and searches have one path for each layer.
 """
 
-from collections.abc import Callable, Sequence
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import flax.linen as nn
@@ -17,101 +21,140 @@ import jax.numpy as jnp
 from transformer_jax.nn import auxiliary
 
 STACKED = "layer_*"
-"""Key of the stacked layers."""
+"""Key of the stacked layers, or the start of their keys."""
 
 
 def stack_layers(tree: Any, join: Callable[[Sequence[Any]], Any] = jnp.stack) -> Any:
-    """Replaces the layers of each stack in the tree by one subtree.
+    """Replaces the layers of each stack in the tree by one subtree for each layer of a period.
 
-    Layers whose arrays differ in shape or dtype are left alone, as are layers without arrays (in
-    the state of an optimizer that does not train them).
+    Left alone are layers whose arrays differ in shape or dtype and do not repeat, and layers
+    without arrays (in the state of an optimizer that does not train them).
 
     Args:
-      tree: parameters, or a tree that contains such trees, like the state of an optimizer.
-      join: joins the corresponding leaves of all layers.
+      tree: parameters, or a tree that contains such trees, like the state of an optimizer. All have
+        the same period.
+      join: joins the corresponding leaves of layers.
     """
+    periods = [1]
+    _map_dicts(lambda node: periods.append(_period_of(node)) or node, tree)
+    period = math.lcm(*periods)
 
-    def stack(node: Any) -> Any:
-        if not isinstance(node, dict):
+    def stack(node: dict[str, Any]) -> dict[str, Any]:
+        if not _repeats(node, period):
             return node
-        node = {name: stack_layers(child, join) for name, child in node.items()}
-        names = [f"layer_{i}" for i in range(sum(f"layer_{i}" in node for i in range(len(node))))]
-        if not names or not _have_equal_shapes([node.get(name) for name in names]):
-            return node
-        layers = jax.tree.map(lambda *leaves: join(leaves), *[node.pop(name) for name in names])
-        return {STACKED: layers} | node
+        layers = [node.pop(name) for name in _layer_names(node)]
+        stacked = [
+            jax.tree.map(lambda *leaves: join(leaves), *layers[i::period]) for i in range(period)
+        ]
+        return dict(zip(_stack_names(period), stacked, strict=True)) | node
 
-    return jax.tree.map(stack, tree, is_leaf=_is_dict)
+    return _map_dicts(stack, tree)
 
 
 def unstack_layers(tree: Any, split: Callable[[Any], Sequence[Any]] = jnp.unstack) -> Any:
     """Inverse of `stack_layers`; `split` splits a leaf into one for each layer."""
 
-    def unstack(node: Any) -> Any:
-        if not isinstance(node, dict):
-            return node
-        node = {name: unstack_layers(child, split) for name, child in node.items()}
-        if STACKED not in node:
-            return node
-        leaves, structure = jax.tree.flatten(node.pop(STACKED))
+    def layers_of(stacked: Any) -> list[Any]:
+        leaves, structure = jax.tree.flatten(stacked)
         each = zip(*map(split, leaves), strict=True)
-        layers = [jax.tree.unflatten(structure, layer) for layer in each]
+        return [jax.tree.unflatten(structure, layer) for layer in each]
+
+    def unstack(node: dict[str, Any]) -> dict[str, Any]:
+        groups = itertools.zip_longest(*[layers_of(node.pop(name)) for name in _stacks_in(node)])
+        layers = [layer for group in groups for layer in group if layer is not None]
         return {f"layer_{i}": layer for i, layer in enumerate(layers)} | node
 
-    return jax.tree.map(unstack, tree, is_leaf=_is_dict)
+    return _map_dicts(unstack, tree)
 
 
 def has_stacks(tree: Any) -> bool:
     """Returns True if the tree contains stacked layers."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
-    return any(getattr(part, "key", None) == STACKED for path in paths for part in path)
+    return any(STACKED in str(getattr(part, "key", "")) for path in paths for part in path)
 
 
 def is_stacked(stack: nn.Module) -> bool:
     """Returns True if the parameters of a stack (a module with `layers`) are stacked."""
-    return stack.has_variable("params", STACKED)
+    return bool(_stacks_in(stack.variables.get("params", {})))
 
 
 def scan_layers(stack: Any, apply: Callable[[Any, jax.Array], jax.Array], x: jax.Array) -> Any:
     """Applies all layers of a stack whose parameters are stacked.
 
     Args:
-      stack: a bound module whose `layers` differ only in their parameters. If some have full
-        attention (`full_attention_every`), one iteration of the scan is a group of layers.
+      stack: a bound module. Its `layers` repeat, but for their parameters, with the period of the
+        config's pattern; one iteration of the scan is a period.
       apply: (layer, x) -> x. The only rng stream is "dropout", with one key for each layer.
       x: input of the first layer.
     """
-    params: Any = stack.get_variable("params", STACKED)
-    depth, period = len(stack.layers), stack.config.full_attention_every or 1
+    params, depth = stack.variables["params"], len(stack.layers)
+    names = _stacks_in(params)
+    period = math.lcm(len(stack.config.pattern), len(names))
     layers = [layer.clone(parent=None, name=None) for layer in stack.layers[:period]]
     key = stack.make_rng("dropout") if stack.has_rng("dropout") else None
     collections = [auxiliary.COLLECTION] if auxiliary.is_collected(stack) else []
 
-    def step(x: jax.Array, group: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
+    def step(x: jax.Array, group: list[tuple[jax.Array, Any]]) -> tuple[jax.Array, Any]:
         added = auxiliary.Collected()
-        for i in range(len(group[0])):
-            index, params = jax.tree.map(lambda leaf: leaf[i], group)  # noqa: B023
+        for i in range(sum(len(indices) for indices, _ in group)):
+            row, position = divmod(i, len(group))
+            index, params = jax.tree.map(lambda leaf: leaf[row], group[position])  # noqa: B023
             rngs = None if key is None else {"dropout": jax.random.fold_in(key, index)}
             layer = nn.apply(apply, layers[i], mutable=collections)
             x, variables = cast(Any, layer({"params": params}, x, rngs=rngs))
             added.add(variables)
         return x, added.sums
 
-    numbered, whole = (jnp.arange(depth), params), depth - depth % period
-    groups = jax.tree.map(lambda leaf: leaf[:whole].reshape(-1, period, *leaf.shape[1:]), numbered)
+    numbered = [(jnp.arange(depth)[i :: len(names)], params[name]) for i, name in enumerate(names)]
+    count, rows = depth // period, period // len(names)  # of periods; of each stack in a period
+    whole = count * rows
+    groups = jax.tree.map(lambda leaf: leaf[:whole].reshape(count, rows, *leaf.shape[1:]), numbered)
     x, added = jax.lax.scan(step, x, groups)
     auxiliary.add_sums(stack, jax.tree.map(lambda sums: sums.sum(0), added))
-    if whole < depth:
+    if count * period < depth:
         x, added = step(x, jax.tree.map(lambda leaf: leaf[whole:], numbered))
         auxiliary.add_sums(stack, added)
     return x
 
 
-def _have_equal_shapes(layers: Sequence[Any]) -> bool:
-    """Returns True if the layers have arrays, all with the same names, shapes and dtypes."""
+def _map_dicts(change: Callable[[dict[str, Any]], Any], tree: Any) -> Any:
+    """Replaces each dict in the tree by `change` of a copy, from the leaves to the root."""
+
+    def map_node(node: Any) -> Any:
+        if not isinstance(node, dict):
+            return node
+        return change({name: _map_dicts(change, child) for name, child in node.items()})
+
+    return jax.tree.map(map_node, tree, is_leaf=lambda node: isinstance(node, dict))
+
+
+def _layer_names(node: Mapping[str, Any]) -> list[str]:
+    """Keys of the layers of a stack, in order; empty if a dict holds none."""
+    return [f"layer_{i}" for i in range(sum(f"layer_{i}" in node for i in range(len(node))))]
+
+
+def _stack_names(period: int) -> list[str]:
+    return [STACKED] if period == 1 else [f"{STACKED}_{i}" for i in range(period)]
+
+
+def _stacks_in(node: Mapping[str, Any]) -> list[str]:
+    """Keys of the stacked layers in a dict, in order."""
+    count = sum(name.startswith(STACKED) for name in node)
+    return _stack_names(count) if count else []
+
+
+def _period_of(node: Mapping[str, Any]) -> int:
+    """Smallest number of layers after which a stack repeats; 1 if it does not, or is none."""
+    periods = range(1, len(_layer_names(node)) // 2 + 1)
+    return next((period for period in periods if _repeats(node, period)), 1)
+
+
+def _repeats(node: Mapping[str, Any], period: int) -> bool:
+    """Returns True if the layers of a stack repeat after a period, at least twice unless it is 1,
+    and have arrays, with equal names, shapes and dtypes."""
+    layers = [node.get(name) for name in _layer_names(node)]
     kinds = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), layer) for layer in layers]
-    return bool(jax.tree.leaves(kinds)) and all(kind == kinds[0] for kind in kinds)
-
-
-def _is_dict(node: Any) -> bool:
-    return isinstance(node, dict)
+    if len(kinds) < (1 if period == 1 else 2 * period):
+        return False
+    equal = all(kind == later for kind, later in zip(kinds, kinds[period:], strict=False))
+    return equal and all(jax.tree.leaves(kind) for kind in kinds[:period])

@@ -9,7 +9,8 @@ from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.experts import Experts
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.gated_delta import GatedDeltaNet
-from transformer_jax.nn.sublayers import AttentionLayer, FeedForwardLayer
+from transformer_jax.nn.positions import encoding_class
+from transformer_jax.nn.sublayers import POSITION_HOOKS, AttentionLayer, FeedForwardLayer
 from transformer_jax.registry import Registry
 
 ATTENTION_LAYERS: Registry[type[AttentionLayer]] = Registry(
@@ -35,6 +36,29 @@ def attention_class(config: TransformerConfig) -> type[AttentionLayer]:
 def feed_forward_class(config: TransformerConfig) -> type[FeedForwardLayer]:
     """Class that `config.feed_forward` names; ValueError if there is none."""
     return FEED_FORWARDS.find(config.feed_forward)
+
+
+def check_layers(config: TransformerConfig, num_layers: int, causal: bool) -> None:
+    """Raises ValueError if the layers of a stack cannot do what the config asks of them."""
+    encoding = encoding_class(config)
+    for layer in map(config.of_layer, range(min(num_layers, len(config.pattern)))):
+        cls, name = attention_class(layer), layer.attention_layer
+        feed_forward_class(layer)
+        if not (causal or cls.bidirectional):
+            raise ValueError(
+                f"attention_layer {name!r} sees only earlier tokens; an encoder needs another one"
+            )
+        if layer.positions != config.positions and encoding.has("embed"):
+            raise ValueError(
+                f"layers: positions {config.positions!r} are added to the embeddings, so that no "
+                "layer can leave them out; take others, such as 'rotary'"
+            )
+        hooks = [hook for hook in POSITION_HOOKS if encoding_class(layer).has(hook)]
+        if cls.position_hooks and not set(hooks) <= set(cls.position_hooks):
+            raise ValueError(
+                f"attention_layer {name!r} cannot apply positions {layer.positions!r}; take "
+                f"encodings that have only {', '.join(cls.position_hooks)}, or positions 'none'"
+            )
 
 
 def init_caches(

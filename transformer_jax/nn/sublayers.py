@@ -19,6 +19,9 @@ from transformer_jax.nn.masks import Segments
 from transformer_jax.nn.parameters import PARAMETERS, Parameter
 from transformer_jax.nn.positions import PositionEncoding
 
+POSITION_HOOKS = ("rotate", "bias", "logit_bias", "extra_values")
+"""Hooks of position encodings that an attention layer calls."""
+
 
 class Sequences(struct.PyTreeNode):
     """Positions and mask of the T tokens in each row, for the sublayers.
@@ -79,12 +82,10 @@ class AttentionLayer(Sublayer):
     Attributes:
       position_hooks: hooks of position encodings that it calls; an encoding with others is refused.
         Empty: it knows the order of tokens without an encoding, as recurrent layers do.
-      packs: whether sentences packed into a row stay apart.
       bidirectional: whether it works in an encoder, where tokens see later ones.
     """
 
-    position_hooks: ClassVar[Collection[str]] = ("rotate", "bias", "logit_bias", "extra_values")
-    packs: ClassVar[bool] = True
+    position_hooks: ClassVar[Collection[str]] = POSITION_HOOKS
     bidirectional: ClassVar[bool] = True
 
     def self_attend(

@@ -16,7 +16,7 @@ from transformer_jax.nn.cache import Cache, EncoderOutput, Memory
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.layer_scan import is_stacked, scan_layers
-from transformer_jax.nn.layers import attention_class, feed_forward_class
+from transformer_jax.nn.layers import attention_class, check_layers, feed_forward_class
 from transformer_jax.nn.norms import final_norm, make_norm
 from transformer_jax.nn.sublayers import Sequences
 
@@ -120,6 +120,7 @@ class Encoder(nn.Module):
     num_layers: int
 
     def setup(self) -> None:
+        check_layers(self.config, self.num_layers, causal=False)
         self.layers = [
             EncoderLayer(self.config.of_layer(i), self.num_layers, name=f"layer_{i}")
             for i in range(self.num_layers)
@@ -205,6 +206,7 @@ class Decoder(nn.Module):
     attends_to_encoder: bool = True
 
     def setup(self) -> None:
+        check_layers(self.config, self.num_layers, causal=True)
         self.layers = [
             DecoderLayer(
                 self.config.of_layer(i),

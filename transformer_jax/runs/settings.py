@@ -10,10 +10,8 @@ belongs to a component that is not chosen (`refuse_unchosen`), or sections contr
 section.
 """
 
-import contextlib
 import dataclasses
 import functools
-import math
 import operator
 import sys
 import typing
@@ -40,7 +38,7 @@ from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.nn.positions.rotary import SCALINGS
 from transformer_jax.nn.recurrent.cells import CELLS
 from transformer_jax.parallel.sharding import ParallelConfig
-from transformer_jax.ranges import Seed, check_fields, short_repr
+from transformer_jax.ranges import Seed, check_fields, read_text, short_repr
 from transformer_jax.registry import Registry
 from transformer_jax.scoring import METRICS
 from transformer_jax.suggestions import suggest_fields
@@ -216,7 +214,7 @@ def _parse(name: Any, value: Any, where: str) -> Any:
     field = _find_field(name, where)
     if isinstance(value, np.generic):
         value = value.item()
-    read = _read_text(value) if isinstance(value, str) else value
+    read = read_text(value) if isinstance(value, str) else value
     if read is None and field.optional:
         return None
     if type(read) is bool and name in FORMER_VALUES:
@@ -283,20 +281,6 @@ def refuse_unchosen(values: Mapping[str, Any], names: Iterable[str], where: str)
                 f"{where}: there is no config.{name} while config.{chooser} is {chosen}; leave it "
                 f"out, or set {chooser} to {entry!r}"
             )
-
-
-def _read_text(text: str) -> Any:
-    """The value of a text: None, True, False or a finite number; else the text itself."""
-    word = text.strip().lower()
-    words = {"none": None, "true": True, "false": False}
-    if word in words:
-        return words[word]
-    with contextlib.suppress(ValueError):
-        return int(word)
-    with contextlib.suppress(ValueError):
-        number = float(word)
-        return number if math.isfinite(number) else text
-    return text
 
 
 def refuse_unread(values: Mapping[str, Any], names: Iterable[str]) -> None:

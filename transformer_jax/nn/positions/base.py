@@ -48,8 +48,10 @@ class PositionEncoding(nn.Module):
         return any(getattr(cls, hook) is not getattr(PositionEncoding, hook) for hook in hooks)
 
     def of_layer(self, config: TransformerConfig) -> "PositionEncoding":
-        """The encoding for the self-attention of a layer with this config."""
-        return self
+        """The encoding for the self-attention of a layer with this config, which may have none."""
+        if config.positions == self.config.positions:
+            return self
+        return PositionEncoding(config, self.causal, parent=None)
 
     def embed(
         self, x: Float[Array, "B T D"], positions: Int[Array, "B T"]

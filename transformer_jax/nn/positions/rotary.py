@@ -33,11 +33,15 @@ class RotaryPositions(PositionEncoding):
     )
 
     def of_layer(self, config: TransformerConfig) -> PositionEncoding:
-        if config.rope_theta_window is None:
-            return self
+        if config.positions != self.config.positions:
+            return super().of_layer(config)
         theta = config.rope_theta_window
-        own = dataclasses.replace(config, rope_theta=theta, rope_scaling="none")
-        return RotaryPositions(own, self.causal, parent=None)
+        if theta is not None:
+            config = dataclasses.replace(config, rope_theta=theta, rope_scaling="none")
+        names = ("rope_theta", "rope_scaling", "rope_factor")
+        if all(getattr(config, name) == getattr(self.config, name) for name in names):
+            return self
+        return RotaryPositions(config, self.causal, parent=None)
 
     def rotate(
         self,

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layer patterns: config fields that differ from layer to layer, repeated through a stack.
+
+The text of a pattern has an item for each layer of one period, separated by "|". An item sets
+fields of the section `model`, or is "default"; "3 x" before it stands for three such layers:
+
+    3 x attention_window=128 | positions=none
+"""
+
+import functools
+import itertools
+import re
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transformer_jax.ranges import read_text, short_repr
+
+LAYER_FIELDS = (
+    *("attention_layer", "attention_window", "num_key_value_heads", "attention_scale"),
+    *("qk_norm", "logit_cap", "positions", "rope_theta", "rope_scaling", "rope_factor"),
+    *("feed_forward", "d_ff", "activation", "gated_feed_forward"),
+)
+"""Fields that a layer may override."""
+
+Overrides = Mapping[str, Any]
+"""{field: its value in a layer}."""
+
+_DEFAULT = "default"
+_MOST = 256  # layers in a period
+_ITEM = re.compile(r"(?:(?P<count>[1-9]\d{0,2})\s*x\s+)?(?P<fields>.*)", re.DOTALL)
+_FIELD = re.compile(r"([a-z][\w.]*)=([^\s|=]+)")
+
+
+@functools.lru_cache(64)
+def read_pattern(text: str, config_class: type) -> tuple[Overrides, ...]:
+    """Overrides of each layer of a period, with values of the types in the dataclass of the config.
+
+    Raises:
+      ValueError: the text is no pattern, a field may not be overridden, or a value has another type
+        than its field.
+    """
+    hints = typing.get_type_hints(config_class)
+    return tuple(
+        {name: _typed(name, value, hints[name]) for name, value in layer.items()}
+        for layer in _parse(text)
+    )
+
+
+def pattern_text(value: Any) -> Any:
+    """The shortest text of a pattern, which may be given as text or, in a config file, as a tuple
+    of dicts. Other values are returned as they are.
+
+    Raises:
+      ValueError: the text is no pattern, or a field may not be overridden.
+    """
+    if isinstance(value, list | tuple) and all(isinstance(item, Mapping) for item in value):
+        value = " | ".join(_item(item) for item in value)
+    if not isinstance(value, str):
+        return value
+    counted = [
+        (item, len(list(equal))) for item, equal in itertools.groupby(map(_item, _parse(value)))
+    ]
+    return " | ".join(item if count == 1 else f"{count} x {item}" for item, count in counted)
+
+
+def _parse(text: str) -> Sequence[Mapping[str, str]]:
+    layers: list[Mapping[str, str]] = []
+    for item in text.split("|"):
+        found = _ITEM.fullmatch(item.strip())
+        assert found is not None
+        parts = found["fields"].split() if found["fields"] != _DEFAULT else []
+        fields = [_FIELD.fullmatch(part) for part in parts]
+        overrides = dict(field.groups() for field in fields if field is not None)
+        if len(overrides) < len(parts) or not found["fields"]:
+            raise ValueError(
+                f"layers has the item {short_repr(item.strip())}; write items as in "
+                "'3 x attention_window=128 | positions=none', each field once, or 'default'"
+            )
+        for name in overrides:
+            if name not in LAYER_FIELDS:
+                raise ValueError(
+                    f"layers sets {name}; a layer may have its own {', '.join(LAYER_FIELDS)}"
+                )
+        layers += [overrides] * int(found["count"] or 1)
+    if len(layers) > _MOST:
+        raise ValueError(f"layers has {len(layers)} layers in a period; at most {_MOST} can be")
+    return layers
+
+
+def _item(overrides: Mapping[str, Any]) -> str:
+    """The text of a layer."""
+    texts = {name: str(value) for name, value in overrides.items()}
+    lowered = {"None": "none", "True": "true", "False": "false"}
+    return " ".join(f"{k}={lowered.get(v, v)}" for k, v in sorted(texts.items())) or _DEFAULT
+
+
+def _typed(name: str, text: str, hint: Any) -> Any:
+    """The value of a text, of the type of its field."""
+    type_, *none = typing.get_args(hint) or (hint,)
+    value = read_text(text)
+    if value is None and none:
+        return None
+    if type_ is str:
+        return text
+    if type_ is float and type(value) is int:
+        value = float(value)
+    if type(value) is not type_:
+        raise ValueError(
+            f"layers: {name} is {short_repr(text)}; it must be of type {type_.__name__}"
+        )
+    return value
