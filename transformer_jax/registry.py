@@ -180,6 +180,12 @@ class Registry[T](Mapping[str, T]):
 _REGISTRIES: list[Registry[Any]] = []
 
 
+def options_of_entry(section: str, name: str) -> type | None:
+    """Dataclass of the options of an entry, in any registry of a section; None if it has none."""
+    found = (registry.options(name) for registry in _REGISTRIES if registry.section == section)
+    return next((options for options in found if options), None)
+
+
 @contextlib.contextmanager
 def reload_registrations(module: str) -> Iterator[None]:
     """Context that removes a module's entries, so that its code can run again.

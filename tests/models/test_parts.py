@@ -63,8 +63,7 @@ PARTS = {
         "positions": "rotary",
         "rope_layout": "halves",
         "rope_scaling": "linear",
-        "attention_window": 2,
-        "full_attention_every": 2,
+        "layers": "attention_window=2 qk_norm=true | positions=none num_key_value_heads=1 d_ff=10",
         "num_encoder_layers": 2,
         "num_decoder_layers": 2,
         "num_layers": 2,
@@ -167,8 +166,7 @@ def test_decoder_only(random_params, part):
     assert_packed_is_padded(packed, padded)
     assert_cached_is_full(found, padded)
     seen = np.abs(gradient[PADDED[0][0]]).max(axis=-1) > 0
-    config = model.config
-    window = 4 if config.full_attention_every else config.attention_window or 4
+    window = 4 if model.config.layers else model.config.attention_window or 4
     assert seen.tolist() == [*(place > 3 - window for place in range(4)), False]
 
 

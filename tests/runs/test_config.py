@@ -333,6 +333,30 @@ def test_an_unknown_field_of_a_file_is_refused(message_of, write_config, line, n
     assert nearest in message
 
 
+def test_layers_are_given_as_dicts_or_text_and_kept_as_text(write_config, tmp_path):
+    base = 'config.model = dict(positions="rotary", layers=%s)'
+    path = write_config(base % '({"attention_window": 8}, {"positions": "none"})')
+    config = load_config(path)
+    assert config.model.layers == "attention_window=8 | positions=none"
+    save_json(config, tmp_path / "config.json")
+    assert load_json(tmp_path / "config.json") == config
+    assert read_settings(config).model.of_layer(3).positions == "none"
+    assert load_config(path, {"model.layers": "none"}).model.layers is None
+
+
+@pytest.mark.parametrize(
+    ("layers", "reason"),
+    [
+        ("foo=3", "override: config.model.layers sets foo; a layer may have its own"),
+        ("positions=none rope_theta=5", "config.model.layers: config.model.rope_theta is 5.0, but"),
+        ("attention_window=0", "config.model: layers: attention_window is 0; it must lie in [1"),
+    ],
+)
+def test_layers_that_no_component_can_have_are_refused(write_config, message_of, layers, reason):
+    path = write_config('config.model = dict(positions="rotary")')
+    assert message_of(load_config, path, {"model.layers": layers}).startswith(reason)
+
+
 @pytest.mark.parametrize("beside", [True, False])
 def test_a_component_that_only_a_config_file_registers_is_refused(write_config, message_of, beside):
     """The run could not name the module that has it."""

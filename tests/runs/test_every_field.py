@@ -167,6 +167,7 @@ TESTED_ELSEWHERE = {
     "model.architecture": "a task goes with few",
     "model.attention_layer": "one entry: tests/nn/test_layers.py",
     "model.feed_forward": "one entry: tests/nn/test_layers.py",
+    "model.layers": "fields of its own: tests/nn/test_layer_pattern.py",
     "model.attention": "same results, another way: tests/nn/test_fused_attention.py",
     "data.name": "the bases differ in it",
     "data.num_workers": "same results, another way: tests/data/batches",

@@ -155,6 +155,8 @@ class EncoderDecoder(Seq2Seq):
         "model.logits_bias",
         "model.pooler_activation",
     )
+    cross_attention: ClassVar[Collection[str]] = ("multi_head",)
+    """Entries of `model.attention_layer` that it uses besides the chosen ones."""
 
     def setup(self) -> None:
         super().setup()

@@ -8,7 +8,7 @@ from typing import Annotated
 import jax.numpy as jnp
 
 from transformer_jax.fields import GIVEN, Configurable
-from transformer_jax.nn.layer_pattern import Overrides, read_pattern
+from transformer_jax.nn.layer_pattern import Overrides, override, pattern_text, read_pattern
 from transformer_jax.nn.ops import DTYPES, product_dtype
 from transformer_jax.ranges import (
     Cap,
@@ -204,6 +204,7 @@ class TransformerConfig(Configurable):
     start_id: int = dataclasses.field(default=-1, metadata=GIVEN)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", pattern_text(self.layers))
         check_fields(self)
         self._check_heads()
         if self.full_attention_every is not None and self.attention_window is None:
@@ -276,8 +277,7 @@ class TransformerConfig(Configurable):
             return self
         if overrides.get("attention_window", self.attention_window) is None:
             overrides["rope_theta_window"] = None
-        whole = {"layers": None, "full_attention_every": None}
-        return dataclasses.replace(self, **whole, **overrides)
+        return override(self, {"layers": None, "full_attention_every": None, **overrides})
 
     @property
     def pattern(self) -> tuple[Overrides, ...]:

@@ -7,21 +7,23 @@ fields of the section `model`, or is "default"; "3 x" before it stands for three
     3 x attention_window=128 | positions=none
 """
 
+import dataclasses
 import functools
 import itertools
 import re
-import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from transformer_jax.ranges import read_text, short_repr
+from transformer_jax.fields import Field, fields_of
+from transformer_jax.ranges import check_fields, read_text, short_repr
+from transformer_jax.registry import options_of_entry
 
 LAYER_FIELDS = (
     *("attention_layer", "attention_window", "num_key_value_heads", "attention_scale"),
     *("qk_norm", "logit_cap", "positions", "rope_theta", "rope_scaling", "rope_factor"),
     *("feed_forward", "d_ff", "activation", "gated_feed_forward"),
 )
-"""Fields that a layer may override."""
+"""Fields that a layer may override, besides the options of its components ("experts.top_k")."""
 
 Overrides = Mapping[str, Any]
 """{field: its value in a layer}."""
@@ -32,7 +34,6 @@ _ITEM = re.compile(r"(?:(?P<count>[1-9]\d{0,2})\s*x\s+)?(?P<fields>.*)", re.DOTA
 _FIELD = re.compile(r"([a-z][\w.]*)=([^\s|=]+)")
 
 
-@functools.lru_cache(64)
 def read_pattern(text: str, config_class: type) -> tuple[Overrides, ...]:
     """Overrides of each layer of a period, with values of the types in the dataclass of the config.
 
@@ -40,9 +41,8 @@ def read_pattern(text: str, config_class: type) -> tuple[Overrides, ...]:
       ValueError: the text is no pattern, a field may not be overridden, or a value has another type
         than its field.
     """
-    hints = typing.get_type_hints(config_class)
     return tuple(
-        {name: _typed(name, value, hints[name]) for name, value in layer.items()}
+        {name: _typed(name, value, _field(name, config_class)) for name, value in layer.items()}
         for layer in _parse(text)
     )
 
@@ -52,18 +52,32 @@ def pattern_text(value: Any) -> Any:
     of dicts. Other values are returned as they are.
 
     Raises:
-      ValueError: the text is no pattern, or a field may not be overridden.
+      ValueError: the text is no pattern.
     """
     if isinstance(value, list | tuple) and all(isinstance(item, Mapping) for item in value):
         value = " | ".join(_item(item) for item in value)
     if not isinstance(value, str):
         return value
-    counted = [
-        (item, len(list(equal))) for item, equal in itertools.groupby(map(_item, _parse(value)))
-    ]
+    items = itertools.groupby(_item(layer) for layer in _parse(value))
+    counted = [(item, len(list(equal))) for item, equal in items]
     return " | ".join(item if count == 1 else f"{count} x {item}" for item, count in counted)
 
 
+def override(config: Any, overrides: Overrides) -> Any:
+    """The config of a layer: its own fields, and its own options of components."""
+    fields = {name: value for name, value in overrides.items() if "." not in name}
+    options = {type(one): one for one in config.options}
+    for name in overrides.keys() - fields:
+        entry, _, option = name.partition(".")
+        cls = options_of_entry("model", entry)
+        assert cls is not None
+        changed = dataclasses.replace(config.options_of(cls), **{option: overrides[name]})
+        check_fields(changed)
+        options[type(changed)] = changed
+    return dataclasses.replace(config, **fields, options=tuple(options.values()))
+
+
+@functools.lru_cache(64)
 def _parse(text: str) -> Sequence[Mapping[str, str]]:
     layers: list[Mapping[str, str]] = []
     for item in text.split("|"):
@@ -77,11 +91,6 @@ def _parse(text: str) -> Sequence[Mapping[str, str]]:
                 f"layers has the item {short_repr(item.strip())}; write items as in "
                 "'3 x attention_window=128 | positions=none', each field once, or 'default'"
             )
-        for name in overrides:
-            if name not in LAYER_FIELDS:
-                raise ValueError(
-                    f"layers sets {name}; a layer may have its own {', '.join(LAYER_FIELDS)}"
-                )
         layers += [overrides] * int(found["count"] or 1)
     if len(layers) > _MOST:
         raise ValueError(f"layers has {len(layers)} layers in a period; at most {_MOST} can be")
@@ -95,18 +104,33 @@ def _item(overrides: Mapping[str, Any]) -> str:
     return " ".join(f"{k}={lowered.get(v, v)}" for k, v in sorted(texts.items())) or _DEFAULT
 
 
-def _typed(name: str, text: str, hint: Any) -> Any:
+def _field(name: str, config_class: type) -> Field:
+    """The field that a layer overrides, an option of an entry if its name has a dot."""
+    entry, dot, _ = name.partition(".")
+    if not dot and name in LAYER_FIELDS:
+        return fields_of("model", config_class)[f"model.{name}"]
+    options = options_of_entry("model", entry) if dot else None
+    fields = fields_of(entry, options) if options else {}
+    if name in fields:
+        return fields[name]
+    own = (
+        f"the options of model.{entry} are {', '.join(fields)}"
+        if fields
+        else (f"a layer may have its own {', '.join(LAYER_FIELDS)}, and options of its components")
+    )
+    raise ValueError(f"layers sets {name}; {own}")
+
+
+def _typed(name: str, text: str, field: Field) -> Any:
     """The value of a text, of the type of its field."""
-    type_, *none = typing.get_args(hint) or (hint,)
     value = read_text(text)
-    if value is None and none:
+    if value is None and field.optional:
         return None
-    if type_ is str:
+    if field.type is str:
         return text
-    if type_ is float and type(value) is int:
+    if field.type is float and type(value) is int:
         value = float(value)
-    if type(value) is not type_:
-        raise ValueError(
-            f"layers: {name} is {short_repr(text)}; it must be of type {type_.__name__}"
-        )
+    if type(value) is not field.type:
+        wanted = f"it must be of type {field.type.__name__}"
+        raise ValueError(f"layers: {name} is {short_repr(text)}; {wanted}")
     return value

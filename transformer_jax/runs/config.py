@@ -41,6 +41,7 @@ from transformer_jax.runs.settings import (
     parsed,
     refuse_unchosen,
     refuse_unread,
+    refuse_unread_layers,
     unread_fields,
 )
 from transformer_jax.runs.shipped import find_file, suggest_shipped
@@ -234,6 +235,7 @@ def check_trainable(config: ConfigDict) -> Settings:
     own = defaults_for(values)
     differ = [name for name in FIELDS if values[name] not in (own[name], DEFAULTS[name])]
     refuse_unread(values, differ)
+    refuse_unread_layers(values)
     check_sections(settings)
     return settings
 

@@ -32,6 +32,7 @@ from transformer_jax.losses import TOKEN_LOSSES
 from transformer_jax.models import MODELS
 from transformer_jax.models.config import ModelConfig
 from transformer_jax.nn.feed_forward import ACTIVATIONS
+from transformer_jax.nn.layer_pattern import LAYER_FIELDS, pattern_text, read_pattern
 from transformer_jax.nn.layers import ATTENTION_LAYERS, FEED_FORWARDS
 from transformer_jax.nn.norms import NORMS
 from transformer_jax.nn.positions import POSITIONS
@@ -176,6 +177,14 @@ def complete(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: values.get(name, field.default) for name, field in fields_for(values).items()}
 
 
+def layers_of(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Overrides of each layer in the pattern of a model, {"model.field": value}; empty without
+    `model.layers`."""
+    text = values["model.layers"]
+    pattern = read_pattern(text, ModelConfig) if text else ()
+    return [{f"model.{name}": value for name, value in one.items()} for one in pattern]
+
+
 def flatten(tree: Mapping[Any, Any]) -> dict[str, Any]:
     """Flattens nested sections and options, {section: {field: value, entry: {option: value}}}, to
     {"section.field": value, "section.entry.option": value}."""
@@ -214,6 +223,8 @@ def _parse(name: Any, value: Any, where: str) -> Any:
     field = _find_field(name, where)
     if isinstance(value, np.generic):
         value = value.item()
+    if name == "model.layers":
+        value = _read_layers(value, where)
     read = read_text(value) if isinstance(value, str) else value
     if read is None and field.optional:
         return None
@@ -231,6 +242,18 @@ def _parse(name: Any, value: Any, where: str) -> Any:
             f"{field.type.__name__}"
         )
     return value
+
+
+def _read_layers(value: Any, where: str) -> Any:
+    """The text of a pattern of layers; errors as of `parsed`."""
+    if isinstance(value, str) and read_text(value) is None:
+        return None
+    try:
+        text = pattern_text(value)
+        layers_of({"model.layers": text if isinstance(text, str) else None})
+    except ValueError as error:
+        raise UserError(f"{where}: config.model.{error}") from error
+    return text
 
 
 def _find_field(name: Any, where: str) -> Field:
@@ -283,7 +306,7 @@ def refuse_unchosen(values: Mapping[str, Any], names: Iterable[str], where: str)
             )
 
 
-def refuse_unread(values: Mapping[str, Any], names: Iterable[str]) -> None:
+def refuse_unread(values: Mapping[str, Any], names: Iterable[str], where: str = "") -> None:
     """Rejects config fields that have no effect, given the other fields.
 
     Registry entries declare what they read. A field that any entry of a registry lists in `reads`
@@ -294,6 +317,7 @@ def refuse_unread(values: Mapping[str, Any], names: Iterable[str]) -> None:
     Args:
       values: the values of all fields, {"section.field": value}.
       names: the fields that were set.
+      where: where they were set, for the message, if not as fields.
 
     Raises:
       UserError: one of them has no effect.
@@ -302,7 +326,8 @@ def refuse_unread(values: Mapping[str, Any], names: Iterable[str]) -> None:
     for name in names:
         if name in unread:
             raise UserError(
-                f"config.{name} is {short_repr(values[name])}, but {unread[name]}; leave it out"
+                f"{where}config.{name} is {short_repr(values[name])}, but {unread[name]}; leave it "
+                "out"
             )
 
 
@@ -321,7 +346,14 @@ def unread_fields(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def chosen_names(chooser: str, values: Mapping[str, Any]) -> list[str]:
-    """The registry entries that a field names: several for `data.name`, none if it is None."""
+    """The registry entries that a field names: several for `data.name` or in a pattern of layers,
+    none if it is None."""
+    if chooser.removeprefix("model.") in LAYER_FIELDS:
+        layers = layers_of(values) or [{}]
+        names = [layer.get(chooser, values[chooser]) for layer in layers]
+        if chooser == ATTENTION_LAYERS.field:  # cross-attention is always the same layer
+            names += getattr(MODELS.get(values["model.architecture"]), "cross_attention", ())
+        return list(dict.fromkeys(names))
     if chooser == "decode.search":
         own = (values[f"decode.{name}"] for name in ("search", "temperature", "beam_size"))
         return searches_of(*own)
@@ -353,6 +385,15 @@ def _readers(registry: Registry[Any], field: str, declared: Collection[str]) -> 
     if field not in declared:
         names = [name for name, entry in entries if _reads(entry, field, declared)]
     return ", ".join(names[:4] + ["..."] * (len(names) > 4))
+
+
+def refuse_unread_layers(values: Mapping[str, Any]) -> None:
+    """Raises UserError if an override of a layer has no effect in it."""
+    whole = {"model.layers": None, "model.full_attention_every": None}
+    for layer in layers_of(values):
+        own, where = {**values, **whole, **layer}, "config.model.layers: "
+        refuse_unchosen(own, layer, where.removesuffix(": "))
+        refuse_unread(own, [name for name in layer if layer[name] != values.get(name)], where)
 
 
 def check_sections(settings: Settings) -> None:

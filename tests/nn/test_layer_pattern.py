@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Patterns of layers: their text, and the config and results of each layer."""
+
+import dataclasses
+import re
+from typing import Annotated
+
+import jax
+import numpy as np
+import pytest
+
+from tests.models.texts import PADDED
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.models.encoder_only import EncoderOnly
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.feed_forward import FeedForward
+from transformer_jax.nn.layer_pattern import pattern_text
+from transformer_jax.nn.layers import FEED_FORWARDS
+from transformer_jax.nn.positions import encoding_class
+from transformer_jax.nn.sublayers import Sequences
+from transformer_jax.nn.transformer import DecoderLayer
+from transformer_jax.ranges import Range
+
+CONFIG = TransformerConfig(
+    d_model=8, d_ff=8, num_heads=2, num_layers=3, vocab_size=11, positions="rotary", dtype="float32"
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (" 2 x  qk_norm=true d_ff=3|default ", "2 x d_ff=3 qk_norm=true | default"),
+        ("d_ff=8 | d_ff=8 | default | default", "2 x d_ff=8 | 2 x default"),
+        (({}, {"logit_cap": None, "qk_norm": True}), "default | logit_cap=none qk_norm=true"),
+        ([{"rope_theta": 1e6}], "rope_theta=1000000.0"),
+        (None, None),
+        (3, 3),
+    ],
+)
+def test_a_pattern_has_one_text(given, text):
+    assert pattern_text(given) == text
+    assert pattern_text(pattern_text(given)) == text
+
+
+def test_a_pattern_repeats_through_the_stack():
+    config = dataclasses.replace(CONFIG, layers="2 x attention_window=3 | rope_theta=5")
+    layers = [config.of_layer(i) for i in range(5)]
+    assert [layer.attention_window for layer in layers] == [3, 3, None, 3, 3]
+    assert [layer.rope_theta for layer in layers] == [1e4, 1e4, 5.0, 1e4, 1e4]
+    assert {layer.layers for layer in layers} == {None}
+    assert hash(config) == hash(dataclasses.replace(CONFIG, layers=config.layers))
+    assert config == dataclasses.replace(
+        CONFIG, layers=({"attention_window": 3},) * 2 + ({"rope_theta": 5},)
+    )
+
+
+def test_full_attention_every_is_short_for_a_pattern():
+    short = dataclasses.replace(
+        CONFIG, attention_window=4, full_attention_every=3, rope_theta_window=9.0
+    )
+    long = dataclasses.replace(
+        short, full_attention_every=None, layers="2 x default | attention_window=none"
+    )
+    for i in range(7):
+        ours, theirs = short.of_layer(i), long.of_layer(i)
+        assert dataclasses.replace(ours, full_attention_every=None) == theirs
+    assert short.of_layer(2).rope_theta_window is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "layers has the item ''; write items as in '3 x attention_window=128 | positions"),
+        ("default | d_ff", "layers has the item 'd_ff'"),
+        ("qk_norm=true qk_norm=true", "layers has the item 'qk_norm=true qk_norm=true'"),
+        ("0 x default", "layers has the item '0 x default'"),
+        ("300 x default", "layers has 300 layers in a period; at most 256 can be"),
+        ("d_model=3", "layers sets d_model; a layer may have its own attention_layer, att"),
+        ("dense.top_k=3", "layers sets dense.top_k; a layer may have its own"),
+        ("attention_window=wide", "layers: attention_window is 'wide'; it must be of type int"),
+        ("attention_window=0", r"layers: attention_window is 0; it must lie in [1, 1_048_576]"),
+        ("num_key_value_heads=3", "layers: num_key_value_heads 3 does not divide num_heads 2"),
+        ("positions=alibi", "a layer has those of the model ('rotary') or none"),
+    ],
+)
+def test_bad_patterns_are_refused(text, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        dataclasses.replace(CONFIG, layers=text)
+
+
+def test_each_layer_computes_as_its_config_says(random_params):
+    """The patterned stack is a chain of single layers with configs written by hand."""
+    text = "default | positions=none | attention_window=2 rope_theta=7"
+    model = DecoderOnly(dataclasses.replace(CONFIG, layers=text))
+    variables = random_params(model, *PADDED)
+    _, state = model.apply(variables, *PADDED, capture_intermediates=True, method="features")
+    found = state["intermediates"]["decoder"]
+    changes = [{}, {"positions": "none"}, {"attention_window": 2, "rope_theta": 7.0}]
+    tokens, positions, segment_ids = PADDED
+    x = 8**0.5 * variables["params"]["embedding"]["table"][tokens]
+    for i, change in enumerate(changes):
+        config = dataclasses.replace(CONFIG, **change)
+        encoding = encoding_class(config)(config, causal=True)
+        sequences = Sequences.packed(encoding, positions, segment_ids)
+        params = {"params": variables["params"]["decoder"][f"layer_{i}"]}
+        layer = DecoderLayer(config, attends_to_encoder=False, depth=3)
+        x, _ = layer.apply(params, x, sequences, None, True)
+        np.testing.assert_allclose(found[f"layer_{i}"]["__call__"][0][0], x, rtol=1e-5, atol=1e-5)
+
+
+def test_positions_in_embeddings_cannot_be_left_out_by_a_layer():
+    config = dataclasses.replace(CONFIG, layers="positions=none", positions="sinusoidal")
+    with pytest.raises(ValueError, match="'sinusoidal' are added to the embeddings, so that no la"):
+        jax.eval_shape(EncoderOnly(config).init, jax.random.key(0), PADDED[0])
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaleOptions:
+    factor: Annotated[float, Range(0, 4)] = 1.0
+
+
+class Scaled(FeedForward):
+    options = ScaleOptions
+
+    def __call__(self, x, deterministic, real=None):
+        return (
+            super().__call__(x, deterministic, real) * self.config.options_of(ScaleOptions).factor
+        )
+
+
+def test_a_layer_has_options_of_its_own(monkeypatch):
+    monkeypatch.setattr(FEED_FORWARDS, "_entries", {**FEED_FORWARDS, "scaled": Scaled})
+    layers = "feed_forward=scaled scaled.factor=0.5 | feed_forward=scaled | default"
+    config = dataclasses.replace(CONFIG, layers=layers, options=(ScaleOptions(2.0),))
+    own = [config.of_layer(i) for i in range(3)]
+    assert [one.options_of(ScaleOptions).factor for one in own] == [0.5, 2.0, 2.0]
+    assert [one.feed_forward for one in own] == ["scaled", "scaled", "dense"]
+    for text, message in [
+        ("scaled.factor=5", "layers: factor is 5.0; it must lie in [0, 4]"),
+        (
+            "scaled.faktor=5",
+            "layers sets scaled.faktor; the options of model.scaled are scaled.factor",
+        ),
+    ]:
+        with pytest.raises(ValueError, match=re.escape(message)):
+            dataclasses.replace(config, layers=text)
