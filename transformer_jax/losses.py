@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.errors import UserError
+from transformer_jax.fields import Configurable
 from transformer_jax.nn.embeddings import Unprojected
 from transformer_jax.nn.int8 import Int8Matrix
 from transformer_jax.nn.ops import einsum, soft_cap
@@ -52,7 +53,7 @@ class TokenLosses(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class LossOptions:
+class LossOptions(Configurable):
     """Settings of a training loss.
 
     Attributes:
@@ -62,7 +63,6 @@ class LossOptions:
       r_drop: alpha, weight of R-Drop, which runs each row twice with different dropout; 0: off.
       z_loss: weight of the square of the logits' log-normalizer.
       loss: entry of `TOKEN_LOSSES`.
-      options: options of that entry.
     """
 
     label_smoothing: float
@@ -70,7 +70,6 @@ class LossOptions:
     r_drop: float
     z_loss: float
     loss: str = "cross_entropy"
-    options: tuple[Any, ...] = ()
 
     @property
     def unregularized(self) -> "LossOptions":

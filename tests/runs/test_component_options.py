@@ -4,9 +4,11 @@
 import json
 import textwrap
 
+import numpy as np
 import pytest
 
 import transformer_jax as tj
+from transformer_jax.losses import TOKEN_LOSSES
 from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.runs import user_modules
 from transformer_jax.runs.build import build_untokenized_task
@@ -29,6 +31,7 @@ MODULE = '''
 import dataclasses
 from typing import Annotated
 
+from transformer_jax.losses import TOKEN_LOSSES, TokenLoss
 from transformer_jax.nn.positions import POSITIONS, PositionEncoding
 from transformer_jax.ranges import OneOf, Range
 from transformer_jax.scoring import METRICS
@@ -75,6 +78,12 @@ class CountOptions:
 @METRICS.register("counts", options=CountOptions)
 def counts(outputs, references, options):
     return {"counts": options.weight * len(outputs)}
+
+
+@TOKEN_LOSSES.register("weighted", options=CountOptions)
+class Weighted(TokenLoss):
+    def losses(self, logits, labels):
+        return self.config.options_of(CountOptions).weight + 0.0 * labels
 '''
 WAVES = {"model.positions": "waves"}
 
@@ -82,12 +91,13 @@ WAVES = {"model.positions": "waves"}
 @pytest.fixture(scope="module")
 def module(tmp_path_factory):
     """The path of a user's module that registers positions and a metric with options."""
-    entries, metrics, loaded = dict(POSITIONS), dict(METRICS), dict(user_modules._loaded)
+    registries, loaded = (POSITIONS, METRICS, TOKEN_LOSSES), dict(user_modules._loaded)
+    before = [dict(registry) for registry in registries]
     path = tmp_path_factory.mktemp("own") / "waves.py"
     path.write_text(MODULE)
     yield path
-    POSITIONS.restore(entries)
-    METRICS.restore(metrics)
+    for registry, entries in zip(registries, before, strict=True):
+        registry.restore(entries)
     user_modules._loaded.clear()
     user_modules._loaded.update(loaded)
 
@@ -229,6 +239,9 @@ def test_a_run_uses_its_options(config, trained_workdir, monkeypatch):
     changed = config({**WAVES, **changes, "model.waves.length": 5})
     task = build_untokenized_task(read_settings(changed))
     assert task.model.config.options[0].length == 5
+    changed = override(changed, {"train.loss": "weighted", "train.weighted.weight": 0.25})
+    losses = build_untokenized_task(read_settings(changed)).loss_options.token_loss.losses
+    assert losses(None, np.arange(3)).tolist() == [0.25] * 3
     run = tj.load(trained_workdir).with_config(changes)
     texts = [Prediction("a text", score=0.0)]
     monkeypatch.setattr(

@@ -83,7 +83,9 @@ def build_task(
         model_class=_entry(MODELS, settings.model.architecture),
         data=settings.data,
         loss=LossOptions(
-            *(train.label_smoothing, train.loss_tiles, train.r_drop, train.z_loss), loss=train.loss
+            *(train.label_smoothing, train.loss_tiles, train.r_drop, train.z_loss),
+            loss=train.loss,
+            options=train.options,
         ),
         metric=settings.task.metric or kind.metric,
         vocab_sizes=vocab_sizes,
