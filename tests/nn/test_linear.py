@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.int8 import Int8Matrix
 from transformer_jax.nn.linear import Linear
+from transformer_jax.nn.lora import AdaptedMatrix, LowRankAdapter
 
 CONFIG = TransformerConfig(dtype="float32")
 HEADS = [((6,), (4, 3)), ((4, 3), (6,)), ((6,), (5,))]
@@ -43,3 +45,19 @@ def test_kernels_are_xavier_uniform_over_all_heads(inputs, outputs, fan_in, fan_
     assert 0.99 * bound < np.abs(params["kernel"]).max() <= bound
     assert np.std(params["kernel"]) == pytest.approx(bound / np.sqrt(3), rel=0.03)
     assert not params["bias"].any()
+
+
+def test_the_matrix_of_a_map_is_an_array_whatever_the_kernel():
+    linear, rng = Linear((6,), (4, 3), False, CONFIG), np.random.default_rng(1)
+    x, kernel = rng.normal(size=(7, 6)), rng.normal(size=(6, 4, 3)).astype(np.float32)
+    adapter = LowRankAdapter(rng.normal(size=(6, 2)), rng.normal(size=(2, 12)), 0.5, 0.0)
+    rounded = Int8Matrix.of(jnp.array(kernel.reshape(6, 12).T))
+    for given, tolerance in (
+        (kernel, 1e-5),
+        (AdaptedMatrix(kernel, adapter), 1e-5),
+        (rounded, 0.1),
+    ):
+        variables = {"params": {"kernel": given}}
+        matrix = linear.apply(variables, method="matrix")
+        expected = linear.apply(variables, jnp.array(x, jnp.float32))
+        np.testing.assert_allclose(np.tensordot(x, matrix, 1), expected, atol=tolerance)

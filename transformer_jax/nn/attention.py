@@ -132,6 +132,23 @@ class MultiHeadAttention(AttentionLayer):
         encoding, positions = sequences.encoding.of_layer(self.config), sequences.positions
         query, key, value = self.projections(x)
         query, key = encoding.rotate(query, key, positions)
+        inputs, cache = self.self_inputs(query, key, value, sequences, cache)
+        return self.attend(inputs, deterministic, encoding).reshape(x.shape), cache
+
+    def self_inputs(
+        self,
+        query: Float[Array, "N T H K"],
+        key: Float[Array, "N T G _"],
+        value: Float[Array, "N T G V"],
+        sequences: Sequences,
+        cache: Cache | None,
+    ) -> tuple[AttentionInputs, Cache | None]:
+        """Attention inputs of T tokens that attend to each other and to the tokens of a cache.
+
+        Returns:
+          the inputs, and the cache grown by T.
+        """
+        positions = sequences.positions
         if isinstance(cache, KVCache):
             cache = cache.append(key, value)
             inputs = cache.inputs(query, positions)
@@ -139,8 +156,7 @@ class MultiHeadAttention(AttentionLayer):
             assert sequences.mask is not None
             inputs = AttentionInputs(query, key, value, sequences.mask, positions, positions)
             inputs = inputs.replace(segments=sequences.segments)
-        inputs = inputs.replace(window=self.config.attention_window)
-        return self.attend(inputs, deterministic, encoding).reshape(x.shape), cache
+        return inputs.replace(window=self.config.attention_window), cache
 
     @classmethod
     def init_cache(cls, config: TransformerConfig, rows: int, max_length: int) -> KVCache:
@@ -159,6 +175,7 @@ class MultiHeadAttention(AttentionLayer):
         inputs: AttentionInputs,
         deterministic: bool,
         encoding: PositionEncoding | None = None,
+        of_heads: Callable[[Heads], Heads] | None = None,
     ) -> Float[Array, "B T D"]:
         """Equation 1 for all heads, by a fused kernel if one can, then W^O.
 
@@ -166,6 +183,7 @@ class MultiHeadAttention(AttentionLayer):
           inputs: queries, keys and values.
           deterministic: no dropout.
           encoding: adds its terms in self-attention; None in cross-attention.
+          of_heads: applied to the heads' outputs before W^O, if the values are not those of W^O.
         """
         kernel = self._fused_kernel(inputs, deterministic, encoding)
         if kernel is not None:
@@ -185,6 +203,7 @@ class MultiHeadAttention(AttentionLayer):
                 extra_values=self._extra_values(blocks, encoding),
             )
             heads = restricted_attention.join_blocks(heads, inputs.query)
+        heads = heads if of_heads is None else of_heads(heads)
         return self.output(self.combine(heads))
 
     def score(self, query: Heads, key: Heads) -> Weights:
@@ -210,6 +229,10 @@ class MultiHeadAttention(AttentionLayer):
         """Returns the heads' outputs as W^O reads them; here hooks change them."""
         self.sow("intermediates", "heads", heads)
         return heads
+
+    def needs_inputs(self) -> bool:
+        """Returns True if a caller reads or replaces queries, keys or values of each head."""
+        return False
 
     def needs_weights(self) -> bool:
         """Returns True if a caller reads the weights of whole rows, which fused kernels and blocks

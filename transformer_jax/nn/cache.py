@@ -122,10 +122,24 @@ class KVCache(Cache):
     @classmethod
     def empty(cls, config: TransformerConfig, rows: int, max_length: int) -> "KVCache":
         """Cache for one beam of each of `rows` sentences, with `max_length` slots."""
-        slots, dtype = (rows, config.key_value_heads, max_length, 1), _cache_dtype(config)
+        sizes = config.key_value_heads, config.d_k, config.d_v
+        return cls.of_sizes(*sizes, config, rows, max_length)
+
+    @classmethod
+    def of_sizes(
+        cls,
+        heads: int,
+        key_size: int,
+        value_size: int,
+        config: TransformerConfig,
+        rows: int,
+        max_length: int,
+    ) -> "KVCache":
+        """As `empty`, with other heads of keys and values than the config's."""
+        slots, dtype = (rows, heads, max_length, 1), _cache_dtype(config)
         return cls(
-            keys=jnp.zeros((*slots, config.d_k), dtype),
-            values=jnp.zeros((*slots, config.d_v), dtype),
+            keys=jnp.zeros((*slots, key_size), dtype),
+            values=jnp.zeros((*slots, value_size), dtype),
             origins=jnp.zeros((rows, 1, max_length), jnp.int32),
             length=jnp.zeros(rows, jnp.int32),
         )
@@ -148,7 +162,8 @@ class KVCache(Cache):
         """Writes the keys and values of T new tokens."""
         beams, num_new = self.num_beams, key.shape[1]
         key, value = (  # [B, G, T, J, K] and [B, G, T, J, V]
-            x.reshape(-1, beams, *x.shape[1:]).transpose(0, 3, 2, 1, 4) for x in (key, value)
+            x.reshape(len(self.length), beams, *x.shape[1:]).transpose(0, 3, 2, 1, 4)
+            for x in (key, value)
         )
         own = jnp.broadcast_to(jnp.arange(beams)[:, None], (len(key), beams, num_new))
         return KVCache(
@@ -167,7 +182,8 @@ class KVCache(Cache):
         Each sentence has S = L J keys, and J T queries: those of its beams, one beam after the
         other.
         """
-        flat = (x.reshape(*x.shape[:2], -1, x.shape[4]) for x in (self.keys, self.values))
+        num_keys = self.origins[0].size  # not -1: values may have size 0
+        flat = (x.reshape(*x.shape[:2], num_keys, x.shape[4]) for x in (self.keys, self.values))
         return AttentionInputs(
             self._by_sentence(query),
             *_position_major(*flat),

@@ -138,6 +138,8 @@ class _Interceptor:
                 return method(*args, **kwargs)
             case MultiHeadAttention(), "attend":
                 return self._attend(path, method, args, kwargs)
+            case MultiHeadAttention(), "needs_inputs":
+                return any(self._wanted(f"{path}.{of}") for of in ("queries", "keys", "values"))
             case MultiHeadAttention(), "needs_weights":
                 wanted = self._wanted(f"{path}.weights") or self._wanted(f"{path}.logit_bias")
                 return method(*args, **kwargs) or wanted

@@ -9,6 +9,7 @@ from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.experts import Experts
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.gated_delta import GatedDeltaNet
+from transformer_jax.nn.latent_attention import LatentAttention
 from transformer_jax.nn.positions import encoding_class
 from transformer_jax.nn.sublayers import POSITION_HOOKS, AttentionLayer, FeedForwardLayer
 from transformer_jax.registry import Registry
@@ -20,6 +21,7 @@ ATTENTION_LAYERS: Registry[type[AttentionLayer]] = Registry(
         "sinks": SinkAttention,
         "additive": AdditiveAttention,
         "gated_delta": GatedDeltaNet,
+        "latent": LatentAttention,
     },
 )
 

@@ -43,6 +43,14 @@ class Linear(nn.Module):
             self.param("bias", nn.initializers.zeros, self.outputs)
         return self.add_bias(y)
 
+    def matrix(self) -> Float[Array, "..."]:
+        """Returns W as an array, for products in another order."""
+        kernel: Any = self.get_variable("params", "kernel")
+        if isinstance(kernel, Int8Matrix):
+            rows = kernel.rows(jnp.arange(len(kernel.scales)))
+            return rows.T.reshape(*self.inputs, *self.outputs)
+        return kernel.merged() if isinstance(kernel, AdaptedMatrix) else kernel
+
     def add_bias(self, product: Float[Array, "..."]) -> Float[Array, "..."]:
         """Adds the bias to x W, if there is one, and casts the result."""
         if self.use_bias:
