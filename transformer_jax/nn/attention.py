@@ -6,8 +6,9 @@ value size of a head. N rows: while decoding, each of B sentences may have sever
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -94,7 +95,7 @@ class MultiHeadAttention(AttentionLayer):
     then computed without fused kernels.
     """
 
-    reads = (
+    reads: ClassVar[Collection[str]] = (
         *("model.key_size", "model.value_size", "model.num_key_value_heads"),
         *("model.attention_window", "model.full_attention_every", "model.attention_scale"),
         *("model.logit_cap", "model.qk_norm", "model.attention_bias"),

@@ -21,8 +21,7 @@ head's key from the latent (`model.key_size`), V value size of a head (`model.va
 
 import dataclasses
 import math
-from collections.abc import Collection
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -66,7 +65,7 @@ class LatentAttention(MultiHeadAttention):
     """Self-attention whose cache holds a latent vector and one rotated key for each token."""
 
     options = LatentOptions
-    reads: ClassVar[Collection[str]] = (
+    reads = (
         *("model.key_size", "model.value_size", "model.attention_window"),
         *("model.full_attention_every", "model.attention_scale", "model.logit_cap"),
         *("model.attention_dropout_rate", "model.attention"),

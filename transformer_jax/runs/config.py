@@ -246,6 +246,8 @@ def check_same_run(config: ConfigDict, saved: ConfigDict, workdir: Path) -> None
     Logs a warning if the run is extended at a higher learning rate.
     """
     before, now = (complete(flatten(each.to_dict())) for each in (saved, config))
+    old: Any  # of any field
+    new: Any
     idle = unread_fields(before)  # earlier versions allowed them to be set
     for name in [name for name in before | now if name not in idle]:
         old, new = before.get(name), now.get(name)
