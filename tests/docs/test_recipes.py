@@ -32,6 +32,7 @@ PAIRS = STEPS | {
     "task.name": "seq2seq",
     "task.metric": "character_accuracy",
     "model.positions": "kerple",
+    "model.attention_layer": "value_residual",
     "model.activation": "snake",
     "model.norm": "scale",
     "model.norm_placement": "pre",
@@ -100,7 +101,7 @@ def paths_of(params):
 
 
 def test_components_of_one_run_on_pairs(use):
-    names = ["position_encoding", "activation_and_norm", "metric", "data_set"]
+    names = ["position_encoding", "activation_and_norm", "value_residual", "metric", "data_set"]
     run = use([*names, "optimizer_and_schedule"], PAIRS, ["1 + 2", "17 + 25"])
     params = paths_of(run.params)
     assert params["source_positions/kerple"].shape == (2, 2)

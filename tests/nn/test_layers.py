@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sublayers of one's own, in stacks and models that know only their base classes."""
 
+import dataclasses
+import runpy
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +16,7 @@ from transformer_jax.nn.attention import MultiHeadAttention
 from transformer_jax.nn.cache import Cache
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.feed_forward import FeedForward
+from transformer_jax.nn.layer_scan import stack_layers
 from transformer_jax.nn.layers import ATTENTION_LAYERS, FEED_FORWARDS, init_caches
 from transformer_jax.nn.parameters import Parameter, parameter_at
 from transformer_jax.nn.sublayers import AttentionLayer
@@ -112,3 +117,37 @@ def test_layers_are_named_in_the_config_and_bring_rows_of_the_table(registered):
     assert parameter_at("decoder/layer_0/self_attention/total_scale").axes == ("model",)
     with pytest.raises(ValueError, match="attention_layer is 'totl', not one of multi_head"):
         init_caches(TransformerConfig(**SIZES, attention_layer="totl"), 1, 1, 1)
+
+
+def test_the_first_layer_shares_its_values(registered, random_params):
+    recipe = Path(__file__).parents[2] / "docs" / "recipes" / "value_residual.py"
+    runpy.run_path(str(recipe))
+    fields = dict(positions="rotary", norm_placement="pre")
+    config = TransformerConfig(**SIZES, **fields, architecture="decoder_only")
+    plain = DecoderOnly(config)
+    model = DecoderOnly(dataclasses.replace(config, attention_layer="value_residual"))
+    params = random_params(model, TOKENS)["params"]
+
+    @jax.jit
+    def logits(params):
+        return model.apply({"params": params}, TOKENS)
+
+    def with_mix(a, b):  # in the second layer
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: jnp.array([a, b]) if "value_mix" in str(path[-1]) else leaf, params
+        )
+
+    full = logits(params)
+    np.testing.assert_allclose(logits(stack_layers(params)), full, rtol=1e-4, atol=1e-5)
+    own = jax.jit(plain.apply)({"params": with_mix(0.0, 1.0)}, TOKENS)
+    np.testing.assert_allclose(logits(with_mix(0.0, 1.0)), own, rtol=1e-4, atol=1e-5)
+    gradient = jax.jit(jax.grad(lambda params: logits(params).sum()))(with_mix(1.0, 0.0))
+    by_layer = [gradient["decoder"][f"layer_{i}"]["self_attention"]["value"] for i in (0, 1)]
+    assert [bool(jnp.any(layer["kernel"] != 0)) for layer in by_layer] == [True, False]
+
+    prefill = jax.jit(lambda *given: model.apply({"params": params}, *given, 8, method="prefill"))
+    found, memory, state = prefill(TOKENS[:, :3], np.array([3, 2]))
+    np.testing.assert_allclose(found, full[[0, 1], [2, 1]], rtol=1e-4, atol=1e-5)
+    decode = jax.jit(lambda *given: model.apply({"params": params}, *given, method="decode_step"))
+    found, state = decode(TOKENS[[0, 1], [3, 2]], memory, state)
+    np.testing.assert_allclose(found, full[[0, 1], [3, 2]], rtol=1e-4, atol=1e-5)

@@ -8,7 +8,7 @@ value size of a head. N rows: while decoding, each of B sentences may have sever
 import math
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -132,6 +132,8 @@ class MultiHeadAttention(AttentionLayer):
         """
         encoding, positions = sequences.encoding.of_layer(self.config), sequences.positions
         query, key, value = self.projections(x)
+        if sequences.shared is not None:
+            value = self.reuse(value, sequences.shared)
         query, key = encoding.rotate(query, key, positions)
         inputs, cache = self.self_inputs(query, key, value, sequences, cache)
         return self.attend(inputs, deterministic, encoding).reshape(x.shape), cache
@@ -246,6 +248,10 @@ class MultiHeadAttention(AttentionLayer):
         """Projects x to queries, keys and values."""
         query, key, value = self._project([self.query, self.key, self.value], x)
         return self._scale_query(query), self._normalize_key(key), value
+
+    def reuse(self, value: Float[Array, "N T G V"], shared: Any) -> Float[Array, "N T G V"]:
+        """Combines values with what the first layer shares; here they stay as they are."""
+        return value
 
     def queries(self, x: Float[Array, "N T D"]) -> Float[Array, "N T H K"]:
         """Projects x to queries."""

@@ -117,6 +117,21 @@ def scan_layers(stack: Any, apply: Callable[[Any, jax.Array], jax.Array], x: jax
     return x
 
 
+def apply_first_layer(stack: Any, apply: Callable[[Any, jax.Array], Any], x: jax.Array) -> Any:
+    """Applies the first layer of a stack alone, whether its parameters are stacked or not.
+
+    Args:
+      stack: a bound module with `layers`.
+      apply: (layer, x) -> result, without dropout.
+      x: input of the layer.
+    """
+    if not is_stacked(stack):
+        return apply(stack.layers[0], x)
+    params = stack.variables["params"]
+    first = jax.tree.map(lambda leaf: leaf[0], params[_stacks_in(params)[0]])
+    return nn.apply(apply, stack.layers[0].clone(parent=None, name=None))({"params": first}, x)
+
+
 def _map_dicts(change: Callable[[dict[str, Any]], Any], tree: Any) -> Any:
     """Replaces each dict in the tree by `change` of a copy, from the leaves to the root."""
 

@@ -33,6 +33,7 @@ class Sequences(struct.PyTreeNode):
       segments: segment ids that the mask was made from, if any.
       real: [N, T], False for padding; None: every token is real. While prompts of unequal lengths
         are read into a cache, a recurrent state passes over the padding.
+      shared: what the stack's first layer shares with all layers (`AttentionLayer.share`).
     """
 
     encoding: PositionEncoding
@@ -40,6 +41,7 @@ class Sequences(struct.PyTreeNode):
     mask: Bool[Array, "#N 1 T T"] | None
     segments: Segments | None = None
     real: Bool[Array, "N T"] | None = None
+    shared: Any = None
 
     @classmethod
     def packed(
@@ -101,6 +103,11 @@ class AttentionLayer(Sublayer):
           the output, and the cache grown by T.
         """
         raise NotImplementedError
+
+    def share(self, x: Float[Array, "N T D"]) -> Any:
+        """Computes what all layers of the stack read as `sequences.shared`, such as the values of
+        the first layer, which alone is asked; x is its input, as of `self_attend`."""
+        return None
 
     @classmethod
     def init_cache(cls, config: TransformerConfig, rows: int, max_length: int) -> Cache:

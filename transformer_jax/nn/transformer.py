@@ -15,10 +15,10 @@ from transformer_jax.nn.attention import MultiHeadAttention
 from transformer_jax.nn.cache import Cache, EncoderOutput, Memory
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
-from transformer_jax.nn.layer_scan import is_stacked, scan_layers
+from transformer_jax.nn.layer_scan import apply_first_layer, is_stacked, scan_layers
 from transformer_jax.nn.layers import attention_class, check_layers, feed_forward_class
 from transformer_jax.nn.norms import final_norm, make_norm
-from transformer_jax.nn.sublayers import Sequences
+from transformer_jax.nn.sublayers import AttentionLayer, Sequences
 
 
 class Residual(nn.Module):
@@ -78,6 +78,17 @@ def intercept_residual_stream(
     return nn.intercept_methods(intercept)
 
 
+def _with_shared(stack: Any, x: Float[Array, "N T D"], sequences: Sequences) -> Sequences:
+    """Adds what the first layer shares with all layers; x is the input of the stack."""
+    if attention_class(stack.layers[0].config).share is AttentionLayer.share:
+        return sequences
+
+    def share(layer: Any, x: Array) -> Any:
+        return layer.self_attention.share(layer.self_attention_residual.before(x))
+
+    return sequences.replace(shared=apply_first_layer(stack, share, x))
+
+
 class EncoderLayer(nn.Module):
     """Self-attention and feed-forward, each in its residual connection.
 
@@ -131,6 +142,7 @@ class Encoder(nn.Module):
         self, x: Float[Array, "B S D"], sequences: Sequences, deterministic: bool
     ) -> Float[Array, "B S D"]:
         """Computes features of embedded tokens."""
+        sequences = _with_shared(self, x, sequences)
         if is_stacked(self):
             x = scan_layers(self, lambda layer, x: layer(x, sequences, deterministic), x)
         else:
@@ -240,6 +252,7 @@ class Decoder(nn.Module):
           caches: one for each layer; empty to attend only within x.
         """
         grown: list[Cache | None] = []
+        sequences = _with_shared(self, x, sequences)
         if is_stacked(self):
             x = scan_layers(self, self._layer_function(sequences, encoded, deterministic), x)
         else:
