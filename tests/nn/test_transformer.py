@@ -54,6 +54,19 @@ def test_the_formula(random_params, placement):
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
+def test_without_residual_connections_the_stream_is_what_a_sublayer_returns(
+    random_params, placement
+):
+    module = residual(placement, residual_connections=False)
+    variables = random_params(module, X, jnp.negative, method=around_a_sublayer)
+    y = module.apply(variables, X, lambda x: x @ WEIGHT, method=around_a_sublayer)
+    params = variables["params"]
+    x = layer_norm(X, params["norm_before"]) if "norm_before" in params else X
+    expected = layer_norm(x @ WEIGHT, params["norm_after"]) if placement != "pre" else x @ WEIGHT
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
 def test_dropout_acts_only_on_the_sublayers_output(random_params, placement):
     module = residual(placement, dropout_rate=0.5)
     variables = random_params(module, X, jnp.ones_like, method=around_a_sublayer)

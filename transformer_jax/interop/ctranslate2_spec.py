@@ -58,6 +58,7 @@ def _require_supported(model: TransformerConfig) -> None:
         ),
         "norm": ("layer", "rms", "rms_plus_one"),
         "norm_placement": ("post", "pre", *(("sandwich",) if is_decoder_only else ())),
+        "residual_connections": (True,),
         "attention_layer": ("multi_head",),
         "feed_forward": ("dense",),
         "layers": (None,),

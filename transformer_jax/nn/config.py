@@ -99,6 +99,7 @@ class TransformerConfig(Configurable):
       norm_epsilon: constant added to the variance or mean square, in qk_norm too.
       norm_placement: "post": LayerNorm(x + Sublayer(x)), as in the paper; "pre": x +
         Sublayer(LayerNorm(x)); "sandwich": x + LayerNorm(Sublayer(LayerNorm(x))).
+      residual_connections: add the sublayer's input to its output; false only to see what it does.
       activation: "relu" (section 3.3), "gelu" (the tanh approximation), "gelu_exact", "silu",
         "swish" (the same as silu) or "squared_relu" (So et al. 2021).
       gated_feed_forward: multiply the activations by a second projection: GEGLU with "gelu", SwiGLU
@@ -182,6 +183,7 @@ class TransformerConfig(Configurable):
     norm: str = "layer"
     norm_epsilon: Annotated[float, Range(0, 0.1, "(]")] = 1e-6
     norm_placement: Annotated[str, OneOf("post", "pre", "sandwich")] = "post"
+    residual_connections: bool = True
     activation: str = "relu"
     gated_feed_forward: bool = False
     tie_embeddings: Annotated[str, OneOf("all", "inputs", "target", "none")] = "all"

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer_jax.nn.attention import MultiHeadAttention
@@ -52,15 +53,19 @@ class Residual(nn.Module):
     def after(
         self, x: Float[Array, "B T D"], y: Float[Array, "B T D"], deterministic: bool
     ) -> Float[Array, "B T D"]:
-        """Adds the sublayer's output y to the residual stream x, in the dtype of x."""
+        """Adds the sublayer's output y to the residual stream x, in the dtype of x.
+
+        Without `residual_connections`, y takes the place of x.
+        """
         y = self.dropout(y, deterministic)
+        skipped = x if self.config.residual_connections else jnp.zeros_like(x)
         match self.config.norm_placement:
             case "post":
-                stream = self.norm_after(x + y)
+                stream = self.norm_after(skipped + y)
             case "pre":
-                stream = x + y
+                stream = skipped + y
             case _:
-                stream = x + self.norm_after(y)
+                stream = skipped + self.norm_after(y)
         return stream.astype(x.dtype)
 
 

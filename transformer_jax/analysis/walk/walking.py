@@ -42,8 +42,10 @@ def walk(
       outputs: vocabulary of the last stack, or labels.
 
     Raises:
-      UserError: the model has no layers with hook points (`nn.hooks`).
+      UserError: the model has no layers with hook points (`nn.hooks`), or no residual connections.
     """
+    if not body_config(model).residual_connections:
+        raise UserError("walk: the model has no residual connections, which a walk shows")
     values = collect(model, params, reading, ["**"])
     trace = Trace(model, params, body_config(model), reading, values, outputs)
     for stack in reading.tokens:
