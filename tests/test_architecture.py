@@ -22,7 +22,7 @@ LAYERS = [
     {"runs"},
     {"analysis"},
     {"tools", "interop"},
-    {"sweeps"},
+    {"sweeps", "verification"},
     {"evidence"},
     {"cli"},
     {"__main__", PACKAGE},  # entry points of the shell and, lazily, of the notebook
@@ -55,7 +55,7 @@ LIBRARIES = {
     "ctranslate2": {"interop"},
     "huggingface_hub": {"interop"},
     "tensorboardX": set(),
-    "ml_collections": {"runs", "sweeps", "tools"},
+    "ml_collections": {"runs", "sweeps", "tools", "verification"},
     "tensorflow": set(),
     "torch": set(),
     "clu": set(),  # its metric writers import TensorFlow

@@ -7,6 +7,7 @@
     rows = tj.sweep(tj.Sweep(...), workdir)          # variants, each with several seeds
     tj.compare(workdir, another)                     # is one better? tests over seeds and examples
     tj.plan(config, "h100:8")                        # cost of a training step there
+    tj.verify(config, modules="mine.py")             # oracles on a component of yours
     "".join(tj.Chat(run).ask("..."))                 # chat with an instruction-tuned run
 
 Imports are lazy, so that the command line answers at once.
@@ -31,6 +32,7 @@ __all__ = [
     "read_data",
     "sweep",
     "train",
+    "verify",
 ]
 
 _LAZY = {
@@ -45,6 +47,7 @@ _LAZY = {
     "read_data": ("transformer_jax.runs.model_batches", "read_data"),
     "sweep": ("transformer_jax.sweeps.sweep", "run_sweep"),
     "train": ("transformer_jax.runs.train", "train"),
+    "verify": ("transformer_jax.verify.verify", "verify"),
 }
 
 

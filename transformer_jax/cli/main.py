@@ -30,7 +30,7 @@ _MAX_MESSAGE = 1000  # characters
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb and returns its exit status.
 
-    0: done. 2: a user error, with one line on stderr. 75: stopped by SIGTERM and saved; the same
+    0: done. 1: `verify` found a difference. 2: a user error, with one line on stderr. 75: stopped by SIGTERM and saved; the same
     command resumes. 130: interrupted, and 141: the reader of stdout has gone (such as `head`), both
     without a message.
     """
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     try:
-        RUN_VERB[args.verb](args)
+        status = RUN_VERB[args.verb](args)
         terminal.flush()
     except KeyboardInterrupt:
         return terminal.INTERRUPTED
@@ -61,7 +61,7 @@ def _run(args: argparse.Namespace) -> int:
         if terminal.was_interrupted():  # compiled code turns an interrupt into another error
             return terminal.INTERRUPTED
         return _exit_status(error, args.traceback)
-    return 0
+    return status or 0
 
 
 def _exit_status(error: Exception, with_traceback: bool) -> int:

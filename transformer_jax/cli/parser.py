@@ -48,6 +48,7 @@ VERBS: dict[str, dict[str, Any]] = {
     "claim": {},
     "benchmark": {"train": {}, "decode": {}},
     "plan": {},
+    "verify": {},
     "inspect": {},
     "import": {},
     "export": {},
@@ -149,6 +150,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_claim(verbs)
     what = _add_benchmark(verbs)
     _add_plan(verbs)
+    _add_verify(verbs)
     _add_inspect(verbs)
     _add_import(verbs)
     _add_export(verbs)
@@ -481,6 +483,26 @@ def _add_plan(verbs: Verbs) -> None:
     )
     compared.add_argument("--compare", metavar="FILE", help="plan this config, too, side by side")
     add_modules_flag(plan)
+
+
+def _add_verify(verbs: Verbs) -> None:
+    verify = verbs.add_parser(
+        "verify",
+        help="check a component of yours: packed = padded, cached = full, causality, meshes, ...",
+        epilog=f"Runs on CPUs, in a shrunk version of the config; {OVERRIDE}SECTION.FIELD=VALUE "
+        "keeps a field as it is given. Exit status 1: something differs, or was not run.",
+    )
+    add_config_flag(verify)
+    add_modules_flag(verify)
+    verify.add_argument(
+        "--seconds",
+        type=positive_int,
+        metavar="N",
+        help="time limit; what has not ended by then is not run (default: 600)",
+    )
+    verify.add_argument(
+        "--format", choices=("text", "json"), default="text", help="json: one object on stdout"
+    )
 
 
 def _add_inspect(verbs: Verbs) -> None:

@@ -339,6 +339,20 @@ def plan(args: argparse.Namespace) -> None:
             raise UserError(planning.does_not_fit_message(planned))
 
 
+def verify(args: argparse.Namespace) -> int:
+    """Prints the outcome of each oracle for a config; returns 1 if one differs or was not run."""
+    from transformer_jax.runs.config import load_config
+    from transformer_jax.verify.verify import verify as run_oracles
+
+    config = load_config(args.config, args.overrides, args.modules)
+    found = run_oracles(config, args.modules, keep=args.overrides, **_given(args, ("seconds",)))
+    if args.format == "json":
+        _write_json(found.as_dict())
+    else:
+        _write_result(found.table())
+    return 0 if found.is_proven else 1
+
+
 def inspect(args: argparse.Namespace) -> None:
     """Writes a page for each line of stdin and an index of the pages; prints their paths."""
     from transformer_jax.analysis.pages.attention_page import index_page
@@ -422,7 +436,7 @@ def completion(args: argparse.Namespace) -> None:
     terminal.write(shell_script(args.shell))
 
 
-RUN_VERB: dict[str, Callable[[argparse.Namespace], None]] = {
+RUN_VERB: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "quickstart": quickstart,
     "train": train,
     "sweep": sweep,
@@ -436,6 +450,7 @@ RUN_VERB: dict[str, Callable[[argparse.Namespace], None]] = {
     "claim": claim,
     "benchmark": benchmark,
     "plan": plan,
+    "verify": verify,
     "inspect": inspect,
     "import": import_,
     "export": export,

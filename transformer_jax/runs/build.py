@@ -43,7 +43,7 @@ from transformer_jax.training.diagnostics import Diagnostics
 from transformer_jax.training.evaluation import Evaluator
 from transformer_jax.training.optimizer import make_optimizer, make_schedule
 from transformer_jax.training.state import TrainState
-from transformer_jax.training.step import compute_update, train_step
+from transformer_jax.training.step import Update, compute_update, train_step
 
 
 def task_kind(settings: Settings) -> TaskKind:
@@ -197,6 +197,16 @@ def build_training(
         return TrainState.create(params, optimizer, step_key, frozen=frozen, **options)
 
     return schedule, step, init_state
+
+
+def build_update(
+    settings: Settings, task: Task, engine: Engine
+) -> Callable[[TrainState, Batch], Update]:
+    """Builds the pure function from a state and a batch to the update of `train_step`, with its
+    gradients; errors as of `build_training`."""
+    _, optimizer = _optimizer(settings)
+    options = _update_options(settings, task, engine, optimizer)
+    return functools.partial(compute_update, axis_name=engine.axis_name, **options)
 
 
 def build_diagnostics(settings: Settings, task: Task, engine: Engine) -> Diagnostics:

@@ -304,13 +304,28 @@ def _known_modules(name: str) -> list[UserModule]:
     return [one for one in candidates if one and one.name == name]
 
 
+def user_components(config: ConfigDict) -> dict[tuple[str, str], str]:
+    """The components named in a config that are not of this package: (field, name) -> the module
+    that registered it, "__main__" for a notebook's cells."""
+    found, values = {}, flatten(config.to_dict())
+    for field, registry in CHOICES.items():
+        for name in chosen_names(field, values):
+            module = registry.module_of(name)
+            if module is not None and not module.startswith(f"{_PACKAGE}."):
+                found[field, name] = module
+    return found
+
+
+def location(module: str) -> str:
+    """What `--modules` names a module of this process by: its file, or its import name."""
+    known = _loaded.get(module)
+    is_file = known is not None and known.name.endswith(".py")
+    return str(sys.modules[module].__file__) if is_file else module
+
+
 def _modules_of_components(config: ConfigDict) -> list[UserModule]:
     """The modules outside the package that registered the components named in a config."""
-    registered_in: list[str | None] = []
-    values = flatten(config.to_dict())
-    for field, registry in CHOICES.items():
-        registered_in += map(registry.module_of, chosen_names(field, values))
-    return [one for one in map(_user_module, filter(None, registered_in)) if one]
+    return [one for one in map(_user_module, user_components(config).values()) if one]
 
 
 def _user_module(module: str) -> UserModule | None:

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Oracles of several devices: each division of the work gives the gradients of one device."""
+
+from collections.abc import Callable, Mapping
+
+import jax
+
+from transformer_jax.parallel.sharding import AXES, DATA
+from transformer_jax.runs import build
+from transformer_jax.verify.outcomes import Comparison, compare_trees
+from transformer_jax.verify.subject import Subject, first_gradients
+
+DEVICES = 2
+
+
+def divided(subject: Subject, engine: str, axis: str) -> Comparison:
+    """The gradients of two devices equal those of one.
+
+    Args:
+      subject: of the comparison.
+      engine: "pmap" or "jit".
+      axis: axis of the mesh that has two devices; the others have one.
+    """
+    sizes = {f"parallel__{name}": DEVICES if name == axis else 1 for name in AXES}
+    apart = subject.but(parallel__engine=engine, **sizes)
+    found = first_gradients(apart, build.build_engine(apart.settings, jax.devices()[:DEVICES]))
+    return compare_trees(found, subject.gradients)
+
+
+def _of_axis(axis: str) -> Callable[[Subject], Comparison]:
+    return lambda subject: divided(subject, "jit", axis)
+
+
+DEVICE_ORACLES: Mapping[str, Callable[[Subject], Comparison]] = {
+    "pmap = one device": lambda subject: divided(subject, "pmap", DATA),
+    **{f"{axis} axis = one device": _of_axis(axis) for axis in AXES},
+}
+"""Oracles by name; the process needs two devices."""

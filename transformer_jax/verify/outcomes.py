@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Outcomes of oracles: comparisons of arrays, and the table of all of them."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer_jax.errors import UserError
+from transformer_jax.runs.user_modules import describe_error, describe_module_error
+from transformer_jax.summary import Summarized
+
+EQUAL, DIFFERS = "equal", "differs"
+DOES_NOT_APPLY, NOT_RUN = "does not apply", "not run"
+
+FLOAT32 = 1e-4
+"""Largest relative difference of float32 results that are computed in another order."""
+BITS = 0.0
+"""Largest difference of results that must be equal bit for bit."""
+
+_SMALL = 1e-3  # an array counts as at least this large, relative to the largest of its tree
+
+
+class DoesNotApplyError(Exception):
+    """The equality has no meaning for this component or config; the message says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """The difference of two results that must be equal.
+
+    Attributes:
+      absolute: the largest absolute difference.
+      relative: the largest difference, relative to the largest element of its array.
+      where: where the results differ first, or differ most.
+      tolerance: the largest relative difference that counts as equal.
+    """
+
+    absolute: float
+    relative: float
+    where: str
+    tolerance: float
+
+    @property
+    def is_equal(self) -> bool:
+        """Returns True if no array differs by more than the tolerance. A NaN never does."""
+        return self.relative <= self.tolerance
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """The result of one oracle.
+
+    Attributes:
+      oracle: its name, such as "packed = padded".
+      verdict: "equal", "differs", "does not apply" or "not run".
+      reason: why it does not apply, or was not run.
+      absolute, relative, where, tolerance: those of the comparison, if there was one.
+    """
+
+    oracle: str
+    verdict: str
+    reason: str = ""
+    absolute: float | None = None
+    relative: float | None = None
+    where: str | None = None
+    tolerance: float | None = None
+
+    def describe(self) -> str:
+        """The verdict in one line."""
+        if self.verdict == EQUAL:
+            exact = self.tolerance == BITS
+            return "bit for bit" if exact else f"relative difference {self.relative:.1e}"
+        if self.verdict != DIFFERS:
+            return self.reason
+        return (
+            f"by {self.absolute:.2e}, relative {self.relative:.2e} "
+            f"(tolerance {self.tolerance:g}), {self.where}"
+        )
+
+
+def run_oracle(oracle: str, compare: Callable[[], Comparison]) -> Outcome:
+    """Runs one oracle. An error in it is an outcome, too: "not run", never "equal"."""
+    try:
+        found = compare()
+    except (DoesNotApplyError, UserError) as error:  # the package refuses what it cannot do
+        return Outcome(oracle, DOES_NOT_APPLY, str(error))
+    except Exception as error:
+        return Outcome(oracle, NOT_RUN, describe_module_error(error) or describe_error(error))
+    verdict = EQUAL if found.is_equal else DIFFERS
+    return Outcome(oracle, verdict, "", **dataclasses.asdict(found))
+
+
+def compare_trees(found: Any, expected: Any, tolerance: float = FLOAT32) -> Comparison:
+    """Compares two trees of arrays; `where` is the path that differs most."""
+    paths = jax.tree_util.tree_leaves_with_path(expected)
+    leaves = jax.tree.leaves(found)
+    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
+    arrays = [np.asarray(leaf) for _, leaf in paths]
+    if [np.shape(leaf) for leaf in leaves] != [array.shape for array in arrays]:
+        return Comparison(np.inf, np.inf, "in the shapes of the arrays", tolerance)
+    floor = _SMALL * max((_size(array) for array in arrays), default=0.0)
+    differences = [_difference(*each, floor) for each in zip(leaves, arrays, strict=True)]
+    worst = max(range(len(names)), key=lambda i: differences[i][1], default=None)
+    if worst is None:
+        return Comparison(0.0, 0.0, "", tolerance)
+    return Comparison(*differences[worst], f"most in {names[worst]}", tolerance)
+
+
+def compare_places(
+    found: np.ndarray,
+    expected: np.ndarray,
+    place: Callable[[int], str],
+    tolerance: float = FLOAT32,
+) -> Comparison:
+    """Compares arrays [N, ...] of N places, such as tokens; `where` is the first that differs.
+
+    Args:
+      found, expected: arrays of the same shape.
+      place: describes a place by its index.
+      tolerance: largest relative difference.
+    """
+    if found.shape != expected.shape:
+        return Comparison(np.inf, np.inf, "in the number of predictions", tolerance)
+    if not len(expected):
+        raise DoesNotApplyError("nothing is predicted")
+    size = _size(expected)
+    each = [_difference(*pair, size) for pair in zip(found, expected, strict=True)]
+    worst = max(each, key=lambda difference: difference[1])
+    first = next((i for i, (_, relative) in enumerate(each) if relative > tolerance), None)
+    where = "" if first is None else f"first at {place(first)}"
+    return Comparison(*worst, where, tolerance)
+
+
+def _difference(found: Any, expected: np.ndarray, floor: float) -> tuple[float, float]:
+    """Absolute and relative difference of two arrays; infinite if one of them is not finite."""
+    found = np.asarray(found)
+    if np.array_equal(found, expected):
+        return (0.0, 0.0) if np.isfinite(_size(expected)) else (np.inf, np.inf)
+    absolute = _size(found.astype(np.float64) - expected.astype(np.float64))
+    if not np.isfinite(absolute):
+        return np.inf, np.inf
+    return absolute, absolute / max(_size(expected), floor, np.finfo(np.float32).tiny)
+
+
+def _size(array: np.ndarray) -> float:
+    """The largest absolute value; NaN if any is NaN."""
+    return float(np.abs(array.astype(np.float64)).max(initial=0.0))
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Verification(Summarized):
+    """The outcomes of all oracles.
+
+    Attributes:
+      subject: the component and config, in words.
+      outcomes: one for each oracle.
+    """
+
+    subject: str
+    outcomes: Sequence[Outcome]
+
+    @property
+    def is_proven(self) -> bool:
+        """Returns True if every oracle holds or does not apply."""
+        return all(one.verdict in (EQUAL, DOES_NOT_APPLY) for one in self.outcomes)
+
+    def __getitem__(self, oracle: str) -> Outcome:
+        return next(one for one in self.outcomes if one.oracle == oracle)
+
+    def table(self) -> str:
+        """The outcomes, one a line, and their number by verdict."""
+        columns = [(one.oracle, one.verdict, one.describe()) for one in self.outcomes]
+        widths = [max(map(len, column)) for column in list(zip(*columns, strict=True))[:2]]
+        lines = [
+            "  ".join([oracle.ljust(widths[0]), verdict.ljust(widths[1]), text]).rstrip()
+            for oracle, verdict, text in columns
+        ]
+        return "\n".join([*lines, f"{self.subject}: {self.counts}"])
+
+    @functools.cached_property
+    def counts(self) -> str:
+        """The number of outcomes of each verdict, such as "14 equal, 1 differs"."""
+        verdicts = [one.verdict for one in self.outcomes]
+        known = (EQUAL, DIFFERS, DOES_NOT_APPLY, NOT_RUN)
+        return ", ".join(
+            f"{verdicts.count(verdict)} {verdict}" for verdict in known if verdict in verdicts
+        )
+
+    def summary(self) -> Mapping[str, Any]:
+        """Each oracle with its verdict."""
+        return {
+            one.oracle: f"{one.verdict}: {one.describe()}".rstrip(": ") for one in self.outcomes
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """The outcomes for JSON."""
+        outcomes = [dataclasses.asdict(one) for one in self.outcomes]
+        return {"subject": self.subject, "proven": self.is_proven, "outcomes": outcomes}

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Oracles of what is stored: exported weights, and the user's data set."""
+
+import hashlib
+import json
+import tempfile
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.checkpoints.step_folder import named_leaves
+from transformer_jax.data.batches.pipeline import TrainBatches
+from transformer_jax.data.sources import find_sets, open_split
+from transformer_jax.interop.config_json import tokenizer_keys
+from transformer_jax.interop.family_match import match_family
+from transformer_jax.interop.weights import (
+    WEIGHTS,
+    Tensors,
+    match_tensors,
+    save_tensors,
+    to_tensors,
+)
+from transformer_jax.models.classifier import body_config
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.runs import build
+from transformer_jax.runs.prepare import build_tokenizers
+from transformer_jax.runs.settings import Settings
+from transformer_jax.runs.user_modules import user_components
+from transformer_jax.runs.workdir import TOKENIZER
+from transformer_jax.tasks.interface import Task
+from transformer_jax.tokenization import DEFAULT_SPECIALS, Labels, Tokenizers
+from transformer_jax.verify.outcomes import (
+    BITS,
+    Comparison,
+    DoesNotApplyError,
+    compare_places,
+    compare_trees,
+)
+from transformer_jax.verify.subject import LABELS, Subject
+
+_LENGTHS = ("data__max_length", "data__max_source_length", "data__max_target_length")
+_LENGTHS += ("model__max_length",)
+_LENGTH, _EXAMPLES, _BATCHES = 128, 200, 3
+
+
+def exported(subject: Subject) -> Comparison:
+    """Weights that are exported and imported again are the same.
+
+    Raises:
+      UserError: no published family has this model.
+    """
+    leaves = {path: np.asarray(leaf) for path, leaf in named_leaves(subject.params).items()}
+    kind, name = build.task_kind(subject.settings), subject.settings.task.name
+    text: Any = types.SimpleNamespace(specials=DEFAULT_SPECIALS)
+    labels = Labels(tuple(f"label {i}" for i in range(LABELS)))
+    sides = {side: labels if side in kind.labels else text for side in kind.sides}
+    model = body_config(subject.task.model)
+    task = "language_modeling" if isinstance(subject.task.model, DecoderOnly) else name
+    match = match_family(model, leaves, task, tokenizer_keys(Tokenizers(sides), model))
+    with tempfile.TemporaryDirectory() as folder:
+        tensors = to_tensors(match.family, match.model, match.leaves)
+        save_tensors(tensors, Path(folder) / WEIGHTS)
+        read = match_tensors(match.family, match.model, match.leaves, Tensors(Path(folder)))
+        found = {path: read.read(path, leaf.shape) for path, leaf in match.leaves.items()}
+    return compare_trees(found, dict(match.leaves), BITS)
+
+
+def data(subject: Subject) -> Comparison:
+    """A data set opens again with the same examples, and batches continue where they stopped.
+
+    Reads the data and trains its tokenizers, if the set or the task is the user's.
+    """
+    own = {field for field, _ in user_components(subject.config)}
+    settings = subject.but(**dict.fromkeys(_LENGTHS, _LENGTH)).settings
+    if not own & {"data.name", "task.name"}:
+        raise DoesNotApplyError("neither data.name nor task.name is a component of yours")
+    if "data.name" not in own and settings.data.dir is None and _downloads(settings.data.name):
+        raise DoesNotApplyError(f"data.name {settings.data.name} is read from data.dir; set it")
+    first, again = (open_split(settings.data, "train") for _ in range(2))
+    chosen = np.linspace(0, len(first) - 1, min(len(first), _EXAMPLES)).astype(int)
+    examples = [_digest(first[int(i)]) for i in chosen]
+    backwards = [_digest(again[int(i)]) for i in chosen[::-1]]
+    opened = compare_places(
+        np.stack(backwards[::-1]), np.stack(examples), lambda i: f"example {chosen[i]}", BITS
+    )
+    if not opened.is_equal:
+        return opened
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizers = build_tokenizers(settings, Path(folder) / TOKENIZER, first)
+        task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
+        return _continued_batches(settings, task)
+
+
+def _continued_batches(settings: Settings, task: Task) -> Comparison:
+    """Compares batches read in one go with batches whose iterator was restored in the middle."""
+
+    def batches() -> TrainBatches:
+        return build.batches_of(settings, task, open_split(settings.data, "train"), rows=2)
+
+    def read(each: TrainBatches, count: int) -> list[dict[str, np.ndarray]]:
+        return [{name: np.array(x) for name, x in next(each).items()} for _ in range(count)]
+
+    whole, started, continued = batches(), batches(), batches()
+    try:
+        expected, found = read(whole, 2 * _BATCHES), read(started, _BATCHES)
+        continued.set_state(json.loads(json.dumps(started.get_state())))
+        found += read(continued, _BATCHES)
+    finally:
+        for each in (whole, started, continued):
+            each.close()
+    rows = [
+        np.stack([np.hstack([*batch.values()]) for batch in all_]) for all_ in (found, expected)
+    ]
+    return compare_places(*rows, lambda i: f"batch {i} (restored before {_BATCHES})", BITS)
+
+
+def _downloads(names: str) -> bool:
+    """Returns True if a data set reads `data.dir`, and is downloaded without it."""
+    return any(one.reads is None or "data.dir" in one.reads for one in find_sets(names))
+
+
+def _digest(example: Mapping[str, Any]) -> np.ndarray:
+    """Numbers that identify an example."""
+    text = repr(sorted(example.items())).encode()
+    return np.frombuffer(hashlib.sha256(text).digest(), np.uint8)

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verifies a component: runs this project's oracles on it, in a shrunk version of a config."""
+
+import collections
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from transformer_jax.runs import build
+from transformer_jax.runs.config import check_trainable
+from transformer_jax.runs.user_modules import Modules, load_modules, location, user_components
+from transformer_jax.runtime.progress import Progress, shown
+from transformer_jax.verify.cells import write_cells
+from transformer_jax.verify.device_oracles import DEVICE_ORACLES, DEVICES
+from transformer_jax.verify.oracles import ORACLES
+from transformer_jax.verify.outcomes import (
+    NOT_RUN,
+    Outcome,
+    Verification,
+    compare_trees,
+    run_oracle,
+)
+from transformer_jax.verify.subject import Subject, shrunk
+
+SECONDS = 600.0
+"""Default time limit."""
+BETWEEN_PROCESSES = "another process = the same"
+
+_XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+_POLL_SECONDS = 0.1
+
+
+def verify(
+    config: ConfigDict,
+    modules: Modules = (),
+    *,
+    keep: Collection[str] = (),
+    seconds: float = SECONDS,
+    progress: bool = True,
+) -> Verification:
+    """Runs the oracles on the components of a config.
+
+    Each oracle computes something in two ways that must agree, in a small model with the choices of
+    the config, on drawn tokens (`verify.subject`). It runs on CPUs, in processes of its own.
+
+    Args:
+      config: the config whose components are verified.
+      modules: the user's modules, with components that the config names.
+      keep: fields "section.field" that are not shrunk.
+      seconds: time limit; oracles that have not ended by then are not run.
+      progress: show the progress on stderr or, in a notebook, in one line.
+
+    Raises:
+      UserError: the config or a module cannot be used, the shrunk model cannot be built, or the
+        source of a component in a notebook's cell is not found.
+    """
+    load_modules(modules)
+    check_trainable(config)
+    small = shrunk(config, keep)
+    own = user_components(config)
+    build.build_task(Subject(small).settings, Subject(small).vocab_sizes, None)
+    with tempfile.TemporaryDirectory() as folder, shown(progress):
+        files = _module_files(modules, own, Path(folder))
+        outcomes = _run_workers(small, files, Path(folder), seconds)
+    components = ", ".join(f"{field}={name}" for field, name in own) or "the config"
+    return Verification(components, outcomes)
+
+
+def _module_files(modules: Modules, own: Mapping[tuple[str, str], str], folder: Path) -> list[str]:
+    """What a process loads to have the user's components, given for `--modules`."""
+    given = [modules] if isinstance(modules, str | Path) else modules
+    files = [os.path.abspath(one) if _is_file(one) else str(one) for one in given]
+    cells = [choice for choice, module in own.items() if module == "__main__"]
+    files += [location(module) for module in own.values() if module != "__main__"]
+    if cells:
+        files.append(str(write_cells([name for _, name in cells], folder)))
+    return list(dict.fromkeys(files))
+
+
+def _is_file(module: str | Path) -> bool:
+    return Path(os.path.expanduser(module)).exists()
+
+
+def _run_workers(
+    config: ConfigDict, modules: Sequence[str], folder: Path, seconds: float
+) -> list[Outcome]:
+    """Runs all oracles in two processes at the same time: those of one device, and the others."""
+    parts = {"one": list(ORACLES), "two": list(DEVICE_ORACLES)}
+    gradients = {part: folder / f"{part}.npz" for part in parts}
+    found: dict[str, Outcome] = {}
+    with Progress(len(ORACLES) + len(DEVICE_ORACLES), unit="oracle") as bar:
+        work = {"config": config.to_dict(), "modules": modules}
+        workers = [
+            _Worker({**work, "oracles": oracles, "gradients": str(gradients[part])})
+            for part, oracles in parts.items()
+        ]
+        for outcome in _outcomes(workers, seconds):
+            found[outcome.oracle] = outcome
+            bar.report(f"{outcome.oracle}: {outcome.verdict}", outcome.oracle)
+            bar.advance(len(found))
+    for oracles, worker in zip(parts.values(), workers, strict=True):
+        for name in oracles:
+            found.setdefault(name, Outcome(name, NOT_RUN, worker.failure))
+    last = _compare_processes(*gradients.values())
+    return [*(found[name] for name in (*ORACLES, *DEVICE_ORACLES)), last]
+
+
+class _Worker:
+    """A process of `verify.worker`, and the threads that read its output.
+
+    Attributes:
+      outcomes: what it has written; None at its end.
+      failure: why it has no more outcomes.
+    """
+
+    def __init__(self, work: Mapping[str, Any]) -> None:
+        flags = f"{_XLA_FLAGS} --xla_force_host_platform_device_count={DEVICES}"
+        path = os.pathsep.join(filter(None, sys.path))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "transformer_jax.verify.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": path},
+            text=True,
+        )
+        self.outcomes: queue.Queue[Outcome | None] = queue.Queue()
+        self.failure = ""
+        self._errors: collections.deque[str] = collections.deque(maxlen=1)
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it failed to start, and says why on stderr
+            json.dump(work, self._process.stdin)
+            self._process.stdin.close()
+        for read in (self._read_outcomes, self._read_errors):
+            threading.Thread(target=read, daemon=True).start()
+
+    def _read_outcomes(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.outcomes.put(Outcome(**json.loads(line)))
+        status = self._process.wait()
+        last = self._errors[-1] if self._errors else "it wrote nothing"
+        self.failure = self.failure or f"the process ended with status {status}: {last}"
+        self.outcomes.put(None)
+
+    def _read_errors(self) -> None:
+        assert self._process.stderr is not None
+        self._errors.extend(line.strip() for line in self._process.stderr if line.strip())
+
+    def stop(self, reason: str) -> None:
+        """Ends the process."""
+        self.failure = reason
+        self._process.kill()
+
+
+def _outcomes(workers: Sequence[_Worker], seconds: float) -> Iterator[Outcome]:
+    """Yields the outcomes of all workers as they come; ends them after some seconds."""
+    deadline, running = time.monotonic() + seconds, list(workers)
+    try:
+        while running and time.monotonic() < deadline:
+            for worker in list(running):
+                with contextlib.suppress(queue.Empty):
+                    outcome = worker.outcomes.get(timeout=_POLL_SECONDS)
+                    if outcome is None:
+                        running.remove(worker)
+                    else:
+                        yield outcome
+    finally:  # also if the caller is interrupted
+        for worker in running:
+            worker.stop(f"the time limit of {seconds:g} s was over")
+
+
+def _compare_processes(one: Path, two: Path) -> Outcome:
+    """Compares the gradients that two processes computed of the same step."""
+    if not (one.exists() and two.exists()):
+        return Outcome(BETWEEN_PROCESSES, NOT_RUN, "a process has computed no gradients")
+    found, expected = ({**np.load(path)} for path in (one, two))
+    return run_oracle(BETWEEN_PROCESSES, lambda: compare_trees(found, expected))
