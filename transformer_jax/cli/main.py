@@ -30,9 +30,9 @@ _MAX_MESSAGE = 1000  # characters
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb and returns its exit status.
 
-    0: done. 1: `verify` found a difference. 2: a user error, with one line on stderr. 75: stopped by SIGTERM and saved; the same
-    command resumes. 130: interrupted, and 141: the reader of stdout has gone (such as `head`), both
-    without a message.
+    0: done. 1: `verify` found a difference. 2: a user error, with one line on stderr. 75: stopped
+    by SIGTERM and saved; the same command resumes. 130: interrupted, and 141: the reader of stdout
+    has gone (such as `head`), both without a message.
     """
     if completion.is_asked():
         completion.complete(build_parser())

@@ -495,6 +495,13 @@ def _add_verify(verbs: Verbs) -> None:
     add_config_flag(verify)
     add_modules_flag(verify)
     verify.add_argument(
+        "--only",
+        type=regular_expression,
+        default="",
+        metavar="REGEX",
+        help="only oracles whose name contains a match",
+    )
+    verify.add_argument(
         "--seconds",
         type=positive_int,
         metavar="N",

@@ -345,7 +345,8 @@ def verify(args: argparse.Namespace) -> int:
     from transformer_jax.verify.verify import verify as run_oracles
 
     config = load_config(args.config, args.overrides, args.modules)
-    found = run_oracles(config, args.modules, keep=args.overrides, **_given(args, ("seconds",)))
+    given = _given(args, ("only", "seconds"))
+    found = run_oracles(config, args.modules, keep=args.overrides, **given)
     if args.format == "json":
         _write_json(found.as_dict())
     else:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 import jax
 
-from transformer_jax.parallel.sharding import AXES, DATA
+from transformer_jax.parallel.sharding import AXIS_NAMES, DATA
 from transformer_jax.runs import build
 from transformer_jax.verify.outcomes import Comparison, compare_trees
 from transformer_jax.verify.subject import Subject, first_gradients
@@ -21,7 +21,7 @@ def divided(subject: Subject, engine: str, axis: str) -> Comparison:
       engine: "pmap" or "jit".
       axis: axis of the mesh that has two devices; the others have one.
     """
-    sizes = {f"parallel__{name}": DEVICES if name == axis else 1 for name in AXES}
+    sizes = {f"parallel__{name}": DEVICES if name == axis else 1 for name in AXIS_NAMES}
     apart = subject.but(parallel__engine=engine, **sizes)
     found = first_gradients(apart, build.build_engine(apart.settings, jax.devices()[:DEVICES]))
     return compare_trees(found, subject.gradients)
@@ -33,6 +33,6 @@ def _of_axis(axis: str) -> Callable[[Subject], Comparison]:
 
 DEVICE_ORACLES: Mapping[str, Callable[[Subject], Comparison]] = {
     "pmap = one device": lambda subject: divided(subject, "pmap", DATA),
-    **{f"{axis} axis = one device": _of_axis(axis) for axis in AXES},
+    **{f"{axis} axis = one device": _of_axis(axis) for axis in AXIS_NAMES},
 }
 """Oracles by name; the process needs two devices."""

@@ -130,7 +130,8 @@ def causal(subject: Subject) -> Comparison:
         BITS,
     )
     if not gradient.is_equal:
-        return dataclasses.replace(gradient, relative=gradient.absolute / np.abs(found).max())
+        relative = gradient.absolute / float(np.abs(found).max())
+        return dataclasses.replace(gradient, relative=relative)
     half = _LONGEST // 2
     others = np.concatenate([tokens[:, :half], _draw_tokens(1, _LONGEST - half, seed=1)], axis=1)
     changed, _ = jax.device_get(gradients(params, others))

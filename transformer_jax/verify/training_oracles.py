@@ -8,20 +8,23 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer_jax.checkpoints.store import Checkpoints
-from transformer_jax.parallel.engines import create_state
+from transformer_jax.nn.remat import rematerialized_layers
+from transformer_jax.parallel.engines import Engine
 from transformer_jax.parallel.replicas import make_replica_engine
 from transformer_jax.parallel.scan_engine import ScanEngine
-from transformer_jax.parallel.sharding import ParallelConfig
+from transformer_jax.parallel.sharding import DATA, ParallelConfig
 from transformer_jax.runs import build
 from transformer_jax.runs.seeds import check_alike
 from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.training.state import OPTIONAL_FIELDS, TrainState
-from transformer_jax.verify.outcomes import BITS, Comparison, compare_trees
+from transformer_jax.verify.outcomes import BITS, Comparison, DoesNotApplyError, compare_trees
 from transformer_jax.verify.subject import ROWS, Subject, first_gradients, place
 
 _STEPS, _SAVED = 4, 2
+_REMAT = ("checkpoint", "remat2")  # names of the primitive in releases of jax
 
 
 def scanned(subject: Subject) -> Comparison:
@@ -34,8 +37,16 @@ def scanned(subject: Subject) -> Comparison:
 def rematerialized(subject: Subject, remat: str) -> Comparison:
     """Activations that the backward pass computes again give the same gradients, with dropout."""
     saved = subject.with_dropout
+    with rematerialized_layers(remat):
+        loss = jax.make_jaxpr(lambda params: _loss(saved, params))(saved.params)
+    if not any(one.primitive.name in _REMAT for one in loss.eqns):
+        raise DoesNotApplyError("no layer of this architecture is one that train.remat knows")
     again = saved.but(train__remat=remat)
     return compare_trees(first_gradients(again, again.engine), saved.gradients)
+
+
+def _loss(subject: Subject, params: Any) -> Any:
+    return subject.task.loss(params, subject.batch, None, subject.state.frozen)[0]
 
 
 def accumulated(subject: Subject) -> Comparison:
@@ -84,30 +95,34 @@ def _train(subject: Subject, start: int, end: int, state: TrainState) -> TrainSt
 
 def seeds(subject: Subject) -> Comparison:
     """Two seeds in one program have the parameters and gradients that each has by itself."""
-    members = [subject.but(seed=seed) for seed in (0, 1)]
-    check_alike({f"seed_{i}": one.settings for i, one in enumerate(members)})
-    engine = make_replica_engine(ParallelConfig(data=1), [1.0, 1.0], same_batch=True)
-    task, settings = subject.task, subject.settings
+    subject = subject.with_dropout
+    numbers = np.arange(2)
+    check_alike({f"seed_{i}": subject.but(seed=int(i)).settings for i in numbers})
+    engine = make_replica_engine(ParallelConfig(data=1), [1.0] * len(numbers), same_batch=True)
+    together = _from_seed(subject, engine, numbers)
+    apart = [_from_seed(subject, subject.engine, int(seed)) for seed in numbers]
+    return compare_trees(together, jax.tree.map(lambda *leaves: np.stack(leaves), *apart))
+
+
+def _from_seed(subject: Subject, engine: Engine, seed: Any) -> dict[str, Any]:
+    """Initial parameters of a seed, or of several, and the gradients of their first step."""
+    task, settings, several = subject.task, subject.settings, np.ndim(seed) > 0
     _, _, init_state = build.build_training(settings, task, engine)
+    init = jax.vmap(init_state) if several else init_state
+    state = jax.device_get(jax.jit(init)(seed)).replace(frozen=subject.state.frozen)
+    shared, own = (NamedSharding(engine.mesh, PartitionSpec(*axes)) for axes in ((), (DATA,)))
+    shardings = jax.tree.map(lambda _: own if several else shared, state)
+    shardings = shardings.replace(frozen=jax.tree.map(lambda _: shared, state.frozen))
+    abstract = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        state,
+        shardings,
+    )
     update = build.build_update(settings, task, engine)
-    batch = batch_shapes(task.lengths, ROWS)
 
     def step(state: TrainState, batch: Any, rate: Any = None) -> Any:
         return state.replace(params=update(state, batch).grads), {}
 
-    def run(engine: Any, seed: Any, init: Any) -> Any:
-        abstract = jax.eval_shape(init, seed)
-        sharding = jax.sharding.NamedSharding(engine.mesh, jax.sharding.PartitionSpec())
-        abstract = jax.tree.map(lambda x: x.update(sharding=sharding), abstract)
-        state = create_state(init, seed, abstract)
-        params = jax.device_get(state.params)
-        gradients, _ = engine.compile(step, abstract, batch)(state, subject.batch)
-        return {"parameters": params, "gradients": jax.device_get(gradients.params)}
-
-    together = run(engine, np.array([0, 1]), jax.vmap(init_state))
-    own = subject.engine
-    update = build.build_update(settings, task, own)
-    _, _, init_state = build.build_training(settings, task, own)
-    apart = [run(own, seed, init_state) for seed in (0, 1)]
-    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *apart)
-    return compare_trees(together, stacked)
+    compiled = engine.compile(step, abstract, batch_shapes(task.lengths, ROWS))
+    after, _ = compiled(jax.device_put(state, shardings), subject.batch)
+    return {"parameters": state.params, "gradients": jax.device_get(after.params)}

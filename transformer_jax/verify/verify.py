@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from transformer_jax.errors import UserError
 from transformer_jax.runs import build
 from transformer_jax.runs.config import check_trainable
 from transformer_jax.runs.user_modules import Modules, load_modules, location, user_components
@@ -37,6 +39,8 @@ from transformer_jax.verify.subject import Subject, shrunk
 SECONDS = 600.0
 """Default time limit."""
 BETWEEN_PROCESSES = "another process = the same"
+ALL = (*ORACLES, *DEVICE_ORACLES, BETWEEN_PROCESSES)
+"""Names of all oracles."""
 
 _XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 _POLL_SECONDS = 0.1
@@ -47,6 +51,7 @@ def verify(
     modules: Modules = (),
     *,
     keep: Collection[str] = (),
+    only: str = "",
     seconds: float = SECONDS,
     progress: bool = True,
 ) -> Verification:
@@ -59,6 +64,7 @@ def verify(
       config: the config whose components are verified.
       modules: the user's modules, with components that the config names.
       keep: fields "section.field" that are not shrunk.
+      only: regular expression of the oracles to run; the others are left out.
       seconds: time limit; oracles that have not ended by then are not run.
       progress: show the progress on stderr or, in a notebook, in one line.
 
@@ -68,12 +74,15 @@ def verify(
     """
     load_modules(modules)
     check_trainable(config)
+    names = [name for name in ALL if re.search(only, name)]
+    if not names:
+        raise UserError(f"no oracle is named like {only!r}; they are {', '.join(ALL)}")
     small = shrunk(config, keep)
     own = user_components(config)
     build.build_task(Subject(small).settings, Subject(small).vocab_sizes, None)
     with tempfile.TemporaryDirectory() as folder, shown(progress):
         files = _module_files(modules, own, Path(folder))
-        outcomes = _run_workers(small, files, Path(folder), seconds)
+        outcomes = _run_workers(small, files, names, Path(folder), seconds)
     components = ", ".join(f"{field}={name}" for field, name in own) or "the config"
     return Verification(components, outcomes)
 
@@ -94,33 +103,37 @@ def _is_file(module: str | Path) -> bool:
 
 
 def _run_workers(
-    config: ConfigDict, modules: Sequence[str], folder: Path, seconds: float
+    config: ConfigDict, modules: Sequence[str], names: Sequence[str], folder: Path, seconds: float
 ) -> list[Outcome]:
-    """Runs all oracles in two processes at the same time: those of one device, and the others."""
-    parts = {"one": list(ORACLES), "two": list(DEVICE_ORACLES)}
-    gradients = {part: folder / f"{part}.npz" for part in parts}
+    """Runs oracles in two processes at the same time: those of one device, and the others."""
+    parts = [[name for name in part if name in names] for part in (ORACLES, DEVICE_ORACLES)]
+    gradients = [folder / f"{part}.npz" for part in range(len(parts))]
+    compares = BETWEEN_PROCESSES in names
     found: dict[str, Outcome] = {}
-    with Progress(len(ORACLES) + len(DEVICE_ORACLES), unit="oracle") as bar:
+    with Progress(len(names), unit="oracle") as bar:
         work = {"config": config.to_dict(), "modules": modules}
         workers = [
-            _Worker({**work, "oracles": oracles, "gradients": str(gradients[part])})
-            for part, oracles in parts.items()
+            _Worker({**work, "oracles": part, "gradients": str(file) if compares else None})
+            for part, file in zip(parts, gradients, strict=True)
+            if part or compares
         ]
         for outcome in _outcomes(workers, seconds):
             found[outcome.oracle] = outcome
             bar.report(f"{outcome.oracle}: {outcome.verdict}", outcome.oracle)
             bar.advance(len(found))
-    for oracles, worker in zip(parts.values(), workers, strict=True):
-        for name in oracles:
+    for worker in workers:
+        for name in worker.oracles:
             found.setdefault(name, Outcome(name, NOT_RUN, worker.failure))
-    last = _compare_processes(*gradients.values())
-    return [*(found[name] for name in (*ORACLES, *DEVICE_ORACLES)), last]
+    if compares:
+        found[BETWEEN_PROCESSES] = _compare_processes(*gradients)
+    return [found[name] for name in names]
 
 
 class _Worker:
     """A process of `verify.worker`, and the threads that read its output.
 
     Attributes:
+      oracles: names of those that it runs.
       outcomes: what it has written; None at its end.
       failure: why it has no more outcomes.
     """
@@ -137,6 +150,7 @@ class _Worker:
             text=True,
         )
         self.outcomes: queue.Queue[Outcome | None] = queue.Queue()
+        self.oracles: Sequence[str] = work["oracles"]
         self.failure = ""
         self._errors: collections.deque[str] = collections.deque(maxlen=1)
         assert self._process.stdin is not None

@@ -41,14 +41,14 @@ def run(work: Mapping[str, Any]) -> Iterator[Outcome]:
 
     Args:
       work: "modules": to load; "config": the shrunk config; "oracles": names; "gradients": the file
-        to which the gradients of one device are written.
+        to which the gradients of one device are written, or None.
     """
     load_modules(work["modules"])
     subject = Subject(complete_config(work["config"], "the shrunk config"))
     for name in work["oracles"]:
         oracle = (ORACLES | DEVICE_ORACLES)[name]
         yield run_oracle(name, lambda oracle=oracle: oracle(subject))  # type: ignore[misc]
-    if "gradients" in vars(subject):
+    if work["gradients"]:
         np.savez(work["gradients"], **named_leaves(subject.gradients))
 
 

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the oracles of two devices on right and wrong components; prints the outcomes as JSON.
+
+Not a test: `test_device_oracles.py` starts it in a process with two forced host devices.
+"""
+
+import dataclasses
+import json
+import sys
+from functools import partial
+
+from conftest import CONFIG, SIZES, WRONG
+
+import transformer_jax as tj
+from transformer_jax.verify.device_oracles import DEVICE_ORACLES
+from transformer_jax.verify.outcomes import run_oracle
+from transformer_jax.verify.subject import Subject, shrunk
+
+RUNS = {
+    "right": ({}, DEVICE_ORACLES),
+    "batch norm": ({"model.norm": "batch"}, ["pmap = one device", "data axis = one device"]),
+    "mean loss": ({"task.name": "mean_loss"}, ["pmap = one device"]),
+    "odd heads": ({"model.num_heads": 1}, ["tensor axis = one device"]),
+}
+
+
+def main():
+    found = {}
+    for name, (changes, oracles) in RUNS.items():
+        subject = Subject(shrunk(tj.config(CONFIG, SIZES | changes, modules=WRONG), SIZES))
+        outcomes = [run_oracle(each, partial(DEVICE_ORACLES[each], subject)) for each in oracles]
+        found[name] = {one.oracle: dataclasses.asdict(one) for one in outcomes}
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Components with one fault each, which the oracles must find."""
+
+import itertools
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from transformer_jax.data.sources import SOURCES, SourceSet
+from transformer_jax.models import MODELS
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.nn.feed_forward import ACTIVATIONS
+from transformer_jax.nn.norms import NORMS
+from transformer_jax.nn.positions import POSITIONS, PositionEncoding
+from transformer_jax.nn.transformer import Decoder, DecoderLayer
+from transformer_jax.tasks import TASKS
+from transformer_jax.tasks.interface import TaskKind
+from transformer_jax.tasks.language_modeling import LanguageModeling
+from transformer_jax.training.optimizer import OPTIMIZERS, OptimizerKind
+
+COUNTER = itertools.count()
+
+
+@ACTIVATIONS.register("token_shift")
+def token_shift(x):
+    """Reads the token before, also that of another example and none while decoding."""
+    return nn.relu(x + jnp.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :-1])
+
+
+@ACTIVATIONS.register("row_mean")
+def row_mean(x):
+    """Reads all tokens of a row."""
+    return nn.relu(x - x.mean(axis=1, keepdims=True))
+
+
+@ACTIVATIONS.register("counted")
+def counted(x):
+    """Is another function in each program that calls it."""
+    return nn.relu(x * (1 + 0.01 * next(COUNTER)))
+
+
+@ACTIVATIONS.register("own_noise")
+def own_noise(x):
+    """Draws its own dropout, when it is traced."""
+    return nn.relu(x * (1 + 0.1 * np.random.normal(size=x.shape[-1])))
+
+
+@ACTIVATIONS.register("offset")
+def offset(x):
+    """Loses the small digits of bfloat16."""
+    return nn.relu((x + 300) - 300)
+
+
+@ACTIVATIONS.register("half")
+def half(x):
+    """Overflows in bfloat16, where it computes in float16."""
+    low = jnp.float16 if x.dtype == jnp.bfloat16 else jnp.float32
+    return nn.relu((x * 1e6).astype(low) / 1e6).astype(x.dtype)
+
+
+@POSITIONS.register("from_first")
+class FromFirst(PositionEncoding):
+    """Counts positions from the first token that it is given, so a cached token has position 0."""
+
+    def embed(self, x, positions):
+        places = positions - positions[:, :1]
+        return x + jnp.sin(places[:, :, None] * jnp.arange(1, x.shape[-1] + 1))
+
+
+@NORMS.register("batch")
+class BatchNorm(nn.Module):
+    """Normalizes over the rows that it is given: those of a device, or of a micro-batch."""
+
+    epsilon: float
+
+    @nn.compact
+    def __call__(self, x):
+        scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
+        return scale * x / jnp.sqrt(jnp.square(x).mean(axis=0, keepdims=True) + self.epsilon)
+
+
+@NORMS.register("drawn")
+class DrawnNorm(nn.Module):
+    """Draws its initial scale without the key of the run."""
+
+    epsilon: float
+
+    @nn.compact
+    def __call__(self, x):
+        return x * self.param("scale", lambda _, shape: np.random.uniform(size=shape), x.shape[-1:])
+
+
+class NumberedLayer(DecoderLayer):
+    """Scales its input by its number, which a scan does not know."""
+
+    number: int = 0
+
+    def __call__(self, x, *args):
+        return super().__call__(x * (1 + self.number), *args)
+
+
+class NumberedStack(Decoder):
+    def setup(self):
+        super().setup()
+        self.layers = [
+            NumberedLayer(self.config, False, self.num_layers, number=i, name=f"layer_{i}")
+            for i in range(self.num_layers)
+        ]
+
+
+@MODELS.register("numbered")
+class Numbered(DecoderOnly):
+    def setup(self):
+        super().setup()
+        self.decoder = NumberedStack(self.config, self.config.num_layers, False)
+
+
+class MeanLoss(LanguageModeling):
+    """Returns a mean of each micro-batch in place of a sum."""
+
+    def loss(self, params, batch, rng, frozen):
+        loss, weight, sums = super().loss(params, batch, rng, frozen)
+        return loss / weight, jnp.ones_like(weight), sums
+
+
+KIND = TASKS["language_modeling"]
+TASKS.register("mean_loss", TaskKind(MeanLoss.build, KIND.texts, defaults=KIND.defaults))
+
+
+def hidden_momentum(config):
+    """Keeps its decay outside the state: every program has another one."""
+    return [optax.scale_by_adam(0.9 / (1 + next(COUNTER)))]
+
+
+OPTIMIZERS.register("hidden_momentum", OptimizerKind(hidden_momentum, reads=()))
+
+
+class Forgetful:
+    """Examples that depend on how many were read before."""
+
+    def __init__(self):
+        self.read = 0
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        self.read += 1
+        return {"text": f"{index} of {self.read}"}
+
+
+class Lines(Forgetful):
+    def __getitem__(self, index):
+        return {"text": f"line {index}"}
+
+
+SOURCES.register("forgetful", SourceSet(lambda config, split: [Forgetful()], reads=()))
+SOURCES.register("lines", SourceSet(lambda config, split: [Lines()], reads=()))
