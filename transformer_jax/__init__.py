@@ -47,7 +47,7 @@ _LAZY = {
     "read_data": ("transformer_jax.runs.model_batches", "read_data"),
     "sweep": ("transformer_jax.sweeps.sweep", "run_sweep"),
     "train": ("transformer_jax.runs.train", "train"),
-    "verify": ("transformer_jax.verify.verify", "verify"),
+    "verify": ("transformer_jax.verification.verify", "verify"),
 }
 
 

@@ -342,7 +342,7 @@ def plan(args: argparse.Namespace) -> None:
 def verify(args: argparse.Namespace) -> int:
     """Prints the outcome of each oracle for a config; returns 1 if one differs or was not run."""
     from transformer_jax.runs.config import load_config
-    from transformer_jax.verify.verify import verify as run_oracles
+    from transformer_jax.verification.verify import verify as run_oracles
 
     config = load_config(args.config, args.overrides, args.modules)
     given = _given(args, ("only", "seconds"))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from transformer_jax.verify.device_oracles import DEVICE_ORACLES
-from transformer_jax.verify.outcomes import DIFFERS, DOES_NOT_APPLY, EQUAL
+from transformer_jax.verification.device_oracles import DEVICE_ORACLES
+from transformer_jax.verification.outcomes import DIFFERS, DOES_NOT_APPLY, EQUAL
 
 PROGRAM = Path(__file__).with_name("two_devices.py")
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from transformer_jax.verify.forward_oracles import bfloat16, cached, causal, packed
+from transformer_jax.verification.forward_oracles import bfloat16, cached, causal, packed
 
 WRONG = [
     (packed, "activation", "token_shift", "example 2"),

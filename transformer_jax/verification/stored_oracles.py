@@ -32,14 +32,14 @@ from transformer_jax.runs.user_modules import user_components
 from transformer_jax.runs.workdir import TOKENIZER
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import DEFAULT_SPECIALS, Labels, Tokenizers
-from transformer_jax.verify.outcomes import (
+from transformer_jax.verification.outcomes import (
     BITS,
     Comparison,
     DoesNotApplyError,
     compare_places,
     compare_trees,
 )
-from transformer_jax.verify.subject import LABELS, Subject
+from transformer_jax.verification.subject import LABELS, Subject
 
 _LENGTHS = ("data__max_length", "data__max_source_length", "data__max_target_length")
 _LENGTHS += ("model__max_length",)

@@ -24,17 +24,17 @@ from transformer_jax.runs import build
 from transformer_jax.runs.config import check_trainable
 from transformer_jax.runs.user_modules import Modules, load_modules, location, user_components
 from transformer_jax.runtime.progress import Progress, shown
-from transformer_jax.verify.cells import write_cells
-from transformer_jax.verify.device_oracles import DEVICE_ORACLES, DEVICES
-from transformer_jax.verify.oracles import ORACLES
-from transformer_jax.verify.outcomes import (
+from transformer_jax.verification.cells import write_cells
+from transformer_jax.verification.device_oracles import DEVICE_ORACLES, DEVICES
+from transformer_jax.verification.oracles import ORACLES
+from transformer_jax.verification.outcomes import (
     NOT_RUN,
     Outcome,
     Verification,
     compare_trees,
     run_oracle,
 )
-from transformer_jax.verify.subject import Subject, shrunk
+from transformer_jax.verification.subject import Subject, shrunk
 
 SECONDS = 600.0
 """Default time limit."""
@@ -58,7 +58,7 @@ def verify(
     """Runs the oracles on the components of a config.
 
     Each oracle computes something in two ways that must agree, in a small model with the choices of
-    the config, on drawn tokens (`verify.subject`). It runs on CPUs, in processes of its own.
+    the config, on drawn tokens (`verification.subject`). It runs on CPUs, in processes of its own.
 
     Args:
       config: the config whose components are verified.
@@ -130,7 +130,7 @@ def _run_workers(
 
 
 class _Worker:
-    """A process of `verify.worker`, and the threads that read its output.
+    """A process of `verification.worker`, and the threads that read its output.
 
     Attributes:
       oracles: names of those that it runs.
@@ -142,7 +142,7 @@ class _Worker:
         flags = f"{_XLA_FLAGS} --xla_force_host_platform_device_count={DEVICES}"
         path = os.pathsep.join(filter(None, sys.path))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "transformer_jax.verify.worker"],
+            [sys.executable, "-m", "transformer_jax.verification.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

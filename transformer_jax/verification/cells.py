@@ -14,7 +14,6 @@ from pathlib import Path
 from transformer_jax.errors import UserError
 
 _NAME = "notebook_cells.py"
-_REGISTERS = ("register", "append")  # of registries, and of the table of parameters
 
 
 def write_cells(names: Sequence[str], folder: Path) -> Path:
@@ -30,7 +29,9 @@ def write_cells(names: Sequence[str], folder: Path) -> Path:
     statements = [one for source in _sources() for one in _statements(source)]
     chosen: set[int] = set()
     for name in names:
-        found = [i for i, (node, _) in enumerate(statements) if _registers(node, name)]
+        registered = [_registered(node) for node, _ in statements]
+        found = [i for i, own in enumerate(registered) if name in own]
+        found = found or [i for i, own in enumerate(registered) if None in own]
         if not found:
             raise UserError(
                 f"the source of {name!r} is not found in this notebook's cells: write it to a file "
@@ -69,19 +70,14 @@ def _statements(source: str) -> list[tuple[ast.stmt, str]]:
     return found
 
 
-def _registers(node: ast.stmt, name: str) -> bool:
-    """Returns True if a statement registers something under a name, or in a loop over names."""
+def _registered(node: ast.stmt) -> set[str | None]:
+    """The names under which a statement registers something; None for one that is computed."""
     calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
-    registers = [
-        call
+    return {
+        getattr(call.args[0], "value", None)
         for call in calls
         if isinstance(call.func, ast.Attribute) and call.func.attr == "register" and call.args
-    ]
-    is_named = any(
-        not isinstance(call.args[0], ast.Constant) or call.args[0].value == name
-        for call in registers
-    )
-    return is_named
+    }
 
 
 def _extends_table(node: ast.stmt) -> bool:

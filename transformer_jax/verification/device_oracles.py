@@ -7,8 +7,8 @@ import jax
 
 from transformer_jax.parallel.sharding import AXIS_NAMES, DATA
 from transformer_jax.runs import build
-from transformer_jax.verify.outcomes import Comparison, compare_trees
-from transformer_jax.verify.subject import Subject, first_gradients
+from transformer_jax.verification.outcomes import Comparison, compare_trees
+from transformer_jax.verification.subject import Subject, first_gradients
 
 DEVICES = 2
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that runs oracles: reads its work as JSON from stdin, writes one outcome a line.
 
-    python -m transformer_jax.verify.worker < work.json
+    python -m transformer_jax.verification.worker < work.json
 
 The process forces host devices, and loads the user's modules anew.
 """
@@ -20,10 +20,10 @@ from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.runs.config import complete_config
 from transformer_jax.runs.user_modules import load_modules
 from transformer_jax.runtime.platform import use_compilation_cache
-from transformer_jax.verify.device_oracles import DEVICE_ORACLES
-from transformer_jax.verify.oracles import ORACLES
-from transformer_jax.verify.outcomes import Outcome, run_oracle
-from transformer_jax.verify.subject import Subject
+from transformer_jax.verification.device_oracles import DEVICE_ORACLES
+from transformer_jax.verification.oracles import ORACLES
+from transformer_jax.verification.outcomes import Outcome, run_oracle
+from transformer_jax.verification.subject import Subject
 
 
 def main() -> None:

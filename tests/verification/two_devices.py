@@ -12,9 +12,9 @@ from functools import partial
 from conftest import CONFIG, SIZES, WRONG
 
 import transformer_jax as tj
-from transformer_jax.verify.device_oracles import DEVICE_ORACLES
-from transformer_jax.verify.outcomes import run_oracle
-from transformer_jax.verify.subject import Subject, shrunk
+from transformer_jax.verification.device_oracles import DEVICE_ORACLES
+from transformer_jax.verification.outcomes import run_oracle
+from transformer_jax.verification.subject import Subject, shrunk
 
 RUNS = {
     "right": ({}, DEVICE_ORACLES),

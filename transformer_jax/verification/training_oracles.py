@@ -20,8 +20,8 @@ from transformer_jax.runs import build
 from transformer_jax.runs.seeds import check_alike
 from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.training.state import OPTIONAL_FIELDS, TrainState
-from transformer_jax.verify.outcomes import BITS, Comparison, DoesNotApplyError, compare_trees
-from transformer_jax.verify.subject import ROWS, Subject, first_gradients, place
+from transformer_jax.verification.outcomes import BITS, Comparison, DoesNotApplyError, compare_trees
+from transformer_jax.verification.subject import ROWS, Subject, first_gradients, place
 
 _STEPS, _SAVED = 4, 2
 _REMAT = ("checkpoint", "remat2")  # names of the primitive in releases of jax

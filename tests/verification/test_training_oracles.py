@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 
-from transformer_jax.verify.outcomes import BITS, DoesNotApplyError
-from transformer_jax.verify.training_oracles import (
+from transformer_jax.verification.outcomes import BITS, DoesNotApplyError
+from transformer_jax.verification.training_oracles import (
     accumulated,
     rematerialized,
     repeated,

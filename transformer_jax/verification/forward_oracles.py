@@ -19,14 +19,14 @@ from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import Seq2Seq
 from transformer_jax.nn.embeddings import intercept_embeddings
 from transformer_jax.tasks.interface import SupportsSupervision
-from transformer_jax.verify.outcomes import (
+from transformer_jax.verification.outcomes import (
     BITS,
     Comparison,
     DoesNotApplyError,
     compare_places,
     compare_trees,
 )
-from transformer_jax.verify.subject import VOCAB, Subject, padded
+from transformer_jax.verification.subject import VOCAB, Subject, padded
 
 BFLOAT16 = 0.1
 """Largest difference of bfloat16 logits, relative to the largest float32 logit."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import transformer_jax as tj
-from transformer_jax.verify.subject import Subject, shrunk
+from transformer_jax.verification.subject import Subject, shrunk
 
 WRONG = Path(__file__).with_name("wrong_components.py")
 CONFIG = Path(__file__).parents[2] / "configs" / "tiny_shakespeare_cpu.py"
@@ -28,6 +28,19 @@ def subject_of():
         return Subject(shrunk(config, SIZES))
 
     return subject
+
+
+@pytest.fixture(scope="session")
+def flags():
+    """Flags of a command line: config, sizes, and the module of wrong components."""
+    sizes = [f"--config.{name}={value}" for name, value in SIZES.items()]
+    return [f"--config={CONFIG}", f"--modules={WRONG}", *sizes]
+
+
+@pytest.fixture
+def small_config():
+    """The config of `right`."""
+    return tj.config(CONFIG, SIZES, modules=WRONG)
 
 
 @pytest.fixture(scope="session")

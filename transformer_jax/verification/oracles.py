@@ -4,9 +4,9 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from transformer_jax.verify import forward_oracles, stored_oracles, training_oracles
-from transformer_jax.verify.outcomes import Comparison
-from transformer_jax.verify.subject import Subject
+from transformer_jax.verification import forward_oracles, stored_oracles, training_oracles
+from transformer_jax.verification.outcomes import Comparison
+from transformer_jax.verification.subject import Subject
 
 Oracle = Callable[[Subject], Comparison]
 """Compares two computations that must give the same; raises DoesNotApplyError or UserError where

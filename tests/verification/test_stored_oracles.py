@@ -4,8 +4,8 @@
 import pytest
 
 from transformer_jax.errors import UserError
-from transformer_jax.verify import stored_oracles
-from transformer_jax.verify.outcomes import DoesNotApplyError
+from transformer_jax.verification import stored_oracles
+from transformer_jax.verification.outcomes import DoesNotApplyError
 
 
 def test_exported_weights_come_back(right):
