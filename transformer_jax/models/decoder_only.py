@@ -8,10 +8,11 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.nn.cache import Cache, at_prompt_ends
+from transformer_jax.nn.cache import Cache, at_prompt_ends, state_bytes
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected
 from transformer_jax.nn.layers import init_caches
@@ -99,6 +100,11 @@ class DecoderOnly(nn.Module):
         x, caches = self._decode(prompt, caches, real)
         last, caches = at_prompt_ends(x, prompt_lengths, caches)
         return self._project(last).logits()[:, 0], (), caches
+
+    def state_bytes(self, length: int) -> int:
+        """Bytes of the caches of one row of `length` tokens."""
+        c = self.config
+        return state_bytes(jax.eval_shape(lambda: init_caches(c, c.num_layers, 1, length)))
 
     def decode_step(
         self, tokens: Int[Array, " N"], memory: tuple[()], state: tuple[Cache, ...]

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.models.config import ModelConfig
-from transformer_jax.nn.cache import Cache, EncoderOutput, Memory, at_prompt_ends
+from transformer_jax.nn.cache import Cache, EncoderOutput, Memory, at_prompt_ends, state_bytes
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.embeddings import Embedding, Unprojected
@@ -133,8 +133,7 @@ class Seq2Seq(nn.Module):
 
     def state_bytes(self, length: int) -> int:
         """Bytes of the decoding state of one hypothesis of `length` tokens."""
-        state = jax.eval_shape(lambda: self.empty_state(1, length))
-        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+        return state_bytes(jax.eval_shape(lambda: self.empty_state(1, length)))
 
     def _project(self, x: Float[Array, "N T D"]) -> Unprojected:
         """Pairs the decoder's output with the projection to logits."""

@@ -9,6 +9,7 @@ of keys and values, K key size of a head, V value size of a head, D model.
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -231,6 +232,11 @@ def _write(
     """Overwrites the slots of each sentence, from its start on."""
     write = partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
     return jax.vmap(write)(slots, new.astype(slots.dtype), starts)
+
+
+def state_bytes(state: Any) -> int:
+    """Bytes of a decoding state, of arrays or of their shapes (`jax.eval_shape`)."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
 
 def at_prompt_ends(

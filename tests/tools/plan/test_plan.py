@@ -10,6 +10,7 @@ import pytest
 import transformer_jax as tj
 from transformer_jax.errors import UserError
 from transformer_jax.parallel.engines import JitEngine
+from transformer_jax.runs.build import build_untokenized_task
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runtime.accelerators import ACCELERATORS
 from transformer_jax.tools.plan import child, mesh_search, plan, program, report, target
@@ -62,6 +63,30 @@ def test_a_plan_of_the_search(planned):
 def test_a_plan_of_a_continuation(planned, tiny_language_model):
     found = planned("decode", tiny_language_model | {"decode.temperature": 1.0})
     assert found["tokens_per_s"] > 0 and "attention" in found["groups"]
+
+
+def test_a_plan_has_the_bytes_of_a_cache_for_each_attention_layer(tiny_config, tiny_language_model):
+    sizes = {"model.num_layers": 2, "model.num_heads": 4, "model.key_size": 8}
+    sizes |= {"model.value_size": 8, "model.dtype": "float32", "model.positions": "rotary"}
+    latent = {"model.attention_layer": "latent", "model.latent.kv_rank": 12}
+    found = {}
+    for name, changes in {
+        "full": {},
+        "grouped": {"model.num_key_value_heads": 2},
+        "latent": latent | {"model.latent.rotary_size": 4},
+    }.items():
+        config = tiny_config(tiny_language_model | sizes | changes)
+        found[name] = program.cache_size(build_untokenized_task(read_settings(config)))
+    tokens = found["full"]["tokens"]
+    assert tokens == config.data.max_length
+    slot = 4  # int32, whose token it is
+    floats = {"full": 2 * 4 * 8, "grouped": 2 * 2 * 8, "latent": 12 + 4}
+    for name, count in floats.items():
+        assert found[name]["bytes"] == 2 * (tokens * (4 * count + slot) + 4), name
+    assert "tokens of 136 bytes" in report.plans_as_text([{"cache": found["latent"], **TEXT}])
+
+
+TEXT = {"device": "none", "note": "", "warnings": []}
 
 
 def test_a_refused_step_reports_its_memory_and_advice(planned, monkeypatch):

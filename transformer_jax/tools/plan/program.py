@@ -65,6 +65,8 @@ class Program:
       tokens: that the model reads in a step, or that the search writes.
       loops: most runs of a loop of unknown length.
       attention: kernels that were chosen for attention, with the reasons.
+      cache: "tokens" and "bytes" of the decoding state of one sequence of the longest length; None
+        for a model that does not decode.
     """
 
     compiled: tuple[jax.stages.Compiled, ...]
@@ -77,6 +79,7 @@ class Program:
     tokens: int
     loops: int = 1
     attention: tuple[KernelChoice, ...] = ()
+    cache: dict[str, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,6 +164,7 @@ def compile_training_step(settings: Settings, devices: Sequence[jax.Device]) -> 
             flops=step_products(task, state.model_params, training.batch, state.frozen).flops,
             tokens=training.rows * read,
             attention=tuple(attention),
+            cache=cache_size(task),
         )
 
 
@@ -202,7 +206,19 @@ def compile_search(settings: Settings, devices: Sequence[jax.Device]) -> Program
             flops=None,
             tokens=rows * length,
             loops=length,
+            cache=cache_size(task),
         )
+
+
+def cache_size(task: Task) -> dict[str, int] | None:
+    """Size of one sequence's decoding state, `Program.cache`."""
+    length, measure = max(task.lengths.values()), getattr(task.model, "state_bytes", None)
+    if measure is None:
+        return None
+    try:
+        return {"tokens": length, "bytes": measure(length)}
+    except UserError:  # a layer without a cache
+        return None
 
 
 def _lower_translation(

@@ -55,6 +55,7 @@ TABLE_ROWS = {
     "a device: peak": lambda r: _gib(r, "peak_gib"),
     "a device: usable memory": lambda r: _gib(r, "usable_gib"),
     "fits": lambda r: ("yes" if r["memory"]["fits"] else "NO") + f", {_gib(r, 'left_gib')} left",
+    "cache of one sequence": lambda r: _cache(r["cache"]),
     "FLOPs of the model": lambda r: _with_unit(r["flops"]["model"]),
     "FLOPs of a device's program": lambda r: _with_unit(r["flops"]["program_per_device"]),
     "bytes to memory, a device": lambda r: _with_unit(r["memory_bytes_per_device"]),
@@ -338,6 +339,14 @@ def _group_cell(report: Mapping[str, Any], name: str) -> str:
 def _gib(report: Mapping[str, Any], name: str) -> str:
     size = report["memory"].get(name)
     return "" if size is None else f"{size:.2f} GiB"
+
+
+def _cache(cache: Mapping[str, int] | None) -> str:
+    """Size of a decoding state, and what a token adds to it on average."""
+    if cache is None:
+        return ""
+    tokens, nbytes = cache["tokens"], cache["bytes"]
+    return f"{nbytes / 2**20:.1f} MiB, {tokens:,} tokens of {nbytes / tokens:,.0f} bytes"
 
 
 def _with_unit(number: float | None) -> str:
