@@ -48,6 +48,10 @@ class MissingSplitError(UserError):
     """A data set does not have a split, or its files are not configured."""
 
 
+class BusyError(UserError):
+    """Another process writes where this one would."""
+
+
 class DivergedError(UserError):
     """The loss of a run is not finite."""
 

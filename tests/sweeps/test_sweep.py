@@ -74,7 +74,8 @@ def test_tables_and_a_picture_are_written(swept):
     workdir, rows = swept
     text = (workdir / "table.txt").read_text()
     assert "few pairs" in text and f"{rows[0].mean('loss'):.3f}" in text
-    assert (workdir / "table.md").read_text().count("\n") == 4
+    table, differences, legend = (workdir / "table.md").read_text().split("\n\n")
+    assert table.count("\n") == 3 and "few pairs" in differences and "differs from" in legend
     assert (workdir / "table.csv").read_text().startswith("row,loss_mean,loss_deviation")
     assert (workdir / "table.png").read_bytes().startswith(b"\x89PNG")
 
@@ -356,6 +357,7 @@ def test_a_picture_that_fails_leaves_the_tables(tmp_path, monkeypatch, caplog):
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "table.csv",
         "table.md",
+        "table.tex",
         "table.txt",
     ]
     assert "table.png is left out, the tables are written: no such glyph" in caplog.text
@@ -367,7 +369,7 @@ def test_any_name_can_be_drawn(tmp_path):
     write_tables(rows, tmp_path)
     assert (tmp_path / "table.png").exists()
     markdown = (tmp_path / "table.md").read_text().splitlines()
-    assert len(markdown) == 2 + len(rows)
+    assert markdown.index("") == 2 + len(rows)
     assert markdown[6].startswith(r"| a\|b c | 1.500 ± 0.707")
     assert markdown[7].startswith(r"| \x1b[31m | ")
 

@@ -28,7 +28,7 @@ from transformer_jax.buckets.bucket import (
 )
 from transformer_jax.buckets.lease import LEASE_FOLDER, Lease, last_copy
 from transformer_jax.buckets.mirror import Mirror, MirrorLayout
-from transformer_jax.errors import UserError
+from transformer_jax.errors import BusyError, UserError
 from transformer_jax.runtime import processes
 from transformer_jax.runtime.files import (
     METADATA_BYTES,
@@ -201,7 +201,7 @@ def _locked(home: Path, wait: bool) -> Iterator[None]:
     try:
         file = open_locked(home / _LOCK, wait=wait)
     except BlockingIOError as error:
-        raise UserError(
+        raise BusyError(
             f"{_address(home)}: another process on this machine is training there; "
             "wait for it, or choose another --workdir"
         ) from error

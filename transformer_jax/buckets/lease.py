@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Self
 
 from transformer_jax.buckets.bucket import Bucket, BucketError, NotInBucketError
-from transformer_jax.errors import UserError
+from transformer_jax.errors import BusyError, UserError
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,8 @@ class Lease:
       holder: description of this process, for messages of others.
 
     Raises:
-      UserError: from entering: another process writes there, or the bucket cannot be written.
+      BusyError: from entering: another process writes there.
+      UserError: from entering: the bucket cannot be written.
     """
 
     def __init__(self, bucket: Bucket, copy: str, last: str | None, holder: str):
@@ -80,7 +81,7 @@ class Lease:
         self._number += 1
         changed = (held and held.copy) != self._last
         if changed or not self._bucket.create(self._name, self._record().encoded()):
-            raise UserError(
+            raise BusyError(
                 f"{self._bucket.address}: another process has just begun to train there"
             )
         for number in _numbers(self._bucket):
@@ -119,7 +120,7 @@ class Lease:
                 logger.warning("%s", error)
 
     def _require_stale(self, number: int, held: LeaseRecord) -> None:
-        """Waits until a lease is stale; raises UserError if it is renewed or replaced before."""
+        """Waits until a lease is stale; raises BusyError if it is renewed or replaced before."""
         logger.info(
             "%s: %s has not ended; its lease is taken over unless it is renewed within %.0f s",
             *(self._bucket.address, held.told, STALE_SECONDS),
@@ -128,7 +129,7 @@ class Lease:
         while time.monotonic() < deadline:
             time.sleep(min(RENEW_SECONDS, STALE_SECONDS) / 10)
             if _newest(self._bucket) != (number, held):
-                raise UserError(
+                raise BusyError(
                     f"{self._bucket.address}: {held.told} is training there; wait for it, or "
                     "choose another --workdir"
                 )

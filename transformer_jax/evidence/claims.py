@@ -33,7 +33,8 @@ from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_at
 from transformer_jax.scoring.sequential import UNDECIDED, Decision, Plan, decide
 from transformer_jax.suggestions import suggest
 from transformer_jax.summary import Summarized
-from transformer_jax.sweeps.sweep import Sweep, row_folder, run_sweep
+from transformer_jax.sweeps.folder import folder_name
+from transformer_jax.sweeps.sweep import Sweep, run_sweep
 
 logger = logging.getLogger(__name__)
 
@@ -280,7 +281,7 @@ def _values(
 
 def _seed_workdirs(folder: Path, row: str, count: int) -> list[Path]:
     """Workdirs of the first seeds of a row, wherever the sweep has put them."""
-    paths = row_folder(folder, row).glob(f"**/seed_*/{CONFIG}")
+    paths = (folder / folder_name(row)).glob(f"**/seed_*/{CONFIG}")
     found = {load_json(path).seed: path.parent for path in paths}
     return [found[seed] for seed in sorted(found)[:count]]
 

@@ -48,7 +48,7 @@ from transformer_jax.checkpoints import manifest
 from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.checkpoints.store import Checkpoints, PrimaryCheckpoints
-from transformer_jax.errors import UserError
+from transformer_jax.errors import BusyError, UserError
 from transformer_jax.logs.records import read_lines
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.hosts import Fingerprint
@@ -244,31 +244,36 @@ def _is_own(folder: Path, kind: WorkdirKind) -> bool:
 
 
 @contextlib.contextmanager
-def lock_workdir(workdir: Path, kind: WorkdirKind = RUN) -> Iterator[None]:
+def lock_workdir(workdir: Path, kind: WorkdirKind = RUN, *, wait: bool = False) -> Iterator[None]:
     """Locks a workdir, or the folder of another kind, for one process or job.
 
     The folder is created and marked if it does not exist. The lock ends with this process at the
     latest. In a job, process 0 locks it for all.
 
+    Args:
+      workdir: the folder.
+      kind: what it holds.
+      wait: wait for a process that has locked it.
+
     Raises:
-      UserError: another process trains there (the message says which), the workdir cannot be
-        written, or it holds files of others (`require_own_folder`).
+      BusyError: another process trains there (the message says which).
+      UserError: the workdir cannot be written, or holds files of others (`require_own_folder`).
     """
     with contextlib.ExitStack() as locks:
-        mark = hosts.run_on_primary(lambda: _lock(workdir, kind, locks))
+        mark = hosts.run_on_primary(lambda: _lock(workdir, kind, locks, wait))
         hosts.require_agreement(lambda: (None, _wait_for_mark(workdir / kind.mark, mark)))
         yield
 
 
-def _lock(workdir: Path, kind: WorkdirKind, locks: contextlib.ExitStack) -> str:
+def _lock(workdir: Path, kind: WorkdirKind, locks: contextlib.ExitStack, wait: bool) -> str:
     """Marks and locks a folder; returns the content of the mark, empty if locks do not work."""
     try:
         workdir.mkdir(parents=True, exist_ok=True)
         require_own_folder(workdir, kind)
-        file = locks.enter_context(open_locked(workdir / kind.mark))
+        file = locks.enter_context(open_locked(workdir / kind.mark, wait=wait))
     except BlockingIOError as error:
         holder = read_regular(workdir / kind.mark, SETTINGS_BYTES).decode().strip()
-        raise UserError(
+        raise BusyError(
             f"{workdir}: {holder or 'another process'} is training there; "
             "wait for it, or choose another --workdir"
         ) from error

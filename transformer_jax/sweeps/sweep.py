@@ -3,7 +3,7 @@
 
 A sweep file is Python with a docstring that asks a question and a `get_sweep()` that returns a
 dict with the fields of `Sweep`. Each row has a folder in the sweep's workdir; a row that is
-finished is not trained again.
+finished is not trained again. Any number of processes may work on one sweep (`sweeps.folder`).
 """
 
 import contextlib
@@ -25,7 +25,7 @@ import jax
 from ml_collections import ConfigDict
 
 from transformer_jax.data.sources import open_split
-from transformer_jax.errors import DivergedError, UserError
+from transformer_jax.errors import BusyError, DivergedError, UserError
 from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.pictures import draw_sweep, save_figure
 from transformer_jax.runs import build
@@ -56,9 +56,12 @@ from transformer_jax.scoring import METRICS
 from transformer_jax.suggestions import suggest
 from transformer_jax.summary import Summarized
 from transformer_jax.sweeps import tables
+from transformer_jax.sweeps.folder import SweepFolder, folder_name
 from transformer_jax.sweeps.tables import Row, Rows
 from transformer_jax.tasks.losses import batch_shapes
 
+_POLL_SECONDS = 2.0
+"""Time between looks at rows that other processes train."""
 _LONGEST_NAME = 200
 """Most bytes of the name of a row; its folder has that name, and file systems allow 255 bytes."""
 
@@ -131,12 +134,12 @@ class Sweep(Summarized):
             with failing_as("rows of the sweep"):
                 rows = rows(base)
                 _check_overrides("rows", rows)
-        if len({_folder_name(name) for name in rows}) < len(rows):
+        if len({folder_name(name) for name in rows}) < len(rows):
             raise UserError("two names of rows differ only in punctuation")
         for name in rows:
-            if _folder_name(name).lower().startswith((f"{TABLE}.", SWEEP.mark)):
+            if folder_name(name).lower().startswith((f"{TABLE}.", SWEEP.mark)):
                 raise UserError(f"row {name!r}: the sweep's own files have this name; change it")
-            if len(_folder_name(name).encode()) > _LONGEST_NAME:
+            if len(folder_name(name).encode()) > _LONGEST_NAME:
                 raise UserError(f"row {name!r}: the name has more than {_LONGEST_NAME} bytes")
         rows = {name: own for name, own in rows.items() if re.search(chosen, name)}
         if not rows:
@@ -197,25 +200,51 @@ def run_sweep(
       Stopped: a SIGTERM came while a row was trained; the same call resumes.
     """
     load_modules(modules, workdir)
-    rows = Rows()
     configs = sweep.configs(overrides or {}, chosen)
     at_once = min(at_once or sweep.seeds, sweep.seeds)
     for name, config in configs.items():
         _check_row(sweep, name, config, at_once)
-    with (
-        shown(progress),
-        open_for_writing(workdir) as handle,
-        lock_workdir(handle.folder, SWEEP),
-        sharing_tokenizers(),
-    ):
-        for number, (name, config) in enumerate(configs.items(), start=1):
+    folder = SweepFolder(workdir)
+
+    def train_row(name: str) -> None:
+        number = [*configs].index(name) + 1
+        with folder.claim(name) as place:
             logger.info("row %d of %d: %s", number, len(configs), name)
             set_title(f"row {number}/{len(configs)}")
-            folder = workdir_within(handle.folder, _folder_name(name))
-            with lock_workdir(folder, SWEEP):
-                rows.append(_train_row(sweep, name, config, folder, at_once, modules))
-            write_tables(rows, handle.folder)
-    return rows
+            _train_row(sweep, name, configs[name], place, at_once, modules)
+
+    def finished() -> Rows:
+        found = (_result_of(folder, name, sweep, config) for name, config in configs.items())
+        return Rows(row for row in found if row is not None)
+
+    with shown(progress), sharing_tokenizers():
+        for _ in _claimed([*configs], train_row):
+            folder.write(lambda place: write_tables(finished(), place))
+    return finished()
+
+
+def _claimed(names: Sequence[str], train_row: Callable[[str], None]) -> Iterator[str]:
+    """Yields each row after it was trained; rows that other processes train come last.
+
+    Those are tried again until they are finished: then they are only read, and if their process
+    was killed, this one goes on with them.
+    """
+    left, told = list(names), False
+    while left:
+        busy = []
+        for name in left:
+            try:
+                train_row(name)
+            except BusyError:
+                busy.append(name)
+            else:
+                yield name
+        if busy and len(busy) == len(left):
+            if not told:
+                logger.info("waiting for other processes, which train %s", ", ".join(busy))
+                told = True
+            time.sleep(_POLL_SECONDS)
+        left = busy
 
 
 def run_seeds(
@@ -262,22 +291,12 @@ def write_tables(rows: Sequence[Row], workdir: Path) -> None:
         logger.warning("%s is left out, the tables are written: %s", picture, error)
 
 
-def row_folder(workdir: Path, row: str) -> Path:
-    """Folder of a row in the workdir of its sweep."""
-    return workdir / _folder_name(row)
-
-
-def _folder_name(row: str) -> str:
-    """Name of a row's folder in the workdir of its sweep."""
-    return re.sub(r"[^\w.-]+", "_", row)
-
-
 def _check_overrides(field: str, given: Any) -> None:
     """Raises ValueError unless `given` is {name: {"section.field": value}}."""
     if not isinstance(given, Mapping):
         raise ValueError(f"{field} is {given!r}, not a dict of names and their overrides")
     for name, own in given.items():
-        if not isinstance(name, str) or not _folder_name(name).strip("."):
+        if not isinstance(name, str) or not folder_name(name).strip("."):
             raise ValueError(f"{field} has the name {name!r}; write a text that can name a folder")
         if not isinstance(own, Mapping):
             raise ValueError(f"{field}: {name!r} is {own!r}, not a dict of overrides")
@@ -302,7 +321,7 @@ def _check_model(settings: Settings) -> None:
     task, rng = build.build_untokenized_task(settings), jax.random.key(0)
     batch = batch_shapes(task.lengths, build.batch_rows(settings, task))
     try:
-        jax.eval_shape(task.loss, jax.eval_shape(task.init, rng), batch, rng)
+        jax.eval_shape(task.loss, jax.eval_shape(task.init, rng), batch, rng, {})
     except Exception as error:
         if line := describe_module_error(error):
             raise UserError(line) from error
@@ -334,8 +353,7 @@ def _train_row(
     folder of their own, because those that train together share a checkpoint.
     """
     path = folder / RESULT
-    also = {each: dict(changes) for each, changes in sweep.also.items()}
-    asked = {"config": config.to_dict(), "seeds": sweep.seeds, "also": also}
+    asked = _asked(sweep, config)
     saved = _saved_row(path, name, asked)
     if saved is not None and saved.seeds == sweep.seeds:
         return saved
@@ -353,6 +371,19 @@ def _train_row(
     result = {field: value for field, value in dataclasses.asdict(row).items() if field != "name"}
     write_atomic(path, json.dumps({"asked": asked, "row": result}, indent=2) + "\n")
     return row
+
+
+def _asked(sweep: Sweep, config: ConfigDict) -> dict[str, Any]:
+    """Identity of a row's result."""
+    also = {each: dict(changes) for each, changes in sweep.also.items()}
+    return {"config": config.to_dict(), "seeds": sweep.seeds, "also": also}
+
+
+def _result_of(folder: SweepFolder, name: str, sweep: Sweep, config: ConfigDict) -> Row | None:
+    """The finished row of a sweep, whichever process trained it; None if it is not finished."""
+    content = folder.result(name)
+    where = f"{folder}/{folder_name(name)}/{RESULT}"
+    return content and _parse_row(content, where, name, _asked(sweep, config))
 
 
 def _joined(saved: Row, added: Row) -> Row:
@@ -373,26 +404,37 @@ def saved_rows(workdir: Path) -> list[Row]:
     except (OSError, ValueError):
         return []
     names = [line.get("row") or "" for line in csv.DictReader(io.StringIO(table))]
-    found = [_saved_row(row_folder(workdir, name) / RESULT, name) for name in names]
+    found = [_saved_row(workdir / folder_name(name) / RESULT, name) for name in names]
     return [row for row in found if row is not None]
 
 
 def _saved_row(path: Path, name: str, asked: Mapping[str, Any] | None = None) -> Row | None:
-    """The finished row in a file, with as many seeds as asked for or fewer.
+    """The finished row in a file, as `_parse_row`; None if there is no file."""
+    try:
+        content = read_regular(path, SETTINGS_BYTES)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        content = b""
+    return _parse_row(content, str(path), name, asked)
 
-    None if there is none, or it is the row of another config than the one asked for.
+
+def _parse_row(
+    content: bytes, where: str, name: str, asked: Mapping[str, Any] | None
+) -> Row | None:
+    """The finished row, with as many seeds as asked for or fewer.
+
+    None if it is the row of another config than the one asked for, or damaged.
     """
     try:
-        result = json.loads(read_regular(path, SETTINGS_BYTES))
+        result = json.loads(content)
         row, made = Row(name, **result["row"]), result["asked"]
         if asked is None:
             return row
         same = made | {"seeds": asked["seeds"]} == asked and made["seeds"] == row.seeds
         return row if same and row.seeds <= asked["seeds"] else None
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        logger.warning("%s is damaged or of an earlier version; it is measured again", path)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        logger.warning("%s is damaged or of an earlier version; it is measured again", where)
         return None
 
 

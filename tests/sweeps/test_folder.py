@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several processes work on one sweep: rows are claimed, taken over, and trained once."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.errors import BusyError
+from transformer_jax.sweeps import sweep as sweeps
+from transformer_jax.sweeps.folder import SweepFolder
+
+ROWS = {f"row {number}": {"optimizer.learning_rate": 0.001 * (number + 1)} for number in range(6)}
+SWEEP = tj.Sweep("quickstart", ROWS, seeds=1, metrics=["loss"])
+
+
+def work(workdir, log, seconds):
+    """A worker, whose training takes some time, can be killed, and goes on where it was."""
+
+    def train_row(sweep, name, config, folder, at_once, modules):
+        if (folder / "result.json").exists():
+            return
+        steps = folder / "steps"
+        for _ in range(len(steps.read_bytes()) if steps.exists() else 0, 5):
+            time.sleep(seconds)
+            with steps.open("a") as file:
+                file.write(".")
+        with Path(log).open("a") as file:
+            file.write(f"{name}\n")
+        row = {"metrics": {"loss": [config.optimizer.learning_rate]}, "parameters": 1}
+        result = {"asked": sweeps._asked(sweep, config), "row": row | SPEED}
+        (folder / "partial").write_text(json.dumps(result))
+        (folder / "partial").rename(folder / "result.json")
+
+    sweeps._train_row, sweeps._check_row = train_row, lambda *_: None
+    sweeps._POLL_SECONDS = 0.05
+    sweeps.run_sweep(SWEEP, workdir, progress=False)
+
+
+SPEED = {"tokens_per_s": 1.0, "seconds": 1.0}
+
+
+def test_rows_of_killed_workers_are_taken_over_and_each_is_trained_once(tmp_path):
+    fork, log = multiprocessing.get_context("forkserver"), tmp_path / "log"  # it has no threads
+    fork.set_forkserver_preload(["transformer_jax.sweeps.sweep"])
+    start = lambda: fork.Process(target=work, args=(tmp_path / "sweep", str(log), 0.02))  # noqa: E731
+    workers = [start() for _ in range(8)]
+    for worker in workers:
+        worker.start()
+    while not any((tmp_path / "sweep").glob("*/steps")):
+        time.sleep(0.01)
+    killed = random.Random(0).sample(workers, 3)
+    for worker in killed:
+        os.kill(worker.pid, signal.SIGKILL)
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers if worker not in killed] == [0] * 5
+    assert sorted(log.read_text().splitlines()) == sorted(ROWS)
+    alone = fork.Process(target=work, args=(tmp_path / "alone", str(tmp_path / "log_2"), 0))
+    alone.start()
+    alone.join(60)
+    tables = [(tmp_path / name / "table.csv").read_text() for name in ("sweep", "alone")]
+    assert tables[0] == tables[1] and tables[0].count("\n") == 1 + len(ROWS)
+
+
+def test_a_row_is_claimed_by_one_process(tmp_path):
+    folder = SweepFolder(tmp_path / "sweep")
+    with folder.claim("one"):
+        with pytest.raises(BusyError), SweepFolder(tmp_path / "sweep").claim("one"):
+            pass
+        with SweepFolder(tmp_path / "sweep").claim("two") as other:
+            assert other.is_dir()
+    with SweepFolder(tmp_path / "sweep").claim("one"):
+        pass
+
+
+def test_rows_in_a_bucket_are_claimed_by_lease(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("transformer_jax.buckets.lease.STALE_SECONDS", 0.3)
+    monkeypatch.setattr("transformer_jax.buckets.lease.RENEW_SECONDS", 0.05)
+    address = f"memory://sweeps/{tmp_path.name}"
+    folder = SweepFolder(address)
+    with folder.claim("one row") as place:
+        (place / "result.json").write_text("{}")
+        with pytest.raises(BusyError), SweepFolder(address).claim("one row"):
+            pass
+    assert folder.result("one row") == b"{}" and folder.result("two") is None
+    folder.write(lambda place: (place / "table.txt").write_text("rows"))
+    assert folder._bucket.read("table.txt") == b"rows"
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "config.json").write_text("mine")
+    with pytest.raises(tj.UserError, match="no mark"):
+        SweepFolder(tmp_path / "own")

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of a sweep, on a disk or in a bucket, which several processes may work on.
+
+A process claims a row by locking its folder; in a bucket, by a lease. The lock of a process that
+was killed ends, so that another process takes the row over where it was.
+"""
+
+import contextlib
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from transformer_jax.buckets.bucket import Bucket, NotInBucketError, is_address
+from transformer_jax.runs.workdir import (
+    RESULT,
+    SWEEP,
+    lock_workdir,
+    open_for_writing,
+    workdir_path,
+    workdir_within,
+)
+from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular
+
+
+def folder_name(row: str) -> str:
+    """Name of a row's folder in the workdir of its sweep."""
+    return re.sub(r"[^\w.-]+", "_", row)
+
+
+class SweepFolder:
+    """The folder of a sweep.
+
+    Args:
+      workdir: a path or an address. A folder on a disk is created and marked.
+
+    Raises:
+      UserError: the folder cannot be written, or it holds something else.
+    """
+
+    def __init__(self, workdir: str | Path) -> None:
+        self._bucket = Bucket(str(workdir)) if is_address(workdir) else None
+        self._folder = Path() if self._bucket else workdir_path(workdir)
+        if self._bucket is None:
+            with lock_workdir(self._folder, SWEEP, wait=True):
+                pass
+
+    def __str__(self) -> str:
+        return self._bucket.address if self._bucket else str(self._folder)
+
+    @contextlib.contextmanager
+    def claim(self, row: str) -> Iterator[Path]:
+        """A row's folder on this machine, which no other process writes while the block runs.
+
+        Raises:
+          BusyError: another process trains the row.
+        """
+        name = folder_name(row)
+        with contextlib.ExitStack() as claimed:
+            if self._bucket is None:
+                folder = workdir_within(self._folder, name)
+            else:
+                address = f"{self._bucket.address.rstrip('/')}/{name}"
+                folder = claimed.enter_context(open_for_writing(address)).folder
+            claimed.enter_context(lock_workdir(folder, SWEEP))
+            yield folder
+
+    def result(self, row: str) -> bytes | None:
+        """Content of a row's result; None if it is not finished."""
+        path = f"{folder_name(row)}/{RESULT}"
+        with contextlib.suppress(FileNotFoundError, NotInBucketError):
+            if self._bucket is None:
+                return read_regular(self._folder / path, SETTINGS_BYTES)
+            return self._bucket.read(path)
+        return None
+
+    def write(self, make: Callable[[Path], None]) -> None:
+        """Writes files into the folder: those that `make(folder)` writes. One process at a time
+        does so on a disk; in a bucket the last one wins."""
+        if self._bucket is None:
+            with lock_workdir(self._folder, SWEEP, wait=True):
+                make(self._folder)
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            make(Path(folder))
+            for path in sorted(Path(folder).iterdir()):
+                self._bucket.write(path.name, path.read_bytes())
