@@ -7,9 +7,8 @@
 
 from transformer_jax.models import MODELS
 from transformer_jax.models.decoder_only import DecoderOnly
-from transformer_jax.nn.attention import MultiHeadAttention
 from transformer_jax.nn.embeddings import Embedding, InputEmbedding
-from transformer_jax.nn.feed_forward import FeedForward
+from transformer_jax.nn.layers import attention_class, feed_forward_class
 from transformer_jax.nn.norms import final_norm
 from transformer_jax.nn.transformer import Decoder, DecoderLayer, Residual
 
@@ -18,14 +17,14 @@ class ParallelLayer(DecoderLayer):
     """x + Attention(Norm(x)) + FFN(Norm(x)), with one norm for both."""
 
     def setup(self):
-        self.self_attention = MultiHeadAttention(self.config)
-        self.feed_forward = FeedForward(self.config)
+        self.self_attention = attention_class(self.config)(self.config)
+        self.feed_forward = feed_forward_class(self.config)(self.config)
         self.residual = Residual(self.config)
 
     def __call__(self, x, sequences, memory, deterministic, cache=None):
         normed = self.residual.before(x)
         y, cache = self.self_attention.self_attend(normed, sequences, deterministic, cache)
-        y += self.feed_forward(normed, deterministic)
+        y += self.feed_forward(normed, deterministic, sequences.real)
         return self.residual.after(x, y, deterministic), cache
 
 

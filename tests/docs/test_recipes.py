@@ -14,11 +14,16 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import transformer_jax as tj
 from transformer_jax.cli.parser import parse
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.layers import ATTENTION_LAYERS
 from transformer_jax.nn.parameters import parameter_at
+from transformer_jax.nn.positions import PositionEncoding
+from transformer_jax.nn.sublayers import Sequences
 from transformer_jax.runs import user_modules
 from transformer_jax.runs.settings import CHOICES
 from transformer_jax.tokenization import DEFAULT_SPECIALS
@@ -47,6 +52,7 @@ PAIRS = STEPS | {
 TEXT = STEPS | {
     "model.architecture": "parallel_decoder",
     "model.num_layers": 2,
+    "model.layers": "attention_layer=gated | default",
     "train.remat": "dots",
     "decode.search": "min_p",
     "decode.min_p.least": 0.1,
@@ -117,10 +123,13 @@ def test_components_of_one_run_on_pairs(use):
 
 
 def test_components_of_one_run_on_text(use, tiny_language_model):
-    names = ["architecture", "search", "token_loss", "tracker", "callback"]
+    names = ["architecture", "gated_attention", "search", "token_loss", "tracker", "callback"]
     run = use(names, tiny_language_model | TEXT, ["The dog", "A man"])
     layer = run.params["decoder"]["layer_1"]
     assert set(layer) == {"self_attention", "feed_forward", "residual"}
+    gate = run.params["decoder"]["layer_0"]["self_attention"]["head_gate"]["kernel"]
+    assert gate.ndim == 3 and "head_gate" not in layer["self_attention"]
+    assert parameter_at("layer_0/self_attention/head_gate/kernel").axes[1] == "heads"
     metrics = run.evaluate(split="valid")
     assert 0 < metrics["loss"] < 0.98 * math.log(metrics["perplexity"])  # the loss is not the NLL
     *_, record = map(json.loads, (run.workdir / "metrics.jsonl").read_text().splitlines())
@@ -135,6 +144,22 @@ def test_components_of_one_run_on_text(use, tiny_language_model):
     probabilities = jnp.array([[0.0, 0.0, 0.0, 0.1, 0.5, 0.36, 0.04]])
     cut = run.settings.decode.make_search(DEFAULT_SPECIALS).truncated(jnp.log(probabilities))
     assert jnp.isfinite(cut).tolist() == [[False, False, False, True, True, True, False]]
+
+
+def test_the_gate_of_an_attention_layer_equals_its_formula(forget_registrations, random_params):
+    user_modules.load_modules([ROOT / "docs" / "recipes" / "gated_attention.py"])
+    config = TransformerConfig(d_model=8, num_heads=2, positions="none", dtype="float32")
+    layer = ATTENTION_LAYERS["gated"](config)
+    x = np.random.default_rng(0).normal(size=(1, 3, 8)).astype(np.float32)
+    sequences = Sequences(PositionEncoding(config), np.arange(3)[None], np.tri(3)[None, None] > 0)
+    variables = random_params(layer, x, sequences, True, method="self_attend")
+    (found, _), state = layer.apply(
+        variables, x, sequences, True, method="self_attend", mutable="intermediates"
+    )
+    gate = np.einsum("btd,dhv->bthv", x, variables["params"]["head_gate"]["kernel"])
+    heads = state["intermediates"]["heads"][0] / (1 + np.exp(-gate))
+    expected = np.einsum("bthv,hvd->btd", heads, variables["params"]["output"]["kernel"])
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 # --- A task ---

@@ -124,7 +124,7 @@ def test_absorbed_decoding_equals_the_plain_form(model, monkeypatch):
     parents = np.array([[[1, 0], [0, 0]], [[1, 1], [0, 1]], [[0, 1], [1, 0]]])
     forms = []
     for form in ("plain", "absorbed"):
-        monkeypatch.setattr(LatentAttention, "needs_inputs", lambda self: form == "plain")  # noqa: B023
+        monkeypatch.setattr(LatentAttention, "exposes", lambda self, *names: form == "plain")  # noqa: B023
         forms.append(decoded(module, params, parents))
     for plain, absorbed in zip(*forms, strict=True):
         np.testing.assert_allclose(absorbed, plain, rtol=1e-5, atol=2e-5)

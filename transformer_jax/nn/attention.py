@@ -28,6 +28,7 @@ from transformer_jax.runtime import platform
 
 Weights = Float[Array, "B H T S"]
 Heads = Float[Array, "B T H V"]
+_HEADS, _WEIGHTS = ("position", "head", "feature"), ("head", "query", "key")
 
 
 def scaled_dot_product_attention(
@@ -88,8 +89,8 @@ class MultiHeadAttention(AttentionLayer):
 
     `self_attend` and `cross_attend` project their inputs to queries, keys and values; `attend`
     computes equation 1 and W^O. The weights [B, H, T, S] pass through the method `weigh` and the
-    heads' outputs [B, T, H, V] through `combine`, where hooks read or replace them (`nn.hooks`). On
-    request they are sown as intermediates, "weights" (before dropout) and "heads".
+    heads' outputs [B, T, H, V] through `combine`; callers read or replace the results (`nn.hooks`).
+    On request they are sown as intermediates, "weights" (before dropout) and "heads".
 
     Subclasses may replace the methods `score` and `normalize`, which make the weights; they are
     then computed without fused kernels.
@@ -136,7 +137,7 @@ class MultiHeadAttention(AttentionLayer):
             value = self.reuse(value, sequences.shared)
         query, key = encoding.rotate(query, key, positions)
         inputs, cache = self.self_inputs(query, key, value, sequences, cache)
-        return self.attend(inputs, deterministic, encoding).reshape(x.shape), cache
+        return self.attend(x, inputs, deterministic, encoding).reshape(x.shape), cache
 
     def self_inputs(
         self,
@@ -171,10 +172,11 @@ class MultiHeadAttention(AttentionLayer):
         """Attention to the encoder's output. The beams of a sentence are more queries of it."""
         x_by_sentence = x.reshape(len(memory.keys), -1, x.shape[-1])  # [B, N / B * T, D]
         inputs = memory.inputs(self.queries(x_by_sentence))
-        return self.attend(inputs, deterministic).reshape(x.shape)
+        return self.attend(x, inputs, deterministic).reshape(x.shape)
 
     def attend(
         self,
+        x: Float[Array, "N T D"],
         inputs: AttentionInputs,
         deterministic: bool,
         encoding: PositionEncoding | None = None,
@@ -183,11 +185,14 @@ class MultiHeadAttention(AttentionLayer):
         """Equation 1 for all heads, by a fused kernel if one can, then W^O.
 
         Args:
+          x: input of the layer.
           inputs: queries, keys and values.
           deterministic: no dropout.
           encoding: adds its terms in self-attention; None in cross-attention.
           of_heads: applied to the heads' outputs before W^O, if the values are not those of W^O.
         """
+        inputs = self._expose_inputs(inputs)
+        tokens = {"query": inputs.query_positions, "key": inputs.key_positions}
         kernel = self._fused_kernel(inputs, deterministic, encoding)
         if kernel is not None:
             heads = kernel(inputs)
@@ -202,12 +207,15 @@ class MultiHeadAttention(AttentionLayer):
                 logit_cap=self.config.logit_cap,
                 dtype=product_dtype(self.config.dtype),
                 **self._own_steps(),
-                on_weights=partial(self.weigh, deterministic=deterministic),
+                on_weights=lambda weights: self.expose(
+                    "weights", self.weigh(weights, deterministic), _WEIGHTS, **tokens
+                ),
                 extra_values=self._extra_values(blocks, encoding),
             )
             heads = restricted_attention.join_blocks(heads, inputs.query)
         heads = heads if of_heads is None else of_heads(heads)
-        return self.output(self.combine(heads))
+        heads = self.combine(heads, x.reshape(*heads.shape[:2], x.shape[-1]))
+        return self.output(self.expose("heads", heads, _HEADS, position=tokens["query"]))
 
     def score(self, query: Heads, key: Heads) -> Weights:
         """Computes the logits of queries [B, T, H, K] and keys [B, S, G, K]: scaled products."""
@@ -228,19 +236,15 @@ class MultiHeadAttention(AttentionLayer):
         self.sow("intermediates", "weights", weights)
         return self.dropout(weights, deterministic)
 
-    def combine(self, heads: Heads) -> Heads:
-        """Returns the heads' outputs as W^O reads them; here hooks change them."""
+    def combine(self, heads: Heads, x: Float[Array, "B T D"]) -> Heads:
+        """Returns the heads' outputs as W^O reads them; x is the layer's input."""
         self.sow("intermediates", "heads", heads)
         return heads
-
-    def needs_inputs(self) -> bool:
-        """Returns True if a caller reads or replaces queries, keys or values of each head."""
-        return False
 
     def needs_weights(self) -> bool:
         """Returns True if a caller reads the weights of whole rows, which fused kernels and blocks
         do not compute."""
-        return self.is_mutable_collection("intermediates")
+        return self.is_mutable_collection("intermediates") or self.exposes("weights", "logit_bias")
 
     def projections(
         self, x: Float[Array, "N T D"]
@@ -312,7 +316,19 @@ class MultiHeadAttention(AttentionLayer):
     def _logit_bias(
         self, inputs: AttentionInputs, encoding: PositionEncoding | None
     ) -> Weights | None:
-        return None if encoding is None else encoding.logit_bias(inputs, self.relation)
+        bias = None if encoding is None else encoding.logit_bias(inputs, self.relation)
+        if bias is None:
+            return None
+        tokens = {"query": inputs.query_positions, "key": inputs.key_positions}
+        return self.expose("logit_bias", bias, _WEIGHTS, **tokens)
+
+    def _expose_inputs(self, inputs: AttentionInputs) -> AttentionInputs:
+        query, key = inputs.query_positions, inputs.key_positions
+        return inputs.replace(
+            query=self.expose("queries", inputs.query, _HEADS, position=query),
+            key=self.expose("keys", inputs.key, _HEADS, position=key),
+            value=self.expose("values", inputs.value, _HEADS, position=key),
+        )
 
     def _extra_values(
         self, inputs: AttentionInputs, encoding: PositionEncoding | None

@@ -58,4 +58,5 @@ class FeedForward(FeedForwardLayer):
             hidden = self.activation(self.gate(x)) * self.inner(x)
         else:
             hidden = self.activation(self.inner(x))
-        return self.outer(self.dropout(hidden, deterministic))
+        hidden = self.dropout(hidden, deterministic)
+        return self.outer(self.expose("hidden", hidden, ("position", "neuron")))

@@ -353,7 +353,8 @@ class GatedDeltaNet(AttentionLayer):
         heads = self.norm_heads(heads) * nn.silu(self.output_gate(x).astype(jnp.float32))
         if isinstance(cache, RecurrentCache):
             cache = cache.advance(state, inputs, sequences.real)
-        return self.output(self.combine(heads)), cache
+        heads = self.expose("heads", heads, ("position", "head", "feature"))
+        return self.output(heads), cache
 
     def gates(
         self,
@@ -392,10 +393,6 @@ class GatedDeltaNet(AttentionLayer):
         size = self.config.options_of(GatedDeltaOptions).chunk_size
         dtype = product_dtype(self.config.dtype)
         return chunked_delta_rule(*inputs, state, chunk_size=size, dtype=dtype)
-
-    def combine(self, heads: Float[Array, "N T H V"]) -> Float[Array, "N T H V"]:
-        """Returns the heads' outputs as W^O reads them; here hooks change them."""
-        return heads
 
 
 class _Sizes(NamedTuple):

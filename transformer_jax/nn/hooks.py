@@ -35,19 +35,15 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from transformer_jax.nn.attention import MultiHeadAttention
-from transformer_jax.nn.attention_inputs import AttentionInputs
-from transformer_jax.nn.feed_forward import FeedForward
-from transformer_jax.nn.linear import Linear
 from transformer_jax.nn.masks import positions_in_segments
 from transformer_jax.nn.positions import PositionEncoding
 from transformer_jax.nn.recurrent.attention import SourceAttention
 from transformer_jax.nn.recurrent.decoder import RecurrentDecoder
 from transformer_jax.nn.recurrent.encoder import RecurrentEncoder, RecurrentLayer
+from transformer_jax.nn.sublayers import AttentionLayer, FeedForwardLayer, Sublayer
 from transformer_jax.nn.transformer import Decoder, DecoderLayer, Encoder, EncoderLayer, Residual
 
 STREAM = ("position", "feature")
-HEADS = ("head", "position", "feature")
 WEIGHTS = ("head", "query", "key")
 
 
@@ -106,16 +102,26 @@ class _Interceptor:
     def __init__(self, change: Change, wanted: Callable[[str], bool]) -> None:
         self._change, self._wanted = change, wanted
         self._stacks: dict[str, Array] = {}  # token positions [N, T] of each stack
-        # Positions of queries and keys, by the path of the attention.
-        self._attention_positions: dict[str, tuple[Array, Array]] = {}
-        self._current_attention = ""  # path of the attention that is being computed
+        self._open: set[tuple[str, str]] = set()  # calls that `super()` may make again
 
     def __call__(self, method: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
-        module, path = context.module, ".".join(context.module.path)
-        is_entry = isinstance(module, _ENTRIES)
-        if not is_entry and not any(path.startswith(f"{stack}.") for stack in self._stacks):
+        if context.module.scope is None:  # the encoding of a layer
             return method(*args, **kwargs)
-        match module, context.method_name:
+        call = ".".join(context.module.path), context.method_name
+        is_entry = isinstance(context.module, _ENTRIES)
+        inside = is_entry or any(call[0].startswith(f"{stack}.") for stack in self._stacks)
+        if not inside or call in self._open:
+            return method(*args, **kwargs)
+        self._open.add(call)
+        try:
+            return self._intercepted(method, args, kwargs, context.module, *call)
+        finally:
+            self._open.discard(call)
+
+    def _intercepted(
+        self, method: Callable, args: tuple, kwargs: dict, module: Any, path: str, name: str
+    ) -> Any:
+        match module, name:
             case Encoder() | Decoder(), "__call__":
                 self._stacks[path] = args[1].positions
                 args = self._with_input(path, args, self._stacks[path])
@@ -133,70 +139,54 @@ class _Interceptor:
             case EncoderLayer() | DecoderLayer(), "__call__":
                 result = method(*args, **kwargs)
                 return self._on_result(path, result, self._stack_of(path), off_value=args[0])
-            case MultiHeadAttention(), "self_attend" | "cross_attend":
-                args = self._with_input(path, args, self._stack_of(path))
-                return method(*args, **kwargs)
-            case MultiHeadAttention(), "attend":
-                return self._attend(path, method, args, kwargs)
-            case MultiHeadAttention(), "needs_inputs":
-                return any(self._wanted(f"{path}.{of}") for of in ("queries", "keys", "values"))
-            case MultiHeadAttention(), "needs_weights":
-                wanted = self._wanted(f"{path}.weights") or self._wanted(f"{path}.logit_bias")
-                return method(*args, **kwargs) or wanted
-            case MultiHeadAttention(), "weigh":
-                query, key = self._attention_positions[path]
-                positions = {"query": query, "key": key}
-                return self._hook(f"{path}.weights", WEIGHTS, method(*args, **kwargs), positions)
-            case MultiHeadAttention(), "combine":
-                heads = method(*args, **kwargs)
-                return self._on_heads(f"{path}.heads", heads, self._attention_positions[path][0])
-            case FeedForward(), "__call__":
+            case AttentionLayer(), "self_attend" | "cross_attend":
                 args = self._with_input(path, args, self._stack_of(path))
                 return self._on_result(path, method(*args, **kwargs), self._stack_of(path))
-            case Linear(), "__call__" if path.endswith("feed_forward.outer"):
-                path = path.replace(".outer", ".hidden")
-                positions = {"position": self._stack_of(path)}
-                hidden = self._hook(path, ("position", "neuron"), args[0], positions)
-                return method(hidden, *args[1:], **kwargs)
+            case FeedForwardLayer(), "__call__":
+                args = self._with_input(path, args, self._stack_of(path))
+                return self._on_result(path, method(*args, **kwargs), self._stack_of(path))
+            case Sublayer(), "expose":
+                value = method(*args, **kwargs)  # other interceptors may have changed it
+                return self._expose(path, args[0], value, args[2], **kwargs)
+            case Sublayer(), "exposes":
+                wanted = any(self._wanted(f"{path}.{value}") for value in args)
+                return method(*args, **kwargs) or wanted
             case Residual(), "after":
                 return self._on_result(path, method(*args, **kwargs), self._stack_of(path))
             case PositionEncoding(), "embed":
                 args = self._with_input(path, args, args[1])
                 return self._on_result(path, method(*args, **kwargs), args[1])
-            case PositionEncoding(), "logit_bias" if self._current_attention:
-                return self._on_logit_bias(method(*args, **kwargs))
         return method(*args, **kwargs)
 
-    def _attend(self, path: str, method: Callable, args: tuple, kwargs: dict) -> Any:
-        """Hook points of an attention's queries, keys and values, and of its output."""
-        inputs: AttentionInputs = args[0]
-        query, key = inputs.query_positions, inputs.key_positions
-        if query is None or key is None:  # cross-attention
-            rows = inputs.query.shape[:2]
-            query, key = self._stack_of(path).reshape(rows), self._source_positions(inputs.key)
-        self._attention_positions[path], self._current_attention = (query, key), path
-        inputs = inputs.replace(
-            query=self._on_heads(f"{path}.queries", inputs.query, query),
-            key=self._on_heads(f"{path}.keys", inputs.key, key),
-            value=self._on_heads(f"{path}.values", inputs.value, key),
-        )
-        result = method(inputs, *args[1:], **kwargs)
-        self._current_attention = ""
-        return self._on_result(path, result, query)
+    def _expose(
+        self,
+        path: str,
+        name: str,
+        x: Array,
+        axes: tuple[str, ...],
+        **positions: Array | None,
+    ) -> Array:
+        """Hook point of a value that a sublayer exposes; arguments as of `Sublayer.expose`."""
+        if not self._wanted(f"{path}.{name}"):
+            return x
+        tokens = dict[str, Array]()
+        for size, axis in zip(x.shape[1:], axes, strict=True):
+            given = positions.get(axis)
+            if given is not None:
+                tokens[axis] = given
+            elif axis == "key" or name in ("keys", "values"):
+                tokens[axis] = self._source_positions(len(x), size)
+            elif axis in ("position", "query"):
+                tokens[axis] = self._stack_of(path).reshape(len(x), size)
+        order = sorted(range(len(axes)), key=lambda i: axes[i] != "head")
+        moved = x.transpose(0, *(1 + i for i in order))
+        moved = self._hook(f"{path}.{name}", tuple(axes[i] for i in order), moved, tokens)
+        return moved.transpose(0, *(1 + order.index(i) for i in range(len(axes))))
 
-    def _on_logit_bias(self, bias: Array | None) -> Array | None:
-        """Hook point of the bias in the attention that is being computed."""
-        if bias is None:
-            return None
-        query, key = self._attention_positions[self._current_attention]
-        positions = {"query": query, "key": key}
-        return self._hook(f"{self._current_attention}.logit_bias", WEIGHTS, bias, positions)
-
-    def _source_positions(self, key: Array) -> Array:
+    def _source_positions(self, rows: int, length: int) -> Array:
         """Positions of the source tokens. A search does not call the encoder, and its rows are one
         sentence each, so that positions are the indices of keys."""
-        slots = jnp.broadcast_to(jnp.arange(key.shape[1]), key.shape[:2])
-        return self._stacks.get("encoder", slots)
+        return self._stacks.get("encoder", jnp.broadcast_to(jnp.arange(length), (rows, length)))
 
     def _stack_of(self, path: str) -> Array:
         return next(self._stacks[stack] for stack in self._stacks if path.startswith(f"{stack}."))
@@ -210,11 +200,6 @@ class _Interceptor:
         x = result[0] if isinstance(result, tuple) else result
         x = self._hook(path, STREAM, x, {"position": positions}, off_value)
         return (x, *result[1:]) if isinstance(result, tuple) else x
-
-    def _on_heads(self, path: str, x: Array, positions: Array) -> Array:
-        """Hook point of x [B, T, H, K], as [B, H, T, K]."""
-        x = self._hook(path, HEADS, x.swapaxes(1, 2), {"position": positions})
-        return x.swapaxes(1, 2)
 
     def _hook(
         self,

@@ -114,11 +114,11 @@ class LatentAttention(MultiHeadAttention):
         query = jnp.concatenate([content, rotated.astype(query.dtype)], axis=-1)
         key = jnp.concatenate([latent[:, :, None], shared], axis=-1)  # [N, T, 1, R + P]
         inputs, cache = self.self_inputs(query, key, key[..., :0], sequences, cache)
-        if cache is not None and x.shape[1] == 1 and not self.needs_inputs():
+        if cache is not None and x.shape[1] == 1 and not self.exposes("queries", "keys", "values"):
             inputs, of_heads = self.absorbed(inputs), self.values
         else:
             inputs, of_heads = self.plain(inputs), None
-        y = self.attend(inputs, deterministic, encoding, of_heads)
+        y = self.attend(x, inputs, deterministic, encoding, of_heads)
         return y.reshape(x.shape), cache
 
     def queries(self, x: Float[Array, "N T D"]) -> Float[Array, "N T H KP"]:

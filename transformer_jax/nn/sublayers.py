@@ -73,6 +73,30 @@ class Sublayer(nn.Module):
     reads: ClassVar[Collection[str]] = ()
     options: ClassVar[type | None] = None
 
+    def expose(
+        self,
+        name: str,
+        x: Float[Array, "B ..."],
+        axes: tuple[str, ...],
+        **positions: Int[Array, "_ _"] | None,
+    ) -> Float[Array, "B ..."]:
+        """Returns x, or what callers replace it by: the hook point "PATH.name" (`nn.hooks`).
+
+        Args:
+          name: of the hook point, after the path of this module.
+          x: the value.
+          axes: names of its axes after the first. Those of tokens are "position", or "query" and
+            "key"; callers see "head" as the first.
+          **positions: of the tokens along an axis, by its name; None: those of the stack, or in
+            cross-attention of the source.
+        """
+        return x
+
+    def exposes(self, *names: str) -> bool:
+        """Returns True if a caller reads or replaces one of these hook points, so that the layer
+        must compute it."""
+        return False
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         PARAMETERS.extend(vars(cls).get("parameters", ()))
