@@ -3,7 +3,7 @@
 token uses 2.7, and a cache of 31 kilobytes a token.
 
     python -m transformer_jax plan --config=configs/deepseek_v2_lite.py --device=v5p:4x4x4 \\
-        --config.parallel.expert=8 --config.parallel.fsdp=8
+        --config.parallel.expert=4 --config.parallel.fsdp=16
 
 Latent attention in all layers; a feed-forward layer in the first, 64 small experts and 2 shared
 ones in the others. With `--config.model.attention_layer=multi_head` it has a cache of 221 kilobytes

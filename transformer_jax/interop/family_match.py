@@ -15,12 +15,16 @@ import numpy as np
 
 from transformer_jax.errors import UserError
 from transformer_jax.interop.families import FAMILIES, Family
+from transformer_jax.interop.families.base import option_value
 from transformer_jax.models import MODELS
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.layer_pattern import override
+from transformer_jax.nn.layers import ATTENTION_LAYERS
 from transformer_jax.nn.parameters import parameter_at
 from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.nn.positions.rotary import SCALINGS
 from transformer_jax.ranges import short_repr
+from transformer_jax.registry import options_of_entry
 from transformer_jax.tasks import TASKS
 
 Leaves = Mapping[str, np.ndarray]
@@ -91,7 +95,7 @@ def match_family(
         raise UserError(f"--format=hf: no class of transformers does the task {task} of this run")
     _, family, differing = min(mismatches, key=lambda mismatch: mismatch[0])
     field, value = next(iter(differing.items()))
-    ours = short_repr(getattr(model, field))
+    ours = short_repr(option_value(model, field))
     raise UserError(
         f"--format=hf: config.model.{field} is {ours}, and the nearest model of transformers "
         f"({family.model_type}) has {short_repr(value)}"
@@ -139,7 +143,9 @@ def default_model(options: Mapping[str, Any]) -> TransformerConfig:
     """The section `model` with these options, and the architecture's defaults for all others."""
     defaults = getattr(MODELS[options["architecture"]], "defaults", {})
     base = {name.removeprefix("model."): value for name, value in defaults.items()}
-    return TransformerConfig(**(base | dict(options)))
+    fields = {name: value for name, value in options.items() if "." not in name}
+    of_components = {name: options[name] for name in options.keys() - fields}
+    return override(TransformerConfig(**(base | fields)), of_components)
 
 
 def differing_options(model: TransformerConfig, other: TransformerConfig) -> dict[str, Any]:
@@ -151,6 +157,9 @@ def differing_options(model: TransformerConfig, other: TransformerConfig) -> dic
 def _canonical_options(model: TransformerConfig) -> dict[str, Any]:
     """Options that determine a model's results, each written in one way."""
     named = {field.name: getattr(model, field.name) for field in dataclasses.fields(model)}
+    del named["options"]
+    for layer in map(model.of_layer, range(len(model.pattern))):
+        named |= _component_options(layer)
     named |= {"key_size": model.d_k, "value_size": model.d_v}
     named["num_key_value_heads"] = model.key_value_heads
     named["attention_scale"] = round(model.attention_scale or model.d_k**-0.5, 9)
@@ -163,7 +172,19 @@ def _canonical_options(model: TransformerConfig) -> dict[str, Any]:
         named["max_distance"] = 128
     unread = {*_NOT_COMPARED, *_unread(MODELS, model.architecture)}
     unread |= _unread(POSITIONS, model.positions) | _unread(SCALINGS, model.rope_scaling)
+    unread |= _unread(ATTENTION_LAYERS, model.attention_layer)
     return {name: value for name, value in named.items() if name not in unread}
+
+
+def _component_options(layer: TransformerConfig) -> dict[str, Any]:
+    """Options of a layer's components, {"entry.option": value}."""
+    entries = (layer.attention_layer, layer.feed_forward, layer.positions)
+    classes = {name: cls for name in entries if (cls := options_of_entry("model", name))}
+    return {
+        f"{entry}.{option}": value
+        for entry, cls in classes.items()
+        for option, value in vars(layer.options_of(cls)).items()
+    }
 
 
 def _unread(registry: Mapping[str, Any], name: str) -> set[str]:

@@ -15,6 +15,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.interop.tensor_mapping import TensorMapping
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.ranges import Range, short_repr
+from transformer_jax.registry import options_of_entry
 
 Keys = Mapping[str, Any]
 """Content of a config.json."""
@@ -58,7 +59,7 @@ class ReadKeys(Keys):
 
 
 Options = Mapping[str, Any]
-"""Field of the config section `model` -> value."""
+"""Field of the config section `model`, or an option "entry.option" of a component -> value."""
 
 ACTIVATIONS = {
     "relu": "relu",
@@ -225,10 +226,17 @@ class Family:
 
     def keys(self, model: TransformerConfig) -> dict[str, Any]:
         """Keys of config.json that follow from the section `model`."""
-        keys = {key: getattr(model, field) for key, field in self.fields.items()}
+        keys = {key: option_value(model, field) for key, field in self.fields.items()}
         if self.activation_key:
             keys[self.activation_key] = activation_name(model.activation)
         return {"model_type": self.model_type, **keys, **self.required, **self.to_keys(model)}
+
+
+def option_value(model: TransformerConfig, name: str) -> Any:
+    """Value of a field of the section `model`, or of an option "entry.option"."""
+    entry, _, field = name.rpartition(".")
+    cls = options_of_entry("model", entry)
+    return getattr(model if cls is None else model.options_of(cls), field)
 
 
 def check_keys(keys: Keys) -> None:
