@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cross-entropy equals that of explicit smoothed targets."""
+"""Cross-entropy equals that of explicit smoothed targets, distillation its formula."""
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +11,11 @@ from transformer_jax.errors import UserError
 from transformer_jax.losses import (
     TOKEN_LOSSES,
     CrossEntropy,
+    DistillationOptions,
     LossOptions,
     TokenLoss,
     cross_entropy,
+    teacher_divergence,
     token_losses,
 )
 from transformer_jax.nn.embeddings import Unprojected
@@ -155,3 +157,32 @@ def test_a_loss_that_returns_a_mean_is_refused(registered):
     registered(type("Mean", (Brier,), {"losses": lambda *args: Brier.losses(*args).mean()}))
     with pytest.raises(UserError, match=r"'own' returns an array of shape \(\) for labels .*2, 5"):
         LossOptions(0.1, None, 0.0, 0.0, loss="own").token_loss.of_logits(LOGITS, LABELS)
+
+
+# --- Distillation ---
+
+TAUGHT = RNG.normal(0, 3, LOGITS.shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("t", [1.0, 2.5])
+def test_the_divergence_from_a_teacher(t):
+    p, q = (log_softmax(logits / t) for logits in (TAUGHT, LOGITS))
+    written_out = t**2 * (np.exp(p) * (p - q)).sum(axis=-1)
+    np.testing.assert_allclose(teacher_divergence(LOGITS, TAUGHT, t), written_out, rtol=1e-4)
+    assert float(jnp.abs(teacher_divergence(LOGITS, LOGITS + 7.0, t)).max()) < 1e-4
+    summed = lambda *logits: teacher_divergence(*logits, t).sum()  # noqa: E731
+    gradient, of_teacher = jax.grad(summed, (0, 1))(LOGITS, TAUGHT)
+    np.testing.assert_allclose(gradient, t * (np.exp(q) - np.exp(p)), rtol=1e-3, atol=1e-5)
+    assert not np.any(of_teacher)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
+def test_distillation_mixes_both_losses(weight):
+    own = DistillationOptions("a run", weight, temperature=2.0)
+    loss = LossOptions(0.1, None, 0.0, 0.02, "distillation", options=(own,)).token_loss
+    ce = cross_entropy(LOGITS, LABELS, 0.1, 0.02)
+    found = loss.of_taught(jnp.array(LOGITS), jnp.array(TAUGHT), LABELS)
+    expected = (1 - weight) * ce + weight * teacher_divergence(LOGITS, TAUGHT, 2.0)
+    np.testing.assert_allclose(found.losses, expected, rtol=1e-5)
+    np.testing.assert_allclose(found.nll, cross_entropy(LOGITS, LABELS), rtol=1e-5)
+    np.testing.assert_allclose(loss.of(jnp.array(LOGITS), LABELS).losses, ce, rtol=1e-5)

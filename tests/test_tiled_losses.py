@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.losses import tiled_token_losses
+from transformer_jax.losses import tiled_divergence, tiled_token_losses
 from transformer_jax.nn.embeddings import Unprojected
 from transformer_jax.runtime import platform
 
@@ -52,6 +52,21 @@ def test_value_and_gradient_equal_those_of_all_logits(eps, z, tiles, cap):
     assert apart(found[:2], expected[:2]) < 1e-6
     np.testing.assert_array_equal(found.correct, expected.correct)
     assert apart(gradient, expected_gradient) < 1e-6
+
+
+@pytest.mark.parametrize(("tiles", "rows"), [(2, V), (5, V), (8, V + 8), (40, V)])
+def test_a_teacher_is_compared_tile_by_tile(tiles, rows):
+    """Of another width, with another padding of its vocabulary."""
+    x, table = RNG.normal(size=(3, 5, 6)), RNG.normal(size=(rows, 6))
+    teacher = Unprojected(jnp.float32(x), jnp.float32(table), None, jnp.dtype(jnp.float32), V)
+    student = WITH_BIAS.replace(cap=3.0)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def found(tiles):
+        summed = lambda one: (tiled_divergence(one, teacher, 2.0, tiles) * WEIGHTS).sum()  # noqa: E731
+        return tiled_divergence(student, teacher, 2.0, tiles), jax.grad(summed)(student)
+
+    assert apart(found(tiles), found(1)) < 1e-5
 
 
 def test_a_bias_is_optional():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses of tokens by name; cross-entropy with label smoothing (section 5.4) and z-loss.
+"""Losses of tokens by name: cross-entropy with label smoothing (section 5.4), and distillation.
 
 The logits of a batch are by far its largest array: GPT-2 has 50,257 for each token.
 `tiled_token_losses` computes them for one tile of the vocabulary at a time and never holds all.
@@ -10,7 +10,8 @@ N tokens, D model, V vocabulary, W tokens of a tile.
 import dataclasses
 import functools
 import math
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,7 @@ from transformer_jax.fields import Configurable
 from transformer_jax.nn.embeddings import Unprojected
 from transformer_jax.nn.int8 import Int8Matrix
 from transformer_jax.nn.ops import einsum, soft_cap
+from transformer_jax.ranges import Range
 from transformer_jax.registry import Registry
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.accelerators import accelerator_of
@@ -63,6 +65,7 @@ class LossOptions(Configurable):
       r_drop: alpha, weight of R-Drop, which runs each row twice with different dropout; 0: off.
       z_loss: weight of the square of the logits' log-normalizer.
       loss: entry of `TOKEN_LOSSES`.
+      teacher: task of the teacher's run, whose predictions the loss compares with; None: none.
     """
 
     label_smoothing: float
@@ -70,13 +73,12 @@ class LossOptions(Configurable):
     r_drop: float
     z_loss: float
     loss: str = "cross_entropy"
+    teacher: Any = None
 
     @property
     def unregularized(self) -> "LossOptions":
         """Options of the plain negative log-likelihood."""
-        return dataclasses.replace(
-            self, label_smoothing=0.0, z_loss=0.0, loss="cross_entropy", options=()
-        )
+        return LossOptions(0.0, self.loss_tiles, self.r_drop, 0.0)
 
     @property
     def token_loss(self) -> "TokenLoss":
@@ -129,6 +131,12 @@ class TokenLoss:
         """
         return self.of_logits(predicted.logits(exact), labels)
 
+    def of(self, predicted: Unprojected | Array, labels: Labels, exact: bool = True) -> TokenLosses:
+        """Computes the losses of hidden states (`of_hidden`) or of logits (`of_logits`)."""
+        if isinstance(predicted, Unprojected):
+            return self.of_hidden(predicted, labels, exact)
+        return self.of_logits(predicted, labels)
+
 
 class CrossEntropy(TokenLoss):
     """Cross-entropy with label smoothing and z-loss, tile by tile; R-Drop adds to it."""
@@ -145,7 +153,55 @@ class CrossEntropy(TokenLoss):
         )
 
 
-TOKEN_LOSSES: Registry[type[TokenLoss]] = Registry("train.loss", {"cross_entropy": CrossEntropy})
+@dataclasses.dataclass(frozen=True)
+class DistillationOptions:
+    """Options of the loss `distillation`.
+
+    Attributes:
+      teacher: workdir of the run that teaches, or its address. Its vocabulary must be the same, and
+        is used here unless `train.init_from` names another run; its model may have other sizes and
+        components.
+      weight: weight of the divergence from the teacher; the cross-entropy has the rest.
+      temperature: T, which divides the logits of both before the softmax. Higher values teach more
+        about unlikely tokens.
+    """
+
+    teacher: str | None = None
+    weight: Annotated[float, Range(0, 1)] = 0.5
+    temperature: Annotated[float, Range(0.01, 100)] = 1.0
+
+
+class Distillation(CrossEntropy):
+    """Cross-entropy mixed with the divergence from a teacher's predictions (Hinton et al. 2015).
+
+    The loss of a token is (1 - w) CE + w T^2 KL(teacher || student), in training alone: validation
+    reports the cross-entropy, so that its losses compare with those of other runs.
+    """
+
+    reads = ("train.label_smoothing", "train.z_loss", "train.loss_tiles")
+    options = DistillationOptions
+
+    def of_taught(
+        self, predicted: Unprojected | Array, taught: Unprojected | Array, labels: Labels
+    ) -> TokenLosses:
+        """Computes the training losses of tokens.
+
+        Args:
+          predicted, taught: hidden states, or logits, of the model and of its teacher.
+          labels: correct tokens.
+        """
+        c = self.config
+        own, found = c.options_of(DistillationOptions), self.of(predicted, labels, exact=False)
+        if isinstance(predicted, Unprojected):
+            divergence = tiled_divergence(predicted, taught, own.temperature, c.loss_tiles)
+        else:
+            divergence = teacher_divergence(predicted, taught, own.temperature)
+        return found._replace(losses=(1 - own.weight) * found.losses + own.weight * divergence)
+
+
+TOKEN_LOSSES: Registry[type[TokenLoss]] = Registry(
+    "train.loss", {"cross_entropy": CrossEntropy, "distillation": Distillation}
+)
 
 
 def token_losses(
@@ -201,6 +257,19 @@ def symmetric_kl(one: Logits, other: Logits) -> Losses:
     """
     difference = jax.nn.softmax(one) - jax.nn.softmax(other)
     return (difference * (one - other)).sum(axis=-1)
+
+
+def teacher_divergence(student: Logits, teacher: Logits, temperature: float = 1.0) -> Losses:
+    """T^2 KL(P || Q) in nats, where P and Q are the softmax distributions of the teacher's and the
+    student's logits divided by T (Hinton et al. 2015, section 2).
+
+    The factor T^2 keeps the size of the gradient, which shrinks as 1 / T^2. The teacher has no
+    gradient.
+    """
+    q, p = student / temperature, jax.lax.stop_gradient(teacher) / temperature
+    cross = (jax.nn.softmax(p) * (p - q)).sum(axis=-1)  # log P - log Q, less the normalizers
+    normalizers = jax.nn.logsumexp(q, axis=-1) - jax.nn.logsumexp(p, axis=-1)
+    return temperature**2 * (cross + normalizers)
 
 
 def _losses(logits: Logits, labels: Labels, eps: float, z_loss: float) -> tuple[Losses, Losses]:
@@ -307,6 +376,80 @@ def _split_into_tiles(count: int, predicted: Unprojected) -> _Tile:
     tokens = jnp.arange(table.shape[1]) * count + jnp.arange(count)[:, None]
     bias = jnp.float32(0) if predicted.bias is None else split(predicted.bias)
     return _Tile(tokens, table, jnp.where(tokens < size, bias, -jnp.inf))
+
+
+def tiled_divergence(
+    student: Unprojected, teacher: Unprojected, temperature: float = 1.0, tiles: int | None = None
+) -> Losses:
+    """Computes `teacher_divergence` for one tile of the vocabulary after another.
+
+    The backward pass computes the logits again.
+
+    Args:
+      student, teacher: hidden states of both, and their projections to the same vocabulary.
+      temperature: T.
+      tiles: number of tiles, as of `tiled_token_losses`.
+    """
+    size, shape = student.vocab_size, student.x.shape[:-1]
+    count = tiles or _num_tiles(4 * math.prod(shape) * size)
+    if count == 1:
+        logits = (each.logits(exact=False) for each in (student, teacher))
+        return teacher_divergence(*logits, temperature)
+
+    both = [each.replace(x=each.x.reshape(-1, each.x.shape[-1])) for each in (student, teacher)]
+    width = -(-size // count)  # tables may be padded differently
+    tiled = [jax.tree.map(lambda x: x[:, :width], _split_into_tiles(count, each)) for each in both]
+
+    def scaled(one: Unprojected, tile: _Tile) -> Float[Array, "N W"]:
+        return tile.logits(one.x.astype(one.dtype), one.cap, exact=False) / temperature
+
+    @jax.checkpoint
+    def read(stats: _DivergenceStats, tiles: Sequence[_Tile]) -> tuple[_DivergenceStats, None]:
+        q, p = map(scaled, both, tiles)
+        return stats.add(q, jax.lax.stop_gradient(p), tiles[0].tokens < size), None
+
+    initial = _DivergenceStats(*jnp.zeros((5, len(both[0].x))))
+    initial = initial._replace(q_max=initial.q_max + _LOWEST, p_max=initial.p_max + _LOWEST)
+    stats, _ = jax.lax.scan(read, initial, tiled)
+    return temperature**2 * stats.divergence.reshape(shape)
+
+
+class _DivergenceStats(NamedTuple):
+    """Statistics of each position's scaled logits q (student) and p (teacher), over part of the
+    vocabulary.
+
+    Attributes:
+      q_max, p_max: largest logits.
+      q_sum, p_sum: sums of exp(q - q_max) and exp(p - p_max).
+      cross: sum of exp(p - p_max) (p - q).
+    """
+
+    q_max: Float[Array, " N"]
+    q_sum: Float[Array, " N"]
+    p_max: Float[Array, " N"]
+    p_sum: Float[Array, " N"]
+    cross: Float[Array, " N"]
+
+    def add(
+        self, q: Float[Array, "N W"], p: Float[Array, "N W"], is_token: Bool[Array, " W"]
+    ) -> "_DivergenceStats":
+        """Statistics with the logits of another tile."""
+        q_max = jax.lax.stop_gradient(jnp.maximum(self.q_max, q.max(axis=1)))
+        p_max = jnp.maximum(self.p_max, p.max(axis=1))
+        p_exp, p_scale = jnp.exp(p - p_max[:, None]), jnp.exp(self.p_max - p_max)
+        return _DivergenceStats(
+            q_max=q_max,
+            q_sum=self.q_sum * jnp.exp(self.q_max - q_max) + jnp.exp(q - q_max[:, None]).sum(1),
+            p_max=p_max,
+            p_sum=self.p_sum * p_scale + p_exp.sum(axis=1),
+            cross=self.cross * p_scale + jnp.where(is_token, p_exp * (p - q), 0).sum(axis=1),
+        )
+
+    @property
+    def divergence(self) -> Losses:
+        """KL(P || Q) after the last tile."""
+        normalizers = self.q_max + jnp.log(self.q_sum) - self.p_max - jnp.log(self.p_sum)
+        return self.cross / self.p_sum + normalizers
 
 
 class _LogitStats(NamedTuple):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the parts of a run from its settings: task, engine, training step, evaluator."""
 
+import dataclasses
 import functools
 import inspect
 import math
@@ -39,6 +40,7 @@ from transformer_jax.tasks.interface import (
 )
 from transformer_jax.tokenization import Tokenizers, expected_sizes
 from transformer_jax.training.callbacks import CALLBACKS, Callback, TrainingRun
+from transformer_jax.training.config import TrainConfig
 from transformer_jax.training.diagnostics import Diagnostics
 from transformer_jax.training.evaluation import Evaluator
 from transformer_jax.training.optimizer import make_optimizer, make_schedule
@@ -52,7 +54,10 @@ def task_kind(settings: Settings) -> TaskKind:
 
 
 def build_task(
-    settings: Settings, vocab_sizes: Mapping[str, int], tokenizers: Tokenizers | None
+    settings: Settings,
+    vocab_sizes: Mapping[str, int],
+    tokenizers: Tokenizers | None,
+    teacher: Task | None = None,
 ) -> Task:
     """Builds the task with its model.
 
@@ -60,6 +65,7 @@ def build_task(
       settings: the settings of the run.
       vocab_sizes: the vocabulary size of each side.
       tokenizers: the tokenizers of the run; None if no text is read.
+      teacher: the task of the teacher of training (`build_teacher`), if the loss has one.
 
     Raises:
       UserError: an unknown task, architecture or component of the model; a side is missing; or a
@@ -85,6 +91,7 @@ def build_task(
         loss=LossOptions(
             *(train.label_smoothing, train.loss_tiles, train.r_drop, train.z_loss),
             loss=train.loss,
+            teacher=teacher,
             options=train.options,
         ),
         metric=settings.task.metric or kind.metric,
@@ -94,6 +101,8 @@ def build_task(
     try:
         task = kind.build(parts)
         _require_frozen_argument(task, settings.task.name)
+        if _teacher_of(task) is not teacher:
+            raise ValueError(f"task {settings.task.name} has no `loss_options` for a teacher")
         jax.eval_shape(task.init, jax.random.key(0))  # a Flax module refuses its choices here
     except UserError:
         raise
@@ -120,12 +129,44 @@ def _require_frozen_argument(task: Task, name: str) -> None:
 def held_trees(settings: Settings) -> tuple[str, ...]:
     """Names of the frozen parameter trees that training holds beside the trained one."""
     adapters = () if settings.lora.rank is None else ("base",)
-    return (*adapters, *task_kind(settings).held)
+    teacher = ("teacher",) if settings.is_distilled else ()
+    return (*adapters, *task_kind(settings).held, *teacher)
 
 
-def build_untokenized_task(settings: Settings) -> Task:
+def build_teacher(settings: Settings, teacher: Settings, tokenizers: Tokenizers | None) -> Task:
+    """Builds the task of a run with the model of its teacher.
+
+    Args:
+      settings: the settings of the run.
+      teacher: those of the teacher's run.
+      tokenizers: the tokenizers of both; None if no text is read.
+
+    Raises:
+      UserError: the teacher's model cannot do the task, or has too few positions for its rows.
+    """
+    taught = dataclasses.replace(settings, model=teacher.model, train=TrainConfig())
+    sizes = vocab_sizes(tokenizers) if tokenizers else assumed_vocab_sizes(settings)
+    try:
+        return build_task(taught, sizes, tokenizers)
+    except UserError as error:
+        line = str(error).removeprefix("config.")
+        raise UserError(f"config.train.distillation.teacher: {settings.teacher}: {line}") from error
+
+
+def _teacher_of(task: Task) -> Task | None:
+    return getattr(getattr(task, "loss_options", None), "teacher", None)
+
+
+def _frozen_inits(settings: Settings, task: Task) -> dict[str, Callable[[jax.Array], Any]]:
+    """Initializers of the frozen trees, which give their shapes."""
+    teacher = _teacher_of(task)
+    inits = {name: task.init for name in held_trees(settings) if name != "teacher"}
+    return inits | ({"teacher": teacher.init} if teacher else {})
+
+
+def build_untokenized_task(settings: Settings, teacher: Task | None = None) -> Task:
     """The task with its model, before any text is read; vocabulary sizes are assumed."""
-    return build_task(settings, assumed_vocab_sizes(settings), tokenizers=None)
+    return build_task(settings, assumed_vocab_sizes(settings), None, teacher)
 
 
 def vocab_sizes(tokenizers: Tokenizers) -> dict[str, int]:
@@ -174,6 +215,7 @@ def build_training(
     """
     schedule, optimizer = _optimizer(settings)
     train, ema_decay = settings.train, settings.optimizer.ema_decay
+    inits = _frozen_inits(settings, task)
     step = functools.partial(
         train_step,
         axis_name=engine.axis_name,
@@ -186,7 +228,7 @@ def build_training(
     def init_state(seed: int) -> TrainState:
         init_key, step_key = jax.random.split(jax.random.key(seed))
         params = task.init(init_key)
-        frozen = dict.fromkeys(held_trees(settings), params)
+        frozen = {name: init(init_key) for name, init in inits.items()}
         if settings.lora.rank is not None:
             params = settings.lora.init_adapters(init_key, params)
         options = {

@@ -90,7 +90,7 @@ def _vocabulary_size(settings: Settings, sides: Sequence[Sequence[str]]) -> int:
     """
     tokenizer = settings.tokenizer
     kind = TOKENIZERS[tokenizer.kind]
-    if kind.train is None or settings.train.init_from:  # it has its size already
+    if kind.train is None or settings.tokenizers_from:  # it has its size already
         return tokenizer.vocab_size
     texts: Iterable[Sequence[str]] = [sum(map(list, sides), [])] if tokenizer.joint else sides
     sizes = []

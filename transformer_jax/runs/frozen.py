@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other runs whose parameters a run reads and leaves as they are: base of LoRA, reference of DPO.
+"""Other runs whose parameters a run reads: base of LoRA, reference of DPO, teacher.
 
 A run may come from strangers, and the names of other runs in its config with it. The config of a
 loaded run (`loaded_from` below is its workdir) may name a path of this machine that belongs to the
@@ -12,7 +12,7 @@ import dataclasses
 import hashlib
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,12 +26,14 @@ from transformer_jax.data.batches.loss_masks import LossMaskedTexts
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts, sharding
 from transformer_jax.parallel.sharding import mesh_for_inference
-from transformer_jax.runs.build import held_trees, task_kind
+from transformer_jax.runs.build import build_teacher, held_trees, task_kind
 from transformer_jax.runs.config import load_json, read_settings
 from transformer_jax.runs.settings import Settings
-from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, REFERENCE, workdir_path
+from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, REFERENCE, TOKENIZER, workdir_path
 from transformer_jax.runtime.files import atomic_writer, open_regular, read_cached
 from transformer_jax.tasks.interface import ReadsStoredScores, Task
+from transformer_jax.tokenization import Tokenizer, Tokenizers, load_tokenizers
+from transformer_jax.tokenization.word_level import Labels
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +64,9 @@ def frozen_sources(settings: Settings) -> dict[str, FrozenSource]:
     if settings.lora.rank is not None:
         need = f"config.lora.rank is {settings.lora.rank}, adapters beside another run's parameters"
         found["base"] = FrozenSource("train.init_from", init_from, need)
+    if settings.is_distilled:
+        need = f"config.train.loss {settings.train.loss!r} compares with a teacher"
+        found["teacher"] = FrozenSource("train.distillation.teacher", settings.teacher, need)
     return found
 
 
@@ -125,6 +130,46 @@ def open_frozen(
     }
 
 
+def open_teacher(settings: Settings, tokenizers: Tokenizers | None) -> Task | None:
+    """Task of a run with the model of its teacher; None if its loss has no teacher.
+
+    Args:
+      settings: the settings of the run.
+      tokenizers: its tokenizers; None if no text is read.
+
+    Raises:
+      UserError: the teacher is missing, has another vocabulary, or a model that cannot do the task.
+    """
+    if not settings.is_distilled:
+        return None
+    workdir = source_workdir(frozen_sources(settings)["teacher"])
+    if tokenizers is not None:
+        _require_same_vocabulary(tokenizers, load_tokenizers(workdir / TOKENIZER), workdir)
+    return build_teacher(settings, read_settings(load_json(workdir / CONFIG)), tokenizers)
+
+
+def _require_same_vocabulary(own: Tokenizers, taught: Tokenizers, workdir: Path) -> None:
+    """Raises UserError, with the first difference, if a teacher's logits are of other tokens."""
+    for side, vocabulary in own.sides.items():
+        where = f"the teacher {workdir} (train.distillation.teacher) has another vocabulary"
+        if side not in taught.sides:
+            raise UserError(f"{where}: no side {side!r}; choose a teacher of the same task")
+        ours, theirs = _tokens_of(vocabulary), _tokens_of(taught[side])
+        if len(ours) != len(theirs):
+            told = f"{len(theirs):,} tokens of side {side!r}, not {len(ours):,}"
+            raise UserError(f"{where}: {told}; train both with the same tokenizers")
+        for i, (mine, its) in enumerate(zip(ours, theirs, strict=True)):
+            if mine != its:
+                told = f"token {i} of side {side!r} is {its!r}, not {mine!r}"
+                raise UserError(f"{where}: {told}; train both with the same tokenizers")
+
+
+def _tokens_of(vocabulary: Tokenizer | Labels) -> Sequence[str]:
+    if isinstance(vocabulary, Labels):
+        return vocabulary.names
+    return vocabulary.pieces(range(vocabulary.vocab_size))
+
+
 def frozen_provenance(snapshots: Mapping[str, Snapshot]) -> dict[str, str]:
     """Describes the frozen trees of a run (`runs.provenance`)."""
     names = {"base": "base of its adapters"}
@@ -155,9 +200,10 @@ def source_workdir(source: FrozenSource, loaded_from: Path | None = None) -> Pat
         _require_trusted(source, loaded_from)
     workdir = workdir_path(run)
     if not (workdir / CONFIG).exists():
+        named = source.field == "train.init_from"
+        how = ", or name it with --base=RUN (base= in Python)" if named else ""
         raise UserError(
-            f"{source.need}, and {run} ({source.field}) is not there; bring it back, or name it "
-            "with --base=RUN (base= in Python)"
+            f"{source.need}, and {run} ({source.field}) is not there; bring it back{how}"
         )
     if load_json(workdir / CONFIG).lora.rank is not None:
         raise UserError(

@@ -120,8 +120,12 @@ def prepare(
         check_provenance(now, _latest_provenance(checkpoints.directory), workdir)
     else:
         _require_nothing_lost(workdir, checkpoints.directory)
-        if settings.train.init_from:
-            _check_origin(settings.train.init_from)
+        for field, run in (
+            ("train.init_from", settings.train.init_from),
+            ("train.distillation.teacher", settings.teacher),
+        ):
+            if run:
+                _check_origin(run, field)
         # Whatever is there is from a start that failed, with any config.
         remove(tokenizer)
         remove(workdir / REFERENCE)
@@ -135,14 +139,14 @@ def _latest_provenance(directory: Path) -> dict[str, str]:
     return open_snapshot(directory, items=(PROVENANCE,), most=METADATA_BYTES).provenance
 
 
-def _check_origin(init_from: str) -> None:
-    """Raises UserError if there is no run to start from, or it does not have the tokenizers that it
-    was trained with."""
-    workdir = workdir_path(init_from)
+def _check_origin(run: str, field: str) -> None:
+    """Raises UserError if there is no such run, which `field` names, or it does not have the
+    tokenizers that it was trained with."""
+    workdir = workdir_path(run)
     try:
         load_json(workdir / CONFIG)
     except UserError as error:
-        raise UserError(f"config.train.init_from: {error}") from error
+        raise UserError(f"config.{field}: {error}") from error
     now = tokenizer_provenance(load_tokenizers(workdir / TOKENIZER))
     check_provenance(now, _latest_provenance(workdir / CHECKPOINTS), workdir)
 
@@ -185,7 +189,7 @@ def build_tokenizers(
     """Loads the tokenizers in `directory`.
 
     If it does not exist, they are first trained on the examples, or copied from the run of
-    `train.init_from`, and written there.
+    `train.init_from` or the teacher's, and written there.
     """
     if directory.exists():
         return load_tokenizers(directory)
@@ -205,7 +209,7 @@ def _tokenizer_key(settings: Settings, examples: Sequence[Any]) -> str:
     data = dataclasses.asdict(settings.data)
     data = {name: value for name, value in data.items() if name not in _IDLE_DATA_FIELDS}
     provenance = data_provenance("data", examples)
-    return repr((settings.tokenizer, settings.task, settings.train.init_from, data, provenance))
+    return repr((settings.tokenizer, settings.task, settings.tokenizers_from, data, provenance))
 
 
 def _train_tokenizers(
@@ -222,8 +226,8 @@ def _train_tokenizers(
     for side, symbols_of in kind.symbols.items():
         parts = (example[side] for example in examples)
         listed[side] = SymbolTokenizer(sorted(symbols_of(settings.task, parts)))
-    if settings.train.init_from:
-        source = workdir_path(settings.train.init_from) / TOKENIZER
+    if settings.tokenizers_from:
+        source = workdir_path(settings.tokenizers_from) / TOKENIZER
         return copy_tokenizers(source, directory, listed, kind.texts)
     texts = {side: _lines(examples, parts) for side, parts in kind.texts.items()}
     return train_tokenizers(settings.tokenizer, texts, directory, listed)

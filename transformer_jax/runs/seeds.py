@@ -42,6 +42,7 @@ from transformer_jax.runs.fit import InitState, Scores, fit
 from transformer_jax.runs.frozen import (
     frozen_provenance,
     open_frozen,
+    open_teacher,
     require_sources_named,
     with_stored_scores,
 )
@@ -129,7 +130,8 @@ def train_replicas(
             record_modules(folders[name], config, named)
         tokenizers = load_tokenizers(common / TOKENIZER)
         checkpoints.provenance |= tokenizer_provenance(tokenizers)
-        task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
+        teacher = open_teacher(settings, tokenizers)
+        task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers, teacher)
         task = with_stored_scores(task, settings, common)
         each = (list(members.values()), list(members))
         replicas = Replicas(*each, workdir, task, examples, frozen)

@@ -28,7 +28,7 @@ from transformer_jax.fields import Field, fields_of
 from transformer_jax.inference.config import SEARCHES, DecodeConfig, searches_of
 from transformer_jax.logs.run_log import LoggingConfig
 from transformer_jax.logs.trackers import TRACKERS
-from transformer_jax.losses import TOKEN_LOSSES
+from transformer_jax.losses import TOKEN_LOSSES, Distillation, DistillationOptions, TokenLoss
 from transformer_jax.models import MODELS
 from transformer_jax.models.config import ModelConfig
 from transformer_jax.nn.feed_forward import ACTIVATIONS
@@ -97,6 +97,21 @@ class Settings:
     def order_seed(self) -> int:
         """The seed of the order of the training data."""
         return self.seed if self.data.order_seed is None else self.data.order_seed
+
+    @property
+    def is_distilled(self) -> bool:
+        """True if the loss compares with the predictions of a teacher."""
+        return issubclass(TOKEN_LOSSES.get(self.train.loss, TokenLoss), Distillation)
+
+    @property
+    def teacher(self) -> str | None:
+        """The run that teaches, if `is_distilled`."""
+        return self.train.options_of(DistillationOptions).teacher if self.is_distilled else None
+
+    @property
+    def tokenizers_from(self) -> str | None:
+        """The run whose tokenizers are used; None: they are trained."""
+        return self.train.init_from or self.teacher
 
 
 SECTIONS: dict[str, type] = {

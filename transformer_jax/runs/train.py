@@ -32,7 +32,9 @@ from transformer_jax.runs.data_size import saved_sizes, scaled_to_data
 from transformer_jax.runs.fit import InitState, Scores, fit
 from transformer_jax.runs.frozen import (
     frozen_provenance,
+    frozen_sources,
     open_frozen,
+    open_teacher,
     require_sources_named,
     with_stored_scores,
 )
@@ -104,7 +106,8 @@ def train(
             handle.copy_from_primary(TOKENIZER)
             tokenizers = load_tokenizers(folder / TOKENIZER)
             checkpoints.provenance |= tokenizer_provenance(tokenizers)
-            task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
+            teacher = open_teacher(settings, tokenizers)
+            task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers, teacher)
             task = with_stored_scores(task, settings, folder)
             single = SingleRun(settings, folder, task, examples, frozen)
             state = fit(single, checkpoints, clock)
@@ -138,9 +141,11 @@ def _open_inputs(
         require_sources_named(settings)
         examples = open_training_examples(settings)
         provenance, started_from = training_provenance(examples), {}
-        if settings.train.init_from:
-            folders = step_folders(workdir_path(settings.train.init_from) / CHECKPOINTS)
-            started_from = {"the run of train.init_from": newest_checkpoint(folders)}
+        others = {source.field: source.run for source in frozen_sources(settings).values()}
+        for field, run in ({"train.init_from": settings.train.init_from} | others).items():
+            if run:
+                folders = step_folders(workdir_path(run) / CHECKPOINTS)
+                started_from[f"the run of {field}"] = newest_checkpoint(folders)
         return (settings, named, examples, provenance), provenance | started_from
 
     return hosts.require_agreement(open_and_describe)[0]

@@ -119,7 +119,7 @@ class CausalTask(BaseTask):
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         """Returns the cross-entropy of each token that counts given all before it."""
-        return self.losses(params, batch, rng)
+        return self.losses(params, batch, rng, frozen)
 
     def supervised(self, batch: Batch) -> Supervised:
         """Returns the model's inputs and the labels of a packed batch."""
@@ -204,7 +204,7 @@ class Seq2SeqTask(BaseTask):
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         """Returns the cross-entropy of each target token given its past and the source."""
-        return self.losses(params, batch, rng)
+        return self.losses(params, batch, rng, frozen)
 
     def supervised(self, batch: Batch) -> Supervised:
         """Returns the model's inputs and the labels of a packed batch."""

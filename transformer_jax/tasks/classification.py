@@ -25,7 +25,7 @@ from transformer_jax.runtime import platform
 from transformer_jax.scoring.labels import classification_scores
 from transformer_jax.tasks.base import LabelingTask
 from transformer_jax.tasks.interface import Batch, Frozen, LossSums, Params, Prediction, Supervised
-from transformer_jax.tasks.losses import packed_loss, row_inputs, text_frame
+from transformer_jax.tasks.losses import packed_loss, row_inputs, text_frame, train_losses
 
 _SLOTS_PER_LABEL = 8
 """A row has room for one label per this many slots of text."""
@@ -80,10 +80,11 @@ class Classification(LabelingTask):
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         """Returns the training loss of each text's label."""
-        logits = self.logits(params, batch, batch["label_segment_ids"], rng)
-        _, labels, counted = self.supervised(batch)
-        found = self.loss_options.token_loss.of_logits(logits, labels)
-        return packed_loss(batch, self.read, found, counted)
+        supervised = self.supervised(batch)
+        found = train_losses(
+            self.model, params, supervised, self.loss_options, rng, frozen, "__call__"
+        )
+        return packed_loss(batch, self.read, found, supervised.counted)
 
     def supervised(self, batch: Batch) -> Supervised:
         """Returns the model's inputs, and the label of each text."""

@@ -23,13 +23,14 @@ from transformer_jax.inference.pairs import (
     row_bytes,
     score_pairs,
 )
-from transformer_jax.losses import LossOptions, TokenLosses, symmetric_kl
+from transformer_jax.losses import Distillation, LossOptions, TokenLosses, symmetric_kl
 from transformer_jax.metrics import padding_sums, token_sums
 from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import shift_right
+from transformer_jax.nn import auxiliary
 from transformer_jax.runtime import platform
-from transformer_jax.tasks.interface import Batch, LossSums, Params, Supervised
+from transformer_jax.tasks.interface import Batch, Frozen, LossSums, Params, Supervised
 from transformer_jax.tokenization import Frame, SpecialTokens, Tokenizer, Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -74,6 +75,38 @@ def packed_loss(
     return (found.losses * weights).sum(), weights.sum(), sums
 
 
+def train_losses(
+    model: Any,
+    params: Params,
+    supervised: Supervised,
+    options: LossOptions,
+    rng: jax.Array | None,
+    frozen: Frozen,
+    method: str = "unprojected",
+) -> TokenLosses:
+    """Training losses of all predictions, [B, M] each; in training, the loss may compare them with
+    a teacher's (`losses.Distillation`).
+
+    Args:
+      model: the model.
+      params: its parameters.
+      supervised: its inputs, and the labels.
+      options: settings of the loss.
+      rng: key for dropout; None: evaluation, without teacher.
+      frozen: has the parameters of the teacher, if there is one.
+      method: of the model: "unprojected", or "__call__" if that alone gives the logits.
+    """
+    inputs, labels, _ = supervised
+    predicted = apply_model(model, params, *inputs, rng=rng, method=method)
+    loss, teacher = options.token_loss, options.teacher
+    if rng is None or teacher is None:
+        return loss.of(predicted, labels, exact=rng is None)
+    assert isinstance(loss, Distillation)
+    with auxiliary.collect():  # a teacher's are not trained
+        taught = apply_model(teacher.model, frozen["teacher"], *inputs, method=method)
+    return loss.of_taught(predicted, taught, labels)
+
+
 def row_scores(found: TokenLosses, counted: jax.Array) -> tuple[jax.Array, jax.Array]:
     """log P of each row in nats, float32 [B], and whether greedy search gives it, bool [B].
 
@@ -105,10 +138,13 @@ class CausalLosses:
         row = jnp.ones((1, 1), jnp.int32)
         return self.model.init(rng, row, row, row)["params"]
 
-    def __call__(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
+    def __call__(
+        self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen
+    ) -> LossSums:
         """Training loss of the targets that count."""
-        found = self._losses(params, batch, self.options, rng, exact=rng is None)
-        return packed_loss(batch, self.read, found, _counted(batch))
+        supervised = self.supervised(batch)
+        found = train_losses(self.model, params, supervised, self.options, rng, frozen)
+        return packed_loss(batch, self.read, found, supervised.counted)
 
     def supervised(self, batch: Batch) -> Supervised:
         """The model's inputs, and the next tokens."""
@@ -116,7 +152,7 @@ class CausalLosses:
 
     def log_probs(self, params: Params, batch: Batch, rng: jax.Array | None) -> jax.Array:
         """log P of each target that counts in nats, float32 [B, T]; 0 elsewhere."""
-        found = self._losses(params, batch, self.options.unregularized, rng)
+        found = self._plain_losses(params, batch, rng)
         return jnp.where(_counted(batch), -found.losses, 0.0)  # `nll` has no gradient
 
     def score(
@@ -150,23 +186,17 @@ class CausalLosses:
         """Compiled (parameters, packed batch) -> `row_scores` of the targets that count."""
 
         def scores(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-            found = self._losses(params, batch, self.options.unregularized)
-            return row_scores(found, _counted(batch))
+            return row_scores(self._plain_losses(params, batch), _counted(batch))
 
         return jax.jit(scores, compiler_options=platform.compiler_options())
 
-    def _losses(
-        self,
-        params: Params,
-        batch: Batch,
-        options: LossOptions,
-        rng: jax.Array | None = None,
-        exact: bool = True,
+    def _plain_losses(
+        self, params: Params, batch: Batch, rng: jax.Array | None = None
     ) -> TokenLosses:
-        """Losses of all targets, [B, T] each."""
+        """Negative log-likelihoods of all targets, [B, T] each."""
         inputs = row_inputs(batch, "input")
         predicted = apply_model(self.model, params, *inputs, rng=rng, method="unprojected")
-        return options.token_loss.of_hidden(predicted, batch["target"], exact)
+        return self.options.unregularized.token_loss.of_hidden(predicted, batch["target"])
 
 
 def split_tokens(tokenizer: Tokenizer, source: str, target: str) -> ContextTarget:
@@ -232,13 +262,16 @@ class Seq2SeqLosses:
         row = jnp.ones((1, 1), jnp.int32)
         return self.model.init(rng, *[row] * 6)["params"]
 
-    def __call__(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
+    def __call__(
+        self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen
+    ) -> LossSums:
         """Training loss of each target token; in training with R-Drop, if it is on."""
+        supervised = self.supervised(batch)
         if self.options.r_drop and rng is not None:
             found = self._r_drop_losses(params, batch, rng)
         else:
-            found = self._losses(params, batch, self.options, rng, exact=rng is None)
-        return packed_loss(batch, self.read, found, self._predicted(batch))
+            found = train_losses(self.model, params, supervised, self.options, rng, frozen)
+        return packed_loss(batch, self.read, found, supervised.counted)
 
     def supervised(self, batch: Batch) -> Supervised:
         """The model's inputs, and the tokens of the target."""
@@ -265,8 +298,10 @@ class Seq2SeqLosses:
         """Compiled (parameters, packed batch) -> `row_scores` of the targets."""
 
         def scores(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-            found = self._losses(params, batch, self.options.unregularized)
-            return row_scores(found, self._predicted(batch))
+            inputs, labels, counted = self.supervised(batch)
+            predicted = apply_model(self.model, params, *inputs, method="unprojected")
+            found = self.options.unregularized.token_loss.of_hidden(predicted, labels)
+            return row_scores(found, counted)
 
         return jax.jit(scores, compiler_options=platform.compiler_options())
 
@@ -275,20 +310,6 @@ class Seq2SeqLosses:
         tokens at the beginning."""
         head = len(self.specials.translation.head)
         return (batch["target_segment_ids"] > 0) & (batch["target_positions"] >= head)
-
-    def _losses(
-        self,
-        params: Params,
-        batch: Batch,
-        options: LossOptions,
-        rng: jax.Array | None = None,
-        exact: bool = True,
-    ) -> TokenLosses:
-        """Losses of all target tokens, [B, T] each."""
-        predicted = apply_model(
-            self.model, params, *self._inputs(batch), rng=rng, method="unprojected"
-        )
-        return options.token_loss.of_hidden(predicted, self._labels(batch), exact)
 
     def _r_drop_losses(self, params: Params, batch: Batch, rng: jax.Array) -> TokenLosses:
         """Losses of all target tokens by R-Drop, [B, T] each (Liang et al. 2021, equation 4,

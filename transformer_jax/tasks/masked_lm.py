@@ -38,7 +38,7 @@ from transformer_jax.tasks.interface import (
     TaskParts,
 )
 from transformer_jax.tasks.language_modeling import DocumentWindows
-from transformer_jax.tasks.losses import packed_loss, row_inputs
+from transformer_jax.tasks.losses import packed_loss, row_inputs, train_losses
 from transformer_jax.tokenization import SpecialTokens, Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -185,10 +185,9 @@ class MaskedLanguageModeling(BaseTask):
         The sum "restored" is the number of chosen tokens beyond that.
         """
         batch, restored = restore_beyond(batch, self.num_predicted)
-        inputs, labels, counted = self.supervised(batch)
-        predicted = apply_model(self.model, params, *inputs, rng=rng, method="unprojected")
-        found = self.loss_options.token_loss.of_hidden(predicted, labels, exact=rng is None)
-        loss, weight, sums = packed_loss(batch, self.read, found, counted)
+        supervised = self.supervised(batch)
+        found = train_losses(self.model, params, supervised, self.loss_options, rng, frozen)
+        loss, weight, sums = packed_loss(batch, self.read, found, supervised.counted)
         return loss, weight, {**sums, "restored": restored}
 
     def supervised(self, batch: Batch) -> Supervised:

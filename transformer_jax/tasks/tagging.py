@@ -24,7 +24,7 @@ from transformer_jax.models.classifier import TokenClassifier
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.base import LabelingTask
 from transformer_jax.tasks.interface import Batch, Frozen, LossSums, Params, Prediction, Supervised
-from transformer_jax.tasks.losses import packed_loss, row_inputs, text_frame
+from transformer_jax.tasks.losses import packed_loss, row_inputs, text_frame, train_losses
 
 logger = logging.getLogger(__name__)
 
@@ -81,10 +81,11 @@ class Tagging(LabelingTask):
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         """Returns the training loss of each word's tag."""
-        inputs, tags, counted = self.supervised(batch)
-        logits = apply_model(self.model, params, *inputs, rng=rng)
-        found = self.loss_options.token_loss.of_logits(logits, tags)
-        return packed_loss(batch, self.read, found, counted)
+        supervised = self.supervised(batch)
+        found = train_losses(
+            self.model, params, supervised, self.loss_options, rng, frozen, "__call__"
+        )
+        return packed_loss(batch, self.read, found, supervised.counted)
 
     def supervised(self, batch: Batch) -> Supervised:
         """Returns the model's inputs, and the tag at the first piece of each word."""
