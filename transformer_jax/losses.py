@@ -191,12 +191,19 @@ class Distillation(CrossEntropy):
           labels: correct tokens.
         """
         c = self.config
-        own, found = c.options_of(DistillationOptions), self.of(predicted, labels, exact=False)
+        own = c.options_of(DistillationOptions)
         if isinstance(predicted, Unprojected):
-            divergence = tiled_divergence(predicted, taught, own.temperature, c.loss_tiles)
-        else:
-            divergence = teacher_divergence(predicted, taught, own.temperature)
-        return found._replace(losses=(1 - own.weight) * found.losses + own.weight * divergence)
+            if (count := c.loss_tiles or _num_tiles(predicted)) > 1:
+                found = self.of_hidden(predicted, labels, exact=False)
+                divergence = tiled_divergence(predicted, taught, own.temperature, count)
+                return _mixed(found, divergence, own.weight)
+            predicted, taught = predicted.logits(exact=False), taught.logits(exact=False)
+        divergence = teacher_divergence(predicted, taught, own.temperature)
+        return _mixed(self.of_logits(predicted, labels), divergence, own.weight)
+
+
+def _mixed(found: TokenLosses, divergence: Losses, weight: float) -> TokenLosses:
+    return found._replace(losses=(1 - weight) * found.losses + weight * divergence)
 
 
 TOKEN_LOSSES: Registry[type[TokenLoss]] = Registry(
@@ -316,7 +323,7 @@ def tiled_token_losses(
         several times.
       exact: False: on CPUs, round the logits to the dtype of their product, for speed in training.
     """
-    count = tiles or _num_tiles(4 * labels.size * predicted.vocab_size)
+    count = tiles or _num_tiles(predicted)
     if count == 1 or isinstance(predicted.table, Int8Matrix):
         return token_losses(predicted.logits(exact), labels, label_smoothing, z_loss)
     flat = predicted.replace(x=predicted.x.reshape(-1, predicted.x.shape[-1]))
@@ -325,9 +332,11 @@ def tiled_token_losses(
     return TokenLosses(*(each.reshape(labels.shape) for each in found))
 
 
-def _num_tiles(logits_bytes: int) -> int:
+def _num_tiles(predicted: Unprojected) -> int:
+    """Number of tiles in which the logits of these hidden states are computed."""
     if platform.is_cpu():
         return 1
+    logits_bytes = 4 * predicted.x[..., 0].size * predicted.vocab_size
     known = accelerator_of(platform.target().kind)
     memory = known.memory if known else _UNKNOWN_MEMORY
     least = math.ceil(logits_bytes / platform.num_sharding_devices() / (memory * _TILE_SHARE))
@@ -379,7 +388,7 @@ def _split_into_tiles(count: int, predicted: Unprojected) -> _Tile:
 
 
 def tiled_divergence(
-    student: Unprojected, teacher: Unprojected, temperature: float = 1.0, tiles: int | None = None
+    student: Unprojected, teacher: Unprojected, temperature: float, tiles: int
 ) -> Losses:
     """Computes `teacher_divergence` for one tile of the vocabulary after another.
 
@@ -388,17 +397,12 @@ def tiled_divergence(
     Args:
       student, teacher: hidden states of both, and their projections to the same vocabulary.
       temperature: T.
-      tiles: number of tiles, as of `tiled_token_losses`.
+      tiles: number of tiles, at least 2.
     """
     size, shape = student.vocab_size, student.x.shape[:-1]
-    count = tiles or _num_tiles(4 * math.prod(shape) * size)
-    if count == 1:
-        logits = (each.logits(exact=False) for each in (student, teacher))
-        return teacher_divergence(*logits, temperature)
-
     both = [each.replace(x=each.x.reshape(-1, each.x.shape[-1])) for each in (student, teacher)]
-    width = -(-size // count)  # tables may be padded differently
-    tiled = [jax.tree.map(lambda x: x[:, :width], _split_into_tiles(count, each)) for each in both]
+    width = -(-size // tiles)  # tables may be padded differently
+    tiled = [jax.tree.map(lambda x: x[:, :width], _split_into_tiles(tiles, each)) for each in both]
 
     def scaled(one: Unprojected, tile: _Tile) -> Float[Array, "N W"]:
         return tile.logits(one.x.astype(one.dtype), one.cap, exact=False) / temperature

@@ -179,6 +179,19 @@ def test_a_task(use, tmp_path):
     assert '"perplexity"' not in (run.workdir / "metrics.jsonl").read_text()
 
 
+def test_a_loss_with_frozen_parameters(use, tiny_language_model, tmp_path):
+    first = tj.train(
+        tj.config(ROOT / "configs/quickstart.py", tiny_language_model | STEPS), tmp_path / "lm"
+    )
+    near = STEPS | {"task.name": "near_start", "train.init_from": str(first.workdir)}
+    run = use(["frozen_parameters"], tiny_language_model | near, ["The dog"])
+    metrics, start = run.evaluate(split="valid"), run.frozen["reference"]
+    moved = jax.tree.map(lambda a, b: float(jnp.square(a - b).sum()), run.params, start)
+    assert metrics["distance"] == pytest.approx(sum(jax.tree.leaves(moved)), rel=1e-4)
+    plain = first.with_params(run.params).evaluate(split="valid")["loss"]
+    assert metrics["loss"] == pytest.approx(plain + 0.01 * metrics["distance"], rel=1e-5)
+
+
 # --- The page ---
 
 

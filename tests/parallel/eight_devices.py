@@ -87,7 +87,7 @@ STATES = {}
 TRAIN = ("accumulation_steps", "rows_per_device", "tokens_per_batch", "loss_tiles")
 
 
-def task_and_settings(name, dropout_rate, rank=None, **fields):
+def task_and_settings(name, dropout_rate, rank=None, teacher=False, **fields):
     quickstart = Path(__file__).parents[2] / "configs" / "quickstart.py"
     changes = {"task.name": name, "model.dropout_rate": dropout_rate, "model.attention": "plain"}
     for field, value in fields.items():
@@ -96,7 +96,13 @@ def task_and_settings(name, dropout_rate, rank=None, **fields):
     if rank is not None:
         settings = dataclasses.replace(settings, lora=LoraConfig(rank, targets="kernel$"))
     sizes = dict.fromkeys(("source", "target", "text"), VOCAB) | {"label": 3}
-    return build.build_task(settings, sizes, None), settings
+    if not teacher:
+        return build.build_task(settings, sizes, None), settings
+    model = dataclasses.replace(settings.model, d_model=16, num_layers=3)
+    of_teacher = build.build_task(dataclasses.replace(settings, model=model), sizes, None)
+    train = dataclasses.replace(settings.train, loss="distillation")
+    settings = dataclasses.replace(settings, train=train)
+    return build.build_task(settings, sizes, None, of_teacher), settings
 
 
 def unequal_batch(lengths):
@@ -215,6 +221,8 @@ def main():
     for layout in ("one", "pmap 8", "fsdp 8"):
         run = divided_run(layout, **language, steps=3, rank=4)
         found[f"adapters, {layout}"] = {name: run[name] for name in ("losses", "share")}
+    taught = {**scanned, "teacher": True}
+    found["distilled"] = compare(["pmap 8", "2 x 2 x 2"], **taught)
     found["kernel"] = compare(["2 x 2 x 2"], whole, **language, attention="own part")
     found["own part"] = OWN_PART.seen
     drops = {"dropout_rate": 0.2, "dropout_bits": "hardware"}

@@ -59,6 +59,13 @@ def test_adapters_train_as_on_one_device(eight_devices, layout):
     assert run["share"] < 0.2 or layout != "fsdp 8"  # adapters and their base are divided
 
 
+@pytest.mark.parametrize("layout", ["pmap 8", "2 x 2 x 2"])
+def test_a_student_trains_as_on_one_device(eight_devices, layout):
+    """With scanned layers of both models, and micro-batches."""
+    apart = eight_devices["distilled"][layout]
+    assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
+
+
 def test_hardware_bits_differ_by_rows(eight_devices):
     """Devices with different rows draw different bits; devices that share rows draw the same."""
     found = eight_devices["hardware"]

@@ -34,16 +34,18 @@ ARCHITECTURES = {
 TASKS = pytest.mark.parametrize("name", ARCHITECTURES)
 
 
-def task_of(name, tiles, vocab_multiple=1, dtype="float32"):
+def task_of(name, tiles, vocab_multiple=1, dtype="float32", teacher=None, train=None, **model):
     given = {
         "task": {"name": name, "mask_rate": 0.5},
         "model": MODEL
-        | {"architecture": ARCHITECTURES[name], "vocab_multiple": vocab_multiple, "dtype": dtype},
+        | {"architecture": ARCHITECTURES.get(name, "encoder_only"), "dtype": dtype}
+        | {"vocab_multiple": vocab_multiple, **model},
         "data": dict.fromkeys(("max_length", "max_source_length", "max_target_length"), LENGTH),
-        "train": {"loss_tiles": tiles},
+        "train": {"loss_tiles": tiles} | (train or {}),
     }
     settings = read_settings(complete_config(given, "test"))
-    return build.build_task(settings, dict.fromkeys(("source", "target", "text"), V), None)
+    sizes = dict.fromkeys(("source", "target", "text", "label"), V)
+    return build.build_task(settings, sizes, None, teacher)
 
 
 def batch_of(task):
@@ -85,6 +87,35 @@ def test_logits_are_rounded_in_training_alone(name):
         assert found(task.losses.scores) == {"float32"}
     if name == "language_modeling":  # preferences compare log-probabilities, in training too
         assert found(task.losses.log_probs, jax.random.key(0)) == {"float32"}
+
+
+@pytest.mark.parametrize(
+    ("name", "tiles"),
+    [("translation", 1), ("language_modeling", 4), ("masked_lm", 4), ("classification", 1)],
+)
+def test_a_teacher_is_compared_with_in_training(name, tiles):
+    """Each token's loss is the formula on the logits of both models, which differ in size."""
+    options = {"distillation": {"weight": 0.3, "temperature": 2.0}, "label_smoothing": 0.0}
+    teacher = task_of(name, tiles, vocab_multiple=8, d_model=8, num_heads=1, norm="rms")
+    train = {"loss": "distillation"} | options
+    task = task_of(name, tiles, teacher=teacher, train=train, dropout_rate=0.0)
+    params, frozen = (one.init(jax.random.key(i)) for i, one in enumerate((task, teacher)))
+    batch = batch_of(task)
+    inputs, labels, counted = task.supervised(batch)
+
+    def log_probs(task, params, t):
+        z = np.float64(apply_model(task.model, params, *inputs)) / t
+        return z - np.log(np.exp(z).sum(-1, keepdims=True))
+
+    log_p = log_probs(task, params, 1.0)
+    ce = -np.take_along_axis(log_p, np.asarray(labels)[..., None], -1)[..., 0]
+    q, p = log_probs(task, params, 2.0), log_probs(teacher, frozen, 2.0)
+    losses = 0.7 * ce + 0.3 * 4 * (np.exp(p) * (p - q)).sum(-1)
+    found, weight, sums = task.loss(params, batch, jax.random.key(0), {"teacher": frozen})
+    assert float(found) == pytest.approx((losses * counted).sum(), rel=1e-5)
+    assert float(sums["nll"]) == pytest.approx((ce * counted).sum(), rel=1e-5)
+    plain, _, _ = task.loss(params, batch, None, {})
+    assert float(plain) == pytest.approx((ce * counted).sum(), rel=1e-5) and weight == counted.sum()
 
 
 def lowered_gradient(task):

@@ -109,8 +109,8 @@ def step_products(task: Task, params: Any, batch: Any, frozen: Frozen) -> Produc
     """Counts the model's matrix products in a training step, with both passes of R-Drop.
 
     For each product of the forward pass, the backward pass has two of the same size, one for each
-    operand. `largest` is that of the forward pass. A token counts the products that it needs: with
-    experts, those of the chosen ones.
+    operand; a teacher has a forward pass alone. `largest` is that of the forward pass. A token
+    counts the products that it needs: with experts, those of the chosen ones.
 
     Args:
       task: task with its model.
@@ -120,7 +120,11 @@ def step_products(task: Task, params: Any, batch: Any, frozen: Frozen) -> Produc
     """
     key = jax.eval_shape(jax.random.key, 0)
     forward = count_products(task.loss, params, batch, key, frozen)
-    return Products(3 * forward.flops, forward.largest)
+    taught = 0
+    if "teacher" in frozen:
+        teacher = cast(Any, task).loss_options.teacher
+        taught = count_products(teacher.loss, frozen["teacher"], batch, None, {}).flops
+    return Products(3 * forward.flops - 2 * taught, forward.largest)
 
 
 def step_bytes(step: CompiledStep) -> int:
