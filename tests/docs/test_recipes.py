@@ -10,6 +10,7 @@ import math
 import re
 import shutil
 import sqlite3
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -160,6 +161,22 @@ def test_the_gate_of_an_attention_layer_equals_its_formula(forget_registrations,
     heads = state["intermediates"]["heads"][0] / (1 + np.exp(-gate))
     expected = np.einsum("bthv,hvd->btd", heads, variables["params"]["output"]["kernel"])
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_attention_layer_with_a_state(use, tiny_language_model):
+    """Packed sentences stay apart; decoding passes over the padding of prompts."""
+    changes = {"model.attention_layer": "retention", "model.retention.slowest": 8.0}
+    changes |= STEPS | {"model.positions": "none", "model.num_layers": 1}
+    run = use(["linear_attention"], tiny_language_model | changes, ["The dog", "A man and"])
+    apply, variables = run.model.apply, {"params": run.params}
+    tokens, segments = jnp.array([[5, 6, 7, 8, 9, 0]]), jnp.array([[1, 1, 1, 2, 2, 0]])
+    packed = jax.jit(apply)(variables, tokens, segment_ids=segments)
+    prompts, lengths = jnp.array([[5, 6, 0], [8, 0, 0]]), jnp.array([2, 1])
+    prefill = jax.jit(partial(apply, method="prefill"), static_argnums=3)
+    step = jax.jit(partial(apply, method="decode_step"))
+    _, memory, state = prefill(variables, prompts, lengths, 4)
+    logits, _ = step(variables, jnp.array([7, 9]), memory, state)
+    np.testing.assert_allclose(logits, packed[0, jnp.array([2, 4])], atol=1e-5)
 
 
 # --- A task ---

@@ -55,6 +55,8 @@ ONE_STACK |= {"model.num_layers": 1, "data.max_length": LENGTH}
 ONE_STACK |= {"model.attention_bias": "output"}
 RECURRENT = {name: DEFAULTS[f"model.{name}"] for name in ("d_ff", "num_heads", "attention")}
 RECURRENT |= {"architecture": "recurrent", "cell": "gru", "encoder_direction": "backward"}
+LINEAR = {"attention_layer": "gated_delta", "positions": "none"}
+LINEAR |= {name: DEFAULTS[f"model.{name}"] for name in ("attention", "attention_bias")}
 TASKS = {
     "translation": {"model.num_encoder_layers": 1, "model.num_decoder_layers": 1},
     "language_modeling": ONE_STACK,
@@ -215,6 +217,7 @@ def main():
         "scanned": compare(["2 x 2 x 2"], deep, **scanned),
         "accumulated": compare(["pmap 8", "2 x 2 x 2"], whole, **language, accumulation_steps=2),
         "accumulated by rows": compare(["2 x 2 x 2"], whole, **language, **by_rows),
+        "gated delta": compare(["pmap 8", "2 x 2 x 2"], **language, **LINEAR),
         "tiled": compare(["2 x 2 x 2"], whole, **language, loss_tiles=4),
     }
     # In the first step half of an adapter's gradient is 0, so more steps are compared.

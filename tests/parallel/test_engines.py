@@ -80,6 +80,12 @@ def test_micro_batches_are_sharded(eight_devices, layout):
     assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
 
 
+@pytest.mark.parametrize("layout", ["pmap 8", "2 x 2 x 2"])
+def test_linear_attention_divides_its_rows_and_heads(eight_devices, layout):
+    apart = eight_devices["gated delta"][layout]
+    assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
+
+
 def test_rows_per_device_give_the_same_micro_batches(eight_devices):
     by_rows = eight_devices["accumulated by rows"]
     assert by_rows == {"2 x 2 x 2": eight_devices["accumulated"]["2 x 2 x 2"]}

@@ -42,7 +42,7 @@ def feed_forward_class(config: TransformerConfig) -> type[FeedForwardLayer]:
 
 def check_layers(config: TransformerConfig, num_layers: int, causal: bool) -> None:
     """Raises ValueError if the layers of a stack cannot do what the config asks of them."""
-    encoding = encoding_class(config)
+    encoding, applied = encoding_class(config), False
     for layer in map(config.of_layer, range(min(num_layers, len(config.pattern)))):
         cls, name = attention_class(layer), layer.attention_layer
         feed_forward_class(layer)
@@ -56,11 +56,17 @@ def check_layers(config: TransformerConfig, num_layers: int, causal: bool) -> No
                 "layer can leave them out; take others, such as 'rotary'"
             )
         hooks = [hook for hook in POSITION_HOOKS if encoding_class(layer).has(hook)]
+        applied |= bool(cls.position_hooks)
         if cls.position_hooks and not set(hooks) <= set(cls.position_hooks):
             raise ValueError(
                 f"attention_layer {name!r} cannot apply positions {layer.positions!r}; take "
                 f"encodings that have only {', '.join(cls.position_hooks)}, or positions 'none'"
             )
+    if not applied and any(map(encoding.has, POSITION_HOOKS)):
+        raise ValueError(
+            f"positions {config.positions!r} are applied by no layer: attention_layer "
+            f"{config.attention_layer!r} knows the order of tokens; set positions to 'none'"
+        )
 
 
 def init_caches(
