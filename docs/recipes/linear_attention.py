@@ -47,7 +47,7 @@ class Retention(MultiHeadAttention):
         slowest = self.config.options_of(RetentionOptions).slowest
         decay = 1 - 2.0 ** -jnp.linspace(5, slowest, query.shape[2])
         decay = jnp.where(sequences.positions[..., None] == 0, 0, decay)
-        if sequences.real is not None:  # padding leaves the state as it is
+        if sequences.real is not None:  # padding does not change the state
             real = sequences.real[..., None]
             decay, key = jnp.where(real, decay, 1), jnp.where(real[..., None], key, 0)
 

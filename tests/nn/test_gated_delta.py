@@ -202,6 +202,11 @@ def layer_config(**changes):
     return TransformerConfig(**fields | changes)
 
 
+def hybrid_config(**changes):
+    pattern = {"layers": "default | attention_layer=multi_head", "num_layers": 2}
+    return layer_config(positions="rotary", key_size=4, **pattern | changes)
+
+
 def qwen3_next_params(suffix=""):
     """Parameters of the fixture's layer, or their gradients, by our paths."""
     given = {name: FIXTURE[f"layer_{name}{suffix}"] for name in LAYER_PARAMETERS}
@@ -251,7 +256,8 @@ def test_the_layer_and_its_gradients_are_those_of_qwen3_next():
 
 @pytest.fixture(scope="module")
 def model():
-    return DecoderOnly(layer_config())
+    """One layer of gated linear attention, then one of full attention."""
+    return DecoderOnly(hybrid_config())
 
 
 @pytest.fixture(scope="module")
@@ -308,7 +314,7 @@ def test_beams_keep_the_state_of_the_beam_that_they_continue(model, variables):
 
 def test_bfloat16_products_are_near_those_in_float32(model, variables):
     found = [
-        compiled(DecoderOnly(layer_config(dtype=dtype)).apply, variables, *PADDED)
+        compiled(DecoderOnly(hybrid_config(dtype=dtype)).apply, variables, *PADDED)
         for dtype in ("float32", "bfloat16")
     ]
     difference = np.abs(found[0] - found[1]).max()

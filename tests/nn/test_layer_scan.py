@@ -40,7 +40,9 @@ MODELS = {  # with tables in each layer, without, and with one beside the stack
 
 BY_LAYER = {"attention_window": 2, "full_attention_every": 2, "num_layers": 5}
 """Two groups of two layers, and one more."""
+HYBRID = {"layers": "attention_layer=gated_delta | default", "num_layers": 4}
 CASES = [*((name, {}) for name in MODELS), ("decoder_only", BY_LAYER), ("encoder_only", BY_LAYER)]
+CASES += [("decoder_only", HYBRID)]
 
 
 @pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}{'-by-layer' * bool(case[1])}")

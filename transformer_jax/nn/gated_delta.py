@@ -95,7 +95,7 @@ def chunked_delta_rule(
       query, key, value: of all tokens.
       log_decay: log alpha, at most 0. -inf at a token hides the tokens before it: no gradient
         reaches them.
-      strength: beta. 0, with a log_decay of 0, leaves the state as it is.
+      strength: beta. 0, with a log_decay of 0, does not change the state.
       state: S before the first token; None: zeros.
       chunk_size: C.
       dtype: dtype of the products; the inverse, decays and states are float32.
@@ -205,7 +205,7 @@ def causal_convolution(
 
 
 def _split_chunks(x: Float[Array, "N T H ..."], size: int) -> Float[Array, "N Z H C ..."]:
-    """Splits rows into chunks, filled up with tokens that leave the state as it is."""
+    """Splits rows into chunks, filled up with tokens that do not change the state."""
     missing = -x.shape[1] % size
     x = jnp.pad(x, [(0, missing if axis == 1 else 0) for axis in range(x.ndim)])
     return jnp.moveaxis(x.reshape(x.shape[0], -1, size, *x.shape[2:]), 3, 2)
@@ -292,7 +292,7 @@ class GatedDeltaNet(AttentionLayer):
         y       = (RMSNorm(o) * SiLU(x W_gate)) W^O
 
     with o by the gated delta rule. The state is zero at the start of each sentence, and padding
-    leaves it as it is.
+    does not change it.
     """
 
     parameters: ClassVar[tuple[Parameter, ...]] = (
