@@ -21,6 +21,7 @@ from transformer_jax.nn.gated_delta import (
     inverse_of_unit_lower,
     l2_normalize,
 )
+from transformer_jax.nn.layers import check_layers
 from transformer_jax.nn.positions import PositionEncoding
 from transformer_jax.nn.sublayers import Sequences
 
@@ -333,3 +334,11 @@ def test_heads_that_do_not_divide_are_refused():
     config = layer_config(options=(GatedDeltaOptions(key_heads=3, value_heads=4),))
     with pytest.raises(ValueError, match="key_heads 3 does not divide value_heads 4"):
         GatedDeltaNet.init_cache(config, 1, 1)
+
+
+def test_a_stack_has_no_positions_that_no_layer_applies():
+    check_layers(hybrid_config(), 2, causal=True)
+    with pytest.raises(ValueError, match="positions 'rotary' are applied by no layer"):
+        check_layers(hybrid_config(layers=None), 2, causal=True)
+    with pytest.raises(ValueError, match="'gated_delta' sees only earlier tokens"):
+        check_layers(layer_config(), 1, causal=False)
