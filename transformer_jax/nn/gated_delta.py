@@ -38,6 +38,8 @@ from transformer_jax.nn.parameters import Parameter
 from transformer_jax.nn.sublayers import AttentionLayer, Sequences
 from transformer_jax.ranges import Heads, Range, check_fields
 
+_HEADS = ("position", "head", "feature")
+
 CHUNK_SIZE = 64
 
 
@@ -349,11 +351,15 @@ class GatedDeltaNet(AttentionLayer):
             nn.silu(causal_convolution(inputs[name], self.taps[name], reach)) for name in inputs
         )
         log_decay, strength = self.gates(x, reach, sequences.real)
+        query, key, value = (
+            self.expose(name, each, _HEADS, position=sequences.positions)
+            for name, each in (("queries", query), ("keys", key), ("values", value))
+        )
         heads, state = self.read(query, key, value, log_decay, strength, state)
         heads = self.norm_heads(heads) * nn.silu(self.output_gate(x).astype(jnp.float32))
         if isinstance(cache, RecurrentCache):
             cache = cache.advance(state, inputs, sequences.real)
-        heads = self.expose("heads", heads, ("position", "head", "feature"))
+        heads = self.expose("heads", heads, _HEADS)
         return self.output(heads), cache
 
     def gates(
@@ -364,7 +370,8 @@ class GatedDeltaNet(AttentionLayer):
     ) -> tuple[Float[Array, "N T H"], Float[Array, "N T H"]]:
         """log alpha and beta of each token: -inf at the start of a sentence, 0 and 0 at padding."""
         log_decay = -jnp.exp(self.A_log) * nn.softplus(self.decay(x) + self.dt_bias)
-        strength = nn.sigmoid(self.strength(x))
+        log_decay = self.expose("log_decay", log_decay, ("position", "head"))
+        strength = self.expose("strength", nn.sigmoid(self.strength(x)), ("position", "head"))
         if reach is not None:
             log_decay = jnp.where((reach == 0)[..., None], -jnp.inf, log_decay)
         if real is not None:

@@ -13,6 +13,8 @@ output; a suffix names a value inside it:
     ....self_attention.logit_bias  [head, query, key], added to the scaled products by positions
     ....self_attention.weights     [head, query, key]
     ....self_attention.heads       [head, query, feature], outputs of the heads
+    ....self_attention.log_decay   [head, position], log alpha of gated linear attention, which has
+                                   no weights; also strength, beta
     ....feed_forward               sublayer's output; also feed_forward.input
     ....feed_forward.hidden        [position, neuron], after the activation
     ...._residual                  residual stream after a sublayer
