@@ -176,7 +176,7 @@ class MultiHeadAttention(AttentionLayer):
 
     def attend(
         self,
-        x: Float[Array, "N T D"],
+        x: Float[Array, "N _ D"],
         inputs: AttentionInputs,
         deterministic: bool,
         encoding: PositionEncoding | None = None,

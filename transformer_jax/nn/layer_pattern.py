@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layer patterns: config fields that differ from layer to layer, repeated through a stack.
+"""Pattern of layers: config fields that differ from layer to layer, repeated through a stack.
 
 The text of a pattern has an item for each layer of one period, separated by "|". An item sets
-fields of the section `model`, or is "default"; "3 x" before it stands for three such layers:
+fields of the section `model`, or is "default"; "3 x" before it repeats it three times:
 
     3 x attention_window=128 | positions=none
 """
@@ -49,7 +49,7 @@ def read_pattern(text: str, config_class: type) -> tuple[Overrides, ...]:
 
 def pattern_text(value: Any) -> Any:
     """The shortest text of a pattern, which may be given as text or, in a config file, as a tuple
-    of dicts. Other values are returned as they are.
+    of dicts. Returns other values unchanged.
 
     Raises:
       ValueError: the text is no pattern.
