@@ -82,8 +82,8 @@ def scan_layers(stack: Any, apply: Callable[[Any, jax.Array], jax.Array], x: jax
     """Applies all layers of a stack whose parameters are stacked.
 
     Args:
-      stack: a bound module. Its `layers` repeat, except for their parameters, with the period of the
-        config's pattern; one iteration of the scan is a period.
+      stack: a bound module. Its `layers` repeat, except for their parameters, after the period of
+        the config's pattern; one iteration of the scan is a period.
       apply: (layer, x) -> x. The only rng stream is "dropout", with one key for each layer.
       x: input of the first layer.
     """
