@@ -117,6 +117,7 @@ def test_positions_in_embeddings_cannot_be_left_out_by_a_layer():
 @dataclasses.dataclass(frozen=True)
 class ScaleOptions:
     factor: Annotated[float, Range(0, 4)] = 1.0
+    power: int = 1
 
 
 class Scaled(FeedForward):
@@ -135,11 +136,13 @@ def test_a_layer_has_options_of_its_own(monkeypatch):
     own = [config.of_layer(i) for i in range(3)]
     assert [one.options_of(ScaleOptions).factor for one in own] == [0.5, 2.0, 2.0]
     assert [one.feed_forward for one in own] == ["scaled", "scaled", "dense"]
+    both = dataclasses.replace(config, layers="scaled.factor=0.5 scaled.power=3").of_layer(0)
+    assert both.options_of(ScaleOptions) == ScaleOptions(0.5, 3)
     for text, message in [
         ("scaled.factor=5", "layers: factor is 5.0; it must lie in [0, 4]"),
         (
             "scaled.faktor=5",
-            "layers sets scaled.faktor; the options of model.scaled are scaled.factor",
+            "layers sets scaled.faktor; the options of model.scaled are scaled.factor, scaled.power",
         ),
     ]:
         with pytest.raises(ValueError, match=re.escape(message)):

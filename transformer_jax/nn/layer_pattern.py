@@ -71,7 +71,8 @@ def override(config: Any, overrides: Overrides) -> Any:
         entry, _, option = name.partition(".")
         cls = options_of_entry("model", entry)
         assert cls is not None
-        changed = dataclasses.replace(config.options_of(cls), **{option: overrides[name]})
+        before = options.get(cls) or config.options_of(cls)
+        changed = dataclasses.replace(before, **{option: overrides[name]})
         check_fields(changed)
         options[type(changed)] = changed
     return dataclasses.replace(config, **fields, options=tuple(options.values()))
