@@ -142,7 +142,8 @@ def test_a_layer_has_options_of_its_own(monkeypatch):
         ("scaled.factor=5", "layers: factor is 5.0; it must lie in [0, 4]"),
         (
             "scaled.faktor=5",
-            "layers sets scaled.faktor; the options of model.scaled are scaled.factor, scaled.power",
+            "layers sets scaled.faktor; the options of model.scaled are scaled.factor, "
+            "scaled.power",
         ),
     ]:
         with pytest.raises(ValueError, match=re.escape(message)):
