@@ -11,8 +11,9 @@ import optax
 from transformer_jax.data.sources import SOURCES, SourceSet
 from transformer_jax.models import MODELS
 from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.nn.embeddings import Embedding, InputEmbedding
 from transformer_jax.nn.feed_forward import ACTIVATIONS
-from transformer_jax.nn.norms import NORMS
+from transformer_jax.nn.norms import NORMS, final_norm
 from transformer_jax.nn.positions import POSITIONS, PositionEncoding
 from transformer_jax.nn.transformer import Decoder, DecoderLayer
 from transformer_jax.tasks import TASKS
@@ -103,17 +104,18 @@ class NumberedLayer(DecoderLayer):
 
 class NumberedStack(Decoder):
     def setup(self):
-        super().setup()
         self.layers = [
             NumberedLayer(self.config, False, self.num_layers, number=i, name=f"layer_{i}")
             for i in range(self.num_layers)
         ]
+        self.final_norm = final_norm(self.config)
 
 
 @MODELS.register("numbered")
 class Numbered(DecoderOnly):
     def setup(self):
-        super().setup()
+        self.embedding = self.projection = Embedding(self.config, self.config.vocab_size)
+        self.input = InputEmbedding(self.config, causal=True)
         self.decoder = NumberedStack(self.config, self.config.num_layers, False)
 
 

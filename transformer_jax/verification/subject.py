@@ -7,6 +7,7 @@ windows) and its divisibility; only sizes and lengths fall. Nothing is read: tok
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -14,13 +15,17 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from transformer_jax.errors import UserError
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.layer_pattern import pattern_text, read_pattern
 from transformer_jax.parallel.engines import Engine, create_state
 from transformer_jax.parallel.sharding import ParallelConfig
 from transformer_jax.runs import build
 from transformer_jax.runs.config import override, read_settings
-from transformer_jax.runs.settings import FIELDS, Settings, flatten
+from transformer_jax.runs.settings import FIELDS, Settings, flatten, option_fields
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.losses import batch_shapes
+from transformer_jax.training.config import TrainConfig
 from transformer_jax.training.state import TrainState
 
 ROWS = 8
@@ -43,7 +48,6 @@ _LIMITS = {
     "model.value_size": 8,
     "model.max_length": 64,
     "model.vocab_multiple": 8,
-    "model.attention_radius": 3,
     "data.max_length": 16,
     "data.max_source_length": 16,
     "data.max_target_length": 12,
@@ -72,6 +76,10 @@ _SET = {
 """Fields that oracles vary, or that say nothing about the model, and their values."""
 
 
+_LENGTHS = ("data.max_length", "data.max_source_length", "data.max_target_length")
+_LARGEST_OPTION = 8
+
+
 def shrunk(config: ConfigDict, kept: Collection[str] = ()) -> ConfigDict:
     """Shrinks a config: two periods of layers, small widths that divide, short rows.
 
@@ -90,25 +98,57 @@ def shrunk(config: ConfigDict, kept: Collection[str] = ()) -> ConfigDict:
         changes["model.max_length"] = min(values["model.max_length"], max(64, longest))
     changes |= {name: size for name, size in _sizes(values | changes).items() if name not in kept}
     changes |= {name: value for name, value in _SET.items() if name in FIELDS}
-    return override(config, changes)
+    small = override(config, changes)
+    options = {name: value for name, value in _options(values).items() if name not in kept}
+    try:
+        smallest = override(small, options)
+        read_settings(smallest)
+    except UserError:  # the component refuses such options; they keep their values
+        return small
+    return smallest
 
 
-_LENGTHS = ("data.max_length", "data.max_source_length", "data.max_target_length")
-
-
-def _sizes(values: Mapping[str, Any]) -> dict[str, int]:
+def _sizes(values: Mapping[str, Any]) -> dict[str, Any]:
     """Heads, widths and layers of a shrunk model."""
     heads, groups = values["model.num_heads"], values["model.num_key_value_heads"]
     few = min(heads, 4)
-    sizes = {"model.num_heads": few}
+    sizes: dict[str, Any] = {"model.num_heads": few}
     if groups is not None:
         sizes["model.num_key_value_heads"] = few if groups == heads else min(groups, few // 2 or 1)
     width = min(values["model.d_model"], 8 * few)
     sizes |= {"model.d_model": width, "model.d_ff": min(values["model.d_ff"], 2 * width)}
     period = values["model.full_attention_every"] or 1
+    if values["model.layers"] is not None:
+        layers = _pattern(values["model.layers"], sizes)
+        sizes["model.layers"], period = pattern_text(layers), len(layers)
     for name in ("num_layers", "num_encoder_layers", "num_decoder_layers"):
         sizes[f"model.{name}"] = min(values[f"model.{name}"], 2 * period)
     return sizes
+
+
+def _pattern(text: str, sizes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A pattern of layers with small sizes; of equal layers in a row one is left."""
+    limits = {name.removeprefix("model."): limit for name, limit in _LIMITS.items()}
+    limits |= {name.removeprefix("model."): size for name, size in sizes.items()}
+
+    def limit(name: str, value: Any) -> Any:
+        most = _LARGEST_OPTION if "." in name else limits.get(name)
+        return min(value, most) if type(value) is int and most is not None else value
+
+    layers = [
+        {name: limit(name, value) for name, value in layer.items()}
+        for layer in read_pattern(text, TransformerConfig)
+    ]
+    return [layer for layer, _ in itertools.groupby(layers)]
+
+
+def _options(values: Mapping[str, Any]) -> dict[str, int]:
+    """Small options of the components: integers are at most 8."""
+    return {
+        name: min(values[name], _LARGEST_OPTION)
+        for name in option_fields(values)
+        if type(values.get(name)) is int
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,8 +180,12 @@ class Subject:
 
     @functools.cached_property
     def task(self) -> Task:
-        """The task with its model; it has no tokenizers."""
-        return build.build_task(self.settings, self.vocab_sizes, None)
+        """The task with its model, and a teacher of the same sizes; it has no tokenizers."""
+        settings, sizes, teacher = self.settings, self.vocab_sizes, None
+        if settings.is_distilled:
+            untaught = dataclasses.replace(settings, train=TrainConfig())
+            teacher = build.build_task(untaught, sizes, None)
+        return build.build_task(settings, sizes, None, teacher)
 
     @property
     def vocab_sizes(self) -> dict[str, int]:

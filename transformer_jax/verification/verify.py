@@ -20,7 +20,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
-from transformer_jax.runs import build
 from transformer_jax.runs.config import check_trainable
 from transformer_jax.runs.user_modules import Modules, load_modules, location, user_components
 from transformer_jax.runtime.progress import Progress, shown
@@ -79,7 +78,7 @@ def verify(
         raise UserError(f"no oracle is named like {only!r}; they are {', '.join(ALL)}")
     small = shrunk(config, keep)
     own = user_components(config)
-    build.build_task(Subject(small).settings, Subject(small).vocab_sizes, None)
+    _ = Subject(small).task  # errors of the config, at once
     with tempfile.TemporaryDirectory() as folder, shown(progress):
         files = _module_files(modules, own, Path(folder))
         outcomes = _run_workers(small, files, names, Path(folder), seconds)
