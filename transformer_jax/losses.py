@@ -96,10 +96,12 @@ class TokenLoss:
     Attributes:
       config: settings of the loss.
       reads: fields of the config that only this loss and its like read.
+      options: dataclass of its own fields, `config.options_of(CLASS)`; None: none.
     """
 
     config: LossOptions
     reads: ClassVar[tuple[str, ...]] = ()
+    options: ClassVar[type[Any] | None] = None
 
     def losses(self, logits: Logits, labels: Labels) -> Losses:
         """Training loss of each token."""

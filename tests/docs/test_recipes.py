@@ -58,6 +58,7 @@ TEXT = STEPS | {
     "decode.search": "min_p",
     "decode.min_p.least": 0.1,
     "train.loss": "focal",
+    "train.focal.gamma": 1.0,
     "train.callbacks": "samples",
     "logging.trackers": "sqlite",
 }
