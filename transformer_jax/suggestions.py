@@ -108,7 +108,7 @@ _VALUES: dict[str, dict[str, str]] = {
         "gelu": "gelu_new gelu_tanh gelu_fast gelu_pytorch_tanh",
         "squared_relu": "relu2",
     },
-    "model.norm": {"layer": "layernorm ln", "rms": "rmsnorm"},
+    "model.norm": {"layer": "layernorm ln", "rms": "rmsnorm", "batch": "batchnorm bn"},
     "model.positions": {
         "rotary": "rope",
         "sinusoidal": "sine sinusoid fixed",

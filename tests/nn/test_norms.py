@@ -6,16 +6,21 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
+from transformer_jax.nn.auxiliary import COLLECTION
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.norms import NORMS, make_norm, standardize
+from transformer_jax.nn.norms import NORMS, BatchNorm, make_norm, real_tokens, standardize
+from transformer_jax.nn.parameters import AVERAGE_SCALE, parameter_at
+from transformer_jax.training.optimizer import update_statistics
 
 X = np.random.default_rng(1).normal(2, 3, (2, 5, 16)).astype(np.float32)
+OF_A_VECTOR = [name for name in NORMS if name != "batch"]
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 0.1])
-@pytest.mark.parametrize("name", list(NORMS))
+@pytest.mark.parametrize("name", OF_A_VECTOR)
 def test_norms_are_their_formulas(random_params, name, epsilon):
     """Ba et al. (2016); Zhang and Sennrich (2019), equation 4; with 1 + scale, Gemma."""
     norm = make_norm(TransformerConfig(norm=name, norm_epsilon=epsilon))
@@ -28,7 +33,7 @@ def test_norms_are_their_formulas(random_params, name, epsilon):
     np.testing.assert_allclose(norm.apply(variables, x), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", list(NORMS))
+@pytest.mark.parametrize("name", OF_A_VECTOR)
 def test_an_initial_norm_scales_by_1(name):
     norm = make_norm(TransformerConfig(norm=name))
     y = norm.apply(norm.init(jax.random.key(0), X), X)
@@ -68,7 +73,7 @@ def test_derivatives_are_those_of_the_formula(centered, epsilon):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", list(NORMS))
+@pytest.mark.parametrize("name", OF_A_VECTOR)
 def test_norms_are_float32_inside_and_out(random_params, name):
     norm = NORMS[name]()
     rounded = jnp.asarray(X, jnp.bfloat16)
@@ -76,3 +81,49 @@ def test_norms_are_float32_inside_and_out(random_params, name):
     y = norm.apply(variables, rounded)
     assert y.dtype == jnp.float32
     np.testing.assert_array_equal(y, norm.apply(variables, rounded.astype(jnp.float32)))
+
+
+# --- BatchNorm ---
+
+REAL = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]], bool)
+
+
+def test_a_training_step_normalizes_by_the_real_tokens_of_its_batch(random_params):
+    norm = BatchNorm(1e-3)
+    params = random_params(norm, X)["params"]
+
+    def loss(params, x):
+        with real_tokens(REAL):
+            y, _ = norm.apply({"params": params}, x, mutable=[COLLECTION])
+        return y.sum(), y
+
+    (gradient, by_x), y = jax.jit(jax.grad(loss, (0, 1), has_aux=True))(params, X)
+    tokens = X[REAL].astype(np.float64)
+    mean, variance = tokens.mean(0), tokens.var(0)
+    expected = (X - mean) / np.sqrt(variance + 1e-3) * params["scale"] + params["bias"]
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
+    sums = np.stack([tokens.sum(0), 7 * variance, np.full(16, 7)])
+    np.testing.assert_allclose(gradient["averages"] / -AVERAGE_SCALE, sums, rtol=1e-4)
+    padding = X + 100 * ~REAL[..., None]
+    np.testing.assert_array_equal(loss(params, padding)[1][REAL], loss(params, X)[1][REAL])
+    assert np.abs(by_x[REAL].sum(0)).max() > 1e-3  # the other tokens' outputs depend on these
+
+
+def test_elsewhere_it_normalizes_by_averages_of_updates():
+    """A batch counts by its tokens; averages begin at 0, which cancels in the ratio."""
+    norm, optimizer = BatchNorm(0.0), update_statistics(optax.sgd(1.0))
+    params = {"final_norm": norm.init(jax.random.key(0), X)["params"]}
+    np.testing.assert_allclose(norm.apply({"params": params["final_norm"]}, X), X, rtol=1e-6)
+    assert parameter_at("decoder/final_norm/averages").kind == "average"
+    state, total = optimizer.init(params), np.zeros((3, 16))
+    for rows in (X[:1], 3 * X, X[:, :2]):  # 5, 10 and 4 tokens
+        tokens = rows.reshape(-1, 16).astype(np.float64)
+        count = len(tokens)
+        sums = np.stack([tokens.sum(0), count * tokens.var(0), np.full(16, count)])
+        grads = {"averages": jnp.float32(-AVERAGE_SCALE * sums), "bias": 0.0, "scale": 0.0}
+        updates, state = optimizer.update({"final_norm": grads}, state, params)
+        params = optax.apply_updates(params, updates)
+        total = 0.9 * total + 0.1 * sums
+    mean, variance = total[0] / total[2], total[1] / total[2]
+    found = norm.apply({"params": params["final_norm"]}, X)
+    np.testing.assert_allclose(found, (X - mean) / np.sqrt(variance), rtol=1e-4, atol=1e-4)

@@ -57,6 +57,8 @@ RECURRENT = {name: DEFAULTS[f"model.{name}"] for name in ("d_ff", "num_heads", "
 RECURRENT |= {"architecture": "recurrent", "cell": "gru", "encoder_direction": "backward"}
 LINEAR = {"attention_layer": "gated_delta", "positions": "none"}
 LINEAR |= {name: DEFAULTS[f"model.{name}"] for name in ("attention", "attention_bias")}
+# Biases before a batch norm have no effect.
+BATCH_NORM = {"norm": "batch", "attention_bias": "none", "feed_forward_bias": False}
 TASKS = {
     "translation": {"model.num_encoder_layers": 1, "model.num_decoder_layers": 1},
     "language_modeling": ONE_STACK,
@@ -218,6 +220,7 @@ def main():
         "accumulated": compare(["pmap 8", "2 x 2 x 2"], whole, **language, accumulation_steps=2),
         "accumulated by rows": compare(["2 x 2 x 2"], whole, **language, **by_rows),
         "gated delta": compare(["pmap 8", "2 x 2 x 2"], **language, **LINEAR),
+        "batch norm": compare(["pmap 8", "2 x 2 x 2"], **language, **BATCH_NORM),
         "tiled": compare(["2 x 2 x 2"], whole, **language, loss_tiles=4),
     }
     # In the first step half of an adapter's gradient is 0, so more steps are compared.

@@ -51,6 +51,12 @@ def test_a_mesh_draws_the_dropout_of_one_device(eight_devices, layout):
     assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
 
 
+@pytest.mark.parametrize("layout", ["pmap 8", "2 x 2 x 2"])
+def test_batch_norm_is_that_of_all_rows(eight_devices, layout):
+    apart = eight_devices["batch norm"][layout]
+    assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-4
+
+
 @pytest.mark.parametrize("layout", ["pmap 8", "fsdp 8"])
 def test_adapters_train_as_on_one_device(eight_devices, layout):
     alone, run = (eight_devices[f"adapters, {one}"] for one in ("one", layout))

@@ -94,8 +94,8 @@ class TransformerConfig(Configurable):
       rope_high_factor: in "llama3", wavelengths shorter than rope_original_length /
         rope_high_factor are not scaled; between the two limits the scaling is interpolated.
       rope_original_length: context length before the scaling, in tokens.
-      norm: "layer" (LayerNorm), "rms" (RMSNorm) or "rms_plus_one" (RMSNorm whose scale is 1 + the
-        parameter, as in Gemma); qk_norm is always RMSNorm.
+      norm: "layer" (LayerNorm), "batch" (BatchNorm, over tokens), "rms" (RMSNorm) or "rms_plus_one"
+        (RMSNorm whose scale is 1 + the parameter, as in Gemma); qk_norm is always RMSNorm.
       norm_epsilon: constant added to the variance or mean square, in qk_norm too.
       norm_placement: "post": LayerNorm(x + Sublayer(x)), as in the paper; "pre": x +
         Sublayer(LayerNorm(x)); "sandwich": x + LayerNorm(Sublayer(LayerNorm(x))).

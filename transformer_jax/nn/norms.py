@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LayerNorm (section 3.1) and RMSNorm, over the last axis, in float32."""
+"""LayerNorm (section 3.1) and RMSNorm, over the last axis; BatchNorm, over tokens. In float32."""
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
+from transformer_jax.nn import per_device
+from transformer_jax.nn.auxiliary import is_collected
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.ops import with_gradient
+from transformer_jax.nn.parameters import AVERAGE_SCALE
 from transformer_jax.registry import Registry
 
 
@@ -77,10 +83,76 @@ def _statistics(x: Float[Array, "*B D"], centered: bool, epsilon: float) -> tupl
     return mean, jax.lax.rsqrt(jnp.square(x - mean).mean(-1, keepdims=True) + epsilon)
 
 
+class BatchNorm(nn.Module):
+    """(x - mean) / std of each feature over tokens, times a learned scale, plus a learned bias
+    (Ioffe and Szegedy 2015).
+
+    A training step takes mean and variance of the real tokens of its micro-batch, on all devices
+    together. Everywhere else they are averages over the last updates: of sums of the tokens, of
+    their squared differences from the mean, and of their number, so that a batch counts by its
+    size. In training the result for a token depends on its batch, and so on
+    `train.accumulation_steps`. Norms outside the stacks, as of embeddings, count padding, too.
+    """
+
+    epsilon: float = 1e-6
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+        """The result is float32, whatever x is."""
+        size = x.shape[-1]
+        scale = self.param("scale", nn.initializers.ones, (size,))
+        bias = self.param("bias", nn.initializers.zeros, (size,))
+        averages = self.param("averages", nn.initializers.zeros, (3, size))
+        x = x.astype(jnp.float32)
+        if not is_collected(self):
+            total, squares, count = averages
+            mean, variance = total / jnp.maximum(count, _TINY), squares / jnp.maximum(count, _TINY)
+            variance = jnp.where(count == 0, 1.0, variance)  # before the first update
+            return (x - mean) * jax.lax.rsqrt(variance + self.epsilon) * scale + bias
+        sums = _token_sums(x)
+        total, squares, count = _sum_over_devices(sums)
+        mean, variance = total / jnp.maximum(count, 1), squares / jnp.maximum(count, 1)
+        y = (x - mean) * jax.lax.rsqrt(variance + self.epsilon) * scale + bias
+        return with_gradient(y, averages, -AVERAGE_SCALE * sums)
+
+
+_TINY = float(jnp.finfo(jnp.float32).tiny)
+_real_tokens: ContextVar[Array | None] = ContextVar("real_tokens", default=None)
+
+
+@contextlib.contextmanager
+def real_tokens(real: Bool[Array, "N T"] | None) -> Iterator[None]:
+    """Context: inside, statistics over tokens [N, T] leave out those that are not real."""
+    token = _real_tokens.set(real)
+    try:
+        yield
+    finally:
+        _real_tokens.reset(token)
+
+
+def _token_sums(x: Float[Array, "*B D"]) -> Float[Array, "3 D"]:
+    """Sums over the real tokens of this device: x, (x - mean)^2 and 1 of each feature; the mean is
+    that over all devices."""
+    real = _real_tokens.get()
+    weights = jnp.ones_like(x) if real is None else jnp.broadcast_to(real[..., None], x.shape)
+    axes, weights = tuple(range(x.ndim - 1)), weights.astype(x.dtype)
+    own = jnp.stack([(weights * x).sum(axes), weights.sum(axes)])
+    total, count = _sum_over_devices(own)
+    squares = weights * jnp.square(x - total / jnp.maximum(count, 1))
+    return jnp.stack([own[0], squares.sum(axes), own[1]])
+
+
+def _sum_over_devices(sums: Array) -> Array:
+    """Adds up sums of devices that each run the program on their own rows."""
+    devices = per_device.axis("device_rows")
+    return sums if devices is None else jax.lax.psum(sums, devices.name)
+
+
 NORMS: Registry[Callable[[float], nn.Module]] = Registry(
     "model.norm",
     {
         "layer": LayerNorm,
+        "batch": BatchNorm,
         "rms": RMSNorm,
         "rms_plus_one": functools.partial(RMSNorm, plus_one=True),
     },

@@ -168,3 +168,24 @@ def _softmax_tangent(
 def soft_cap(logits: Float[Array, "*B S"], cap: float | None) -> Float[Array, "*B S"]:
     """Computes c tanh(x / c) of each logit x, which stays below c (Gemma 2, 2024); None: no cap."""
     return logits if cap is None else cap * jnp.tanh(logits / cap)
+
+
+@jax.custom_vjp
+def with_gradient(x: Array, parameter: Array, gradient: Array) -> Array:
+    """Returns x, and gives a parameter this gradient, whatever x is used for.
+
+    So a module hands what it counts to the optimizer, added up over micro-batches and devices as
+    gradients are.
+    """
+    return x
+
+
+def _with_gradient_forward(x: Array, parameter: Array, gradient: Array) -> tuple[Array, Array]:
+    return x, gradient
+
+
+def _with_gradient_backward(gradient: Array, change: Array) -> tuple[Array, Array, Array]:
+    return change, gradient, jnp.zeros_like(gradient)
+
+
+with_gradient.defvjp(_with_gradient_forward, _with_gradient_backward)

@@ -9,7 +9,13 @@ imported weights rely on them.
 import dataclasses
 import re
 
-KINDS = ("embedding", "vectors", "matrix", "matrices", "head", "bias", "scale", "counter")
+KINDS = (
+    *("embedding", "vectors", "matrix", "matrices", "head", "bias", "scale", "counter"),
+    "average",
+)
+
+AVERAGE_SCALE = 2.0**-60
+"""Factor of the gradient of an average, so that the norm of all gradients does not change."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,8 +26,9 @@ class Parameter:
       end: regular expression of the end of the path.
       kind: "embedding" (of tokens), "vectors" (of positions, distances, token types), "matrix" (a
         linear map within the model), "matrices" (several such maps, numbered by the first axis),
-        "head" (a linear map to classes), "bias", "scale" (of a norm) or "counter" (each update
-        changes an element by 1, against the sign of its gradient).
+        "head" (a linear map to classes), "bias", "scale" (of a norm), "counter" (each update
+        changes an element by 1, against the sign of its gradient) or "average" (each update moves
+        an element towards what its gradient carries, times -`AVERAGE_SCALE`).
       axes: a name for each axis: "model" (the residual stream), "vocab", "heads", "hidden" (of the
         feed-forward network), "experts", "state" (of a recurrent layer, never sharded, because its
         matrices are needed at every token), or what the axis counts.
@@ -44,8 +51,9 @@ class Parameter:
 
     @property
     def decays(self) -> bool:
-        """Returns True if weight decay applies: not for biases, scales and counters."""
-        return self.kind not in ("bias", "scale", "counter")
+        """Returns True if weight decay applies: not for biases, scales, counters and
+        averages."""
+        return self.kind not in ("bias", "scale", "counter", "average")
 
 
 PARAMETERS = [
@@ -79,6 +87,7 @@ PARAMETERS = [
     Parameter(r"kernel/up", "matrix", ("rank", "model")),
     Parameter(r"norm(_before|_after)?/scale", "scale", ("model",)),
     Parameter(r"norm(_before|_after)?/bias", "bias", ("model",)),
+    Parameter(r"norm(_before|_after)?/averages", "average", ("moments", "model")),
 ]
 """Every parameter of every model matches one entry. A user's component appends its own entries; a
 parameter without an entry does not decay and is replicated on every device."""

@@ -63,6 +63,9 @@ class LentAxis:
 def axis(role: str) -> LentAxis | None:
     """The axis of the mesh that divides an axis of arrays: "rows", "sequence", "experts", "heads".
 
+    "device_rows" is the axis of devices that each run the whole program on their own rows, as under
+    pmap; under a mesh a program has all rows.
+
     None if nothing divides it, or outside `use_axes`: then each device has all of it.
     """
     lend = _lent_axes.value

@@ -18,7 +18,7 @@ from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.layer_scan import apply_first_layer, is_stacked, scan_layers
 from transformer_jax.nn.layers import attention_class, check_layers, feed_forward_class
-from transformer_jax.nn.norms import final_norm, make_norm
+from transformer_jax.nn.norms import final_norm, make_norm, real_tokens
 from transformer_jax.nn.sublayers import AttentionLayer, Sequences
 
 
@@ -147,13 +147,14 @@ class Encoder(nn.Module):
         self, x: Float[Array, "B S D"], sequences: Sequences, deterministic: bool
     ) -> Float[Array, "B S D"]:
         """Computes features of embedded tokens."""
-        sequences = _with_shared(self, x, sequences)
-        if is_stacked(self):
-            x = scan_layers(self, lambda layer, x: layer(x, sequences, deterministic), x)
-        else:
-            for layer in self.layers:
-                x = layer(x, sequences, deterministic)
-        return x if self.final_norm is None else self.final_norm(x)
+        with real_tokens(sequences.real):
+            sequences = _with_shared(self, x, sequences)
+            if is_stacked(self):
+                x = scan_layers(self, lambda layer, x: layer(x, sequences, deterministic), x)
+            else:
+                for layer in self.layers:
+                    x = layer(x, sequences, deterministic)
+            return x if self.final_norm is None else self.final_norm(x)
 
 
 class DecoderLayer(nn.Module):
@@ -257,17 +258,18 @@ class Decoder(nn.Module):
           caches: one for each layer; empty to attend only within x.
         """
         grown: list[Cache | None] = []
-        sequences = _with_shared(self, x, sequences)
-        if is_stacked(self):
-            x = scan_layers(self, self._layer_function(sequences, encoded, deterministic), x)
-        else:
-            memory = self.remember(encoded) if isinstance(encoded, EncoderOutput) else encoded
-            for i, layer in enumerate(self.layers):
-                layer_memory = memory[i] if memory else None
-                cache = caches[i] if caches else None
-                x, cache = layer(x, sequences, layer_memory, deterministic, cache)
-                grown.append(cache)
-        x = x if self.final_norm is None else self.final_norm(x)
+        with real_tokens(sequences.real):
+            sequences = _with_shared(self, x, sequences)
+            if is_stacked(self):
+                x = scan_layers(self, self._layer_function(sequences, encoded, deterministic), x)
+            else:
+                memory = self.remember(encoded) if isinstance(encoded, EncoderOutput) else encoded
+                for i, layer in enumerate(self.layers):
+                    layer_memory = memory[i] if memory else None
+                    cache = caches[i] if caches else None
+                    x, cache = layer(x, sequences, layer_memory, deterministic, cache)
+                    grown.append(cache)
+            x = x if self.final_norm is None else self.final_norm(x)
         return x, tuple(cache for cache in grown if cache is not None)
 
     @staticmethod

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from transformer_jax.nn.per_device import ShardedCall
+from transformer_jax.nn.per_device import LentAxis, ShardedCall
 from transformer_jax.parallel.sharding import (
     DATA,
     ROWS,
@@ -121,7 +121,7 @@ class Engine(Protocol):
         engine cannot."""
 
     @property
-    def lent_mesh(self) -> LentMesh | None:
+    def lent_mesh(self) -> Callable[[str], LentAxis | None] | None:
         """Axes of the mesh for the collectives of layers within the step; None: a device has all
         that a layer works on."""
 
@@ -210,6 +210,21 @@ class JitEngine:
         return divided
 
 
+def _call_on_device(function: Callable, in_axes: Any, out_axes: Any) -> Callable:
+    """Returns the function: the `ShardMap` of a program that each device runs."""
+    return function
+
+
+@dataclasses.dataclass(frozen=True)
+class LentRows:
+    """Lends layers the axis of devices that each run the program on their own rows."""
+
+    devices: LentAxis
+
+    def __call__(self, role: str) -> LentAxis | None:
+        return self.devices if role == "device_rows" else None
+
+
 @dataclasses.dataclass(frozen=True)
 class PmapEngine:
     """Engine with `pmap` over the devices of one process: each holds the whole state.
@@ -220,7 +235,6 @@ class PmapEngine:
     mesh: Mesh
     axis_name: ClassVar[str] = "devices"
     num_replicas: ClassVar[int] = 1
-    lent_mesh: ClassVar[None] = None
 
     @property
     def row_shards(self) -> int:
@@ -255,6 +269,10 @@ class PmapEngine:
 
     def constrain(self, x: jax.Array) -> jax.Array:
         return x  # one device has the whole of its rows
+
+    @property
+    def lent_mesh(self) -> LentRows:
+        return LentRows(LentAxis(self.axis_name, self.mesh.size, _call_on_device))
 
     @property
     def sharded_call(self) -> ShardedCall:

@@ -16,9 +16,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from transformer_jax.errors import UserError
 from transformer_jax.nn.layer_scan import has_stacks, stack_layers, unstack_layers
-from transformer_jax.nn.per_device import ShardedCall
+from transformer_jax.nn.per_device import LentAxis, ShardedCall
 from transformer_jax.parallel.engines import CompiledStep, Engine, TrainStep, shape_struct
-from transformer_jax.parallel.sharding import LentMesh
 
 Abstract = jax.ShapeDtypeStruct
 Leaf = Any
@@ -87,7 +86,7 @@ class ScanEngine:
         return self.engine.sharded_call
 
     @property
-    def lent_mesh(self) -> LentMesh | None:
+    def lent_mesh(self) -> Callable[[str], LentAxis | None] | None:
         return self.engine.lent_mesh
 
     def _stack(self, leaves: Sequence[jax.Array]) -> jax.Array:

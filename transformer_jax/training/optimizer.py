@@ -13,7 +13,7 @@ import optax
 from transformer_jax.errors import UserError
 from transformer_jax.fields import Configurable
 from transformer_jax.nn.layer_scan import STACKED, has_stacks, stack_layers, unstack_layers
-from transformer_jax.nn.parameters import parameter_at
+from transformer_jax.nn.parameters import AVERAGE_SCALE, parameter_at
 from transformer_jax.ranges import Range, Steps, check_fields
 from transformer_jax.registry import Registry
 from transformer_jax.runtime.patterns import check_pattern, matching
@@ -26,6 +26,8 @@ Transformations = Sequence[optax.GradientTransformation]
 
 Decay = Annotated[float, Range(0, 1, "[)")]
 """Decay of a moving average."""
+
+_AVERAGE_RATE = 0.1  # of batch norm in most programs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -292,7 +294,7 @@ def make_optimizer(
     if config.weight_decay or config.name == "adamw":
         parts.append(optax.add_decayed_weights(config.weight_decay, mask=decay_mask))
     optimizer = optax.chain(*parts, *kind.rescale, optax.scale_by_learning_rate(schedule))
-    optimizer = count_steps(optimizer)
+    optimizer = update_statistics(optimizer)
     if config.frozen is not None:
         trained_and_frozen = {"trained": optimizer, "frozen": optax.set_to_zero()}
         labels = functools.partial(frozen_labels, config.frozen)
@@ -300,8 +302,9 @@ def make_optimizer(
     return optimizer if kind.stackable else unstack_for(optimizer)
 
 
-def count_steps(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Makes an optimizer change counters (`nn.parameters`) by 1 against the sign of the gradient.
+def update_statistics(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Makes an optimizer change counters by 1 against the sign of the gradient, and averages by a
+    tenth of their way to what the gradient carries (`nn.parameters`).
 
     Its state is the same as without.
     """
@@ -309,12 +312,16 @@ def count_steps(optimizer: optax.GradientTransformation) -> optax.GradientTransf
     def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         updates, state = optimizer.update(grads, state, params)
 
-        def step(path: str, grad: jax.Array, update: jax.Array) -> jax.Array:
+        def step(path: str, grad: jax.Array, update: jax.Array, now: jax.Array) -> jax.Array:
             parameter = parameter_at(path)
-            is_counter = parameter is not None and parameter.kind == "counter"
-            return -jnp.sign(grad) if is_counter else update
+            match parameter and parameter.kind:
+                case "counter":
+                    return -jnp.sign(grad)
+                case "average":
+                    return _AVERAGE_RATE * (-grad / AVERAGE_SCALE - now)
+            return update
 
-        return _map_with_path(step, grads, updates), state
+        return _map_with_path(step, grads, updates, params), state
 
     return optax.GradientTransformation(optimizer.init, update)
 
