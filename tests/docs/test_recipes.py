@@ -20,6 +20,7 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.cli.parser import parse
+from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.layers import ATTENTION_LAYERS
 from transformer_jax.nn.parameters import parameter_at
@@ -53,7 +54,7 @@ PAIRS = STEPS | {
 TEXT = STEPS | {
     "model.architecture": "parallel_decoder",
     "model.num_layers": 2,
-    "model.layers": "attention_layer=gated | default",
+    "model.layers": "attention_layer=gated | attention_layer=compressed compressed.rank=4",
     "train.remat": "dots",
     "decode.search": "min_p",
     "decode.min_p.least": 0.1,
@@ -125,12 +126,13 @@ def test_components_of_one_run_on_pairs(use):
 
 
 def test_components_of_one_run_on_text(use, tiny_language_model):
-    names = ["architecture", "gated_attention", "search", "token_loss", "tracker", "callback"]
-    run = use(names, tiny_language_model | TEXT, ["The dog", "A man"])
+    names = ["architecture", "gated_attention", "latent_attention", "search", "token_loss"]
+    run = use([*names, "tracker", "callback"], tiny_language_model | TEXT, ["The dog", "A man"])
     layer = run.params["decoder"]["layer_1"]
     assert set(layer) == {"self_attention", "feed_forward", "residual"}
     gate = run.params["decoder"]["layer_0"]["self_attention"]["head_gate"]["kernel"]
     assert gate.ndim == 3 and "head_gate" not in layer["self_attention"]
+    assert layer["self_attention"]["compress"]["kernel"].shape[1] == 4
     assert parameter_at("layer_0/self_attention/head_gate/kernel").axes[1] == "heads"
     metrics = run.evaluate(split="valid")
     assert 0 < metrics["loss"] < 0.98 * math.log(metrics["perplexity"])  # the loss is not the NLL
@@ -162,6 +164,24 @@ def test_the_gate_of_an_attention_layer_equals_its_formula(forget_registrations,
     heads = state["intermediates"]["heads"][0] / (1 + np.exp(-gate))
     expected = np.einsum("bthv,hvd->btd", heads, variables["params"]["output"]["kernel"])
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_attention_layer_with_a_cache_of_its_own(forget_registrations, random_params):
+    user_modules.load_modules([ROOT / "docs" / "recipes" / "latent_attention.py"])
+    layer = ATTENTION_LAYERS["compressed"]
+    names = {"architecture": "decoder_only", "attention_layer": "compressed", "positions": "alibi"}
+    sizes = {"d_model": 8, "d_ff": 8, "num_heads": 2, "num_layers": 1, "vocab_size": 11}
+    config = TransformerConfig(**names, **sizes, dtype="float32", options=(layer.options(3),))
+    model, tokens = DecoderOnly(config), np.array([[4, 5, 6, 7], [8, 9, 1, 2]])
+    variables = random_params(model, tokens)
+    full = jax.jit(model.apply)(variables, tokens)
+    prefill = jax.jit(partial(model.apply, method="prefill"), static_argnums=3)
+    logits, memory, state = prefill(variables, tokens[:, :2], np.array([2, 1]), 4)
+    np.testing.assert_allclose(logits, full[[0, 1], [1, 0]], atol=1e-5)
+    assert state[0].keys.shape == (2, 1, 4, 1, 3) and state[0].values.size == 0
+    step = jax.jit(partial(model.apply, method="decode_step"))
+    logits, _ = step(variables, tokens[[0, 1], [2, 1]], memory, state)
+    np.testing.assert_allclose(logits, full[[0, 1], [2, 1]], atol=1e-5)
 
 
 def test_an_attention_layer_with_a_state(use, tiny_language_model):
