@@ -143,7 +143,12 @@ class TokenLoss:
 class CrossEntropy(TokenLoss):
     """Cross-entropy with label smoothing and z-loss, tile by tile; R-Drop adds to it."""
 
-    reads = ("train.label_smoothing", "train.z_loss", "train.loss_tiles", "train.r_drop")
+    reads: ClassVar[tuple[str, ...]] = (
+        "train.label_smoothing",
+        "train.z_loss",
+        "train.loss_tiles",
+        "train.r_drop",
+    )
 
     def losses(self, logits: Logits, labels: Labels) -> Losses:
         return cross_entropy(logits, labels, self.config.label_smoothing, self.config.z_loss)
@@ -180,7 +185,7 @@ class Distillation(CrossEntropy):
     reports the cross-entropy, so that its losses compare with those of other runs.
     """
 
-    reads = ("train.label_smoothing", "train.z_loss", "train.loss_tiles")
+    reads: ClassVar[tuple[str, ...]] = ("train.label_smoothing", "train.z_loss", "train.loss_tiles")
     options = DistillationOptions
 
     def of_taught(

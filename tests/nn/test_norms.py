@@ -12,7 +12,7 @@ import pytest
 from transformer_jax.nn.auxiliary import COLLECTION
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.norms import NORMS, BatchNorm, make_norm, real_tokens, standardize
-from transformer_jax.nn.parameters import AVERAGE_SCALE, parameter_at
+from transformer_jax.nn.parameters import SIDE_GRADIENT, parameter_at
 from transformer_jax.training.optimizer import update_statistics
 
 X = np.random.default_rng(1).normal(2, 3, (2, 5, 16)).astype(np.float32)
@@ -103,7 +103,7 @@ def test_a_training_step_normalizes_by_the_real_tokens_of_its_batch(random_param
     expected = (X - mean) / np.sqrt(variance + 1e-3) * params["scale"] + params["bias"]
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
     sums = np.stack([tokens.sum(0), 7 * variance, np.full(16, 7)])
-    np.testing.assert_allclose(gradient["averages"] / -AVERAGE_SCALE, sums, rtol=1e-4)
+    np.testing.assert_allclose(gradient["averages"] / -SIDE_GRADIENT, sums, rtol=1e-4)
     padding = X + 100 * ~REAL[..., None]
     np.testing.assert_array_equal(loss(params, padding)[1][REAL], loss(params, X)[1][REAL])
     assert np.abs(by_x[REAL].sum(0)).max() > 1e-3  # the other tokens' outputs depend on these
@@ -120,7 +120,7 @@ def test_elsewhere_it_normalizes_by_averages_of_updates():
         tokens = rows.reshape(-1, 16).astype(np.float64)
         count = len(tokens)
         sums = np.stack([tokens.sum(0), count * tokens.var(0), np.full(16, count)])
-        grads = {"averages": jnp.float32(-AVERAGE_SCALE * sums), "bias": 0.0, "scale": 0.0}
+        grads = {"averages": jnp.float32(-SIDE_GRADIENT * sums), "bias": 0.0, "scale": 0.0}
         updates, state = optimizer.update({"final_norm": grads}, state, params)
         params = optax.apply_updates(params, updates)
         total = 0.9 * total + 0.1 * sums

@@ -28,8 +28,8 @@ from transformer_jax.nn.grouped_product import (
     spread_rows,
 )
 from transformer_jax.nn.linear import Linear
-from transformer_jax.nn.ops import product_dtype
-from transformer_jax.nn.parameters import Parameter
+from transformer_jax.nn.ops import product_dtype, with_gradient
+from transformer_jax.nn.parameters import SIDE_GRADIENT, Parameter
 from transformer_jax.nn.sublayers import FeedForwardLayer
 from transformer_jax.ranges import OneOf, Range, check_fields
 
@@ -159,27 +159,11 @@ def balance_loss(
     return loads.shape[-1] * (shares * means).sum(-1)
 
 
-@jax.custom_vjp
-def with_load_gradient(x: Array, bias: Float[Array, " E"], loads: Float[Array, " E"]) -> Array:
-    """Returns x, and gives the biases a gradient with the sign of their load minus the mean load.
-
-    The sign alone counts (`nn.parameters`, kind "counter"). The gradient is so small that the norm
-    of all gradients does not change. Like any gradient it is added up over micro-batches and
-    devices, so that the sign is that of the whole batch.
-    """
-    return x
-
-
-def _with_load_gradient_forward(x: Array, bias: Array, loads: Array) -> tuple[Array, Array]:
-    return x, loads
-
-
-def _with_load_gradient_backward(loads: Array, change: Array) -> tuple[Array, Array, Array]:
+def load_gradient(loads: Float[Array, " E"]) -> Float[Array, " E"]:
+    """Gradient of the experts' biases: it has the sign of their load minus the mean load, which
+    alone counts (`nn.parameters`, kind "counter")."""
     excess = loads.size * loads - loads.sum()  # whole numbers, so that the order of sums is free
-    return change, 2.0**-60 * excess, jnp.zeros_like(loads)
-
-
-with_load_gradient.defvjp(_with_load_gradient_forward, _with_load_gradient_backward)
+    return SIDE_GRADIENT * excess
 
 
 class Experts(FeedForwardLayer):
@@ -225,7 +209,8 @@ class Experts(FeedForwardLayer):
         experts = jnp.where(real[..., None], routing.experts, o.num_experts)
         loads, weights = row_loads(experts, o.num_experts), routing.weights
         if o.bias_rate:
-            weights = with_load_gradient(weights, self.router_bias_steps, loads.sum(0))
+            gradient = load_gradient(loads.sum(0))
+            weights = with_gradient(weights, self.router_bias_steps, gradient)
         most = None
         if o.capacity_factor is not None and not deterministic:
             tokens = real.sum(1).astype(jnp.float32)

@@ -15,7 +15,7 @@ from transformer_jax.nn import per_device
 from transformer_jax.nn.auxiliary import is_collected
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.ops import with_gradient
-from transformer_jax.nn.parameters import AVERAGE_SCALE
+from transformer_jax.nn.parameters import SIDE_GRADIENT
 from transformer_jax.registry import Registry
 
 
@@ -113,7 +113,7 @@ class BatchNorm(nn.Module):
         total, squares, count = _sum_over_devices(sums)
         mean, variance = total / jnp.maximum(count, 1), squares / jnp.maximum(count, 1)
         y = (x - mean) * jax.lax.rsqrt(variance + self.epsilon) * scale + bias
-        return with_gradient(y, averages, -AVERAGE_SCALE * sums)
+        return with_gradient(y, averages, -SIDE_GRADIENT * sums)
 
 
 _TINY = float(jnp.finfo(jnp.float32).tiny)

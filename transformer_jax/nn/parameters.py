@@ -14,8 +14,8 @@ KINDS = (
     "average",
 )
 
-AVERAGE_SCALE = 2.0**-60
-"""Factor of the gradient of an average, so that the norm of all gradients does not change."""
+SIDE_GRADIENT = 2.0**-60
+"""Factor of the gradients that carry counts, so that the norm of all gradients stays the same."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Parameter:
         linear map within the model), "matrices" (several such maps, numbered by the first axis),
         "head" (a linear map to classes), "bias", "scale" (of a norm), "counter" (each update
         changes an element by 1, against the sign of its gradient) or "average" (each update moves
-        an element towards what its gradient carries, times -`AVERAGE_SCALE`).
+        an element towards what its gradient carries, times -`SIDE_GRADIENT`).
       axes: a name for each axis: "model" (the residual stream), "vocab", "heads", "hidden" (of the
         feed-forward network), "experts", "state" (of a recurrent layer, never sharded, because its
         matrices are needed at every token), or what the axis counts.

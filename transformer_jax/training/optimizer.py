@@ -13,7 +13,7 @@ import optax
 from transformer_jax.errors import UserError
 from transformer_jax.fields import Configurable
 from transformer_jax.nn.layer_scan import STACKED, has_stacks, stack_layers, unstack_layers
-from transformer_jax.nn.parameters import AVERAGE_SCALE, parameter_at
+from transformer_jax.nn.parameters import SIDE_GRADIENT, parameter_at
 from transformer_jax.ranges import Range, Steps, check_fields
 from transformer_jax.registry import Registry
 from transformer_jax.runtime.patterns import check_pattern, matching
@@ -318,7 +318,7 @@ def update_statistics(optimizer: optax.GradientTransformation) -> optax.Gradient
                 case "counter":
                     return -jnp.sign(grad)
                 case "average":
-                    return _AVERAGE_RATE * (-grad / AVERAGE_SCALE - now)
+                    return _AVERAGE_RATE * (-grad / SIDE_GRADIENT - now)
             return update
 
         return _map_with_path(step, grads, updates, params), state
