@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains a small model with experts on eight forced host devices; prints the results as JSON.
+
+Not a test: `test_divided_experts.py` starts it in a process of its own.
+"""
+
+import json
+import sys
+
+import jax
+import numpy as np
+from eight_devices import first_state, task_and_settings, unequal_batch
+
+from transformer_jax.errors import UserError
+from transformer_jax.metrics import compute_metrics
+from transformer_jax.parallel.engines import make_engine
+from transformer_jax.parallel.scan_engine import ScanEngine
+from transformer_jax.parallel.sharding import ParallelConfig, make_mesh
+from transformer_jax.runs import build
+
+LAYOUTS = {
+    "one": ({"engine": "jit"}, 1),
+    "pmap 4": ({"engine": "pmap"}, 4),
+    "2 x 2 x 2": ({"expert": 2, "fsdp": 2, "tensor": 2}, 8),
+    "expert 2, sequence 2": ({"expert": 2, "sequence": 2}, 4),
+}
+MODEL = {
+    "num_layers": 1,
+    "d_ff": 16,
+    "gated_feed_forward": True,
+    "feed_forward": "experts",
+    "experts.num_experts": 4,
+    "experts.num_shared": 1,
+    "experts.router": "sigmoid",
+    "experts.bias_rate": 0.01,
+    "experts.balance_weight": 1.0,
+    "experts.z_weight": 0.1,
+    "experts.capacity_factor": 0.75,
+}
+
+
+def run(layout, **changes):
+    """Parameters after two steps, and the metrics of the second."""
+    options, count = LAYOUTS[layout]
+    parallel = ParallelConfig(**options)
+    engine = make_engine(parallel, make_mesh(parallel, jax.devices()[:count]))
+    task, settings = task_and_settings("language_modeling", 0.0, **MODEL | changes)
+    if settings.model.scan_layers:
+        engine = ScanEngine(engine)
+    _, train_step, init_state = build.build_training(settings, task, engine)
+    abstract = build.abstract_state(settings, init_state, engine.mesh)
+    batch = unequal_batch(task.lengths)
+    step = engine.compile(train_step, abstract, jax.eval_shape(lambda: batch))
+    state = engine.from_portable(first_state(init_state, settings.seed, abstract))
+    for _ in range(2):
+        state, sums = step(state, batch)
+    metrics = compute_metrics(jax.device_get(sums))
+    return jax.device_get(engine.to_portable(state).params), metrics
+
+
+def compare(layout, reference, **changes):
+    """Largest distance of the parameters, whether counters are equal, and relative distances of the
+    metrics."""
+    (expected, metrics), (params, found) = reference, run(layout, **changes)
+    distance = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), params, expected)
+    names = [name for name in metrics if name.startswith(("aux/", "loss"))]
+    biases = [leaf for path, leaf in paths(params) if "router_bias_steps" in path]
+    others = [leaf for path, leaf in paths(expected) if "router_bias_steps" in path]
+    return {
+        "params": max(jax.tree.leaves(distance)),
+        "counters": [np.array_equal(*pair) for pair in zip(biases, others, strict=True)],
+        "metrics": {name: abs(float(found[name] - metrics[name])) for name in names},
+        "values": {name: float(metrics[name]) for name in names},
+    }
+
+
+def paths(params):
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
+
+
+def refusal():
+    """Message for three experts on two devices."""
+    try:
+        run("2 x 2 x 2", **{"experts.num_experts": 3})
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def main():
+    whole = run("one")
+    found = {layout: compare(layout, whole) for layout in ("pmap 4", "expert 2, sequence 2")}
+    found["2 x 2 x 2"] = compare("2 x 2 x 2", whole, scan_layers=True, accumulation_steps=2)
+    json.dump(found | {"refusal": refusal()}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

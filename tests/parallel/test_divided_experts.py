@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Experts on several devices: parameters, biases and records equal those of one device."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def divided(made_once):
+    """Output of `divided_experts.py`."""
+
+    def make():
+        flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
+        run = subprocess.run(
+            [sys.executable, Path(__file__).with_name("divided_experts.py")],
+            env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+            capture_output=True,
+            text=True,
+            timeout=900,
+        )
+        assert run.returncode == 0, run.stderr
+        return run.stdout
+
+    return json.loads(made_once("divided_experts.json", make))
+
+
+@pytest.mark.parametrize("layout", ["pmap 4", "expert 2, sequence 2", "2 x 2 x 2"])
+def test_experts_on_several_devices_equal_those_on_one(divided, layout):
+    """On pmap and on meshes: expert 2 x sequence 2, and expert 2 x fsdp 2 x tensor 2, there with
+    scanned layers and two micro-batches."""
+    found = divided[layout]
+    assert found["params"] < 5e-6 and all(found["counters"])
+    assert all(distance < 1e-5 for distance in found["metrics"].values())
+    assert 0.1 < found["values"]["aux/dropped"] < 0.5 < found["values"]["aux/balance"]
+
+
+def test_an_axis_that_does_not_divide_the_experts_is_refused(divided):
+    assert "expert 2 does not divide" in divided["refusal"]
+    assert "make the 3 a multiple of 2" in divided["refusal"]
