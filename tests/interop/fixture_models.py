@@ -167,6 +167,18 @@ FAMILIES = {
     "mistral": decoder("Mistral", "llama", LLAMA | dict(head_dim=8, sliding_window=5)),
     "qwen2": decoder("Qwen2", "qwen2", LLAMA, max_shard_size="60KB"),
     "qwen3": decoder("Qwen3", "qwen2", LLAMA | dict(hidden_size=20, head_dim=8)),
+    "mixtral": decoder(
+        "Mixtral",
+        "llama",
+        LLAMA | dict(hidden_size=16, intermediate_size=20, num_local_experts=3),
+    ),
+    "qwen3_moe": decoder(
+        "Qwen3Moe",
+        "qwen2",
+        LLAMA
+        | dict(hidden_size=16, head_dim=8, moe_intermediate_size=12, num_experts=4)
+        | dict(num_experts_per_tok=3),
+    ),
     "gemma2": decoder(
         "Gemma2",
         "gemma2",

@@ -51,6 +51,7 @@ def own(tiny_config, tmp_path_factory):
 
 
 ROUND_TRIP = ["marian_separate", "gpt2", "gemma2", "roberta_classification", "bart_classification"]
+ROUND_TRIP += ["mixtral", "qwen3_moe"]
 
 
 @pytest.mark.parametrize("name", ROUND_TRIP)

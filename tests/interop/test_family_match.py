@@ -55,6 +55,7 @@ MATCHING = {
     "rotated pairs": (LANGUAGE | LLAMA | {"num_key_value_heads": 1}, "llama"),
     "rotated pairs, normalized": (LANGUAGE | LLAMA | {"qk_norm": True}, "qwen3"),
     "a window": (LANGUAGE | LLAMA | {"attention_window": 2}, "mistral"),
+    "experts": (LANGUAGE | LLAMA | {"feed_forward": "experts"}, "mixtral"),
     "BERT": (TEXT | {"max_length": 9}, "bert"),
     "BERT, pre-norm": (
         TEXT | {"norm_placement": "pre", "max_length": 9, "activation": "gelu_exact"},

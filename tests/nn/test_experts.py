@@ -198,9 +198,9 @@ def test_an_update_moves_the_biases_against_the_load(inputs, random_params, part
     config = OptimizerConfig(name="adamw", weight_decay=0.1, clip_norm=1e-3)
     optimizer = make_optimizer(config, optax.constant_schedule(1e-3))
 
-    def loss(params, batch, rng):
+    def loss(params, batch, rng, frozen):
         y = layer.apply({"params": params}, batch["x"], True, batch["real"] > 0)
-        return jnp.square(y).sum(), batch["real"].sum().astype(jnp.float32), {}
+        return jnp.square(y).sum(), jnp.float32(batch["real"].sum()), {}
 
     def update(params):
         state = TrainState.create(params, optimizer, jax.random.key(0))

@@ -19,7 +19,7 @@ from transformer_jax.interop.families.base import option_value
 from transformer_jax.models import MODELS
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.layer_pattern import override
-from transformer_jax.nn.layers import ATTENTION_LAYERS
+from transformer_jax.nn.layers import ATTENTION_LAYERS, FEED_FORWARDS
 from transformer_jax.nn.parameters import parameter_at
 from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.nn.positions.rotary import SCALINGS
@@ -39,6 +39,7 @@ _NOT_COMPARED = (
     *("dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate"),
     *("embedding_dropout_rate", "vocab_multiple"),
     *("source_vocab_size", "target_vocab_size", "vocab_size", "separator_id", "start_id"),
+    *("experts.capacity_factor", "experts.balance_weight", "experts.z_weight"),
 )
 """Options that do not change the float32 results of a trained model."""
 
@@ -173,6 +174,7 @@ def _canonical_options(model: TransformerConfig) -> dict[str, Any]:
     unread = {*_NOT_COMPARED, *_unread(MODELS, model.architecture)}
     unread |= _unread(POSITIONS, model.positions) | _unread(SCALINGS, model.rope_scaling)
     unread |= _unread(ATTENTION_LAYERS, model.attention_layer)
+    unread |= _unread(FEED_FORWARDS, model.feed_forward)
     return {name: value for name, value in named.items() if name not in unread}
 
 

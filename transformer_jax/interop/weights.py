@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -19,6 +20,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.interop.families import Family
 from transformer_jax.interop.tensor_mapping import TensorMapping
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.parameters import parameter_at
 from transformer_jax.runtime.files import (
     METADATA_BYTES,
     is_safe_name,
@@ -177,6 +179,10 @@ class MatchedTensors:
         Raises:
           UserError: as `Tensors.read`, or the array has NaN or infinity, and it may not.
         """
+        parameter = parameter_at(path)
+        if parameter is not None and parameter.kind == "matrices":
+            numbered = numbered_paths(path, shape)
+            return np.stack([self.read(one, shape[1:], allow_nonfinite) for one in numbered])
         mapping, name = self.matches[path]
         array = np.ascontiguousarray(mapping.to_array(self.tensors.read(name), shape))
         if not (allow_nonfinite or np.isfinite(array).all()):
@@ -186,6 +192,25 @@ class MatchedTensors:
                 "infinite; the file is damaged, or --allow_nonfinite imports it as it is"
             )
         return array
+
+
+def numbered_paths(path: str, shape: Sequence[int]) -> list[str]:
+    """Paths of the matrices of an array that has several: published files have one tensor each."""
+    return [f"{path}/{i}" for i in range(shape[0])]
+
+
+def _single_matrices(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves, or their shapes, with each array of several matrices replaced by its matrices."""
+    single = {}
+    for path, leaf in leaves.items():
+        parameter = parameter_at(path)
+        if parameter is None or parameter.kind != "matrices":
+            single[path] = leaf
+            continue
+        for i, one in enumerate(numbered_paths(path, leaf.shape)):
+            is_array = isinstance(leaf, np.ndarray | jax.Array)
+            single[one] = leaf[i] if is_array else jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+    return single
 
 
 def match_tensors(
@@ -203,7 +228,7 @@ def match_tensors(
       UserError: a tensor is missing, has a wrong shape or does not belong to this model, or copies
         of a tied matrix differ.
     """
-    names = _current_names(family, tensors)
+    names, leaves = _current_names(family, tensors), _single_matrices(leaves)
     mappings = {one.path: one for one in family.mappings(model) if one.path in leaves}
     matches: dict[str, tuple[TensorMapping, str]] = {}
     used, missing = set[str](), []
@@ -234,6 +259,7 @@ def to_tensors(
     """Converts our arrays to the tensors of a family, by name."""
     parts: dict[str, dict[int, np.ndarray]] = {}
     axes: dict[str, int] = {}
+    leaves = _single_matrices(leaves)
     for mapping in family.mappings(model):
         if mapping.path in leaves:
             tensor = mapping.to_tensor(np.asarray(leaves[mapping.path], np.float32))

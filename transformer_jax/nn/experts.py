@@ -176,6 +176,8 @@ class Experts(FeedForwardLayer):
         Parameter(r"router_bias_steps", "counter", ("choices",)),
         Parameter(r"expert_(inner|gate)", "matrices", ("experts", "model", "hidden")),
         Parameter(r"expert_outer", "matrices", ("experts", "hidden", "model")),
+        Parameter(r"expert_(inner|gate)/\d+", "matrix", ("model", "hidden")),  # of one expert
+        Parameter(r"expert_outer/\d+", "matrix", ("hidden", "model")),
     )
 
     def setup(self) -> None:

@@ -227,3 +227,22 @@ custom_call_target="tpu_custom_call\"""")
     of_128 = products * 2 * 3 * 4 * 256 * 512 * 128  # as wide as the matrix unit
     assert kernel.flops == visited * of_128
     assert kernel.dtype == "bfloat16" and not kernel.is_opaque
+
+
+@pytest.mark.parametrize(
+    ("second", "result", "flops"),
+    [
+        ("bf16[8,256,512]{2,1,0}", "f32[4096,512]{1,0}", 2 * 4096 * 256 * 512),
+        ("bf16[4096,512]{1,0}", "f32[8,256,512]{2,1,0}", 2 * 4096 * 256 * 512),
+    ],
+)
+def test_a_grouped_product_multiplies_each_row_with_one_matrix(second, result, flops):
+    """Forward, and the gradient of the matrices."""
+    found = costs_of(f"""
+  %sizes = s32[9]{{0}} parameter(0)
+  %rows = bf16[4096,256]{{1,0}} parameter(1)
+  %second = {second} parameter(2)
+  ROOT %ragged-dot-none.1 = {result} custom-call(%sizes, %rows, %second), \
+custom_call_target="tpu_custom_call\"""")
+    kernel = found["ragged-dot-none.1"]
+    assert (kernel.flops, kernel.dtype, kernel.is_opaque) == (flops, "bfloat16", False)

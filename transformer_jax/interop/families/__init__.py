@@ -17,9 +17,11 @@ from transformer_jax.interop.families.llama import (
     GEMMA3,
     LLAMA,
     MISTRAL,
+    MIXTRAL,
     PHI3,
     QWEN2,
     QWEN3,
+    QWEN3_MOE,
 )
 from transformer_jax.interop.families.t5 import T5
 
@@ -27,7 +29,7 @@ FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (
         *(MARIAN, PEGASUS, BART, MBART, T5),
-        *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3, PHI3),
+        *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3, PHI3, MIXTRAL, QWEN3_MOE),
         *(BERT, ROBERTA, ROBERTA_PRELAYERNORM, DISTILBERT, XLM_ROBERTA, CAMEMBERT),
     )
 }

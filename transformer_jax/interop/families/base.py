@@ -84,6 +84,7 @@ _SIZES = (
     *("max_position_embeddings", "n_positions", "original_max_position_embeddings"),
     *("relative_attention_num_buckets", "relative_attention_max_distance", "sliding_window"),
     "sliding_window_pattern",
+    *("num_local_experts", "num_experts", "num_experts_per_tok", "moe_intermediate_size"),
     *("vocab_size", "decoder_vocab_size"),
 )
 _AMOUNTS = (
@@ -105,7 +106,8 @@ _OTHER_TYPES: Mapping[str, tuple[type, Range | None]] = {
     **dict.fromkeys(("activation_function", "hidden_act", "hidden_activation"), (str, None)),
     **dict.fromkeys(("activation", "feed_forward_proj", "rope_type", "type"), (str, None)),
     **dict.fromkeys(("rope_scaling", "rope_parameters"), (dict, None)),
-    "layer_types": (list, None),
+    **dict.fromkeys(("norm_topk_prob", "output_router_logits"), (bool, None)),
+    **dict.fromkeys(("layer_types", "mlp_only_layers"), (list, None)),
 }
 _TYPES: Mapping[str, tuple[type, Range | None]] = {
     **dict.fromkeys(_SIZES, (int, _SIZE)),
@@ -121,7 +123,7 @@ REQUIRED: Keys = {"pruned_heads": {}, "quantization_config": {}}
 _MAY_BE_NULL = (
     *("head_dim", "n_inner", "num_decoder_layers", "num_key_value_heads", "decoder_vocab_size"),
     *("sliding_window", "layer_types", "rope_scaling", "rope_parameters", "pad_token_id"),
-    *("attn_logit_softcapping", "final_logit_softcapping"),
+    *("attn_logit_softcapping", "final_logit_softcapping", "mlp_only_layers"),
 )
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Llama (Touvron et al. 2023, Dubey et al. 2024), Mistral (Jiang et al. 2023), Qwen2 (Yang et al.
-2024), Qwen3 (Yang et al. 2025), Gemma 2 and 3 (Gemma team 2024, 2025) and Phi-3 (Abdin et
-al. 2024)."""
+"""Llama (Touvron et al. 2023, Dubey et al. 2024), Mistral (Jiang et al. 2023), Mixtral (Jiang et
+al. 2024), Qwen2 (Yang et al. 2024), Qwen3 and Qwen3-MoE (Yang et al. 2025), Gemma 2 and 3 (Gemma
+team 2024, 2025) and Phi-3 (Abdin et al. 2024)."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -18,6 +18,7 @@ from transformer_jax.interop.tensor_mapping import (
     map_table,
 )
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.experts import ExpertsOptions
 from transformer_jax.ranges import short_repr
 
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -324,6 +325,40 @@ def _mappings_phi3(model: TransformerConfig) -> Iterator[TensorMapping]:
     yield from (one for one in _mappings(model) if not one.path.endswith(joined))
 
 
+def _to_options_qwen3_moe(keys: Keys) -> Options:
+    """Transformers 5 writes `num_local_experts` for `num_experts`, the key in older files."""
+    experts = keys.get("num_local_experts") or keys["num_experts"]
+    return {**_to_options_qwen(keys), "experts.num_experts": experts}
+
+
+def _to_keys_qwen3_moe(model: TransformerConfig) -> Keys:
+    experts = model.options_of(ExpertsOptions).num_experts
+    return {**_to_keys_with_layer_types(model), "num_experts": experts}
+
+
+def _mappings_of_experts(
+    model: TransformerConfig, mlp: str, gate: str, inner: str, outer: str
+) -> Iterator[TensorMapping]:
+    """Mappings of experts, whose tensors have these names in the module `mlp` of a layer."""
+    names = {"gate": gate, "inner": inner, "outer": outer}
+    yield from (one for one in _mappings(model) if "/feed_forward/" not in one.path)
+    for i in range(model.num_layers):
+        path, prefix = f"decoder/layer_{i}/feed_forward", f"model.layers.{i}.{mlp}"
+        yield from map_linear(f"{path}/router", f"{prefix}.gate")
+        for expert in range(model.options_of(ExpertsOptions).num_experts):
+            for ours, name in names.items():
+                tensor = f"{prefix}.experts.{expert}.{name}.weight"
+                yield TensorMapping(f"{path}/expert_{ours}/{expert}", (tensor,))
+
+
+def _mappings_mixtral(model: TransformerConfig) -> Iterator[TensorMapping]:
+    return _mappings_of_experts(model, "block_sparse_moe", "w1", "w3", "w2")
+
+
+def _mappings_qwen3_moe(model: TransformerConfig) -> Iterator[TensorMapping]:
+    return _mappings_of_experts(model, "mlp", "gate_proj", "up_proj", "down_proj")
+
+
 def _to_options_phi3(keys: Keys) -> Options:
     fraction = _rope_parameters(keys).get("partial_rotary_factor", 1.0)
     dropout = {"embedding_dropout_rate": keys["embd_pdrop"]}
@@ -397,6 +432,58 @@ QWEN3 = _family(
     to_keys=_to_keys_with_layer_types,
     defaults=_DEFAULTS | _OF_QWEN | {"head_dim": 128},
     required={"attention_bias": False},
+)
+_EXPERTS = _FIXED | {"feed_forward": "experts"}
+_ROUTER = {"output_router_logits": False, "router_jitter_noise": 0.0}
+MIXTRAL = _family(
+    "mixtral",
+    "Mixtral",
+    fields=_FIELDS
+    | {"num_local_experts": "experts.num_experts", "num_experts_per_tok": "experts.num_chosen"},
+    fixed_fields=_EXPERTS,
+    mappings=_mappings_mixtral,
+    to_options=_to_options_mistral,
+    to_keys=_to_keys_with_window,
+    defaults=_DEFAULTS
+    | {
+        **{"bos_token_id": 1, "eos_token_id": 2},
+        "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 131_072,
+        "num_key_value_heads": 8,
+        "sliding_window": None,
+        "rope_theta": 1e6,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    },
+    neutral=_ROUTER,
+    no_effect=("router_aux_loss_coef",),
+)
+QWEN3_MOE = _family(
+    "qwen3_moe",
+    "Qwen3Moe",
+    fields={
+        "moe_intermediate_size" if key == "intermediate_size" else key: field
+        for key, field in _FIELDS.items()
+    }
+    | {"num_experts_per_tok": "experts.num_chosen", "norm_topk_prob": "experts.renormalize"},
+    fixed_fields=_EXPERTS | {"qk_norm": True},
+    mappings=_mappings_qwen3_moe,
+    to_options=_to_options_qwen3_moe,
+    to_keys=_to_keys_qwen3_moe,
+    defaults=_DEFAULTS
+    | {
+        "max_position_embeddings": 32_768,
+        "num_key_value_heads": 4,
+        "sliding_window": 4096,
+        "use_sliding_window": False,
+        "moe_intermediate_size": 768,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": False,
+    },
+    required={"attention_bias": False, "decoder_sparse_step": 1, "mlp_only_layers": []},
+    neutral=_ROUTER,
+    no_effect=("router_aux_loss_coef", "intermediate_size"),
 )
 GEMMA2 = _family(
     "gemma2",

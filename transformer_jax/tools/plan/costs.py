@@ -39,6 +39,7 @@ _FREE_OPCODES = {
 _FREE_CALLS = re.compile(r'custom_call_target="(AllocateBuffer|\w*Bitcast|Sharding)"')
 _TRANSFERS = ("copy-start", "slice-start")
 _OVERFLOWED_CYCLES = 10**12  # larger estimates of the compiler have overflowed
+_RAGGED = "ragged-dot-none"  # prefix of grouped products on TPUs
 _SPLASH, _SPLASH_QUERY = "splash_mha_", 2  # prefix of its calls; index of the queries
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "s8": "int8", "u8": "int8", "f32": "float32"}
 
@@ -283,6 +284,8 @@ def _own_product_flops(instruction: HloInstruction, scope: Computation) -> int:
         contracted = parse_ints(listed[1]) if listed else ()
     elif instruction.opcode == "convolution":
         return 2 * size * _contracted_by_convolution(instruction, scope)
+    elif instruction.opcode == "custom-call" and instruction.name.startswith(_RAGGED):
+        return _ragged_flops(instruction, scope)
     elif instruction.opcode == "custom-call":
         return _attention_flops(instruction, scope)
     else:
@@ -308,6 +311,15 @@ def _contracted_by_convolution(instruction: HloInstruction, scope: Computation) 
     for axis, size in enumerate(parse_ints(sizes[1].replace("x", ","))):
         count *= min(size, left[labels[1].index(str(axis))])
     return count
+
+
+def _ragged_flops(instruction: HloInstruction, scope: Computation) -> int:
+    """FLOPs of a product of rows with one of several matrices each on TPUs, or of the gradient of
+    the matrices; the operands are the last two."""
+    left, result = scope[instruction.operands[-2]].arrays[0], instruction.arrays[0]
+    if len(result.dims) == 2:
+        return 2 * result.size * left.dims[1]
+    return 2 * left.dims[0] * math.prod(result.dims[1:])
 
 
 def _attention_flops(instruction: HloInstruction, scope: Computation) -> int:
@@ -342,6 +354,7 @@ def _dtype(instruction: HloInstruction, scope: Computation) -> str:
     float32 that the hardware may round is "tensorfloat32".
     """
     first = _SPLASH_QUERY if instruction.name.startswith(_SPLASH) else 0
+    first = -2 if instruction.name.startswith(_RAGGED) else first
     known = [
         scope[name].arrays for name in instruction.operands[first : first + 1] if name in scope
     ]
