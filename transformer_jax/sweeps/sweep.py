@@ -383,7 +383,9 @@ def _result_of(folder: SweepFolder, name: str, sweep: Sweep, config: ConfigDict)
     """The finished row of a sweep, whichever process trained it; None if it is not finished."""
     content = folder.result(name)
     where = f"{folder}/{folder_name(name)}/{RESULT}"
-    return content and _parse_row(content, where, name, _asked(sweep, config))
+    if content is None:
+        return None
+    return _parse_row(content, where, name, _asked(sweep, config))
 
 
 def _joined(saved: Row, added: Row) -> Row:
