@@ -314,7 +314,7 @@ def outcome(tmp_path_factory):
         task = SimpleNamespace(
             lengths={"text": 16},
             init=lambda key: {"encoder": {"layer_0": {"feed_forward": {"inner": leaves}}}},
-            loss=lambda params, batch, rng: (
+            loss=lambda params, batch, rng, frozen: (
                 sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(params)) + batch.sum(),
                 jnp.float32(1),
                 {"filled": jnp.float32(1)},
