@@ -55,8 +55,8 @@ ONE_STACK |= {"model.num_layers": 1, "data.max_length": LENGTH}
 ONE_STACK |= {"model.attention_bias": "output"}
 RECURRENT = {name: DEFAULTS[f"model.{name}"] for name in ("d_ff", "num_heads", "attention")}
 RECURRENT |= {"architecture": "recurrent", "cell": "gru", "encoder_direction": "backward"}
-LINEAR = {"attention_layer": "gated_delta", "positions": "none"}
-LINEAR |= {name: DEFAULTS[f"model.{name}"] for name in ("attention", "attention_bias")}
+HYBRID = {"layers": "attention_layer=gated_delta d_ff=32 | attention_window=4"}
+HYBRID |= {"positions": "rotary", "num_layers": 4}
 # Biases before a batch norm have no effect.
 BATCH_NORM = {"norm": "batch", "attention_bias": "none", "feed_forward_bias": False}
 TASKS = {
@@ -202,6 +202,7 @@ def main():
     runs = pairs | one_text
     meshes = ["fsdp 8", "2 x 2 x 2"]
     deep = divided_run("one", **language, num_layers=2)
+    hybrid = divided_run("one", **language, **HYBRID)
     scanned = {**language, "num_layers": 2, "scan_layers": True, "accumulation_steps": 2}
     by_rows = {"rows_per_device": ROWS // 4 // 2, "tokens_per_batch": ROWS * LENGTH}
     found = {
@@ -219,7 +220,7 @@ def main():
         "scanned": compare(["2 x 2 x 2"], deep, **scanned),
         "accumulated": compare(["pmap 8", "2 x 2 x 2"], whole, **language, accumulation_steps=2),
         "accumulated by rows": compare(["2 x 2 x 2"], whole, **language, **by_rows),
-        "gated delta": compare(["pmap 8", "2 x 2 x 2"], **language, **LINEAR),
+        "hybrid": compare(["pmap 8", "2 x 2 x 2"], hybrid, **language, **HYBRID, scan_layers=True),
         "batch norm": compare(["pmap 8", "2 x 2 x 2"], **language, **BATCH_NORM),
         "tiled": compare(["2 x 2 x 2"], whole, **language, loss_tiles=4),
     }

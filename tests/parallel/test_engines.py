@@ -87,8 +87,10 @@ def test_micro_batches_are_sharded(eight_devices, layout):
 
 
 @pytest.mark.parametrize("layout", ["pmap 8", "2 x 2 x 2"])
-def test_linear_attention_divides_its_rows_and_heads(eight_devices, layout):
-    apart = eight_devices["gated delta"][layout]
+def test_a_pattern_of_layers_is_scanned_and_sharded(eight_devices, layout):
+    """Two periods of a linear layer and one of attention, with arrays of other shapes; unrolled on
+    one device, scanned on eight."""
+    apart = eight_devices["hybrid"][layout]
     assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
 
 
