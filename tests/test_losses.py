@@ -14,9 +14,11 @@ from transformer_jax.losses import (
     DistillationOptions,
     LossOptions,
     TokenLoss,
+    TopPredictions,
     cross_entropy,
     teacher_divergence,
     token_losses,
+    top_k_divergence,
 )
 from transformer_jax.nn.embeddings import Unprojected
 
@@ -174,6 +176,24 @@ def test_the_divergence_from_a_teacher(t):
     gradient, of_teacher = jax.grad(summed, (0, 1))(LOGITS, TAUGHT)
     np.testing.assert_allclose(gradient, t * (np.exp(q) - np.exp(p)), rtol=1e-3, atol=1e-5)
     assert not np.any(of_teacher)
+
+
+@pytest.mark.parametrize("k", [1, 4, V - 1, V])
+def test_the_rest_of_the_vocabulary_is_one_class(k):
+    kept = TopPredictions.of_logits(TAUGHT, k, 2.0)
+    p, q = (np.exp(log_softmax(logits / 2.0)) for logits in (TAUGHT, LOGITS))
+    order = np.argsort(-p, axis=-1)[..., :k]
+    classes = []
+    for each in (p, q):
+        chosen = np.take_along_axis(each, order, -1)
+        classes.append(np.append(chosen, 1 - chosen.sum(-1, keepdims=True) + 1e-12, axis=-1))
+    written_out = 4 * (classes[0] * np.log(classes[0] / classes[1])).sum(-1)
+    found = top_k_divergence(LOGITS, kept, 2.0)
+    np.testing.assert_allclose(found, written_out, rtol=1e-3, atol=1e-5)
+    whole = teacher_divergence(LOGITS, TAUGHT, 2.0)
+    assert np.all(found <= whole + 1e-4) and np.allclose(found, whole, rtol=1e-4) == (k >= V - 1)
+    gradient = jax.grad(lambda logits: top_k_divergence(logits, kept, 2.0).sum())(LOGITS)
+    assert np.all(np.isfinite(gradient))
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])

@@ -9,7 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.losses import teacher_divergence, tiled_divergence, tiled_token_losses
+from transformer_jax.losses import (
+    TopPredictions,
+    teacher_divergence,
+    tiled_divergence,
+    tiled_token_losses,
+    top_k_divergence,
+)
 from transformer_jax.nn.embeddings import Unprojected
 from transformer_jax.runtime import platform
 
@@ -70,6 +76,22 @@ def test_a_teacher_is_compared_tile_by_tile(tiles, rows):
     def found(tiles):
         summed = lambda one: (divergence(one, tiles) * WEIGHTS).sum()  # noqa: E731
         return divergence(student, tiles), jax.grad(summed)(student)
+
+    assert apart(found(tiles), found(1)) < 1e-5
+
+
+@pytest.mark.parametrize("tiles", [2, 4])
+def test_a_teachers_top_k_is_compared_by_position(tiles):
+    kept = TopPredictions.of_logits(jnp.float32(RNG.normal(size=(3, 5, V))), 6, 2.0)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def found(tiles):
+        def divergence(one):
+            if tiles == 1:
+                return top_k_divergence(one.logits(), kept, 2.0)
+            return tiled_divergence(one, kept, 2.0, tiles)
+
+        return divergence(WITH_BIAS), jax.grad(lambda one: divergence(one).sum())(WITH_BIAS)
 
     assert apart(found(tiles), found(1)) < 1e-5
 

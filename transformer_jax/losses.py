@@ -65,7 +65,7 @@ class LossOptions(Configurable):
       r_drop: alpha, weight of R-Drop, which runs each row twice with different dropout; 0: off.
       z_loss: weight of the square of the logits' log-normalizer.
       loss: entry of `TOKEN_LOSSES`.
-      teacher: task of the teacher's run, whose predictions the loss compares with; None: none.
+      teacher: gives the predictions that the loss compares with (`tasks.teachers`); None: none.
     """
 
     label_smoothing: float
@@ -171,11 +171,33 @@ class DistillationOptions:
       weight: weight of the divergence from the teacher; the cross-entropy has the rest.
       temperature: T, which divides the logits of both before the softmax. Higher values teach more
         about unlikely tokens.
+      top_k: before training, store the teacher's k most likely tokens at each position of the
+        training data in the workdir, so that steps need no teacher. All other tokens count as one
+        class. None: run the teacher in every step.
     """
 
     teacher: str | None = None
     weight: Annotated[float, Range(0, 1)] = 0.5
     temperature: Annotated[float, Range(0.01, 100)] = 1.0
+    top_k: Annotated[int, Range(1, 65_536)] | None = None
+
+
+class TopPredictions(NamedTuple):
+    """Most likely tokens of a teacher at each position.
+
+    Attributes:
+      tokens: k tokens.
+      log_probs: their log-probabilities in nats, at temperature T.
+    """
+
+    tokens: Int[Array, "*B k"]
+    log_probs: Float[Array, "*B k"]
+
+    @classmethod
+    def of_logits(cls, logits: Logits, count: int, temperature: float) -> "TopPredictions":
+        """The `count` most likely tokens."""
+        found, tokens = jax.lax.top_k(jax.nn.log_softmax(logits / temperature), count)
+        return cls(tokens, found)
 
 
 class Distillation(CrossEntropy):
@@ -189,12 +211,16 @@ class Distillation(CrossEntropy):
     options = DistillationOptions
 
     def of_taught(
-        self, predicted: Unprojected | Array, taught: Unprojected | Array, labels: Labels
+        self,
+        predicted: Unprojected | Array,
+        taught: Unprojected | Array | TopPredictions,
+        labels: Labels,
     ) -> TokenLosses:
         """Computes the training losses of tokens.
 
         Args:
-          predicted, taught: hidden states, or logits, of the model and of its teacher.
+          predicted: hidden states, or logits, of the model.
+          taught: those of its teacher, or its most likely tokens.
           labels: correct tokens.
         """
         c = self.config
@@ -204,8 +230,11 @@ class Distillation(CrossEntropy):
                 found = self.of_hidden(predicted, labels, exact=False)
                 divergence = tiled_divergence(predicted, taught, own.temperature, count)
                 return _mixed(found, divergence, own.weight)
-            predicted, taught = predicted.logits(exact=False), taught.logits(exact=False)
-        divergence = teacher_divergence(predicted, taught, own.temperature)
+            predicted = predicted.logits(exact=False)
+        if isinstance(taught, Unprojected):
+            taught = taught.logits(exact=False)
+        compare = top_k_divergence if isinstance(taught, TopPredictions) else teacher_divergence
+        divergence = compare(predicted, taught, own.temperature)
         return _mixed(self.of_logits(predicted, labels), divergence, own.weight)
 
 
@@ -284,6 +313,21 @@ def teacher_divergence(student: Logits, teacher: Logits, temperature: float = 1.
     cross = (jax.nn.softmax(p) * (p - q)).sum(axis=-1)  # log P - log Q, less the normalizers
     normalizers = jax.nn.logsumexp(q, axis=-1) - jax.nn.logsumexp(p, axis=-1)
     return temperature**2 * (cross + normalizers)
+
+
+def top_k_divergence(student: Logits, teacher: TopPredictions, temperature: float = 1.0) -> Losses:
+    """T^2 KL(P || Q) as of `teacher_divergence`, with all tokens except the teacher's k most likely
+    ones as a single class. It is a lower bound, and equal if k is the size of the vocabulary."""
+    q, log_p = student / temperature, teacher.log_probs
+    normalizer = jax.nn.logsumexp(q, axis=-1)
+    log_q = jnp.take_along_axis(q, teacher.tokens, axis=-1) - normalizer[..., None]
+    divergence = (jnp.exp(log_p) * (log_p - log_q)).sum(axis=-1)
+    if log_p.shape[-1] < q.shape[-1]:
+        others = jnp.put_along_axis(q, teacher.tokens, -jnp.inf, axis=-1, inplace=False)
+        p_rest = jnp.maximum(1 - jnp.exp(log_p).sum(axis=-1), 0)
+        log_q_rest = jax.nn.logsumexp(others, axis=-1) - normalizer
+        divergence += jax.scipy.special.xlogy(p_rest, p_rest) - p_rest * log_q_rest
+    return temperature**2 * divergence
 
 
 def _losses(logits: Logits, labels: Labels, eps: float, z_loss: float) -> tuple[Losses, Losses]:
@@ -395,17 +439,29 @@ def _split_into_tiles(count: int, predicted: Unprojected) -> _Tile:
 
 
 def tiled_divergence(
-    student: Unprojected, teacher: Unprojected, temperature: float, tiles: int
+    student: Unprojected, teacher: Unprojected | TopPredictions, temperature: float, tiles: int
 ) -> Losses:
-    """Computes `teacher_divergence` for one tile of the vocabulary after another.
+    """Computes `teacher_divergence` for one tile of the vocabulary after another, and
+    `top_k_divergence` for some positions after others.
 
     The backward pass computes the logits again.
 
     Args:
-      student, teacher: hidden states of both, and their projections to the same vocabulary.
+      student: hidden states [B, T, D] and their projection.
+      teacher: those of the teacher, with the same vocabulary, or its most likely tokens.
       temperature: T.
       tiles: number of tiles, at least 2.
     """
+    if isinstance(teacher, TopPredictions):
+
+        @jax.checkpoint
+        def at(positions: tuple[Array, TopPredictions]) -> Losses:
+            x, top = positions
+            return top_k_divergence(student.replace(x=x).logits(exact=False), top, temperature)
+
+        by_position = jax.tree.map(lambda x: jnp.moveaxis(x, -2, 0), (student.x, teacher))
+        size = -(-len(by_position[0]) // tiles)
+        return jnp.moveaxis(jax.lax.map(at, by_position, batch_size=size), 0, -1)
     size, shape = student.vocab_size, student.x.shape[:-1]
     both = [each.replace(x=each.x.reshape(-1, each.x.shape[-1])) for each in (student, teacher)]
     width = -(-size // tiles)  # tables may be padded differently

@@ -24,6 +24,7 @@ from transformer_jax.parallel.sharding import ParallelConfig, make_mesh
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.settings import DEFAULTS
+from transformer_jax.tasks.teachers import ModelTeacher
 from transformer_jax.training.lora import LoraConfig
 
 LENGTH, ROWS, VOCAB = 12, 16, 61
@@ -106,7 +107,7 @@ def task_and_settings(name, dropout_rate, rank=None, teacher=False, **fields):
     of_teacher = build.build_task(dataclasses.replace(settings, model=model), sizes, None)
     train = dataclasses.replace(settings.train, loss="distillation")
     settings = dataclasses.replace(settings, train=train)
-    return build.build_task(settings, sizes, None, of_teacher), settings
+    return build.build_task(settings, sizes, None, ModelTeacher(of_teacher)), settings
 
 
 def unequal_batch(lengths):

@@ -95,6 +95,24 @@ def test_scanned_layers_and_seeds_share_the_teacher(config, run, tmp_path):
     )
 
 
+def test_stored_predictions_take_the_place_of_the_teacher(config, run, teacher, tmp_path):
+    """With all tokens of the vocabulary, they train as the teacher does."""
+    own, size = tmp_path / "teacher", teacher.tokenizer["text"].vocab_size
+    shutil.copytree(teacher.workdir, own)
+    changes = {"train__distillation__teacher": str(own), "train__distillation__top_k": size}
+    tj.train(config(**changes, train__num_steps=15), tmp_path / "run")
+    assert (tmp_path / "run" / "reference" / "teacher.npz").exists()
+    shutil.rmtree(own)
+    resumed = tj.train(config(**changes), tmp_path / "run")
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=2e-3), resumed.params, run.params
+    )
+    few = {"train__distillation__top_k": 4, "train__loss_tiles": 2, "model__scan_layers": True}
+    configs = {f"seed_{i}": config(**few, seed=i) for i in range(2)}
+    each = train_replicas(configs, tmp_path / "many")
+    assert divergence(each["seed_0"], teacher) < 1.3 * divergence(run, teacher)
+
+
 def test_memory_and_work_of_a_teacher_are_planned(config, teacher):
     settings = read_settings(config())
     plain = dataclasses.replace(
@@ -107,7 +125,7 @@ def test_memory_and_work_of_a_teacher_are_planned(config, teacher):
         step_products(one.task, one.state.params, one.batch, one.state.frozen)
         for one in (with_teacher, alone)
     ]
-    teacher_task = with_teacher.task.loss_options.teacher
+    teacher_task = with_teacher.task.loss_options.teacher.task
     forward = step_products(teacher_task, taught, alone.batch, {}).flops // 3
     assert products[0].flops == products[1].flops + forward
 

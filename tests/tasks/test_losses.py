@@ -21,6 +21,7 @@ from transformer_jax.models import apply_model
 from transformer_jax.runs import build
 from transformer_jax.runs.config import complete_config, read_settings
 from transformer_jax.tasks.losses import split_tokens
+from transformer_jax.tasks.teachers import ModelTeacher
 from transformer_jax.training.config import TrainConfig
 
 V, ROWS, LENGTH = 45, 3, 12
@@ -98,7 +99,7 @@ def test_a_teacher_is_compared_with_in_training(name, tiles):
     options = {"distillation": {"weight": 0.3, "temperature": 2.0}, "label_smoothing": 0.0}
     teacher = task_of(name, tiles, vocab_multiple=8, d_model=8, num_heads=1, norm="rms")
     train = {"loss": "distillation"} | options
-    task = task_of(name, tiles, teacher=teacher, train=train, dropout_rate=0.0)
+    task = task_of(name, tiles, teacher=ModelTeacher(teacher), train=train, dropout_rate=0.0)
     params, frozen = (one.init(jax.random.key(i)) for i, one in enumerate((task, teacher)))
     batch = batch_of(task)
     inputs, labels, counted = task.supervised(batch)

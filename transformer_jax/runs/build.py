@@ -38,6 +38,7 @@ from transformer_jax.tasks.interface import (
     TaskKind,
     TaskParts,
 )
+from transformer_jax.tasks.teachers import StoredTeacher, Teacher, preprocess_numbered
 from transformer_jax.tokenization import Tokenizers, expected_sizes
 from transformer_jax.training.callbacks import CALLBACKS, Callback, TrainingRun
 from transformer_jax.training.config import TrainConfig
@@ -57,7 +58,7 @@ def build_task(
     settings: Settings,
     vocab_sizes: Mapping[str, int],
     tokenizers: Tokenizers | None,
-    teacher: Task | None = None,
+    teacher: Teacher | None = None,
 ) -> Task:
     """Builds the task with its model.
 
@@ -65,7 +66,7 @@ def build_task(
       settings: the settings of the run.
       vocab_sizes: the vocabulary size of each side.
       tokenizers: the tokenizers of the run; None if no text is read.
-      teacher: the task of the teacher of training (`build_teacher`), if the loss has one.
+      teacher: the teacher of training, if the loss has one (`runs.frozen.open_teacher`).
 
     Raises:
       UserError: an unknown task, architecture or component of the model; a side is missing; or a
@@ -129,11 +130,11 @@ def _require_frozen_argument(task: Task, name: str) -> None:
 def held_trees(settings: Settings) -> tuple[str, ...]:
     """Names of the frozen parameter trees that training holds beside the trained one."""
     adapters = () if settings.lora.rank is None else ("base",)
-    teacher = ("teacher",) if settings.is_distilled else ()
+    teacher = ("teacher",) if settings.distillation else ()
     return (*adapters, *task_kind(settings).held, *teacher)
 
 
-def build_teacher(settings: Settings, teacher: Settings, tokenizers: Tokenizers | None) -> Task:
+def build_taught(settings: Settings, teacher: Settings, tokenizers: Tokenizers | None) -> Task:
     """Builds the task of a run with the model of its teacher.
 
     Args:
@@ -153,18 +154,18 @@ def build_teacher(settings: Settings, teacher: Settings, tokenizers: Tokenizers 
         raise UserError(f"config.train.distillation.teacher: {settings.teacher}: {line}") from error
 
 
-def _teacher_of(task: Task) -> Task | None:
+def _teacher_of(task: Task) -> Teacher | None:
     return getattr(getattr(task, "loss_options", None), "teacher", None)
 
 
 def _frozen_inits(settings: Settings, task: Task) -> dict[str, Callable[[jax.Array], Any]]:
     """Initializers of the frozen trees, which give their shapes."""
     teacher = _teacher_of(task)
-    inits = {name: task.init for name in held_trees(settings) if name != "teacher"}
+    inits: dict[str, Any] = {name: task.init for name in held_trees(settings) if name != "teacher"}
     return inits | ({"teacher": teacher.init} if teacher else {})
 
 
-def build_untokenized_task(settings: Settings, teacher: Task | None = None) -> Task:
+def build_untokenized_task(settings: Settings, teacher: Teacher | None = None) -> Task:
     """The task with its model, before any text is read; vocabulary sizes are assumed."""
     return build_task(settings, assumed_vocab_sizes(settings), None, teacher)
 
@@ -311,6 +312,12 @@ def _count_rows(count: Callable[[int, int], int], task: Task, shards: int) -> in
         raise UserError(f"config.train: {error}") from error
 
 
+def training_lengths(task: Task) -> Mapping[str, int]:
+    """Slots of a training row for each feature."""
+    teacher = _teacher_of(task)
+    return teacher.lengths(task) if isinstance(teacher, StoredTeacher) else task.lengths
+
+
 def batches_of(
     settings: Settings,
     task: Task,
@@ -327,10 +334,14 @@ def batches_of(
       shard: (process, number of processes).
       replicas: the number of replicas that share the worker processes.
     """
+    items, preprocess = task.prepare(examples, training=True), task.preprocess
+    teacher = _teacher_of(task)
+    if isinstance(teacher, StoredTeacher):
+        items, preprocess = teacher.numbered(items), functools.partial(preprocess_numbered, task)
     return train_batches(
-        task.prepare(examples, training=True),
-        task.preprocess,
-        lengths=task.lengths,
+        items,
+        preprocess,
+        lengths=training_lengths(task),
         rows=rows,
         seed=settings.order_seed,
         shard=shard,

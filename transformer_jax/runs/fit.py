@@ -117,7 +117,7 @@ def fit(trainable: Trainable, checkpoints: Checkpoints, clock: GoodputTimer) -> 
     rows = build.batch_rows(settings, task, engine.row_shards)
     batches = trainable.batches(rows)
     abstract = trainable.abstract_state(init_state)
-    batch = batch_shapes(task.lengths, rows)
+    batch = batch_shapes(build.training_lengths(task), rows)
     first = jax.eval_shape(init_state, settings.seed)
     model = step_products(task, first.model_params, batch, first.frozen)
     parts = build.micro_batches(settings, task, engine.row_shards)

@@ -23,15 +23,18 @@ from ml_collections import ConfigDict
 from transformer_jax.checkpoints.step_folder import PARAMS, most_bytes
 from transformer_jax.checkpoints.store import Snapshot, open_snapshot
 from transformer_jax.data.batches.loss_masks import LossMaskedTexts
+from transformer_jax.data.examples import Corpus
 from transformer_jax.errors import UserError
+from transformer_jax.losses import TopPredictions
 from transformer_jax.parallel import hosts, sharding
 from transformer_jax.parallel.sharding import mesh_for_inference
-from transformer_jax.runs.build import build_teacher, held_trees, task_kind
+from transformer_jax.runs.build import build_taught, held_trees, task_kind
 from transformer_jax.runs.config import load_json, read_settings
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, REFERENCE, TOKENIZER, workdir_path
 from transformer_jax.runtime.files import atomic_writer, open_regular, read_cached
 from transformer_jax.tasks.interface import ReadsStoredScores, Task
+from transformer_jax.tasks.teachers import ModelTeacher, StoredTeacher, Teacher, predict_top
 from transformer_jax.tokenization import Tokenizer, Tokenizers, load_tokenizers
 from transformer_jax.tokenization.word_level import Labels
 
@@ -64,7 +67,7 @@ def frozen_sources(settings: Settings) -> dict[str, FrozenSource]:
     if settings.lora.rank is not None:
         need = f"config.lora.rank is {settings.lora.rank}, adapters beside another run's parameters"
         found["base"] = FrozenSource("train.init_from", init_from, need)
-    if settings.is_distilled:
+    if settings.distillation:
         need = f"config.train.loss {settings.train.loss!r} compares with a teacher"
         found["teacher"] = FrozenSource("train.distillation.teacher", settings.teacher, need)
     return found
@@ -119,10 +122,13 @@ def open_frozen(
         names it.
     """
     sources = frozen_sources(settings)
+    chosen = set(held_trees(settings) if names is None else names)
+    if settings.distillation and settings.distillation.top_k:
+        chosen.discard("teacher")  # its predictions are stored
     workdirs = {
         name: source_workdir(sources[name], loaded_from)
         for name in held_trees(settings)
-        if names is None or name in names
+        if name in chosen
     }
     return {
         name: open_snapshot(workdir / CHECKPOINTS, items=(PARAMS,), most=most)
@@ -130,22 +136,99 @@ def open_frozen(
     }
 
 
-def open_teacher(settings: Settings, tokenizers: Tokenizers | None) -> Task | None:
-    """Task of a run with the model of its teacher; None if its loss has no teacher.
+def planned_teacher(settings: Settings) -> ModelTeacher | None:
+    """The teacher of a run before any text is read; None if steps do without (`top_k`)."""
+    if settings.distillation is None or settings.distillation.top_k:
+        return None
+    return _open_model(settings, None)
+
+
+def open_teacher(
+    settings: Settings, tokenizers: Tokenizers, workdir: Path, examples: Corpus
+) -> tuple[Teacher | None, dict[str, Any]]:
+    """Opens the teacher of a run.
+
+    With `top_k` the teacher's predictions are computed and stored in the workdir, unless an earlier
+    start has stored them.
 
     Args:
       settings: the settings of the run.
-      tokenizers: its tokenizers; None if no text is read.
+      tokenizers: its tokenizers.
+      workdir: its workdir.
+      examples: its training examples.
+
+    Returns:
+      The teacher, None if the loss has none, and {"teacher": snapshot} of stored predictions.
 
     Raises:
       UserError: the teacher is missing, has another vocabulary, or a model that cannot do the task.
     """
-    if not settings.is_distilled:
-        return None
+    options = settings.distillation
+    if options is None:
+        return None, {}
+    if options.top_k is None:
+        return _open_model(settings, tokenizers), {}
+    path = workdir / REFERENCE / "teacher.npz"
+    stored = _read_predictions(path)
+    if all(hosts.gather(stored is not None)):
+        assert stored
+        return stored.teacher, {"teacher": stored}
+    task = _open_model(settings, tokenizers).task
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    shapes = sharding.add_shardings(shapes, mesh_for_inference(settings.parallel))
+    run = source_workdir(frozen_sources(settings)["teacher"])
+    snapshot = open_snapshot(run / CHECKPOINTS, items=(PARAMS,))
+    rows, items = settings.decode.batch_size, task.prepare(examples, training=True)
+    params = snapshot.params(shapes)
+    teacher = predict_top(task, params, items, rows, options.top_k, options.temperature)
+    stored = StoredPredictions(teacher, snapshot.id)
+    arrays = {**teacher.top._asdict(), "starts": teacher.starts, "base": snapshot.id}
+    hosts.run_on_primary(lambda: _write_arrays(path, arrays))
+    return teacher, {"teacher": stored}
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredPredictions:
+    """Predictions of a teacher, in place of the snapshot of its parameters.
+
+    Attributes:
+      teacher: the predictions.
+      id: the id of the checkpoint that computed them.
+    """
+
+    teacher: StoredTeacher
+    id: str
+
+    def params(self, abstract: Any) -> Any:
+        """The predictions as arrays with these shardings."""
+        return jax.tree.map(
+            lambda like, array: jax.make_array_from_callback(
+                array.shape, like.sharding, array.__getitem__
+            ),
+            abstract,
+            self.teacher.top,
+        )
+
+
+def _read_predictions(path: Path) -> StoredPredictions | None:
+    """Reads stored predictions; None if they are missing or damaged."""
+
+    def read(path: Path) -> StoredPredictions:
+        with open_regular(path) as file:
+            arrays: Any = np.load(file, allow_pickle=False)
+            top = TopPredictions(arrays["tokens"], arrays["log_probs"])
+            return StoredPredictions(StoredTeacher(top, arrays["starts"]), str(arrays["base"]))
+
+    return read_cached(path, read)
+
+
+def _open_model(settings: Settings, tokenizers: Tokenizers | None) -> ModelTeacher:
+    """The model of the teacher's run; `tokenizers` are None if no text is read."""
     workdir = source_workdir(frozen_sources(settings)["teacher"])
     if tokenizers is not None:
         _require_same_vocabulary(tokenizers, load_tokenizers(workdir / TOKENIZER), workdir)
-    return build_teacher(settings, read_settings(load_json(workdir / CONFIG)), tokenizers)
+    taught = read_settings(load_json(workdir / CONFIG))
+    return ModelTeacher(build_taught(settings, taught, tokenizers))
 
 
 def _require_same_vocabulary(own: Tokenizers, taught: Tokenizers, workdir: Path) -> None:
@@ -319,13 +402,17 @@ def _digest(texts: LossMaskedTexts) -> str:
 
 
 def _write_scores(path: Path, scores: _ScoresFile) -> None:
-    """Writes a file; logs a warning if that fails, and they are computed again next time."""
+    _write_arrays(path, scores._asdict())
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Writes a file; logs a warning if that fails, and it is computed again next time."""
     try:
         path.parent.mkdir(exist_ok=True)
         with atomic_writer(path) as file:
-            np.savez(file, **scores._asdict())
+            np.savez(file, **arrays)
     except OSError as error:
-        logger.warning("the reference's log-probabilities are not kept: %s", error)
+        logger.warning("log-probabilities of another run are not kept: %s", error)
 
 
 def _read_scores(path: Path, count: int | None = None) -> _ScoresFile | None:

@@ -18,7 +18,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax.checkpoints.step_folder import DATA, step_folders
-from transformer_jax.checkpoints.store import Checkpoints, Snapshot
+from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches, replica_state
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import recorded_splits
@@ -130,11 +130,12 @@ def train_replicas(
             record_modules(folders[name], config, named)
         tokenizers = load_tokenizers(common / TOKENIZER)
         checkpoints.provenance |= tokenizer_provenance(tokenizers)
-        teacher = open_teacher(settings, tokenizers)
+        teacher, stored = open_teacher(settings, tokenizers, common, examples)
+        checkpoints.provenance |= frozen_provenance(stored)
         task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers, teacher)
         task = with_stored_scores(task, settings, common)
         each = (list(members.values()), list(members))
-        replicas = Replicas(*each, workdir, task, examples, frozen)
+        replicas = Replicas(*each, workdir, task, examples, frozen | stored)
         state = fit(replicas, checkpoints, clock)
         replicas.save_each(state, checkpoints)
     runs = {}
@@ -225,7 +226,7 @@ class Replicas:
     workdir: Path
     task: Task
     examples: Sequence[Any]
-    snapshots: Mapping[str, Snapshot] = dataclasses.field(default_factory=dict)
+    snapshots: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def settings(self) -> Settings:

@@ -99,14 +99,16 @@ class Settings:
         return self.seed if self.data.order_seed is None else self.data.order_seed
 
     @property
-    def is_distilled(self) -> bool:
-        """True if the loss compares with the predictions of a teacher."""
-        return issubclass(TOKEN_LOSSES.get(self.train.loss, TokenLoss), Distillation)
+    def distillation(self) -> DistillationOptions | None:
+        """Options of the loss, if it compares with the predictions of a teacher."""
+        if not issubclass(TOKEN_LOSSES.get(self.train.loss, TokenLoss), Distillation):
+            return None
+        return self.train.options_of(DistillationOptions)
 
     @property
     def teacher(self) -> str | None:
-        """The run that teaches, if `is_distilled`."""
-        return self.train.options_of(DistillationOptions).teacher if self.is_distilled else None
+        """The run that teaches, if there is one."""
+        return self.distillation and self.distillation.teacher
 
     @property
     def tokenizers_from(self) -> str | None:

@@ -13,7 +13,6 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from transformer_jax.checkpoints.step_folder import step_folders
-from transformer_jax.checkpoints.store import Snapshot
 from transformer_jax.checkpoints.warm_start import WarmStart, warm_start
 from transformer_jax.data.batches.pipeline import TrainBatches
 from transformer_jax.data.examples import Corpus
@@ -106,10 +105,11 @@ def train(
             handle.copy_from_primary(TOKENIZER)
             tokenizers = load_tokenizers(folder / TOKENIZER)
             checkpoints.provenance |= tokenizer_provenance(tokenizers)
-            teacher = open_teacher(settings, tokenizers)
+            teacher, stored = open_teacher(settings, tokenizers, folder, examples)
+            checkpoints.provenance |= frozen_provenance(stored)
             task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers, teacher)
             task = with_stored_scores(task, settings, folder)
-            single = SingleRun(settings, folder, task, examples, frozen)
+            single = SingleRun(settings, folder, task, examples, frozen | stored)
             state = fit(single, checkpoints, clock)
             hosts.run_on_primary(lambda: _log_best(settings, task, folder, workdir))
         return Run(config, folder, task, merge_adapters(state.model_params), int(state.step))
@@ -164,7 +164,7 @@ class SingleRun:
     workdir: Path
     task: Task
     examples: Sequence[Any]
-    snapshots: Mapping[str, Snapshot] = dataclasses.field(default_factory=dict)
+    snapshots: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @cached_property
     def engine(self) -> Engine:

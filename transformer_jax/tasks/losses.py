@@ -28,7 +28,6 @@ from transformer_jax.metrics import padding_sums, token_sums
 from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import shift_right
-from transformer_jax.nn import auxiliary
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Batch, Frozen, LossSums, Params, Supervised
 from transformer_jax.tokenization import Frame, SpecialTokens, Tokenizer, Tokenizers
@@ -78,6 +77,7 @@ def packed_loss(
 def train_losses(
     model: Any,
     params: Params,
+    batch: Batch,
     supervised: Supervised,
     options: LossOptions,
     rng: jax.Array | None,
@@ -90,6 +90,7 @@ def train_losses(
     Args:
       model: the model.
       params: its parameters.
+      batch: packed rows.
       supervised: its inputs, and the labels.
       options: settings of the loss.
       rng: key for dropout; None: evaluation, without teacher.
@@ -102,8 +103,7 @@ def train_losses(
     if rng is None or teacher is None:
         return loss.of(predicted, labels, exact=rng is None)
     assert isinstance(loss, Distillation)
-    with auxiliary.collect():  # a teacher's are not trained
-        taught = apply_model(teacher.model, frozen["teacher"], *inputs, method=method)
+    taught = teacher.predictions(frozen["teacher"], batch, inputs, method)
     return loss.of_taught(predicted, taught, labels)
 
 
@@ -143,7 +143,7 @@ class CausalLosses:
     ) -> LossSums:
         """Training loss of the targets that count."""
         supervised = self.supervised(batch)
-        found = train_losses(self.model, params, supervised, self.options, rng, frozen)
+        found = train_losses(self.model, params, batch, supervised, self.options, rng, frozen)
         return packed_loss(batch, self.read, found, supervised.counted)
 
     def supervised(self, batch: Batch) -> Supervised:
@@ -270,7 +270,7 @@ class Seq2SeqLosses:
         if self.options.r_drop and rng is not None:
             found = self._r_drop_losses(params, batch, rng)
         else:
-            found = train_losses(self.model, params, supervised, self.options, rng, frozen)
+            found = train_losses(self.model, params, batch, supervised, self.options, rng, frozen)
         return packed_loss(batch, self.read, found, supervised.counted)
 
     def supervised(self, batch: Batch) -> Supervised:

@@ -186,7 +186,7 @@ class MaskedLanguageModeling(BaseTask):
         """
         batch, restored = restore_beyond(batch, self.num_predicted)
         supervised = self.supervised(batch)
-        found = train_losses(self.model, params, supervised, self.loss_options, rng, frozen)
+        found = train_losses(self.model, params, batch, supervised, self.loss_options, rng, frozen)
         loss, weight, sums = packed_loss(batch, self.read, found, supervised.counted)
         return loss, weight, {**sums, "restored": restored}
 

@@ -83,7 +83,7 @@ class Tagging(LabelingTask):
         """Returns the training loss of each word's tag."""
         supervised = self.supervised(batch)
         found = train_losses(
-            self.model, params, supervised, self.loss_options, rng, frozen, "__call__"
+            self.model, params, batch, supervised, self.loss_options, rng, frozen, "__call__"
         )
         return packed_loss(batch, self.read, found, supervised.counted)
 

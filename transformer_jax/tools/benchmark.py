@@ -22,7 +22,7 @@ from transformer_jax.parallel.sharding import row_shards
 from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings, read_settings
 from transformer_jax.runs.fit import require_room
-from transformer_jax.runs.frozen import open_teacher
+from transformer_jax.runs.frozen import planned_teacher
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.tasks.translation import Translation
@@ -51,7 +51,7 @@ def train(
       UserError: the rows do not divide among the devices, or lengths are given for another task.
     """
     settings = read_settings(config)
-    task = build.build_untokenized_task(settings, open_teacher(settings, tokenizers=None))
+    task = build.build_untokenized_task(settings, planned_teacher(settings))
     whole = dataclasses.replace(settings.train, accumulation_steps=1, rows_per_device=None)
     settings = dataclasses.replace(settings, train=whole)
     engine = build.build_engine(settings)

@@ -19,6 +19,7 @@ from transformer_jax.nn.ops import product_dtype
 from transformer_jax.parallel.engines import CompiledStep
 from transformer_jax.runtime.platform import job_peak_flops
 from transformer_jax.tasks.interface import Frozen, Task
+from transformer_jax.tasks.teachers import ModelTeacher
 
 logger = logging.getLogger(__name__)
 
@@ -121,9 +122,9 @@ def step_products(task: Task, params: Any, batch: Any, frozen: Frozen) -> Produc
     key = jax.eval_shape(jax.random.key, 0)
     forward = count_products(task.loss, params, batch, key, frozen)
     taught = 0
-    if "teacher" in frozen:
-        teacher = cast(Any, task).loss_options.teacher
-        taught = count_products(teacher.loss, frozen["teacher"], batch, None, {}).flops
+    teacher = getattr(getattr(task, "loss_options", None), "teacher", None)
+    if isinstance(teacher, ModelTeacher):
+        taught = count_products(teacher.task.loss, frozen["teacher"], batch, None, {}).flops
     return Products(3 * forward.flops - 2 * taught, forward.largest)
 
 

@@ -26,7 +26,7 @@ from transformer_jax.parallel.sharding import (
 )
 from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings
-from transformer_jax.runs.frozen import open_teacher
+from transformer_jax.runs.frozen import planned_teacher
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.language_modeling import LanguageModeling
@@ -116,7 +116,7 @@ def abstract_training(
     Raises:
       UserError: the config, or its mesh on these devices, is impossible.
     """
-    task = build.build_untokenized_task(settings, open_teacher(settings, tokenizers=None))
+    task = build.build_untokenized_task(settings, planned_teacher(settings))
     engine = build.build_engine(settings, devices)
     _, step, init_state = build.build_training(settings, task, engine)
     state = build.abstract_state(settings, init_state, engine.mesh)

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Teachers of a training run (`losses.Distillation`): a model in each step, or stored predictions.
+
+B batch, T slots of a row.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from itertools import batched
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax.data.batches.packing import padded_batch
+from transformer_jax.data.examples import Features, RandomAccess
+from transformer_jax.errors import UserError
+from transformer_jax.losses import TopPredictions
+from transformer_jax.models import apply_model
+from transformer_jax.nn import auxiliary
+from transformer_jax.parallel import hosts
+from transformer_jax.parallel.sharding import place_like, round_up_rows
+from transformer_jax.runtime import platform
+from transformer_jax.runtime.progress import track
+from transformer_jax.tasks.interface import Batch, Params, Task
+
+ROWS = "teacher_rows"
+"""Feature with the row of each target in stored predictions."""
+
+_TARGET = "target"
+"""Feature whose slots are the predictions of a row."""
+
+
+class Teacher(Protocol):
+    """Gives the predictions that a student is compared with; its tree is frozen["teacher"]."""
+
+    def init(self, rng: jax.Array) -> Params:
+        """Returns a tree of the teacher's shapes."""
+
+    def predictions(self, params: Params, batch: Batch, inputs: Any, method: str) -> Any:
+        """Returns the predictions for a batch, as `Distillation.of_taught` takes them.
+
+        Args:
+          params: the tree.
+          batch: packed rows.
+          inputs: arguments of the student's model.
+          method: its method that predicts.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelTeacher:
+    """Model of another run, which predicts in each step.
+
+    Attributes:
+      task: task of the run with the model of the teacher.
+    """
+
+    task: Task
+
+    def init(self, rng: jax.Array) -> Params:
+        return self.task.init(rng)
+
+    def predictions(self, params: Params, batch: Batch, inputs: Any, method: str) -> Any:
+        with auxiliary.collect():  # a teacher's are not trained
+            return apply_model(self.task.model, params, *inputs, method=method)
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredTeacher:
+    """Most likely tokens of a teacher at each target of the training data.
+
+    Attributes:
+      top: tokens and log-probabilities, [P, k] each, of all targets of one item after another.
+      starts: int64 [D], row of the first target of each item.
+    """
+
+    top: TopPredictions
+    starts: np.ndarray
+
+    def init(self, rng: jax.Array) -> Params:
+        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self.top)
+
+    def predictions(self, params: Params, batch: Batch, inputs: Any, method: str) -> TopPredictions:
+        found: TopPredictions = jax.tree.map(lambda table: table[batch[ROWS]], params)
+        return found
+
+    def lengths(self, task: Task) -> dict[str, int]:
+        """Slots of a row for each feature, with `ROWS`."""
+        return {**task.lengths, ROWS: task.lengths[_TARGET]}
+
+    def numbered(self, items: Sequence[Any]) -> "NumberedItems":
+        """The items with their first rows."""
+        return NumberedItems(items, self.starts)
+
+
+@dataclasses.dataclass(frozen=True)
+class NumberedItems(RandomAccess[tuple[Any, int]]):
+    """Items, each with the row of its first target."""
+
+    items: Sequence[Any]
+    starts: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def item(self, index: int) -> tuple[Any, int]:
+        return self.items[index], int(self.starts[index])
+
+
+def preprocess_numbered(
+    task: Task, numbered: tuple[Any, int], rng: np.random.Generator
+) -> Features:
+    """Features of a numbered item, with `ROWS`."""
+    item, start = numbered
+    features = task.preprocess(item, rng)
+    rows = np.arange(start, start + len(features[_TARGET]), dtype=np.int32)
+    return {**features, ROWS: rows}
+
+
+def predict_top(
+    task: Task, params: Params, items: Sequence[Any], rows: int, count: int, temperature: float
+) -> StoredTeacher:
+    """Computes a teacher's most likely tokens at each target of the training data.
+
+    Args:
+      task: task with the model of the teacher.
+      params: its parameters.
+      items: prepared training data.
+      rows: rows of a batch.
+      count: k.
+      temperature: T.
+
+    Raises:
+      UserError: the task has no feature "target", so that its inputs may differ between epochs.
+    """
+    supervised: Any = task
+    if _TARGET not in task.lengths:
+        raise UserError(
+            "config.train.distillation.top_k stores predictions for the feature 'target', which "
+            "this task has not; leave it out: the teacher then predicts in every step"
+        )
+
+    @functools.partial(jax.jit, compiler_options=platform.compiler_options())
+    def top(params: Params, batch: Mapping[str, Any]) -> TopPredictions:
+        logits = apply_model(supervised.model, params, *supervised.supervised(batch).inputs)
+        return TopPredictions.of_logits(logits, min(count, logits.shape[-1]), temperature)
+
+    rows, found, sizes = round_up_rows(rows, params), [], []
+    for chosen in track(batched(items, rows), -(-len(items) // rows), "batch"):
+        features = [task.preprocess(item, np.random.default_rng(0)) for item in chosen]
+        sizes += [len(each[_TARGET]) for each in features]
+        kept = [_fitting(each, task.lengths) for each in features]
+        kept += [dict.fromkeys(task.lengths, ())] * (rows - len(kept))
+        batch = padded_batch(kept, task.lengths)
+        tokens, log_probs = hosts.to_host(top(params, place_like(params, batch)))
+        for i, each in enumerate(features):
+            n, size = len(each[_TARGET]), min(len(each[_TARGET]), task.lengths[_TARGET])
+            pad = [(0, n - size), (0, 0)]  # an overlong item is never trained on
+            found.append((np.pad(tokens[i, :size], pad), np.pad(log_probs[i, :size], pad)))
+    starts = np.cumsum([0, *sizes])[:-1]
+    tokens, log_probs = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return StoredTeacher(TopPredictions(tokens, log_probs), starts)
+
+
+def _fitting(features: Features, lengths: Mapping[str, int]) -> Features:
+    return {name: values[: lengths[name]] for name, values in features.items()}
