@@ -384,7 +384,7 @@ def tiled_token_losses(
 
 
 def _num_tiles(predicted: Unprojected) -> int:
-    """Number of tiles in which the logits of these hidden states are computed."""
+    """Number of tiles for the logits of these hidden states."""
     if platform.is_cpu():
         return 1
     logits_bytes = 4 * predicted.x[..., 0].size * predicted.vocab_size
