@@ -108,7 +108,7 @@ class Settings:
     @property
     def teacher(self) -> str | None:
         """The run that teaches, if there is one."""
-        return self.distillation and self.distillation.teacher
+        return self.distillation.teacher if self.distillation else None
 
     @property
     def tokenizers_from(self) -> str | None:

@@ -152,7 +152,7 @@ def predict_top(
     for chosen in track(batched(items, rows), -(-len(items) // rows), "batch"):
         features = [task.preprocess(item, np.random.default_rng(0)) for item in chosen]
         sizes += [len(each[_TARGET]) for each in features]
-        kept = [_fitting(each, task.lengths) for each in features]
+        kept: list[Any] = [_fitting(each, task.lengths) for each in features]
         kept += [dict.fromkeys(task.lengths, ())] * (rows - len(kept))
         batch = padded_batch(kept, task.lengths)
         tokens, log_probs = hosts.to_host(top(params, place_like(params, batch)))
@@ -161,8 +161,8 @@ def predict_top(
             pad = [(0, n - size), (0, 0)]  # an overlong item is never trained on
             found.append((np.pad(tokens[i, :size], pad), np.pad(log_probs[i, :size], pad)))
     starts = np.cumsum([0, *sizes])[:-1]
-    tokens, log_probs = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return StoredTeacher(TopPredictions(tokens, log_probs), starts)
+    arrays: Any = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return StoredTeacher(TopPredictions(*arrays), starts)
 
 
 def _fitting(features: Features, lengths: Mapping[str, int]) -> Features:

@@ -164,8 +164,8 @@ def _gradients(
     def loss(params: Params) -> tuple[Float[Array, ""], Sums]:
         with auxiliary.collect() as added:
             loss, weight, sums = loss_fn(params, batch, key)
-        sums = {"loss": loss, "weight": weight, **sums, **added.to_record(weight)}
-        return added.loss(loss), sums
+        found: Sums = {"loss": loss, "weight": weight, **sums}
+        return added.loss(loss), found | added.to_record(weight)
 
     return jax.grad(loss, has_aux=True)(params)
 
