@@ -331,7 +331,7 @@ def test_r_drop_is_the_mean_of_two_losses_and_their_divergence(losses):
     apart = (p * np.log(p / q)).sum(axis=-1) + (q * np.log(q / p)).sum(axis=-1)
     counted = BATCH["target_segment_ids"] > 0
     assert (apart[counted] > 1e-4).all()  # dropout differs in the two copies of each row
-    loss, weight, sums = losses(params, BATCH, key)
+    loss, weight, sums = losses(params, BATCH, key, {})
     assert (weight, sums["tokens"]) == (6, 6)
     assert loss == pytest.approx(((entropy + apart) * counted).sum(), rel=1e-5)  # 4 / 4 of it
 
@@ -340,7 +340,9 @@ def test_without_dropout_r_drop_changes_nothing(losses):
     params = losses.init(jax.random.key(0))
     options = dataclasses.replace(losses.options, r_drop=0.0)
     plain = dataclasses.replace(losses, options=options)
-    for one, other in zip(losses(params, BATCH, None), plain(params, BATCH, None), strict=True):
+    for one, other in zip(
+        losses(params, BATCH, None, {}), plain(params, BATCH, None, {}), strict=True
+    ):
         jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
