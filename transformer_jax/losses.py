@@ -140,23 +140,15 @@ class TokenLoss:
         return self.of_logits(predicted, labels)
 
 
-_READ_BY_ALL = ("train.label_smoothing", "train.z_loss", "train.loss_tiles")
-"""Config fields of all losses with a cross-entropy."""
-
-
 class CrossEntropy(TokenLoss):
     """Cross-entropy with label smoothing and z-loss, tile by tile; R-Drop adds to it."""
 
-<<<<<<< HEAD
     reads: ClassVar[tuple[str, ...]] = (
         "train.label_smoothing",
         "train.z_loss",
         "train.loss_tiles",
         "train.r_drop",
     )
-=======
-    reads: ClassVar[tuple[str, ...]] = (*_READ_BY_ALL, "train.r_drop")
->>>>>>> 5d2038d (Types of distillation)
 
     def losses(self, logits: Logits, labels: Labels) -> Losses:
         return cross_entropy(logits, labels, self.config.label_smoothing, self.config.z_loss)
@@ -215,11 +207,7 @@ class Distillation(CrossEntropy):
     reports the cross-entropy, so that its losses compare with those of other runs.
     """
 
-<<<<<<< HEAD
     reads: ClassVar[tuple[str, ...]] = ("train.label_smoothing", "train.z_loss", "train.loss_tiles")
-=======
-    reads = _READ_BY_ALL
->>>>>>> 5d2038d (Types of distillation)
     options = DistillationOptions
 
     def of_taught(self, predicted: Any, taught: Any, labels: Labels) -> TokenLosses:
