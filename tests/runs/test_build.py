@@ -19,6 +19,7 @@ from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import TaskKind
 from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.tasks.translation import Translation
+from transformer_jax.training.callbacks import CALLBACKS, Callback
 
 SIZES = {"source": 800, "target": 800}  # those of the tiny run, whose programs are compiled
 TEXTS = {"source": ("source",), "target": ("target",)}
@@ -160,3 +161,23 @@ def test_the_first_state_is_that_of_the_seed(tiny_config, task_of):
     others = [leaf for leaf in jax.tree.leaves(other.params) if leaf.ndim > 1]
     assert all((a != b).all() for a, b in zip(kernels, others, strict=True))
     assert first.step == 0
+
+
+def test_only_process_0_calls_back_unless_the_callback_says_so(monkeypatch, tiny_config, tmp_path):
+    class Main(Callback):
+        pass
+
+    class Everywhere(Callback):
+        every_process = True
+
+    monkeypatch.setattr(CALLBACKS, "_entries", {"main": Main, "everywhere": Everywhere})
+    settings = read_settings(tiny_config({"train.callbacks": "main,everywhere"}))
+    made = {}
+    for process in (0, 1):
+        monkeypatch.setattr(jax, "process_index", lambda: process)  # noqa: B023
+        made[process] = build.build_callbacks(settings, None, tmp_path)
+    assert [[type(each) for each in made[process]] for process in (0, 1)] == [
+        [Main, Everywhere],
+        [Everywhere],
+    ]
+    assert made[0][0].run.workdir == tmp_path
