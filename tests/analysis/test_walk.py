@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from tests.analysis import walk_oracle
+from transformer_jax.analysis.activations import attention, collect
+from transformer_jax.analysis.pages.attention_page import attention_page
 from transformer_jax.analysis.pages.document import inspect_command, unpack
 from transformer_jax.analysis.walk import walk
 from transformer_jax.analysis.walk.diagram import diagram
@@ -427,3 +429,24 @@ def test_a_narrow_page_does_not_scroll_sideways(show, walked, kind):
     tab.point("#command button", click=True)
     assert tab.texts("#command button") == ["Copied"]
     assert tab.evaluate("getSelection().toString()") == command
+
+
+def test_layers_that_a_walk_does_not_explain_show_their_output(random_params):
+    """Of linear attention and of sinks only the output is shown; attention has its weights."""
+    layers = "attention_layer=gated_delta | default | attention_layer=sinks"
+    config = options("gpt", layers=layers, num_layers=3, d_model=8, positions="rotary", d_ff=8)
+    model, given = DecoderOnly(config), reading({"decoder": TEXT[:3]})
+    params = random_params(model, *given.inputs)["params"]
+    found = walk(model, params, given, Vocabulary())
+    own = {step.group[1]: step for step in found.steps if step.kind == "sublayer"}
+    assert [step.title for step in own.values()] == ["GatedDeltaNet", "SinkAttention"]
+    assert list(own) == ["layer 0", "layer 2"]
+    values = collect(model, params, given, ["**.self_attention"])
+    expected = values["decoder.layer_0.self_attention"]
+    np.testing.assert_allclose(own["layer 0"].values, expected, rtol=1e-5, atol=1e-6)
+    assert {step.group[1] for step in found.steps if step.kind == "softmax"} == {"layer 1"}
+    (cache, *_) = (step for step in found.steps if step.kind == "cache")
+    assert "Each of the 1 layers" in cache.explanation and "keys of layer 1" in cache.explanation
+    attended = attention(model, params, given)
+    assert attended.layers("decoder") == [1, 2] and len(attended.weights("decoder")) == 2
+    assert "decoder self-attention of layers 1, 2" in attention_page(attended, "title")

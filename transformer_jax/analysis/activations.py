@@ -7,6 +7,7 @@ D model, V vocabulary.
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -144,13 +145,20 @@ class Attention(Summarized):
         return np.stack([self.values[place] for place in places])
 
     def _places(self, kind: str, what: str) -> list[str]:
-        """Paths in all layers, or the one path of a stack that attends once (recurrent decoder)."""
+        """Paths in the layers that have weights, or the one path of a stack that attends once
+        (recurrent decoder)."""
         stack, _ = KINDS[kind]
         end = f"{'cross_attention' if kind == 'cross' else 'self_attention'}.{what}"
-        places = [f"{stack}.{end}"] if f"{stack}.{end}" in self.values else []
-        while (place := f"{stack}.layer_{len(places)}.{end}") in self.values:
-            places.append(place)
-        return places
+        once = [f"{stack}.{end}"] if f"{stack}.{end}" in self.values else []
+        return once + [f"{stack}.layer_{i}.{end}" for i in self.layers(kind, what)]
+
+    def layers(self, kind: str, what: str = "weights") -> list[int]:
+        """Numbers of the layers that have attention of a kind; others, such as linear attention,
+        have no weights."""
+        stack, _ = KINDS[kind]
+        name = "cross_attention" if kind == "cross" else "self_attention"
+        path = re.compile(rf"{stack}\.layer_(\d+)\.{name}\.{what}")
+        return sorted(int(found[1]) for found in map(path.fullmatch, self.values) if found)
 
     def stacks(self, kind: str) -> tuple[str, str]:
         """Stack of the queries and stack of the keys."""
@@ -200,7 +208,7 @@ def attention(
     predictions = find_predictions(reading, values[LOGITS], outputs) if outputs else None
     found = Attention(reading.texts, reading.pieces, values, predictions)
     if not found.kinds:
-        raise UserError("attention: this run's model has no attention")
+        raise UserError("attention: this run's model has no layer with attention weights")
     return found
 
 

@@ -46,6 +46,7 @@ class Attended(Protocol):
     def kinds(self) -> Sequence[str]: ...
     @property
     def predictions(self) -> Predictions | None: ...
+    def layers(self, kind: str) -> Sequence[int]: ...
     def stacks(self, kind: str) -> tuple[str, str]: ...
     def of(self, kind: str, what: str) -> np.ndarray: ...
 
@@ -115,7 +116,7 @@ def _kind(attention: Attended, kind: str) -> dict[str, Any]:
     weights = attention.of(kind, "weights")
     queries, keys = attention.stacks(kind)
     return {
-        "title": TITLES[kind],
+        "title": TITLES[kind] + _of_layers(attention.layers(kind)),
         "queriesOf": queries,
         "keysOf": keys,
         "heads": weights.shape[1],
@@ -124,6 +125,13 @@ def _kind(attention: Attended, kind: str) -> dict[str, Any]:
         "keys": [None] * len(weights),
         "leftOut": "",
     }
+
+
+def _of_layers(layers: Sequence[int]) -> str:
+    """Names the layers shown, if others between them have no weights."""
+    if list(layers) == list(range(len(layers))):
+        return ""
+    return f" of layers {', '.join(map(str, layers))}"
 
 
 def _add_vectors(

@@ -11,10 +11,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.analysis.walk.attention_steps import AttentionTrace, attention_steps
-from transformer_jax.analysis.walk.step import Trace, WalkStep, Where, number, quoted, some, step
+from transformer_jax.analysis.walk.step import (
+    Trace,
+    WalkStep,
+    Where,
+    has_steps,
+    number,
+    quoted,
+    some,
+    step,
+)
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.encoder_only import token_types
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.layers import attention_class, feed_forward_class
 from transformer_jax.nn.norms import make_norm
 from transformer_jax.nn.positions import encoding_class
 
@@ -63,7 +73,11 @@ def _sublayer_steps(
     group = (stack, f"layer {index}", _TITLES[name])
     if c.norm_placement != "post":
         yield norm_step(trace, "norm_before", stack, group, stream, f"{path}.input")
-    if name == "feed_forward":
+    is_feed_forward = name == "feed_forward"
+    sublayer: type = feed_forward_class(c) if is_feed_forward else attention_class(c)
+    if name != "cross_attention" and not has_steps(sublayer):
+        yield _output_step(trace, stack, group, path, sublayer)
+    elif is_feed_forward:
         yield from _feed_forward_steps(trace, stack, group, path)
     else:
         source = "encoder" if name == "cross_attention" else stack
@@ -84,6 +98,20 @@ def _sublayer_steps(
     yield step("residual", group, said, total, axes, (path, after), (at,), **how)
     if c.norm_placement == "post":
         yield norm_step(trace, "norm_after", stack, group, total, after)
+
+
+def _output_step(
+    trace: Trace, stack: str, group: tuple[str, ...], path: str, sublayer: type
+) -> WalkStep:
+    """The output of a sublayer whose computation a walk does not explain."""
+    y, at = trace.values[path], trace.example(stack)
+    function = getattr(sublayer, "self_attend", None) or sublayer.__call__
+    said = (
+        f"{sublayer.__name__} computes {some(y[at])} for {trace.token(stack, at)}. How it does so "
+        "is in its code."
+    )
+    axes, how = (trace.tokens(stack), "feature"), {"title": sublayer.__name__}
+    return step("sublayer", group, said, y, axes, (path,), (at,), where=Where.of(function), **how)
 
 
 def norm_step(

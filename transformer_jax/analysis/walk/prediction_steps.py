@@ -20,6 +20,7 @@ from transformer_jax.analysis.walk.step import (
     Trace,
     WalkStep,
     Where,
+    has_steps,
     number,
     quoted,
     some,
@@ -29,6 +30,7 @@ from transformer_jax.inference.batches import unpad
 from transformer_jax.models import apply_method, apply_model
 from transformer_jax.models.classifier import TextClassifier, TokenClassifier
 from transformer_jax.nn.hooks import HookPoint, intercept_activations
+from transformer_jax.nn.layers import attention_class
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.sharding import place_like, round_up_rows
 from transformer_jax.runtime import platform
@@ -150,16 +152,15 @@ class DecodedToken(NamedTuple):
     Attributes:
       logits: logits [V] of the next token.
       weights: attention weights of all layers, "self" [layers, H, L] and "cross" [layers, H, S].
-      keys: keys [G, L, K] of the first layer's cache after this token.
-      length: filled slots of the cache after this token.
-      layers: number of layers with a cache.
+      keys: keys [G, L, K] after this token, of the first layer with a cache of keys; None if no
+        layer has one.
+      layers: numbers of the layers with a cache of keys.
     """
 
     logits: np.ndarray
     weights: dict[str, np.ndarray]
-    keys: np.ndarray
-    length: int
-    layers: int
+    keys: np.ndarray | None
+    layers: Sequence[int]
 
 
 def decoding_steps(trace: Trace) -> Iterator[WalkStep]:
@@ -169,7 +170,8 @@ def decoding_steps(trace: Trace) -> Iterator[WalkStep]:
     for index, decoded in enumerate(decode(trace)):
         token = trace.reading.pieces["decoder"][index]
         group = ("decoding", f"token {index}, {quoted(token)}")
-        yield _cache_step(trace, group, index, decoded)
+        if decoded.keys is not None:
+            yield _cache_step(trace, group, index, decoded.keys, decoded.layers)
         for kind, name in (("past", "self"), ("source", "cross")):
             if name in decoded.weights:
                 yield _weights_step(trace, group, kind, index, decoded.weights[name])
@@ -235,29 +237,34 @@ def _decoded(
         ]
         if layers:
             by_kind[kind] = np.stack(layers)
-    cache = unpad(state[0], 1)
+    classes = [attention_class(trace.config.of_layer(i)) for i in range(len(state))]
+    with_keys = [i for i, cls in enumerate(classes) if has_steps(cls)]
+    cache = unpad(state[with_keys[0]], 1) if with_keys else None
     return DecodedToken(
         logits=unpad(logits, 1)[0].astype(np.float32),
         weights=by_kind,
-        keys=cache.keys[0, :, :, 0].astype(np.float32),
-        length=int(cache.length[0]),
-        layers=len(state),
+        keys=None if cache is None else cache.keys[0, :, :, 0].astype(np.float32),
+        layers=with_keys,
     )
 
 
 def _cache_step(
-    trace: Trace, group: tuple[str, ...], index: int, decoded: DecodedToken
+    trace: Trace,
+    group: tuple[str, ...],
+    index: int,
+    keys: np.ndarray,
+    layers: Sequence[int],
 ) -> WalkStep:
-    heads, slots, size = decoded.keys.shape
-    empty = [f"slot {i}" for i in range(decoded.length, slots)]
-    pieces = trace.reading.pieces["decoder"][: decoded.length]
+    (heads, slots, size), length = keys.shape, index + 1
+    empty = [f"slot {i}" for i in range(length, slots)]
+    pieces = trace.reading.pieces["decoder"][:length]
     said = (
-        f"The input is {trace.token('decoder', index)} alone. Each of the {decoded.layers} layers "
+        f"The input is {trace.token('decoder', index)} alone. Each of the {len(layers)} layers "
         f"writes its key and value to slot {index} of its cache of {heads} × {slots} × {size} "
-        f"numbers; {decoded.length} of {slots} slots are filled. Shown: the keys of layer 0."
+        f"numbers; {length} of {slots} slots are filled. Shown: the keys of layer {layers[0]}."
     )
     axes = (Axis("head"), Axis("slot", (*pieces, *empty)), "feature")
-    return step("cache", group, said, decoded.keys, axes, (), (0, index))
+    return step("cache", group, said, keys, axes, (), (0, index))
 
 
 def _weights_step(

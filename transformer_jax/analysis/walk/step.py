@@ -31,6 +31,7 @@ from transformer_jax.nn.masks import padding_mask
 from transformer_jax.nn.norms import final_norm
 from transformer_jax.nn.ops import head_outputs, head_products, soft_cap, softmax
 from transformer_jax.nn.positions.base import PositionEncoding
+from transformer_jax.nn.sublayers import AttentionLayer
 from transformer_jax.nn.transformer import Residual
 from transformer_jax.summary import Summarized
 from transformer_jax.tokenization import Labels, Tokenizer
@@ -114,6 +115,7 @@ KINDS: Mapping[str, StepKind] = {
         "section 3.3, equation 2",
         FeedForward.__call__,
     ),
+    "sublayer": _kind("Sublayer", "y = Sublayer(x)", "section 3.1", AttentionLayer.self_attend),
     "norm_after": _kind("Norm", "norm(x)", "section 3.1", Residual.after),
     "residual": _kind("Residual", "x + Sublayer(x)", "section 3.1", Residual.after),
     "final_norm": _kind("Final norm", "norm(x)", "section 3.1", final_norm),
@@ -161,6 +163,13 @@ KINDS: Mapping[str, StepKind] = {
         MultiHeadAttention.cross_attend,
     ),
 }
+
+
+def has_steps(sublayer: type) -> bool:
+    """Returns True if a walk explains how a sublayer of this class computes; of others it shows
+    only the output."""
+    return sublayer in (MultiHeadAttention, FeedForward)
+
 
 _ISOLATES = re.compile("[\N{FIRST STRONG ISOLATE}\N{POP DIRECTIONAL ISOLATE}]")
 _PLURALS = {"query": "queries", "vocabulary entry": "vocabulary entries"}
