@@ -40,6 +40,8 @@ PAIRS = STEPS | {
     "task.metric": "character_accuracy",
     "model.positions": "kerple",
     "model.attention_layer": "value_residual",
+    "model.feed_forward": "switch",
+    "model.switch.num_experts": 3,
     "model.activation": "snake",
     "model.norm": "scale",
     "model.norm_placement": "pre",
@@ -111,7 +113,8 @@ def paths_of(params):
 
 def test_components_of_one_run_on_pairs(use):
     names = ["position_encoding", "activation_and_norm", "value_residual", "metric", "data_set"]
-    run = use([*names, "optimizer_and_schedule"], PAIRS, ["1 + 2", "17 + 25"])
+    names += ["routed_layer", "optimizer_and_schedule"]
+    run = use(names, PAIRS, ["1 + 2", "17 + 25"])
     params = paths_of(run.params)
     assert params["source_positions/kerple"].shape == (2, 2)
     assert parameter_at("target_positions/kerple").kind == "bias"
@@ -120,6 +123,8 @@ def test_components_of_one_run_on_pairs(use):
     assert metrics["character_accuracy"] <= 1 and metrics["num_examples"] == 500
     record = json.loads((run.workdir / "metrics.jsonl").read_text().splitlines()[0])
     assert record["learning_rate"] == pytest.approx(0.6 * 3e-3)  # three of five steps of the rise
+    assert params["decoder/layer_0/feed_forward/switch_inner"].shape[0] == 3
+    assert 1 / 3 < record["aux/largest_load"] <= 1 and record["aux/balance"] > 0.5
 
 
 # --- Language models ---

@@ -478,3 +478,19 @@ def test_two_evaluations_without_a_better_score_lower_the_rate(scores, rate):
 def test_without_limits_patience_is_never_exhausted():
     patience = Patience(scores=[3.0] * 100)
     assert (patience.rate, patience.is_exhausted) == (1.0, False)
+
+
+def test_a_metric_above_its_limit_is_told_once(caplog):
+    parts = Parts()
+    step = parts.train_step
+
+    def dropping(state, rows):
+        state, sums = step(state, rows)
+        return state, sums | {"aux/dropped": 6.0, "aux_count/dropped": 10.0}
+
+    parts.train_step = dropping
+    parts.loop(log_every=1).run(State(0), 0, 3)
+    recorded = [record for _, split, record in parts.records if split == "train"]
+    assert [record["aux/dropped"] for record in recorded] == [0.6] * 3
+    (told,) = [line for line in caplog.messages if "aux/dropped" in line]
+    assert "is 0.60" in told and "capacity_factor" in told

@@ -30,6 +30,10 @@ TOTAL, COUNT = "aux/", "aux_count/"
 """Prefixes of a total, and of the count that divides it, among the sums of a step."""
 
 
+LIMITS: dict[str, tuple[float, str]] = {}
+"""Name of a metric -> the mean above which training warns, once, and the advice."""
+
+
 class Loss(NamedTuple):
     """Sum of an auxiliary loss over tokens, and the same times its weight."""
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.nn import per_device
-from transformer_jax.nn.auxiliary import add_loss, add_metric, is_collected
+from transformer_jax.nn.auxiliary import LIMITS, add_loss, add_metric, is_collected
 from transformer_jax.nn.config import activation_dtype
 from transformer_jax.nn.feed_forward import ACTIVATIONS, FeedForward
 from transformer_jax.nn.grouped_product import (
@@ -34,6 +34,12 @@ from transformer_jax.nn.sublayers import FeedForwardLayer
 from transformer_jax.ranges import OneOf, Range, check_fields
 
 ROUTERS = ("softmax", "sigmoid")
+
+LIMITS["dropped"] = (
+    0.5,
+    "experts have no place for more than half of the choices; raise capacity_factor of "
+    "model.experts, or balance_weight if few experts get most tokens (aux/load)",
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import math
 import operator
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,6 +20,7 @@ from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
 from transformer_jax.errors import DivergedError, Stopped
 from transformer_jax.logs.run_log import Log
 from transformer_jax.metrics import add_sums, compute_metrics
+from transformer_jax.nn import auxiliary
 from transformer_jax.parallel import hosts
 from transformer_jax.runtime import platform
 from transformer_jax.training.callbacks import Callback
@@ -91,6 +92,7 @@ class Meter:
         self._timer, self._rewinds, self._skipped_in_a_row = timer, rewinds, 0
         self._step_bytes = step_bytes
         self._pending: deque[tuple[int, Any]] = deque()
+        self._warned: set[str] = set()
         self._reset()
 
     def push(self, step: int, sums: Any) -> None:
@@ -118,8 +120,17 @@ class Meter:
             }
         if skipped is not None:
             metrics["skipped"] = skipped
+        self._warn(metrics)
         self._reset()
         return metrics
+
+    def _warn(self, metrics: Mapping[str, Any]) -> None:
+        """Warns once of each metric of a module that exceeds its limit."""
+        for name, (limit, advice) in auxiliary.LIMITS.items():
+            value = np.max(metrics.get(auxiliary.TOTAL + name, 0.0))
+            if value > limit and name not in self._warned:
+                self._warned.add(name)
+                logger.warning("%s%s is %.2f: %s", auxiliary.TOTAL, name, value, advice)
 
     @contextlib.contextmanager
     def paused(self, activity: str) -> Iterator[None]:
