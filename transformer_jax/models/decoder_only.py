@@ -17,6 +17,7 @@ from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected
 from transformer_jax.nn.layers import init_caches
 from transformer_jax.nn.masks import row_places
+from transformer_jax.nn.ring_attention import balance, restore_order
 from transformer_jax.nn.sublayers import Sequences
 from transformer_jax.nn.transformer import Decoder
 
@@ -74,11 +75,12 @@ class DecoderOnly(nn.Module):
           tokens, positions, segment_ids: of the rows; see `nn.masks.row_places` for the defaults.
           deterministic: no dropout; otherwise the rng stream "dropout" is needed.
         """
-        positions, segment_ids = row_places(tokens, positions, segment_ids)
+        rows = tokens, *row_places(tokens, positions, segment_ids)
+        tokens, positions, segment_ids = balance(rows, self.config)
         x = self.input(self.embedding.embed(tokens), positions, deterministic)
         sequences = Sequences.packed(self.input.position_encoding, positions, segment_ids)
         x, _ = self.decoder(x, sequences, deterministic=deterministic)
-        return x
+        return restore_order(x, self.config)
 
     def prefill(
         self, prompt: Int[Array, "B P"], prompt_lengths: Int[Array, " B"], max_length: int

@@ -21,6 +21,7 @@ from transformer_jax.nn.layers import init_caches
 from transformer_jax.nn.masks import Segments, padding_mask, row_places
 from transformer_jax.nn.norms import make_norm
 from transformer_jax.nn.positions import encoding_class
+from transformer_jax.nn.ring_attention import balance, restore_order
 from transformer_jax.nn.sublayers import Sequences
 from transformer_jax.nn.transformer import Decoder, Encoder
 
@@ -172,11 +173,12 @@ class EncoderDecoder(Seq2Seq):
         self, source: PackedTokens, target: PackedTokens, deterministic: bool
     ) -> Float[Array, "B T D"]:
         encoded = self.encode(*source, deterministic)
+        target = balance(target, self.config)
         visible = Segments(target.segment_ids, source.segment_ids)
         sequences = Sequences.packed(self.target_encoding, target.positions, target.segment_ids)
         x = self._embed_target(target.ids, target.positions, deterministic)
         x, _ = self.decoder(x, sequences, EncoderOutput(encoded, visible), deterministic)
-        return x
+        return restore_order(x, self.config)
 
     def encode(
         self,

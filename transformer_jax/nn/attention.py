@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
-from transformer_jax.nn import fused_attention, restricted_attention
+from transformer_jax.nn import fused_attention, restricted_attention, ring_attention
 from transformer_jax.nn.attention_inputs import AttentionInputs
 from transformer_jax.nn.cache import Cache, KVCache, Memory
 from transformer_jax.nn.config import TransformerConfig
@@ -102,6 +102,7 @@ class MultiHeadAttention(AttentionLayer):
         *("model.logit_cap", "model.qk_norm", "model.attention_bias"),
         *("model.attention_dropout_rate", "model.attention"),
     )
+    divides_tokens = True
 
     def setup(self) -> None:
         c = self.config
@@ -157,7 +158,6 @@ class MultiHeadAttention(AttentionLayer):
             cache = cache.append(key, value)
             inputs = cache.inputs(query, positions)
         else:
-            assert sequences.mask is not None
             inputs = AttentionInputs(query, key, value, sequences.mask, positions, positions)
             inputs = inputs.replace(segments=sequences.segments)
         return inputs.replace(window=self.config.attention_window), cache
@@ -182,7 +182,8 @@ class MultiHeadAttention(AttentionLayer):
         encoding: PositionEncoding | None = None,
         of_heads: Callable[[Heads], Heads] | None = None,
     ) -> Float[Array, "B T D"]:
-        """Equation 1 for all heads, by a fused kernel if one can, then W^O.
+        """Equation 1 for all heads, around a ring of devices or by a fused kernel if one can, then
+        W^O.
 
         Args:
           x: input of the layer.
@@ -194,7 +195,9 @@ class MultiHeadAttention(AttentionLayer):
         inputs = self._expose_inputs(inputs)
         tokens = {"query": inputs.query_positions, "key": inputs.key_positions}
         kernel = self._fused_kernel(inputs, deterministic, encoding)
-        if kernel is not None:
+        if ring_attention.divides(inputs, self.config) and not self.needs_weights():
+            heads = self._attend_around_ring(inputs, encoding)
+        elif kernel is not None:
             heads = kernel(inputs)
         else:
             blocks = self._restrict(inputs, encoding)
@@ -303,11 +306,22 @@ class MultiHeadAttention(AttentionLayer):
         kernel = choice.kernel
         return None if kernel is None else partial(kernel, requirements=requirements)
 
+    def _attend_around_ring(
+        self, inputs: AttentionInputs, encoding: PositionEncoding | None
+    ) -> Heads:
+        dtype = product_dtype(self.config.dtype)
+        return ring_attention.attend(
+            inputs.replace(key=inputs.key.astype(dtype), value=inputs.value.astype(dtype)),
+            partial(attention_logits, logit_cap=self.config.logit_cap, dtype=dtype),
+            partial(head_outputs, dtype=dtype),
+            encoding.bias if encoding is not None and encoding.has("bias") else None,
+        )
+
     def _restrict(
         self, inputs: AttentionInputs, encoding: PositionEncoding | None
     ) -> AttentionInputs:
         """Splits rows into blocks if a window makes that cheaper and nobody needs the weights."""
-        if encoding is None or self.needs_weights():
+        if encoding is None or inputs.mask is None or self.needs_weights():
             return inputs
         if not restricted_attention.saves_work(inputs, encoding.causal):
             return inputs

@@ -8,7 +8,7 @@ of a head.
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.nn.masks import Segments, window_mask
+from transformer_jax.nn.masks import Segments, segment_mask, window_mask
 
 
 class AttentionInputs(struct.PyTreeNode):
@@ -18,7 +18,8 @@ class AttentionInputs(struct.PyTreeNode):
       query: [B, T, H, K].
       key: [B, S, G, K]; G divides H, and a head of keys serves H / G neighboring heads of queries.
       value: [B, S, G, V].
-      mask: broadcasts to [B, H, T, S]; False hides a key from a query.
+      mask: broadcasts to [B, H, T, S]; False hides a key from a query. None where devices divide
+        the tokens (`nn.ring_attention`), whose order is then any.
       query_positions: [B, T]; None in cross-attention, where distances have no meaning.
       key_positions: [B, S]; None in cross-attention.
       segments: segment ids that `mask` was made from; None if it was made otherwise, as by a cache.
@@ -28,7 +29,7 @@ class AttentionInputs(struct.PyTreeNode):
     query: Float[Array, "B T H K"]
     key: Float[Array, "B S G K"]
     value: Float[Array, "B S G V"]
-    mask: Bool[Array, "#B #H #T #S"]
+    mask: Bool[Array, "#B #H #T #S"] | None
     query_positions: Int[Array, "B T"] | None = None
     key_positions: Int[Array, "B S"] | None = None
     segments: Segments | None = None
@@ -42,7 +43,11 @@ class AttentionInputs(struct.PyTreeNode):
 
     @property
     def windowed_mask(self) -> Bool[Array, "#B #H #T #S"]:
-        """`mask`, restricted to the window if there is one."""
-        if self.window is None:
-            return self.mask
-        return self.mask & window_mask(self.distance, self.window)
+        """`mask`, or that of segments and positions, restricted to the window if there is one."""
+        mask = self._segment_mask() if self.mask is None else self.mask
+        return mask if self.window is None else mask & window_mask(self.distance, self.window)
+
+    def _segment_mask(self) -> Bool[Array, "B 1 T S"]:
+        assert self.segments is not None
+        mask = segment_mask(self.segments.query, self.segments.key)
+        return mask & (self.distance <= 0)[:, None] if self.segments.causal else mask

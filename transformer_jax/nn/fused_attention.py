@@ -272,6 +272,8 @@ def _unsupported_reason(
     """Says why this kernel cannot be used here; None if it can."""
     if kernel.platform != (platform := target().platform):
         return f"it runs on a {kernel.platform}, and this is a {platform}"
+    if inputs.mask is None:
+        return "devices divide the tokens of a row"
     if inputs.segments is None or not has_sharded_call():
         return "this is no training step on devices that divide rows and heads"
     return requirements.unsupported_reason() or kernel.unsupported_reason(inputs, requirements)

@@ -32,6 +32,7 @@ def split_into_blocks(inputs: AttentionInputs, causal: bool) -> AttentionInputs:
     size = inputs.window
     assert size is not None
     assert inputs.query_positions is not None and inputs.key_positions is not None
+    assert inputs.mask is not None
     return AttentionInputs(
         query=split_queries(inputs.query, size),
         key=split_keys(inputs.key, size, causal),

@@ -13,6 +13,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.errors import UserError
+from transformer_jax.nn import per_device
 from transformer_jax.nn.cache import Cache
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.masks import Segments
@@ -29,7 +30,8 @@ class Sequences(struct.PyTreeNode):
     Attributes:
       encoding: the position encoding of the stack.
       positions: [N, T], from 0 in each packed sentence.
-      mask: [N, 1, T, T]; None with a cache, which has its own.
+      mask: [N, 1, T, T]; None with a cache, which has its own, and where devices divide the
+        tokens, whose order is then any.
       segments: segment ids that the mask was made from, if any.
       real: [N, T], False for padding; None: every token is real. While prompts of unequal lengths
         are read into a cache, a recurrent state passes over the padding.
@@ -52,7 +54,8 @@ class Sequences(struct.PyTreeNode):
     ) -> "Sequences":
         """Sentences packed into rows, with a look-ahead mask if the encoding is causal."""
         segments = Segments(segment_ids, segment_ids, encoding.causal)
-        return cls(encoding, positions, segments.mask(), segments, segment_ids > 0)
+        mask = segments.mask() if per_device.axis("sequence") is None else None
+        return cls(encoding, positions, mask, segments, segment_ids > 0)
 
 
 class Sublayer(nn.Module):
@@ -109,10 +112,13 @@ class AttentionLayer(Sublayer):
       position_hooks: hooks of position encodings that it calls; an encoding with others is refused.
         Empty: it knows the order of tokens without an encoding, as recurrent layers do.
       bidirectional: whether it works in an encoder, where tokens see later ones.
+      divides_tokens: whether it works where devices divide the tokens of a row, which may be in any
+        order: it goes by their positions and segment ids.
     """
 
     position_hooks: ClassVar[Collection[str]] = POSITION_HOOKS
     bidirectional: ClassVar[bool] = True
+    divides_tokens: ClassVar[bool] = False
 
     def self_attend(
         self,
