@@ -1,70 +1,162 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains small models whose tokens eight forced host devices divide; prints the results as JSON.
+"""Divides the tokens of packed rows among eight forced host devices; prints the results as JSON.
 
 Not a test: `tests/nn/test_ring_attention.py` starts it in a process of its own.
 """
 
-import dataclasses
 import json
 import sys
+import tempfile
+from functools import partial
 from pathlib import Path
 
+import eight_devices as runs
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import transformer_jax as tj
-from transformer_jax.models import MODELS
 from transformer_jax.nn import ring_attention
-from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.attention import attention_logits, scaled_dot_product_attention
+from transformer_jax.nn.attention_inputs import AttentionInputs
+from transformer_jax.nn.masks import Segments
+from transformer_jax.nn.ops import head_outputs
 from transformer_jax.nn.per_device import use_axes
+from transformer_jax.nn.positions.biases import alibi_slopes
 from transformer_jax.parallel.sharding import LentMesh, ParallelConfig, make_mesh
-from transformer_jax.models.config import ModelConfig
 
-ROWS, LENGTH, VOCAB = 4, 16, 23
-SMALL = {"d_model": 16, "d_ff": 16, "num_heads": 4, "dtype": "float32", "dropout_rate": 0.0, "max_length": 16, "num_layers": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
+ring_attention.BLOCK = 4
+LENGTH = runs.LENGTH = 16
+SENTENCES = [(16,), (5, 9), (3, 4, 6), (2,)]
+runs.LAYOUTS |= {
+    "sequence 4 x data 2": ({"sequence": 4}, 8),
+    "sequence 2 x fsdp 2 x tensor 2": ({"sequence": 2, "fsdp": 2, "tensor": 2}, 8),
+    "expert 2 x fsdp 2 x tensor 2": ({"expert": 2, "fsdp": 2, "tensor": 2}, 8),
+}
+runs.TRAIN += ("remat",)
+runs.TASKS["language_modeling"] |= {"data.max_length": LENGTH}
+runs.TASKS["translation"] |= {"data.max_source_length": 16, "data.max_target_length": 16}
 
 
-def packed(rng):
-    """Rows with one to three sentences and unequal padding: segment ids and positions."""
-    ids = np.zeros((ROWS, LENGTH), np.int32)
-    for row, lengths in enumerate([(16,), (5, 9), (3, 4, 6), (2,)]):
+def segment_ids(rows):
+    """Segment ids of rows with one to three sentences and unequal padding."""
+    ids = np.zeros((rows, LENGTH), np.int32)
+    for row, lengths in enumerate((SENTENCES * rows)[:rows]):
         ids[row, : sum(lengths)] = np.repeat(np.arange(len(lengths)) + 1, lengths)
+    return ids
+
+
+def positions(ids):
+    """Positions of the tokens in their sentences."""
     index = np.arange(LENGTH)
     starts = np.where(np.diff(ids, prepend=-1) != 0, index, 0)
-    positions = np.where(ids > 0, index - np.maximum.accumulate(starts, 1), 0).astype(np.int32)
-    tokens = np.where(ids > 0, rng.integers(4, VOCAB, ids.shape), 0).astype(np.int32)
-    return tokens, positions, ids
+    return np.where(ids > 0, index - np.maximum.accumulate(starts, 1), 0).astype(np.int32)
 
 
-def gradient(architecture, mesh=None, **options):
-    config = ModelConfig(architecture=architecture, vocab_size=VOCAB, source_vocab_size=VOCAB, target_vocab_size=VOCAB, **SMALL | options)
-    model, rng = MODELS.find(architecture)(config), np.random.default_rng(0)
-    rows = packed(rng)
-    inputs = (*rows, *packed(rng)) if architecture == "encoder_decoder" else rows
-    probe = rng.normal(size=(ROWS, LENGTH, VOCAB)).astype(np.float32) * (rows[2] > 0)[..., None]
-    params = model.init(jax.random.key(0), *inputs)["params"]
-    params = jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape).astype(np.float32), params)
-
-    def loss(params):
-        return (jnp.tanh(model.apply({"params": params}, *inputs)) * probe).sum()
-
-    with use_axes(mesh and LentMesh(mesh)):
-        return jax.jit(jax.value_and_grad(loss))(params)
+def packed_batch(lengths):
+    """Packed rows, with other sentences in each feature of a translation."""
+    rng, batch = np.random.default_rng(0), {}
+    for feature in lengths:
+        ids = segment_ids(runs.ROWS)
+        batch[feature] = np.where(ids > 0, rng.integers(4, runs.VOCAB, ids.shape), 0)
+        batch[f"{feature}_segment_ids"], batch[f"{feature}_positions"] = ids, positions(ids)
+    return {name: x.astype(np.int32) for name, x in batch.items()}
 
 
-def apart(one, other):
-    each = jax.tree.map(lambda a, b: float(np.abs(a - b).max() / (np.abs(b).max() + 1e-9)), one, other)
-    return max(jax.tree.leaves(each))
+def mesh_of(layout):
+    parallel = ParallelConfig(**runs.LAYOUTS[layout][0])
+    return make_mesh(parallel, jax.devices())
+
+
+def bias(distance):
+    """ALiBi's biases of four heads."""
+    return -jnp.array(alibi_slopes(4))[:, None, None] * jnp.abs(distance)[:, None]
+
+
+def attend(groups, causal, window):
+    """Distance of outputs and gradients from plain attention, the largest gradient across
+    sentences, and the number of blocks that were computed."""
+    rng, ids = np.random.default_rng(1), segment_ids(4)
+    query, key, value = (
+        rng.normal(size=(4, LENGTH, heads, 4)).astype(np.float32) for heads in (4, groups, groups)
+    )
+    weights = rng.normal(size=query.shape).astype(np.float32)
+    second = weights * (ids == 2)[..., None, None]  # a loss of each row's second sentence
+    computed = []
+
+    def logits(query, key, logit_bias):
+        jax.debug.callback(lambda: computed.append(1))
+        return attention_logits(query, key, logit_bias, 2.0)
+
+    def outputs(divided, query, key, value):
+        places, segments = positions(ids), Segments(ids, ids, causal)
+        inputs = AttentionInputs(query, key, value, None, places, places, segments, window)
+        if divided:
+            sums = partial(head_outputs, dtype="float32")
+            return ring_attention.attend(inputs, logits, sums, bias)
+        each = inputs.query, inputs.key, inputs.value, inputs.windowed_mask
+        return scaled_dot_product_attention(*each, logit_bias=bias(inputs.distance), logit_cap=2.0)
+
+    @partial(jax.jit, static_argnums=0)
+    def compute(divided, *heads):
+        found, pull = jax.vjp(partial(outputs, divided), *heads)
+        return (found, pull(weights)), jax.lax.map(pull, second[None])
+
+    with use_axes(LentMesh(mesh_of("sequence 4 x data 2"))):
+        found, of_second = jax.block_until_ready(compute(True, query, key, value))
+        jax.effects_barrier()
+    expected, _ = compute(False, query, key, value)
+    apart = jax.tree.map(lambda a, b: np.abs(a - b).max() / np.abs(b).max(), found, expected)
+    across = [np.abs(x[0][ids != 2]).max() for x in of_second]
+    inputs = AttentionInputs(query, key, value, None, *2 * (positions(ids),), window=window)
+    mask = np.array(inputs.replace(segments=Segments(ids, ids, causal)).windowed_mask)
+    blocks = mask.reshape(2, 2, 4, 4, 4, 4).any((1, 3, 5))  # a device has two rows
+    return {
+        "apart": float(max(jax.tree.leaves(apart))),
+        "across": float(max(across)),
+        "blocks": len(computed) / 3,  # one pass forward, two backward
+        "blocks with keys": int(blocks.sum()),
+        "all blocks": blocks.size,
+    }
+
+
+def use_run():
+    """Losses of a run whose tokens are divided, and of the same run on whole rows; outputs."""
+    quickstart = Path(__file__).parents[2] / "configs" / "quickstart.py"
+    small = {"model.d_model": 16, "model.d_ff": 16, "model.num_heads": 2, "train.num_steps": 2}
+    small |= {"model.num_encoder_layers": 1, "model.num_decoder_layers": 1}
+    small |= {"data.max_source_length": 32, "data.max_target_length": 32}
+    small |= {"train.tokens_per_batch": 128, "eval.num_examples": 4, "parallel.sequence": 4}
+    small |= {"model.dtype": "float32", "tokenizer.vocab_size": 300}
+    with tempfile.TemporaryDirectory() as folder:
+        run = tj.train(tj.config(quickstart, small), folder, progress=False)
+        found = {"loss": run.evaluate(split="valid")["loss"]}
+        found["outputs"] = run.predict(["one two"])
+        path = Path(folder) / "config.json"
+        config = json.loads(path.read_text())
+        config["parallel"]["sequence"] = 1
+        path.write_text(json.dumps(config))
+        whole = tj.load(folder)
+        found["loss on whole rows"] = whole.evaluate(split="valid")["loss"]
+        found["outputs on whole rows"] = whole.predict(["one two"])
+    return found
+
+
+def main():
+    runs.unequal_batch = packed_batch
+    text = {"name": "language_modeling", "positions": "rotary"}
+    deep = {"num_layers": 2, "scan_layers": True, "remat": "full", "accumulation_steps": 2}
+    one = runs.divided_run("one", **text, num_layers=2)
+    found = {
+        "ring": attend(groups=4, causal=True, window=None),
+        "gathered": attend(groups=1, causal=False, window=3),
+        "language_modeling": runs.compare(["sequence 4 x data 2"], one, **text, **deep),
+        "experts": runs.compare(["expert 2 x fsdp 2 x tensor 2"], one, **text, num_layers=2),
+        "translation": runs.compare(["sequence 2 x fsdp 2 x tensor 2"], positions="t5"),
+        "run": use_run(),
+    }
+    json.dump(found, sys.stdout)
 
 
 if __name__ == "__main__":
-    import time
-    m = {"s4d2": make_mesh(ParallelConfig(sequence=4, data=2)), "s2f2t2": make_mesh(ParallelConfig(sequence=2, fsdp=2, tensor=2))}
-    ring_attention.BLOCK = 2
-    for arch in ("decoder_only", "encoder_decoder", "encoder_only"):
-      for opt in ({"positions": "rotary"}, {"positions":"alibi"},{"positions":"t5"},{"positions":"learned","attention_window":3, "num_key_value_heads":2}, ):
-        one = gradient(arch, **opt)
-        for name, mesh in m.items():
-            t=time.time()
-            print(arch, opt, name, apart(gradient(arch, mesh, **opt), one), round(time.time()-t,1), flush=True)
+    main()

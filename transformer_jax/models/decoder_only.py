@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.nn.cache import Cache, at_prompt_ends, state_bytes
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected
-from transformer_jax.nn.layers import init_caches
+from transformer_jax.nn.layers import init_caches, undivided_reason
 from transformer_jax.nn.masks import row_places
 from transformer_jax.nn.ring_attention import balance, restore_order
 from transformer_jax.nn.sublayers import Sequences
@@ -76,11 +76,12 @@ class DecoderOnly(nn.Module):
           deterministic: no dropout; otherwise the rng stream "dropout" is needed.
         """
         rows = tokens, *row_places(tokens, positions, segment_ids)
-        tokens, positions, segment_ids = balance(rows, self.config)
+        balanced = undivided_reason(self.config) is None
+        tokens, positions, segment_ids = balance(rows) if balanced else rows
         x = self.input(self.embedding.embed(tokens), positions, deterministic)
         sequences = Sequences.packed(self.input.position_encoding, positions, segment_ids)
         x, _ = self.decoder(x, sequences, deterministic=deterministic)
-        return restore_order(x, self.config)
+        return restore_order(x) if balanced else x
 
     def prefill(
         self, prompt: Int[Array, "B P"], prompt_lengths: Int[Array, " B"], max_length: int

@@ -17,7 +17,7 @@ from transformer_jax.nn.cache import Cache, EncoderOutput, Memory, at_prompt_end
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.embeddings import Embedding, Unprojected
-from transformer_jax.nn.layers import init_caches
+from transformer_jax.nn.layers import init_caches, undivided_reason
 from transformer_jax.nn.masks import Segments, padding_mask, row_places
 from transformer_jax.nn.norms import make_norm
 from transformer_jax.nn.positions import encoding_class
@@ -173,12 +173,13 @@ class EncoderDecoder(Seq2Seq):
         self, source: PackedTokens, target: PackedTokens, deterministic: bool
     ) -> Float[Array, "B T D"]:
         encoded = self.encode(*source, deterministic)
-        target = balance(target, self.config)
+        balanced = undivided_reason(self.config) is None
+        target = balance(target) if balanced else target
         visible = Segments(target.segment_ids, source.segment_ids)
         sequences = Sequences.packed(self.target_encoding, target.positions, target.segment_ids)
         x = self._embed_target(target.ids, target.positions, deterministic)
         x, _ = self.decoder(x, sequences, EncoderOutput(encoded, visible), deterministic)
-        return restore_order(x, self.config)
+        return restore_order(x) if balanced else x
 
     def encode(
         self,

@@ -23,6 +23,7 @@ class AdditiveAttention(MultiHeadAttention):
     again, so that arrays [B, T, S, H, K] are not kept.
     """
 
+    divides_tokens = False
     reads = tuple(
         name
         for name in MultiHeadAttention.reads

@@ -195,7 +195,7 @@ class MultiHeadAttention(AttentionLayer):
         inputs = self._expose_inputs(inputs)
         tokens = {"query": inputs.query_positions, "key": inputs.key_positions}
         kernel = self._fused_kernel(inputs, deterministic, encoding)
-        if ring_attention.divides(inputs, self.config) and not self.needs_weights():
+        if self._goes_around_ring(inputs):
             heads = self._attend_around_ring(inputs, encoding)
         elif kernel is not None:
             heads = kernel(inputs)
@@ -305,6 +305,10 @@ class MultiHeadAttention(AttentionLayer):
         choice = fused_attention.choose_kernel(self.config.attention, inputs, requirements)
         kernel = choice.kernel
         return None if kernel is None else partial(kernel, requirements=requirements)
+
+    def _goes_around_ring(self, inputs: AttentionInputs) -> bool:
+        whole_rows = self.needs_weights() or bool(self._own_steps())
+        return not whole_rows and ring_attention.divides(inputs, self.config)
 
     def _attend_around_ring(
         self, inputs: AttentionInputs, encoding: PositionEncoding | None

@@ -36,6 +36,7 @@ class SinkAttention(MultiHeadAttention):
     """
 
     options = SinkOptions
+    divides_tokens = False
     parameters = (Parameter(r"self_attention/sink", "bias", ("heads",)),)
 
     def setup(self) -> None:

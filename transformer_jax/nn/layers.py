@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registries of the sublayers of a Transformer layer."""
 
+from transformer_jax.nn import ring_attention
 from transformer_jax.nn.additive_attention import AdditiveAttention
 from transformer_jax.nn.attention import MultiHeadAttention
 from transformer_jax.nn.attention_sinks import SinkAttention
@@ -67,6 +68,17 @@ def check_layers(config: TransformerConfig, num_layers: int, causal: bool) -> No
             f"positions {config.positions!r} are applied by no layer: attention_layer "
             f"{config.attention_layer!r} knows the order of tokens; set positions to 'none'"
         )
+
+
+def undivided_reason(config: TransformerConfig) -> str | None:
+    """Says why devices cannot divide the tokens of a stack's rows; None if they can."""
+    for layer in map(config.of_layer, range(len(config.pattern))):
+        if not attention_class(layer).divides_tokens:
+            name = layer.attention_layer
+            return f"attention_layer {name!r} needs all tokens of a row on one device"
+        if reason := ring_attention.unsupported_reason(layer):
+            return reason
+    return None
 
 
 def init_caches(

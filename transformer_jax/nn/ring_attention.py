@@ -144,7 +144,7 @@ class Ring:
             )
             return _put(of_queries, block[0], i), _put(of_keys, block[1], j), block[2]
 
-        return jax.lax.fori_loop(0, length // rows * (num_keys // columns), step, sums)
+        return _repeat(length // rows * (num_keys // columns), step, sums)
 
 
 class Sums(struct.PyTreeNode):
@@ -194,7 +194,7 @@ def _forward(
     shape, limits = queries.query.shape[:3], jnp.finfo(jnp.float32)
     values = jnp.zeros((*shape, keys.value.shape[3]), jnp.float32)
     nothing = Sums(values, jnp.zeros(shape, jnp.float32), jnp.full(shape, limits.min))
-    sums, _ = jax.lax.fori_loop(0, ring.size, step, (nothing, keys))
+    sums, _ = _repeat(ring.size, step, (nothing, keys))
     weights = jnp.maximum(sums.weights, limits.tiny)
     heads, log_sums = sums.values / weights[..., None], sums.largest + jnp.log(weights)
     return heads, (queries, keys, parameters, heads, log_sums)
@@ -229,7 +229,7 @@ def _backward(ring: Ring, saved: Any, gradient: Heads) -> tuple[Queries, Keys, A
     of_each_query = queries, gradient, products, log_sums
     differentiated = queries.query, (keys.key, keys.value), parameters
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), differentiated)
-    *sums, _ = jax.lax.fori_loop(0, ring.size, step, (*zeros, keys))
+    *sums, _ = _repeat(ring.size, step, (*zeros, keys))
     of_query, of_keys, total = jax.tree.map(lambda x, y: x.astype(y.dtype), sums, [*differentiated])
     return Queries(of_query, None, None), Keys(*of_keys, None, None), total
 
@@ -302,7 +302,7 @@ def divides(inputs: AttentionInputs, config: TransformerConfig) -> bool:
 
 
 def unsupported_reason(config: TransformerConfig) -> str | None:
-    """Says why devices cannot divide the tokens of a layer's rows; None if they can."""
+    """Says why attention cannot divide the tokens of rows among devices; None if it can."""
     if encoding_class(config).has("logit_bias", "extra_values"):
         return (
             f"positions {config.positions!r} look up content by distance; take rotary, alibi, t5, "
@@ -313,7 +313,7 @@ def unsupported_reason(config: TransformerConfig) -> str | None:
     return None
 
 
-def balance[Tree](tree: Tree, config: TransformerConfig) -> Tree:
+def balance[Tree](tree: Tree) -> Tree:
     """Reorders the tokens of causal rows, arrays [B, T], so that devices have the same work.
 
     Of 2 N chunks of a row, device i gets chunk i, whose tokens see few keys, and chunk 2 N - 1 - i,
@@ -321,7 +321,7 @@ def balance[Tree](tree: Tree, config: TransformerConfig) -> Tree:
     """
 
     def reorder(x: Shaped[Array, "B T"]) -> Shaped[Array, "B T"]:
-        lent = _balancing_axis(x, config)
+        lent = _balancing_axis(x)
         if lent is None:
             return x
         chunks = x.reshape(len(x), 2 * lent.size, -1)
@@ -331,9 +331,9 @@ def balance[Tree](tree: Tree, config: TransformerConfig) -> Tree:
     return jax.tree.map(reorder, tree)
 
 
-def restore_order(x: Float[Array, "B T D"], config: TransformerConfig) -> Float[Array, "B T D"]:
+def restore_order(x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
     """Inverse of `balance` for the features of the tokens: each device sends its two chunks."""
-    lent = _balancing_axis(x, config)
+    lent = _balancing_axis(x)
     if lent is None:
         return x
     owner = [min(chunk, 2 * lent.size - 1 - chunk) for chunk in range(2 * lent.size)]
@@ -352,10 +352,10 @@ def restore_order(x: Float[Array, "B T D"], config: TransformerConfig) -> Float[
     return lent.shard_map(on_device, (tokens,), tokens)(x)
 
 
-def _balancing_axis(x: Shaped[Array, "B T ..."], config: TransformerConfig) -> LentAxis | None:
+def _balancing_axis(x: Shaped[Array, "B T ..."]) -> LentAxis | None:
     """Axis of the devices that divide rows into 2 N chunks; None if none do."""
     lent = per_device.axis("sequence")
-    if lent is None or x.shape[1] % (2 * lent.size) or unsupported_reason(config):
+    if lent is None or x.shape[1] % (2 * lent.size):
         return None
     return lent
 
@@ -381,6 +381,13 @@ def _take(tree: Any, start: Int[Array, ""], size: int) -> Any:
 def _put(tree: Any, block: Any, start: Int[Array, ""]) -> Any:
     put = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
     return jax.tree.map(lambda x, new: put(x, new, start), tree, block)
+
+
+def _repeat[Carry](count: int, body: Callable[[Array, Carry], Carry], carry: Carry) -> Carry:
+    """`jax.lax.fori_loop` as a while loop: scanned and rematerialized layers would take a loop of
+    known length apart, compute the masks and slices of all blocks at once, and keep them."""
+    step = lambda state: (state[0] + 1, body(*state))  # noqa: E731
+    return jax.lax.while_loop(lambda state: state[0] < count, step, (jnp.int32(0), carry))[1]
 
 
 def _by_token(x: Float[Array, "B H T"]) -> Float[Array, "B T H"]:

@@ -18,6 +18,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import LossOptions
 from transformer_jax.models import MODELS
+from transformer_jax.nn.layers import undivided_reason
 from transformer_jax.nn.per_device import use_axes, use_sharded_call
 from transformer_jax.nn.remat import HOST, rematerialized_layers
 from transformer_jax.nn.transformer import intercept_residual_stream
@@ -212,8 +213,10 @@ def build_training(
       seed to the first state, whose frozen parameters are initial ones.
 
     Raises:
-      UserError: devices lack the memory that `train.remat` needs, or cannot share a batch.
+      UserError: devices lack the memory that `train.remat` needs, or cannot share a batch or the
+        tokens of its rows.
     """
+    check_divided_tokens(settings, task)
     schedule, optimizer = _optimizer(settings)
     train, ema_decay = settings.train, settings.optimizer.ema_decay
     inits = _frozen_inits(settings, task)
@@ -250,6 +253,26 @@ def build_update(
     _, optimizer = _optimizer(settings)
     options = _update_options(settings, task, engine, optimizer)
     return functools.partial(compute_update, axis_name=engine.axis_name, **options)
+
+
+def check_divided_tokens(settings: Settings, task: Task) -> None:
+    """UserError if the devices of `parallel.sequence` cannot divide the tokens of the rows."""
+    count, model = settings.parallel.sequence, settings.model
+    if count == 1:
+        return
+    reason = undivided_reason(model)
+    if "model.attention_layer" in getattr(MODELS.find(model.architecture), "ignores", ()):
+        reason = f"architecture {model.architecture!r} reads one token after another"
+    if reason:
+        raise UserError(f"config.parallel.sequence {count} cannot divide this model: {reason}")
+    for side in task.read:
+        length, unit = task.lengths[side], 2 * count  # two chunks a device (`ring_attention`)
+        if length % unit:
+            raise UserError(
+                f"config.parallel.sequence {count} cannot divide rows of {length} tokens ({side}): "
+                f"set their length in config.data to a multiple of {unit}, such as "
+                f"{-(-length // unit) * unit}"
+            )
 
 
 def build_diagnostics(settings: Settings, task: Task, engine: Engine) -> Diagnostics:
