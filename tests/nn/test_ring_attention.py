@@ -58,7 +58,6 @@ def test_only_blocks_with_keys_for_a_query_are_computed(divided, keys):
     [
         ("language_modeling", "sequence 4 x data 2"),  # scanned, rematerialized, accumulated
         ("translation", "sequence 2 x fsdp 2 x tensor 2"),
-        ("experts", "expert 2 x fsdp 2 x tensor 2"),
     ],
 )
 def test_loss_and_gradient_equal_those_of_one_device(divided, model, layout):
@@ -66,10 +65,10 @@ def test_loss_and_gradient_equal_those_of_one_device(divided, model, layout):
     assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
 
 
-def test_a_run_whose_tokens_are_divided_is_evaluated_and_searched(divided):
-    run = divided["run"]
-    assert run["loss"] == pytest.approx(run["loss on whole rows"], rel=1e-5)
-    assert run["outputs"] == run["outputs on whole rows"]
+def test_evaluations_divide_tokens(divided):
+    one, found = divided["evaluated"].values()
+    assert found["loss"] == pytest.approx(one["loss"], rel=1e-5)
+    assert (one["layers"], found["layers"]) == (0, 1)
 
 
 @pytest.mark.parametrize(

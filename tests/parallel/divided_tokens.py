@@ -6,16 +6,13 @@ Not a test: `tests/nn/test_ring_attention.py` starts it in a process of its own.
 
 import json
 import sys
-import tempfile
 from functools import partial
-from pathlib import Path
 
 import eight_devices as runs
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-import transformer_jax as tj
 from transformer_jax.nn import ring_attention
 from transformer_jax.nn.attention import attention_logits, scaled_dot_product_attention
 from transformer_jax.nn.attention_inputs import AttentionInputs
@@ -23,7 +20,8 @@ from transformer_jax.nn.masks import Segments
 from transformer_jax.nn.ops import head_outputs
 from transformer_jax.nn.per_device import use_axes
 from transformer_jax.nn.positions.biases import alibi_slopes
-from transformer_jax.parallel.sharding import LentMesh, ParallelConfig, make_mesh
+from transformer_jax.parallel.sharding import LentMesh, ParallelConfig, make_mesh, replicated
+from transformer_jax.training.evaluation import Evaluator
 
 ring_attention.BLOCK = 4
 LENGTH = runs.LENGTH = 16
@@ -31,7 +29,6 @@ SENTENCES = [(16,), (5, 9), (3, 4, 6), (2,)]
 runs.LAYOUTS |= {
     "sequence 4 x data 2": ({"sequence": 4}, 8),
     "sequence 2 x fsdp 2 x tensor 2": ({"sequence": 2, "fsdp": 2, "tensor": 2}, 8),
-    "expert 2 x fsdp 2 x tensor 2": ({"expert": 2, "fsdp": 2, "tensor": 2}, 8),
 }
 runs.TRAIN += ("remat",)
 runs.TASKS["language_modeling"] |= {"data.max_length": LENGTH}
@@ -65,7 +62,7 @@ def packed_batch(lengths):
 
 def mesh_of(layout):
     parallel = ParallelConfig(**runs.LAYOUTS[layout][0])
-    return make_mesh(parallel, jax.devices())
+    return make_mesh(parallel, jax.devices()[: runs.LAYOUTS[layout][1]])
 
 
 def bias(distance):
@@ -120,26 +117,24 @@ def attend(groups, causal, window):
     }
 
 
-def use_run():
-    """Losses of a run whose tokens are divided, and of the same run on whole rows; outputs."""
-    quickstart = Path(__file__).parents[2] / "configs" / "quickstart.py"
-    small = {"model.d_model": 16, "model.d_ff": 16, "model.num_heads": 2, "train.num_steps": 2}
-    small |= {"model.num_encoder_layers": 1, "model.num_decoder_layers": 1}
-    small |= {"data.max_source_length": 32, "data.max_target_length": 32}
-    small |= {"train.tokens_per_batch": 128, "eval.num_examples": 4, "parallel.sequence": 4}
-    small |= {"model.dtype": "float32", "tokenizer.vocab_size": 300}
-    with tempfile.TemporaryDirectory() as folder:
-        run = tj.train(tj.config(quickstart, small), folder, progress=False)
-        found = {"loss": run.evaluate(split="valid")["loss"]}
-        found["outputs"] = run.predict(["one two"])
-        path = Path(folder) / "config.json"
-        config = json.loads(path.read_text())
-        config["parallel"]["sequence"] = 1
-        path.write_text(json.dumps(config))
-        whole = tj.load(folder)
-        found["loss on whole rows"] = whole.evaluate(split="valid")["loss"]
-        found["outputs on whole rows"] = whole.predict(["one two"])
-    return found
+class Batches(list):
+    """Batches of an evaluation."""
+
+    overlong = 0
+
+
+def evaluate(layout):
+    """Loss of an evaluation by a task with random parameters on a mesh, and the number of layers
+    that divided their tokens."""
+    task, settings = runs.task_and_settings("language_modeling", 0.0, positions="rotary")
+    params = jax.device_put(task.init(jax.random.key(0)), replicated(mesh_of(layout)))
+    evaluator = Evaluator(task, [{}] * runs.ROWS, None, runs.ROWS)
+    vars(evaluator)["_batches"] = Batches([packed_batch(task.lengths)])
+    attend, layers = ring_attention.attend, []
+    ring_attention.attend = lambda *args: layers.append(1) or attend(*args)
+    loss = evaluator.loss_metrics(params, {})["loss"]
+    ring_attention.attend = attend
+    return {"loss": float(loss), "layers": len(layers)}
 
 
 def main():
@@ -151,9 +146,8 @@ def main():
         "ring": attend(groups=4, causal=True, window=None),
         "gathered": attend(groups=1, causal=False, window=3),
         "language_modeling": runs.compare(["sequence 4 x data 2"], one, **text, **deep),
-        "experts": runs.compare(["expert 2 x fsdp 2 x tensor 2"], one, **text, num_layers=2),
         "translation": runs.compare(["sequence 2 x fsdp 2 x tensor 2"], positions="t5"),
-        "run": use_run(),
+        "evaluated": {layout: evaluate(layout) for layout in ("one", "sequence 4 x data 2")},
     }
     json.dump(found, sys.stdout)
 
