@@ -124,11 +124,12 @@ class Batches(list):
 
 
 def evaluate(layout):
-    """Loss of an evaluation by a task with random parameters on a mesh, and the number of layers
-    that divided their tokens."""
+    """Summed loss of an evaluation with random parameters on a mesh, and the number of layers that
+    divided their tokens."""
     task, settings = runs.task_and_settings("language_modeling", 0.0, positions="rotary")
     params = jax.device_put(task.init(jax.random.key(0)), replicated(mesh_of(layout)))
-    evaluator = Evaluator(task, [{}] * runs.ROWS, None, runs.ROWS)
+    vars(task)["metrics"] = lambda sums, examples: sums  # they need a tokenizer
+    evaluator = Evaluator(task, [], None, runs.ROWS)
     vars(evaluator)["_batches"] = Batches([packed_batch(task.lengths)])
     attend, layers = ring_attention.attend, []
     ring_attention.attend = lambda *args: layers.append(1) or attend(*args)
