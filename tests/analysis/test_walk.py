@@ -449,4 +449,4 @@ def test_layers_that_a_walk_does_not_explain_show_their_output(random_params):
     assert "Each of the 1 layers" in cache.explanation and "keys of layer 1" in cache.explanation
     attended = attention(model, params, given)
     assert attended.layers("decoder") == [1, 2] and len(attended.weights("decoder")) == 2
-    assert "decoder self-attention of layers 1, 2" in attention_page(attended, "title")
+    assert '"layers":[1,2]' in attention_page(attended, "title").replace(" ", "")

@@ -150,14 +150,15 @@ class Attention(Summarized):
         stack, _ = KINDS[kind]
         end = f"{'cross_attention' if kind == 'cross' else 'self_attention'}.{what}"
         once = [f"{stack}.{end}"] if f"{stack}.{end}" in self.values else []
-        return once + [f"{stack}.layer_{i}.{end}" for i in self.layers(kind, what)]
+        places = [f"{stack}.layer_{i}.{end}" for i in self.layers(kind)]
+        return once + [place for place in places if place in self.values]
 
-    def layers(self, kind: str, what: str = "weights") -> list[int]:
+    def layers(self, kind: str) -> list[int]:
         """Numbers of the layers that have attention of a kind; others, such as linear attention,
         have no weights."""
         stack, _ = KINDS[kind]
         name = "cross_attention" if kind == "cross" else "self_attention"
-        path = re.compile(rf"{stack}\.layer_(\d+)\.{name}\.{what}")
+        path = re.compile(rf"{stack}\.layer_(\d+)\.{name}\.weights")
         return sorted(int(found[1]) for found in map(path.fullmatch, self.values) if found)
 
     def stacks(self, kind: str) -> tuple[str, str]:

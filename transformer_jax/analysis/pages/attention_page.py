@@ -89,7 +89,7 @@ def attention_page(
         left_out = _add_vectors(data["kinds"], attention, math.inf, neuron_layers)
         reason = "they were not requested"
     for kind, layers in left_out.items():
-        named = ", ".join(map(str, sorted(layers)))
+        named = ", ".join(str(data["kinds"][kind]["layers"][layer]) for layer in sorted(layers))
         data["kinds"][kind]["leftOut"] = f"Vectors of layers {named} are left out: {reason}."
     return write()
 
@@ -116,22 +116,16 @@ def _kind(attention: Attended, kind: str) -> dict[str, Any]:
     weights = attention.of(kind, "weights")
     queries, keys = attention.stacks(kind)
     return {
-        "title": TITLES[kind] + _of_layers(attention.layers(kind)),
+        "title": TITLES[kind],
         "queriesOf": queries,
         "keysOf": keys,
         "heads": weights.shape[1],
+        "layers": list(attention.layers(kind)) or [0],
         "weights": list(map(pack_weights, weights)),
         "queries": [None] * len(weights),
         "keys": [None] * len(weights),
         "leftOut": "",
     }
-
-
-def _of_layers(layers: Sequence[int]) -> str:
-    """Names the layers shown, if others between them have no weights."""
-    if list(layers) == list(range(len(layers))):
-        return ""
-    return f" of layers {', '.join(map(str, layers))}"
 
 
 def _add_vectors(
@@ -145,7 +139,8 @@ def _add_vectors(
     for kind, layer, vectors in _vectors(attention):
         packed = {what: pack_scaled(values) for what, values in vectors.items()}
         size = sum(len(json.dumps(one)) for one in packed.values())
-        if size > room or (chosen is not None and layer not in chosen):
+        number = kinds[kind]["layers"][layer]
+        if size > room or (chosen is not None and number not in chosen):
             left_out.setdefault(kind, []).append(layer)
             continue
         room -= size

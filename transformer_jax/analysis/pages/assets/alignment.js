@@ -36,7 +36,7 @@ function alignment(page) {
     mean: true,
     status: () => {
       const weight = values()[page.state.query * page.tokens("key").length + page.state.key];
-      return `Layer ${page.state.layer}, ${whose()}: ${pairStatus(page)} ${weight.toFixed(4)}.`;
+      return `Layer ${page.layer()}, ${whose()}: ${pairStatus(page)} ${weight.toFixed(4)}.`;
     },
     text: () => weightsAsText(page, values(), whose()),
   };

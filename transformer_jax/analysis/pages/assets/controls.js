@@ -21,7 +21,7 @@ function drawControls(page, view) {
   const numbers = (count) => Array.from({ length: count }, (_, i) => [i, String(i)]);
   const heads = numbers(page.kind().heads);
   const queries = page.tokens("query").map((token, i) => [i, `${i} ${visible(token)}`]);
-  fillSelect(byId("layer"), numbers(page.kind().weights.length), state.layer);
+  fillSelect(byId("layer"), page.kind().layers.map((number, i) => [i, String(number)]), state.layer);
   fillSelect(byId("head"), view.mean ? [["mean", "mean of heads"], ...heads] : heads, state.mean ? "mean" : state.head);
   fillSelect(byId("query"), queries, state.query);
   byId("kind").value = state.kind;

@@ -174,7 +174,7 @@ function drawBars(canvas, page, other, side, height) {
 
 function headStatus(page) {
   const focus = page.focus();
-  const where = `Layer ${page.state.layer}, ${page.kind().title}`;
+  const where = `Layer ${page.layer()}, ${page.kind().title}`;
   if (!focus) return `${where}: ${page.state.heads.length} of ${page.kind().heads} heads drawn.`;
   const other = focus.side === "query" ? "key" : "query";
   const found = page.tokens(other).flatMap((token, index) =>

@@ -9,7 +9,7 @@ function heatMap(page) {
     controls: ["kind", "layer", "head"],
     status: () => {
       const { head, query, key } = page.state;
-      return `Head ${head} of layer ${page.state.layer}: ${pairStatus(page)} ${page.weight(head, query, key).toFixed(4)}.`;
+      return `Head ${head} of layer ${page.layer()}: ${pairStatus(page)} ${page.weight(head, query, key).toFixed(4)}.`;
     },
     text: () => weightsAsText(page),
   };
@@ -66,7 +66,7 @@ function weightsAsText(page, values = page.headWeights(page.state.head), whose =
     ]);
     return tableRow([String(query)], [tokenElement(token)], cells);
   });
-  const caption = `Layer ${page.state.layer}, ${whose}, ${page.kind().title}: each query with its strongest keys.`;
+  const caption = `Layer ${page.layer()}, ${whose}, ${page.kind().title}: each query with its strongest keys.`;
   return [element("p", {}, caption), element("table", {}, tableRow(["place"], ["query"], ["keys (place) and weights"]), ...rows)];
 }
 

@@ -8,7 +8,7 @@ function modelView(page) {
   let turn = 0;
 
   function build() {
-    const { heads, weights } = page.kind();
+    const { heads, weights, layers } = page.kind();
     const room = document.getElementById("view").clientWidth - 84;
     const [T, S] = [page.tokens("query").length, page.tokens("key").length];
     const width = Math.max(24, Math.min(112, Math.floor(room / heads) - 5));
@@ -18,7 +18,7 @@ function modelView(page) {
     grid.replaceChildren(element("span"), ...header);
     pictures = weights.map((_, layer) => {
       const row = Array.from({ length: heads }, (_, head) => {
-        const picture = element("canvas", { width: S, height: T, title: `Layer ${layer}, head ${head}` });
+        const picture = element("canvas", { width: S, height: T, title: `Layer ${layers[layer]}, head ${head}` });
         picture.style.width = `${width}px`;
         picture.style.height = `${height}px`;
         picture.style.imageRendering = S < width ? "pixelated" : "auto";
@@ -26,7 +26,7 @@ function modelView(page) {
         picture.addEventListener("click", () => page.set({ layer, head, view: "heatMap" }));
         return picture;
       });
-      grid.append(element("span", {}, `layer ${layer}`), ...row);
+      grid.append(element("span", {}, `layer ${layers[layer]}`), ...row);
       return row;
     });
   }
@@ -66,8 +66,7 @@ function modelView(page) {
     move: (right, down) => page.set({ layer: page.state.layer + down, head: page.state.head + right }),
     enter: () => page.set({ view: "heatMap" }),
     status: () => {
-      const { layer, head } = page.state;
-      return `Layer ${layer}, head ${head}, ${page.kind().title}: ${sharpness(page)}.`;
+      return `Layer ${page.layer()}, head ${page.state.head}, ${page.kind().title}: ${sharpness(page)}.`;
     },
     text: () => weightsAsText(page),
   };

@@ -166,10 +166,10 @@ function neuronStatus(page, component) {
 function neuronText(page) {
   const vectors = page.vectors();
   if (!vectors) return [element("p", {}, absence(page))];
-  const { query, head, layer } = page.state;
+  const { query, head } = page.state;
   const rows = page.tokens("key").map((token, key) =>
     tableRow([String(key)], [tokenElement(token)], [vectors.score(key).toFixed(4)], [page.weight(head, query, key).toFixed(4)]),
   );
-  const caption = `Layer ${layer}, head ${head}, query ${quoted(page.tokens("query")[query])}: each key's q·k / √${vectors.size} and weight.`;
+  const caption = `Layer ${page.layer()}, head ${head}, query ${quoted(page.tokens("query")[query])}: each key's q·k / √${vectors.size} and weight.`;
   return [element("p", {}, caption), element("table", {}, tableRow(["place"], ["key"], ["q·k / √dₖ"], ["weight"]), ...rows)];
 }

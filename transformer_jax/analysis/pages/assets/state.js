@@ -74,6 +74,8 @@ function makePage(model) {
     model,
     state,
     kind,
+    // Its number in the model, in which other layers may have no weights.
+    layer: () => kind().layers[state.layer],
     tokens,
     read,
     set,
