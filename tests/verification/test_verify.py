@@ -47,3 +47,11 @@ def test_a_component_of_a_cell_without_source_is_an_error(small_config, monkeypa
 def test_no_oracle_of_a_name_is_an_error(flags, capsys):
     assert main(["verify", *flags, "--only=nothing"]) == 2
     assert "no oracle is named like 'nothing'; they are packed = padded" in capsys.readouterr().err
+
+
+def test_a_component_is_verified_in_a_shipped_config(small_config, flags):
+    component = sys.modules["transformer_jax.models"].MODELS["numbered"]
+    found = tj.verify(component, modules=flags[1].removeprefix("--modules="), seconds=0)
+    assert found.subject == "model.architecture=numbered" and len(found.outcomes) == len(ALL)
+    with pytest.raises(tj.UserError, match="neither a config nor registered"):
+        tj.verify(abs)

@@ -48,14 +48,15 @@ def packed(subject: Subject) -> Comparison:
         logits = compare_places(found, expected, lambda i: _place(batch, *places[i]))
         if not logits.is_equal:
             return logits
-    return compare_trees(*(_loss_sums(subject, rows) for rows in (batch, apart)))
+    return compare_trees(_loss_sums(subject, batch), _loss_sums(subject, apart))
 
 
 def _is_supervised(subject: Subject) -> bool:
     if not isinstance(subject.task, SupportsSupervision):
         return False
+    batch: Any = subject.batch
     try:
-        subject.task.supervised(subject.batch)
+        subject.task.supervised(batch)
     except UserError:
         return False
     return True
@@ -204,14 +205,15 @@ def _full_logits(
 ) -> jax.Array:
     """Logits [N, T, V] of a decoder that reads whole rows; `sentences` numbers their sources."""
     if not isinstance(model, Seq2Seq):
-        return apply_model(model, params, tokens)
+        logits: jax.Array = apply_model(model, params, tokens)
+        return logits
     sentences = np.zeros(len(tokens), np.int32) if sentences is None else sentences
     source, lengths = (x[sentences] for x in _source(subject, len(_PROMPTS)))
     positions = np.broadcast_to(np.arange(source.shape[1], dtype=np.int32), source.shape)
     segment_ids = (positions < lengths[:, None]).astype(np.int32)
     inputs = {"source_positions": positions, "source_segment_ids": segment_ids, "target": tokens}
     variables = {"params": params}
-    found: jax.Array = model.apply(variables, source, **inputs)
+    found: Any = model.apply(variables, source, **inputs)
     return found
 
 
@@ -238,9 +240,8 @@ def bfloat16(subject: Subject) -> Comparison:
     """Products and activations in bfloat16 give logits near those in float32."""
     low = subject.but(model__dtype="bfloat16", model__activation_dtype="bfloat16")
     if not _is_supervised(subject):
-        sums = [_loss_sums(one, subject.batch) for one in (low, subject)]
-        losses = [{"loss": one["loss"], "weight": one["weight"]} for one in sums]
-        return compare_trees(*losses, BFLOAT16)
+        losses = [_loss_sums(one, subject.batch)["loss"] for one in (low, subject)]
+        return compare_trees({"loss": losses[0]}, {"loss": losses[1]}, BFLOAT16)
     found, places = _predictions(low, subject.batch)
     expected, _ = _predictions(subject, subject.batch)
     return compare_places(found, expected, lambda i: _place(subject.batch, *places[i]), BFLOAT16)

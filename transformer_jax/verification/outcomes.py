@@ -21,6 +21,7 @@ FLOAT32 = 1e-4
 BITS = 0.0
 """Largest difference of results that must be equal bit for bit."""
 
+_TINY = float(np.finfo(np.float32).tiny)
 _SMALL = 1e-3  # an array counts as at least this large, relative to the largest of its tree
 
 
@@ -143,7 +144,7 @@ def _difference(found: Any, expected: np.ndarray, floor: float) -> tuple[float, 
     absolute = _size(found.astype(np.float64) - expected.astype(np.float64))
     if not np.isfinite(absolute):
         return np.inf, np.inf
-    return absolute, absolute / max(_size(expected), floor, np.finfo(np.float32).tiny)
+    return absolute, absolute / max(_size(expected), floor, _TINY)
 
 
 def _size(array: np.ndarray) -> float:

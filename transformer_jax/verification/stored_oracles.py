@@ -41,8 +41,10 @@ from transformer_jax.verification.outcomes import (
 )
 from transformer_jax.verification.subject import LABELS, Subject
 
-_LENGTHS = ("data__max_length", "data__max_source_length", "data__max_target_length")
-_LENGTHS += ("model__max_length",)
+_LENGTHS = (
+    *("data__max_length", "data__max_source_length", "data__max_target_length"),
+    "model__max_length",
+)
 _LENGTH, _EXAMPLES, _BATCHES = 128, 200, 3
 
 
@@ -111,10 +113,16 @@ def _continued_batches(settings: Settings, task: Task) -> Comparison:
     finally:
         for each in (whole, started, continued):
             each.close()
-    rows = [
-        np.stack([np.hstack([*batch.values()]) for batch in all_]) for all_ in (found, expected)
-    ]
-    return compare_places(*rows, lambda i: f"batch {i} (restored before {_BATCHES})", BITS)
+    return compare_places(
+        _stacked(found),
+        _stacked(expected),
+        lambda i: f"batch {i}, restored before {_BATCHES}",
+        BITS,
+    )
+
+
+def _stacked(batches: list[dict[str, np.ndarray]]) -> np.ndarray:
+    return np.stack([np.hstack([*batch.values()]) for batch in batches])
 
 
 def _downloads(names: str) -> bool:

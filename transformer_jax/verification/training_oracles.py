@@ -3,10 +3,12 @@
 
 import dataclasses
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -46,7 +48,8 @@ def rematerialized(subject: Subject, remat: str) -> Comparison:
 
 
 def _loss(subject: Subject, params: Any) -> Any:
-    return subject.task.loss(params, subject.batch, None, subject.state.frozen)[0]
+    batch: Any = subject.batch
+    return subject.task.loss(params, batch, None, subject.state.frozen)[0]
 
 
 def accumulated(subject: Subject) -> Comparison:
@@ -63,34 +66,39 @@ def repeated(subject: Subject) -> Comparison:
 
 
 def resumed(subject: Subject) -> Comparison:
-    """Training from a checkpoint continues as if it had not stopped, bit for bit."""
+    """Training from a checkpoint continues as if it had not stopped, bit for bit.
+
+    What continues is built, traced and compiled anew, as in another process.
+    """
     subject = subject.with_dropout
-    whole = _train(subject, 0, _STEPS, subject.state)
-    half = _train(subject.but(), 0, _SAVED, subject.state)
+    train = _compile_training(subject)
+    whole, half = train(subject.state, 0, _STEPS), train(subject.state, 0, _SAVED)
     with tempfile.TemporaryDirectory() as folder:
         config = dataclasses.replace(subject.settings.checkpoint, asynchronous=False)
         with Checkpoints(Path(folder), config) as checkpoints:
-            checkpoints.save(_SAVED, jax.tree.map(jax.numpy.asarray, half.saved), {})
+            checkpoints.save(_SAVED, jax.tree.map(jnp.asarray, half.saved), {})
         snapshot = Checkpoints(Path(folder), config).open()
-        shapes = jax.eval_shape(lambda: half.saved)
-        restored = snapshot.state(shapes, OPTIONAL_FIELDS)
+        restored = snapshot.state(jax.eval_shape(lambda: half.saved), OPTIONAL_FIELDS)
         state = jax.device_get(restored).replace(frozen=half.frozen)
-    found = _train(subject.but(), _SAVED, _STEPS, state)
-    return compare_trees(found, whole, BITS)
+    return compare_trees(_compile_training(subject.but())(state, _SAVED, _STEPS), whole, BITS)
 
 
-def _train(subject: Subject, start: int, end: int, state: TrainState) -> TrainState:
-    """The state after steps `start` to `end`, all built anew; batches differ in their order."""
+def _compile_training(subject: Subject) -> Callable[[TrainState, int, int], TrainState]:
+    """A function (state, start, end) -> the state after these steps, with another batch each."""
     engine, task = subject.engine, subject.task
     _, train_step, init_state = build.build_training(subject.settings, task, engine)
     abstract = build.abstract_state(subject.settings, init_state, engine.mesh)
     step = engine.compile(train_step, abstract, batch_shapes(task.lengths, ROWS))
-    placed = engine.from_portable(place(state, abstract))
-    for number in range(start, end):
-        batch = {name: np.roll(x, number, axis=0) for name, x in subject.batch.items()}
-        placed, _ = step(placed, batch)
-    trained: TrainState = jax.device_get(engine.to_portable(placed))
-    return trained
+
+    def train(state: TrainState, start: int, end: int) -> TrainState:
+        placed = engine.from_portable(place(state, abstract))
+        for number in range(start, end):
+            batch = {name: np.roll(x, number, axis=0) for name, x in subject.batch.items()}
+            placed, _ = step(placed, batch)
+        trained: TrainState = jax.device_get(engine.to_portable(placed))
+        return trained
+
+    return train
 
 
 def seeds(subject: Subject) -> Comparison:
@@ -99,23 +107,24 @@ def seeds(subject: Subject) -> Comparison:
     numbers = np.arange(2)
     check_alike({f"seed_{i}": subject.but(seed=int(i)).settings for i in numbers})
     engine = make_replica_engine(ParallelConfig(data=1), [1.0] * len(numbers), same_batch=True)
-    together = _from_seed(subject, engine, numbers)
-    apart = [_from_seed(subject, subject.engine, int(seed)) for seed in numbers]
+    (together,) = _from_seeds(subject, engine, [numbers])
+    apart = _from_seeds(subject, subject.engine, list(numbers))
     return compare_trees(together, jax.tree.map(lambda *leaves: np.stack(leaves), *apart))
 
 
-def _from_seed(subject: Subject, engine: Engine, seed: Any) -> dict[str, Any]:
-    """Initial parameters of a seed, or of several, and the gradients of their first step."""
-    task, settings, several = subject.task, subject.settings, np.ndim(seed) > 0
+def _from_seeds(subject: Subject, engine: Engine, seeds: Sequence[Any]) -> list[dict[str, Any]]:
+    """Initial parameters, and the gradients of the first step, of each seed, or array of seeds."""
+    task, settings, several = subject.task, subject.settings, np.ndim(seeds[0]) > 0
     _, _, init_state = build.build_training(settings, task, engine)
-    init = jax.vmap(init_state) if several else init_state
-    state = jax.device_get(jax.jit(init)(seed)).replace(frozen=subject.state.frozen)
+    init = jax.jit(jax.vmap(init_state) if several else init_state)
+    frozen = subject.state.frozen
+    states = [jax.device_get(init(seed)).replace(frozen=frozen) for seed in seeds]
     shared, own = (NamedSharding(engine.mesh, PartitionSpec(*axes)) for axes in ((), (DATA,)))
-    shardings = jax.tree.map(lambda _: own if several else shared, state)
-    shardings = shardings.replace(frozen=jax.tree.map(lambda _: shared, state.frozen))
+    shardings = jax.tree.map(lambda _: own if several else shared, states[0])
+    shardings = shardings.replace(frozen=jax.tree.map(lambda _: shared, frozen))
     abstract = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        state,
+        states[0],
         shardings,
     )
     update = build.build_update(settings, task, engine)
@@ -124,5 +133,8 @@ def _from_seed(subject: Subject, engine: Engine, seed: Any) -> dict[str, Any]:
         return state.replace(params=update(state, batch).grads), {}
 
     compiled = engine.compile(step, abstract, batch_shapes(task.lengths, ROWS))
-    after, _ = compiled(jax.device_put(state, shardings), subject.batch)
-    return {"parameters": state.params, "gradients": jax.device_get(after.params)}
+    after = [compiled(jax.device_put(state, shardings), subject.batch)[0] for state in states]
+    return [
+        {"parameters": state.params, "gradients": jax.device_get(one.params)}
+        for state, one in zip(states, after, strict=True)
+    ]

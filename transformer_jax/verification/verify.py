@@ -20,7 +20,10 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
-from transformer_jax.runs.config import check_trainable
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.models.encoder_only import EncoderOnly
+from transformer_jax.runs.config import check_trainable, load_config
+from transformer_jax.runs.settings import CHOICES
 from transformer_jax.runs.user_modules import Modules, load_modules, location, user_components
 from transformer_jax.runtime.progress import Progress, shown
 from transformer_jax.verification.cells import write_cells
@@ -41,12 +44,14 @@ BETWEEN_PROCESSES = "another process = the same"
 ALL = (*ORACLES, *DEVICE_ORACLES, BETWEEN_PROCESSES)
 """Names of all oracles."""
 
+_SHIPPED = {DecoderOnly: "tiny_shakespeare_cpu", EncoderOnly: "bert_small"}
+"""Config for an architecture of a base class; for all other components: quickstart."""
 _XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 _POLL_SECONDS = 0.1
 
 
 def verify(
-    config: ConfigDict,
+    config: Any,
     modules: Modules = (),
     *,
     keep: Collection[str] = (),
@@ -60,7 +65,8 @@ def verify(
     the config, on drawn tokens (`verification.subject`). It runs on CPUs, in processes of its own.
 
     Args:
-      config: the config whose components are verified.
+      config: the config whose components are verified; or a registered component, such as a class
+        of a notebook's cell, which is then verified in a shipped config.
       modules: the user's modules, with components that the config names.
       keep: fields "section.field" that are not shrunk.
       only: regular expression of the oracles to run; the others are left out.
@@ -72,6 +78,7 @@ def verify(
         source of a component in a notebook's cell is not found.
     """
     load_modules(modules)
+    config = config if isinstance(config, ConfigDict) else _config_of(config)
     check_trainable(config)
     names = [name for name in ALL if re.search(only, name)]
     if not names:
@@ -84,6 +91,17 @@ def verify(
         outcomes = _run_workers(small, files, names, Path(folder), seconds)
     components = ", ".join(f"{field}={name}" for field, name in own) or "the config"
     return Verification(components, outcomes)
+
+
+def _config_of(component: Any) -> ConfigDict:
+    """A shipped config with a registered component."""
+    for field, registry in CHOICES.items():
+        for name, entry in registry.items():
+            if entry is component:
+                bases = getattr(component, "__mro__", ())
+                shipped = next((_SHIPPED[base] for base in bases if base in _SHIPPED), "quickstart")
+                return load_config(shipped, {field: name})
+    raise UserError(f"verify: {component!r} is neither a config nor registered as a component")
 
 
 def _module_files(modules: Modules, own: Mapping[tuple[str, str], str], folder: Path) -> list[str]:

@@ -46,7 +46,7 @@ def run(work: Mapping[str, Any]) -> Iterator[Outcome]:
     load_modules(work["modules"])
     subject = Subject(complete_config(work["config"], "the shrunk config"))
     for name in work["oracles"]:
-        oracle = (ORACLES | DEVICE_ORACLES)[name]
+        oracle = {**ORACLES, **DEVICE_ORACLES}[name]
         yield run_oracle(name, lambda oracle=oracle: oracle(subject))  # type: ignore[misc]
     if work["gradients"]:
         np.savez(work["gradients"], **named_leaves(subject.gradients))
