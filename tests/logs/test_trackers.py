@@ -95,6 +95,19 @@ def test_a_failure_is_told_once_and_stops_nothing(tmp_path, registered, caplog, 
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
 
 
+def test_a_lost_record_does_not_end_a_tracker(tmp_path, registered, caplog):
+    found = []
+
+    class Flaky(Tracker):
+        def log(self, step, metrics, time):
+            if step == 1:
+                raise ConnectionError
+            found.append(step)
+
+    write_run(tmp_path, registered(Flaky), steps=(1, 2, 3))
+    assert found == [2, 3] and "tracker own lost a record" in caplog.text
+
+
 def test_a_tracker_that_does_not_end_is_left(tmp_path, registered, monkeypatch, caplog):
     go_on = threading.Event()
 
