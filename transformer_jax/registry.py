@@ -134,9 +134,12 @@ class Registry[T](Mapping[str, T]):
           name: the name of the entry.
           section: the section of the config, with the options.
         """
-        entry: Any = self.find(name)
-        cls = self.options(name)
-        return functools.partial(entry, options=section.options_of(cls)) if cls else entry
+        cls, entry = self.options(name), self.find(name)
+        if cls is None:
+            return entry
+        function: Any = entry
+        with_options: Any = functools.partial(function, options=section.options_of(cls))
+        return with_options
 
     def find(self, name: str) -> T:
         """Entry of a name; otherwise ValueError, which lists all names and suggests the nearest."""

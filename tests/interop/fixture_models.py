@@ -55,6 +55,34 @@ LLAMA3_SCALING = dict(
 )
 
 
+DEEPSEEK_V2 = dict(
+    hidden_size=16,
+    intermediate_size=28,
+    moe_intermediate_size=12,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    max_position_embeddings=LIMIT,
+    kv_lora_rank=10,
+    q_lora_rank=6,
+    qk_nope_head_dim=4,
+    qk_rope_head_dim=4,
+    v_head_dim=6,
+    first_k_dense_replace=1,
+    n_routed_experts=4,
+    n_shared_experts=2,
+    num_experts_per_tok=2,
+    routed_scaling_factor=1.5,
+    rope_parameters=dict(
+        rope_type="yarn",
+        rope_theta=1000.0,
+        factor=4.0,
+        original_max_position_embeddings=8,
+        mscale=0.5,
+        mscale_all_dim=0.8,
+    ),
+)
+
+
 @dataclass(frozen=True)
 class Family:
     """Recipe of one fixture.
@@ -166,6 +194,7 @@ FAMILIES = {
     ),
     "mistral": decoder("Mistral", "llama", LLAMA | dict(head_dim=8, sliding_window=5)),
     "qwen2": decoder("Qwen2", "qwen2", LLAMA, max_shard_size="60KB"),
+    "deepseek_v2": decoder("DeepseekV2", "llama", DEEPSEEK_V2),
     "qwen3": decoder("Qwen3", "qwen2", LLAMA | dict(hidden_size=20, head_dim=8)),
     "mixtral": decoder(
         "Mixtral",

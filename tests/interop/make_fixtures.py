@@ -35,7 +35,7 @@ FIXTURES = Path(__file__).parent / "fixtures"
 MODEL_TYPES = (
     *("marian", "pegasus", "bart", "mbart", "t5"),
     *("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3"),
-    *("mixtral", "qwen3_moe"),
+    *("mixtral", "qwen3_moe", "deepseek_v2"),
     *("bert", "roberta", "roberta-prelayernorm", "distilbert", "xlm-roberta", "camembert"),
 )
 NOT_KEPT = ("vocab_file", "is_local", "local_files_only", "source_spm", "target_spm", "vocab")

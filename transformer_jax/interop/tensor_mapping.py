@@ -22,6 +22,7 @@ class TensorMapping:
       part: (i, n): the array is the i-th of n parts of the tensor: equal parts of its last axis,
         unless there are `sizes`.
       sizes: length of each part along the tensor's first axis, the outputs of linear maps.
+      heads: number of heads, each of which has all parts in turn among these outputs.
       offset: the array is the tensor plus this: scales of norms may be stored as their distance
         from 1.
       leading_axes: number of axes of size 1 before the others.
@@ -32,6 +33,7 @@ class TensorMapping:
     transposed: bool = True
     part: tuple[int, int] = (0, 1)
     sizes: tuple[int, ...] = ()
+    heads: int = 1
     offset: float = 0.0
     leading_axes: int = 0
 
@@ -39,14 +41,15 @@ class TensorMapping:
         """Shape of the whole tensor, given the shape of our array."""
         first, *rest = stored = self._stored_shape(self._flat_shape(shape))
         if self.sizes:
-            return (sum(self.sizes), *rest)
+            return (self.heads * sum(self.sizes), *rest)
         *rest, last = stored
         return (*(1,) * self.leading_axes, *rest, last * self.part[1])
 
     def to_array(self, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         """Our array, of the given shape, from the tensor; a view if possible."""
         if self.sizes:
-            part = np.split(tensor, np.cumsum(self.sizes)[:-1])[self.part[0]]
+            by_head = tensor.reshape(self.heads, -1, *tensor.shape[1:])
+            part = np.split(by_head, np.cumsum(self.sizes)[:-1], axis=1)[self.part[0]]
         else:
             part = np.split(tensor, self.part[1], axis=-1)[self.part[0]]
         flat = part.reshape(self._stored_shape(self._flat_shape(shape)))
@@ -60,10 +63,12 @@ class TensorMapping:
         flat = flat.T if self._is_transposed else flat
         return flat.reshape((1,) * self.leading_axes + flat.shape)
 
-    @property
-    def joined_axis(self) -> int:
-        """Axis of the tensor along which its parts follow each other."""
-        return 0 if self.sizes else -1
+    def join(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """The whole tensor from its parts, as `to_tensor` returns them, in their order."""
+        if not self.sizes:
+            return np.concatenate(parts, axis=-1)
+        by_head = [part.reshape(self.heads, -1, *part.shape[1:]) for part in parts]
+        return np.concatenate(by_head, axis=1).reshape(-1, *parts[0].shape[1:])
 
     @property
     def _is_transposed(self) -> bool:
@@ -91,11 +96,18 @@ def map_linear(path: str, *names: str) -> Iterator[TensorMapping]:
     yield TensorMapping(f"{path}/bias", tuple(f"{name}.bias" for name in names))
 
 
-def map_joined(paths: Sequence[str], sizes: Sequence[int], name: str) -> Iterator[TensorMapping]:
-    """Kernels of linear maps of the same input whose outputs, of these sizes, share a tensor."""
+def map_joined(
+    paths: Sequence[str], sizes: Sequence[int], name: str, heads: int = 1
+) -> Iterator[TensorMapping]:
+    """Kernels of linear maps of the same input whose outputs, of these sizes, share a tensor, head
+    by head."""
     for i, path in enumerate(paths):
         yield TensorMapping(
-            f"{path}/kernel", (f"{name}.weight",), part=(i, len(paths)), sizes=tuple(sizes)
+            f"{path}/kernel",
+            (f"{name}.weight",),
+            part=(i, len(paths)),
+            sizes=tuple(sizes),
+            heads=heads,
         )
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import errno
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -258,17 +258,15 @@ def to_tensors(
 ) -> dict[str, np.ndarray]:
     """Converts our arrays to the tensors of a family, by name."""
     parts: dict[str, dict[int, np.ndarray]] = {}
-    axes: dict[str, int] = {}
+    joins: dict[str, Callable[[Sequence[np.ndarray]], np.ndarray]] = {}
     leaves = _single_matrices(leaves)
     for mapping in family.mappings(model):
         if mapping.path in leaves:
             tensor = mapping.to_tensor(np.asarray(leaves[mapping.path], np.float32))
             parts.setdefault(mapping.names[0], {})[mapping.part[0]] = tensor
-            axes[mapping.names[0]] = mapping.joined_axis
+            joins[mapping.names[0]] = mapping.join
     joined = {
-        name: np.ascontiguousarray(
-            np.concatenate([by_index[i] for i in sorted(by_index)], axis=axes[name])
-        )
+        name: np.ascontiguousarray(joins[name]([by_index[i] for i in sorted(by_index)]))
         for name, by_index in parts.items()
     }
     return joined | dict(family.constant_tensors(model))

@@ -11,6 +11,7 @@ from transformer_jax.interop.families.bert import (
     ROBERTA_PRELAYERNORM,
     XLM_ROBERTA,
 )
+from transformer_jax.interop.families.deepseek import DEEPSEEK_V2
 from transformer_jax.interop.families.gpt2 import GPT2
 from transformer_jax.interop.families.llama import (
     GEMMA2,
@@ -29,7 +30,19 @@ FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (
         *(MARIAN, PEGASUS, BART, MBART, T5),
-        *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3, PHI3, MIXTRAL, QWEN3_MOE),
+        *(
+            GPT2,
+            LLAMA,
+            MISTRAL,
+            QWEN2,
+            QWEN3,
+            GEMMA2,
+            GEMMA3,
+            PHI3,
+            MIXTRAL,
+            QWEN3_MOE,
+            DEEPSEEK_V2,
+        ),
         *(BERT, ROBERTA, ROBERTA_PRELAYERNORM, DISTILBERT, XLM_ROBERTA, CAMEMBERT),
     )
 }

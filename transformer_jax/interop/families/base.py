@@ -85,12 +85,14 @@ _SIZES = (
     *("relative_attention_num_buckets", "relative_attention_max_distance", "sliding_window"),
     "sliding_window_pattern",
     *("num_local_experts", "num_experts", "num_experts_per_tok", "moe_intermediate_size"),
+    *("n_routed_experts", "kv_lora_rank", "q_lora_rank"),
+    *("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
     *("vocab_size", "decoder_vocab_size"),
 )
 _AMOUNTS = (
     *("layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps", "query_pre_attn_scalar"),
     *("attn_logit_softcapping", "final_logit_softcapping", "rope_theta", "partial_rotary_factor"),
-    "rope_local_base_freq",
+    *("rope_local_base_freq", "routed_scaling_factor", "beta_fast", "beta_slow"),
     *("factor", "low_freq_factor", "high_freq_factor"),
 )
 _RATES = (
@@ -98,7 +100,11 @@ _RATES = (
     *("attention_probs_dropout_prob", "embd_pdrop", "resid_pdrop", "attn_pdrop"),
 )
 _OTHER_TYPES: Mapping[str, tuple[type, Range | None]] = {
-    **dict.fromkeys(("type_vocab_size", "max_window_layers"), (int, Range(0, 2**31 - 1))),
+    **dict.fromkeys(
+        ("type_vocab_size", "max_window_layers", "first_k_dense_replace", "n_shared_experts"),
+        (int, Range(0, 2**31 - 1)),
+    ),
+    **dict.fromkeys(("mscale", "mscale_all_dim"), (float, Range(0, 1e30))),
     "pad_token_id": (int, Range(-1, 2**31 - 1)),
     **dict.fromkeys(("tie_word_embeddings", "share_encoder_decoder_embeddings"), (bool, None)),
     **dict.fromkeys(("scale_embedding", "scale_decoder_outputs"), (bool, None)),
@@ -124,6 +130,7 @@ _MAY_BE_NULL = (
     *("head_dim", "n_inner", "num_decoder_layers", "num_key_value_heads", "decoder_vocab_size"),
     *("sliding_window", "layer_types", "rope_scaling", "rope_parameters", "pad_token_id"),
     *("attn_logit_softcapping", "final_logit_softcapping", "mlp_only_layers"),
+    "q_lora_rank",
 )
 
 
