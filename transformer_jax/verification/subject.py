@@ -25,6 +25,7 @@ from transformer_jax.runs.config import override, read_settings
 from transformer_jax.runs.settings import FIELDS, Settings, flatten, option_fields
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.losses import batch_shapes
+from transformer_jax.tasks.teachers import ModelTeacher
 from transformer_jax.training.config import TrainConfig
 from transformer_jax.training.state import TrainState
 
@@ -182,9 +183,9 @@ class Subject:
     def task(self) -> Task:
         """The task with its model, and a teacher of the same sizes; it has no tokenizers."""
         settings, sizes, teacher = self.settings, self.vocab_sizes, None
-        if settings.is_distilled:
+        if settings.distillation:
             untaught = dataclasses.replace(settings, train=TrainConfig())
-            teacher = build.build_task(untaught, sizes, None)
+            teacher = ModelTeacher(build.build_task(untaught, sizes, None))
         return build.build_task(settings, sizes, None, teacher)
 
     @property
