@@ -17,6 +17,7 @@ from transformer_jax.nn import auxiliary
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.experts import Experts, ExpertsOptions, drop_overflow, route
 from transformer_jax.nn.grouped_product import count_without_padding
+from transformer_jax.nn.layers import count_active
 from transformer_jax.tools.plan.costs import kernel_costs
 from transformer_jax.tools.plan.hlo import parse_module
 from transformer_jax.training.optimizer import OptimizerConfig, make_optimizer
@@ -255,6 +256,15 @@ def test_compiled_products_are_those_of_the_chosen_experts():
     assert 1.0 <= flops / (3 * active) < 1.3
     with count_without_padding():
         assert count_products(loss, params, x).flops == active
+
+
+def test_a_token_uses_the_parameters_of_the_chosen_experts():
+    config = experts_config(ExpertsOptions(E, 1), vocab_size=11, num_layers=2)
+    config = dataclasses.replace(config, layers=({}, {"feed_forward": "dense"}))
+    model, tokens = DecoderOnly(config), jnp.ones((1, 2), jnp.int32)
+    params = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
+    total = sum(leaf.size for leaf in jax.tree.leaves(params))
+    assert total - count_active(config, params) == 3 * 3 * D * F
 
 
 def test_cached_decoding_equals_the_full_model_and_drops_nothing(random_params):

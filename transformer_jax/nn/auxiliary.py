@@ -103,16 +103,16 @@ class Collected:
             task_loss = task_loss + each.weighted if isinstance(each, Loss) else task_loss
         return task_loss
 
-    def to_record(self, weight: ArrayLike) -> dict[str, ArrayLike]:
+    def to_record(self, weight: ArrayLike) -> dict[str, Array]:
         """Sums and counts for `metrics.compute_metrics`.
 
         Args:
           weight: the task's sum of weights, which divides losses.
         """
-        found: dict[str, ArrayLike] = {}
+        found: dict[str, Array] = {}
         for name, each in self.sums.items():
             found[TOTAL + name] = each.total
-            found[COUNT + name] = weight if isinstance(each, Loss) else each.count
+            found[COUNT + name] = jnp.asarray(weight) if isinstance(each, Loss) else each.count
         return found
 
 

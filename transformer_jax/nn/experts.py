@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.nn import per_device
 from transformer_jax.nn.auxiliary import LIMITS, add_loss, add_metric, is_collected
-from transformer_jax.nn.config import activation_dtype
+from transformer_jax.nn.config import TransformerConfig, activation_dtype
 from transformer_jax.nn.feed_forward import ACTIVATIONS, FeedForward
 from transformer_jax.nn.grouped_product import (
     collect_rows,
@@ -186,6 +186,11 @@ class Experts(FeedForwardLayer):
         Parameter(r"expert_outer/\d+", "matrix", ("hidden", "model")),
     )
 
+    @classmethod
+    def active_share(cls, config: TransformerConfig, path: str) -> float:
+        o = config.options_of(ExpertsOptions)
+        return o.num_chosen / o.num_experts if path.startswith("expert_") else 1.0
+
     def setup(self) -> None:
         c, o = self.config, self.config.options_of(ExpertsOptions)
         exact = dataclasses.replace(c, dtype="float32")
@@ -200,8 +205,8 @@ class Experts(FeedForwardLayer):
         std = c.residual_std(self.num_sublayers)
         self.outer = self.param("expert_outer", _initializer(std), outer)
         if o.num_shared:
-            width = {"d_ff": o.num_shared * c.d_ff, "feed_forward_bias": False}
-            self.shared = FeedForward(dataclasses.replace(c, **width), self.num_sublayers)
+            wide = dataclasses.replace(c, d_ff=o.num_shared * c.d_ff, feed_forward_bias=False)
+            self.shared = FeedForward(wide, self.num_sublayers)
 
     def __call__(
         self,
@@ -327,7 +332,7 @@ def _weighted_outputs(
     inner, *gate, outer = kernels
     hidden = grouped_product(slots, inner, groups, dtype)
     if gate:
-        hidden *= activation(grouped_product(slots, *gate, groups, dtype))
+        hidden *= activation(grouped_product(slots, gate[0], groups, dtype))
     else:
         hidden = activation(hidden)
     outputs = grouped_product(hidden, outer, groups, dtype)

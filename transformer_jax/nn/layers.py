@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registries of the sublayers of a Transformer layer."""
 
+import re
+from typing import Any
+
+import jax
+
 from transformer_jax.nn import ring_attention
 from transformer_jax.nn.additive_attention import AdditiveAttention
 from transformer_jax.nn.attention import MultiHeadAttention
@@ -87,3 +92,21 @@ def init_caches(
     """Empty caches of a stack, one for each layer; arguments as of `AttentionLayer.init_cache`."""
     layers = map(config.of_layer, range(num_layers))
     return tuple(attention_class(layer).init_cache(layer, rows, max_length) for layer in layers)
+
+
+def count_active(config: TransformerConfig, params: Any) -> int:
+    """Number of parameters that one token uses; fewer than all if a layer routes tokens.
+
+    Args:
+      config: of the model.
+      params: parameters or their shapes.
+    """
+    total = 0.0
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        found, share = re.search(r"layer_(\d+)/feed_forward/(.+)", name), 1.0
+        if found:
+            layer = config.of_layer(int(found[1]))
+            share = feed_forward_class(layer).active_share(layer, found[2])
+        total += share * leaf.size
+    return round(total)

@@ -155,6 +155,16 @@ class AttentionLayer(Sublayer):
 class FeedForwardLayer(Sublayer):
     """Computes each token by itself; base class of the entries of `model.feed_forward`."""
 
+    @classmethod
+    def active_share(cls, config: TransformerConfig, path: str) -> float:
+        """Share of an array that one token uses: less than 1 in a layer that routes.
+
+        Args:
+          config: of the layer.
+          path: of the array, below the layer's.
+        """
+        return 1.0
+
     def __call__(
         self,
         x: Float[Array, "N T D"],

@@ -82,7 +82,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     return (
         head
         | {"engine": program.engine, "mesh": dict(program.mesh.shape), "compile_s": seconds}
-        | {"parameters": program.parameters, "tokens": program.tokens, "memory": memory}
+        | {"parameters": program.parameters, "active_parameters": program.active_parameters}
+        | {"tokens": program.tokens, "memory": memory}
         | {"cache": program.cache}
         | {"attention": [str(choice) for choice in program.attention]}
         | report.cost_report(program, accelerator, what)

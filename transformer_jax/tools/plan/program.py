@@ -11,8 +11,10 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
 from transformer_jax.errors import UserError
+from transformer_jax.models.classifier import body_config
 from transformer_jax.nn.fused_attention import KernelChoice, record_kernel_choices
 from transformer_jax.nn.int8 import convert_weights
+from transformer_jax.nn.layers import count_active
 from transformer_jax.nn.ops import product_dtype
 from transformer_jax.parallel import sharding
 from transformer_jax.parallel.engines import Engine, TrainStep
@@ -61,6 +63,7 @@ class Program:
       mesh: of the devices.
       dtype: of the products.
       parameters: number of the model's parameters.
+      active_parameters: number of those that a token uses.
       held: bytes on each device of "parameters", "optimizer" and "batch", as far as there are any.
       flops: of the model, on all devices together; None for a search.
       tokens: that the model reads in a step, or that the search writes.
@@ -75,6 +78,7 @@ class Program:
     mesh: Mesh
     dtype: str
     parameters: int
+    active_parameters: int
     held: dict[str, int]
     flops: int | None
     tokens: int
@@ -161,6 +165,7 @@ def compile_training_step(settings: Settings, devices: Sequence[jax.Device]) -> 
             mesh=engine.mesh,
             dtype=product_dtype(settings.model.dtype).name,
             parameters=_count(state.params),
+            active_parameters=count_active(body_config(task.model), state.params),
             held=held,
             flops=step_products(task, state.model_params, training.batch, state.frozen).flops,
             tokens=training.rows * read,
@@ -203,6 +208,7 @@ def compile_search(settings: Settings, devices: Sequence[jax.Device]) -> Program
             mesh=mesh,
             dtype=product_dtype(settings.model.dtype).name,
             parameters=count,
+            active_parameters=count_active(body_config(task.model), plain),
             held=held,
             flops=None,
             tokens=rows * length,

@@ -49,6 +49,7 @@ TABLE_ROWS = {
     "engine, dtype": lambda r: f"{r['engine']}, {r['dtype']}",
     "accumulation, remat": lambda r: f"{r['accumulation_steps']}, {r['remat']}",
     "parameters": lambda r: f"{r['parameters']:,}",
+    "of which a token uses": lambda r: _if_fewer(r["active_parameters"], r["parameters"]),
     "a device: parameters": lambda r: _gib(r, "parameters_gib"),
     "a device: optimizer": lambda r: _gib(r, "optimizer_gib"),
     "a device: temporaries": lambda r: _gib(r, "temporaries_gib"),
@@ -347,6 +348,10 @@ def _cache(cache: Mapping[str, int] | None) -> str:
         return ""
     tokens, nbytes = cache["tokens"], cache["bytes"]
     return f"{nbytes / 2**20:.1f} MiB, {tokens:,} tokens of {nbytes / tokens:,.0f} bytes"
+
+
+def _if_fewer(active: int, total: int) -> str:
+    return f"{active:,}" if active < total else ""
 
 
 def _with_unit(number: float | None) -> str:
