@@ -24,11 +24,6 @@ class AdditiveAttention(MultiHeadAttention):
     """
 
     divides_tokens = False
-    reads = tuple(
-        name
-        for name in MultiHeadAttention.reads
-        if name not in ("model.attention", "model.attention_scale")
-    )
     position_hooks = ("bias",)
     parameters = (Parameter(r"self_attention/energy", "vectors", ("heads", "size")),)
 
