@@ -65,6 +65,11 @@ def test_loss_and_gradient_equal_those_of_one_device(divided, model, layout):
     assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
 
 
+def test_each_token_gets_bits_of_its_own_from_the_hardware(divided):
+    distinct, tokens = divided["hardware bits"]
+    assert distinct == tokens
+
+
 def test_evaluations_divide_tokens(divided):
     one, found = divided["evaluated"].values()
     assert found["loss"] == pytest.approx(one["loss"], rel=1e-5)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.nn import ring_attention
+from transformer_jax.nn import dropout, ring_attention
 from transformer_jax.nn.attention import attention_logits, scaled_dot_product_attention
 from transformer_jax.nn.attention_inputs import AttentionInputs
 from transformer_jax.nn.masks import Segments
@@ -138,6 +138,14 @@ def evaluate(layout):
     return {"loss": float(loss), "layers": len(layers)}
 
 
+def hardware_bits():
+    """Distinct bits of the tokens of rows, and all of them."""
+    with use_axes(LentMesh(mesh_of("sequence 4 x data 2"))):
+        key = jax.random.key_data(jax.random.key(0))
+        bits = jax.jit(lambda: dropout.hardware_bits(key, (4, LENGTH, 8)))()
+    return [len(np.unique(bits.reshape(-1, 8), axis=0)), 4 * LENGTH]
+
+
 def main():
     runs.unequal_batch = packed_batch
     text = {"name": "language_modeling", "positions": "rotary"}
@@ -148,6 +156,7 @@ def main():
         "gathered": attend(groups=1, causal=False, window=3),
         "language_modeling": runs.compare(["sequence 4 x data 2"], one, **text, **deep),
         "translation": runs.compare(["sequence 2 x fsdp 2 x tensor 2"], positions="t5"),
+        "hardware bits": hardware_bits(),
         "evaluated": {layout: evaluate(layout) for layout in ("one", "sequence 4 x data 2")},
     }
     json.dump(found, sys.stdout)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt
 
+from transformer_jax.nn import per_device
 from transformer_jax.nn.per_device import sharded_call
 from transformer_jax.runtime import platform
 
@@ -56,17 +57,22 @@ def hardware_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Ar
     """Uniform uint32 of `shape` from the generator that XLA chooses: the TPU's own, or Philox
     (Salmon et al. 2011).
 
-    Each device generates the bits of its own rows, with a key made from the number of its first
-    row; XLA would generate all bits on each device. So the bits depend on how rows are sharded.
+    Each device generates the bits of its own rows and tokens, with a key made from the numbers of
+    the first; XLA would generate all bits on each device. So the bits depend on the sharding.
     """
+    rows, tokens = (jnp.arange(size, dtype=jnp.uint32) for size in shape[:2])
 
-    def bits_on_device(_: tuple, rows: tuple[UInt[Array, " B"]]) -> UInt[Array, "B ..."]:
-        (numbers,) = rows
-        words = jnp.stack(_threefry(key, numbers[0], jnp.uint32(0)))
+    def bits_on_device(rows: UInt[Array, " B"], tokens: UInt[Array, " T"]) -> UInt[Array, "B ..."]:
+        words = jnp.stack(_threefry(key, rows[0], tokens[0]))
         state = jnp.concatenate([words, words])  # 128 bits, as the generator needs
-        return jax.lax.rng_bit_generator(state, (len(numbers), *shape[1:]), dtype=jnp.uint32)[1]
+        own = len(rows), len(tokens), *shape[2:]
+        return jax.lax.rng_bit_generator(state, own, dtype=jnp.uint32)[1]
 
-    return sharded_call(bits_on_device, (), (jnp.arange(shape[0], dtype=jnp.uint32),))
+    lent = per_device.axis("sequence")
+    if lent is not None and len(shape) == 3 and shape[1] % lent.size == 0:
+        axes = ("rows", "sequence"), "rows sequence features"
+        return lent.shard_map(bits_on_device, *axes)(rows, tokens)
+    return sharded_call(lambda _, of_rows: bits_on_device(of_rows[0], tokens), (), (rows,))
 
 
 def threefry_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Array, "..."]:

@@ -230,8 +230,15 @@ def _backward(ring: Ring, saved: Any, gradient: Heads) -> tuple[Queries, Keys, A
     differentiated = queries.query, (keys.key, keys.value), parameters
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), differentiated)
     *sums, _ = _repeat(ring.size, step, (*zeros, keys))
-    of_query, of_keys, total = jax.tree.map(lambda x, y: x.astype(y.dtype), sums, [*differentiated])
-    return Queries(of_query, None, None), Keys(*of_keys, None, None), total
+    of_query, (of_key, of_value), total = jax.tree.map(
+        lambda x, y: x.astype(y.dtype), sums, [*differentiated]
+    )
+    tokens = {"positions": None, "segment_ids": None}
+    return (
+        queries.replace(query=of_query, **tokens),
+        keys.replace(key=of_key, value=of_value, **tokens),
+        total,
+    )
 
 
 ring_attention.defvjp(_forward, _backward)
@@ -284,12 +291,13 @@ def attend(
             keys = jax.tree.map(gather, keys)
         return ring_attention(ring, queries, keys, parameters)
 
-    heads, tokens = "rows sequence heads size", "rows sequence"
-    axes = Queries(heads, tokens, tokens), Keys(heads, heads, tokens, tokens)
-    run = lent.shard_map(on_device, (*axes, [""] * len(parameters)), heads)
     queries = Queries(inputs.query, positions[0], segments.query)
     keys = Keys(inputs.key, inputs.value, positions[1], segments.key)
-    return run(queries, keys, parameters)
+    heads, tokens = "rows sequence heads size", "rows sequence"
+    axes = jax.tree.map(lambda x: heads if x.ndim == 4 else tokens, (queries, keys))
+    run = lent.shard_map(on_device, (*axes, [""] * len(parameters)), heads)
+    found: Heads = run(queries, keys, parameters)
+    return found
 
 
 def divides(inputs: AttentionInputs, config: TransformerConfig) -> bool:
