@@ -30,6 +30,7 @@ LAYOUTS = {
     "1 x 1": ({"engine": "jit"}, 1),
     "1 x 4": ({"engine": "jit"}, 4),
     "fsdp 2, tensor 2": ({"fsdp": 2, "tensor": 2}, 4),
+    "fsdp 2, expert 2": ({"fsdp": 2, "expert": 2}, 4),
     "pmap": ({"engine": "pmap"}, 4),
 }
 PATCHES = {

@@ -179,7 +179,8 @@ def test_damage_that_one_process_finds_is_an_error_in_all(four_processes):
 def test_a_checkpoint_is_restored_bit_for_bit_on_any_layout(elsewhere, four_processes):
     found = [elsewhere["digests"], *(process["digests"] for process in four_processes)]
     names, digests = zip(*(item for digests in found for item in digests.items()), strict=True)
-    assert sorted(set(names)) == ["1 x 1", "1 x 4", "4 x 1", "fsdp 2, tensor 2", "pmap"]
+    layouts = ["1 x 1", "1 x 4", "4 x 1", "fsdp 2, expert 2", "fsdp 2, tensor 2", "pmap"]
+    assert sorted(set(names)) == layouts
     assert len(set(digests)) == 1
 
 
