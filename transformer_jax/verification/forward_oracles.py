@@ -42,13 +42,13 @@ def packed(subject: Subject) -> Comparison:
     if max(ids.max() for name, ids in batch.items() if name.endswith("_segment_ids")) < 2:
         raise DoesNotApplyError("a row of this task holds one example")
     apart = padded(batch)
-    if _is_supervised(subject):
-        found, places = _predictions(subject, batch)
-        expected, _ = _predictions(subject, apart)
-        logits = compare_places(found, expected, lambda i: _place(batch, *places[i]))
-        if not logits.is_equal:
-            return logits
-    return compare_trees(_loss_sums(subject, batch), _loss_sums(subject, apart))
+    losses = compare_trees(_loss_sums(subject, batch), _loss_sums(subject, apart))
+    if not _is_supervised(subject):
+        return losses
+    found, places = _predictions(subject, batch)
+    expected, _ = _predictions(subject, apart)
+    logits = compare_places(found, expected, lambda i: _place(batch, *places[i]))
+    return logits if logits.relative >= losses.relative else losses
 
 
 def _is_supervised(subject: Subject) -> bool:

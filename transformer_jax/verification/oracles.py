@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracles of one device by name, in the order in which they run."""
+"""The oracles of one device by name."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -237,7 +237,7 @@ class Subject:
 
 
 def first_gradients(subject: Subject, engine: Engine) -> dict[str, Any]:
-    """Loss sums and gradients of the first training step, traced and compiled anew.
+    """Loss sums and gradients of the first training step, traced and compiled again.
 
     The step is that of training, with the gradients in place of the new parameters.
     """

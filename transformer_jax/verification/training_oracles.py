@@ -68,7 +68,7 @@ def repeated(subject: Subject) -> Comparison:
 def resumed(subject: Subject) -> Comparison:
     """Training from a checkpoint continues as if it had not stopped, bit for bit.
 
-    What continues is built, traced and compiled anew, as in another process.
+    The second part is built, traced and compiled again, as in another process.
     """
     subject = subject.with_dropout
     train = _compile_training(subject)

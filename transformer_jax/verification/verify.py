@@ -105,7 +105,7 @@ def _config_of(component: Any) -> ConfigDict:
 
 
 def _module_files(modules: Modules, own: Mapping[tuple[str, str], str], folder: Path) -> list[str]:
-    """What a process loads to have the user's components, given for `--modules`."""
+    """Files or names of modules that register the user's components, as `--modules` takes them."""
     given = [modules] if isinstance(modules, str | Path) else modules
     files = [os.path.abspath(one) if _is_file(one) else str(one) for one in given]
     cells = [choice for choice, module in own.items() if module == "__main__"]

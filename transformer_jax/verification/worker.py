@@ -3,7 +3,7 @@
 
     python -m transformer_jax.verification.worker < work.json
 
-The process forces host devices, and loads the user's modules anew.
+The process has host devices, which its starter forces, and loads the user's modules again.
 """
 
 import dataclasses
