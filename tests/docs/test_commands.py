@@ -23,7 +23,10 @@ PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 FILES = [*PAGES, *(p for f in ("configs", "experiments/sweeps") for p in ROOT.glob(f"{f}/*.py"))]
 
 OWN = ("FILE", "mine.py")  # what stands for a reader's own file
-COMMAND = re.compile(r"(?:^|[|;] *|&& )(?:python -m )?transformer_jax ([a-z].*?)(?= [|<>#&]|;|$)")
+_WORDS = r"""((?:"[^"]*"|'[^']*'|[^"'])+?)"""  # with "a | b" in quotes
+COMMAND = re.compile(
+    rf"(?:^|[|;] *|&& )(?:python -m )?transformer_jax (?=[a-z]){_WORDS}(?= [|<>#&]|;|$)"
+)
 RUN = re.compile(r"^```bash run\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

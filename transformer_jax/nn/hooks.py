@@ -20,6 +20,9 @@ output; a suffix names a value inside it:
     ...._residual                  residual stream after a sublayer
     ..._positions                  embedded tokens plus positions; ..._positions.input without them
 
+Attention and feed-forward layers name the values inside them by `Sublayer.expose`; those above are
+of multi-head attention and of the dense feed-forward network.
+
 Values without axes here are [position, feature]; every array has a leading batch axis. A recurrent
 encoder has `encoder`, `encoder.input` and the outputs of its layers; a recurrent decoder has
 `decoder.cross_attention.weights`, which is read-only.

@@ -86,7 +86,7 @@ def _parse(text: str) -> Sequence[Mapping[str, str]]:
         assert found is not None
         parts = found["fields"].split() if found["fields"] != _DEFAULT else []
         fields = [_FIELD.fullmatch(part) for part in parts]
-        overrides = dict(field.groups() for field in fields if field is not None)
+        overrides = {field[1]: field[2] for field in fields if field is not None}
         if len(overrides) < len(parts) or not found["fields"]:
             raise ValueError(
                 f"layers has the item {short_repr(item.strip())}; write items as in "

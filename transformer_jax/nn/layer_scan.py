@@ -35,8 +35,13 @@ def stack_layers(tree: Any, join: Callable[[Sequence[Any]], Any] = jnp.stack) ->
         the same period.
       join: joins the corresponding leaves of layers.
     """
-    periods = [1]
-    _map_dicts(lambda node: periods.append(_period_of(node)) or node, tree)
+    periods: list[int] = []
+
+    def look(node: dict[str, Any]) -> dict[str, Any]:
+        periods.append(_period_of(node))
+        return node
+
+    _map_dicts(look, tree)
     period = math.lcm(*periods)
 
     def stack(node: dict[str, Any]) -> dict[str, Any]:
