@@ -125,13 +125,13 @@ def chunked_delta_rule(
         heads += einsum("nhti,nhiv->nhtv", weights, update, dtype)
         return decay * state + einsum("nhtv,nhtk->nhvk", update, kept, dtype), heads
 
-    if state is None:
-        state = jnp.zeros((rows, heads, value.shape[-1], key.shape[-1]), jnp.float32)
+    shape = (rows, heads, value.shape[-1], key.shape[-1])
+    start = jnp.zeros(shape, jnp.float32) if state is None else state
     chunks = (query * since, from_values, from_state, weights, kept, since[..., -1:, :])
     chunks_first = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), chunks)
-    state, outputs = jax.lax.scan(step, state, chunks_first)
+    last, outputs = jax.lax.scan(step, start, chunks_first)
     outputs = outputs.transpose(1, 0, 3, 2, 4)  # [N, chunks, C, H, V]
-    return outputs.reshape(rows, -1, *outputs.shape[3:])[:, :length], state
+    return outputs.reshape(rows, -1, *outputs.shape[3:])[:, :length], last
 
 
 def decay_between(log_decay: Float[Array, "*B C"]) -> Float[Array, "*B C C"]:
