@@ -137,6 +137,8 @@ def test_what_cannot_teach_is_refused(config, tiny_language_model, tmp_path, mes
     assert "names no run: set it to the workdir" in told(train__distillation__teacher=None)
     assert "nowhere" in told(train__distillation__teacher="nowhere")
     assert "does not read it" in told(train__r_drop=1.0)
+    together = told(train__distillation__top_k=4, data__packing="together")
+    assert "set data.packing to 'apart', or leave top_k out" in together
     other = tiny_language_model | {"tokenizer.vocab_size": 40, "train.num_steps": 1}
     tj.train(tj.config(QUICKSTART, other), tmp_path / "other")
     message = told(train__init_from=str(tmp_path / "other"))

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.batches.packing import padded_batch
+from transformer_jax.data.batches.windows import Windows
 from transformer_jax.data.examples import Features, RandomAccess
 from transformer_jax.errors import UserError
 from transformer_jax.losses import TopPredictions
@@ -134,13 +135,21 @@ def predict_top(
       temperature: T.
 
     Raises:
-      UserError: the task has no feature "target", so that its inputs may differ between epochs.
+      UserError: the task has no feature "target", so that its inputs may differ between epochs; or
+        its items are windows that overlap, many times the data.
     """
     supervised: Any = task
     if _TARGET not in task.lengths:
         raise UserError(
             "config.train.distillation.top_k stores predictions for the feature 'target', which "
             "this task has not; leave it out: the teacher then predicts in every step"
+        )
+
+    if isinstance(items, Windows) and items.stride < items.length:
+        raise UserError(
+            "config.train.distillation.top_k: in training, windows of running text begin at every "
+            "token (data.packing 'together'), too many predictions to store; set data.packing to "
+            "'apart', or leave top_k out"
         )
 
     @functools.partial(jax.jit, compiler_options=platform.compiler_options())
