@@ -5,7 +5,8 @@
         --modules=docs/recipes/search.py \\
         --config.decode.search=min_p --config.decode.min_p.least=0.2
 
-Any trained run can use it: `predict --modules=docs/recipes/search.py --search=min_p ...`.
+Any trained run can use it: `predict --modules=docs/recipes/search.py --search=min_p ...`, with the
+same option.
 """
 
 import dataclasses

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
+from transformer_jax.cli.parser import parse
+from transformer_jax.cli.verbs import load_run
+from transformer_jax.inference.config import SEARCHES
 from transformer_jax.losses import TOKEN_LOSSES
 from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.runs import user_modules
@@ -26,16 +29,20 @@ from transformer_jax.runs.field_docs import find_fields
 from transformer_jax.runs.settings import option_fields
 from transformer_jax.scoring import METRICS
 from transformer_jax.tasks.interface import Prediction
+from transformer_jax.tokenization import DEFAULT_SPECIALS
 
 MODULE = '''
 import dataclasses
 from typing import Annotated
 
+from transformer_jax.decoding import BeamSearch
+from transformer_jax.inference.config import SEARCHES
 from transformer_jax.losses import TOKEN_LOSSES, TokenLoss
 from transformer_jax.nn.positions import POSITIONS, PositionEncoding
 from transformer_jax.ranges import OneOf, Range
 from transformer_jax.scoring import METRICS
 from transformer_jax.tasks.interface import Prediction
+from transformer_jax.tokenization import DEFAULT_SPECIALS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +87,11 @@ def counts(outputs, references, options):
     return {"counts": options.weight * len(outputs)}
 
 
+@SEARCHES.register("counted", options=CountOptions)
+def counted(decode, ids):
+    return BeamSearch(2, alpha=decode.options_of(CountOptions).weight, **ids)
+
+
 @TOKEN_LOSSES.register("weighted", options=CountOptions)
 class Weighted(TokenLoss):
     def losses(self, logits, labels):
@@ -91,7 +103,7 @@ WAVES = {"model.positions": "waves"}
 @pytest.fixture(scope="module")
 def module(tmp_path_factory):
     """The path of a user's module that registers positions and a metric with options."""
-    registries, loaded = (POSITIONS, METRICS, TOKEN_LOSSES), dict(user_modules._loaded)
+    registries, loaded = (POSITIONS, METRICS, SEARCHES, TOKEN_LOSSES), dict(user_modules._loaded)
     before = [dict(registry) for registry in registries]
     path = tmp_path_factory.mktemp("own") / "waves.py"
     path.write_text(MODULE)
@@ -249,3 +261,13 @@ def test_a_run_uses_its_options(config, trained_workdir, monkeypatch):
     )
     found = run.evaluate(split="valid")
     assert found["counts"] == 0.5 * found["num_examples"] > 0
+
+
+def test_the_shell_sets_options_of_a_search_for_a_trained_run(module, trained_workdir, message_of):
+    flags = ["predict", f"--workdir={trained_workdir}", f"--modules={module}"]
+    option = "--config.decode.counted.weight=0.25"
+    run = load_run(parse([*flags, "--search=counted", option]))
+    assert run.settings.decode.make_search(DEFAULT_SPECIALS).alpha == 0.25
+    message = message_of(lambda: load_run(parse([*flags, option])))
+    assert "while config.decode.search is 'beam'" in message
+    assert "takes no --config.seed" in message_of(parse, [*flags, option, "--config.seed=3"])

@@ -5,6 +5,7 @@ Imports nothing heavy, so that `--help` answers at once.
 """
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -64,6 +65,9 @@ CHAT_COMMANDS = (
 
 _RUN_VERBS = ("evaluate", "predict", "chat", "score", "embed", "inspect", "import", "export")
 """Verbs that take no config: the run has its own."""
+_SEARCH_VERBS = ("evaluate", "predict", "chat")
+"""Of these, the verbs that take options of a search."""
+_OF_SEARCH = re.compile(r"decode\.\w+\.")
 _POSITIONAL = ("verb", "what", "pattern", "shell", "runs", "names")
 _REQUIRED = {
     "score": {"source", "target"},
@@ -636,6 +640,8 @@ def _fields_of_flag(args: argparse.Namespace, word: str) -> list[str]:
 
 def _check_overrides(args: argparse.Namespace, overrides: Mapping[str, str]) -> None:
     draws_runs = args.verb == "plot" and args.workdir is not None
+    if args.verb in _SEARCH_VERBS:
+        overrides = {one: text for one, text in overrides.items() if not _OF_SEARCH.match(one)}
     if overrides and (draws_runs or args.verb in _RUN_VERBS):
         raise UserError(
             f"{args.verb} takes no {OVERRIDE}{next(iter(overrides))}: "

@@ -462,7 +462,8 @@ RUN_VERB: dict[str, Callable[[argparse.Namespace], int | None]] = {
 
 
 def load_run(args: argparse.Namespace) -> Any:
-    """Loads the run that `add_run_flags` names, with --max_length and --patch applied."""
+    """Loads the run that `add_run_flags` names; applies --max_length, --patch and options of the
+    search."""
     from transformer_jax.runs.load import load
     from transformer_jax.runtime.platform import require_device
 
@@ -470,6 +471,9 @@ def load_run(args: argparse.Namespace) -> Any:
     run = load(args.workdir, args.checkpoint, args.average, args.modules, base=args.base)
     max_length = getattr(args, "max_length", None)
     run = run.with_config(dict.fromkeys(_LENGTH_FIELDS, max_length)) if max_length else run
+    if args.overrides:
+        search = getattr(args, "search", None)
+        run = run.with_config(({"decode.search": search} if search else {}) | args.overrides)
     patches = getattr(args, "patch", None)
     return run.patched(dict(patches)) if patches else run
 
