@@ -57,7 +57,7 @@ class ExpertsOptions:
       capacity_factor: in training, an expert takes at most this multiple of its even share of a
         row's choices, the first ones; the others are dropped: the token passes only through its
         other experts and the residual connection. None: no choice is dropped.
-      balance_weight: weight of the balance loss, which is 1 if the load is even (Fedus et al. 2022,
+      balance_weight: weight of the balance loss; it is 1 if the load is even (Fedus et al. 2022,
         equation 4; for k experts, divided by k).
       z_weight: weight of the router's z-loss (Zoph et al. 2022, equation 5).
       bias_rate: step by which an expert's bias in the choice rises or falls after each update, as
@@ -94,7 +94,7 @@ class ExpertsOptions:
             )
 
     def capacity(self, tokens: Float[Array, " N"]) -> Int[Array, " N"]:
-        """Choices that an expert takes of rows with so many tokens."""
+        """Largest number of choices that an expert takes of a row, for rows of these lengths."""
         assert self.capacity_factor is not None
         even_share = tokens * self.num_chosen / self.num_experts
         return jnp.ceil(self.capacity_factor * even_share).astype(jnp.int32)
