@@ -18,7 +18,7 @@ from transformer_jax.verification.subject import Subject, shrunk
 
 RUNS = {
     "right": ({}, DEVICE_ORACLES),
-    "batch norm": ({"model.norm": "batch"}, ["pmap = one device", "data axis = one device"]),
+    "batch norm": ({"model.norm": "device_batch"}, ["pmap = one device", "data axis = one device"]),
     "mean loss": ({"task.name": "mean_loss"}, ["pmap = one device"]),
     "odd heads": ({"model.num_heads": 1}, ["tensor axis = one device"]),
 }

@@ -70,8 +70,8 @@ class FromFirst(PositionEncoding):
         return x + jnp.sin(places[:, :, None] * jnp.arange(1, x.shape[-1] + 1))
 
 
-@NORMS.register("batch")
-class BatchNorm(nn.Module):
+@NORMS.register("device_batch")
+class DeviceBatchNorm(nn.Module):
     """Normalizes over the rows that it is given: those of a device, or of a micro-batch."""
 
     epsilon: float
