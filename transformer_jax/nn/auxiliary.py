@@ -45,7 +45,7 @@ class Metric(NamedTuple):
     """Sum of a metric, and what divides it for the mean."""
 
     total: Float[Array, ""]
-    count: Float[Array, ""]
+    number: Float[Array, ""]
 
 
 def add_loss(module: nn.Module, name: str, total: ArrayLike, weight: float) -> None:
@@ -112,7 +112,7 @@ class Collected:
         found: dict[str, Array] = {}
         for name, each in self.sums.items():
             found[TOTAL + name] = each.total
-            found[COUNT + name] = jnp.asarray(weight) if isinstance(each, Loss) else each.count
+            found[COUNT + name] = jnp.asarray(weight) if isinstance(each, Loss) else each.number
         return found
 
 

@@ -144,7 +144,7 @@ def _block_products_backward(
     """Gradients of the rows, block by block, and of the matrices, each the sum of its blocks."""
     x, kernels, matrices = saved
 
-    def add_block(total: Array, block: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+    def add_block(total: Array, block: tuple[Array, ...]) -> tuple[Array, Array]:
         rows, change, matrix = block
         back = einsum("nf,df->nd", change, _take_matrix(kernels, matrix), dtype)
         sum_ = _take_matrix(total, matrix) + einsum("nd,nf->df", rows, change, dtype)
