@@ -75,7 +75,7 @@ def parts(folder: Path) -> Any:
     return None
 
 
-SCORES = frozen._StoredScores(np.arange(50, dtype=np.float32), "a checkpoint")
+SCORES = frozen._ScoresFile(np.arange(50, dtype=np.float32), "a checkpoint")
 
 
 def reference(folder: Path) -> Any:

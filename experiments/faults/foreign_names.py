@@ -34,7 +34,7 @@ from transformer_jax.buckets import copies
 from transformer_jax.checkpoints import manifest
 from transformer_jax.interop.weights import INDEX, Tensors
 from transformer_jax.runs.config import load_json, read_settings
-from transformer_jax.runs.frozen import base_workdir
+from transformer_jax.runs.frozen import open_frozen
 from transformer_jax.runs.workdir import workdir_within
 from transformer_jax.sweeps.sweep import Sweep, _folder_name
 
@@ -147,7 +147,7 @@ def read_config(folder: Path, draw: random.Random) -> None:
     (folder / "run" / "config.json").write_text(json.dumps(config))
     settings = read_settings(load_json(folder / "run" / "config.json"))
     with mock.patch("transformer_jax.runs.frozen.workdir_path", _refuse_to_open):
-        base_workdir(settings, loaded_from=folder / "run")
+        open_frozen(settings, loaded_from=folder / "run")
 
 
 def _refuse_to_open(path: str) -> Path:

@@ -133,7 +133,7 @@ def test_what_has_no_reference_is_refused(config, tmp_path, message_of):
 
 
 def test_any_flipped_bit_of_stored_scores_means_that_they_are_computed_again(tmp_path, caplog):
-    path, scores = tmp_path / "scores.npz", frozen._StoredScores(np.ones(3, np.float32), "id")
+    path, scores = tmp_path / "scores.npz", frozen._ScoresFile(np.ones(3, np.float32), "id")
     frozen._write_scores(path, scores)
     whole = path.read_bytes()
     for place in range(len(whole)):
