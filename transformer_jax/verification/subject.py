@@ -13,11 +13,13 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.tree_util import KeyPath
 from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.layer_pattern import pattern_text, read_pattern
+from transformer_jax.nn.parameters import parameter_at
 from transformer_jax.parallel.engines import Engine, create_state
 from transformer_jax.parallel.sharding import ParallelConfig
 from transformer_jax.runs import build
@@ -207,7 +209,7 @@ class Subject:
 
     @functools.cached_property
     def state(self) -> TrainState:
-        """The initial state on the host, with noise on every parameter.
+        """The initial state on the host, with noise on every parameter that is no average.
 
         Otherwise a bias of 0 or a scale of 1 could hide what it computes.
         """
@@ -218,11 +220,16 @@ class Subject:
         state = create_state(init_state, self.settings.seed, abstract)
         rng = np.random.default_rng(0)
 
-        def add_noise(leaf: Any) -> np.ndarray:
+        def add_noise(path: KeyPath, leaf: Any) -> np.ndarray:
+            parameter = parameter_at(jax.tree_util.keystr(path, simple=True, separator="/"))
+            if parameter is not None and parameter.kind == "average":
+                return np.asarray(leaf)
             noise = _NOISE * rng.normal(size=leaf.shape)
             return np.asarray(leaf) + noise.astype(leaf.dtype)
 
-        noisy: TrainState = jax.device_get(state.with_params(jax.tree.map(add_noise, state.params)))
+        noisy: TrainState = jax.device_get(
+            state.with_params(jax.tree_util.tree_map_with_path(add_noise, state.params))
+        )
         return noisy
 
     @property
