@@ -35,7 +35,8 @@ class RetentionCache(Cache):
 class Retention(MultiHeadAttention):
     """o_t = q_t S_t of each head, with S_t = a S_{t-1} + k_t v_t^T, from zeros in each sentence."""
 
-    options, position_hooks, bidirectional = RetentionOptions, (), False
+    options, position_hooks = RetentionOptions, ()
+    bidirectional = divides_tokens = False  # each token follows from the one before
 
     @classmethod
     def init_cache(cls, config, rows, max_length):
