@@ -31,6 +31,10 @@ def test_a_right_model_is_equal_on_every_axis(outcomes, oracle):
     assert found["verdict"] == EQUAL and found["relative"] > 0  # other programs round otherwise
 
 
+def test_learned_biases_travel_around_the_ring(outcomes):
+    assert outcomes["learned biases"]["sequence axis = one device"]["verdict"] == EQUAL
+
+
 def test_means_over_the_rows_of_a_device_are_found(outcomes):
     found = outcomes["batch norm"]
     assert found["pmap = one device"]["verdict"] == DIFFERS

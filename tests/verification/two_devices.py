@@ -8,6 +8,7 @@ import dataclasses
 import json
 import sys
 from functools import partial
+from pathlib import Path
 
 from conftest import CONFIG, SIZES, WRONG
 
@@ -16,10 +17,12 @@ from transformer_jax.verification.device_oracles import DEVICE_ORACLES
 from transformer_jax.verification.outcomes import run_oracle
 from transformer_jax.verification.subject import Subject, shrunk
 
+RECIPE = Path(__file__).parents[2] / "docs" / "recipes" / "position_encoding.py"
 RUNS = {
     "right": ({}, DEVICE_ORACLES),
     "batch norm": ({"model.norm": "device_batch"}, ["pmap = one device", "data axis = one device"]),
     "mean loss": ({"task.name": "mean_loss"}, ["pmap = one device"]),
+    "learned biases": ({"model.positions": "kerple"}, ["sequence axis = one device"]),
     "odd heads": ({"model.num_heads": 1}, ["tensor axis = one device"]),
 }
 
@@ -27,7 +30,9 @@ RUNS = {
 def main():
     found = {}
     for name, (changes, oracles) in RUNS.items():
-        subject = Subject(shrunk(tj.config(CONFIG, SIZES | changes, modules=WRONG), SIZES))
+        subject = Subject(
+            shrunk(tj.config(CONFIG, SIZES | changes, modules=[WRONG, RECIPE]), SIZES)
+        )
         outcomes = [run_oracle(each, partial(DEVICE_ORACLES[each], subject)) for each in oracles]
         found[name] = {one.oracle: dataclasses.asdict(one) for one in outcomes}
     json.dump(found, sys.stdout)

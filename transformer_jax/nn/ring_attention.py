@@ -273,7 +273,9 @@ def attend(
     ]
     gathers = is_cross or lent.size * inputs.key.shape[2] <= inputs.query.shape[2]
     block = _local_block(inputs, lent, gathers)
-    bias, parameters = jax.closure_convert(bias or (lambda _: None), jnp.zeros(block, jnp.int32))
+    with jax.disable_jit():  # a jitted function would keep the mesh outside of `shard_map`
+        distance = jnp.zeros(block, jnp.int32)
+        bias, parameters = jax.closure_convert(bias or (lambda _: None), distance)
     ring = Ring(
         logits,
         outputs,
