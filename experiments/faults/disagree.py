@@ -49,6 +49,7 @@ FILES = {
 }
 OTHERS: dict[str, Any] = {
     "data.dir": "elsewhere",
+    "model.layers": "qk_norm=true",
     "optimizer.frozen": "embedding",
     "task.metric": "exact_match",
     "train.init_from": "run",
@@ -97,10 +98,12 @@ def field_cases() -> Iterator[Case]:
     """One case per config field."""
     from transformer_jax.runs.config import load_config
     from transformer_jax.runs.provenance import MAY_DIFFER
-    from transformer_jax.runs.settings import FIELDS
+    from transformer_jax.runs.settings import CHOICES, FIELDS
 
     config = load_config(CONFIG, TINY | FILES)
     for name, field in FIELDS.items():
+        if name in CHOICES and not CHOICES[name]:
+            continue  # a registry of the user's own entries has no other value
         section, _, own = name.partition(".")
         value = config[section][own] if own else config[section]
         words = (f"--config.{name}={another(name, value, field.type)}",)

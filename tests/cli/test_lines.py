@@ -152,7 +152,7 @@ NOISE = [
 def test_predictions_score_as_evaluate_says(shell, monkeypatch, tmp_path, tiny_config):
     run = Run(tiny_config(), tmp_path, Copies(), {}, 1)
     monkeypatch.setattr("transformer_jax.runs.load.load", lambda *_, **__: run)
-    monkeypatch.setattr(Evaluator, "loss_metrics", lambda self, params: {"loss": 1.0})
+    monkeypatch.setattr(Evaluator, "loss_metrics", lambda self, params, frozen: {"loss": 1.0})
     (tmp_path / "a").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(NOISE).encode())
     files = [f"--source={tmp_path}/a", f"--target={tmp_path}/a"]
     evaluated = json.loads(shell("evaluate", f"--workdir={tmp_path}", *files).out)

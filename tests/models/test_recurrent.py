@@ -193,7 +193,7 @@ def test_gradients_to_later_tokens_and_other_sentences_are_zero(random_params):
         ({"attention_radius": 3}, "attention_span 'global' has no radius; set attention_span to"),
         ({"d_model": 7}, "d_model is 7; it must be even"),
         ({"num_decoder_layers": 3}, "num_decoder_layers is 3 and num_encoder_layers 2"),
-        ({"cell": "rnn"}, "cell is 'rnn', not one of lstm, gru"),
+        ({"cell": "sru"}, "cell is 'sru', not one of lstm, gru"),
         ({"source_vocab_size": 12}, "needs one joint vocabulary"),
     ],
 )

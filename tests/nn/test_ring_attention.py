@@ -12,6 +12,8 @@ import pytest
 import transformer_jax as tj
 from transformer_jax.models.config import ModelConfig
 from transformer_jax.nn import ring_attention
+from transformer_jax.nn.experts import ExpertsOptions
+from transformer_jax.nn.layers import undivided_reason
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.settings import DEFAULTS
@@ -111,3 +113,11 @@ def test_models_whose_tokens_cannot_be_divided_are_refused():
     recurrent = {f"model.{name}": DEFAULTS[f"model.{name}"] for name in ("d_ff", "num_heads")}
     recurrent |= {"model.architecture": "recurrent", "model.dropout_rate": 0.1}
     assert "architecture 'recurrent' reads one token after another" in refused(recurrent)
+
+
+def test_experts_of_bounded_capacity_are_refused():
+    """Which choices are dropped depends on the order of the tokens, and devices have another."""
+    for capacity, reason in ((1.25, "earlier tokens come first"), (None, None)):
+        options = (ExpertsOptions(capacity_factor=capacity),)
+        found = undivided_reason(ModelConfig(feed_forward="experts", options=options))
+        assert found is None if reason is None else reason in found

@@ -89,8 +89,10 @@ def refusal():
 
 
 def main():
-    whole = run("one")
-    found = {layout: compare(layout, whole) for layout in ("pmap 4", "expert 2, sequence 2")}
+    whole, unbounded = run("one"), {"experts.capacity_factor": None}
+    found = {"pmap 4": compare("pmap 4", whole)}
+    sequence = "expert 2, sequence 2"
+    found[sequence] = compare(sequence, run("one", **unbounded), **unbounded)
     found["2 x 2 x 2"] = compare("2 x 2 x 2", whole, scan_layers=True, accumulation_steps=2)
     json.dump(found | {"refusal": refusal()}, sys.stdout)
 

@@ -31,12 +31,13 @@ def divided(made_once):
 
 @pytest.mark.parametrize("layout", ["pmap 4", "expert 2, sequence 2", "2 x 2 x 2"])
 def test_experts_on_several_devices_equal_those_on_one(divided, layout):
-    """On pmap and on meshes: expert 2 x sequence 2, and expert 2 x fsdp 2 x tensor 2, there with
-    scanned layers and two micro-batches."""
+    """On pmap and on meshes: expert 2 x sequence 2, there without a capacity, and expert 2 x fsdp 2
+    x tensor 2, there with scanned layers and two micro-batches."""
     found = divided[layout]
     assert found["params"] < 5e-6 and all(found["counters"])
     assert all(distance < 1e-5 for distance in found["metrics"].values())
-    assert 0.1 < found["values"]["aux/dropped"] < 0.5 < found["values"]["aux/balance"]
+    least = 0 if "sequence" in layout else 0.1
+    assert least <= found["values"]["aux/dropped"] < 0.5 < found["values"]["aux/balance"]
 
 
 def test_an_axis_that_does_not_divide_the_experts_is_refused(divided):

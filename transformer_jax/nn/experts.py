@@ -191,6 +191,12 @@ class Experts(FeedForwardLayer):
         o = config.options_of(ExpertsOptions)
         return o.num_chosen / o.num_experts if path.startswith("expert_") else 1.0
 
+    @classmethod
+    def undivided_reason(cls, config: TransformerConfig) -> str | None:
+        if config.options_of(ExpertsOptions).capacity_factor is None:
+            return None
+        return "with experts.capacity_factor earlier tokens come first; set it to none"
+
     def setup(self) -> None:
         c, o = self.config, self.config.options_of(ExpertsOptions)
         exact = dataclasses.replace(c, dtype="float32")

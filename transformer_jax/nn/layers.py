@@ -81,7 +81,8 @@ def undivided_reason(config: TransformerConfig) -> str | None:
         if not attention_class(layer).divides_tokens:
             name = layer.attention_layer
             return f"attention_layer {name!r} needs all tokens of a row on one device"
-        if reason := ring_attention.unsupported_reason(layer):
+        reason = feed_forward_class(layer).undivided_reason(layer)
+        if reason := reason or ring_attention.unsupported_reason(layer):
             return reason
     return None
 

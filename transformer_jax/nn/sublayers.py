@@ -165,6 +165,18 @@ class FeedForwardLayer(Sublayer):
         """
         return 1.0
 
+    @classmethod
+    def undivided_reason(cls, config: TransformerConfig) -> str | None:
+        """Says why devices cannot divide the tokens of a row, which are then in another order.
+
+        Args:
+          config: of the layer.
+
+        Returns:
+          the reason; None if they can.
+        """
+        return None
+
     def __call__(
         self,
         x: Float[Array, "N T D"],
