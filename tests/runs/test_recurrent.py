@@ -81,5 +81,5 @@ def test_without_attention_there_is_nothing_to_show(run, random_params):
     config = dataclasses.replace(run.model.config, attention_score="none")
     model, reading = type(run.model)(config), run.model_inputs(LINE, "hund")
     params = random_params(model, *reading.inputs)["params"]
-    with pytest.raises(UserError, match="this run's model has no attention"):
+    with pytest.raises(UserError, match="this run's model has no layer with attention weights"):
         attention(model, params, reading)

@@ -180,7 +180,7 @@ def required_of(owner):
         ({"model.rope_theta": 1e6}, "model.positions 'sinusoidal' does not read it (rotary would)"),
         (
             {"model.positions": "rotary", "model.rope_factor": 2.0},
-            "model.rope_scaling 'none' does not read it (linear, llama3 would)",
+            "model.rope_scaling 'none' does not read it (linear, llama3, yarn would)",
         ),
         (
             {

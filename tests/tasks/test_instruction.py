@@ -15,7 +15,6 @@ from transformer_jax.conversations import conversation_to_json, parse_conversati
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import token_losses
-from transformer_jax.tasks import losses
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
 OWN = {"system": "{content}\n", "user": "Q: {content}\n", "assistant": "A: {content}{eos}\n"}
@@ -68,7 +67,7 @@ def test_only_logits_of_answers_have_a_gradient(task, params, monkeypatch, batch
         def biased_losses(predicted, target, eps, z_loss, tiles, exact):
             return token_losses(predicted.logits() + added, target, eps)
 
-        monkeypatch.setattr(losses, "tiled_token_losses", biased_losses)
+        monkeypatch.setattr("transformer_jax.losses.tiled_token_losses", biased_losses)
         return task.loss(params, batch, None, {})[0]
 
     zeros = jnp.zeros((*batch["target"].shape, task.model.config.vocab_size))

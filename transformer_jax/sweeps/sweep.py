@@ -3,7 +3,8 @@
 
 A sweep file is Python with a docstring that asks a question and a `get_sweep()` that returns a
 dict with the fields of `Sweep`. Each row has a folder in the sweep's workdir; a row that is
-finished is not trained again. Any number of processes may work on one sweep (`sweeps.folder`).
+finished is not trained again. Any number of processes may work on one sweep
+(`sweeps.shared_folder`).
 """
 
 import contextlib
@@ -56,7 +57,7 @@ from transformer_jax.scoring import METRICS
 from transformer_jax.suggestions import suggest
 from transformer_jax.summary import Summarized
 from transformer_jax.sweeps import tables
-from transformer_jax.sweeps.folder import SweepFolder, folder_name
+from transformer_jax.sweeps.shared_folder import SweepFolder, folder_name
 from transformer_jax.sweeps.tables import Row, Rows
 from transformer_jax.tasks.losses import batch_shapes
 

@@ -14,7 +14,7 @@ import pytest
 import transformer_jax as tj
 from transformer_jax.errors import BusyError
 from transformer_jax.sweeps import sweep as sweeps
-from transformer_jax.sweeps.folder import SweepFolder
+from transformer_jax.sweeps.shared_folder import SweepFolder
 
 ROWS = {f"row {number}": {"optimizer.learning_rate": 0.001 * (number + 1)} for number in range(6)}
 SWEEP = tj.Sweep("quickstart", ROWS, seeds=1, metrics=["loss"])
