@@ -173,6 +173,14 @@ def logging_of_no_program():
     root.handlers = before
 
 
+@pytest.fixture(autouse=True)
+def paths_of_no_program():
+    """Undoes what command lines do to the import path of child processes, such as those of tests
+    that import their neighbors."""
+    yield
+    os.environ.pop("PYTHONSAFEPATH", None)
+
+
 @pytest.fixture
 def compiling_for():
     """`compiling_for("gpu", "NVIDIA L4")`: from then on programs are traced for such a device."""

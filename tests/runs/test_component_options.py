@@ -246,7 +246,7 @@ def test_options_of_components_are_listed(config):
     assert "of a wave" in field.as_text() and "model.positions=waves" in field.as_text()
 
 
-def test_a_run_uses_its_options(config, trained_workdir, monkeypatch):
+def test_a_run_uses_its_options(config, workdir, monkeypatch):
     changes = {"task.metric": "counts", "task.counts.weight": 0.5}
     changed = config({**WAVES, **changes, "model.waves.length": 5})
     task = build_untokenized_task(read_settings(changed))
@@ -254,7 +254,7 @@ def test_a_run_uses_its_options(config, trained_workdir, monkeypatch):
     changed = override(changed, {"train.loss": "weighted", "train.weighted.weight": 0.25})
     losses = build_untokenized_task(read_settings(changed)).loss_options.token_loss.losses
     assert losses(None, np.arange(3)).tolist() == [0.25] * 3
-    run = tj.load(trained_workdir).with_config(changes)
+    run = tj.load(workdir).with_config(changes)
     texts = [Prediction("a text", score=0.0)]
     monkeypatch.setattr(
         type(run.task), "predict", lambda self, _, lines, decode: [texts] * len(lines)
