@@ -219,7 +219,7 @@ def _open_partial(path: Path) -> tuple[Path, BinaryIO]:
         # x: neither an existing file nor a link is opened.
         file = open(partial, "xb", opener=_create_not_for_others)  # noqa: SIM115
         with contextlib.suppress(OSError):  # without locks, `_delete_abandoned` deletes nothing
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX)  # waits while another writer deletes it
         if os.fstat(file.fileno()).st_nlink:  # not deleted before it was locked
             return partial, file
         file.close()
