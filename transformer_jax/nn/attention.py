@@ -257,7 +257,7 @@ class MultiHeadAttention(AttentionLayer):
         return self._scale_query(query), self._normalize_key(key), value
 
     def reuse(self, value: Float[Array, "N T G V"], shared: Any) -> Float[Array, "N T G V"]:
-        """Combines values with what the first layer shares; here they stay as they are."""
+        """Combines values with what the first layer shares; here it returns the values."""
         return value
 
     def queries(self, x: Float[Array, "N T D"]) -> Float[Array, "N T H K"]:

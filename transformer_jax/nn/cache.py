@@ -136,7 +136,7 @@ class KVCache(Cache):
         rows: int,
         max_length: int,
     ) -> "KVCache":
-        """As `empty`, with other heads of keys and values than the config's."""
+        """Empty cache with other heads of keys and values than the config's."""
         slots, dtype = (rows, heads, max_length, 1), _cache_dtype(config)
         return cls(
             keys=jnp.zeros((*slots, key_size), dtype),

@@ -157,6 +157,6 @@ class LatentAttention(MultiHeadAttention):
 
     @classmethod
     def init_cache(cls, config: TransformerConfig, rows: int, max_length: int) -> KVCache:
-        """The keys are [c; k^R], the same for all heads; values have size 0, as they are c."""
+        """Empty cache of keys [c; k^R], the same for all heads; the values, c, need no other."""
         own = config.options_of(LatentOptions)
         return KVCache.of_sizes(1, own.kv_rank + own.rotary_size, 0, config, rows, max_length)
