@@ -36,7 +36,8 @@ from transformer_jax.interop.weights import INDEX, Tensors
 from transformer_jax.runs.config import load_json, read_settings
 from transformer_jax.runs.frozen import open_frozen
 from transformer_jax.runs.workdir import workdir_within
-from transformer_jax.sweeps.sweep import Sweep, _folder_name
+from transformer_jax.sweeps.shared_folder import folder_name
+from transformer_jax.sweeps.sweep import Sweep
 
 PARTS = ["a", "b.txt", "..", ".", "", "~", "C:", "link", "\0", "\n", " ", "..\\x", "a\\..\\..\\b"]
 PARTS += ["\u2024\u2024", "\uff0f", "%2e%2e", "con", "-rf", "\u202e", "\x1b[2J", "ü", "n" * 300]
@@ -132,7 +133,7 @@ def name_row(folder: Path, draw: random.Random) -> None:
     """Makes the folder of a sweep's row with a foreign name."""
     name = draw_name(draw, folder)
     Sweep(config=str(CONFIG), rows={name: {}}).configs({})
-    row = workdir_within(folder, _folder_name(name))
+    row = workdir_within(folder, folder_name(name))
     row.mkdir()
     if row.parent != folder:
         raise AssertionError(f"the row {name!r} is written to {row}")
