@@ -38,7 +38,7 @@ __all__ = [
 _LAZY = {
     "Chat": ("transformer_jax.runs.run", "Chat"),
     "Claim": ("transformer_jax.evidence.claims", "Claim"),
-    "Sweep": ("transformer_jax.sweeps.sweep", "Sweep"),
+    "Sweep": ("transformer_jax.sweeps.definition", "Sweep"),
     "compare": ("transformer_jax.evidence.comparison", "compare"),
     "config": ("transformer_jax.runs.config", "load_config"),
     "decide": ("transformer_jax.evidence.claims", "decide_claim"),

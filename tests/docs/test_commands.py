@@ -16,7 +16,7 @@ from transformer_jax.cli.main import main
 from transformer_jax.cli.parser import parse
 from transformer_jax.runs.settings import FIELDS, option_fields
 from transformer_jax.runs.shipped import find_file
-from transformer_jax.sweeps.sweep import load_sweep
+from transformer_jax.sweeps.definition import load_sweep
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]

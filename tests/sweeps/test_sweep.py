@@ -21,9 +21,8 @@ from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.prepare import build_tokenizers
 from transformer_jax.runs.workdir import SWEEP, lock_workdir
 from transformer_jax.scoring.text import score_translations
+from transformer_jax.sweeps.definition import Sweep, load_sweep
 from transformer_jax.sweeps.sweep import (
-    Sweep,
-    load_sweep,
     run_seeds,
     run_sweep,
     saved_rows,

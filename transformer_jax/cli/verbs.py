@@ -118,7 +118,8 @@ def _print_next(run: Any, workdir: str) -> None:
 def sweep(args: argparse.Namespace) -> None:
     """Trains the rows of a sweep that are not finished, and prints its table."""
     from transformer_jax.runtime.platform import require_device
-    from transformer_jax.sweeps.sweep import load_sweep, run_sweep
+    from transformer_jax.sweeps.definition import load_sweep
+    from transformer_jax.sweeps.sweep import run_sweep
 
     require_device()
     loaded = load_sweep(args.sweep, **_given(args, ("config", "seeds")))

@@ -33,8 +33,9 @@ from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_at
 from transformer_jax.scoring.sequential import UNDECIDED, Decision, Plan, decide
 from transformer_jax.suggestions import suggest
 from transformer_jax.summary import Summarized
+from transformer_jax.sweeps.definition import Sweep
 from transformer_jax.sweeps.shared_folder import folder_name
-from transformer_jax.sweeps.sweep import Sweep, run_sweep
+from transformer_jax.sweeps.sweep import run_sweep
 
 logger = logging.getLogger(__name__)
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sweeps: variants of one config, each trained with several seeds, and a table of their metrics.
 
-A sweep file is Python with a docstring that asks a question and a `get_sweep()` that returns a
-dict with the fields of `Sweep`. Each row has a folder in the sweep's workdir; a row that is
+Each row of the definition (`sweeps.definition`) has a folder in the sweep's workdir; a row that is
 finished is not trained again. Any number of processes may work on one sweep
 (`sweeps.shared_folder`).
 """
@@ -14,7 +13,6 @@ import io
 import json
 import logging
 import math
-import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +28,7 @@ from transformer_jax.errors import BusyError, DivergedError, UserError
 from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.pictures import draw_sweep, save_figure
 from transformer_jax.runs import build
-from transformer_jax.runs.config import Settings, failing_as, load_config, read_settings, run_file
+from transformer_jax.runs.config import Settings, failing_as, read_settings
 from transformer_jax.runs.prepare import sharing_tokenizers
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.seeds import check_alike, seed_configs, train_replicas
@@ -55,121 +53,16 @@ from transformer_jax.runtime.files import (
 from transformer_jax.runtime.progress import set_title, shown
 from transformer_jax.scoring import METRICS
 from transformer_jax.suggestions import suggest
-from transformer_jax.summary import Summarized
 from transformer_jax.sweeps import tables
+from transformer_jax.sweeps.definition import Sweep
 from transformer_jax.sweeps.shared_folder import SweepFolder, folder_name
 from transformer_jax.sweeps.tables import Row, Rows
 from transformer_jax.tasks.losses import batch_shapes
 
 _POLL_SECONDS = 2.0
 """Time between looks at rows that other processes train."""
-_LONGEST_NAME = 200
-"""Most bytes of the name of a row; its folder has that name, and file systems allow 255 bytes."""
 
 logger = logging.getLogger(__name__)
-
-type Overrides = Mapping[str, Mapping[str, Any]]
-"""{name: {"section.field": value}}: the overrides of each row."""
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class Sweep(Summarized):
-    """Definition of a sweep.
-
-    Attributes:
-      config: path of the config file that all rows share.
-      rows: name of a row -> its overrides. Or a function from the base config to these, for rows
-        relative to the base (half the heads, ...).
-      base: overrides of all rows.
-      seeds: number of seeds of each row.
-      metrics: validation metrics, by their names in metrics.jsonl. Empty: the loss, and the metric
-        that chooses the best checkpoint.
-      also: {name: {"section.field": value}}: further columns, each with the validation loss of the
-        trained model under another config; None for a row whose model does not allow it.
-
-    Raises:
-      ValueError: there is no row or no seed, or a field has the wrong type.
-    """
-
-    config: str
-    rows: Overrides | Callable[[ConfigDict], Overrides]
-    base: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    seeds: int = 3
-    metrics: Sequence[str] = ()
-    also: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.config, str):
-            raise ValueError(f"config is {self.config!r}, not the path of a config file")
-        if type(self.seeds) is not int or self.seeds < 1:
-            raise ValueError(f"seeds is {self.seeds!r}; a sweep has at least one seed")
-        if isinstance(self.metrics, str) or not all(isinstance(name, str) for name in self.metrics):
-            raise ValueError(f"metrics is {self.metrics!r}; give a list of names")
-        if not isinstance(self.base, Mapping):
-            raise ValueError(f"base is {self.base!r}, not a dict of overrides")
-        _check_overrides("also", self.also)
-        if not callable(self.rows):
-            _check_overrides("rows", self.rows)
-            if not self.rows:
-                raise ValueError("a sweep has at least one row")
-
-    def summary(self) -> Mapping[str, Any]:
-        """The config, the number of seeds, and the overrides of each row."""
-        rows = {"rows": "of the base config"} if callable(self.rows) else self.rows
-        return {"config": self.config, "base": self.base, "seeds": self.seeds, **rows}
-
-    def configs(self, overrides: Mapping[str, Any], chosen: str = "") -> dict[str, ConfigDict]:
-        """The config of each row. A row's own overrides replace `overrides`, which replace `base`.
-
-        Args:
-          overrides: of all rows.
-          chosen: a regular expression; rows whose name does not contain a match are left out.
-
-        Raises:
-          UserError: a config is invalid (the row is named), no row is chosen, two rows would have
-            the same folder, or a row the name of a table.
-        """
-        rows = self.rows
-        if callable(rows):
-            base = load_config(self.config, {**self.base, **overrides})
-            with failing_as("rows of the sweep"):
-                rows = rows(base)
-                _check_overrides("rows", rows)
-        if len({folder_name(name) for name in rows}) < len(rows):
-            raise UserError("two names of rows differ only in punctuation")
-        for name in rows:
-            if folder_name(name).lower().startswith((f"{TABLE}.", SWEEP.mark)):
-                raise UserError(f"row {name!r}: the sweep's own files have this name; change it")
-            if len(folder_name(name).encode()) > _LONGEST_NAME:
-                raise UserError(f"row {name!r}: the name has more than {_LONGEST_NAME} bytes")
-        rows = {name: own for name, own in rows.items() if re.search(chosen, name)}
-        if not rows:
-            raise UserError(f"--rows={chosen} matches no name of a row")
-        configs = {}
-        for name, own in rows.items():
-            try:
-                configs[name] = load_config(self.config, {**self.base, **overrides, **own})
-            except UserError as error:
-                raise UserError(f"row {name!r}: {error}") from error
-        return configs
-
-
-def load_sweep(path: str | Path, **changes: Any) -> Sweep:
-    """Reads a sweep file; `changes` replace its fields.
-
-    Raises:
-      UserError: there is no such file, it fails or calls exit(), or its fields are invalid.
-    """
-    given = run_file(path, "sweep", "get_sweep", dict)
-    known = [field.name for field in dataclasses.fields(Sweep)]
-    for name in given:
-        if name not in known:
-            hint = suggest(str(name), known) or f"; the fields are {', '.join(known)}"
-            raise UserError(f"sweep file {path}: there is no field {name}{hint}")
-    try:
-        return Sweep(**{**given, **changes})
-    except (TypeError, ValueError) as error:
-        raise UserError(f"sweep file {path}: {error}") from error
 
 
 def run_sweep(
@@ -290,17 +183,6 @@ def write_tables(rows: Sequence[Row], workdir: Path) -> None:
         save_figure(draw_sweep({row.name: row.metrics for row in rows}), picture)
     except Exception as error:  # matplotlib's, of any type
         logger.warning("%s is left out, the tables are written: %s", picture, error)
-
-
-def _check_overrides(field: str, given: Any) -> None:
-    """Raises ValueError unless `given` is {name: {"section.field": value}}."""
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{field} is {given!r}, not a dict of names and their overrides")
-    for name, own in given.items():
-        if not isinstance(name, str) or not folder_name(name).strip("."):
-            raise ValueError(f"{field} has the name {name!r}; write a text that can name a folder")
-        if not isinstance(own, Mapping):
-            raise ValueError(f"{field}: {name!r} is {own!r}, not a dict of overrides")
 
 
 def _check_row(sweep: Sweep, name: str, config: ConfigDict, at_once: int) -> None:
