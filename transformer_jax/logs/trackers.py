@@ -10,6 +10,7 @@ import queue
 import re
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -231,9 +232,10 @@ class TrackerThread:
 
     def close(self) -> None:
         """Waits until the tracker has all records, but not long."""
+        end = time.monotonic() + _SECONDS_TO_CLOSE
         with contextlib.suppress(queue.Full):
-            self._records.put_nowait(None)
-        self._thread.join(_SECONDS_TO_CLOSE)
+            self._records.put(None, timeout=_SECONDS_TO_CLOSE)
+        self._thread.join(max(0.0, end - time.monotonic()))
         if self._thread.is_alive():
             self._tell(
                 f"did not end within {_SECONDS_TO_CLOSE:.0f} s and may lose its last records"
