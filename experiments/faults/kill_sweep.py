@@ -16,6 +16,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +59,12 @@ def main() -> int:
     return int(bool(found["wrong"]))
 
 
-def write_sweep(folder: Path) -> Path:
+def write_sweep(folder: Path, rows: Mapping[str, Any] = ROWS) -> Path:
     """Writes the texts and the file of the sweep."""
     write_texts(folder / "texts")
     base = overrides("language_model", folder / "texts") | STEPS
     config = str(Path(__file__).parents[2] / "configs" / "lm_from_text.py")
-    fields = {"config": config, "rows": ROWS, "base": base, "seeds": 2}
+    fields = {"config": config, "rows": rows, "base": base, "seeds": 2}
     path = folder / "sweep.py"
     path.write_text(f"def get_sweep():\n    return {fields!r}\n")
     return path

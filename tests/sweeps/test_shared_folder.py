@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 import transformer_jax as tj
+from experiments.faults.emulators import emulator
+from transformer_jax.buckets import lease, mirror
+from transformer_jax.buckets.bucket import Bucket
 from transformer_jax.errors import BusyError
 from transformer_jax.sweeps import sweep as sweeps
 from transformer_jax.sweeps.shared_folder import SweepFolder
@@ -20,7 +23,7 @@ ROWS = {f"row {number}": {"optimizer.learning_rate": 0.001 * (number + 1)} for n
 SWEEP = tj.Sweep("quickstart", ROWS, seeds=1, metrics=["loss"])
 
 
-def work(workdir, log, seconds):
+def work(workdir, log, seconds, environ):
     """A worker, whose training takes some time, can be killed, and goes on where it was."""
 
     def train_row(sweep, name, config, folder, at_once, modules):
@@ -38,35 +41,57 @@ def work(workdir, log, seconds):
         (folder / "partial").write_text(json.dumps(result))
         (folder / "partial").rename(folder / "result.json")
 
+    os.environ |= environ
+    lease.STALE_SECONDS, lease.RENEW_SECONDS, mirror.SCAN_SECONDS = 1.0, 0.2, 0.1
     sweeps._train_row, sweeps._check_row = train_row, lambda *_: None
     sweeps._POLL_SECONDS = 0.05
     sweeps.run_sweep(SWEEP, workdir, progress=False)
 
 
 SPEED = {"tokens_per_s": 1.0, "seconds": 1.0}
+FORK = multiprocessing.get_context("forkserver")  # it has no threads
+
+
+def run_workers(workdir, log, environs, seconds=0.02, kills=0):
+    """Runs a worker with each environment; kills some after a row has begun."""
+    FORK.set_forkserver_preload(["transformer_jax.sweeps.sweep"])
+    started = [FORK.Process(target=work, args=(workdir, log, seconds, one)) for one in environs]
+    for worker in started:
+        worker.start()
+    caches = [Path(one["XDG_CACHE_HOME"]) for one in environs if one]
+    while kills and not any(any(place.rglob("steps")) for place in caches or [workdir]):
+        time.sleep(0.01)
+    killed = random.Random(0).sample(started, kills)
+    for worker in killed:
+        os.kill(worker.pid, signal.SIGKILL)
+    for worker in started:
+        worker.join(60)
+    left = [worker.exitcode for worker in started if worker not in killed]
+    assert left == [0] * (len(environs) - kills)
 
 
 def test_rows_of_killed_workers_are_taken_over_and_each_is_trained_once(tmp_path):
-    fork, log = multiprocessing.get_context("forkserver"), tmp_path / "log"  # it has no threads
-    fork.set_forkserver_preload(["transformer_jax.sweeps.sweep"])
-    start = lambda: fork.Process(target=work, args=(tmp_path / "sweep", str(log), 0.02))  # noqa: E731
-    workers = [start() for _ in range(8)]
-    for worker in workers:
-        worker.start()
-    while not any((tmp_path / "sweep").glob("*/steps")):
-        time.sleep(0.01)
-    killed = random.Random(0).sample(workers, 3)
-    for worker in killed:
-        os.kill(worker.pid, signal.SIGKILL)
-    for worker in workers:
-        worker.join(60)
-    assert [worker.exitcode for worker in workers if worker not in killed] == [0] * 5
+    log = tmp_path / "log"
+    run_workers(tmp_path / "sweep", log, [{}] * 8, kills=3)
     assert sorted(log.read_text().splitlines()) == sorted(ROWS)
-    alone = fork.Process(target=work, args=(tmp_path / "alone", str(tmp_path / "log_2"), 0))
-    alone.start()
-    alone.join(60)
+    run_workers(tmp_path / "alone", tmp_path / "log_2", [{}], seconds=0)
     tables = [(tmp_path / name / "table.csv").read_text() for name in ("sweep", "alone")]
     assert tables[0] == tables[1] and tables[0].count("\n") == 1 + len(ROWS)
+
+
+def test_rows_in_a_bucket_are_taken_over_and_each_is_trained_once(tmp_path, monkeypatch):
+    """Each worker is a machine: it has its own copies."""
+    log = tmp_path / "log"
+    with emulator("s3") as cloud:
+        environs = [cloud.environ | {"XDG_CACHE_HOME": str(tmp_path / str(n))} for n in range(3)]
+        address = f"{cloud.address}/sweep"
+        run_workers(address, log, environs, seconds=0.3, kills=1)
+        for name, value in cloud.environ.items():
+            monkeypatch.setenv(name, value)
+        table = Bucket(address).read("table.csv").decode()
+    assert sorted(log.read_text().splitlines()) == sorted(ROWS)
+    run_workers(tmp_path / "alone", tmp_path / "log_2", [{}], seconds=0)
+    assert table == (tmp_path / "alone" / "table.csv").read_text()
 
 
 def test_a_row_is_claimed_by_one_process(tmp_path):

@@ -141,6 +141,12 @@ def last_copy(bucket: Bucket) -> str | None:
     return newest.copy if newest else None
 
 
+def other_holder(bucket: Bucket, copy: str) -> LeaseRecord | None:
+    """The newest lease if it has not ended and is that of another working copy; else None."""
+    newest = _newest(bucket)[1]
+    return newest if newest and not newest.ended and newest.copy != copy else None
+
+
 def _numbers(bucket: Bucket) -> list[int]:
     names = (name.rpartition("/")[2] for name in bucket.entries(LEASE_FOLDER))
     return sorted(int(name) for name in names if name.isdecimal())

@@ -8,10 +8,14 @@ was killed ends, so that another process takes the row over where it was.
 import contextlib
 import re
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from transformer_jax.buckets import lease
 from transformer_jax.buckets.bucket import Bucket, NotInBucketError, is_address
+from transformer_jax.buckets.copies import working_copy_id
+from transformer_jax.errors import BusyError
 from transformer_jax.runs.workdir import (
     RESULT,
     SWEEP,
@@ -41,6 +45,7 @@ class SweepFolder:
     def __init__(self, workdir: str | Path) -> None:
         self._bucket = Bucket(str(workdir)) if is_address(workdir) else None
         self._folder = Path() if self._bucket else workdir_path(workdir)
+        self._seen: dict[str, tuple[lease.LeaseRecord, float]] = {}
         if self._bucket is None:
             with lock_workdir(self._folder, SWEEP, wait=True):
                 pass
@@ -60,10 +65,23 @@ class SweepFolder:
             if self._bucket is None:
                 folder = workdir_within(self._folder, name)
             else:
-                address = f"{self._bucket.address.rstrip('/')}/{name}"
+                address = f"{self._bucket.address}/{name}"
+                self._require_free(address)
                 folder = claimed.enter_context(open_for_writing(address)).folder
             claimed.enter_context(lock_workdir(folder, SWEEP))
             yield folder
+
+    def _require_free(self, address: str) -> None:
+        """Raises BusyError if another machine has renewed the lease of a row within the time after
+        which it is stale. (Entering a lease would wait that long, while other rows are free.)"""
+        held = lease.other_holder(Bucket(address), working_copy_id(address))
+        if held is None:
+            return
+        record, since = self._seen.get(address, (None, 0.0))
+        if record != held:
+            self._seen[address] = held, (since := time.monotonic())
+        if time.monotonic() < since + lease.STALE_SECONDS:
+            raise BusyError(f"{address}: {held.told} is training there")
 
     def result(self, row: str) -> bytes | None:
         """Content of a row's result; None if it is not finished."""

@@ -101,6 +101,9 @@ def run_sweep(
     folder = SweepFolder(workdir)
 
     def train_row(name: str) -> None:
+        row = _result_of(folder, name, sweep, configs[name])
+        if row is not None and row.seeds == sweep.seeds:
+            return  # a claim of a row in a bucket would download it
         number = [*configs].index(name) + 1
         with folder.claim(name) as place:
             logger.info("row %d of %d: %s", number, len(configs), name)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that workers on one sweep folder, some of them killed, train each row once.
+
+python -m experiments.faults.kill_workers --bucket=s3 --workdir=runs/kill_workers --kills=3
+
+Several processes work on a tiny sweep in a bucket of an emulator on loopback, each with copies of
+its own, as on machines of their own; without --bucket on a disk. Some are killed (SIGKILL) at
+random moments. Prints one JSON object; exit status 1 if the table differs from that of one worker,
+a run has a step twice, a finished row was measured again, or a worker that was not killed failed.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from experiments.faults.emulators import emulator
+from transformer_jax.buckets.bucket import Bucket
+
+sys.path.insert(0, str(Path(__file__).parent))  # the other campaigns of sweeps are scripts
+from kill_sweep import repeated_steps, run, table, write_sweep
+from tiny_runs import QUICKEST
+
+ROWS = {f"width {width}": {"model.d_ff": width} for width in (16, 24, 32, 40, 48, 56, 64, 72)}
+SECONDS = 1200  # until a worker counts as hanging
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--workdir", required=True, type=Path, help="new; holds all but the bucket")
+    parser.add_argument("--bucket", choices=("s3", "gs"), help="default: a folder on the disk")
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--kills", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=60, help="longest time to a kill")
+    parser.add_argument("--seed", type=int, default=0, help="of the random moments")
+    args = parser.parse_args()
+    root = args.workdir.absolute()
+    sweep = write_sweep(root, ROWS)
+    os.environ |= {
+        "XLA_FLAGS": QUICKEST,
+        "JAX_COMPILATION_CACHE_DIR": str(root / "xla"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    run(sweep, root / "alone")
+    with contextlib.ExitStack() as held:
+        address = str(root / "shared")
+        if args.bucket:
+            cloud = held.enter_context(emulator(args.bucket))
+            os.environ |= cloud.environ
+            address = f"{cloud.address}/sweep"
+        found = campaign(sweep, address, root, args)
+        if args.bucket:
+            download(address, root / "shared")
+    found["wrong"] += repeated_steps(root / "shared")
+    if table(root / "shared") != table(root / "alone"):
+        found["wrong"].append("the table differs from that of one worker")
+    print(json.dumps(found))
+    return int(bool(found["wrong"]))
+
+
+def campaign(sweep: Path, address: str, root: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Starts the workers and kills some; returns how they ended."""
+    workers = [start(sweep, address, root / f"machine_{n}") for n in range(args.workers)]
+    rng, began = random.Random(args.seed), time.monotonic()
+    moments = sorted(rng.uniform(0, args.seconds) for _ in range(args.kills))
+    results, wrong = dict[str, str](), list[str]()
+    killed = list[subprocess.Popen[bytes]]()
+    while any(worker.poll() is None for worker in workers):
+        now = versions(address)
+        again = [name for name in results.keys() & now if results[name] != now[name]]
+        wrong += [f"{name} was measured again" for name in again]
+        results |= now
+        passed = time.monotonic() - began
+        if passed > SECONDS:
+            raise SystemExit("the workers have not ended")
+        if len(killed) < len(moments) and passed >= moments[len(killed)]:
+            victim = rng.choice([one for one in workers if one.poll() is None])
+            victim.kill()
+            killed.append(victim)
+        time.sleep(1)
+    for number, worker in enumerate(workers):
+        if worker not in killed and worker.returncode:
+            log = (root / f"machine_{number}.log").read_text()
+            wrong.append(f"worker {number} ended with status {worker.returncode}: {log[-500:]}")
+    return {
+        "place": address if "://" in address else "disk",
+        "workers": len(workers),
+        "killed_after_s": [round(moment) for moment in moments[: len(killed)]],
+        "rows": len(results),
+        "seconds": round(time.monotonic() - began),
+        "wrong": wrong,
+    }
+
+
+def start(sweep: Path, address: str, machine: Path) -> "subprocess.Popen[bytes]":
+    """Starts a worker with a cache folder of its own."""
+    words = [sys.executable, "-m", "transformer_jax", "sweep", f"--sweep={sweep}"]
+    with machine.with_suffix(".log").open("wb") as log:
+        return subprocess.Popen(
+            [*words, f"--workdir={address}"],
+            env=os.environ | {"XDG_CACHE_HOME": str(machine)},
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+        )
+
+
+def versions(address: str) -> dict[str, str]:
+    """Version of each row's result."""
+    if "://" not in address:
+        found = Path(address).glob("*/result.json")
+        return {path.parent.name: str(path.stat().st_mtime_ns) for path in found}
+    entries = Bucket(address).entries().items()
+    return {name: entry.version for name, entry in entries if name.endswith("/result.json")}
+
+
+def download(address: str, folder: Path) -> None:
+    """Downloads tables and records."""
+    bucket = Bucket(address)
+    for name in bucket.entries():
+        if name == "table.csv" or name.endswith("/metrics.jsonl"):
+            bucket.download(name, folder / name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
