@@ -322,6 +322,16 @@ def test_an_error_at_a_validation_loses_no_step(
     ]
 
 
+def test_a_paused_run_ends_as_one_that_was_not(trained_workdir, trained, tiny_config, tmp_path):
+    paused = tj.train(tiny_config(), tmp_path / "run", until=15)
+    assert paused.step == 15
+    assert tj.train(tiny_config(), tmp_path / "run", until=15).step == 15
+    assert untimed(tmp_path / "run") == [r for r in untimed(trained_workdir) if r["step"] <= 15]
+    run = tj.train(tiny_config(), tmp_path / "run", until=1000)
+    assert_same_arrays(run.params, trained.params)
+    assert untimed(tmp_path / "run") == untimed(trained_workdir)
+
+
 def fails(*_):
     raise OSError("the disk is gone")
 

@@ -97,7 +97,12 @@ class Trainable(Protocol):
         evaluated."""
 
 
-def fit(trainable: Trainable, checkpoints: Checkpoints, clock: GoodputTimer) -> TrainState:
+def fit(
+    trainable: Trainable,
+    checkpoints: Checkpoints,
+    clock: GoodputTimer,
+    until: int | None = None,
+) -> TrainState:
     """Trains from the latest checkpoint, if there is one; returns the portable state.
 
     If a saved step was due to be evaluated and its evaluation did not finish, it is evaluated
@@ -107,6 +112,7 @@ def fit(trainable: Trainable, checkpoints: Checkpoints, clock: GoodputTimer) -> 
       trainable: the run, or replicas of it.
       checkpoints: its checkpoints.
       clock: started when the command began.
+      until: the step to pause after; None: the last one.
 
     Raises:
       DivergedError: as `Loop.run`, or training went back to one checkpoint too often.
@@ -132,7 +138,7 @@ def fit(trainable: Trainable, checkpoints: Checkpoints, clock: GoodputTimer) -> 
     points = _ResumePoints(trainable, checkpoints, init_state, abstract)
     point = points.latest()
     if point is not None:
-        if _is_finished(trainable, point):
+        if _is_finished(trainable, point, until):
             return point.take_state()
         batches.set_state(point.data_state)
     optimizer, num_steps = settings.optimizer, settings.train.num_steps
@@ -170,7 +176,7 @@ def fit(trainable: Trainable, checkpoints: Checkpoints, clock: GoodputTimer) -> 
         step_bytes=buffers,
     )
     with contextlib.closing(batches), watch_preemption(settings.parallel.preemption_notice):
-        train_from = functools.partial(_train_from, trainable, make_loop)
+        train_from = functools.partial(_train_from, trainable, make_loop, until)
         return _train_with_rewinds(train_from, point, points.after_spike, clock)
 
 
@@ -263,7 +269,7 @@ class _ResumePoints:
         return self.latest() or self.initial()
 
 
-def _is_finished(trainable: Trainable, point: _ResumePoint) -> bool:
+def _is_finished(trainable: Trainable, point: _ResumePoint, until: int | None) -> bool:
     """Returns True if nothing is left to train; logs that, and where training is resumed."""
     settings, workdir = trainable.settings, trainable.workdir
     logger.info("%s continues from step %d", workdir, point.step)
@@ -276,13 +282,16 @@ def _is_finished(trainable: Trainable, point: _ResumePoint) -> bool:
         too = " and optimizer.decay_steps" if settings.optimizer.decay_steps else ""
         logger.info(message, workdir, point.step, too)
         return True
+    if until is not None and point.step >= until and not point.evaluate_first:
+        logger.info("%s is paused at step %d", workdir, point.step)
+        return True
     return False
 
 
 def _train_from(
-    trainable: Trainable, make_loop: Callable[..., Loop], point: _ResumePoint
+    trainable: Trainable, make_loop: Callable[..., Loop], until: int | None, point: _ResumePoint
 ) -> TrainState:
-    """Runs the loop from a point; returns the portable state after the last step."""
+    """Runs the loop from a point; returns the portable state after the last step, or `until`."""
     settings, engine = trainable.settings, trainable.engine
     with trainable.log(point.step) as log:
         profiler = Profiler(
@@ -291,7 +300,11 @@ def _train_from(
         loop = make_loop(log=log, profiler=profiler, patience=point.patience)
         state = engine.from_portable(point.take_state())
         state = loop.run(
-            state, point.step, settings.train.num_steps, evaluate_start=point.evaluate_first
+            state,
+            point.step,
+            settings.train.num_steps,
+            until=until,
+            evaluate_start=point.evaluate_first,
         )
         return engine.to_portable(state)
 

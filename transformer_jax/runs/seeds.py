@@ -80,7 +80,10 @@ def seed_configs(config: ConfigDict, count: int) -> dict[str, ConfigDict]:
 
 
 def train_replicas(
-    configs: Mapping[str, ConfigDict], workdir: str | Path, modules: Modules = ()
+    configs: Mapping[str, ConfigDict],
+    workdir: str | Path,
+    modules: Modules = (),
+    until: int | None = None,
 ) -> dict[str, Run]:
     """Trains replicas in one program, or resumes from their latest joint checkpoint.
 
@@ -90,6 +93,7 @@ def train_replicas(
       configs: by name; they differ only in `seed` and `optimizer.learning_rate`.
       workdir: the folder of all; each replica has a workdir in it.
       modules: the user's modules, with components that the configs name (`runs.user_modules`).
+      until: the step to pause after, as of `train`.
 
     Returns:
       The runs, by name.
@@ -136,7 +140,7 @@ def train_replicas(
         task = with_stored_scores(task, settings, common)
         each = (list(members.values()), list(members))
         replicas = Replicas(*each, workdir, task, examples, frozen | stored)
-        state = fit(replicas, checkpoints, clock)
+        state = fit(replicas, checkpoints, clock, until)
         replicas.save_each(state, checkpoints)
     runs = {}
     for i, (name, config) in enumerate(configs.items()):

@@ -69,7 +69,12 @@ logger = logging.getLogger(__name__)
 
 
 def train(
-    config: ConfigDict, workdir: str | Path, modules: Modules = (), *, progress: bool = True
+    config: ConfigDict,
+    workdir: str | Path,
+    modules: Modules = (),
+    *,
+    until: int | None = None,
+    progress: bool = True,
 ) -> Run:
     """Trains a config in a workdir, or resumes from its latest checkpoint.
 
@@ -79,6 +84,8 @@ def train(
       config: the config of the run.
       workdir: the workdir of the run; created if it does not exist.
       modules: the user's modules, with components that the config names (`runs.user_modules`).
+      until: the step to pause after. The same call with a later step, or none, resumes there; if
+        the run is evaluated at this step anyway, it ends as a run that was not paused.
       progress: show the progress on stderr or, in a notebook, in one line (`runtime.progress`).
 
     Raises:
@@ -110,7 +117,7 @@ def train(
             task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers, teacher)
             task = with_stored_scores(task, settings, folder)
             single = SingleRun(settings, folder, task, examples, frozen | stored)
-            state = fit(single, checkpoints, clock)
+            state = fit(single, checkpoints, clock, until)
             hosts.run_on_primary(lambda: _log_best(settings, task, folder, workdir))
         return Run(config, folder, task, merge_adapters(state.model_params), int(state.step))
 

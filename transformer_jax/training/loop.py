@@ -287,7 +287,13 @@ class Loop:
     step_bytes: int = 0
 
     def run(
-        self, state: TrainState, start: int, num_steps: int, *, evaluate_start: bool = False
+        self,
+        state: TrainState,
+        start: int,
+        num_steps: int,
+        *,
+        until: int | None = None,
+        evaluate_start: bool = False,
     ) -> TrainState:
         """Trains until `num_steps` steps are done or patience ends; the last state is saved.
 
@@ -298,6 +304,7 @@ class Loop:
           state: state after step `start`, in the form of `train_step`.
           start: steps done.
           num_steps: steps to do in total.
+          until: the step to pause after; its state is saved, and evaluated only if it is due.
           evaluate_start: first evaluate that state, which was saved but whose evaluation did not
             finish.
 
@@ -308,12 +315,13 @@ class Loop:
           SpikedError: a step was skipped, and `rewinds` is True.
         """
         meter = Meter(self.timer, self.rewinds, self.step_bytes)
+        until = num_steps if until is None else min(until, num_steps)
         stopped = False
         with hosts.catch_sigterm() as stops_at:
             if evaluate_start:
                 self._evaluate(start, state, meter, saved=True)
             state = self._set_rate(state)
-            for step in range(start + 1, num_steps + 1):
+            for step in range(start + 1, until + 1):
                 if self.patience.is_exhausted:
                     logger.info("training ends before step %d: %s", step, self.patience)
                     break
@@ -326,7 +334,7 @@ class Loop:
                 meter.push(step, sums)
                 self.log.advance(step)
                 stopped = stops_at(step)
-                last = stopped or step == num_steps
+                last = stopped or step == until
                 if last or step % self.intervals.log == 0:
                     self._record(step, meter)
                 evaluated = self.intervals.is_evaluated(step, num_steps)
