@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims: what decides them, what a verdict names, and what is refused."""
 
+import dataclasses
 import json
 import math
 import shutil
@@ -12,6 +13,7 @@ import transformer_jax as tj
 from transformer_jax.cli.main import main
 from transformer_jax.evidence.claims import decide_claim, load_claim, out_of_date, read_verdict
 from transformer_jax.runs.shipped import shipped_files
+from transformer_jax.sweeps import sweep
 
 ROWS = {"first": {}, "second": {}}
 FILE = """
@@ -105,6 +107,27 @@ def test_a_decided_claim_is_only_read_again(trained_claim, tmp_path):
     assert differing <= {"seconds"}
 
 
+def test_claims_that_share_a_workdir_train_their_rows_once(trained_claim, tmp_path, monkeypatch):
+    claim, workdir, before = trained_claim
+    copy = shutil.copytree(workdir, tmp_path / "copy")
+    monkeypatch.delattr(sweep, "_train_seeds")
+    other = dataclasses.replace(claim, name="other", metric="perplexity")
+    found = tj.decide(other, copy, progress=False)
+    losses, perplexities = before["values"], found["values"]
+    for row, values in losses.items():
+        assert list(map(math.exp, values)) == pytest.approx(perplexities[row], rel=1e-3)
+    assert read_verdict(copy / "verdict.json") == before  # beside other.verdict.json
+    assert found["command"] == "transformer_jax claim other --workdir=DIR"
+
+
+def test_rows_of_another_config_are_not_mixed(trained_claim, tmp_path):
+    claim, workdir, _ = trained_claim
+    copy = shutil.copytree(workdir, tmp_path / "copy")
+    rows = {"learns": {"model.d_ff": 8}, "hardly": {}}
+    with pytest.raises(tj.UserError, match="learns"):
+        tj.decide(dataclasses.replace(claim, name="other", rows=rows), copy, progress=False)
+
+
 def test_another_claim_in_the_workdir_is_refused(tmp_path):
     tj.decide(drawn(1.0), tmp_path / "claim")
     other = tj.Claim("Else.", ROWS, experiment=lambda seed: (0.0, 1.0 + seed))
@@ -132,7 +155,7 @@ def test_the_verb_decides_checks_and_names_wrong_fields(tmp_path, capsys):
     workdir = tmp_path / "run"
     assert main(["claim", str(path), f"--workdir={workdir}"]) == 0
     assert capsys.readouterr().out.startswith("HOLDS: The first is lower.")
-    verdict = workdir / "verdict.json"
+    verdict = workdir / "mine.verdict.json"
     kept = json.loads(verdict.read_text())
     verdict.write_text(json.dumps(kept | {"name": str(path)}))
     assert main(["claim", "--check", str(verdict)]) == 0

@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import platform
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,15 +21,23 @@ from typing import Any
 import jax
 
 from transformer_jax.errors import UserError
-from transformer_jax.evidence.comparison import provenance_of
+from transformer_jax.evidence.comparison import last_validation, provenance_of
 from transformer_jax.runs.config import load_json, run_file
+from transformer_jax.runs.field_docs import as_override
 from transformer_jax.runs.load import load
 from transformer_jax.runs.provenance import code_version
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import flatten
 from transformer_jax.runs.shipped import find_file
 from transformer_jax.runs.user_modules import Modules
-from transformer_jax.runs.workdir import CONFIG, SWEEP, VERDICT, lock_workdir, open_for_writing
+from transformer_jax.runs.workdir import (
+    CONFIG,
+    SWEEP,
+    VERDICT,
+    lock_workdir,
+    open_for_writing,
+    read_metrics,
+)
 from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
 from transformer_jax.scoring.sequential import UNDECIDED, Decision, Plan, decide
 from transformer_jax.suggestions import suggest
@@ -41,6 +50,7 @@ logger = logging.getLogger(__name__)
 
 _DIGITS = 32  # of a SHA-256
 _PLACES = ("data.dir", "data.cache_dir", "data.num_workers")
+"""Config fields that say where data are read and how, not which."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -137,7 +147,9 @@ def decide_claim(
     *,
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Trains seeds until the claim is decided or its looks end; writes `verdict.json`.
+    """Trains seeds until the claim is decided or its looks end; writes `NAME.verdict.json`.
+
+    Claims may share a workdir: rows of the same name and config are trained once.
 
     Args:
       claim: the claim.
@@ -150,16 +162,22 @@ def decide_claim(
       The verdict, as the file has it.
 
     Raises:
-      UserError: as `run_sweep`; or the workdir holds another claim.
+      UserError: as `run_sweep`; or the workdir holds another claim of this name, or a row of this
+        name with another config.
     """
-    start = time.perf_counter()
-    asked = _asked(claim, overrides or {})
+    overrides = overrides or {}
+    asked = _asked(claim, overrides)
     with open_for_writing(workdir) as handle:
+        path = handle.folder / f"{claim.name}.{VERDICT}".removeprefix(".")
         with lock_workdir(handle.folder, SWEEP):
-            _require_same_claim(handle.folder, asked)
-        values: dict[str, list[float]] = {}
+            _require_same_claim(path, asked)
+        values: dict[str, list[float]] = {name: [] for name in claim.rows}
+        seconds, before = 0.0, 0
         for count in claim.looks:
-            values = _values(claim, count, handle.folder, overrides or {}, modules, progress)
+            seeds, before = range(before, count), count
+            found, spent = _values(claim, seeds, handle.folder, overrides, modules, progress)
+            values = {name: [*each, *found[name]] for name, each in values.items()}
+            seconds += spent
             decision = decide(_differences(claim, values), claim.plan)
             logger.info("%d seeds: %s", count, _decision_line(decision))
             if decision.verdict != UNDECIDED:
@@ -167,6 +185,7 @@ def decide_claim(
         verdict = {
             "name": claim.name,
             "statement": claim.statement,
+            "source": claim.source,
             "verdict": decision.verdict,
             "metric": f"{claim.metric} ({claim.better} is better)",
             "smallest": claim.smallest,
@@ -177,13 +196,13 @@ def decide_claim(
             "looks": list(claim.looks),
             "seeds": decision.seeds,
             "values": {name: list(map(_finite, each)) for name, each in values.items()},
+            "command": _command(claim, overrides, modules),
+            "seconds": round(seconds, 1),
             "asked": asked,
             "digests": digests(claim, handle.folder),
             "machine": _machine(),
-            "source": claim.source,
-            "seconds": round(time.perf_counter() - start, 1),
         }
-        write_atomic(handle.folder / VERDICT, json.dumps(verdict, indent=2) + "\n")
+        write_atomic(path, json.dumps(verdict, indent=2) + "\n")
     return verdict
 
 
@@ -243,41 +262,62 @@ def _asked(claim: Claim, overrides: Mapping[str, Any]) -> dict[str, Any]:
     return {"claim": claim.digest or _digest(fields), "overrides": own}
 
 
-def _require_same_claim(folder: Path, asked: Mapping[str, Any]) -> None:
-    path = folder / VERDICT
+def _require_same_claim(path: Path, asked: Mapping[str, Any]) -> None:
     if path.exists() and read_verdict(path).get("asked") != asked:
         raise UserError(
-            f"{folder} holds the verdict of another claim, or of other overrides; choose another "
-            "--workdir"
+            f"{path} is the verdict of another claim of this name, or of other overrides; choose "
+            "another --workdir"
         )
 
 
 def _values(
     claim: Claim,
-    count: int,
+    seeds: range,
     folder: Path,
     overrides: Mapping[str, Any],
     modules: Modules,
     progress: bool,
-) -> dict[str, list[float]]:
-    """Values of `count` seeds of each row; those of seeds that are trained are only read."""
+) -> tuple[dict[str, list[float]], float]:
+    """Values of some seeds of each row, and the seconds to train and measure them.
+
+    Seeds that are trained, by this claim or another one, are only read.
+    """
+    start = time.perf_counter()
     if claim.experiment is not None:
-        pairs = [claim.experiment(seed) for seed in range(count)]
-        return {
-            name: [float(pair[index]) for pair in pairs] for index, name in enumerate(claim.rows)
+        pairs = zip(*(claim.experiment(seed) for seed in seeds), strict=True)
+        values = {
+            name: list(map(float, each)) for name, each in zip(claim.rows, pairs, strict=True)
         }
+        return values, time.perf_counter() - start
     metrics = [claim.metric] if claim.measure is None else []
-    sweep = Sweep(claim.config, claim.rows, claim.base, count, metrics)
+    sweep = Sweep(claim.config, claim.rows, claim.base, seeds.stop, metrics)
     rows = run_sweep(sweep, folder, overrides, modules=modules, progress=progress)
-    if claim.measure is None:
-        return {row.name: list(map(_number, row.metrics[claim.metric])) for row in rows}
-    return {
-        row.name: [
-            float(claim.measure(load(seed, modules=modules)))
-            for seed in _seed_workdirs(folder, row.name, count)
-        ]
-        for row in rows
-    }
+    start = time.perf_counter()
+    values = {}
+    for row in rows:
+        workdirs = _seed_workdirs(folder, row.name, seeds.stop)[seeds.start :]
+        if claim.measure is None:
+            values[row.name] = [_final_value(one, claim.metric) for one in workdirs]
+        else:
+            runs = (load(one, modules=modules) for one in workdirs)
+            values[row.name] = [float(claim.measure(run)) for run in runs]
+    trained = sum(row.seconds for row in rows) * len(seeds) / seeds.stop
+    return values, trained + time.perf_counter() - start
+
+
+def _final_value(seed: Path, metric: str) -> float:
+    """A metric of a seed's last validation; NaN if the seed diverged.
+
+    Raises:
+      UserError: its validations do not have the metric.
+    """
+    record = last_validation(read_metrics(seed))
+    if record and metric not in record:
+        raise UserError(
+            f"claim: {seed} has no validation metric {metric!r}{suggest(metric, record)}"
+        )
+    value = record.get(metric)
+    return math.nan if value is None else float(value)
 
 
 def _seed_workdirs(folder: Path, row: str, count: int) -> list[Path]:
@@ -299,10 +339,6 @@ def _differences(claim: Claim, values: Mapping[str, Sequence[float]]) -> list[fl
     return [0.0 if a == b else sign * (a - b) for a, b in pairs]
 
 
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
-
-
 def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
@@ -313,6 +349,16 @@ def _shown(value: float | None) -> str:
 
 def _decision_line(decision: Decision) -> str:
     return f"{decision.verdict}, {decision.mean:.4g} [{decision.low:.4g}, {decision.high:.4g}]"
+
+
+def _command(claim: Claim, overrides: Mapping[str, Any], modules: Modules) -> str:
+    """The command of a decision, without the places of files on this machine."""
+    given = [modules] if isinstance(modules, str | Path) else modules
+    words = ["transformer_jax", "claim", claim.name or "FILE", "--workdir=DIR"]
+    words += [f"--modules={Path(one).name}" for one in given]
+    for name, value in overrides.items():
+        words.append(f"--config.{name}={'DIR' if name.endswith('dir') else as_override(value)}")
+    return shlex.join(words)
 
 
 def _machine() -> dict[str, str]:

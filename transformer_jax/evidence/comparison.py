@@ -252,10 +252,14 @@ def _common_metrics(
     }
 
 
+def last_validation(records: Records) -> Mapping[str, Any]:
+    """The last validation record of a run; empty if it has none."""
+    return next((record for record in reversed(records) if record["split"] == "valid"), {})
+
+
 def _last_valid(records: Records, name: str) -> Mapping[str, Any]:
-    for record in reversed(records):
-        if record["split"] == "valid":
-            return record
+    if record := last_validation(records):
+        return record
     raise UserError(f"compare: {name} has no validation record yet")
 
 

@@ -310,7 +310,7 @@ def _saved_row(path: Path, name: str, asked: Mapping[str, Any] | None = None) ->
 def _parse_row(
     content: bytes, where: str, name: str, asked: Mapping[str, Any] | None
 ) -> Row | None:
-    """The finished row, with as many seeds as asked for or fewer.
+    """The finished row: as many seeds as asked for, or all that it has if it has fewer.
 
     None if it is the row of another config than the one asked for, or damaged.
     """
@@ -320,7 +320,7 @@ def _parse_row(
         if asked is None:
             return row
         same = made | {"seeds": asked["seeds"]} == asked and made["seeds"] == row.seeds
-        return row if same and row.seeds <= asked["seeds"] else None
+        return row.first_seeds(asked["seeds"]) if same else None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         logger.warning("%s is damaged or of an earlier version; it is measured again", where)
         return None

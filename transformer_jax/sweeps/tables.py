@@ -67,6 +67,14 @@ class Row:
         """Number of seeds."""
         return len(next(iter(self.metrics.values())))
 
+    def first_seeds(self, count: int) -> "Row":
+        """The row with its first seeds only, and their share of the time."""
+        if count >= self.seeds:
+            return self
+        metrics = {name: values[:count] for name, values in self.metrics.items()}
+        seconds = self.seconds * count / self.seeds
+        return dataclasses.replace(self, metrics=metrics, seconds=seconds)
+
     def finite(self, metric: str) -> list[float]:
         """Values of a metric that are finite numbers."""
         values = self.metrics.get(metric, [])
