@@ -14,13 +14,16 @@ import pytest
 import transformer_jax as tj
 from transformer_jax.cli.main import main
 from transformer_jax.cli.parser import parse
+from transformer_jax.evidence.claims import load_claim
 from transformer_jax.runs.settings import FIELDS, option_fields
 from transformer_jax.runs.shipped import find_file
-from transformer_jax.sweeps.definition import load_sweep
+from transformer_jax.runs.user_modules import load_modules
+from transformer_jax.sweeps.definition import Sweep, load_sweep
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
-FILES = [*PAGES, *(p for f in ("configs", "experiments/sweeps") for p in ROOT.glob(f"{f}/*.py"))]
+FOLDERS = ("configs", "experiments/sweeps", "experiments/claims")
+FILES = [*PAGES, *(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/*.py"))]
 
 OWN = ("FILE", "mine.py")  # what stands for a reader's own file
 _WORDS = r"""((?:"[^"]*"|'[^']*'|[^"'])+?)"""  # with "a | b" in quotes
@@ -45,7 +48,8 @@ def words(lines):
 
 
 def check(argv):
-    """Raises UserError if a verb, flag, field, config or sweep of a command line does not exist."""
+    """Raises UserError if a part of a command line does not exist, or a row of its claim is
+    invalid."""
     args = parse(argv)
     unknown = args.overrides.keys() - (FIELDS | option_fields()).keys()
     if getattr(args, "modules", None):  # test_recipes.py checks options of a user's components
@@ -62,6 +66,11 @@ def check(argv):
         raise tj.UserError(f"no config {config}")
     if args.verb == "sweep" and args.sweep not in OWN:
         load_sweep(args.sweep)
+    if args.verb == "claim" and args.names and not args.check:
+        claim = load_claim(args.names[0])
+        load_modules(find_modules(args))
+        if claim.experiment is None:
+            Sweep(claim.config, claim.rows, claim.base).configs(args.overrides)
 
 
 def find_modules(args):
@@ -79,6 +88,11 @@ def test_commands_name_what_exists(path, monkeypatch):
         except tj.UserError as error:
             wrong.append(f"{line}: {error}")
     assert wrong == []
+
+
+def test_claim_files_have_their_command():
+    for path in ROOT.glob("experiments/claims/*.py"):
+        assert f"claim {path.stem} " in " ".join(commands(path.read_text(encoding="utf-8")))
 
 
 def test_the_docs_have_commands():

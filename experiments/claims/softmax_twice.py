@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model that ends with a softmax learns worse if its loss applies the softmax again.
+
+    transformer_jax claim softmax_twice --workdir=runs/claims/softmax_twice \\
+        --modules=experiments/claims/modules/double_softmax.py
+
+A common mistake, against which PyTorch's documentation of CrossEntropyLoss warns. Accuracy is
+compared, because the logits of the second row are not meant as log-probabilities.
+"""
+
+
+def get_claim():
+    return dict(
+        statement="With one softmax a Transformer predicts more tokens correctly than with two.",
+        config="grammar_tiny",
+        rows={"one": {"train.label_smoothing": 0.0}, "two": {"train.loss": "double_softmax"}},
+        metric="accuracy",
+        better="higher",
+        smallest=0.02,
+        looks=(4, 8),
+        source="PyTorch, documentation of CrossEntropyLoss",
+    )
