@@ -13,8 +13,8 @@ from quickstart import get_config as quickstart
 def get_config() -> ConfigDict:
     config = quickstart()
     config.model.update(d_model=64, d_ff=128, scan_layers=True)
-    config.tokenizer.vocab_size = 400
-    config.data.synthetic_size = 4000
+    config.tokenizer.vocab_size = 2000
+    config.data.synthetic_size = 8000
     config.optimizer.update(warmup_steps=50, decay_steps=400)
     config.train.update(num_steps=400, tokens_per_batch=512)
     config.eval.update(every_steps=400, num_examples=1)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Additive attention is slightly better than multiplicative attention (Britz et al. 2017).
 
-    transformer_jax claim additive_or_dot_product --workdir=runs/claims/additive_or_dot_product
+    transformer_jax claim additive_or_dot_product --workdir=runs/claims
 
 They compared the two in recurrent translators; here they are the self-attention of a Transformer
 whose heads have d_k = 16. Vaswani et al. (2017) state that at a small d_k both perform similarly.
@@ -14,7 +14,7 @@ def get_claim():
         config="grammar_tiny",
         rows={
             "additive": {"model.attention_layer": "additive"},
-            "dot product": {"model.attention_layer": "multi_head"},
+            "base": {},
         },
         smallest=0.05,
         looks=(4, 8),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A wider Transformer needs a lower learning rate, by d_model^-0.5 (Vaswani et al. 2017).
 
-    transformer_jax claim rate_by_width --workdir=runs/claims/rate_by_width
+    transformer_jax claim rate_by_width --workdir=runs/claims
 
 Equation 3 of the paper multiplies the rate by d_model^-0.5. The factor on it, FACTOR, is the best
 of FACTORS at d_model = 32 (one seed). At four times this width, the equation halves the rate; the

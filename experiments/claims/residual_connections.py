@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Transformer does not train well without residual connections (He et al. 2016).
 
-    transformer_jax claim residual_connections --workdir=runs/claims/residual_connections
+    transformer_jax claim residual_connections --workdir=runs/claims
 
-Tutorials give two reasons: gradients vanish without them, and so does the input itself, positions
-included.
+Tutorials give two reasons: gradients vanish without them, and the layers lose the input itself.
 """
 
 
@@ -12,8 +11,10 @@ def get_claim():
     return dict(
         statement="With residual connections a Transformer reaches a lower loss than without.",
         config="grammar_tiny",
-        base={"model.norm_placement": "post"},
-        rows={"with": {}, "without": {"model.residual_connections": False}},
+        rows={
+            "base": {},
+            "no residuals": {"model.residual_connections": False},
+        },
         smallest=0.1,
         looks=(4, 8),
         source="He et al. 2016; Dong et al. 2021, Attention Is Not All You Need",

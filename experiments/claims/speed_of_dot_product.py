@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dot-product attention is much faster in practice than additive attention (Vaswani et al. 2017).
 
-    transformer_jax claim speed_of_dot_product --workdir=runs/claims/speed_of_dot_product
+    transformer_jax claim speed_of_dot_product --workdir=runs/claims
 
 Times training steps of two Transformers that differ in their self-attention, one after the other.
 The unit is the time of the additive one. In place of a seed, the measurement is repeated.

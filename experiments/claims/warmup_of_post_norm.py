@@ -1,25 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """A post-norm Transformer needs warm-up (Popel and Bojar 2018, Xiong et al. 2020).
 
-    transformer_jax claim warmup_of_post_norm --workdir=runs/claims/warmup_of_post_norm
+    transformer_jax claim warmup_of_post_norm --workdir=runs/claims
 
-The learning rate is 0.003, after a warm-up of 100 of 400 steps or from the first step.
+The learning rate is 0.003, from the first step or after half of the steps.
 """
+
+from norm_without_warmup import BASE, ROWS
 
 
 def get_claim():
     return dict(
         statement="Six post-norm layers reach a lower loss with 100 steps of warm-up than without.",
         config="grammar_tiny",
-        base={
-            "model.num_encoder_layers": 6,
-            "model.num_decoder_layers": 6,
-            "model.norm_placement": "post",
-            "optimizer.schedule": "constant",
-        },
+        base=BASE,
         rows={
-            "warm-up": {"optimizer.warmup_steps": 100},
-            "no warm-up": {"optimizer.warmup_steps": 1},
+            name: ROWS[name] for name in ("post-norm, warm-up of 100", "post-norm, warm-up of 1")
         },
         smallest=0.05,
         looks=(4, 8),

@@ -14,5 +14,7 @@ from transformer_jax.losses import TOKEN_LOSSES, TokenLoss, cross_entropy
 class DoubleSoftmax(TokenLoss):
     """-log softmax(softmax(logits)) of the label; for V labels it is at least log(1 + (V-1)/e)."""
 
+    reads = ("train.label_smoothing",)
+
     def losses(self, logits, labels):  # [*B, V], [*B] -> [*B]
-        return cross_entropy(jax.nn.softmax(logits), labels)
+        return cross_entropy(jax.nn.softmax(logits), labels, self.config.label_smoothing)
