@@ -18,5 +18,5 @@ def get_claim():
         },
         smallest=0.05,
         looks=(4, 8),
-        source="Britz et al. 2017, Massive Exploration of NMT Architectures, section 4.5",
+        source="Britz et al. 2017, Massive Exploration of NMT Architectures",
     )

@@ -18,5 +18,5 @@ def get_claim():
         },
         smallest=0.05,
         looks=(4, 8),
-        source="Shen et al. 2020, PowerNorm; d2l.ai, section 11.7",
+        source="Shen et al. 2020, PowerNorm; d2l.ai, chapter on the Transformer",
     )
