@@ -19,5 +19,5 @@ def get_claim():
         },
         smallest=0.05,
         looks=(4, 8),
-        source="Xiong et al. 2020, section 3; Popel and Bojar 2018, Training Tips for the Transformer",
+        source="Xiong et al. 2020, section 3; Popel and Bojar 2018",
     )
