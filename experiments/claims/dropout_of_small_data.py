@@ -3,17 +3,17 @@
 
     transformer_jax claim dropout_of_small_data --workdir=runs/claims
 
-400 sentence pairs are read about 40 times; the validation sentences are others.
+The characters are read 40 times; validation is on the last tenth of Tiny Shakespeare.
 """
 
 
 def get_claim():
     return dict(
-        statement="On 400 sentence pairs, dropout of 0.1 reaches a lower loss than no dropout.",
-        config="grammar_tiny",
+        statement="On 5,000 characters, dropout of 0.1 reaches a lower loss than no dropout.",
+        config="tiny_shakespeare_claims",
         rows={
-            "400 pairs": {"data.synthetic_size": 400},
-            "400 pairs, no dropout": {"data.synthetic_size": 400, "model.dropout_rate": 0.0},
+            "dropout": {"data.num_train_tokens": 5000, "model.dropout_rate": 0.1},
+            "no dropout": {"data.num_train_tokens": 5000},
         },
         smallest=0.05,
         looks=(4, 8),

@@ -11,7 +11,7 @@ last updates at validation.
 def get_claim():
     return dict(
         statement="With LayerNorm a Transformer reaches a lower loss than with BatchNorm.",
-        config="grammar_tiny",
+        config="tiny_shakespeare_claims",
         rows={
             "base": {},
             "BatchNorm": {"model.norm": "batch"},

@@ -12,7 +12,7 @@ from norm_without_warmup import BASE, ROWS
 def get_claim():
     return dict(
         statement="Six post-norm layers reach a lower loss with 100 steps of warm-up than with 10.",
-        config="grammar_tiny",
+        config="tiny_shakespeare_claims",
         base=BASE,
         rows={
             name: ROWS[name] for name in ("post-norm, warm-up of 100", "post-norm, warm-up of 10")

@@ -11,7 +11,7 @@ perplexities of 5.29, 5.00, 4.92, 4.91 and 5.01.
 def get_claim():
     return dict(
         statement="Four heads of 16 features reach a lower loss than 32 heads of 2.",
-        config="grammar_tiny",
+        config="tiny_shakespeare_claims",
         rows={
             "base": {},
             "32 heads": {"model.num_heads": 32},

@@ -3,7 +3,7 @@
 
     transformer_jax claim norm_without_warmup --workdir=runs/claims
 
-The learning rate is 0.003 from the first step to the last.
+The learning rate is 0.004 from the first step to the last.
 """
 
 ROWS = {
@@ -14,18 +14,16 @@ ROWS = {
     for placement, steps in [("pre", 1), ("post", 1), ("post", 10), ("post", 100)]
 }
 BASE = {
-    "model.num_encoder_layers": 6,
-    "model.num_decoder_layers": 6,
+    "model.num_layers": 6,
+    "model.scan_layers": True,
     "optimizer.schedule": "constant",
-    "train.num_steps": 200,
-    "eval.every_steps": 200,
 }
 
 
 def get_claim():
     return dict(
         statement="Without warm-up, six pre-norm layers reach a lower loss than post-norm layers.",
-        config="grammar_tiny",
+        config="tiny_shakespeare_claims",
         base=BASE,
         rows={name: ROWS[name] for name in ("pre-norm, warm-up of 1", "post-norm, warm-up of 1")},
         smallest=0.05,

@@ -8,19 +8,19 @@ of FACTORS at d_model = 32 (one seed). At four times this width, the equation ha
 other row keeps the rate of d_model = 32.
 """
 
-FACTORS = (0.25, 0.5, 1.0, 2.0)
+FACTORS = (0.125, 0.25, 0.5, 1.0)
 FACTOR = 0.5
 
 
 def get_claim():
     return dict(
         statement="At width 128, equation 3 reaches a lower loss than the best rate of width 32.",
-        config="grammar_tiny",
+        config="tiny_shakespeare_claims",
         base={
             "model.d_model": 128,
             "model.d_ff": 256,
             "optimizer.schedule": "transformer",
-            "optimizer.warmup_steps": 100,
+            "optimizer.warmup_steps": 50,
         },
         rows={
             "of equation 3": {"optimizer.learning_rate": FACTOR},

@@ -10,7 +10,7 @@ Tutorials give two reasons: gradients vanish without them, and the layers lose t
 def get_claim():
     return dict(
         statement="With residual connections a Transformer reaches a lower loss than without.",
-        config="grammar_tiny",
+        config="tiny_shakespeare_claims",
         rows={
             "base": {},
             "no residuals": {"model.residual_connections": False},

@@ -10,7 +10,7 @@ One head of d_k = 64: at the start of training, unscaled products have a standar
 def get_claim():
     return dict(
         statement="At d_k = 64, scaled products reach a lower loss than unscaled products.",
-        config="grammar_tiny",
+        config="tiny_shakespeare_claims",
         rows={
             "one head": {"model.num_heads": 1},
             "one head, unscaled": {"model.num_heads": 1, "model.attention_scale": 1.0},

@@ -12,7 +12,7 @@ compared, because the logits of the second row are not meant as log-probabilitie
 def get_claim():
     return dict(
         statement="With one softmax a Transformer predicts more tokens correctly than with two.",
-        config="grammar_tiny",
+        config="tiny_shakespeare_claims",
         rows={
             "base": {},
             "two softmaxes": {"train.loss": "double_softmax"},

@@ -12,7 +12,7 @@ from transformer_jax.tools import benchmark
 
 
 def seconds_per_token(layer):
-    config = tj.config("grammar_tiny", {"model.attention_layer": layer})
+    config = tj.config("tiny_shakespeare_claims", {"model.attention_layer": layer})
     return 1 / benchmark.train(config, batch_size=16, steps=10)["tokens_per_s"]
 
 

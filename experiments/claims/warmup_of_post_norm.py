@@ -3,7 +3,7 @@
 
     transformer_jax claim warmup_of_post_norm --workdir=runs/claims
 
-The learning rate is 0.003, from the first step or after half of the steps.
+The learning rate is 0.004, from the first step or after half of the steps.
 """
 
 from norm_without_warmup import BASE, ROWS
@@ -12,7 +12,7 @@ from norm_without_warmup import BASE, ROWS
 def get_claim():
     return dict(
         statement="Six post-norm layers reach a lower loss with 100 steps of warm-up than without.",
-        config="grammar_tiny",
+        config="tiny_shakespeare_claims",
         base=BASE,
         rows={
             name: ROWS[name] for name in ("post-norm, warm-up of 100", "post-norm, warm-up of 1")

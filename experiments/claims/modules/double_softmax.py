@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A loss with a mistake: cross-entropy of probabilities in place of logits, a softmax too many.
 
-    transformer_jax train --config=grammar_tiny --workdir=runs/double_softmax \\
+    transformer_jax train --config=tiny_shakespeare_claims --workdir=runs/two \\
         --modules=experiments/claims/modules/double_softmax.py --config.train.loss=double_softmax
 """
 
