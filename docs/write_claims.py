@@ -3,8 +3,8 @@
 
     python docs/write_claims.py
 
-A verdict is experiments/results/claims/NAME.json, as `transformer_jax claim NAME --format=json`
-prints it; what the claim means and how it was tested is the docstring of
+A verdict is experiments/results/claims/NAME.json, a copy of the NAME.verdict.json that
+`transformer_jax claim NAME` writes. What the claim means and how it was tested is the docstring of
 experiments/claims/NAME.py.
 """
 

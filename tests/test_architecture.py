@@ -55,7 +55,7 @@ LIBRARIES = {
     "ctranslate2": {"interop"},
     "huggingface_hub": {"interop"},
     "tensorboardX": set(),
-    "ml_collections": {"runs", "sweeps", "tools", "verification"},
+    "ml_collections": {"runs", "sweeps", "tools", "verification", "evidence"},
     "tensorflow": set(),
     "torch": set(),
     "clu": set(),  # its metric writers import TensorFlow

@@ -11,7 +11,9 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.cli.main import main
-from transformer_jax.evidence.claims import decide_claim, load_claim, out_of_date, read_verdict
+from transformer_jax.evidence import verdicts
+from transformer_jax.evidence.claims import check_claim, decide_claim, load_claim
+from transformer_jax.evidence.verdicts import read_verdict
 from transformer_jax.runs.shipped import shipped_files
 from transformer_jax.sweeps import sweep
 
@@ -156,16 +158,61 @@ def test_the_verb_decides_checks_and_names_wrong_fields(tmp_path, capsys):
     assert main(["claim", str(path), f"--workdir={workdir}"]) == 0
     assert capsys.readouterr().out.startswith("HOLDS: The first is lower.")
     verdict = workdir / "mine.verdict.json"
-    kept = json.loads(verdict.read_text())
-    verdict.write_text(json.dumps(kept | {"name": str(path)}))
-    assert main(["claim", "--check", str(verdict)]) == 0
-    assert "up to date" in capsys.readouterr().out
+    check = ["claim", "--check", str(path), str(verdict)]
+    path.write_text(f'"""Words."""\n{FILE.format(gap=1.0)}')
+    assert main(check) == 0
+    assert capsys.readouterr().out == f"{verdict}: holds, up to date\n"
     path.write_text(FILE.format(gap=2.0))
-    assert out_of_date(kept, load_claim(path)) == ["claim"]
-    assert out_of_date(kept | {"digests": {}}, load_claim(path)) == ["claim", "code"]
+    assert main([*check, "--format=json"]) == 0
+    assert json.loads(capsys.readouterr().out)[str(verdict)]["changed"] == ["claim"]
+    assert main(["claim", str(path), f"--workdir={workdir}"]) == 2
+    assert "another claim of this name" in capsys.readouterr().err
+    assert main(["claim", "--check", str(verdict)]) == 2
+    assert "no shipped claim 'mine'" in capsys.readouterr().err
+    verdict.write_text(json.dumps({"verdict": "holds", "name": 1}))
+    assert main(check) == 2
     path.write_text("def get_claim():\n    return dict(statment='x')\n")
     assert main(["claim", str(path), f"--workdir={tmp_path}/other"]) == 2
     assert "statement" in capsys.readouterr().err
+
+
+@pytest.fixture
+def checked(tiny_language_model, tmp_path):
+    """A claim on files of its own, and what its verdict says of them."""
+    texts = {name: tmp_path / name for name in ("train", "valid")}
+    for path in texts.values():
+        path.write_text("a b c d e f\n" * 50)
+    base = tiny_language_model | {f"data.{name}_text": str(path) for name, path in texts.items()}
+    rows = {"narrow": {}, "wide": {"model.d_ff": 48}}
+    claim = tj.Claim("Wide is better.", rows, config="quickstart", base=base)
+    digests = {"code": verdicts.code_digest(), **verdicts.input_digests(claim.configs({}))}
+    return claim, {"asked": {"claim": claim.identity, "overrides": {}}, "digests": digests}, texts
+
+
+def test_a_verdict_is_out_of_date_if_code_config_or_data_change(checked, monkeypatch):
+    claim, verdict, texts = checked
+    assert check_claim(verdict, claim) == ([], "")
+    assert check_claim(verdict, claim, {"data.num_workers": 1}) == ([], "")  # the same data
+    assert check_claim(verdict, claim, {"model.d_model": 32}).changed == ["config"]
+    monkeypatch.setattr(verdicts, "code_digest", lambda: "other")
+    texts["valid"].write_text("a b c\n")
+    assert check_claim(verdict, claim).changed == ["code", "validation data"]
+    texts["train"].unlink()
+    found = check_claim(verdict, claim)
+    assert found.changed == ["code"] and str(texts["train"]) in found.unchecked
+
+
+def test_code_is_what_results_depend_on():
+    source = '"""Words."""\n\ndef f():\n    """Words."""  # more\n    return 1\n'
+    assert verdicts.without_words(source) == verdicts.without_words(source.replace("Wo", "Swo"))
+    assert verdicts.without_words(source) != verdicts.without_words(source.replace("1", "2"))
+
+
+def test_rows_with_the_same_config_are_refused(checked):
+    claim, _, _ = checked
+    same = dataclasses.replace(claim, rows={"as is": {}, "stated": {"seed": 0}})
+    with pytest.raises(tj.UserError, match="as is and stated have the same config"):
+        same.configs({})
 
 
 def test_shipped_claims_load():

@@ -383,12 +383,13 @@ def _add_claim(verbs: Verbs) -> None:
         "claim",
         help="decide a claim about models by a sequential test over seeds",
         description="Trains both rows of a claim with more and more seeds until the test decides "
-        "or the seeds of its last look are trained, and writes verdict.json. --check says which "
-        "verdicts are out of date because the claim or the code has changed.",
+        "or the seeds of its last look are trained, and writes NAME.verdict.json. --check says "
+        "which verdicts are out of date because the claim, code, a config or data have changed; "
+        "without names, of all recorded verdicts on shipped claims.",
         epilog=f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE.",
     )
     claim.add_argument(
-        "names", nargs="*", metavar="CLAIM", help="a claim file, or with --check verdicts"
+        "names", nargs="*", metavar="CLAIM", help="a claim file; with --check verdicts"
     )
     claim.add_argument("--workdir", metavar="DIR", help="of the runs; the same command resumes")
     claim.add_argument("--check", action="store_true", help="only say which are out of date")

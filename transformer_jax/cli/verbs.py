@@ -283,23 +283,40 @@ def compare(args: argparse.Namespace) -> None:
 
 def claim(args: argparse.Namespace) -> None:
     """Decides a claim and prints the verdict, or says which verdicts are out of date."""
-    from transformer_jax.evidence import claims
+    from transformer_jax.evidence.claims import decide_claim, load_claim
+    from transformer_jax.evidence.verdicts import verdict_text
 
     if args.check:
-        for path in args.names:
-            verdict = claims.read_verdict(Path(path))
-            changed = claims.out_of_date(verdict, claims.load_claim(verdict["name"]))
-            state = f"out of date: {', '.join(changed)} changed" if changed else "up to date"
-            terminal.write(f"{path}: {verdict['verdict']}, {state}\n")
-        return
+        return _check_verdicts(args)
     if len(args.names) != 1:
         raise UserError("claim: name one claim file")
-    found = claims.load_claim(args.names[0])
-    verdict = claims.decide_claim(found, args.workdir, args.overrides, args.modules)
+    found = load_claim(args.names[0])
+    verdict = decide_claim(found, args.workdir, args.overrides, args.modules)
     if args.format == "json":
         _write_json(verdict)
     else:
-        terminal.write(f"{claims.verdict_text(verdict)}\n")
+        terminal.write(f"{verdict_text(verdict)}\n")
+
+
+def _check_verdicts(args: argparse.Namespace) -> None:
+    """Checks the verdicts given, with claim files among them or shipped; or all recorded ones."""
+    from transformer_jax.evidence.claims import check_claim, find_claims
+    from transformer_jax.evidence.verdicts import read_verdict, recorded_verdicts
+
+    paths = [Path(name) for name in args.names if name.endswith(".json")]
+    claims = find_claims([name for name in args.names if not name.endswith(".json")])
+    states = {}
+    for path in paths or recorded_verdicts():
+        verdict = read_verdict(path)
+        name = verdict["name"]
+        if name not in claims:
+            raise UserError(f"{path}: there is no shipped claim {name!r}; give its file, too")
+        state = check_claim(verdict, claims[name](), args.overrides, args.modules)
+        states[str(path)] = {"verdict": verdict["verdict"], **state._asdict()}
+        if args.format == "text":
+            terminal.write(f"{path}: {verdict['verdict']}, {state}\n")
+    if args.format == "json":
+        _write_json(states)
 
 
 def benchmark(args: argparse.Namespace) -> None:

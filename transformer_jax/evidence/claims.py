@@ -6,30 +6,39 @@ A claim file is Python with a docstring and a `get_claim()` that returns a dict 
 the test decides or the looks end. The verdict names everything that it depends on.
 """
 
+import contextlib
 import dataclasses
-import hashlib
+import functools
 import json
 import logging
 import math
-import platform
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
+from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
 from transformer_jax.evidence.comparison import last_validation, provenance_of
+from transformer_jax.evidence.verdicts import (
+    PLACES,
+    Freshness,
+    check_verdict,
+    code_digest,
+    describe_machine,
+    digest_of,
+    input_digests,
+    read_verdict,
+    without_words,
+)
 from transformer_jax.runs.config import load_json, run_file
 from transformer_jax.runs.field_docs import as_override
 from transformer_jax.runs.load import load
-from transformer_jax.runs.provenance import code_version
 from transformer_jax.runs.run import Run
-from transformer_jax.runs.settings import flatten
-from transformer_jax.runs.shipped import find_file
-from transformer_jax.runs.user_modules import Modules
+from transformer_jax.runs.shipped import find_file, shipped_files
+from transformer_jax.runs.user_modules import Modules, load_modules
 from transformer_jax.runs.workdir import (
     CONFIG,
     SWEEP,
@@ -47,10 +56,6 @@ from transformer_jax.sweeps.shared_folder import folder_name
 from transformer_jax.sweeps.sweep import run_sweep
 
 logger = logging.getLogger(__name__)
-
-_DIGITS = 32  # of a SHA-256
-_PLACES = ("data.dir", "data.cache_dir", "data.num_workers")
-"""Config fields that say where data are read and how, not which."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -71,7 +76,7 @@ class Claim(Summarized):
       measure: trained run -> value, in place of the validation metric.
       experiment: seed -> values of the first and the second row, in place of training.
       source: where the statement is from.
-      name, digest: of the file, set by `load_claim`.
+      name, digest: of the file, set by `load_claim`; the digest leaves docstrings and comments out.
 
     Raises:
       ValueError: there are not two rows, they are equal, or a field has no meaning.
@@ -109,6 +114,38 @@ class Claim(Summarized):
         """Plan of the sequential test."""
         return Plan(tuple(self.looks), self.smallest, self.error_rate)
 
+    @property
+    def identity(self) -> str:
+        """Digest of what the claim states and tests, and of its file."""
+        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        stated = {
+            name: getattr(value, "__qualname__", "a function") if callable(value) else value
+            for name, value in fields.items()
+        }
+        return digest_of(stated)
+
+    def sweep(self, seeds: int) -> Sweep:
+        """Both rows with a number of seeds, as a sweep."""
+        metrics = [self.metric] if self.measure is None else []
+        return Sweep(self.config, self.rows, self.base, seeds, metrics)
+
+    def configs(self, overrides: Mapping[str, Any]) -> dict[str, ConfigDict]:
+        """Config of each row; none for an experiment.
+
+        Raises:
+          UserError: a config is invalid, or the rows have the same.
+        """
+        if self.experiment is not None:
+            return {}
+        configs = self.sweep(1).configs(overrides)
+        first, second = (config.to_dict() for config in configs.values())
+        if first == second:
+            raise UserError(
+                f"claim {self.name}: the rows {' and '.join(configs)} have the same config; there "
+                "is nothing to decide"
+            )
+        return configs
+
     def summary(self) -> Mapping[str, Any]:
         """The statement and what is compared."""
         return {
@@ -134,9 +171,17 @@ def load_claim(path: str | Path) -> Claim:
             raise UserError(f"claim file {path}: there is no field {name}{hint}")
     content = read_regular(find_file(path, "claim"), SETTINGS_BYTES)
     try:
-        return Claim(**given, name=Path(path).stem, digest=_digest(content.decode()))
+        return Claim(
+            **given, name=Path(path).stem, digest=digest_of(without_words(content.decode()))
+        )
     except (TypeError, ValueError) as error:
         raise UserError(f"claim file {path}: {error}") from error
+
+
+def find_claims(paths: Sequence[str | Path] = ()) -> dict[str, Callable[[], Claim]]:
+    """Shipped claims, and those of the files given, by name; each is read when it is called."""
+    files = shipped_files("claim") | {Path(path).stem: Path(path) for path in paths}
+    return {name: functools.partial(load_claim, path) for name, path in files.items()}
 
 
 def decide_claim(
@@ -166,7 +211,10 @@ def decide_claim(
         name with another config.
     """
     overrides = overrides or {}
-    asked = _asked(claim, overrides)
+    own = {name: value for name, value in overrides.items() if name not in PLACES}
+    asked = {"claim": claim.identity, "overrides": own}
+    load_modules(modules, workdir)
+    configs = claim.configs(overrides)
     with open_for_writing(workdir) as handle:
         path = handle.folder / f"{claim.name}.{VERDICT}".removeprefix(".")
         with lock_workdir(handle.folder, SWEEP):
@@ -199,74 +247,40 @@ def decide_claim(
             "command": _command(claim, overrides, modules),
             "seconds": round(seconds, 1),
             "asked": asked,
-            "digests": digests(claim, handle.folder),
-            "machine": _machine(),
+            "digests": {
+                "code": code_digest(),
+                **input_digests(configs, modules),
+                **_tokenizers(handle.folder, configs),
+            },
+            "machine": describe_machine(),
         }
         write_atomic(path, json.dumps(verdict, indent=2) + "\n")
     return verdict
 
 
-def verdict_text(verdict: Mapping[str, Any]) -> str:
-    """A verdict in a few lines."""
-    low, high = verdict["interval"]
-    lines = [
-        f"{verdict['verdict'].upper()}: {verdict['statement']}",
-        f"  {verdict['metric']}: difference {_shown(verdict['difference'])} "
-        f"[{_shown(low)}, {_shown(high)}], smallest of interest {verdict['smallest']:g}",
-        f"  {verdict['seeds']} seeds of each, {verdict['test']}, error rate "
-        f"{verdict['error_rate']:g} over looks at {', '.join(map(str, verdict['looks']))} seeds",
-    ]
-    for name, values in verdict["values"].items():
-        lines.append(f"  {name}: {', '.join(map(_shown, values))}")
-    return "\n".join(lines)
+def check_claim(
+    verdict: Mapping[str, Any],
+    claim: Claim,
+    overrides: Mapping[str, Any] | None = None,
+    modules: Modules = (),
+) -> Freshness:
+    """Says which parts that a verdict depends on have changed since.
 
-
-def out_of_date(verdict: Mapping[str, Any], claim: Claim) -> list[str]:
-    """Parts that a verdict depends on and that have changed since: the claim, the code."""
-    changed = []
-    if verdict.get("asked", {}).get("claim") != _asked(claim, {})["claim"]:
-        changed.append("claim")
-    if verdict.get("digests", {}).get("code") != code_version():
-        changed.append("code")
-    return changed
-
-
-def read_verdict(path: Path) -> dict[str, Any]:
-    """Reads a verdict; UserError if the file is missing or damaged."""
-    try:
-        found = json.loads(read_regular(path, SETTINGS_BYTES))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is no verdict: {error}") from error
-    if not isinstance(found, dict) or "verdict" not in found:
-        raise UserError(f"{path} is no verdict: it holds no object with a verdict")
-    return found
-
-
-def digests(claim: Claim, workdir: Path) -> dict[str, str]:
-    """Digests of code, configs, data and tokenizers of the rows."""
-    found = {"code": code_version()}
-    for name in claim.rows if claim.experiment is None else ():
-        (seed,) = _seed_workdirs(workdir, name, 1)
-        fields = flatten(load_json(seed / CONFIG).to_dict())
-        own = {field: value for field, value in fields.items() if field not in _PLACES}
-        found[f"config of {name}"] = _digest(own)
-        provenance = provenance_of(seed).items()
-        found |= {f"{what} of {name}": text for what, text in provenance if what != "code"}
-    return found
-
-
-def _asked(claim: Claim, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Digest of the claim, and the overrides except for places of data."""
-    fields = {one.name: getattr(claim, one.name) for one in dataclasses.fields(claim)}
-    own = {name: value for name, value in overrides.items() if name not in _PLACES}
-    return {"claim": claim.digest or _digest(fields), "overrides": own}
+    Args:
+      verdict: as `read_verdict` returns it.
+      claim: the claim as it is now.
+      overrides: places of data (`data.dir`); other fields are those of the verdict.
+      modules: the user's own.
+    """
+    fields = {**verdict["asked"]["overrides"], **(overrides or {})}
+    return check_verdict(verdict, claim.identity, lambda: claim.configs(fields), modules)
 
 
 def _require_same_claim(path: Path, asked: Mapping[str, Any]) -> None:
-    if path.exists() and read_verdict(path).get("asked") != asked:
+    if path.exists() and read_verdict(path)["asked"] != asked:
         raise UserError(
             f"{path} is the verdict of another claim of this name, or of other overrides; choose "
-            "another --workdir"
+            "another --workdir, or delete the file to decide again with the runs that are there"
         )
 
 
@@ -289,8 +303,7 @@ def _values(
             name: list(map(float, each)) for name, each in zip(claim.rows, pairs, strict=True)
         }
         return values, time.perf_counter() - start
-    metrics = [claim.metric] if claim.measure is None else []
-    sweep = Sweep(claim.config, claim.rows, claim.base, seeds.stop, metrics)
+    sweep = claim.sweep(seeds.stop)
     rows = run_sweep(sweep, folder, overrides, modules=modules, progress=progress)
     start = time.perf_counter()
     values = {}
@@ -327,6 +340,16 @@ def _seed_workdirs(folder: Path, row: str, count: int) -> list[Path]:
     return [found[seed] for seed in sorted(found)[:count]]
 
 
+def _tokenizers(folder: Path, rows: Iterable[str]) -> dict[str, str]:
+    """Digests of the tokenizers of each row; none for a row without a checkpoint."""
+    found: dict[str, str] = {}
+    for row in rows:
+        with contextlib.suppress(UserError):
+            provenance = provenance_of(_seed_workdirs(folder, row, 1)[0]).items()
+            found |= {f"{what} of {row}": each for what, each in provenance if "tokenizer" in what}
+    return found
+
+
 def _differences(claim: Claim, values: Mapping[str, Sequence[float]]) -> list[float]:
     """Differences of the seeds, positive where the claim is right; infinite if a side diverged."""
     first, second = values.values()
@@ -343,10 +366,6 @@ def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _shown(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4g}"
-
-
 def _decision_line(decision: Decision) -> str:
     return f"{decision.verdict}, {decision.mean:.4g} [{decision.low:.4g}, {decision.high:.4g}]"
 
@@ -357,20 +376,5 @@ def _command(claim: Claim, overrides: Mapping[str, Any], modules: Modules) -> st
     words = ["transformer_jax", "claim", claim.name or "FILE", "--workdir=DIR"]
     words += [f"--modules={Path(one).name}" for one in given]
     for name, value in overrides.items():
-        words.append(f"--config.{name}={'DIR' if name.endswith('dir') else as_override(value)}")
+        words.append(f"--config.{name}={'DIR' if name in PLACES else as_override(value)}")
     return shlex.join(words)
-
-
-def _machine() -> dict[str, str]:
-    """Kind of machine; the bits of the values depend on it."""
-    return {
-        "device": jax.devices()[0].device_kind,
-        "processor": platform.processor() or platform.machine(),
-        "system": platform.system(),
-        "jax": jax.__version__,
-    }
-
-
-def _digest(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, default=str)
-    return f"SHA-256 {hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]}"

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verdicts on claims: the file, its text, and whether it is out of date.
+
+A verdict names by digests all that it depends on: the claim, the code, and each row's config and
+data. `check_verdict` computes them again.
+"""
+
+import ast
+import functools
+import hashlib
+import json
+import platform
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from ml_collections import ConfigDict
+
+from transformer_jax.data.sources import open_split
+from transformer_jax.errors import UserError
+from transformer_jax.runs.config import read_settings
+from transformer_jax.runs.provenance import data_provenance
+from transformer_jax.runs.settings import flatten
+from transformer_jax.runs.shipped import shipped_files
+from transformer_jax.runs.user_modules import Modules, UserModule, load_modules
+from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular
+from transformer_jax.scoring.sequential import FAILS, HOLDS, UNDECIDED
+
+PLACES = ("data.dir", "data.cache_dir", "data.num_workers")
+"""Config fields that say where data are read and how, not which."""
+
+_DIGITS = 32  # of a SHA-256
+_MODULE = "module "
+_NO_RESULTS = (
+    *("analysis/pages", "analysis/walk", "cli", "evidence", "examples", "logs", "pictures"),
+    *("tools", "verification"),
+)
+_DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+_FIELDS = {
+    **{"name": str, "statement": str, "metric": str, "test": str, "asked": dict, "digests": dict},
+    **{"values": dict, "interval": list, "looks": list, "seeds": int},
+    **{"smallest": int | float, "error_rate": int | float, "difference": int | float | None},
+}
+"""Fields of a verdict that are read, and their types."""
+
+
+class Freshness(NamedTuple):
+    """Result of `check_verdict`.
+
+    Attributes:
+      changed: parts that differ from those of the verdict.
+      unchecked: why configs or data could not be compared; empty if all were.
+    """
+
+    changed: list[str]
+    unchecked: str
+
+    def __str__(self) -> str:
+        state = f"out of date: {', '.join(self.changed)} changed" if self.changed else "up to date"
+        return state + (f"; not all was checked: {self.unchecked}" if self.unchecked else "")
+
+
+def read_verdict(path: Path) -> dict[str, Any]:
+    """Reads a verdict; UserError if the file is missing or damaged."""
+    try:
+        found = json.loads(read_regular(path, SETTINGS_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is no verdict: {error}") from error
+    if not isinstance(found, dict) or found.get("verdict") not in (HOLDS, FAILS, UNDECIDED):
+        raise UserError(f"{path} is no verdict: it holds no object with a verdict")
+    for name, kind in _FIELDS.items():
+        if not isinstance(found.get(name), kind):
+            raise UserError(f"{path} is no verdict: {name} is missing or of another type")
+    if not isinstance(found["asked"].get("overrides"), dict):
+        raise UserError(f"{path} is no verdict: asked has no overrides")
+    return found
+
+
+def recorded_verdicts() -> list[Path]:
+    """Files of the verdicts on shipped claims (experiments/results/claims of a checkout).
+
+    Raises:
+      UserError: there are none.
+    """
+    folders = {path.resolve().parents[1] for path in shipped_files("claim").values()}
+    found = [path for one in sorted(folders) for path in one.glob("results/claims/*.json")]
+    if not found:
+        raise UserError("there are no recorded verdicts here; name the files of verdicts")
+    return sorted(found)
+
+
+def verdict_text(verdict: Mapping[str, Any]) -> str:
+    """A verdict in a few lines."""
+    low, high = verdict["interval"]
+    lines = [
+        f"{verdict['verdict'].upper()}: {verdict['statement']}",
+        f"  {verdict['metric']}: difference {_shown(verdict['difference'])} "
+        f"[{_shown(low)}, {_shown(high)}], smallest of interest {verdict['smallest']:g}",
+        f"  {verdict['seeds']} seeds of each, {verdict['test']}, error rate "
+        f"{verdict['error_rate']:g} over looks at {', '.join(map(str, verdict['looks']))} seeds",
+    ]
+    for name, values in verdict["values"].items():
+        lines.append(f"  {name}: {', '.join(map(_shown, values))}")
+    return "\n".join(lines)
+
+
+def check_verdict(
+    verdict: Mapping[str, Any],
+    claim: str,
+    configs: Callable[[], Mapping[str, ConfigDict]],
+    modules: Modules = (),
+) -> Freshness:
+    """Compares what a verdict depends on with what is here now.
+
+    Args:
+      verdict: as `read_verdict` returns it.
+      claim: digest of the claim.
+      configs: returns the configs of the rows now; none for an experiment.
+      modules: the user's own; shipped ones that the verdict names are added.
+    """
+    given = [modules] if isinstance(modules, str | Path) else [*modules]
+    shipped = {path.name: path for path in shipped_files("module").values()}
+    named = (name.removeprefix(_MODULE) for name in verdict["digests"] if name.startswith(_MODULE))
+    now, unchecked = {"code": code_digest()}, ""
+    try:
+        used = load_modules([*given, *(shipped[name] for name in named if name in shipped)])
+        now |= _module_digests(used)
+        rows = configs()
+        now |= _config_digests(rows)
+        now |= _data_digests(rows)
+    except UserError as error:
+        unchecked = str(error)
+    saved = {**verdict["digests"], "claim": verdict["asked"].get("claim")}
+    differing = [
+        name for name, digest in ({"claim": claim} | now).items() if digest != saved.get(name)
+    ]
+    return Freshness([*dict.fromkeys(name.partition(" of ")[0] for name in differing)], unchecked)
+
+
+@functools.cache
+def code_digest() -> str:
+    """Digest of the code that results depend on.
+
+    It covers the package without docstrings and comments, and without the parts that only start,
+    show or check runs (`_NO_RESULTS`: the shell, pages, pictures, logs, tools, evidence).
+    """
+    digest, folder = hashlib.sha256(), Path(__file__).parents[1]
+    for path in sorted(folder.rglob("*.py")):
+        name = path.relative_to(folder).as_posix()
+        if not name.startswith(tuple(f"{part}/" for part in _NO_RESULTS)):
+            digest.update(f"{name}\n{without_words(path.read_text(encoding='utf-8'))}".encode())
+    return f"SHA-256 {digest.hexdigest()[:_DIGITS]}"
+
+
+def without_words(source: str) -> str:
+    """Python source without docstrings, comments and layout."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)
+
+
+def input_digests(configs: Mapping[str, ConfigDict], modules: Modules = ()) -> dict[str, str]:
+    """Digests of the user's modules, and of each row's config, training and validation data.
+
+    Raises:
+      UserError: a module or the data are not here.
+    """
+    used = load_modules(modules)
+    return _module_digests(used) | _config_digests(configs) | _data_digests(configs)
+
+
+def _module_digests(modules: Iterable[UserModule]) -> dict[str, str]:
+    return {f"{_MODULE}{one.name}": f"SHA-256 {one.sha256[:_DIGITS]}" for one in modules}
+
+
+def _config_digests(configs: Mapping[str, ConfigDict]) -> dict[str, str]:
+    found = {}
+    for row, config in configs.items():
+        fields = flatten(config.to_dict()).items()
+        found[f"config of {row}"] = digest_of({k: v for k, v in fields if k not in PLACES})
+    return found
+
+
+def _data_digests(configs: Mapping[str, ConfigDict]) -> dict[str, str]:
+    """Digests of the training and validation data of each row; equal data are read once."""
+    found: dict[str, str] = {}
+    seen: dict[str, dict[str, str]] = {}
+    for row, config in configs.items():
+        data = read_settings(config).data
+        if repr(data) not in seen:
+            seen[repr(data)] = {
+                **data_provenance("training data", open_split(data, "train")),
+                **data_provenance("validation data", open_split(data, "valid")),
+            }
+        found |= {f"{what} of {row}": digest for what, digest in seen[repr(data)].items()}
+    return found
+
+
+def describe_machine() -> dict[str, str]:
+    """Kind of machine; the bits of the values depend on it."""
+    return {
+        "device": jax.devices()[0].device_kind,
+        "processor": platform.processor() or platform.machine(),
+        "system": platform.system(),
+        "jax": jax.__version__,
+    }
+
+
+def digest_of(value: Any) -> str:
+    """SHA-256 of a value of JSON."""
+    text = json.dumps(value, sort_keys=True, default=str)
+    return f"SHA-256 {hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]}"
+
+
+def _shown(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4g}"
