@@ -5,6 +5,7 @@
     config = tj.config("configs/quickstart.py", {"train.num_steps": 500})
     run = tj.train(config, workdir)                  # or tj.load(workdir)
     rows = tj.sweep(tj.Sweep(...), workdir)          # variants, each with several seeds
+    tj.merge_tables(workdir, another)                # rows of several sweeps in one table
     tj.compare(workdir, another)                     # is one better? tests over seeds and examples
     tj.plan(config, "h100:8")                        # cost of a training step there
     tj.verify(config, modules="mine.py")             # oracles on a component of yours
@@ -28,6 +29,7 @@ __all__ = [
     "config",
     "decide",
     "load",
+    "merge_tables",
     "plan",
     "read_data",
     "sweep",
@@ -43,6 +45,7 @@ _LAZY = {
     "config": ("transformer_jax.runs.config", "load_config"),
     "decide": ("transformer_jax.evidence.claims", "decide_claim"),
     "load": ("transformer_jax.runs.load", "load"),
+    "merge_tables": ("transformer_jax.sweeps.results", "merge_tables"),
     "plan": ("transformer_jax.tools.plan.plan", "plan"),
     "read_data": ("transformer_jax.runs.model_batches", "read_data"),
     "sweep": ("transformer_jax.sweeps.sweep", "run_sweep"),

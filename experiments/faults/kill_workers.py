@@ -5,7 +5,7 @@ python -m experiments.faults.kill_workers --bucket=s3 --workdir=runs/kill_worker
 
 Several processes work on a tiny sweep in a bucket of an emulator on loopback, each with copies of
 its own, as on machines of their own; without --bucket on a disk. Some are killed (SIGKILL) at
-random moments. Prints one JSON object; exit status 1 if the table differs from that of one worker,
+random moments while they train. Prints one JSON object; exit status 1 if the table differs from that of one worker,
 a run has a step twice, a finished row was measured again, or a worker that was not killed failed.
 """
 
@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -22,13 +23,14 @@ from typing import Any
 
 from experiments.faults.emulators import emulator
 from transformer_jax.buckets.bucket import Bucket
+from transformer_jax.sweeps.shared_folder import folder_name
 
 sys.path.insert(0, str(Path(__file__).parent))  # the other campaigns of sweeps are scripts
 from kill_sweep import repeated_steps, run, table, write_sweep
 from tiny_runs import QUICKEST
 
 ROWS = {f"width {width}": {"model.d_ff": width} for width in (16, 24, 32, 40, 48, 56, 64, 72)}
-SECONDS = 1200  # until a worker counts as hanging
+SECONDS = 3600  # until a worker counts as hanging
 
 
 def main() -> int:
@@ -37,7 +39,9 @@ def main() -> int:
     parser.add_argument("--bucket", choices=("s3", "gs"), help="default: a folder on the disk")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--kills", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=60, help="longest time to a kill")
+    parser.add_argument(
+        "--seconds", type=float, default=60, help="longest time from one kill to the next"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the random moments")
     args = parser.parse_args()
     root = args.workdir.absolute()
@@ -65,37 +69,48 @@ def main() -> int:
 
 
 def campaign(sweep: Path, address: str, root: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """Starts the workers and kills some; returns how they ended."""
+    """Starts the workers and kills some that hold a row; returns how they ended."""
     workers = [start(sweep, address, root / f"machine_{n}") for n in range(args.workers)]
     rng, began = random.Random(args.seed), time.monotonic()
-    moments = sorted(rng.uniform(0, args.seconds) for _ in range(args.kills))
-    results, wrong = dict[str, str](), list[str]()
-    killed = list[subprocess.Popen[bytes]]()
+    results, wrong, killed = dict[str, str](), list[str](), dict[int, str]()
+    due = began + rng.uniform(0, args.seconds)
     while any(worker.poll() is None for worker in workers):
         now = versions(address)
         again = [name for name in results.keys() & now if results[name] != now[name]]
         wrong += [f"{name} was measured again" for name in again]
         results |= now
-        passed = time.monotonic() - began
-        if passed > SECONDS:
+        if time.monotonic() > began + SECONDS:
             raise SystemExit("the workers have not ended")
-        if len(killed) < len(moments) and passed >= moments[len(killed)]:
-            victim = rng.choice([one for one in workers if one.poll() is None])
-            victim.kill()
-            killed.append(victim)
-        time.sleep(1)
+        held = {
+            number: row
+            for number, worker in enumerate(workers)
+            if worker.poll() is None and (row := last_row(root / f"machine_{number}.log"))
+            if not any(folder_name(row) in name for name in results)
+        }
+        if held and len(killed) < args.kills and time.monotonic() >= due:
+            victim = rng.choice(sorted(held))
+            workers[victim].kill()
+            killed[victim] = held[victim]
+            due = time.monotonic() + rng.uniform(0, args.seconds)
+        time.sleep(0.5)
     for number, worker in enumerate(workers):
-        if worker not in killed and worker.returncode:
+        if number not in killed and worker.returncode:
             log = (root / f"machine_{number}.log").read_text()
             wrong.append(f"worker {number} ended with status {worker.returncode}: {log[-500:]}")
     return {
         "place": address if "://" in address else "disk",
         "workers": len(workers),
-        "killed_after_s": [round(moment) for moment in moments[: len(killed)]],
+        "killed_in": list(killed.values()),
         "rows": len(results),
         "seconds": round(time.monotonic() - began),
         "wrong": wrong,
     }
+
+
+def last_row(log: Path) -> str | None:
+    """Name of the row that a worker has claimed last."""
+    found = re.findall(r"row \d+ of \d+: (.+)", log.read_text())
+    return found[-1] if found else None
 
 
 def start(sweep: Path, address: str, machine: Path) -> "subprocess.Popen[bytes]":

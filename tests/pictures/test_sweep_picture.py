@@ -6,8 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from transformer_jax.pictures import draw_sweep
+from transformer_jax.pictures import draw_differences, draw_sweep, draw_sweep_curves, save_figure
 from transformer_jax.pictures.sweep import is_geometric
+from transformer_jax.scoring.statistics import compare_seeds
 
 
 def rows(names):
@@ -69,3 +70,36 @@ def test_metrics_without_a_number_have_no_panel():
 def test_numbers_are_geometric_if_ratios_are_more_equal():
     assert is_geometric([1e-4, 3e-4, 1e-3]) and is_geometric(list(2 ** np.arange(5)))
     assert not is_geometric([1, 2, 3]) and not is_geometric([0, 1, 10]) and not is_geometric([1, 9])
+
+
+def test_curves_of_many_rows_have_bands_and_styles_of_their_own(tmp_path):
+    def records(shift):
+        return [{"step": step, "split": "valid", "loss": 1 / step + shift} for step in range(1, 9)]
+
+    rows = {f"row {n}": [records(n), records(n + 0.5)] for n in range(9)}
+    figure = draw_sweep_curves(rows, ["loss", "bleu"])
+    (ax,) = figure.axes  # no row has recorded the other
+    assert len({(x.get_color(), x.get_marker(), x.get_linestyle()) for x in ax.lines}) == 9
+    assert len(ax.collections) == 9
+    save_figure(figure, tmp_path / "curves.pdf")
+    written = (tmp_path / "curves.pdf").read_bytes()
+    assert b"/FontFile2" in written and b"/Type3" not in written
+
+
+def test_values_that_differ_are_marked_and_differences_have_intervals():
+    values = {"base": [1.0, 1.1, 0.9], "far": [3.0, 3.1, 2.9], "close": [1.0, 1.3, 0.9]}
+    found = compare_seeds("loss", values)
+    marks = [(test.name, "loss") for test in found if test.differs]
+    (ax,) = draw_sweep({name: {"loss": each} for name, each in values.items()}, marks).axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == [
+        "base",
+        "far \N{NOT EQUAL TO}",
+        "close",
+    ]
+    (ax,) = draw_differences(found, "base").axes
+    seeds = found[1].seeds_to_decide
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    assert labels == ["far \N{NOT EQUAL TO}", f"close ({seeds} seeds)"]
+    low, high = found[0].difference.low, found[0].difference.high
+    assert list(ax.lines[0].get_xdata()) == [low, high]
+    assert ax.lines[1].get_markerfacecolor() != ax.lines[3].get_markerfacecolor() == "white"

@@ -17,6 +17,7 @@ from transformer_jax.buckets import lease, mirror
 from transformer_jax.buckets.bucket import Bucket
 from transformer_jax.errors import BusyError
 from transformer_jax.sweeps import sweep as sweeps
+from transformer_jax.sweeps.results import asked_of
 from transformer_jax.sweeps.shared_folder import SweepFolder
 
 ROWS = {f"row {number}": {"optimizer.learning_rate": 0.001 * (number + 1)} for number in range(6)}
@@ -37,7 +38,7 @@ def work(workdir, log, seconds, environ):
         with Path(log).open("a") as file:
             file.write(f"{name}\n")
         row = {"metrics": {"loss": [config.optimizer.learning_rate]}, "parameters": 1}
-        result = {"asked": sweeps._asked(sweep, config), "row": row | SPEED}
+        result = {"asked": asked_of(sweep, config), "row": row | SPEED}
         (folder / "partial").write_text(json.dumps(result))
         (folder / "partial").rename(folder / "result.json")
 

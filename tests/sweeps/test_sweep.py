@@ -22,12 +22,12 @@ from transformer_jax.runs.prepare import build_tokenizers
 from transformer_jax.runs.workdir import SWEEP, lock_workdir
 from transformer_jax.scoring.text import score_translations
 from transformer_jax.sweeps.definition import Sweep, load_sweep
+from transformer_jax.sweeps.results import saved_rows
 from transformer_jax.sweeps.sweep import (
     run_seeds,
     run_sweep,
-    saved_rows,
-    write_tables,
 )
+from transformer_jax.sweeps.table_files import write_tables
 from transformer_jax.sweeps.tables import Row
 from transformer_jax.tasks import TASKS
 from transformer_jax.tokenization import load_tokenizers, train_tokenizers
@@ -351,7 +351,7 @@ def test_a_picture_that_fails_leaves_the_tables(tmp_path, monkeypatch, caplog):
     def draw(rows):
         raise ValueError("no such glyph")
 
-    monkeypatch.setattr("transformer_jax.sweeps.sweep.draw_sweep", draw)
+    monkeypatch.setattr("transformer_jax.sweeps.table_files.draw_sweep", draw)
     write_tables([Row("a", {"loss": [1.0]}, 1, 1.0, 1.0)], tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "table.csv",

@@ -86,6 +86,17 @@ def test_latex_is_escaped():
     assert r"worse\_1 & 3.000 $\pm$ 0.100 $\neq$ \\" in lines
 
 
+def test_every_form_has_the_intervals_and_the_seeds_that_would_decide():
+    worse, close = differences(APART)
+    interval = f"{worse.difference.low:.4g} to {worse.difference.high:.4g}"
+    for text in (as_text_with_differences(APART), as_markdown(APART), as_latex(APART)):
+        assert interval in text and f" {close.seeds_to_decide} " in text + " "
+    base, first, second = csv.DictReader(io.StringIO(as_csv(APART)))
+    assert base["loss_low"] == "" and float(first["loss_low"]) == worse.difference.low
+    assert first["loss_seeds_to_decide"] == ""
+    assert second["loss_seeds_to_decide"] == str(close.seeds_to_decide)
+
+
 def test_csv_keeps_all_digits():
     rows = list(csv.DictReader(io.StringIO(as_csv(ROWS))))
     assert float(rows[0]["bleu_mean"]) == pytest.approx(93.5 / 3, rel=1e-12)

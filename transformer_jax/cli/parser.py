@@ -39,6 +39,7 @@ VERBS: dict[str, dict[str, Any]] = {
     "quickstart": {},
     "train": {},
     "sweep": {},
+    "table": {},
     "evaluate": {},
     "predict": {},
     "chat": {},
@@ -68,7 +69,7 @@ _RUN_VERBS = ("evaluate", "predict", "chat", "score", "embed", "inspect", "impor
 _SEARCH_VERBS = ("evaluate", "predict", "chat")
 """Of these, the verbs that take options of a search."""
 _OF_SEARCH = re.compile(r"decode\.\w+\.")
-_POSITIONAL = ("verb", "what", "pattern", "shell", "runs", "names")
+_POSITIONAL = ("verb", "what", "pattern", "shell", "runs", "names", "folders")
 _REQUIRED = {
     "score": {"source", "target"},
     "plan": {"device"},
@@ -144,6 +145,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_quickstart(verbs)
     _add_train(verbs)
     _add_sweep(verbs)
+    _add_table(verbs)
     _add_evaluate(verbs)
     _add_predict(verbs)
     _add_chat(verbs)
@@ -233,6 +235,25 @@ def _add_sweep(verbs: Verbs) -> None:
         "--at_once", type=positive_int, metavar="N", help="seeds in one program (default: all)"
     )
     add_modules_flag(sweep)
+
+
+def _add_table(verbs: Verbs) -> None:
+    table = verbs.add_parser(
+        "table",
+        help="print the table of one or several sweeps, or write it with figures for a paper",
+        description="Merges the finished rows of sweeps: rows of one name and config are one row "
+        "with the seeds of all. The first row of the first folder is the base of all differences.",
+    )
+    table.add_argument(
+        "folders", nargs="*", metavar="DIR", help="workdirs of sweeps, or of `train --seeds`"
+    )
+    table.add_argument("--format", choices=("text", "markdown", "latex", "csv"), default="text")
+    table.add_argument(
+        "--to",
+        metavar="DIR",
+        help="also write all forms of the table there, and figures as PDF and SVG: table, curves, "
+        "differences",
+    )
 
 
 def _add_evaluate(verbs: Verbs) -> None:

@@ -129,6 +129,29 @@ def sweep(args: argparse.Namespace) -> None:
     _write_table(rows)
 
 
+def table(args: argparse.Namespace) -> None:
+    """Prints the merged table of sweeps, and writes it with figures."""
+    from transformer_jax.sweeps import tables
+    from transformer_jax.sweeps.results import merge_tables, readable_folder, row_records
+    from transformer_jax.sweeps.table_files import publish_tables
+
+    rows = merge_tables(*args.folders)
+    formats = {
+        "text": tables.as_text_with_differences,
+        "markdown": tables.as_markdown,
+        "latex": tables.as_latex,
+        "csv": tables.as_csv,
+    }
+    terminal.write(f"{formats[args.format](rows).rstrip()}\n")
+    if args.to:
+        names, records = [row.name for row in rows], dict[str, list[Any]]()
+        for folder in args.folders:
+            for name, seeds in row_records(readable_folder(folder), names).items():
+                records.setdefault(name, []).extend(seeds)
+        publish_tables(rows, records, Path(args.to))
+        logger.info("wrote the tables and figures to %s", args.to)
+
+
 def evaluate(args: argparse.Namespace) -> None:
     """Prints the metrics of a split or of two files as one JSON object."""
     examples = _examples_to_score(args)
@@ -231,7 +254,7 @@ def plot(args: argparse.Namespace) -> None:
     from transformer_jax.runs.load import load
     from transformer_jax.runs.user_modules import load_modules
     from transformer_jax.runs.workdir import CONFIG, METRICS, PREDICTIONS, fetch_files
-    from transformer_jax.sweeps.sweep import saved_rows
+    from transformer_jax.sweeps.results import saved_rows
     from transformer_jax.tools import plots
 
     what = next((each for each in ("attention", "tree") if getattr(args, each) is not None), None)
@@ -459,6 +482,7 @@ RUN_VERB: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "quickstart": quickstart,
     "train": train,
     "sweep": sweep,
+    "table": table,
     "evaluate": evaluate,
     "predict": predict,
     "chat": chat,

@@ -17,7 +17,7 @@ from transformer_jax.checkpoints.store import open_snapshot
 from transformer_jax.errors import UserError, escape_controls
 from transformer_jax.pictures import Records, draw_curves
 from transformer_jax.runs.config import load_json
-from transformer_jax.runs.settings import flatten
+from transformer_jax.runs.settings import flatten, is_validation_field
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,
@@ -42,8 +42,6 @@ _NO_METRICS = ("step", "time", "num_examples", "padding", "overlong", "words")
 """Numbers of a validation record that measure no quality."""
 _BY_TOKENS = ("loss", "perplexity", "accuracy", "nll")
 """Metrics per token, which other tokens change."""
-_TEST_SET = ("task.name", "data.name", "data.documents", "data.max_length")
-_TEST_SET_STARTS = ("data.valid_", "data.max_source", "data.max_target")
 _MOST_EXAMPLES = 10
 
 
@@ -212,7 +210,7 @@ def _require_same_validation(
     differing: Mapping[str, tuple[Any, ...]], names: Sequence[str]
 ) -> None:
     for field, values in differing.items():
-        if field in _TEST_SET or field.startswith(_TEST_SET_STARTS):
+        if is_validation_field(field):
             raise UserError(
                 f"compare: {names[0]} and the others were not scored on the same examples: {field} "
                 f"is {' and '.join(map(repr, dict.fromkeys(values)))}"

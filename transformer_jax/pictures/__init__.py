@@ -10,7 +10,7 @@ from transformer_jax.pictures.errors import (
 )
 from transformer_jax.pictures.heads import draw_heads
 from transformer_jax.pictures.style import picture_format, save_figure
-from transformer_jax.pictures.sweep import draw_sweep
+from transformer_jax.pictures.sweep import draw_differences, draw_sweep, draw_sweep_curves
 from transformer_jax.pictures.tree import draw_tree
 
 __all__ = [
@@ -18,10 +18,12 @@ __all__ = [
     "draw_calibration",
     "draw_confusion",
     "draw_curves",
+    "draw_differences",
     "draw_heads",
     "draw_rates",
     "draw_recipe",
     "draw_sweep",
+    "draw_sweep_curves",
     "draw_tree",
     "draw_worst",
     "picture_format",

@@ -78,7 +78,7 @@ def draw_curves(runs: Mapping[str, Sequence[Records]]) -> Picture:
         for number, (label, seeds) in enumerate(runs.items()):
             for split in splits:
                 style = _style(number, split) | {"label": drawable(f"{label} {split}")}
-                draw_band(ax, _series(seeds, split, name), **style)
+                draw_band(ax, series(seeds, split, name), **style)
         shown = UNITS.get(name, name)
         ax.set(xlabel="step", ylabel=f"validation {shown}" if splits == ("valid",) else shown)
     drawn = {split for splits in panels.values() for split in splits}
@@ -142,7 +142,7 @@ def _style(number: int, split: str) -> dict[str, Any]:
     return style
 
 
-def _series(seeds: Sequence[Records], split: str, name: str) -> dict[float, list[float]]:
+def series(seeds: Sequence[Records], split: str, name: str) -> dict[float, list[float]]:
     """Step -> value of each seed that has recorded it there, in order of steps."""
     found = defaultdict[float, list[float]](list)
     for records in seeds:

@@ -54,6 +54,9 @@ from transformer_jax.training.lora import LoraConfig
 from transformer_jax.training.optimizer import OPTIMIZERS, OptimizerConfig
 from transformer_jax.training.schedules import SCHEDULES
 
+_VALIDATION = ("task.name", "data.name", "data.documents", "data.max_length")
+_VALIDATION_STARTS = ("data.valid_", "data.max_source", "data.max_target")
+
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
@@ -200,6 +203,11 @@ def layers_of(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     text = values["model.layers"]
     pattern = read_pattern(text, ModelConfig) if text else ()
     return [{f"model.{name}": value for name, value in one.items()} for one in pattern]
+
+
+def is_validation_field(name: str) -> bool:
+    """Returns True for a field on which the examples of the validation split depend."""
+    return name in _VALIDATION or name.startswith(_VALIDATION_STARTS)
 
 
 def flatten(tree: Mapping[Any, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ joint checkpoints.
 The folder of a sweep, and of each of its rows, has a mark of its own and holds
 
     table.*, result.json, seconds   the measurements
+    differences.*, curves.*         their figures
     verdict.json                    the verdict, if the sweep decides a claim
 """
 
@@ -83,6 +84,8 @@ RESULT = "result.json"
 SECONDS = "seconds"
 VERDICT = "verdict.json"
 TABLE = "table"
+DIFFERENCES = "differences"
+CURVES = "curves"
 
 _SECONDS_TO_APPEAR = 10  # until a file that another machine has written is visible here
 
@@ -119,7 +122,8 @@ SWEEP = WorkdirKind(
         RESULT,
         SECONDS,
         VERDICT,
-        *(f"{TABLE}.{ending}" for ending in ("txt", "md", "tex", "csv", "png")),
+        *(f"{TABLE}.{ending}" for ending in ("txt", "md", "tex", "csv", "png", "pdf", "svg")),
+        *(f"{figure}.{ending}" for figure in (DIFFERENCES, CURVES) for ending in ("pdf", "svg")),
     ),
 )
 

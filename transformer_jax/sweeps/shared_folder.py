@@ -85,11 +85,14 @@ class SweepFolder:
 
     def result(self, row: str) -> bytes | None:
         """Content of a row's result; None if it is not finished."""
-        path = f"{folder_name(row)}/{RESULT}"
+        return self.read(f"{folder_name(row)}/{RESULT}")
+
+    def read(self, name: str) -> bytes | None:
+        """Content of a file; None if it does not exist."""
         with contextlib.suppress(FileNotFoundError, NotInBucketError):
             if self._bucket is None:
-                return read_regular(self._folder / path, SETTINGS_BYTES)
-            return self._bucket.read(path)
+                return read_regular(self._folder / name, SETTINGS_BYTES)
+            return self._bucket.read(name)
         return None
 
     def write(self, make: Callable[[Path], None]) -> None:

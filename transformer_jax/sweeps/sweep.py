@@ -7,10 +7,7 @@ finished is not trained again. Any number of processes may work on one sweep
 """
 
 import contextlib
-import csv
 import dataclasses
-import io
-import json
 import logging
 import math
 import statistics
@@ -26,7 +23,6 @@ from ml_collections import ConfigDict
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import BusyError, DivergedError, UserError
 from transformer_jax.parallel.sharding import mesh_for_inference
-from transformer_jax.pictures import draw_sweep, save_figure
 from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings, failing_as, read_settings
 from transformer_jax.runs.prepare import sharing_tokenizers
@@ -39,23 +35,28 @@ from transformer_jax.runs.workdir import (
     RESULT,
     SECONDS,
     SWEEP,
-    TABLE,
     lock_workdir,
     open_for_writing,
     read_metrics,
     workdir_within,
 )
-from transformer_jax.runtime.files import (
-    SETTINGS_BYTES,
-    read_regular,
-    write_atomic,
-)
+from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
 from transformer_jax.runtime.progress import set_title, shown
 from transformer_jax.scoring import METRICS
 from transformer_jax.suggestions import suggest
-from transformer_jax.sweeps import tables
 from transformer_jax.sweeps.definition import Sweep
-from transformer_jax.sweeps.shared_folder import SweepFolder, folder_name
+from transformer_jax.sweeps.results import (
+    asked_of,
+    encoded_result,
+    is_complete,
+    joined,
+    result_of,
+    saved_row,
+    seed_folders,
+    warn_of_other_rows,
+)
+from transformer_jax.sweeps.shared_folder import SweepFolder
+from transformer_jax.sweeps.table_files import write_tables
 from transformer_jax.sweeps.tables import Row, Rows
 from transformer_jax.tasks.losses import batch_shapes
 
@@ -94,30 +95,37 @@ def run_sweep(
       Stopped: a SIGTERM came while a row was trained; the same call resumes.
     """
     load_modules(modules, workdir)
-    configs = sweep.configs(overrides or {}, chosen)
+    configs = sweep.configs(overrides or {})
+    wanted = sweep.configs(overrides or {}, chosen)
     at_once = min(at_once or sweep.seeds, sweep.seeds)
-    for name, config in configs.items():
+    for name, config in wanted.items():
         _check_row(sweep, name, config, at_once)
     folder = SweepFolder(workdir)
+    warn_of_other_rows(folder, configs)
+
+    def find(name: str) -> Row | None:
+        return result_of(folder, name, sweep, configs[name])
 
     def train_row(name: str) -> None:
-        row = _result_of(folder, name, sweep, configs[name])
-        if row is not None and row.seeds == sweep.seeds:
-            return  # a claim of a row in a bucket would download it
-        number = [*configs].index(name) + 1
+        if is_complete(find(name), sweep):
+            return  # another process has trained it; a claim would download it from a bucket
+        number = [*wanted].index(name) + 1
         with folder.claim(name) as place:
-            logger.info("row %d of %d: %s", number, len(configs), name)
-            set_title(f"row {number}/{len(configs)}")
+            logger.info("row %d of %d: %s", number, len(wanted), name)
+            set_title(f"row {number}/{len(wanted)}")
             _train_row(sweep, name, configs[name], place, at_once, modules)
 
-    def finished() -> Rows:
-        found = (_result_of(folder, name, sweep, config) for name, config in configs.items())
-        return Rows(row for row in found if row is not None)
+    def write() -> None:
+        rows = [row for row in map(find, configs) if row is not None]
+        folder.write(lambda place: write_tables(rows, place))
 
     with shown(progress), sharing_tokenizers():
-        for _ in _claimed([*configs], train_row):
-            folder.write(lambda place: write_tables(finished(), place))
-    return finished()
+        left = [name for name in wanted if not is_complete(find(name), sweep)]
+        for _ in _claimed(left, train_row):
+            write()
+        if not left:
+            write()
+    return Rows(row for row in map(find, wanted) if row is not None)
 
 
 def _claimed(names: Sequence[str], train_row: Callable[[str], None]) -> Iterator[str]:
@@ -166,26 +174,6 @@ def run_seeds(
     if not rows[0].parameters:  # no seed left a model
         raise DivergedError(f"{workdir}: the loss of every seed is no longer finite")
     return rows
-
-
-def write_tables(rows: Sequence[Row], workdir: Path) -> None:
-    """Writes table.txt, table.md, table.tex, table.csv and table.png into a workdir.
-
-    If the picture cannot be drawn or written, only a warning is logged.
-    """
-    writers = {
-        "txt": tables.as_text_with_differences,
-        "md": tables.as_markdown,
-        "tex": tables.as_latex,
-        "csv": tables.as_csv,
-    }
-    for ending, write in writers.items():
-        write_atomic(workdir / f"{TABLE}.{ending}", write(rows).rstrip() + "\n")
-    picture = workdir / f"{TABLE}.png"
-    try:
-        save_figure(draw_sweep({row.name: row.metrics for row in rows}), picture)
-    except Exception as error:  # matplotlib's, of any type
-        logger.warning("%s is left out, the tables are written: %s", picture, error)
 
 
 def _check_row(sweep: Sweep, name: str, config: ConfigDict, at_once: int) -> None:
@@ -239,12 +227,17 @@ def _train_row(
     folder of their own, because those that train together share a checkpoint.
     """
     path = folder / RESULT
-    asked = _asked(sweep, config)
-    saved = _saved_row(path, name, asked)
-    if saved is not None and saved.seeds == sweep.seeds:
-        return saved
+    asked = asked_of(sweep, config)
+    saved = saved_row(path, name, asked)
+    if saved is not None and is_complete(saved, sweep):
+        return saved.first_seeds(sweep.seeds)
+    if saved is not None:
+        saved = _with_recorded(saved, sweep, config, folder)
     first = saved.seeds if saved else 0
     configs = dict(islice(seed_configs(config, sweep.seeds).items(), first, None))
+    if saved is not None and not configs:
+        write_atomic(path, encoded_result(saved, asked | {"seeds": saved.seeds}))
+        return saved.first_seeds(sweep.seeds)
     place = folder
     if first and len(configs) > 1:
         place = workdir_within(folder, f"from_{first}")
@@ -253,77 +246,24 @@ def _train_row(
         runs = dict(_train_seeds(configs, place, at_once, modules))
         row = Row(name, **_measure(sweep, runs, min(at_once, len(configs))), seconds=seconds())
     if saved:
-        row = _joined(saved, row)
-    result = {field: value for field, value in dataclasses.asdict(row).items() if field != "name"}
-    write_atomic(path, json.dumps({"asked": asked, "row": result}, indent=2) + "\n")
+        row = joined(saved, row)
+    write_atomic(path, encoded_result(row, asked))
     return row
 
 
-def _asked(sweep: Sweep, config: ConfigDict) -> dict[str, Any]:
-    """Identity of a row's result."""
-    also = {each: dict(changes) for each, changes in sweep.also.items()}
-    return {"config": config.to_dict(), "seeds": sweep.seeds, "also": also}
+def _with_recorded(row: Row, sweep: Sweep, config: ConfigDict, folder: Path) -> Row:
+    """A finished row with the metrics that the sweep asks for now, from the records of its seeds.
 
-
-def _result_of(folder: SweepFolder, name: str, sweep: Sweep, config: ConfigDict) -> Row | None:
-    """The finished row of a sweep, whichever process trained it; None if it is not finished."""
-    content = folder.result(name)
-    where = f"{folder}/{folder_name(name)}/{RESULT}"
-    if content is None:
-        return None
-    return _parse_row(content, where, name, _asked(sweep, config))
-
-
-def _joined(saved: Row, added: Row) -> Row:
-    """A finished row with more seeds. Its speed remains that of the first ones."""
-    unknown = [None] * saved.seeds  # if the sweep asks for another metric now
-    metrics = {
-        name: [*saved.metrics.get(name, unknown), *values] for name, values in added.metrics.items()
-    }
-    parameters = saved.parameters or added.parameters  # 0 if all seeds diverged
-    seconds = saved.seconds + added.seconds
-    return dataclasses.replace(saved, metrics=metrics, parameters=parameters, seconds=seconds)
-
-
-def saved_rows(workdir: Path) -> list[Row]:
-    """Finished rows of a sweep, in the order of its table; none if the folder holds no sweep."""
-    try:
-        table = read_regular(workdir / f"{TABLE}.csv", SETTINGS_BYTES).decode()
-    except (OSError, ValueError):
-        return []
-    names = [line.get("row") or "" for line in csv.DictReader(io.StringIO(table))]
-    found = [_saved_row(workdir / folder_name(name) / RESULT, name) for name in names]
-    return [row for row in found if row is not None]
-
-
-def _saved_row(path: Path, name: str, asked: Mapping[str, Any] | None = None) -> Row | None:
-    """The finished row in a file, as `_parse_row`; None if there is no file."""
-    try:
-        content = read_regular(path, SETTINGS_BYTES)
-    except FileNotFoundError:
-        return None
-    except OSError:
-        content = b""
-    return _parse_row(content, str(path), name, asked)
-
-
-def _parse_row(
-    content: bytes, where: str, name: str, asked: Mapping[str, Any] | None
-) -> Row | None:
-    """The finished row: as many seeds as asked for, or all that it has if it has fewer.
-
-    None if it is the row of another config than the one asked for, or damaged.
+    They are None for seeds whose runs are no longer there.
     """
-    try:
-        result = json.loads(content)
-        row, made = Row(name, **result["row"]), result["asked"]
-        if asked is None:
-            return row
-        same = made | {"seeds": asked["seeds"]} == asked and made["seeds"] == row.seeds
-        return row.first_seeds(asked["seeds"]) if same else None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        logger.warning("%s is damaged or of an earlier version; it is measured again", where)
-        return None
+    folders = seed_folders(folder)
+    runs = [folders.get(seed) for seed in seed_configs(config, row.seeds)]
+    valid = [_last_record(read_metrics(run), "valid") if run else None for run in runs]
+    metrics = dict(row.metrics)
+    for name in sweep.metrics:
+        if name not in metrics:
+            metrics[name] = [None if one is None else _metric(one, name) for one in valid]
+    return dataclasses.replace(row, metrics=metrics)
 
 
 @contextlib.contextmanager

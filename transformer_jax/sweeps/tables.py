@@ -14,13 +14,15 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from transformer_jax.errors import escape_controls
+from transformer_jax.pictures.sweep import MARK
 from transformer_jax.scoring.statistics import SeedTest, compare_seeds
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-_MARK = "\N{NOT EQUAL TO}"
+_TEST_COLUMNS = ("difference", "low", "high", "p_holm", "seeds_to_decide")
+"""Columns of a metric's difference from the first row: its 95% interval is low to high."""
 _LATEX = str.maketrans(
     {
         **{character: f"\\{character}" for character in "{}&%$#_"},
@@ -28,7 +30,7 @@ _LATEX = str.maketrans(
         "~": r"\textasciitilde{}",
         "^": r"\textasciicircum{}",
         "\N{PLUS-MINUS SIGN}": r"$\pm$",
-        _MARK: r"$\neq$",
+        MARK: r"$\neq$",
     }
 )
 
@@ -129,13 +131,13 @@ def as_markdown(rows: Sequence[Row]) -> str:
 
 
 def as_latex(rows: Sequence[Row]) -> str:
-    """A table in LaTeX with the rules of booktabs: names and metrics, without sizes and times."""
-    count = 1 + len(_metrics(rows))
-    head, *body = ([_latex(cell) for cell in line[:count]] for line in _all_cells(rows))
-    lines = [f"{' & '.join(line)} \\\\" for line in (head, *body)]
-    lines[1:1] = [r"\midrule"]
-    table = [rf"\begin{{tabular}}{{l{'r' * (count - 1)}}}", r"\toprule", *lines, r"\bottomrule"]
-    return "\n".join([*table, r"\end{tabular}", *(f"% {line}" for line in _legend(rows))])
+    """A table in LaTeX with the rules of booktabs: names and metrics, without sizes and times; and
+    one of the differences from the first row."""
+    count, found = 1 + len(_metrics(rows)), differences(rows)
+    tables = [[line[:count] for line in _all_cells(rows)]]
+    tables += [_difference_cells(found)] if found else []
+    legend = "".join(f"\n% {line}" for line in _legend(rows))
+    return "\n\n".join(map(_latex_table, tables)) + legend
 
 
 def as_csv(rows: Sequence[Row]) -> str:
@@ -163,6 +165,13 @@ def _markdown_table(cells: Sequence[Sequence[str]]) -> str:
     rule = ["---", *["---:"] * (len(cells[0]) - 1)]
     escaped = [[cell.replace("|", r"\|") for cell in line] for line in (cells[0], rule, *cells[1:])]
     return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+
+
+def _latex_table(cells: Sequence[Sequence[str]]) -> str:
+    head, *body = (f"{' & '.join(map(_latex, line))} \\\\" for line in cells)
+    columns = f"l{'r' * (len(cells[0]) - 1)}"
+    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule", *body]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
 
 
 def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
@@ -197,7 +206,7 @@ def _legend(rows: Sequence[Row]) -> list[str]:
     """A line on the marks, if a difference was tested."""
     if not differences(rows):
         return []
-    return [f"{_MARK} differs from {_shown(rows[0].name)} (Welch over seeds, Holm-corrected, 0.05)"]
+    return [f"{MARK} differs from {_shown(rows[0].name)} (Welch over seeds, Holm-corrected, 0.05)"]
 
 
 def _latex(cell: str) -> str:
@@ -205,18 +214,41 @@ def _latex(cell: str) -> str:
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:
-    statistics = [f"{name}_{what}" for name in _metrics(rows) for what in ("mean", "deviation")]
+    tested = {test.metric for test in differences(rows)}
+    statistics = [
+        f"{name}_{what}"
+        for name in _metrics(rows)
+        for what in ("mean", "deviation", *(_TEST_COLUMNS if name in tested else ()))
+    ]
     return [*statistics, "seeds", "parameters", "tokens_per_s", "seconds"]
 
 
 def _values(rows: Sequence[Row]) -> list[list[float]]:
     """The numbers of each row, in the order of `_columns`."""
+    tests = {(test.name, test.metric): test for test in differences(rows)}
+    tested = {metric for _, metric in tests}
+
+    def measured(row: Row, name: str) -> list[float]:
+        values = [row.mean(name), row.deviation(name)]
+        return values + (_test_values(tests.get((row.name, name))) if name in tested else [])
+
     return [
         [
-            *(value for name in _metrics(rows) for value in (row.mean(name), row.deviation(name))),
+            *(value for name in _metrics(rows) for value in measured(row, name)),
             *(row.seeds, row.parameters, row.tokens_per_s, row.seconds),
         ]
         for row in rows
+    ]
+
+
+def _test_values(test: SeedTest | None) -> list[float]:
+    """The numbers of a test, in the order of `_TEST_COLUMNS`; NaN for what was not tested."""
+    if test is None:
+        return [math.nan] * len(_TEST_COLUMNS)
+    found, needed = test.difference, test.seeds_to_decide
+    return [
+        *(found.mean, found.low, found.high, test.p_adjusted),
+        math.nan if needed is None else needed,
     ]
 
 
@@ -237,7 +269,7 @@ def _all_cells(rows: Sequence[Row]) -> list[list[str]]:
 
 def _cells(row: Row, names: Sequence[str], marked: Collection[tuple[str, str]]) -> list[str]:
     metrics = [
-        _metric(row, name) + (f" {_MARK}" if (row.name, name) in marked else "") for name in names
+        _metric(row, name) + (f" {MARK}" if (row.name, name) in marked else "") for name in names
     ]
     size, speed = f"{row.parameters:,}", f"{row.tokens_per_s:,.0f}"
     name, time = _shown(row.name), f"{row.seconds / 60:.1f} min"
