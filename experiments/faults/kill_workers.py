@@ -5,8 +5,9 @@ python -m experiments.faults.kill_workers --bucket=s3 --workdir=runs/kill_worker
 
 Several processes work on a tiny sweep in a bucket of an emulator on loopback, each with copies of
 its own, as on machines of their own; without --bucket on a disk. Some are killed (SIGKILL) at
-random moments while they train. Prints one JSON object; exit status 1 if the table differs from that of one worker,
-a run has a step twice, a finished row was measured again, or a worker that was not killed failed.
+random moments while they train. Prints one JSON object; exit status 1 if the table differs from
+that of one worker, a run has a step twice, a finished row was measured again, or a worker that was
+not killed failed.
 """
 
 import argparse
