@@ -122,6 +122,23 @@ def test_claims_that_share_a_workdir_train_their_rows_once(trained_claim, tmp_pa
     assert found["command"] == "transformer_jax claim other --workdir=DIR"
 
 
+def test_two_measures_of_the_same_runs_are_compared(trained_claim, tmp_path, monkeypatch):
+    _, workdir, _ = trained_claim
+    copy = shutil.copytree(workdir, tmp_path / "copy")
+    monkeypatch.delattr(sweep, "_train_seeds")
+    measure = {"late": lambda run: run.step, "early": lambda run: run.step - 1 - run.config.seed}
+    row = {"learns": {}}
+    claim = dataclasses.replace(
+        trained_claim[0], name="two", rows=row, measure=measure, better="higher"
+    )
+    found = tj.decide(claim, copy, progress=False)
+    assert found["values"] == {"late": [8.0, 8.0], "early": [7.0, 6.0]}
+    with pytest.raises(ValueError, match="one row"):
+        dataclasses.replace(claim, rows=trained_claim[0].rows)
+    with pytest.raises(ValueError, match="measure has 1 names"):
+        dataclasses.replace(claim, measure={"late": measure["late"]})
+
+
 def test_rows_of_another_config_are_not_mixed(trained_claim, tmp_path):
     claim, workdir, _ = trained_claim
     copy = shutil.copytree(workdir, tmp_path / "copy")

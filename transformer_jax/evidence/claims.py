@@ -58,6 +58,9 @@ from transformer_jax.sweeps.sweep import run_sweep
 logger = logging.getLogger(__name__)
 
 
+type Measure = Callable[[Run], float]
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class Claim(Summarized):
     """A statement: the first row is better than the second.
@@ -65,7 +68,8 @@ class Claim(Summarized):
     Attributes:
       statement: the claim in one sentence.
       config: config of both rows; empty with `experiment`.
-      rows: the two rows, {name: overrides}; the first is claimed to be better.
+      rows: the two rows, {name: overrides}; the first is claimed to be better. Or one row, with two
+        measures.
       base: overrides of both rows.
       metric: validation metric at the end of training, or a name for what `measure` or `experiment`
         returns.
@@ -73,13 +77,14 @@ class Claim(Summarized):
       smallest: smallest difference of interest, in units of the metric.
       looks: numbers of seeds at which the claim is tested; the last is the budget.
       error_rate: of the whole procedure (`scoring.sequential.Plan`).
-      measure: trained run -> value, in place of the validation metric.
+      measure: trained run -> value, in place of the validation metric. Of one row
+        {name: such a function}: the two values of each run that are compared.
       experiment: seed -> values of the first and the second row, in place of training.
       source: where the statement is from.
       name, digest: of the file, set by `load_claim`; the digest leaves docstrings and comments out.
 
     Raises:
-      ValueError: there are not two rows, they are equal, or a field has no meaning.
+      ValueError: there are not two rows or measures, the rows are equal, or a field has no meaning.
     """
 
     statement: str
@@ -91,23 +96,31 @@ class Claim(Summarized):
     smallest: float = 0.0
     looks: Sequence[int] = (3, 5, 8, 12)
     error_rate: float = 0.05
-    measure: Callable[[Run], float] | None = None
+    measure: Measure | Mapping[str, Measure] | None = None
     experiment: Callable[[int], tuple[float, float]] | None = None
     source: str = ""
     name: str = ""
     digest: str = ""
 
     def __post_init__(self) -> None:
-        if len(self.rows) != 2:
-            raise ValueError(f"rows has {len(self.rows)} names; a claim compares two")
+        if isinstance(self.measure, Mapping) and len(self.rows) != 1:
+            raise ValueError("measure has several functions; they compare the runs of one row")
+        if len(self.sides) != 2:
+            what = "measure" if isinstance(self.measure, Mapping) else "rows"
+            raise ValueError(f"{what} has {len(self.sides)} names; a claim compares two")
         if self.better not in ("lower", "higher"):
             raise ValueError(f"better is {self.better!r}; it must be 'lower' or 'higher'")
         if bool(self.config) == (self.experiment is not None):
             raise ValueError("a claim has either a config to train or an experiment")
-        first, second = self.rows.values()
-        if self.experiment is None and dict(first) == dict(second):
+        first, *others = map(dict, self.rows.values())
+        if self.experiment is None and first in others:
             raise ValueError("the rows are equal; there is nothing to decide")
         self.plan  # noqa: B018 raises ValueError
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """Names of the two sides: the rows, or the measures of the only row."""
+        return tuple(self.measure if isinstance(self.measure, Mapping) else self.rows)
 
     @property
     def plan(self) -> Plan:
@@ -219,7 +232,7 @@ def decide_claim(
         path = handle.folder / f"{claim.name}.{VERDICT}".removeprefix(".")
         with lock_workdir(handle.folder, SWEEP):
             _require_same_claim(path, asked)
-        values: dict[str, list[float]] = {name: [] for name in claim.rows}
+        values: dict[str, list[float]] = {name: [] for name in claim.sides}
         seconds, before = 0.0, 0
         for count in claim.looks:
             seeds, before = range(before, count), count
@@ -306,16 +319,23 @@ def _values(
     sweep = claim.sweep(seeds.stop)
     rows = run_sweep(sweep, folder, overrides, modules=modules, progress=progress)
     start = time.perf_counter()
-    values = {}
+    values = dict[str, list[float]]()
     for row in rows:
         workdirs = _seed_workdirs(folder, row.name, seeds.stop)[seeds.start :]
-        if claim.measure is None:
-            values[row.name] = [_final_value(one, claim.metric) for one in workdirs]
-        else:
-            runs = (load(one, modules=modules) for one in workdirs)
-            values[row.name] = [float(claim.measure(run)) for run in runs]
+        values |= _row_values(claim, row.name, workdirs, modules)
     trained = sum(row.seconds for row in rows) * len(seeds) / seeds.stop
     return values, trained + time.perf_counter() - start
+
+
+def _row_values(
+    claim: Claim, row: str, workdirs: Sequence[Path], modules: Modules
+) -> dict[str, list[float]]:
+    """Values of a row's runs, for each side that they are measured for."""
+    if claim.measure is None:
+        return {row: [_final_value(one, claim.metric) for one in workdirs]}
+    measures = claim.measure if isinstance(claim.measure, Mapping) else {row: claim.measure}
+    runs = [load(one, modules=modules) for one in workdirs]
+    return {name: [float(measure(run)) for run in runs] for name, measure in measures.items()}
 
 
 def _final_value(seed: Path, metric: str) -> float:
