@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """A causal decoder needs position encodings.
 
-    transformer_jax claim decoder_positions --workdir=runs/claims
+    transformer_jax claim decoder_positions --workdir=runs/claims/decoder_positions
 
 Tutorials say so, because attention knows no order. Haviv et al. 2022 disagree: the causal mask lets
 a decoder count the tokens before each one, and their models without positions lose about 0.04 nats
-per token against sinusoids.
+per token against sinusoids. After the 200 steps of the other claims on this text, models know
+little more than pairs of letters (a loss of 2.5), with positions or without; these train for 600.
 """
+
+STEPS = ("train.num_steps", "optimizer.decay_steps", "eval.every_steps", "checkpoint.every_steps")
 
 
 def get_claim():
     return dict(
         statement="A causal decoder has a lower loss with learned positions than without any.",
         config="tiny_shakespeare_claims",
-        rows={"base": {}, "no positions": {"model.positions": "none"}},
+        base=dict.fromkeys(STEPS, 600),
+        rows={"learned positions": {}, "no positions": {"model.positions": "none"}},
         smallest=0.05,
         looks=(4, 8),
         source="Tutorials; Haviv et al. 2022 say that a causal decoder can do without",

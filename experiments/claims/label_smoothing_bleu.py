@@ -6,15 +6,6 @@
 The paper's base model has 25.8 BLEU with a smoothing of 0.1, and 25.3 without.
 """
 
-STEPS = ("train.num_steps", "optimizer.decay_steps", "eval.every_steps", "checkpoint.every_steps")
-SMALL = dict.fromkeys(STEPS, 400) | {
-    "model.d_model": 64,
-    "tokenizer.vocab_size": 400,
-    "optimizer.warmup_steps": 50,
-    "train.tokens_per_batch": 512,
-    "eval.num_examples": 200,
-}
-TRANSFORMER = {"model.d_ff": 128, "model.scan_layers": True}
 SMOOTHED = {"smoothed": {"train.label_smoothing": 0.1}}
 ROWS = SMOOTHED | {"not smoothed": {"train.label_smoothing": 0.0}}
 
@@ -23,7 +14,7 @@ def get_claim():
     return dict(
         statement="A translator trained with label smoothing has a higher BLEU than one without.",
         config="quickstart",
-        base=SMALL | TRANSFORMER,
+        base={"eval.num_examples": 200},
         rows=ROWS,
         metric="bleu",
         better="higher",
