@@ -394,7 +394,8 @@ def _command(claim: Claim, overrides: Mapping[str, Any], modules: Modules) -> st
     """The command of a decision, without the places of files on this machine."""
     given = [modules] if isinstance(modules, str | Path) else modules
     words = ["transformer_jax", "claim", claim.name or "FILE", "--workdir=DIR"]
-    words += [f"--modules={Path(one).name}" for one in given]
+    for one in given:
+        words.append(f"--modules={Path(one).name if Path(one).is_absolute() else one}")
     for name, value in overrides.items():
         words.append(f"--config.{name}={'DIR' if name in PLACES else as_override(value)}")
     return shlex.join(words)
