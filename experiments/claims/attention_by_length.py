@@ -6,7 +6,9 @@
 
 In the figure, BLEU falls with the length of a sentence without attention, and hardly with it. Here
 the task and the LSTM without attention are those of recall_lstm. Value: loss of the first letter
-after texts of 40 to 48 letters minus that after texts of 4 to 12 letters.
+after texts of 40 to 48 letters minus that after texts of 4 to 12 letters. Attention brings both to
+almost 0. Without it they are large, but equal (0.5 to 2.3 nats after long texts, 0.5 to 2.3 after
+short ones). The claim was not tested on translation, where the figure is from.
 """
 
 import numpy as np

@@ -6,7 +6,8 @@
 
 The path between two tokens has one step in self-attention, and as many as their distance in a
 recurrent network. The task and the LSTM are those of recall_lstm; the Transformer has one layer on
-each side and the same width.
+each side and the same width. The LSTM's loss is as large after 4 to 12 letters
+(attention_by_length), so that its errors do not come from the distance alone.
 """
 
 from recall_lstm import LSTM

@@ -133,6 +133,7 @@ def test_two_measures_of_the_same_runs_are_compared(trained_claim, tmp_path, mon
     )
     found = tj.decide(claim, copy, progress=False)
     assert found["values"] == {"late": [8.0, 8.0], "early": [7.0, 6.0]}
+    assert dataclasses.replace(claim, measure=dict(measure)).identity == claim.identity
     with pytest.raises(ValueError, match="one row"):
         dataclasses.replace(claim, rows=trained_claim[0].rows)
     with pytest.raises(ValueError, match="measure has 1 names"):

@@ -131,11 +131,7 @@ class Claim(Summarized):
     def identity(self) -> str:
         """Digest of what the claim states and tests, and of its file."""
         fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        stated = {
-            name: getattr(value, "__qualname__", "a function") if callable(value) else value
-            for name, value in fields.items()
-        }
-        return digest_of(stated)
+        return digest_of(_stated(fields))
 
     def sweep(self, seeds: int) -> Sweep:
         """Both rows with a number of seeds, as a sweep."""
@@ -151,8 +147,8 @@ class Claim(Summarized):
         if self.experiment is not None:
             return {}
         configs = self.sweep(1).configs(overrides)
-        first, second = (config.to_dict() for config in configs.values())
-        if first == second:
+        first, *others = (config.to_dict() for config in configs.values())
+        if first in others:
             raise UserError(
                 f"claim {self.name}: the rows {' and '.join(configs)} have the same config; there "
                 "is nothing to decide"
@@ -168,6 +164,13 @@ class Claim(Summarized):
             "metric": f"{self.metric}, {self.better} is better by at least {self.smallest}",
             "seeds": ", ".join(map(str, self.looks)),
         }
+
+
+def _stated(value: Any) -> Any:
+    """A value of a claim with the names of functions in place of the functions."""
+    if isinstance(value, Mapping):
+        return {name: _stated(one) for name, one in value.items()}
+    return getattr(value, "__qualname__", "a function") if callable(value) else value
 
 
 def load_claim(path: str | Path) -> Claim:
