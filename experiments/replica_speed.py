@@ -1,22 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the time saved by training seeds together, start and compilation included.
+"""Measures the time saved by training seeds, or rows of a sweep, together, compilation included.
 
     python experiments/replica_speed.py --config=configs/quickstart.py --seeds=4 \\
         --config.train.num_steps=300
+    python experiments/replica_speed.py --config=configs/quickstart.py \\
+        --vary=model.dropout_rate=0.05,0.1,0.2,0.3 --config.train.num_steps=300
 
 Trains the seeds in one program (`train --seeds`) and then one after another (`train`), both times
-starting with an empty compilation cache. Prints one JSON object; exit status 1 if a seed's losses
-of the first 20 steps differ by more than 1e-5. Set config fields as for `train`.
+starting with an empty compilation cache; with `--vary` the rows of a sweep (`sweep`, then
+`sweep --at_once=1`). `--repeats` alternates several times and adds up the seconds. Prints one JSON
+object, with seconds of the clock and of the processors; exit status 1 if losses of the first 20
+steps differ by more than 1e-5. Set config fields as for `train`.
 """
 
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+import numpy as np
 
 COMPARED_STEPS, TOLERANCE = 20, 1e-5
 
@@ -25,38 +32,76 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--config", required=True)
     parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--vary", metavar="FIELD=VALUE,VALUE", help="rows of a sweep, not seeds")
+    parser.add_argument("--repeats", type=int, default=1)
     args, overrides = parser.parse_known_args()
     words = [f"--config={args.config}", "--config.logging.every_steps=1", *overrides]
-    with tempfile.TemporaryDirectory() as folder:
-        together, alone = Path(folder, "together"), Path(folder, "alone")
-        seconds = {"together": train(together, [[*words, f"--seeds={args.seeds}"]])}
-        each = [[*words, f"--config.seed={seed}"] for seed in range(args.seeds)]
-        seconds["one_by_one"] = train(alone, each)
-        apart = max(
-            abs(a / b - 1)
-            for seed in range(args.seeds)
-            for a, b in zip(
-                losses(together / "0" / f"seed_{seed}"), losses(alone / str(seed)), strict=True
+    spent = {"together": np.zeros(2), "one_by_one": np.zeros(2)}
+    for _ in range(args.repeats):
+        with tempfile.TemporaryDirectory() as folder:
+            together, alone = Path(folder, "together"), Path(folder, "alone")
+            measure = measure_rows if args.vary else measure_seeds
+            pairs = measure(args, words, together, alone, spent)
+            apart = max(
+                abs(a / b - 1)
+                for one, other in pairs
+                for a, b in zip(losses(one), losses(other), strict=True)
             )
-        )
-        speeds = {"together": args.seeds * speed(together / "0" / "seed_0")}
-        speeds["one_by_one"] = speed(alone / "0")
-    report = {f"{name}_s": round(value, 1) for name, value in seconds.items()}
+            speeds = {"together": len(pairs) * speed(pairs[0][0]), "one_by_one": speed(pairs[0][1])}
+    factors = spent["one_by_one"] / spent["together"]
+    report = {f"{name}_s": round(seconds[0], 1) for name, seconds in spent.items()}
+    report |= {f"{name}_cpu_s": round(seconds[1], 1) for name, seconds in spent.items()}
     report |= {f"{name}_tokens_per_s": round(value) for name, value in speeds.items()}
-    report["factor"] = round(seconds["one_by_one"] / seconds["together"], 2)
-    print(json.dumps({**report, "seeds": args.seeds, "losses_apart": apart}))
+    report |= {"factor": round(factors[0], 2), "cpu_factor": round(factors[1], 2)}
+    print(json.dumps({**report, "runs": len(pairs), "losses_apart": apart}))
     return int(apart > TOLERANCE)
 
 
-def train(folder: Path, runs: list[list[str]]) -> float:
-    """Trains the runs one after another; returns the total seconds."""
+Pairs = list[tuple[Path, Path]]
+"""Workdirs of a run that was trained with others, and of the same run trained alone."""
+
+
+def measure_seeds(
+    args: argparse.Namespace, words: list[str], together: Path, alone: Path, spent: dict
+) -> Pairs:
+    """Trains seeds together and one by one; adds the seconds to `spent`."""
+    spent["together"] += train(together, [["train", *words, f"--seeds={args.seeds}"]])
+    each = [["train", *words, f"--config.seed={seed}"] for seed in range(args.seeds)]
+    spent["one_by_one"] += train(alone, each)
+    return [(together / "0" / f"seed_{i}", alone / str(i)) for i in range(args.seeds)]
+
+
+def measure_rows(
+    args: argparse.Namespace, words: list[str], together: Path, alone: Path, spent: dict
+) -> Pairs:
+    """Trains rows of a sweep together and one by one; adds the seconds to `spent`."""
+    field, _, values = args.vary.partition("=")
+    rows = {value: {field: value} for value in values.split(",")}
+    together.mkdir()
+    path = together / "sweep.py"
+    sweep = {"config": args.config, "rows": rows, "seeds": 1}
+    path.write_text(f"def get_sweep():\n    return {sweep!r}\n")
+    sweep_words = ["sweep", f"--sweep={path}", *words]
+    spent["together"] += train(together, [sweep_words])
+    spent["one_by_one"] += train(alone, [[*sweep_words, "--at_once=1"]])
+    return [(together / "0" / row / "seed_0", alone / "0" / row / "seed_0") for row in rows]
+
+
+def train(folder: Path, runs: list[list[str]]) -> np.ndarray:
+    """Runs commands one after another; returns the seconds of clock and processors."""
     environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(folder / "cache")}
-    start = time.perf_counter()
+    before = seconds()
     for number, words in enumerate(runs):
-        command = [sys.executable, "-m", "transformer_jax", "train", *words]
+        command = [sys.executable, "-m", "transformer_jax", *words]
         workdir = f"--workdir={folder / str(number)}"
         subprocess.run([*command, workdir], env=environment, check=True, stdout=sys.stderr)
-    return time.perf_counter() - start
+    return seconds() - before
+
+
+def seconds() -> np.ndarray:
+    """Seconds of the clock, and of processors by finished children."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return np.array([time.perf_counter(), used.ru_utime + used.ru_stime])
 
 
 def records(workdir: Path) -> list[dict]:

@@ -52,6 +52,10 @@ class BusyError(UserError):
     """Another process writes where this one would."""
 
 
+class NoRoomError(UserError):
+    """A device has less memory than a program needs."""
+
+
 class DivergedError(UserError):
     """The loss of a run is not finite."""
 

@@ -23,6 +23,7 @@ from transformer_jax.fields import Configurable
 from transformer_jax.nn.embeddings import Unprojected
 from transformer_jax.nn.int8 import Int8Matrix
 from transformer_jax.nn.ops import einsum, soft_cap
+from transformer_jax.nn.traced_numbers import is_zero, traced_number
 from transformer_jax.ranges import Range
 from transformer_jax.registry import Registry
 from transformer_jax.runtime import platform
@@ -74,6 +75,11 @@ class LossOptions(Configurable):
     z_loss: float
     loss: str = "cross_entropy"
     teacher: Any = None
+
+    @property
+    def smoothing(self) -> Any:
+        """`label_smoothing`; in a program of several replicas, that of the traced one."""
+        return traced_number("train.label_smoothing", self.label_smoothing)
 
     @property
     def unregularized(self) -> "LossOptions":
@@ -151,13 +157,11 @@ class CrossEntropy(TokenLoss):
     )
 
     def losses(self, logits: Logits, labels: Labels) -> Losses:
-        return cross_entropy(logits, labels, self.config.label_smoothing, self.config.z_loss)
+        return cross_entropy(logits, labels, self.config.smoothing, self.config.z_loss)
 
     def of_hidden(self, predicted: Unprojected, labels: Labels, exact: bool = True) -> TokenLosses:
         c = self.config
-        return tiled_token_losses(
-            predicted, labels, c.label_smoothing, c.z_loss, c.loss_tiles, exact
-        )
+        return tiled_token_losses(predicted, labels, c.smoothing, c.z_loss, c.loss_tiles, exact)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -330,7 +334,7 @@ def _losses(logits: Logits, labels: Labels, eps: float, z_loss: float) -> tuple[
     log_normalizer = jax.nn.logsumexp(logits, axis=-1)
     label_logit = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
     expected = (1 - eps) * label_logit
-    if eps:
+    if not is_zero(eps):
         expected += eps * logits.mean(axis=-1)
     losses = log_normalizer - expected
     if z_loss:
@@ -373,8 +377,8 @@ def tiled_token_losses(
     if count == 1 or isinstance(predicted.table, Int8Matrix):
         return token_losses(predicted.logits(exact), labels, label_smoothing, z_loss)
     flat = predicted.replace(x=predicted.x.reshape(-1, predicted.x.shape[-1]))
-    options = _TileOptions(count, label_smoothing, z_loss, exact)
-    found = _tiled_losses(options, flat, labels.reshape(-1))
+    options = _TileOptions(count, z_loss, exact)
+    found = _tiled_losses(options, flat, labels.reshape(-1), jnp.float32(label_smoothing))
     return TokenLosses(*(each.reshape(labels.shape) for each in found))
 
 
@@ -393,7 +397,6 @@ class _TileOptions(NamedTuple):
     """Arguments of `tiled_token_losses`."""
 
     tiles: int
-    eps: float
     z_loss: float
     exact: bool
 
@@ -550,16 +553,18 @@ def _merge_stats(one: _LogitStats, other: _LogitStats) -> _LogitStats:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _tiled_losses(options: _TileOptions, predicted: Unprojected, labels: Labels) -> TokenLosses:
-    """Computes `token_losses` of hidden states [N, D], tile by tile."""
-    return _tiled_forward(options, predicted, labels)[0]
+def _tiled_losses(
+    options: _TileOptions, predicted: Unprojected, labels: Labels, eps: Float[Array, ""]
+) -> TokenLosses:
+    """Computes `token_losses` of hidden states [N, D], tile by tile, with label smoothing eps."""
+    return _tiled_forward(options, predicted, labels, eps)[0]
 
 
 def _tiled_forward(
-    options: _TileOptions, predicted: Unprojected, labels: Labels
-) -> tuple[TokenLosses, tuple[Unprojected, Labels, Losses]]:
+    options: _TileOptions, predicted: Unprojected, labels: Labels, eps: Float[Array, ""]
+) -> tuple[TokenLosses, tuple[Unprojected, Labels, Losses, Array]]:
     """Forward pass: the losses, and for the backward pass the arguments and the log-normalizer."""
-    count, eps, z_loss, exact = options
+    count, z_loss, exact = options
     size, x = predicted.vocab_size, predicted.x.astype(predicted.dtype)
     empty = _LogitStats(*(jnp.asarray(each) for each in (_LOWEST, size, 0.0, 0.0, 0.0)))
 
@@ -583,17 +588,17 @@ def _tiled_forward(
         losses += z_loss * jnp.square(log_normalizer)
     correct = (stats.argmax == labels) & ~jnp.isnan(stats.maximum)
     found = TokenLosses(losses, log_normalizer - stats.label_logit, correct)
-    return found, (predicted, labels, log_normalizer)
+    return found, (predicted, labels, log_normalizer, eps)
 
 
 def _tiled_backward(
     options: _TileOptions,
-    saved: tuple[Unprojected, Labels, Losses],
+    saved: tuple[Unprojected, Labels, Losses, Array],
     cotangents: TokenLosses,
-) -> tuple[Unprojected, None]:
+) -> tuple[Unprojected, None, None]:
     """Backward pass: the gradient of `cross_entropy`, through the logits of one tile at a time."""
-    count, eps, z_loss, exact = options
-    predicted, labels, log_normalizer = saved
+    count, z_loss, exact = options
+    predicted, labels, log_normalizer, eps = saved
     size, dtype, x = predicted.vocab_size, predicted.dtype, predicted.x.astype(predicted.dtype)
 
     def add(x_gradient: Array, tile: _Tile) -> tuple[Array, tuple[Array, Array]]:
@@ -624,7 +629,7 @@ def _tiled_backward(
         table=join(table_gradient, predicted.table),
         bias=None if predicted.bias is None else join(bias_gradient, predicted.bias),
     )
-    return gradient, None
+    return gradient, None, None
 
 
 _tiled_losses.defvjp(_tiled_forward, _tiled_backward)

@@ -40,7 +40,7 @@ def state_of(layers, mesh, replicas=()):
     return jax.device_put(state, own if replicas else shardings)
 
 
-def add_layers(state, batch, rate=None):
+def add_layers(state, batch, numbers=None):
     kernels = state.params["encoder"][STACKED]["inner"]["kernel"]
     return state.replace(params=jax.tree.map(lambda x: 2 * x, state.params)), {
         "sums": kernels.sum((1, 2)) + batch["x"].sum()
@@ -50,7 +50,7 @@ def add_layers(state, batch, rate=None):
 @pytest.mark.parametrize("replicas", [(), (2,)])
 def test_layers_are_stacked_only_in_the_step(replicas):
     mesh = make_mesh(ParallelConfig(engine="jit"), jax.devices()[:1])
-    engine = ReplicaEngine(mesh, (1.0, 1.0), same_batch=True) if replicas else JitEngine(mesh)
+    engine = ReplicaEngine(mesh, 2, same_batch=True) if replicas else JitEngine(mesh)
     stacked = ScanEngine(engine, engine.lead_axes) if replicas else ScanEngine(engine)
     state = state_of(3, mesh, replicas)
     abstract = jax.tree.map(

@@ -117,7 +117,7 @@ def test_a_spike_factor_without_detection_is_refused(tiny_config, tmp_path):
 
 def test_runs_that_train_together_do_not_rewind(tiny_config, tmp_path):
     config = tiny_config({"train.on_spike": "rewind"})
-    with pytest.raises(UserError, match=r"config.train.on_spike 'rewind': such runs do not train"):
+    with pytest.raises(UserError, match=r"config.train.on_spike 'rewind' takes each back to a"):
         train_replicas({"seed_0": config}, tmp_path / "run")
 
 

@@ -46,7 +46,7 @@ def work(workdir, log, seconds, environ):
     lease.STALE_SECONDS, lease.RENEW_SECONDS, mirror.SCAN_SECONDS = 1.0, 0.2, 0.1
     sweeps._train_row, sweeps._check_row = train_row, lambda *_: None
     sweeps._POLL_SECONDS = 0.05
-    sweeps.run_sweep(SWEEP, workdir, progress=False)
+    sweeps.run_sweep(SWEEP, workdir, at_once=1, progress=False)
 
 
 SPEED = {"tokens_per_s": 1.0, "seconds": 1.0}

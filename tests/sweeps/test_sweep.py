@@ -3,6 +3,7 @@
 
 import dataclasses
 import json
+import logging
 import math
 import shutil
 import sys
@@ -339,12 +340,29 @@ def test_all_models_are_traced_before_a_row_is_trained(sweep, tmp_path, restored
     assert "\n" not in message and not (tmp_path / "swept").exists()
 
 
-def test_rows_whose_seeds_do_not_train_together_are_refused_before_any_training(sweep, tmp_path):
-    rows = {"fine": {}, "patient": {"eval.patience": 2}}
-    patient = Sweep(sweep.config, rows, sweep.base, seeds=2)
-    with pytest.raises(tj.UserError, match="^row 'patient': config.eval.patience.*--at_once=1"):
-        run_sweep(patient, tmp_path / "swept")
-    assert not (tmp_path / "swept").exists()
+@pytest.mark.parametrize(
+    "option, reason",
+    [
+        ({"eval.patience": 2}, "config.eval.patience ends each at another step"),
+        ({"train.on_spike": "rewind"}, "config.train.on_spike 'rewind' takes each back"),
+    ],
+)
+def test_seeds_that_cannot_train_together_train_one_after_another(
+    sweep, tmp_path, monkeypatch, caplog, option, reason
+):
+    caplog.set_level(logging.INFO)
+    trained = []
+
+    def train(config, folder, modules):
+        trained.append(folder.relative_to(tmp_path).as_posix())
+        folder.mkdir(parents=True)
+        (folder / "metrics.jsonl").write_text('{"step": 1, "split": "valid", "loss": null}\n')
+        raise DivergedError("the loss is not finite")
+
+    monkeypatch.setattr("transformer_jax.sweeps.sweep.train", train)
+    run_sweep(Sweep(sweep.config, {"a row": option}, sweep.base, seeds=2), tmp_path)
+    assert trained == ["a_row/group_0/seed_0", "a_row/group_1/seed_1"]
+    assert f"a row: seeds are trained one after another: {reason}" in caplog.text
 
 
 def test_a_picture_that_fails_leaves_the_tables(tmp_path, monkeypatch, caplog):

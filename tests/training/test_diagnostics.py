@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from transformer_jax.errors import UserError
-from transformer_jax.runs.seeds import train_replicas
 from transformer_jax.training.diagnostics import dead_share, entropies, part_of
 
 STEPS = {"train.num_steps": 4, "eval.every_steps": 4, "checkpoint.every_steps": 2}
@@ -89,9 +87,3 @@ def test_norms_are_those_of_the_parameters_and_of_their_change(tiny_config, tmp_
     (trained,) = [one for one in lines if one["split"] == "train" and one["step"] == 4]
     of_all = np.sqrt(sum(value**2 for name, value in record.items() if name.startswith("grad/")))
     assert trained["grad_norm"] == pytest.approx(of_all, rel=1e-4)
-
-
-def test_seeds_that_train_together_have_no_diagnostics(tiny_config, tmp_path):
-    config = tiny_config({"logging.watch_steps": 2})
-    with pytest.raises(UserError, match=r"config.logging.watch_steps: such runs do not train"):
-        train_replicas({"seed_0": config}, tmp_path / "run")

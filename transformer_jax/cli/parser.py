@@ -232,7 +232,10 @@ def _add_sweep(verbs: Verbs) -> None:
     )
     sweep.add_argument("--seeds", type=seed_count, metavar="N", help="instead of the sweep's own")
     sweep.add_argument(
-        "--at_once", type=positive_int, metavar="N", help="seeds in one program (default: all)"
+        "--at_once",
+        type=positive_int,
+        metavar="N",
+        help="seeds in one program (default: a row's, or 8)",
     )
     add_modules_flag(sweep)
 

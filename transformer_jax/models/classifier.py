@@ -41,7 +41,7 @@ class TokenClassifier(nn.Module):
     def setup(self) -> None:
         nn.share_scope(self, self.body)
         c = self.body.config
-        self.head_dropout = Dropout(c.dropout_rate, c.dropout_bits)
+        self.head_dropout = Dropout.of(c, "dropout_rate")
         self.classifier = Linear((c.d_model,), (self.num_classes,), True, c, c.kernel_std, True)
 
     def __call__(
@@ -73,7 +73,7 @@ class TextClassifier(nn.Module):
         nn.share_scope(self, self.body)
         c = self.body.config
         self.pooler = Linear((c.d_model,), (c.d_model,), True, c, c.kernel_std)
-        self.head_dropout = Dropout(c.dropout_rate, c.dropout_bits)
+        self.head_dropout = Dropout.of(c, "dropout_rate")
         self.classifier = Linear((c.d_model,), (self.num_classes,), True, c, c.kernel_std, True)
 
     def __call__(

@@ -85,7 +85,9 @@ class Seq2Seq(nn.Module):
             if c.tie_embeddings in ("all", "target")
             else Embedding(c, c.target_vocab_size)
         )
-        self.embedding_dropout = Dropout(c.embedding_dropout, c.dropout_bits)
+        self.embedding_dropout = Dropout(
+            c.embedding_dropout, c.dropout_bits, "model.embedding_dropout_rate"
+        )
         if c.logits_bias:
             bias_size = c.padded_vocab_size(c.target_vocab_size)
             self.param("logits_bias", nn.initializers.zeros, bias_size)

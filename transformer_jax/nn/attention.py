@@ -113,7 +113,7 @@ class MultiHeadAttention(AttentionLayer):
         self.value = Linear(model, (groups, c.d_v), bias, c, c.kernel_std)
         std = c.residual_std(self.num_sublayers)
         self.output = Linear((c.num_heads, c.d_v), model, output_bias, c, std)
-        self.dropout = Dropout(c.attention_dropout_rate, c.dropout_bits)
+        self.dropout = Dropout.of(c, "attention_dropout_rate")
         if c.qk_norm:
             self.norm_query, self.norm_key = RMSNorm(c.norm_epsilon), RMSNorm(c.norm_epsilon)
         part = encoding_class(c).layer_part

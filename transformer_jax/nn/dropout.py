@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -11,6 +12,7 @@ from jaxtyping import Array, Float, UInt
 
 from transformer_jax.nn import per_device
 from transformer_jax.nn.per_device import sharded_call
+from transformer_jax.nn.traced_numbers import DropoutRate, dropout_rate, traced_number
 from transformer_jax.runtime import platform
 
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
@@ -24,10 +26,18 @@ class Dropout(nn.Module):
     Attributes:
       rate: 0 to 1.
       bits: source of random bits, a value of `model.dropout_bits`.
+      field: field of the config with the rate, in which replicas may differ (`nn.traced_numbers`);
+        None: they may not.
     """
 
     rate: float
     bits: str = "threefry"
+    field: str | None = None
+
+    @classmethod
+    def of(cls, config: Any, name: str) -> "Dropout":
+        """Dropout at the rate `name` of a `ModelConfig`."""
+        return cls(getattr(config, name), config.dropout_bits, f"model.{name}")
 
     @nn.compact
     def __call__(self, x: Float[Array, "..."], deterministic: bool) -> Float[Array, "..."]:
@@ -35,22 +45,23 @@ class Dropout(nn.Module):
             return x
         by_hardware = self.bits == "hardware" or (self.bits == "auto" and not platform.is_cpu())
         source = hardware_bits if by_hardware else threefry_bits
-        return drop_elements(x, jax.random.key_data(self.make_rng("dropout")), self.rate, source)
+        rate = traced_number(self.field, dropout_rate(self.rate))
+        return drop_elements(x, jax.random.key_data(self.make_rng("dropout")), rate, source)
 
 
-@partial(jax.checkpoint, prevent_cse=False, static_argnums=(2, 3))
+@partial(jax.checkpoint, prevent_cse=False, static_argnums=3)
 def drop_elements(
     x: Float[Array, "*shape"],
     key: UInt[Array, " words"],
-    rate: float,
+    rate: DropoutRate,
     source: Callable[[Array, tuple[int, ...]], UInt[Array, "..."]],
 ) -> Float[Array, "*shape"]:
     """Multiplies each element of x by 0 or 1 / (1 - rate).
 
     The gradient generates the same bits again from the same key data, so that no mask is kept.
     """
-    keep = source(key, x.shape) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
-    return jnp.where(keep, x * (1 / (1 - rate)), 0.0)
+    threshold, factor = rate
+    return jnp.where(source(key, x.shape) >= threshold, x * factor.astype(x.dtype), 0.0)
 
 
 def hardware_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Array, "..."]:

@@ -46,7 +46,7 @@ class FeedForward(FeedForwardLayer):
         std = c.residual_std(self.num_sublayers)
         self.outer = Linear((c.d_ff,), (c.d_model,), c.feed_forward_bias, c, std)
         self.activation = ACTIVATIONS.configured(c.activation, c)
-        self.dropout = Dropout(c.feed_forward_dropout_rate, c.dropout_bits)
+        self.dropout = Dropout.of(c, "feed_forward_dropout_rate")
 
     def __call__(
         self,

@@ -95,7 +95,7 @@ class LatentAttention(MultiHeadAttention):
         self.value_up = Linear(latent, (heads, c.d_v), False, c, c.kernel_std)
         std = c.residual_std(self.num_sublayers)
         self.output = Linear((heads, c.d_v), model, False, c, std)
-        self.dropout = Dropout(c.attention_dropout_rate, c.dropout_bits)
+        self.dropout = Dropout.of(c, "attention_dropout_rate")
         self.relation = None
 
     def self_attend(

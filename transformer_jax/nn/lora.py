@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from transformer_jax.nn.dropout import drop_elements, threefry_bits
 from transformer_jax.nn.ops import einsum
+from transformer_jax.nn.traced_numbers import dropout_rate, traced_number
 
 
 @jax.tree_util.register_dataclass
@@ -36,7 +37,8 @@ class LowRankAdapter:
     ) -> Float[Array, "N O"]:
         """Computes s x A B, after dropout on x if there is a key."""
         if key is not None and self.dropout_rate:
-            x = drop_elements(x, jax.random.key_data(key), self.dropout_rate, threefry_bits)
+            rate = traced_number("lora.dropout_rate", dropout_rate(self.dropout_rate))
+            x = drop_elements(x, jax.random.key_data(key), rate, threefry_bits)
         inner = einsum("nd,dr->nr", x, self.down, dtype)
         return self.scale * einsum("nr,rf->nf", inner, self.up, dtype)
 

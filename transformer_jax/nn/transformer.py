@@ -44,7 +44,7 @@ class Residual(nn.Module):
             self.norm_before = make_norm(self.config)
         if placement in ("post", "sandwich"):
             self.norm_after = make_norm(self.config)
-        self.dropout = Dropout(self.config.dropout_rate, self.config.dropout_bits)
+        self.dropout = Dropout.of(self.config, "dropout_rate")
 
     def before(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         """Returns the sublayer's input: x, normalized unless the placement is "post"."""

@@ -6,12 +6,11 @@ Each of the R replicas has its own parameters, optimizer state and random key.
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 
 import jax
-import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax.nn.per_device import ShardedCall
@@ -30,20 +29,18 @@ class ReplicaEngine:
 
     Attributes:
       mesh: mesh with one axis, `data`, whose size divides R.
-      rates: each replica's learning rate, as a multiple of the schedule's.
+      num_replicas: R.
+      numbers: arrays [R] of the numbers in which the replicas differ, the step's third argument.
       same_batch: all replicas train on the same batches.
     """
 
     mesh: Mesh
-    rates: tuple[float, ...]
+    num_replicas: int
+    numbers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     same_batch: bool = False
     axis_name: ClassVar[None] = None
     row_shards: ClassVar[int] = 1
     lent_mesh: ClassVar[None] = None
-
-    @property
-    def num_replicas(self) -> int:
-        return len(self.rates)
 
     @property
     def replica_sharding(self) -> NamedSharding:
@@ -55,14 +52,14 @@ class ReplicaEngine:
         return int(DATA in leaf.sharding.spec)
 
     def compile(self, train_step: TrainStep, state: Any, batch: Any) -> CompiledStep:
-        """Traces the step, whose third argument is the replica's rate, and starts to compile it."""
-        rates = None if set(self.rates) == {1.0} else np.array(self.rates, np.float32)
+        """Traces the step, whose third argument has the replica's numbers, and starts to compile
+        it."""
         shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
         state_axes = jax.tree.map(lambda leaf: 0 if self.lead_axes(leaf) else None, state)
-        axes = (state_axes, None if self.same_batch else 0, None if rates is None else 0)
+        axes = (state_axes, None if self.same_batch else 0, 0)
 
         def all_replicas(state: Any, batch: Any) -> tuple[Any, dict[str, jax.Array]]:
-            return jax.vmap(train_step, axes, (state_axes, 0))(state, batch, rates)
+            return jax.vmap(train_step, axes, (state_axes, 0))(state, batch, dict(self.numbers))
 
         lead = () if self.same_batch else (self.num_replicas,)
         sharding = replicated(self.mesh) if self.same_batch else self.replica_sharding
@@ -102,22 +99,27 @@ class ReplicaEngine:
 
 
 def make_replica_engine(
-    config: ParallelConfig, rates: Sequence[float], same_batch: bool
+    config: ParallelConfig,
+    num_replicas: int,
+    numbers: Mapping[str, Any] | None = None,
+    *,
+    same_batch: bool,
 ) -> ReplicaEngine:
-    """Makes an engine for one replica per rate, on as many devices as divide their number.
+    """Makes an engine for R replicas, on as many devices as divide R; arguments as of
+    `ReplicaEngine`.
 
     Raises:
       ValueError: there are several processes, or the config divides models, or has a number
-        of of devices that does not divide the replicas.
+        of devices that does not divide the replicas.
     """
     if math.prod(config.model_axes.values()) > 1 or jax.process_count() > 1:
         raise ValueError(
             "replicas need one process and whole models on each device: set all axes of parallel "
             "except data to 1, or train the seeds one by one"
         )
-    data = config.data or math.gcd(len(rates), jax.device_count())
-    if len(rates) % data:
-        raise ValueError(f"data {data} does not divide {len(rates)} replicas; set it to none")
+    data = config.data or math.gcd(num_replicas, jax.device_count())
+    if num_replicas % data:
+        raise ValueError(f"data {data} does not divide {num_replicas} replicas; set it to none")
     devices = jax.devices()[:data]
     mesh = make_mesh(dataclasses.replace(config, data=data), devices)
-    return ReplicaEngine(mesh, tuple(rates), same_batch)
+    return ReplicaEngine(mesh, num_replicas, numbers or {}, same_batch)

@@ -32,6 +32,7 @@ from transformer_jax.runtime.preemption import watch_preemption
 from transformer_jax.runtime.startup import return_large_blocks
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.losses import batch_shapes
+from transformer_jax.training.diagnostics import Diagnose
 from transformer_jax.training.loop import GoodputTimer, Intervals, Loop, Patience, SpikedError
 from transformer_jax.training.optimizer import unfinished_decay
 from transformer_jax.training.profiling import Profiler, step_bytes, step_products, utilization
@@ -41,8 +42,9 @@ logger = logging.getLogger(__name__)
 
 InitState = Callable[[Any], TrainState]
 """A seed -> the portable state before the first step."""
-Scores = tuple[dict[str, Any], float]
-"""Metrics of the validation split, and the score that selects the best checkpoint (the highest)."""
+Scores = tuple[dict[str, Any], Any]
+"""Metrics of the validation split, and the score that selects the best checkpoint (the highest);
+for R replicas arrays [R]."""
 
 _MOST_REWINDS = 10  # to the same checkpoint
 _FRAGMENTS = 8
@@ -86,11 +88,14 @@ class Trainable(Protocol):
     def has_record(self, step: int, split: str) -> bool:
         """Returns True if an earlier start recorded metrics of a split at this step."""
 
-    def scores(self, step: int) -> list[float]:
+    def scores(self, step: int) -> list[Any]:
         """Validation scores that earlier starts recorded, up to this step."""
 
     def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
         """A function from the number of updates done to the learning rate that is logged."""
+
+    def diagnostics(self) -> Diagnose:
+        """The diagnostics of training, at intervals of their own."""
 
     def validation(self) -> Callable[[int, TrainState], Scores]:
         """A function (step, `TrainState.evaluated`) -> scores; UserError if the split cannot be
@@ -169,7 +174,7 @@ def fit(
         learning_rate=trainable.learning_rate(jax.jit(schedule)),
         utilization=used,
         intervals=_intervals(settings),
-        diagnostics=build.build_diagnostics(settings, task, engine),
+        diagnostics=trainable.diagnostics(),
         timer=clock,
         callbacks=build.build_callbacks(settings, task, trainable.workdir),
         rewinds=settings.train.on_spike == "rewind",
@@ -355,7 +360,7 @@ def _log_attention(requested: str, choices: Sequence[KernelChoice]) -> None:
             logger.info("attention: %s", choice)
 
 
-def _patience(settings: Settings, scores: Sequence[float] = ()) -> Patience:
+def _patience(settings: Settings, scores: Sequence[Any] = ()) -> Patience:
     optimizer = settings.optimizer
     return Patience(
         settings.eval.patience, optimizer.plateau_patience, optimizer.plateau_factor, scores

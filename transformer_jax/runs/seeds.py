@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replicas: seeds (and learning rates) of one config, trained together in one program.
+"""Replicas: seeds of one config, or configs that differ in numbers, trained in one program.
 
 They need one process and one compilation.
 """
 
 import contextlib
 import dataclasses
+import functools
+import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -27,9 +29,9 @@ from transformer_jax.nn.lora import merge_adapters
 from transformer_jax.parallel.engines import Engine, create_state
 from transformer_jax.parallel.replicas import ReplicaEngine, make_replica_engine
 from transformer_jax.parallel.scan_engine import ScanEngine
+from transformer_jax.parallel.sharding import make_mesh, replicated
 from transformer_jax.runs import build
 from transformer_jax.runs.config import (
-    FIXED,
     check_same_run,
     check_trainable,
     load_json,
@@ -48,9 +50,10 @@ from transformer_jax.runs.frozen import (
 )
 from transformer_jax.runs.prepare import open_training_examples, prepare
 from transformer_jax.runs.provenance import tokenizer_provenance, training_provenance
+from transformer_jax.runs.replica_numbers import apart_reason, check_alike, traced_numbers
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import Settings
-from transformer_jax.runs.train import console_of, validation, warm_started
+from transformer_jax.runs.train import console_of, recorded_scores, validation, warm_started
 from transformer_jax.runs.user_modules import Modules, load_modules, record_modules
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
@@ -61,6 +64,7 @@ from transformer_jax.runs.workdir import (
     TOKENIZER,
     lock_workdir,
     require_own_folder,
+    restore_records,
     workdir_path,
     workdir_within,
 )
@@ -69,6 +73,7 @@ from transformer_jax.runtime.platform import use_compilation_cache
 from transformer_jax.runtime.startup import keep_freed_memory
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import copy_tokenizers, load_tokenizers
+from transformer_jax.training.diagnostics import Diagnostics
 from transformer_jax.training.loop import GoodputTimer
 from transformer_jax.training.state import FROZEN, TrainState
 
@@ -84,23 +89,26 @@ def train_replicas(
     workdir: str | Path,
     modules: Modules = (),
     until: int | None = None,
+    folders: Mapping[str, Path] | None = None,
 ) -> dict[str, Run]:
     """Trains replicas in one program, or resumes from their latest joint checkpoint.
 
     Each run equals the run that `train` makes of its config. If one diverges, the others continue.
 
     Args:
-      configs: by name; they differ only in `seed` and `optimizer.learning_rate`.
-      workdir: the folder of all; each replica has a workdir in it.
+      configs: by name; they differ only in `seed` and the fields of `replica_numbers.NUMBERS`.
+      workdir: the folder with the joint checkpoint.
       modules: the user's modules, with components that the configs name (`runs.user_modules`).
       until: the step to pause after, as of `train`.
+      folders: the workdir of each replica; None: folders of their names in `workdir`.
 
     Returns:
       The runs, by name.
 
     Raises:
-      UserError: a config, its data or a module cannot be used, the configs differ in more, the
-        workdir holds other runs, or no replica's loss is finite any longer.
+      UserError: a config, its data or a module cannot be used, the configs differ in more or have
+        an option for which seeds must train apart, the workdir holds other runs, or no replica's
+        loss is finite any longer.
       Stopped: a SIGTERM came; the joint checkpoint is saved, and the same call continues.
     """
     clock = GoodputTimer()
@@ -108,26 +116,29 @@ def train_replicas(
     use_compilation_cache()
     workdir = workdir_path(workdir)
     named = load_modules(modules, workdir)
-    members = {name: read_settings(config) for name, config in configs.items()}
-    check_alike(members)
+    check_alike(configs)
     common, first = workdir_within(workdir, TOGETHER), next(iter(configs.values()))
-    folders = {name: workdir_within(workdir, name) for name in configs}
+    folders = folders or {name: workdir_within(workdir, name) for name in configs}
     settings = check_trainable(first)
+    if reason := apart_reason(settings):
+        raise UserError(f"{reason}: train one seed after another, each in a workdir of its own")
     require_sources_named(settings)
     examples = open_training_examples(settings)
     checkpoints = Checkpoints(common / CHECKPOINTS, settings.checkpoint)
     is_resumed = checkpoints.latest_step() is not None
     saved = saved_sizes(common / CONFIG) if is_resumed else None
     configs = {name: scaled_to_data(config, examples, saved) for name, config in configs.items()}
-    members = {name: read_settings(config) for name, config in configs.items()}
+    members = [read_settings(config) for config in configs.values()]
     first = next(iter(configs.values()))
     settings = check_trainable(first)
     frozen = open_frozen(settings)
     checkpoints.provenance |= frozen_provenance(frozen) | training_provenance(examples)
-    _check_same_replicas(configs, workdir, checkpoints)
+    _check_same_replicas(configs, folders, workdir, checkpoints)
     with _locked([common, *folders.values()]), checkpoints:
         prepare(first, common, checkpoints, examples, named)
         for name, config in configs.items():
+            if is_resumed:
+                restore_records(folders[name])
             remove(folders[name] / TOKENIZER)
             copy_tokenizers(common / TOKENIZER, folders[name] / TOKENIZER)
             save_json(config, folders[name] / CONFIG)
@@ -136,18 +147,22 @@ def train_replicas(
         checkpoints.provenance |= tokenizer_provenance(tokenizers)
         teacher, stored = open_teacher(settings, tokenizers, common, examples)
         checkpoints.provenance |= frozen_provenance(stored)
-        task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers, teacher)
-        task = with_stored_scores(task, settings, common)
-        each = (list(members.values()), list(members))
-        replicas = Replicas(*each, workdir, task, examples, frozen | stored)
+        build_own = functools.cache(
+            lambda one: build.build_task(one, build.vocab_sizes(tokenizers), tokenizers, teacher)
+        )
+        # Tasks are equal but for the numbers of model and loss.
+        alike = [dataclasses.replace(settings, model=m.model, train=m.train) for m in members]
+        tasks = [with_stored_scores(build_own(one), settings, common) for one in alike]
+        each = (members, list(folders.values()), tasks)
+        replicas = Replicas(*each, workdir, examples, frozen | stored)
         state = fit(replicas, checkpoints, clock, until)
         replicas.save_each(state, checkpoints)
     runs = {}
     for i, (name, config) in enumerate(configs.items()):
-        own, folder = replicas.replica(state.evaluated, i), folders[name]
+        own, folder, task = replicas.replica(state.evaluated, i), folders[name], replicas.tasks[i]
         if (common / REFERENCE).is_dir():
             shutil.copytree(common / REFERENCE, folder / REFERENCE, dirs_exist_ok=True)
-        own_task = with_stored_scores(task, members[name], folder)
+        own_task = with_stored_scores(task, members[i], folder)
         params = merge_adapters(own.model_params)
         runs[name] = Run(config, folder, own_task, params, step=int(own.step))
     return runs
@@ -164,54 +179,29 @@ def _locked(folders: Sequence[Path]) -> Iterator[None]:
         yield
 
 
-def check_alike(members: Mapping[str, Settings]) -> None:
-    """Raises UserError if replicas differ in more than seed and learning rate, or if their config
-    has an option that replicas do not support."""
-    names = list(members)
-    first = members[names[0]]
-    for is_set, what in (
-        (first.eval.patience is not None, "config.eval.patience"),
-        (first.optimizer.plateau_patience is not None, "config.optimizer.plateau_patience"),
-        (first.train.on_spike == "rewind", "config.train.on_spike 'rewind'"),
-        (first.logging.watch_steps is not None, "config.logging.watch_steps"),
-    ):
-        if is_set:
-            raise UserError(
-                f"{what}: such runs do not train together; train one seed after another: in a "
-                "sweep with --at_once=1, otherwise each in a workdir of its own"
-            )
-    for name in names[1:]:
-        rate = members[name].optimizer.learning_rate
-        optimizer = dataclasses.replace(first.optimizer, learning_rate=rate)
-        alike = dataclasses.replace(first, seed=members[name].seed, optimizer=optimizer)
-        for section in FIXED:
-            if getattr(alike, section) != getattr(members[name], section):
-                raise UserError(
-                    f"{name} differs from {names[0]} in config.{section}: replicas may differ only "
-                    "in seed and optimizer.learning_rate; train them one by one"
-                )
-
-
 def _check_same_replicas(
-    configs: Mapping[str, ConfigDict], workdir: Path, checkpoints: Checkpoints
+    configs: Mapping[str, ConfigDict],
+    folders: Mapping[str, Path],
+    workdir: Path,
+    checkpoints: Checkpoints,
 ) -> None:
     """Raises UserError if the folder holds other replicas, or a run trained by itself."""
     if checkpoints.latest_step() is None:
         alone = [workdir] if (workdir / CONFIG).exists() else []
-        alone += [workdir / name for name in configs if step_folders(workdir / name / CHECKPOINTS)]
+        alone += [one for one in folders.values() if step_folders(one / CHECKPOINTS)]
         if alone:
             raise UserError(
                 f"{alone[0]} holds a run that was trained by itself; choose another --workdir"
             )
         return
     found = {path.parent.name for path in workdir.glob(f"*/{CONFIG}")} - {TOGETHER}
-    if found != set(configs):
+    if found and found != set(configs):
         raise UserError(
             f"{workdir} holds {', '.join(sorted(found))} trained together, not "
             f"{', '.join(configs)}; choose another --workdir or the same number of seeds"
         )
     for name, config in configs.items():
-        check_same_run(config, load_json(workdir / name / CONFIG), workdir / name)
+        check_same_run(config, load_json(folders[name] / CONFIG), folders[name])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,22 +210,27 @@ class Replicas:
 
     Attributes:
       members: the settings of each replica.
-      names: the names of their folders in `workdir`.
-      workdir, task, examples: of all.
+      folders: their workdirs.
+      tasks: their tasks, the same one if their models and losses have the same numbers.
+      workdir, examples: of all.
       snapshots: the checkpoints of the frozen parameters, which all share, by name.
     """
 
     members: Sequence[Settings]
-    names: Sequence[str]
+    folders: Sequence[Path]
+    tasks: Sequence[Task]
     workdir: Path
-    task: Task
     examples: Sequence[Any]
     snapshots: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def settings(self) -> Settings:
-        """The settings of the first replica; the others differ in seed and learning rate."""
+        """The settings of the first replica; the others differ in seed and numbers."""
         return self.members[0]
+
+    @property
+    def task(self) -> Task:
+        return self.tasks[0]
 
     @cached_property
     def engine(self) -> Engine:
@@ -244,10 +239,14 @@ class Replicas:
 
     @cached_property
     def _replicas(self) -> ReplicaEngine:
-        peak = self.settings.optimizer.learning_rate
-        rates = [member.optimizer.learning_rate / peak for member in self.members]
+        numbers = traced_numbers(self.members)
         try:
-            return make_replica_engine(self.settings.parallel, rates, self._same_batches)
+            return make_replica_engine(
+                self.settings.parallel,
+                len(self.members),
+                numbers,
+                same_batch=self._same_batches,
+            )
         except ValueError as error:
             raise UserError(f"config.parallel: {error}") from error
 
@@ -300,38 +299,47 @@ class Replicas:
 
     def log(self, start: int) -> ReplicaLogs:
         return ReplicaLogs(
-            [self.workdir / name for name in self.names],
+            self.folders,
             start_step=start,
             config=self.settings.logging,
             console=console_of(self.settings, self.task, start),
         )
 
     def has_record(self, step: int, split: str) -> bool:
-        paths = [self.workdir / name / METRICS for name in self.names]
-        return all(split in recorded_splits(path, step) for path in paths)
+        return all(split in recorded_splits(one / METRICS, step) for one in self.folders)
 
-    def scores(self, step: int) -> list[float]:
-        """Returns an empty list: replicas have no patience, which alone needs scores."""
-        return []
+    def scores(self, step: int) -> list[Any]:
+        """Arrays [R] of validation scores so far."""
+        each = [recorded_scores(one, self.settings, self.task, step) for one in self.folders]
+        return [np.array(scores) for scores in zip(*each, strict=True)]
 
     def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
-        return lambda updates: np.array(self._replicas.rates) * float(schedule(updates))
+        rates = np.array([member.optimizer.learning_rate for member in self.members])
+        return lambda updates: rates / rates[0] * float(schedule(updates))
 
     def validation(self) -> Callable[[int, TrainState], Scores]:
-        """A function (step, state) -> scores; the score is the mean of the finite replicas."""
-        evaluate = validation(self.settings, self.task, self.engine.mesh)
+        """A function (step, state) -> metrics and scores [R]; NaN for a replica that diverged."""
+        by_loss: dict[float, Callable[[int, TrainState, Path], Scores]] = {}
+        for one, task in zip(self.members, self.tasks, strict=True):
+            if one.train.label_smoothing not in by_loss:
+                by_loss[one.train.label_smoothing] = validation(one, task, self.engine.mesh)
 
         def evaluate_all(step: int, state: TrainState) -> Scores:
-            found = {}
-            for i, name in enumerate(self.names):
-                own = self.replica(state, i)
-                if _is_finite(own.params):
-                    found[i] = evaluate(step, own, self.workdir / name)
-            scores = [score for _, score in found.values()]
-            score = float(np.mean(scores)) if scores else float("nan")
-            return _stack_metrics([found.get(i, ({},))[0] for i in range(len(self.names))]), score
+            found: list[Scores] = []
+            for i, (one, folder) in enumerate(zip(self.members, self.folders, strict=True)):
+                own, evaluate = self.replica(state, i), by_loss[one.train.label_smoothing]
+                is_finite = _is_finite(own.params)
+                found.append(evaluate(step, own, folder) if is_finite else ({}, math.nan))
+            metrics, scores = zip(*found, strict=True)
+            return _stack_metrics(metrics), np.array(scores)
 
         return evaluate_all
+
+    def diagnostics(self) -> "ReplicaDiagnostics":
+        device = self.engine.mesh.devices.flat[0]
+        mesh = make_mesh(dataclasses.replace(self.settings.parallel, data=1), [device])
+        each = build.build_diagnostics(self.settings, self.task, self._replicas)
+        return ReplicaDiagnostics(self, dataclasses.replace(each, mesh=mesh))
 
     def save_each(self, state: TrainState, checkpoints: Checkpoints) -> None:
         """Saves each replica's part of the state, and of the data state, in its own workdir.
@@ -341,13 +349,40 @@ class Replicas:
           checkpoints: the joint checkpoints, which contain that step.
         """
         joint = checkpoints.open(int(np.max(state.step)), items=(DATA,))
-        for i, name in enumerate(self.names):
+        for i, folder in enumerate(self.folders):
             data_state = joint.data_state
             own_data = data_state if self._same_batches else replica_state(data_state, i)
-            own = Checkpoints(self.workdir / name / CHECKPOINTS, self.settings.checkpoint)
+            own = Checkpoints(folder / CHECKPOINTS, self.settings.checkpoint)
             own.provenance = checkpoints.provenance
             with own:
                 own.save(int(state.step[i]), self.replica(state, i).saved, own_data)
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplicaDiagnostics:
+    """Diagnostics of replicas, one after another, on one device.
+
+    Attributes:
+      replicas: the replicas.
+      each: diagnostics of one.
+    """
+
+    replicas: Replicas
+    each: Diagnostics
+
+    def is_due(self, step: int) -> bool:
+        return self.each.is_due(step)
+
+    def __call__(self, state: TrainState, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """The diagnostics as arrays [R]; arguments as of `Diagnostics`."""
+        engine, place = self.replicas._replicas, replicated(self.each.mesh)
+        found = []
+        for i in range(engine.num_replicas):
+            own = jax.device_put(self.replicas.replica(state, i), place)
+            of_one = lambda tree, i=i: jax.tree.map(lambda x: x[i], tree)  # noqa: E731
+            own_rows = rows if engine.same_batch else of_one(rows)
+            found.append(self.each(own, own_rows, of_one(engine.numbers)))
+        return _stack_metrics(found)
 
 
 def _is_finite(params: Any) -> bool:

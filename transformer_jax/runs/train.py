@@ -61,6 +61,7 @@ from transformer_jax.runtime.progress import shown
 from transformer_jax.runtime.startup import keep_freed_memory
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import load_tokenizers
+from transformer_jax.training.diagnostics import Diagnostics
 from transformer_jax.training.evaluation import Evaluator, add_command_scores, write_predictions
 from transformer_jax.training.loop import GoodputTimer
 from transformer_jax.training.state import FROZEN, TrainState
@@ -216,16 +217,26 @@ class SingleRun:
 
     def scores(self, step: int) -> list[float]:
         """Validation scores so far. Process 0 reads them and broadcasts."""
-        path, name = self.workdir / METRICS, selection_metric(self.settings, self.task)
-        found = hosts.run_on_primary(lambda: list(read_records(path, "valid", step)))
-        return [score_of(metrics, name) for metrics in found]
+        return hosts.run_on_primary(
+            lambda: recorded_scores(self.workdir, self.settings, self.task, step)
+        )
 
     def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
         return schedule
 
+    def diagnostics(self) -> Diagnostics:
+        return build.build_diagnostics(self.settings, self.task, self.engine)
+
     def validation(self) -> Callable[[int, TrainState], Scores]:
         evaluate = validation(self.settings, self.task, self.engine.mesh)
         return lambda step, state: evaluate(step, state, self.workdir)
+
+
+def recorded_scores(workdir: Path, settings: Settings, task: Task, step: int) -> list[float]:
+    """Validation scores that a run recorded up to a step."""
+    name = selection_metric(settings, task)
+    found = read_records(workdir / METRICS, "valid", step)
+    return [score_of(metrics, name) for metrics in found]
 
 
 def warm_started(state: TrainState, settings: Settings) -> TrainState:

@@ -136,6 +136,7 @@ _LAYOUT = MirrorLayout(
     damage=manifest.find_damage,
 )
 """How the files of a workdir belong together, for its mirror in a bucket."""
+_OLD_METRICS = f"{METRICS}.old"
 _FOR_TRAINING = re.compile(rf"({_STEP}/training|(^|/){TENSORBOARD}|(^|/){PROFILE})/")
 
 
@@ -392,10 +393,27 @@ def _restart_without_checkpoint(copy: Path) -> None:
 
     The run then starts again. (On a disk, records without checkpoints mean that these were lost.)
     """
-    checkpoints, records = copy / CHECKPOINTS, copy / METRICS
+    checkpoints = copy / CHECKPOINTS
     checkpoints.mkdir(exist_ok=True)  # a bucket has no empty folders
-    if records.exists() and not step_folders(checkpoints):
-        records.replace(records.with_name(f"{METRICS}.old"))
+    if not step_folders(checkpoints):
+        set_records_aside(copy)
+
+
+def set_records_aside(workdir: Path) -> None:
+    """Renames the records of a run that starts again."""
+    with contextlib.suppress(FileNotFoundError):
+        (workdir / METRICS).replace(workdir / _OLD_METRICS)
+
+
+def restore_records(workdir: Path) -> None:
+    """Undoes `set_records_aside`, unless the run has other records by now.
+
+    The checkpoint of a replica is not in its own workdir, so that its records are set aside in the
+    copy of a bucket.
+    """
+    if not (workdir / METRICS).exists():
+        with contextlib.suppress(FileNotFoundError):
+            (workdir / _OLD_METRICS).replace(workdir / METRICS)
 
 
 def _contents(folder: Path, name: str) -> dict[str, str]:

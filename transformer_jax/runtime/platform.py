@@ -18,7 +18,7 @@ from typing import Self
 import jax
 import jax.numpy as jnp
 
-from transformer_jax.errors import UserError
+from transformer_jax.errors import NoRoomError, UserError
 from transformer_jax.runtime.accelerators import accelerator_of
 from transformer_jax.runtime.files import cache_folder
 
@@ -141,12 +141,12 @@ def require_memory(needed: int, held: str) -> None:
       held: the content, for the message.
 
     Raises:
-      UserError: the device has less memory.
+      NoRoomError: the device has less memory.
     """
     usable = usable_memory()
     if usable is not None and needed > usable:
         where = "this machine" if is_cpu() else "a device here"
-        raise UserError(f"{held} need at least {_size(needed)}; {where} has {_size(usable)}")
+        raise NoRoomError(f"{held} need at least {_size(needed)}; {where} has {_size(usable)}")
 
 
 def _size(count: int) -> str:

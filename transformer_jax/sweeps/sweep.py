@@ -8,6 +8,7 @@ finished is not trained again. Any number of processes may work on one sweep
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import math
 import statistics
@@ -21,13 +22,14 @@ import jax
 from ml_collections import ConfigDict
 
 from transformer_jax.data.sources import open_split
-from transformer_jax.errors import BusyError, DivergedError, UserError
+from transformer_jax.errors import BusyError, DivergedError, NoRoomError, UserError
 from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings, failing_as, read_settings
 from transformer_jax.runs.prepare import sharing_tokenizers
+from transformer_jax.runs.replica_numbers import apart_reason
 from transformer_jax.runs.run import Run
-from transformer_jax.runs.seeds import check_alike, seed_configs, train_replicas
+from transformer_jax.runs.seeds import seed_configs, train_replicas
 from transformer_jax.runs.train import train
 from transformer_jax.runs.user_modules import Modules, describe_module_error, load_modules
 from transformer_jax.runs.workdir import (
@@ -45,6 +47,15 @@ from transformer_jax.runtime.progress import set_title, shown
 from transformer_jax.scoring import METRICS
 from transformer_jax.suggestions import suggest
 from transformer_jax.sweeps.definition import Sweep
+from transformer_jax.sweeps.programs import (
+    AT_ONCE,
+    describe_group,
+    group_rows,
+    has_joint_checkpoint,
+    have_own_checkpoints,
+    joint_folder,
+    restart_abandoned,
+)
 from transformer_jax.sweeps.results import (
     asked_of,
     encoded_result,
@@ -82,7 +93,7 @@ def run_sweep(
       sweep: the definition.
       workdir: of the sweep; a sweep that stopped is resumed.
       overrides: of all rows.
-      at_once: number of seeds to train in one program; None: all of a row.
+      at_once: most seeds to train in one program; None: all of a row, and 8 of several rows.
       chosen: a regular expression; only rows whose name contains a match are trained.
       modules: the user's own, with components that configs name (`runs.user_modules`).
       progress: show the progress, as `train` does.
@@ -97,59 +108,77 @@ def run_sweep(
     load_modules(modules, workdir)
     configs = sweep.configs(overrides or {})
     wanted = sweep.configs(overrides or {}, chosen)
-    at_once = min(at_once or sweep.seeds, sweep.seeds)
+    at_once = at_once or max(sweep.seeds, AT_ONCE)
     for name, config in wanted.items():
-        _check_row(sweep, name, config, at_once)
+        _check_row(sweep, name, config)
     folder = SweepFolder(workdir)
     warn_of_other_rows(folder, configs)
 
     def find(name: str) -> Row | None:
         return result_of(folder, name, sweep, configs[name])
 
-    def train_row(name: str) -> None:
-        if is_complete(find(name), sweep):
-            return  # another process has trained it; a claim would download it from a bucket
-        number = [*wanted].index(name) + 1
-        with folder.claim(name) as place:
-            logger.info("row %d of %d: %s", number, len(wanted), name)
-            set_title(f"row {number}/{len(wanted)}")
-            _train_row(sweep, name, configs[name], place, at_once, modules)
+    def train_rows(names: Sequence[str], whole: bool) -> list[str]:
+        """Trains rows in one program; returns those that other processes train.
+
+        If there are any and `whole`, none is trained: their process may be about to claim all.
+        """
+        # A claim of a row in a bucket would download it.
+        left = [name for name in names if not is_complete(find(name), sweep)]
+        busy, places = list[str](), dict[str, Path]()
+        with contextlib.ExitStack() as claims:
+            for name in left:
+                try:
+                    places[name] = claims.enter_context(folder.claim(name))
+                except BusyError:
+                    busy.append(name)
+            if busy and (whole or not places):
+                return left
+            for name in places:
+                number = [*wanted].index(name) + 1
+                logger.info("row %d of %d: %s", number, len(wanted), name)
+                set_title(f"row {number}/{len(wanted)}")
+            claimed = {name: configs[name] for name in places}
+            _train_rows(sweep, claimed, places, at_once, modules)
+        return busy
 
     def write() -> None:
         rows = [row for row in map(find, configs) if row is not None]
         folder.write(lambda place: write_tables(rows, place))
 
     with shown(progress), sharing_tokenizers():
-        left = [name for name in wanted if not is_complete(find(name), sweep)]
-        for _ in _claimed(left, train_row):
+        groups = group_rows(wanted, sweep.seeds, at_once)
+        left = [g for g in groups if not all(is_complete(find(name), sweep) for name in g)]
+        for _ in _claimed(left, train_rows):
             write()
         if not left:
             write()
     return Rows(row for row in map(find, wanted) if row is not None)
 
 
-def _claimed(names: Sequence[str], train_row: Callable[[str], None]) -> Iterator[str]:
-    """Yields each row after it was trained; rows that other processes train come last.
+def _claimed(
+    groups: Sequence[Sequence[str]], train_rows: Callable[[Sequence[str], bool], list[str]]
+) -> Iterator[None]:
+    """Yields after rows of a group were trained; rows that other processes train come last.
 
     Those are tried again until they are finished: then they are only read, and if their process
     was killed, this one goes on with them.
     """
-    left, told = list(names), False
+    left, told, whole = list(groups), False, True
     while left:
-        busy = []
-        for name in left:
-            try:
-                train_row(name)
-            except BusyError:
-                busy.append(name)
-            else:
-                yield name
-        if busy and len(busy) == len(left):
+        busy, has_trained = list[Sequence[str]](), False
+        for group in left:
+            if others := train_rows(group, whole):
+                busy.append(others)
+            if len(others) < len(group):
+                has_trained = True
+                yield
+        if busy and not has_trained:
             if not told:
-                logger.info("waiting for other processes, which train %s", ", ".join(busy))
+                names = ", ".join(name for group in busy for name in group)
+                logger.info("waiting for other processes, which train %s", names)
                 told = True
             time.sleep(_POLL_SECONDS)
-        left = busy
+        left, whole = busy, False
 
 
 def run_seeds(
@@ -176,15 +205,12 @@ def run_seeds(
     return rows
 
 
-def _check_row(sweep: Sweep, name: str, config: ConfigDict, at_once: int) -> None:
+def _check_row(sweep: Sweep, name: str, config: ConfigDict) -> None:
     """Raises UserError if a row cannot train: before any row has, so that none trains in vain."""
     try:
-        seeds = seed_configs(config, sweep.seeds).items()
-        members = {seed: read_settings(one) for seed, one in seeds}
-        settings = next(iter(members.values()))
+        seeds = seed_configs(config, sweep.seeds)
+        settings = [read_settings(one) for one in seeds.values()][0]
         _check_metrics(sweep, settings)
-        if at_once > 1:
-            check_alike(members)
         _check_model(settings)
     except UserError as error:
         raise UserError(f"row {name!r}: {error}") from error
@@ -218,37 +244,140 @@ def _check_metrics(sweep: Sweep, settings: Settings) -> None:
             raise UserError(f"task {settings.task.name} has no metric {name!r}{hint}")
 
 
-def _train_row(
-    sweep: Sweep, name: str, config: ConfigDict, folder: Path, at_once: int, modules: Modules
-) -> Row:
-    """Trains a row, or reads it from its folder if it is finished.
+@dataclasses.dataclass(frozen=True)
+class _RowToTrain:
+    """A row, and its seeds that are not trained.
 
     If it is finished with fewer seeds, only the others are trained: one beside them, several in a
     folder of their own, because those that train together share a checkpoint.
+
+    Attributes:
+      sweep: the sweep.
+      name: name of the row.
+      config: its config.
+      folder: its folder.
     """
-    path = folder / RESULT
-    asked = asked_of(sweep, config)
-    saved = saved_row(path, name, asked)
-    if saved is not None and is_complete(saved, sweep):
-        return saved.first_seeds(sweep.seeds)
-    if saved is not None:
-        saved = _with_recorded(saved, sweep, config, folder)
-    first = saved.seeds if saved else 0
-    configs = dict(islice(seed_configs(config, sweep.seeds).items(), first, None))
-    if saved is not None and not configs:
-        write_atomic(path, encoded_result(saved, asked | {"seeds": saved.seeds}))
-        return saved.first_seeds(sweep.seeds)
-    place = folder
-    if first and len(configs) > 1:
-        place = workdir_within(folder, f"from_{first}")
+
+    sweep: Sweep
+    name: str
+    config: ConfigDict
+    folder: Path
+
+    @functools.cached_property
+    def asked(self) -> dict[str, Any]:
+        """Identity of the row's result."""
+        return asked_of(self.sweep, self.config)
+
+    @functools.cached_property
+    def saved(self) -> Row | None:
+        """The row with the seeds that are finished, and the metrics that the sweep asks for now."""
+        found = saved_row(self.folder / RESULT, self.name, self.asked)
+        if found is None or is_complete(found, self.sweep):
+            return found
+        return _with_recorded(found, self.sweep, self.config, self.folder)
+
+    @property
+    def is_trained(self) -> bool:
+        """Returns True if all seeds are."""
+        return self.saved is not None and not self.configs
+
+    @functools.cached_property
+    def configs(self) -> dict[str, ConfigDict]:
+        """Configs of the seeds to train, {"seed_N": config}."""
+        first = self.saved.seeds if self.saved else 0
+        return dict(islice(seed_configs(self.config, self.sweep.seeds).items(), first, None))
+
+    @functools.cached_property
+    def place(self) -> Path:
+        """Folder of the seeds to train."""
+        if self.saved is None or len(self.configs) == 1:
+            return self.folder
+        place = workdir_within(self.folder, f"from_{self.saved.seeds}")
         place.mkdir(exist_ok=True)
-    with _timer(place / SECONDS) as seconds:
-        runs = dict(_train_seeds(configs, place, at_once, modules))
-        row = Row(name, **_measure(sweep, runs, min(at_once, len(configs))), seconds=seconds())
-    if saved:
-        row = joined(saved, row)
-    write_atomic(path, encoded_result(row, asked))
-    return row
+        return place
+
+    def save(self, runs: Mapping[Path, Run | None], at_once: int, seconds: float) -> Row:
+        """Writes the result, measured on the runs of the seeds."""
+        row = Row(self.name, **_measure(self.sweep, runs, at_once), seconds=seconds)
+        if self.saved:
+            row = joined(self.saved, row)
+        write_atomic(self.folder / RESULT, encoded_result(row, self.asked))
+        return row
+
+    def save_recorded(self) -> Row:
+        """Writes the result of a row whose seeds are all trained, if it lacked a metric."""
+        assert self.saved is not None
+        path = self.folder / RESULT
+        if self.saved != saved_row(path, self.name, self.asked):
+            seeds = {"seeds": self.saved.seeds}
+            write_atomic(path, encoded_result(self.saved, self.asked | seeds))
+        return self.saved.first_seeds(self.sweep.seeds)
+
+
+def _train_row(
+    sweep: Sweep, name: str, config: ConfigDict, folder: Path, at_once: int, modules: Modules
+) -> Row:
+    """Trains a row, or reads it from its folder if it is finished."""
+    row = _RowToTrain(sweep, name, config, folder)
+    if row.is_trained:
+        return row.save_recorded()
+    if reason := apart_reason(read_settings(config)):
+        if at_once > 1 and len(row.configs) > 1:
+            logger.info("%s: seeds are trained one after another: %s", name, reason)
+        at_once = 1
+    with _timer(row.place / SECONDS) as seconds:
+        runs = dict(_train_seeds(row.configs, row.place, at_once, modules))
+        return row.save(runs, min(at_once, len(row.configs)), seconds())
+
+
+def _train_rows(
+    sweep: Sweep,
+    configs: Mapping[str, ConfigDict],
+    folders: Mapping[str, Path],
+    at_once: int,
+    modules: Modules,
+) -> None:
+    """Trains rows in one program; those that began by themselves continue by themselves."""
+    if len(configs) > 1:
+        rows = [_RowToTrain(sweep, name, configs[name], folders[name]) for name in configs]
+        rows = [row for row in rows if not row.is_trained]
+        places = {row.name: row.place for row in rows}
+        if rows and not has_joint_checkpoint(joint_folder(places)):
+            rows = [row for row in rows if not _has_begun(row)]
+        if len(rows) > 1:
+            try:
+                _train_program(rows, modules)
+            except NoRoomError as error:
+                logger.warning("%s; the rows are trained one after another", error)
+    for name, config in configs.items():
+        _train_row(sweep, name, config, folders[name], at_once, modules)
+
+
+def _has_begun(row: _RowToTrain) -> bool:
+    return has_joint_checkpoint(row.place) or have_own_checkpoints(row.place, row.configs)
+
+
+def _train_program(rows: Sequence[_RowToTrain], modules: Modules) -> None:
+    """Trains all seeds of rows in one program, and writes the rows' results."""
+    configs = {f"{row.name}/{seed}": own for row in rows for seed, own in row.configs.items()}
+    folders = {
+        f"{row.name}/{seed}": workdir_within(row.place, seed)
+        for row in rows
+        for seed in row.configs
+    }
+    joint = joint_folder({row.name: row.place for row in rows})
+    joint.mkdir(exist_ok=True)
+    logger.info("%s", describe_group([row.name for row in rows], len(configs)))
+    runs: dict[str, Run | None] = dict.fromkeys(configs)
+    with _timer(joint / SECONDS) as seconds:
+        try:
+            runs |= train_replicas(configs, joint, modules, folders=folders)
+        except DivergedError as error:
+            logger.warning("%s", error)
+        share = seconds() / len(rows)
+    for row in rows:
+        own = {folders[f"{row.name}/{seed}"]: runs[f"{row.name}/{seed}"] for seed in row.configs}
+        row.save(own, len(configs), share)
 
 
 def _with_recorded(row: Row, sweep: Sweep, config: ConfigDict, folder: Path) -> Row:
@@ -307,12 +436,15 @@ def _train_seeds(
 def _train_group(
     configs: Mapping[str, ConfigDict], folder: Path, modules: Modules
 ) -> dict[str, Run]:
-    if len(configs) > 1:
+    apart = have_own_checkpoints(folder, configs) and not has_joint_checkpoint(folder)
+    if len(configs) > 1 and not apart:
         return train_replicas(configs, folder, modules)
-    return {
-        name: train(config, workdir_within(folder, name), modules)
-        for name, config in configs.items()
-    }
+    runs = {}
+    for name, config in configs.items():
+        own = workdir_within(folder, name)
+        restart_abandoned(own)
+        runs[name] = train(config, own, modules)
+    return runs
 
 
 def _measure(sweep: Sweep, runs: Mapping[Path, Run | None], at_once: int) -> dict[str, Any]:

@@ -168,7 +168,7 @@ class Preference(Instruction):
             base = sum_by_segment(jnp.where(sides == index, reference, 0.0), pairs)
             rewards.append(self.beta * (policy - base))
         chosen, rejected = rewards
-        margin, eps = chosen - rejected, self.loss_options.label_smoothing
+        margin, eps = chosen - rejected, self.loss_options.smoothing
         losses = -(1 - eps) * jax.nn.log_sigmoid(margin) - eps * jax.nn.log_sigmoid(-margin)
         is_pair = jnp.arange(1, pairs.shape[1] + 1) <= pairs.max(axis=1, keepdims=True)
         means = {"margin": margin, "chosen_reward": chosen, "rejected_reward": rejected}

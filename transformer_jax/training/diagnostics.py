@@ -8,6 +8,8 @@ the same with or without diagnostics.
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -29,19 +31,29 @@ _TOKENS = 2048  # per device, for attention and units: weights grow with the squ
 _DEAD = 1e-3
 
 
+class Diagnose(Protocol):
+    """Diagnostics of a run, or of replicas."""
+
+    def is_due(self, step: int) -> bool:
+        """Returns True if diagnostics are computed before this step."""
+
+    def __call__(self, state: TrainState, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Computes diagnostics of the portable state and this process's rows, by name."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Diagnostics:
     """Computes diagnostics every few steps.
 
     Attributes:
       every: steps between two computations; None: never.
-      update: (state, batch) -> update of the next step (`training.step.compute_update`).
+      update: (state, batch, numbers) -> update of the next step (`training.step.compute_update`).
       loss: loss of the task; its forward pass gives attention weights and hidden units.
       mesh: mesh of the portable state.
     """
 
     every: int | None
-    update: Callable[[TrainState, Batch], Update]
+    update: Callable[[TrainState, Batch, Mapping[str, Any]], Update]
     loss: LossFn
     mesh: Mesh
 
@@ -49,7 +61,12 @@ class Diagnostics:
         """Returns True if diagnostics are computed before this step."""
         return self.every is not None and step % self.every == 0
 
-    def __call__(self, state: TrainState, rows: Mapping[str, np.ndarray]) -> dict[str, float]:
+    def __call__(
+        self,
+        state: TrainState,
+        rows: Mapping[str, np.ndarray],
+        numbers: Mapping[str, Any] = MappingProxyType({}),
+    ) -> dict[str, float]:
         """Computes diagnostics, named "kind/part", such as "grad/encoder/layer_0/self_attention".
 
         - "grad", "update" and "param": norms of the gradients, the update (before a plateau lowers
@@ -64,17 +81,20 @@ class Diagnostics:
         Args:
           state: portable state before the step.
           rows: this process's rows of the step's batch.
+          numbers: numbers of the config that are traced, by field.
         """
         batch = place_local_rows(rows, self.mesh)
         device = self.mesh.devices.flat[0]
         with platform.compiling_for(device), platform.sharded_over(self.mesh.size):
-            figures = self._program(state, batch)
+            figures = self._program(state, batch, dict(numbers))
         return {name: float(value) for name, value in jax.device_get(figures).items()}
 
     @functools.cached_property
-    def _program(self) -> Callable[[TrainState, Batch], dict[str, Array]]:
-        def compute(state: TrainState, batch: Batch) -> dict[str, Array]:
-            return norms(state, self.update(state, batch)) | self._activations(state, batch)
+    def _program(self) -> Callable[[TrainState, Batch, Any], dict[str, Array]]:
+        def compute(state: TrainState, batch: Batch, numbers: Any) -> dict[str, Array]:
+            return norms(state, self.update(state, batch, numbers)) | self._activations(
+                state, batch
+            )
 
         return jax.jit(compute, compiler_options=platform.compiler_options())
 

@@ -24,7 +24,7 @@ from transformer_jax.nn import auxiliary
 from transformer_jax.parallel import hosts
 from transformer_jax.runtime import platform
 from transformer_jax.training.callbacks import Callback
-from transformer_jax.training.diagnostics import SPLIT, Diagnostics
+from transformer_jax.training.diagnostics import SPLIT, Diagnose
 from transformer_jax.training.profiling import Profiler
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import Sums
@@ -189,6 +189,9 @@ def steps_ahead(step_bytes: int) -> int:
 class Patience:
     """Ends training early, and lowers the learning rate, when validation scores stop rising.
 
+    Scores of replicas are arrays [R]: each then has a learning rate of its own, and training ends
+    when it would for all.
+
     Args:
       ends_after: end training after this many evaluations without a better score; None: never.
       lowers_after: lower the learning rate after this many evaluations without a better score since
@@ -197,7 +200,7 @@ class Patience:
       scores: scores of earlier evaluations, in order.
 
     Attributes:
-      rate: current factor of the learning rate.
+      rate: current factor of the learning rate, or factors [R].
     """
 
     def __init__(
@@ -205,30 +208,34 @@ class Patience:
         ends_after: int | None = None,
         lowers_after: int | None = None,
         factor: float = 0.5,
-        scores: Iterable[float] = (),
+        scores: Iterable[float | np.ndarray] = (),
     ):
         self.ends_after, self.lowers_after, self._factor = ends_after, lowers_after, factor
-        self.rate = 1.0
-        self._best, self._waited, self._at_rate = -math.inf, 0, 0
+        self.rate: Any = 1.0
+        self._best: Any = -math.inf
+        self._waited: Any = 0
+        self._at_rate: Any = 0
         for score in scores:
             self.add(score)
 
-    def add(self, score: float) -> None:
+    def add(self, score: float | np.ndarray) -> None:
         """Adds the score of an evaluation. NaN is no better than any score."""
-        if score > self._best:
-            self._best, self._waited, self._at_rate = score, 0, 0
-            return
-        self._waited, self._at_rate = self._waited + 1, self._at_rate + 1
-        if self._at_rate == self.lowers_after:
-            self.rate, self._at_rate = self.rate * self._factor, 0
+        is_better = np.greater(score, self._best)
+        self._best = np.where(is_better, score, self._best)
+        self._waited = np.where(is_better, 0, self._waited + 1)
+        self._at_rate = np.where(is_better, 0, self._at_rate + 1)
+        if self.lowers_after is not None:
+            is_lowered = self._at_rate == self.lowers_after
+            self.rate = np.where(is_lowered, self.rate * self._factor, self.rate)
+            self._at_rate = np.where(is_lowered, 0, self._at_rate)
 
     @property
     def is_exhausted(self) -> bool:
         """Returns True if training should end."""
-        return self.ends_after is not None and self._waited >= self.ends_after
+        return self.ends_after is not None and bool(np.all(self._waited >= self.ends_after))
 
     def __str__(self) -> str:
-        return f"{self._waited} evaluations without a better score"
+        return f"{np.min(self._waited)} evaluations without a better score"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,8 +262,8 @@ class Loop:
       batches: training data, this process's rows.
       log: receives metrics.
       checkpoints: receives states.
-      evaluate: (step, `TrainState.evaluated`) -> (metrics, score); the best checkpoint has the
-        highest score.
+      evaluate: (step, `TrainState.evaluated`) -> (metrics, score, or scores [R]); the best
+        checkpoint has the highest score, or mean of the finite scores.
       learning_rate: steps done -> learning rate, [R] if replicas differ.
       utilization: seconds per step -> metrics of hardware utilization.
       profiler: traces some steps.
@@ -274,13 +281,13 @@ class Loop:
     batches: TrainBatches | StackedBatches
     log: Log
     checkpoints: Checkpoints
-    evaluate: Callable[[int, TrainState], tuple[dict[str, Any], float]]
+    evaluate: Callable[[int, TrainState], tuple[dict[str, Any], Any]]
     learning_rate: Callable[[int], Any]
     utilization: Callable[[float], dict[str, float]]
     profiler: Profiler
     intervals: Intervals
     patience: Patience
-    diagnostics: Diagnostics
+    diagnostics: Diagnose
     timer: GoodputTimer
     callbacks: Sequence[Callback] = ()
     rewinds: bool = False
@@ -396,9 +403,15 @@ class Loop:
             metrics, score = self.evaluate(step, portable)
             self.patience.add(score)
             if saved:
-                self.checkpoints.score(step, score)
+                self.checkpoints.score(step, _mean_of_finite(score))
         with self._calling_back(meter) as callbacks:
             for callback in callbacks:
                 metrics |= callback.at_evaluation(step, metrics, portable.model_params) or {}
         # Last, because the record shows a resumed run that the evaluation is finished.
         self.log.record(step, "valid", metrics)
+
+
+def _mean_of_finite(scores: float | np.ndarray) -> float:
+    """Mean of the finite scores; NaN if there is none."""
+    finite = np.asarray(scores)[np.isfinite(scores)]
+    return float(finite.mean()) if finite.size else math.nan

@@ -14,6 +14,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.fields import Configurable
 from transformer_jax.nn.layer_scan import STACKED, has_stacks, stack_layers, unstack_layers
 from transformer_jax.nn.parameters import SIDE_GRADIENT, parameter_at
+from transformer_jax.nn.traced_numbers import traced_number
 from transformer_jax.ranges import Range, Steps, check_fields
 from transformer_jax.registry import Registry
 from transformer_jax.runtime.patterns import check_pattern, matching
@@ -292,7 +293,7 @@ def make_optimizer(
     parts += kind.scale(config)
     # "adamw" has this part even at 0, because the optimizer states of saved runs include it.
     if config.weight_decay or config.name == "adamw":
-        parts.append(optax.add_decayed_weights(config.weight_decay, mask=decay_mask))
+        parts.append(_weight_decay(config.weight_decay))
     optimizer = optax.chain(*parts, *kind.rescale, optax.scale_by_learning_rate(schedule))
     optimizer = update_statistics(optimizer)
     if config.frozen is not None:
@@ -302,15 +303,29 @@ def make_optimizer(
     return optimizer if kind.stackable else unstack_for(optimizer)
 
 
+def _weight_decay(decay: float) -> optax.GradientTransformation:
+    def update(grads: Params, state: Any, params: Params = None) -> tuple[Params, Any]:
+        own = traced_number("optimizer.weight_decay", decay)
+        result: tuple[Params, Any] = optax.add_decayed_weights(own, mask=decay_mask).update(
+            grads, state, params
+        )
+        return result
+
+    return optax.GradientTransformation(
+        optax.add_decayed_weights(decay, mask=decay_mask).init, update
+    )
+
+
 def update_statistics(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
     """Makes an optimizer change counters by 1 against the sign of the gradient, and averages by a
     tenth of their way to what the gradient carries (`nn.parameters`).
 
-    Its state is the same as without.
+    Other updates get the learning rate of their replica. The state is the same as without.
     """
 
     def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         updates, state = optimizer.update(grads, state, params)
+        rate = traced_number("optimizer.learning_rate", None)  # relative to the schedule's
 
         def step(path: str, grad: jax.Array, update: jax.Array, now: jax.Array) -> jax.Array:
             parameter = parameter_at(path)
@@ -319,7 +334,7 @@ def update_statistics(optimizer: optax.GradientTransformation) -> optax.Gradient
                     return -jnp.sign(grad)
                 case "average":
                     return _AVERAGE_RATE * (-grad / SIDE_GRADIENT - now)
-            return update
+            return update if rate is None else rate * update
 
         return _map_with_path(step, grads, updates, params), state
 

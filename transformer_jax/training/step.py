@@ -4,7 +4,7 @@
 `train_step` computes an update from a batch and applies it. `parallel.engines` compiles it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +13,7 @@ import optax
 from jaxtyping import Array, Float, Int, Num
 
 from transformer_jax.nn import auxiliary
+from transformer_jax.nn.traced_numbers import use_traced_numbers
 from transformer_jax.tasks.interface import Frozen, LossSums
 from transformer_jax.training.state import TrainState
 
@@ -39,7 +40,7 @@ _STEPS_OF_TYPICAL_NORM = 100
 def train_step(
     state: TrainState,
     batch: Batch,
-    rate: Float[Array, ""] | None = None,
+    numbers: Mapping[str, Any] | None = None,
     *,
     loss_fn: LossFn,
     optimizer: optax.GradientTransformation,
@@ -57,7 +58,7 @@ def train_step(
     Args:
       state: state before the step.
       batch: rows of the batch.
-      rate: factor of the learning rate, in addition to `state.rate`.
+      numbers: numbers of the config that are traced, by field (`nn.traced_numbers`).
       loss_fn: computes the summed loss of a batch.
       optimizer: optax optimizer.
       accumulation_steps: number of micro-batches, which are processed one after another.
@@ -74,12 +75,13 @@ def train_step(
     update = compute_update(
         state,
         batch,
+        numbers,
         loss_fn=loss_fn,
         optimizer=optimizer,
         accumulation_steps=accumulation_steps,
         axis_name=axis_name,
     )
-    after = _apply_update(state, update, rate, ema_decay)
+    after = _apply_update(state, update, ema_decay)
     if spike_factor is None:
         return after, update.sums
     return _skip_spike(state, after, update.sums, spike_factor)
@@ -104,6 +106,7 @@ class Update(NamedTuple):
 def compute_update(
     state: TrainState,
     batch: Batch,
+    numbers: Mapping[str, Any] | None = None,
     *,
     loss_fn: LossFn,
     optimizer: optax.GradientTransformation,
@@ -118,14 +121,16 @@ def compute_update(
     def loss(params: Params, batch: Batch, key: Array) -> LossSums:
         return loss_fn(state.with_base(params), batch, key, state.frozen)
 
-    grads, sums = _summed_gradients(loss, state.trained, batch, key, accumulation_steps)
+    with use_traced_numbers(numbers):
+        grads, sums = _summed_gradients(loss, state.trained, batch, key, accumulation_steps)
     if axis_name is not None:
         grads, sums = jax.lax.psum((grads, sums), axis_name)
     weight = jnp.where(sums["weight"] == 0, 1, sums["weight"])  # nothing counts: the sums are 0
     # The norm of the sums, so that XLA divides where the mean is used and does not store it.
     sums["grad_norm"] = optax.tree.norm(grads) / weight
     grads = jax.tree.map(lambda grad: grad / weight, grads)
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.trained)
+    with use_traced_numbers(numbers):
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.trained)
     return Update(grads, updates, opt_state, sums)
 
 
@@ -170,14 +175,11 @@ def _gradients(
     return jax.grad(loss, has_aux=True)(params)
 
 
-def _apply_update(
-    state: TrainState, update: Update, rate: Float[Array, ""] | None, ema_decay: float | None
-) -> TrainState:
-    """State after an update, scaled by `rate` and `state.rate`."""
+def _apply_update(state: TrainState, update: Update, ema_decay: float | None) -> TrainState:
+    """State after an update, scaled by `state.rate`."""
     updates = update.updates
-    for factor in (rate, state.rate):
-        if factor is not None:
-            updates = optax.tree.scale(factor, updates)
+    if state.rate is not None:
+        updates = optax.tree.scale(state.rate, updates)
     trained = optax.apply_updates(state.trained, updates)
     after = state.replace(step=state.step + 1, opt_state=update.opt_state)
     if ema_decay is None:

@@ -19,7 +19,7 @@ from transformer_jax.parallel.replicas import make_replica_engine
 from transformer_jax.parallel.scan_engine import ScanEngine
 from transformer_jax.parallel.sharding import DATA, ParallelConfig
 from transformer_jax.runs import build
-from transformer_jax.runs.seeds import check_alike
+from transformer_jax.runs.replica_numbers import check_alike
 from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.training.state import OPTIONAL_FIELDS, TrainState
 from transformer_jax.verification.outcomes import BITS, Comparison, DoesNotApplyError, compare_trees
@@ -105,8 +105,8 @@ def seeds(subject: Subject) -> Comparison:
     """Two seeds in one program have the parameters and gradients that each has by itself."""
     subject = subject.with_dropout
     numbers = np.arange(2)
-    check_alike({f"seed_{i}": subject.but(seed=int(i)).settings for i in numbers})
-    engine = make_replica_engine(ParallelConfig(data=1), [1.0] * len(numbers), same_batch=True)
+    check_alike({f"seed_{i}": subject.but(seed=int(i)).config for i in numbers})
+    engine = make_replica_engine(ParallelConfig(data=1), len(numbers), same_batch=True)
     (together,) = _from_seeds(subject, engine, [numbers])
     apart = _from_seeds(subject, subject.engine, list(numbers))
     return compare_trees(together, jax.tree.map(lambda *leaves: np.stack(leaves), *apart))
@@ -129,7 +129,7 @@ def _from_seeds(subject: Subject, engine: Engine, seeds: Sequence[Any]) -> list[
     )
     update = build.build_update(settings, task, engine)
 
-    def step(state: TrainState, batch: Any, rate: Any = None) -> Any:
+    def step(state: TrainState, batch: Any, numbers: Any = None) -> Any:
         return state.replace(params=update(state, batch).grads), {}
 
     compiled = engine.compile(step, abstract, batch_shapes(task.lengths, ROWS))

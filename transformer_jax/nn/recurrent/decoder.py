@@ -95,7 +95,7 @@ class RecurrentDecoder(nn.Module):
             self.cell(c, d, d, d if has_feedback and i == 0 else 0, name=f"layer_{i}")
             for i in range(self.num_layers)
         ]
-        self.dropout = Dropout(c.dropout_rate, c.dropout_bits)
+        self.dropout = Dropout.of(c, "dropout_rate")
         if self.score != "none":
             self.cross_attention = SourceAttention(c, self.score, self.radius)
         if self.score == "additive":

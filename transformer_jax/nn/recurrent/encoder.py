@@ -93,7 +93,7 @@ class RecurrentEncoder(nn.Module):
             RecurrentLayer(self.config, self.cell, directions, name=f"layer_{i}")
             for i in range(self.num_layers)
         ]
-        self.dropout = Dropout(self.config.dropout_rate, self.config.dropout_bits)
+        self.dropout = Dropout.of(self.config, "dropout_rate")
 
     def __call__(
         self, x: Float[Array, "B S D"], segment_ids: Int[Array, "B S"], deterministic: bool

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of a sweep: rows that differ only in numbers, and their seeds, train in one."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import batched
+from pathlib import Path
+
+import jax
+from ml_collections import ConfigDict
+
+from transformer_jax.checkpoints.step_folder import step_folders
+from transformer_jax.runs.config import read_settings
+from transformer_jax.runs.replica_numbers import apart_reason, program_fields
+from transformer_jax.runs.workdir import (
+    CHECKPOINTS,
+    TOGETHER,
+    set_records_aside,
+    workdir_within,
+)
+
+AT_ONCE = 8
+"""Most seeds of several rows in one program, unless the user sets it: memory grows with them."""
+
+
+def group_rows(configs: Mapping[str, ConfigDict], seeds: int, at_once: int) -> list[list[str]]:
+    """Groups rows that one program trains, in the order of their first rows.
+
+    Args:
+      configs: the configs of the rows, which each train `seeds` seeds.
+      seeds: number of seeds of each row.
+      at_once: most seeds in one program.
+    """
+    alike: dict[str, list[str]] = {}
+    for name, config in configs.items():
+        fields = {"row": name} if apart_reason(read_settings(config)) else program_fields(config)
+        alike.setdefault(json.dumps(fields, sort_keys=True, default=str), []).append(name)
+    size = max(1, at_once // seeds)
+    groups = [list(group) for names in alike.values() for group in batched(names, size)]
+    devices = jax.device_count()
+    parts = (
+        [group] if devices == 1 or len(group) * seeds % devices == 0 else [[one] for one in group]
+        for group in groups  # otherwise some devices would have nothing to do
+    )
+    return [group for part in parts for group in part]
+
+
+def joint_folder(places: Mapping[str, Path]) -> Path:
+    """Folder with the joint checkpoint of rows, in that of the first one.
+
+    Args:
+      places: the folder of each row's seeds.
+    """
+    named = hashlib.sha256(json.dumps(list(places)).encode()).hexdigest()[:8]
+    return workdir_within(next(iter(places.values())), f"rows_{named}")
+
+
+def has_joint_checkpoint(folder: Path) -> bool:
+    """Returns True if runs that train together can be resumed from a folder."""
+    return bool(step_folders(folder / TOGETHER / CHECKPOINTS))
+
+
+def have_own_checkpoints(place: Path, seeds: Iterable[str]) -> bool:
+    """Returns True if a seed in this folder has a checkpoint of its own."""
+    return any(step_folders(place / seed / CHECKPOINTS) for seed in seeds)
+
+
+def restart_abandoned(workdir: Path) -> None:
+    """Renames the records of a seed that other rows' program has not finished.
+
+    Such a seed has no folder of checkpoints: it now starts again, in another program.
+    """
+    if not (workdir / CHECKPOINTS).exists():
+        set_records_aside(workdir)
+
+
+def describe_group(names: Sequence[str], seeds: int) -> str:
+    """Text for the log about the seeds that one program trains."""
+    shown = ", ".join(names)
+    return f"training {seeds} seeds of {len(names)} rows in one program: {shown}"
