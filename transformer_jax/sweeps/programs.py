@@ -3,7 +3,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import batched
 from pathlib import Path
 
@@ -61,9 +61,9 @@ def has_joint_checkpoint(folder: Path) -> bool:
     return bool(step_folders(folder / TOGETHER / CHECKPOINTS))
 
 
-def have_own_checkpoints(place: Path, seeds: Iterable[str]) -> bool:
+def has_own_checkpoint(place: Path, seed: str) -> bool:
     """Returns True if a seed in this folder has a checkpoint of its own."""
-    return any(step_folders(place / seed / CHECKPOINTS) for seed in seeds)
+    return bool(step_folders(place / seed / CHECKPOINTS))
 
 
 def restart_abandoned(workdir: Path) -> None:

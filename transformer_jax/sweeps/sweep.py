@@ -52,7 +52,7 @@ from transformer_jax.sweeps.programs import (
     describe_group,
     group_rows,
     has_joint_checkpoint,
-    have_own_checkpoints,
+    has_own_checkpoint,
     joint_folder,
     restart_abandoned,
 )
@@ -354,7 +354,8 @@ def _train_rows(
 
 
 def _has_begun(row: _RowToTrain) -> bool:
-    return has_joint_checkpoint(row.place) or have_own_checkpoints(row.place, row.configs)
+    begun = (has_own_checkpoint(row.place, seed) for seed in row.configs)
+    return has_joint_checkpoint(row.place) or any(begun)
 
 
 def _train_program(rows: Sequence[_RowToTrain], modules: Modules) -> None:
@@ -436,7 +437,9 @@ def _train_seeds(
 def _train_group(
     configs: Mapping[str, ConfigDict], folder: Path, modules: Modules
 ) -> dict[str, Run]:
-    apart = have_own_checkpoints(folder, configs) and not has_joint_checkpoint(folder)
+    # As another program leaves them, which trained this row with others.
+    apart = all(has_own_checkpoint(folder, seed) for seed in configs)
+    apart &= not has_joint_checkpoint(folder)
     if len(configs) > 1 and not apart:
         return train_replicas(configs, folder, modules)
     runs = {}
