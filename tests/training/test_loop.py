@@ -8,6 +8,7 @@ import signal
 import threading
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from transformer_jax.errors import Stopped, UserError
@@ -494,3 +495,16 @@ def test_a_metric_above_its_limit_is_told_once(caplog):
     assert [record["aux/dropped"] for record in recorded] == [0.6] * 3
     (told,) = [line for line in caplog.messages if "aux/dropped" in line]
     assert "is 0.60" in told and "capacity_factor" in told
+
+
+def test_replicas_have_the_patience_of_runs_alone():
+    scores = np.array([[3.0, 1.0], [2.0, 2.0], [1.0, np.nan], [1.5, 1.0], [4.0, 1.0]])
+    together = Patience(3, lowers_after=2, factor=0.5)
+    alone = [Patience(3, lowers_after=2, factor=0.5) for _ in range(2)]
+    for of_step in scores:
+        together.add(of_step)
+        for patience, score in zip(alone, of_step, strict=True):
+            patience.add(score)
+        np.testing.assert_array_equal(together.rate, [each.rate for each in alone])
+        assert together.is_exhausted == all(each.is_exhausted for each in alone)
+    assert [*together.rate] == [0.5, 0.5] and alone[1].is_exhausted
