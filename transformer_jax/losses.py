@@ -377,7 +377,8 @@ def tiled_token_losses(
     if count == 1 or isinstance(predicted.table, Int8Matrix):
         return token_losses(predicted.logits(exact), labels, label_smoothing, z_loss)
     flat = predicted.replace(x=predicted.x.reshape(-1, predicted.x.shape[-1]))
-    options = _TileOptions(count, z_loss, exact)
+    fixed = label_smoothing if isinstance(label_smoothing, float | int) else None
+    options = _TileOptions(count, fixed, z_loss, exact)
     found = _tiled_losses(options, flat, labels.reshape(-1), jnp.float32(label_smoothing))
     return TokenLosses(*(each.reshape(labels.shape) for each in found))
 
@@ -397,6 +398,7 @@ class _TileOptions(NamedTuple):
     """Arguments of `tiled_token_losses`."""
 
     tiles: int
+    eps: float | None  # None if it is traced
     z_loss: float
     exact: bool
 
@@ -564,7 +566,8 @@ def _tiled_forward(
     options: _TileOptions, predicted: Unprojected, labels: Labels, eps: Float[Array, ""]
 ) -> tuple[TokenLosses, tuple[Unprojected, Labels, Losses, Array]]:
     """Forward pass: the losses, and for the backward pass the arguments and the log-normalizer."""
-    count, z_loss, exact = options
+    count, fixed, z_loss, exact = options
+    eps = eps if fixed is None else fixed
     size, x = predicted.vocab_size, predicted.x.astype(predicted.dtype)
     empty = _LogitStats(*(jnp.asarray(each) for each in (_LOWEST, size, 0.0, 0.0, 0.0)))
 
@@ -597,8 +600,9 @@ def _tiled_backward(
     cotangents: TokenLosses,
 ) -> tuple[Unprojected, None, None]:
     """Backward pass: the gradient of `cross_entropy`, through the logits of one tile at a time."""
-    count, z_loss, exact = options
+    count, fixed, z_loss, exact = options
     predicted, labels, log_normalizer, eps = saved
+    eps = eps if fixed is None else fixed
     size, dtype, x = predicted.vocab_size, predicted.dtype, predicted.x.astype(predicted.dtype)
 
     def add(x_gradient: Array, tile: _Tile) -> tuple[Array, tuple[Array, Array]]:
