@@ -563,11 +563,11 @@ def _tiled_losses(
 
 
 def _tiled_forward(
-    options: _TileOptions, predicted: Unprojected, labels: Labels, eps: Float[Array, ""]
+    options: _TileOptions, predicted: Unprojected, labels: Labels, traced_eps: Float[Array, ""]
 ) -> tuple[TokenLosses, tuple[Unprojected, Labels, Losses, Array]]:
     """Forward pass: the losses, and for the backward pass the arguments and the log-normalizer."""
     count, fixed, z_loss, exact = options
-    eps = eps if fixed is None else fixed
+    eps: Any = traced_eps if fixed is None else fixed
     size, x = predicted.vocab_size, predicted.x.astype(predicted.dtype)
     empty = _LogitStats(*(jnp.asarray(each) for each in (_LOWEST, size, 0.0, 0.0, 0.0)))
 
@@ -591,7 +591,7 @@ def _tiled_forward(
         losses += z_loss * jnp.square(log_normalizer)
     correct = (stats.argmax == labels) & ~jnp.isnan(stats.maximum)
     found = TokenLosses(losses, log_normalizer - stats.label_logit, correct)
-    return found, (predicted, labels, log_normalizer, eps)
+    return found, (predicted, labels, log_normalizer, traced_eps)
 
 
 def _tiled_backward(
@@ -601,8 +601,8 @@ def _tiled_backward(
 ) -> tuple[Unprojected, None, None]:
     """Backward pass: the gradient of `cross_entropy`, through the logits of one tile at a time."""
     count, fixed, z_loss, exact = options
-    predicted, labels, log_normalizer, eps = saved
-    eps = eps if fixed is None else fixed
+    predicted, labels, log_normalizer, traced_eps = saved
+    eps: Any = traced_eps if fixed is None else fixed
     size, dtype, x = predicted.vocab_size, predicted.dtype, predicted.x.astype(predicted.dtype)
 
     def add(x_gradient: Array, tile: _Tile) -> tuple[Array, tuple[Array, Array]]:
