@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention is linear in the values, but not in queries, keys, or the input of self-attention.
 
-    transformer_jax claim attention_is_linear_in_values \
+    transformer_jax claim attention_is_linear_in_values \\
         --workdir=runs/claims/attention_is_linear_in_values
 
 Tutorials say that attention is a weighted sum, and that only its softmax is not linear (Bloem 2019,

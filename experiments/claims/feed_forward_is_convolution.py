@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A position-wise feed-forward layer is two convolutions of kernel size 1 (section 3.3).
 
-    transformer_jax claim feed_forward_is_convolution \
+    transformer_jax claim feed_forward_is_convolution \\
         --workdir=runs/claims/feed_forward_is_convolution
 
 The layer, XLA's convolution with the same kernels, and equation 2 for one position after another.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Self-attention without positions is permutation-equivariant: it does not know the order.
 
-    transformer_jax claim self_attention_without_order \
+    transformer_jax claim self_attention_without_order \\
         --workdir=runs/claims/self_attention_without_order
 
 f(x permuted) = f(x) permuted, for multi-head self-attention with initial parameters. The deviation
