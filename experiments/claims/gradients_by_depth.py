@@ -6,6 +6,9 @@
 Xiong et al. 2020 (figure 3) explain so why post-norm needs warm-up: its gradients grow towards the
 output. As there: the second matrix of the decoder's feed-forward layers in a 6-6 Transformer, here
 of width 64 and with drawn tokens. The spread is the largest over the smallest norm of the layers.
+A first setting, a language model of 12 layers without an encoder, did not show it: the spread was
+2.2 to 2.9 in pre-norm and 1.4 to 1.6 in post-norm (3 seeds). The setting was then changed to that
+of the source; the smallest difference of interest stayed.
 """
 
 import functools
