@@ -44,7 +44,7 @@ def work(workdir, log, seconds, environ):
 
     os.environ |= environ
     lease.STALE_SECONDS, lease.RENEW_SECONDS, mirror.SCAN_SECONDS = 1.0, 0.2, 0.1
-    sweeps._train_row, sweeps._check_row = train_row, lambda *_: None
+    sweeps._train_row, sweeps.check_row = train_row, lambda *_: None
     sweeps._POLL_SECONDS = 0.05
     sweeps.run_sweep(SWEEP, workdir, at_once=1, progress=False)
 

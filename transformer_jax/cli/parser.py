@@ -232,6 +232,11 @@ def _add_sweep(verbs: Verbs) -> None:
     )
     sweep.add_argument("--seeds", type=seed_count, metavar="N", help="instead of the sweep's own")
     sweep.add_argument(
+        "--plan",
+        action="store_true",
+        help="print what each row costs, what is finished and what remains, and exit",
+    )
+    sweep.add_argument(
         "--at_once",
         type=positive_int,
         metavar="N",
@@ -686,7 +691,7 @@ def _check_required(args: argparse.Namespace) -> None:
     elif args.verb == "train" and args.workdir is not None and not args.seeds:
         required.remove("config")  # the run in the workdir has one
     if args.verb == "sweep":
-        required = {"sweep", "workdir"}
+        required = {"sweep"} if args.plan else {"sweep", "workdir"}
     if args.verb == "claim" and args.check:
         required.remove("workdir")
     required |= _REQUIRED.get(args.verb, set())

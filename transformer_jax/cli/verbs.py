@@ -123,6 +123,13 @@ def sweep(args: argparse.Namespace) -> None:
 
     require_device()
     loaded = load_sweep(args.sweep, **_given(args, ("config", "seeds")))
+    if args.plan:
+        from transformer_jax.sweeps.planning import plan_sweep
+
+        planned = plan_sweep(
+            loaded, args.workdir, args.overrides, chosen=args.rows, modules=args.modules
+        )
+        return _write_result(planned.as_text())
     rows = run_sweep(
         loaded, args.workdir, args.overrides, args.at_once, chosen=args.rows, modules=args.modules
     )
@@ -144,10 +151,10 @@ def table(args: argparse.Namespace) -> None:
     }
     terminal.write(f"{formats[args.format](rows).rstrip()}\n")
     if args.to:
-        names, records = [row.name for row in rows], dict[str, list[Any]]()
+        names, records = [row.name for row in rows], dict[str, dict[str, Any]]()
         for folder in args.folders:
             for name, seeds in row_records(readable_folder(folder), names).items():
-                records.setdefault(name, []).extend(seeds)
+                records.setdefault(name, {}).update(seeds)
         publish_tables(rows, records, Path(args.to))
         logger.info("wrote the tables and figures to %s", args.to)
 

@@ -81,18 +81,18 @@ def result_of(folder: SweepFolder, name: str, sweep: Sweep, config: ConfigDict) 
     return result.row.first_seeds(sweep.seeds)
 
 
-def saved_row(path: Path, name: str, asked: Mapping[str, Any]) -> Row | None:
+def saved_row(path: Path, name: str, asked: Mapping[str, Any], *, warns: bool = True) -> Row | None:
     """The finished row in a file, with all its seeds.
 
     None if there is no file, or, with a warning, if it is damaged or of another config.
     """
-    result = _read_result(path, name, "it is measured again")
+    result = _read_result(path, name, "it is measured again" if warns else "")
     if result is None:
         return None
-    if reason := _mismatch(result, asked):
+    reason = _mismatch(result, asked)
+    if reason and warns:
         logger.warning("%s is the result of another sweep: %s; it is measured again", path, reason)
-        return None
-    return result.row
+    return None if reason else result.row
 
 
 def warn_of_other_rows(folder: SweepFolder, names: Collection[str]) -> None:
@@ -138,21 +138,20 @@ def seed_folders(row: Path) -> dict[str, Path]:
     return dict(sorted(found.items(), key=lambda item: int(item[0].removeprefix("seed_"))))
 
 
-def row_records(workdir: Path, names: Iterable[str]) -> dict[str, list[Records]]:
-    """The records of each seed of these rows; rows without any are left out."""
-    found: dict[str, list[Records]] = {}
+def row_records(workdir: Path, names: Iterable[str]) -> dict[str, dict[str, Records]]:
+    """The records of each seed of these rows, {row: {"seed_N": records}}; rows without any are left
+    out."""
+    found: dict[str, dict[str, Records]] = {}
     for name in names:
-        below = workdir / folder_name(name)
-        folders = seed_folders(below if below.is_dir() else workdir)
-        records: list[Records] = []
-        for folder in folders.values():
+        of_seeds = (workdir / RESULT).exists()  # written by `train --seeds`
+        for seed, folder in seed_folders(
+            workdir if of_seeds else workdir / folder_name(name)
+        ).items():
             try:
-                records.append(read_metrics(folder))
+                found.setdefault(name, {})[seed] = read_metrics(folder)
             except UserError as error:
                 logger.warning("%s", error)
-        if records:
-            found[name] = records
-    return found
+    return {name: seeds for name, seeds in found.items() if seeds}
 
 
 def readable_folder(workdir: str | Path) -> Path:

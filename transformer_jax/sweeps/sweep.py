@@ -110,7 +110,7 @@ def run_sweep(
     wanted = sweep.configs(overrides or {}, chosen)
     at_once = at_once or max(sweep.seeds, AT_ONCE)
     for name, config in wanted.items():
-        _check_row(sweep, name, config)
+        check_row(sweep, name, config)
     folder = SweepFolder(workdir)
     warn_of_other_rows(folder, configs)
 
@@ -205,7 +205,7 @@ def run_seeds(
     return rows
 
 
-def _check_row(sweep: Sweep, name: str, config: ConfigDict) -> None:
+def check_row(sweep: Sweep, name: str, config: ConfigDict) -> None:
     """Raises UserError if a row cannot train: before any row has, so that none trains in vain."""
     try:
         seeds = seed_configs(config, sweep.seeds)

@@ -41,14 +41,14 @@ def write_tables(rows: Sequence[Row], workdir: Path) -> None:
 
 
 def publish_tables(
-    rows: Sequence[Row], records: Mapping[str, Sequence[Records]], folder: Path
+    rows: Sequence[Row], records: Mapping[str, Mapping[str, Records]], folder: Path
 ) -> None:
     """Writes the tables of `write_tables` and figures as vectors (.pdf, .svg): table, curves, and
     differences if they were tested.
 
     Args:
       rows: of one or several sweeps.
-      records: row -> the records of each of its seeds, for the curves.
+      records: row -> seed -> its records, for the curves.
       folder: made if it does not exist. Earlier tables of `publish_tables` are replaced.
 
     Raises:
@@ -64,7 +64,8 @@ def publish_tables(
             _write_figure(lambda: draw_differences(found, base), folder / DIFFERENCES, _VECTORS)
         metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))
         if records:
-            _write_figure(lambda: draw_sweep_curves(records, metrics), folder / CURVES, _VECTORS)
+            curves = {name: list(seeds.values()) for name, seeds in records.items()}
+            _write_figure(lambda: draw_sweep_curves(curves, metrics), folder / CURVES, _VECTORS)
 
 
 def _draw_table(rows: Sequence[Row]) -> Picture:

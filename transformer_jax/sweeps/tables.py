@@ -112,14 +112,14 @@ class Rows(list[Row]):
 
 def as_text(rows: Sequence[Row]) -> str:
     """A table with aligned columns, for a terminal."""
-    lines = _aligned(_all_cells(rows))
+    lines = aligned(_all_cells(rows))
     return "\n".join([*lines, *_legend(rows)])
 
 
 def as_text_with_differences(rows: Sequence[Row]) -> str:
     """`as_text`, and a table of the differences from the first row."""
     found = differences(rows)
-    below = ["", *_aligned(_difference_cells(found))] if found else []
+    below = ["", *aligned(_difference_cells(found))] if found else []
     return "\n".join([as_text(rows), *below])
 
 
@@ -174,7 +174,7 @@ def _latex_table(cells: Sequence[Sequence[str]]) -> str:
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
 
 
-def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
+def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
     """Lines of a table whose columns have equal widths."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []
@@ -190,8 +190,8 @@ def _difference_cells(found: Sequence[SeedTest]) -> list[list[str]]:
         header,
         *(
             [
-                _shown(test.name),
-                _shown(test.metric),
+                shown_name(test.name),
+                shown_name(test.metric),
                 f"{test.difference.mean:+.4g}",
                 f"{test.difference.low:.4g} to {test.difference.high:.4g}",
                 f"{test.p_adjusted:.2g}",
@@ -206,7 +206,9 @@ def _legend(rows: Sequence[Row]) -> list[str]:
     """A line on the marks, if a difference was tested."""
     if not differences(rows):
         return []
-    return [f"{MARK} differs from {_shown(rows[0].name)} (Welch over seeds, Holm-corrected, 0.05)"]
+    return [
+        f"{MARK} differs from {shown_name(rows[0].name)} (Welch over seeds, Holm-corrected, 0.05)"
+    ]
 
 
 def _latex(cell: str) -> str:
@@ -257,7 +259,7 @@ def _metrics(rows: Sequence[Row]) -> list[str]:
 
 
 def _header(rows: Sequence[Row]) -> list[str]:
-    return ["", *map(_shown, _metrics(rows)), "seeds", "parameters", "tokens/s", "time"]
+    return ["", *map(shown_name, _metrics(rows)), "seeds", "parameters", "tokens/s", "time"]
 
 
 def _all_cells(rows: Sequence[Row]) -> list[list[str]]:
@@ -272,11 +274,11 @@ def _cells(row: Row, names: Sequence[str], marked: Collection[tuple[str, str]]) 
         _metric(row, name) + (f" {MARK}" if (row.name, name) in marked else "") for name in names
     ]
     size, speed = f"{row.parameters:,}", f"{row.tokens_per_s:,.0f}"
-    name, time = _shown(row.name), f"{row.seconds / 60:.1f} min"
+    name, time = shown_name(row.name), f"{row.seconds / 60:.1f} min"
     return [name, *metrics, str(row.seeds), size, speed, time]
 
 
-def _shown(name: str) -> str:
+def shown_name(name: str) -> str:
     """A user's name on one line, without control characters."""
     return escape_controls(" ".join(name.split()))
 

@@ -57,9 +57,9 @@ TABLE_ROWS = {
     "a device: usable memory": lambda r: _gib(r, "usable_gib"),
     "fits": lambda r: ("yes" if r["memory"]["fits"] else "NO") + f", {_gib(r, 'left_gib')} left",
     "cache of one sequence": lambda r: _cache(r["cache"]),
-    "FLOPs of the model": lambda r: _with_unit(r["flops"]["model"]),
-    "FLOPs of a device's program": lambda r: _with_unit(r["flops"]["program_per_device"]),
-    "bytes to memory, a device": lambda r: _with_unit(r["memory_bytes_per_device"]),
+    "FLOPs of the model": lambda r: with_unit(r["flops"]["model"]),
+    "FLOPs of a device's program": lambda r: with_unit(r["flops"]["program_per_device"]),
+    "bytes to memory, a device": lambda r: with_unit(r["memory_bytes_per_device"]),
     "kernels": lambda r: f"{r['kernels']:,}",
     "ms at least": lambda r: f"{r['step_ms']:.2f}",
     "  all kernels": lambda r: f"{r['kernels_ms']:.2f}",
@@ -307,7 +307,7 @@ def _details(report: Mapping[str, Any], suffix: str) -> str:
             row["kind"],
             row["axes"],
             str(row["times"]),
-            _with_unit(row["bytes_per_device"]),
+            with_unit(row["bytes_per_device"]),
             f"{row['ms']}",
         ]
         for row in report.get("interconnect", [])
@@ -354,7 +354,7 @@ def _if_fewer(active: int, total: int) -> str:
     return f"{active:,}" if active < total else ""
 
 
-def _with_unit(number: float | None) -> str:
+def with_unit(number: float | None) -> str:
     """A number with a unit: 1.23T."""
     if number is None:
         return ""
