@@ -5,9 +5,9 @@ python -m experiments.faults.kill_workers --bucket=s3 --workdir=runs/kill_worker
 
 Several processes work on a tiny sweep in a bucket of an emulator on loopback, each with copies of
 its own, as on machines of their own; without --bucket on a disk. Some are killed (SIGKILL) at
-random moments while they train. Prints one JSON object; exit status 1 if the table differs from
-that of one worker, a run has a step twice, a finished row was measured again, or a worker that was
-not killed failed.
+random moments after the first steps of a row. Prints one JSON object, with the row and the last
+recorded step of each kill; exit status 1 if the table differs from that of one worker, a run has a
+step twice, a finished row was measured again, or a worker that was not killed failed.
 """
 
 import argparse
@@ -70,10 +70,10 @@ def main() -> int:
 
 
 def campaign(sweep: Path, address: str, root: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """Starts the workers and kills some that hold a row; returns how they ended."""
+    """Starts the workers and kills some that train a row; returns how they ended."""
     workers = [start(sweep, address, root / f"machine_{n}") for n in range(args.workers)]
     rng, began = random.Random(args.seed), time.monotonic()
-    results, wrong, killed = dict[str, str](), list[str](), dict[int, str]()
+    results, wrong, killed = dict[str, str](), list[str](), dict[int, tuple[str, int]]()
     due = began + rng.uniform(0, args.seconds)
     while any(worker.poll() is None for worker in workers):
         now = versions(address)
@@ -83,10 +83,11 @@ def campaign(sweep: Path, address: str, root: Path, args: argparse.Namespace) ->
         if time.monotonic() > began + SECONDS:
             raise SystemExit("the workers have not ended")
         held = {
-            number: row
+            number: (row, step)
             for number, worker in enumerate(workers)
             if worker.poll() is None and (row := last_row(root / f"machine_{number}.log"))
             if not any(folder_name(row) in name for name in results)
+            if (step := last_step(root, number, row))
         }
         if held and len(killed) < args.kills and time.monotonic() >= due:
             victim = rng.choice(sorted(held))
@@ -112,6 +113,20 @@ def last_row(log: Path) -> str | None:
     """Name of the row that a worker has claimed last."""
     found = re.findall(r"row \d+ of \d+: (.+)", log.read_text())
     return found[-1] if found else None
+
+
+def last_step(root: Path, number: int, row: str) -> int:
+    """Last step that is recorded of a row where a worker trains it; 0: none."""
+    copies = (root / f"machine_{number}" / "transformer_jax" / "workdirs").glob("*/files/*")
+    folders = [path for path in (*copies, *(root / "shared").glob("*")) if path.is_dir()]
+    records = [
+        line
+        for folder in folders
+        if folder.name == folder_name(row)
+        for path in folder.glob("**/metrics.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    return max((int(step) for step in re.findall(r'"step": ?(\d+)', " ".join(records))), default=0)
 
 
 def start(sweep: Path, address: str, machine: Path) -> "subprocess.Popen[bytes]":

@@ -25,6 +25,7 @@ LAYOUT = MirrorLayout(
     unit=re.compile(r"steps/[0-9]+(?=/)"),
     seal="seal",
     members=lambda folder: [],
+    mark=re.compile("(^|/)mark$"),
     temporary=re.compile(r"\.partial$"),
     damage=lambda folder: None,
 )

@@ -39,6 +39,7 @@ LAYOUT = MirrorLayout(
     unit=re.compile(r"steps/[0-9]+(?=/)"),
     seal="seal",
     members=lambda folder: json.loads((folder / "seal").read_bytes()),
+    mark=re.compile("(^|/)mark$"),
     temporary=re.compile(r"\.partial$|\.tmp"),
     damage=damage,
 )

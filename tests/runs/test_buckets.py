@@ -11,10 +11,12 @@ import pytest
 
 import transformer_jax as tj
 from experiments.faults.kill_resume import differences, metrics
-from transformer_jax.buckets.bucket import Bucket
+from transformer_jax.buckets.bucket import Bucket, BucketError
+from transformer_jax.buckets.lease import LEASE_FOLDER
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.cli.main import main
 from transformer_jax.data.batches import token_cache
+from transformer_jax.runs.workdir import lock_workdir, open_for_writing
 
 LINES = ["The dog sees a cat.", "The old teacher reads the new books."]
 _numbers = itertools.count()
@@ -71,6 +73,31 @@ def test_a_run_moves_between_disk_and_bucket(tiny_config, address, tmp_path, mac
     started = tj.train(tiny_config(changes), f"{address}_tuned")
     near = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3)  # noqa: E731
     jax.tree.map(near, started.params, trained.params)
+
+
+def test_a_run_continues_whose_machine_was_lost_in_its_first_upload(address, machine, monkeypatch):
+    written, write = [], Bucket.write
+
+    def write_once(self, name, content):
+        if not name.startswith(LEASE_FOLDER):
+            if written:
+                raise BucketError("the machine is lost")
+            written.append(name)
+        write(self, name, content)
+
+    def begin():
+        with open_for_writing(f"{address}/row") as place, lock_workdir(place.folder / "seed_0"):
+            (place.folder / "seed_0" / "tokenizer").mkdir(exist_ok=True)
+            for number in range(9):
+                (place.folder / "seed_0" / "tokenizer" / str(number)).touch()
+
+    with monkeypatch.context() as patched, pytest.raises(tj.UserError, match="is lost"):
+        patched.setattr(Bucket, "write", write_once)
+        begin()
+    assert len(written) == 1
+    machine("another")
+    begin()
+    assert len(Bucket(f"{address}/row").entries("seed_0")) == 10
 
 
 def test_a_sweep_in_a_bucket_continues_on_another_machine(tiny_language_model, address, machine):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mirror: uploads a run's folder to a bucket while the run writes it.
 
-The run can be resumed from the bucket at any moment. The manifest of a
-checkpoint is written after its other files and deleted before them, and the records reach at least
-as far as the newest checkpoint.
+The run can be resumed from the bucket at any moment. The mark of a run is written before its other
+files. The manifest of a checkpoint is written after its other files and deleted before them, and
+the records reach at least as far as the newest checkpoint.
 """
 
 import contextlib
@@ -48,6 +48,8 @@ class MirrorLayout:
         match belongs to no unit.
       seal: name of the seal in its unit.
       members: reads the names of a unit's files from the seal.
+      mark: matches names of files that mark a folder as ours. They are uploaded before all others,
+        so that a folder in the bucket is never without its mark.
       temporary: matches names of files that will be renamed; they are not uploaded.
       damage: describes the damage of a unit on disk; None if it is intact.
     """
@@ -55,6 +57,7 @@ class MirrorLayout:
     unit: re.Pattern[str]
     seal: str
     members: Callable[[Path], Collection[str]]
+    mark: re.Pattern[str]
     temporary: re.Pattern[str]
     damage: Callable[[Path], str | None]
 
@@ -195,7 +198,9 @@ class Mirror:
         self._lease.require()
         units.sort(key=lambda unit: -found[layout.seal_of(unit)].changed)  # newest first
         with self._pinned(units, found) as files:
-            run_in_parallel(functools.partial(self._upload, found, files), plain)
+            marks = {name for name in plain if layout.mark.search(name)}
+            run_in_parallel(functools.partial(self._upload, found, files), marks)
+            run_in_parallel(functools.partial(self._upload, found, files), plain - marks)
             for unit in units:
                 if unit == units[0] or (self._folder / unit).exists():
                     self._upload_unit(unit, found, files)

@@ -132,6 +132,7 @@ _LAYOUT = MirrorLayout(
     unit=re.compile(_STEP),
     seal=manifest.MANIFEST,
     members=manifest.read_entries,
+    mark=re.compile(rf"(^|/)({re.escape(RUN.mark)}|{re.escape(SWEEP.mark)})$"),
     temporary=re.compile(rf"(^|/)(wandb|{re.escape(PARTIAL)})/|\.partial$|\.orbax-checkpoint-tmp"),
     damage=manifest.find_damage,
 )
