@@ -2,13 +2,20 @@
 """Comparison of runs: what differs, tests over seeds and examples, and what is refused."""
 
 import json
+import math
 import shutil
+from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
 import transformer_jax as tj
 from transformer_jax.cli.main import main
+from transformer_jax.data.sources import open_split
+from transformer_jax.evidence.example_loss import compare_losses
 from transformer_jax.evidence.page import comparison_page
+from transformer_jax.tokenization import sentencepiece
 
 LOSSES = {"base": [3.0, 3.1, 2.9], "better": [2.0, 2.1, 1.9]}
 OUTPUTS = {"base": ["ein Hund", "eine Katze"], "better": ["der Hund", "eine Katze"]}
@@ -91,6 +98,40 @@ def test_one_seed_has_no_test_over_seeds(runs):
 def test_without_outputs_examples_are_not_compared(runs):
     found = tj.compare(runs / "base", runs / "better", split="valid_2")
     assert found.over_examples == [] and "evaluate --split=valid_2" in found.notes[-1]
+
+
+def test_the_loss_per_example_is_compared(runs, tmp_path):
+    run = tj.load(runs / "base" / "seed_0")
+    flat = jax.tree.map(lambda leaf: 0.3 * leaf, run.params)
+    run.with_params(flat).save(tmp_path / "flat")
+    shutil.copy(runs / "base" / "seed_0" / "metrics.jsonl", tmp_path / "flat")
+    found = tj.compare(runs / "base" / "seed_0", tmp_path / "flat", split="valid", loss=True)
+    (test,) = (test.scores for test in found.over_examples)
+    examples = list(open_split(run.settings.data, "valid"))
+    scores = run.score([one["source"] for one in examples], [one["target"] for one in examples])
+    bits = [
+        -score / math.log(2) / len(one["target"].encode())
+        for score, one in zip(scores, examples, strict=True)
+    ]
+    assert test.first == pytest.approx(np.mean(bits), rel=1e-5)
+    low, high = test.interval
+    assert 0 < low < test.difference < high and test.differs
+    assert "bits per byte" in found.as_text() and f"[{low:.3g}, {high:.3g}]" in found.as_text()
+
+
+def test_losses_of_other_examples_or_of_changed_texts_are_refused(copies, monkeypatch):
+    first, second = copies / "base" / "seed_0", copies / "better" / "seed_0"
+    config = json.loads((second / "config.json").read_text())
+    path = copies / "short.txt"
+    lines = Path(config["data"]["valid_source"]).read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]))
+    for side in ("source", "target"):
+        change_config(second, "data", f"valid_{side}", str(path))
+    with pytest.raises(tj.UserError, match="base and better have other examples in valid"):
+        compare_losses({"base": first, "better": second}, "valid", True)
+    with pytest.raises(tj.UserError, match="of base changes text"):
+        monkeypatch.setattr(sentencepiece.SentencePieceTokenizer, "decode", lambda *_: "other")
+        compare_losses({"base": first}, "valid", False)
 
 
 def refused(*args, **options):

@@ -403,8 +403,12 @@ def _add_compare(verbs: Verbs) -> None:
     compare.add_argument(
         "--metrics", metavar="NAME,NAME...", help="validation metrics to test (default: all)"
     )
+    compare.add_argument(
+        "--loss", action="store_true", help="also test the loss per example of the split"
+    )
     compare.add_argument("--format", choices=("text", "json"), default="text")
     compare.add_argument("--to", metavar="FILE", help="also write a page, FILE.html")
+    add_modules_flag(compare)
 
 
 def _add_claim(verbs: Verbs) -> None:

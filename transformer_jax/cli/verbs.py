@@ -300,7 +300,9 @@ def compare(args: argparse.Namespace) -> None:
     from transformer_jax.evidence.page import comparison_page
 
     metrics = args.metrics.split(",") if args.metrics else ()
-    found = compare(*args.runs, split=args.split, metrics=metrics)
+    found = compare(
+        *args.runs, split=args.split, metrics=metrics, loss=args.loss, modules=args.modules
+    )
     if args.format == "json":
         _write_json(found.as_json())
     else:

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from transformer_jax.checkpoints.step_folder import PROVENANCE
 from transformer_jax.checkpoints.store import open_snapshot
 from transformer_jax.errors import UserError, escape_controls
+from transformer_jax.evidence.example_loss import compare_losses
 from transformer_jax.pictures import Records, draw_curves
 from transformer_jax.runs.config import load_json
 from transformer_jax.runs.settings import flatten, is_validation_field
+from transformer_jax.runs.user_modules import Modules
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,
@@ -132,7 +134,13 @@ class Comparison(Summarized):
         return "\n".join([*lines, *(["", *self.notes] if self.notes else [])])
 
 
-def compare(*workdirs: str | Path, split: str = "test", metrics: Sequence[str] = ()) -> Comparison:
+def compare(
+    *workdirs: str | Path,
+    split: str = "test",
+    metrics: Sequence[str] = (),
+    loss: bool = False,
+    modules: Modules = (),
+) -> Comparison:
     """Compares runs with the first one.
 
     Args:
@@ -140,6 +148,8 @@ def compare(*workdirs: str | Path, split: str = "test", metrics: Sequence[str] =
         seeds.
       split: whose outputs are compared over examples; `evaluate --split=...` writes them.
       metrics: validation metrics to test over seeds; empty: all that the runs have in common.
+      loss: also compute and test the loss per example of the split, with one seed of each run.
+      modules: the user's own, to load runs for their loss.
 
     Raises:
       UserError: fewer than two runs, a run has no records, runs were validated on other data, a
@@ -166,6 +176,10 @@ def compare(*workdirs: str | Path, split: str = "test", metrics: Sequence[str] =
     if pairs is None:
         notes.append(f"No test over examples: evaluate --split={split} has not scored every run.")
     over_examples, disagreements = _test_examples(first_seeds, pairs or {}, names, split)
+    if loss:
+        folders_of = dict(zip(names, first_seeds, strict=True))
+        found = compare_losses(folders_of, split, same_tokens, modules)
+        over_examples += [ExampleTest(name, scores) for name, scores in found.items()]
     return Comparison(
         names, differing, values, over_seeds, over_examples, disagreements, notes, records
     )
@@ -378,6 +392,8 @@ def _most_different(
 def _examples_line(scores: PairedScores) -> str:
     """One line: both scores, difference, p-values, and the verdict."""
     line = f"{scores.first:.4g} -> {scores.second:.4g} ({scores.difference:+.3g})"
+    if scores.interval is not None:
+        line += " [{:.3g}, {:.3g}]".format(*scores.interval)
     line += f", p = {scores.p:.2g}"
     if scores.p_bootstrap is not None:
         line += f", bootstrap {scores.p_bootstrap:.2g}"

@@ -24,6 +24,7 @@ class PairedScores(NamedTuple):
       p: two-sided p-value of approximate randomization (Riezler and Maxwell 2005).
       p_bootstrap: p-value of paired bootstrap resampling (Koehn 2004); None if not computed.
       test: name and settings of the tests.
+      interval: 95% interval of the difference; None if it is not computed.
     """
 
     metric: str
@@ -34,6 +35,7 @@ class PairedScores(NamedTuple):
     p: float
     p_bootstrap: float | None
     test: str
+    interval: tuple[float, float] | None = None
 
     @property
     def difference(self) -> float:

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loss per example: the bits that a run needs for each reference of a split, a byte.
+
+A model that tokenizes text without loss gives it a probability whatever its tokens are, so that
+bits per byte compare runs with different tokenizers, too.
+"""
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.data.sources import open_split
+from transformer_jax.errors import UserError
+from transformer_jax.runs.load import load
+from transformer_jax.runs.run import Run
+from transformer_jax.runs.user_modules import Modules
+from transformer_jax.scoring.significance import PairedScores
+from transformer_jax.scoring.statistics import over_examples
+
+logger = logging.getLogger(__name__)
+
+_AT_ONCE = 512
+"""Examples scored between two lines of progress."""
+
+
+def compare_losses(
+    folders: Mapping[str, Path], split: str, same_tokens: bool, modules: Modules = ()
+) -> dict[str, PairedScores]:
+    """Tests of each run against the first, over the examples of a split.
+
+    Args:
+      folders: name -> workdir of one seed.
+      split: split of the runs' data.
+      same_tokens: the runs have the same tokenizers.
+      modules: the user's own.
+
+    Raises:
+      UserError: a run cannot score references, its split has other examples, or the tokenizers
+        differ and one of them changes a text.
+    """
+    first_examples: list[Any] = []
+    losses: dict[str, list[float]] = {}
+    for name, folder in folders.items():
+        run = load(folder, modules=modules)
+        examples = list(open_split(run.settings.data, split))
+        if losses and examples != first_examples:
+            first = next(iter(losses))
+            raise UserError(
+                f"compare: {first} and {name} have other examples in {split} "
+                f"({len(first_examples)} and {len(examples)}); give them the same data"
+            )
+        first_examples = examples
+        sources, targets, side = _pairs(run, examples, split)
+        if not same_tokens:
+            _require_lossless(run, side, targets, name)
+        losses[name] = _bits_per_byte(run, sources, targets, name)
+    (_, base), *others = losses.items()
+    return {name: _test(base, values) for name, values in others}
+
+
+def _pairs(run: Run, examples: Sequence[Any], split: str) -> tuple[list[str], list[str], str]:
+    """Sources, references, and the side of the references."""
+    for source, target in (("source", "target"), (None, "text")):
+        if examples and all(isinstance(one, Mapping) and target in one for one in examples):
+            sources = [one[source] if source else "" for one in examples]
+            return sources, [one[target] for one in examples], target
+    raise UserError(
+        f"compare: the examples of {split} have no reference texts, so that a run of task "
+        f"{run.settings.task.name} has no loss per example; leave --loss out"
+    )
+
+
+def _require_lossless(run: Run, side: str, texts: Sequence[str], name: str) -> None:
+    tokenizer = run.tokenizer.text(side)
+    for number, text in enumerate(texts, 1):
+        if tokenizer.decode(tokenizer.encode(text)) != text:
+            raise UserError(
+                f"compare: the runs have other tokenizers, and that of {name} changes text (such "
+                f"as example {number}), so that its loss is that of another text; leave --loss out"
+            )
+
+
+def _bits_per_byte(
+    run: Run, sources: Sequence[str], targets: Sequence[str], name: str
+) -> list[float]:
+    found: list[float] = []
+    for start in range(0, len(targets), _AT_ONCE):
+        if start:
+            logger.info("%s: scored %d of %d examples", name, start, len(targets))
+        some = slice(start, start + _AT_ONCE)
+        found += run.score(sources[some], targets[some])
+    sizes = (max(1, len(target.encode())) for target in targets)
+    return [-nats / math.log(2) / size for nats, size in zip(found, sizes, strict=True)]
+
+
+def _test(first: Sequence[float], second: Sequence[float]) -> PairedScores:
+    found = over_examples(first, second)
+    one, two = (sum(values) / len(values) for values in (first, second))
+    name = f"{found.test}, {len(first)} examples"
+    interval = found.low, found.high
+    return PairedScores("bits per byte", one, two, None, None, found.p, None, name, interval)
