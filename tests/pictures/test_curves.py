@@ -62,6 +62,14 @@ def test_a_picture_has_one_legend():
     assert legend(draw_curves({"one": [records(6)[:3]]})) == []
 
 
+def test_several_runs_differ_in_more_than_color():
+    loss = draw_curves({name: [records(6)] for name in "abc"}).axes[0]
+    train = [line for line in loss.get_lines() if line.get_label().endswith("train")]
+    assert len({line.get_linestyle() for line in train}) == 3
+    valid = [line for line in loss.get_lines() if line.get_label().endswith("valid")]
+    assert len({line.get_marker() for line in valid} - {"None"}) == 3
+
+
 def test_labels_are_drawn_as_text():
     figure = draw_curves({name: [records(6)] for name in ("$x^$ $y$", "_hidden", "a\nb")})
     assert legend(figure)[:3] == [r"\$x^\$ \$y\$", " _hidden", "a\ufffdb"]

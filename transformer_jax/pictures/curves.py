@@ -46,8 +46,9 @@ _SCORES = ("bleu", "exact_match", "f1", "accuracy")
 def draw_curves(runs: Mapping[str, Sequence[Records]]) -> Picture:
     """Loss, score, learning rate and tokens per second over the steps of one or several runs.
 
-    Validation is dashed, with markers. A run of several seeds is their mean, with a band of one
-    standard deviation. Metrics that no run has recorded have no panel.
+    Several runs differ in color, dashes and markers; validation has the markers. Of one run,
+    validation is dashed, too. A run of several seeds is their mean, with a band of one standard
+    deviation. Metrics that no run has recorded have no panel.
 
     Args:
       runs: label -> the records of each seed of a run.
@@ -77,7 +78,8 @@ def draw_curves(runs: Mapping[str, Sequence[Records]]) -> Picture:
     for ax, (name, splits) in zip(axes, panels.items(), strict=True):
         for number, (label, seeds) in enumerate(runs.items()):
             for split in splits:
-                style = _style(number, split) | {"label": drawable(f"{label} {split}")}
+                style = _style(number, split, len(runs) > 1)
+                style["label"] = drawable(f"{label} {split}")
                 draw_band(ax, series(seeds, split, name), **style)
         shown = UNITS.get(name, name)
         ax.set(xlabel="step", ylabel=f"validation {shown}" if splits == ("valid",) else shown)
@@ -125,20 +127,25 @@ def _legend(runs: Sequence[str], splits: Collection[str]) -> list[Line2D]:
     """Entries for the runs, if there are several, and for the splits, if there are two."""
     several = len(runs) > 1
     entries = [
-        Line2D([], [], **_style(number, "valid") | {"ls": "-"}, label=drawable(label))
+        Line2D([], [], **_style(number, "valid", True), label=drawable(label))
         for number, label in enumerate(runs if several else ())
     ]
     if len(splits) > 1:
-        gray = {"color": "0.4", "marker": ""} if several else {}
+        gray = {"color": "0.4", "ls": "-"} if several else {}
         for split, name in _SPLITS.items():
-            entries.append(Line2D([], [], **_style(0, split) | gray, label=name))
+            entries.append(Line2D([], [], **_style(0, split, several) | gray, label=name))
     return entries
 
 
-def _style(number: int, split: str) -> dict[str, Any]:
+def _style(number: int, split: str, several: bool) -> dict[str, Any]:
+    """Style of a curve, which black and white print keeps apart from the others."""
     style: dict[str, Any] = {"color": COLORS[number % len(COLORS)]}
+    if several:
+        style["ls"] = LINES[number % len(LINES)]
+    elif split == "valid":
+        style["ls"] = "--"
     if split == "valid":
-        style |= {"ls": "--", "marker": MARKERS[number % len(MARKERS)]}
+        style["marker"] = MARKERS[number % len(MARKERS)]
     return style
 
 
