@@ -157,6 +157,20 @@ def test_metrics_that_runs_lack_are_refused(runs):
     assert "twice" in refused(runs / "base", runs / "base")
 
 
+def test_refusals_are_one_line_and_status_2(copies, capsys):
+    change_config(copies / "better" / "seed_1", "data", "valid_source", "other.txt")
+    base, better = str(copies / "base"), str(copies / "better")
+    for arguments, message in (
+        ([base], "at least two"),
+        ([base, str(copies / "better" / "seed_1")], "same examples"),
+        ([base, better, "--metrics=blue"], "'blue'"),
+        ([base, str(copies / "missing")], "missing"),
+    ):
+        assert main(["compare", *arguments]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert message in line
+
+
 def test_other_tokens_leave_metrics_per_token_out(copies, monkeypatch):
     from transformer_jax.evidence import comparison
 

@@ -28,6 +28,7 @@ def comparison_page(found: Comparison) -> str:
             "first": scores.first,
             "second": scores.second,
             "difference": scores.difference,
+            "interval": scores.interval,
             "p": scores.p,
             "differs": scores.differs,
             "test": scores.test,

@@ -83,12 +83,13 @@ if (found.examples.length) {
       number(String(Number(one.first.toPrecision(4)))),
       number(String(Number(one.second.toPrecision(4)))),
       number(signed(one.difference)),
+      number(one.interval ? `${signed(one.interval[0])} to ${signed(one.interval[1])}` : ""),
       number(shown(one.p)),
       verdict(one.differs, ""),
       isolated(one.test),
     ),
   );
-  document.getElementById("examples").append(table(["metric", "run", found.runs[0], "run", "difference", "p", "", "test"], rows));
+  document.getElementById("examples").append(table(["metric", "run", found.runs[0], "run", "difference", "95% interval", "p", "", "test"], rows));
 }
 
 document.getElementById("curves").src = found.curves;
