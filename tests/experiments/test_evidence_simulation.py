@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Error rates of the project's tests, in a short form of the simulation."""
+
+import pytest
+
+from experiments import evidence_simulation as simulation
+
+DRAWS = 1000
+
+
+@pytest.mark.parametrize("test", sorted({case.test for case in simulation.cases()}))
+def test_equal_models_differ_as_rarely_as_stated(test, monkeypatch):
+    """Skewed differences, and skewed seeds of other deviations, exceed the rate."""
+    monkeypatch.setattr(simulation, "CHECKED", 3)
+    for case in simulation.cases():
+        if case.test == test and is_symmetric(case):
+            wrong, covered = simulation.estimate(case, DRAWS)
+            assert not simulation.exceeds(wrong, simulation.LEVEL, DRAWS), case
+            if case.coverage:
+                assert not simulation.exceeds(1 - covered, 1 - case.coverage, DRAWS), case
+
+
+def is_symmetric(case):
+    skewed = (
+        "exponential, deviations 1 and 3",
+        "differences exponential",
+        "differences -exponential",
+    )
+    return case.drawn not in skewed
