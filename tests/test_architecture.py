@@ -49,6 +49,7 @@ LIBRARIES = {
     "wandb": {"logs"},
     "mlflow": {"logs"},
     "trackio": {"logs"},
+    "optuna": {"sweeps"},
     "matplotlib": {"pictures"},
     "orbax": {"checkpoints"},
     "safetensors": {"interop"},

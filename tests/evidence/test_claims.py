@@ -15,7 +15,7 @@ from transformer_jax.evidence import verdicts
 from transformer_jax.evidence.claims import check_claim, decide_claim, load_claim
 from transformer_jax.evidence.verdicts import read_verdict
 from transformer_jax.runs.shipped import shipped_files
-from transformer_jax.sweeps import sweep
+from transformer_jax.sweeps import row_training
 
 ROWS = {"first": {}, "second": {}}
 FILE = """
@@ -112,7 +112,7 @@ def test_a_decided_claim_is_only_read_again(trained_claim, tmp_path):
 def test_claims_that_share_a_workdir_train_their_rows_once(trained_claim, tmp_path, monkeypatch):
     claim, workdir, before = trained_claim
     copy = shutil.copytree(workdir, tmp_path / "copy")
-    monkeypatch.delattr(sweep, "_train_seeds")
+    monkeypatch.delattr(row_training, "_train_seeds")
     other = dataclasses.replace(claim, name="other", metric="perplexity")
     found = tj.decide(other, copy, progress=False)
     losses, perplexities = before["values"], found["values"]
@@ -125,7 +125,7 @@ def test_claims_that_share_a_workdir_train_their_rows_once(trained_claim, tmp_pa
 def test_two_measures_of_the_same_runs_are_compared(trained_claim, tmp_path, monkeypatch):
     _, workdir, _ = trained_claim
     copy = shutil.copytree(workdir, tmp_path / "copy")
-    monkeypatch.delattr(sweep, "_train_seeds")
+    monkeypatch.delattr(row_training, "_train_seeds")
     measure = {"late": lambda run: run.step, "early": lambda run: run.step - 1 - run.config.seed}
     row = {"learns": {}}
     claim = dataclasses.replace(

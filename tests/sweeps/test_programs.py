@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
+from transformer_jax.sweeps import row_training
 from transformer_jax.sweeps import sweep as sweeps
 from transformer_jax.sweeps.programs import group_rows
+from transformer_jax.sweeps.results import asked_of
 from transformer_jax.sweeps.shared_folder import SweepFolder
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
@@ -48,14 +50,14 @@ def sweep(tiny_language_model):
 @pytest.fixture(scope="module")
 def swept(sweep, tmp_path_factory):
     """The workdir, where `TOGETHER` stopped once after two steps, and the rows."""
-    workdir, train = tmp_path_factory.mktemp("sweep"), sweeps.train_replicas
+    workdir, train = tmp_path_factory.mktemp("sweep"), row_training.train_replicas
 
     def stop(configs, folder, modules, folders):
         train(configs, folder, modules, folders=folders, until=2)
         raise tj.Stopped("stopped by SIGTERM at step 2")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweeps, "train_replicas", stop)
+        patch.setattr(row_training, "train_replicas", stop)
         with pytest.raises(tj.Stopped):
             tj.sweep(sweep, workdir)
     return workdir, tj.sweep(sweep, workdir)
@@ -83,7 +85,7 @@ def test_a_row_of_a_stopped_program_is_the_row_trained_alone(sweep, swept, tmp_p
 
 def test_finished_rows_are_read(sweep, swept, monkeypatch):
     for name in ("train_replicas", "train"):
-        monkeypatch.setattr(sweeps, name, None)
+        monkeypatch.setattr(row_training, name, None)
     assert tj.sweep(sweep, swept[0]) == swept[1]
 
 
@@ -104,10 +106,10 @@ def test_a_row_that_is_busy_elsewhere_is_left_out_later(sweep, tmp_path, monkeyp
         trained.append([*configs])
         for name in configs:
             row = {"metrics": {"loss": [1.0]}, "parameters": 1, "tokens_per_s": 1.0, "seconds": 1.0}
-            result = {"asked": sweeps.asked_of(sweep, configs[name]), "row": row}
+            result = {"asked": asked_of(sweep, configs[name]), "row": row}
             (folders[name] / "result.json").write_text(json.dumps(result))
 
-    monkeypatch.setattr(sweeps, "_train_rows", train_rows)
+    monkeypatch.setattr(sweeps, "train_rows", train_rows)
     with contextlib.ExitStack() as other:
         other.enter_context(SweepFolder(tmp_path).claim("slow"))
         monkeypatch.setattr(sweeps.time, "sleep", lambda _: other.close())

@@ -10,8 +10,7 @@ import pytest
 import transformer_jax as tj
 from transformer_jax.cli.main import main
 from transformer_jax.runs.workdir import SWEEP
-from transformer_jax.sweeps import results, table_files
-from transformer_jax.sweeps import sweep as sweeps
+from transformer_jax.sweeps import results, row_training, table_files
 from transformer_jax.sweeps.results import asked_of, encoded_result, merge_tables, saved_row
 from transformer_jax.sweeps.shared_folder import SweepFolder, folder_name
 from transformer_jax.sweeps.table_files import write_tables
@@ -115,7 +114,7 @@ def test_a_metric_that_a_finished_row_lacks_is_read_from_its_records(tmp_path, c
     record = {"step": 3, "split": "valid", "loss": 2.0, "bleu": 31.0}
     (folder / "from_1" / "seed_1" / "metrics.jsonl").write_text(json.dumps(record) + "\n")
     more = tj.Sweep("quickstart", {"base": {}}, seeds=2, metrics=["loss", "bleu"])
-    row = sweeps._train_row(more, "base", config, folder, 2, ())
+    row = row_training.train_row(more, "base", config, folder, 2, ())
     assert row.metrics == {"loss": [1.0, 2.0], "bleu": [None, 31.0]}
     assert saved_row(folder / "result.json", "base", asked_of(more, config)) == row
 

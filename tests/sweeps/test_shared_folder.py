@@ -16,6 +16,7 @@ from experiments.faults.emulators import emulator
 from transformer_jax.buckets import lease, mirror
 from transformer_jax.buckets.bucket import Bucket
 from transformer_jax.errors import BusyError
+from transformer_jax.sweeps import row_training
 from transformer_jax.sweeps import sweep as sweeps
 from transformer_jax.sweeps.results import asked_of
 from transformer_jax.sweeps.shared_folder import SweepFolder
@@ -44,7 +45,7 @@ def work(workdir, log, seconds, environ):
 
     os.environ |= environ
     lease.STALE_SECONDS, lease.RENEW_SECONDS, mirror.SCAN_SECONDS = 1.0, 0.2, 0.1
-    sweeps._train_row, sweeps.check_row = train_row, lambda *_: None
+    row_training.train_row, sweeps.check_row = train_row, lambda *_: None
     sweeps._POLL_SECONDS = 0.05
     sweeps.run_sweep(SWEEP, workdir, at_once=1, progress=False)
 

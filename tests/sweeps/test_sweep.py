@@ -88,7 +88,7 @@ def test_finished_rows_are_read_from_the_folder_of_a_sweep(swept, tmp_path):
 
 def test_finished_rows_are_not_trained_again(sweep, swept, monkeypatch):
     workdir, rows = swept
-    monkeypatch.setattr("transformer_jax.sweeps.sweep.train_replicas", None)
+    monkeypatch.setattr("transformer_jax.sweeps.row_training.train_replicas", None)
     assert run_sweep(sweep, workdir) == rows
 
 
@@ -138,12 +138,12 @@ def test_sigterm_stops_a_sweep_and_the_same_call_resumes_it(sweep, swept, tmp_pa
     (tmp_path / "as_it_is" / "result.json").unlink()
     started = []
 
-    def stopped(configs, folder, modules):
+    def stopped(configs, folder, modules, until):
         started.append(folder.name)
         raise tj.Stopped("stopped by SIGTERM at step 1")
 
     with monkeypatch.context() as patch:
-        patch.setattr("transformer_jax.sweeps.sweep.train_replicas", stopped)
+        patch.setattr("transformer_jax.sweeps.row_training.train_replicas", stopped)
         with pytest.raises(tj.Stopped):
             run_sweep(two, tmp_path)
     assert started == ["as_it_is"]
@@ -154,7 +154,7 @@ def test_sigterm_stops_a_sweep_and_the_same_call_resumes_it(sweep, swept, tmp_pa
 
 def test_seeds_that_all_diverge_are_an_error(sweep, tmp_path, monkeypatch):
     lost = Row("seeds", {"loss": [math.nan, math.nan]}, parameters=0, tokens_per_s=1.0, seconds=1.0)
-    monkeypatch.setattr("transformer_jax.sweeps.sweep._train_row", lambda *_: lost)
+    monkeypatch.setattr("transformer_jax.sweeps.sweep.train_row", lambda *_: lost)
     with pytest.raises(DivergedError, match="the loss of every seed is no longer finite"):
         run_seeds(tj.config(QUICKSTART, sweep.base), tmp_path / "seeds", 2)
     assert "(2 of 2 diverged)" in (tmp_path / "seeds" / "table.txt").read_text()
@@ -353,13 +353,13 @@ def test_seeds_that_cannot_train_together_train_one_after_another(
     caplog.set_level(logging.INFO)
     trained = []
 
-    def train(config, folder, modules):
+    def train(config, folder, modules, until):
         trained.append(folder.relative_to(tmp_path).as_posix())
         folder.mkdir(parents=True)
         (folder / "metrics.jsonl").write_text('{"step": 1, "split": "valid", "loss": null}\n')
         raise DivergedError("the loss is not finite")
 
-    monkeypatch.setattr("transformer_jax.sweeps.sweep.train", train)
+    monkeypatch.setattr("transformer_jax.sweeps.row_training.train", train)
     run_sweep(Sweep(sweep.config, {"a row": option}, sweep.base, seeds=2), tmp_path)
     assert trained == ["a_row/group_0/seed_0", "a_row/group_1/seed_1"]
     assert f"a row: seeds are trained one after another: {reason}" in caplog.text
@@ -474,7 +474,7 @@ def test_rows_of_equal_data_and_settings_share_a_tokenizer(sweep, tmp_path, monk
         trained.append(config.vocab_size)
         return train_tokenizers(config, *others)
 
-    def prepared(config, folder, modules):  # no more of a run is needed
+    def prepared(config, folder, modules, until):  # no more of a run is needed
         settings = read_settings(config)
         build_tokenizers(settings, folder / "tokenizer", open_split(settings.data, "train"))
         record = {"step": 1, "split": "valid", "loss": math.nan}
@@ -482,7 +482,7 @@ def test_rows_of_equal_data_and_settings_share_a_tokenizer(sweep, tmp_path, monk
         raise DivergedError("not trained")
 
     monkeypatch.setattr("transformer_jax.runs.prepare.train_tokenizers", count)
-    monkeypatch.setattr("transformer_jax.sweeps.sweep.train", prepared)
+    monkeypatch.setattr("transformer_jax.sweeps.row_training.train", prepared)
     rows = {
         "one": {},
         "another rate": {"optimizer.learning_rate": 0.01},

@@ -81,6 +81,7 @@ _REQUIRED = {
 _EXCLUDED = {
     "stream": {"num_outputs", "format", "prefixes", "batch_size", "distributed"},
     "seeds": {"dry_run", "distributed"},
+    "replay": {"sweep", "config", "seeds", "at_once", "plan"},
     "attention": {"config", "errors", "tree"},
     "errors": {"config", "tree"},
     "tree": {"config"},
@@ -241,6 +242,11 @@ def _add_sweep(verbs: Verbs) -> None:
         type=positive_int,
         metavar="N",
         help="seeds in one program (default: a row's, or 8)",
+    )
+    sweep.add_argument(
+        "--replay",
+        action="store_true",
+        help="print the decisions of the search in DIR, and make them again; trains nothing",
     )
     add_modules_flag(sweep)
 
@@ -695,7 +701,8 @@ def _check_required(args: argparse.Namespace) -> None:
     elif args.verb == "train" and args.workdir is not None and not args.seeds:
         required.remove("config")  # the run in the workdir has one
     if args.verb == "sweep":
-        required = {"sweep"} if args.plan else {"sweep", "workdir"}
+        required = {"sweep", "workdir"} - ({"workdir"} if args.plan else set())
+        required -= {"sweep"} if args.replay else set()
     if args.verb == "claim" and args.check:
         required.remove("workdir")
     required |= _REQUIRED.get(args.verb, set())

@@ -117,6 +117,8 @@ def _print_next(run: Any, workdir: str) -> None:
 
 def sweep(args: argparse.Namespace) -> None:
     """Trains the rows of a sweep that are not finished, and prints its table."""
+    if args.replay:
+        return _replay(args.workdir)
     from transformer_jax.runtime.platform import require_device
     from transformer_jax.sweeps.definition import load_sweep
     from transformer_jax.sweeps.sweep import run_sweep
@@ -134,6 +136,24 @@ def sweep(args: argparse.Namespace) -> None:
         loaded, args.workdir, args.overrides, args.at_once, chosen=args.rows, modules=args.modules
     )
     _write_table(rows)
+    if loaded.space and rows and rows[0].parameters:  # 0 if all diverged
+        fields = {**loaded.base, **args.overrides, **rows[0].values}
+        flags = [f"--config.{name}={value}" for name, value in fields.items()]
+        words = [f"--config={loaded.config}", f"--workdir={args.workdir}-best", *flags]
+        words += [f"--modules={','.join(args.modules)}"] if args.modules else []
+        terminal.print_message(f"the best, {rows[0].name}:")
+        terminal.print_message(f"  {PROGRAM} train {shlex.join(words)}")
+
+
+def _replay(workdir: str) -> None:
+    """Prints the decisions of a search, which are made again."""
+    from transformer_jax.sweeps.search import describe, replay
+    from transformer_jax.sweeps.shared_folder import SweepFolder
+
+    number = 0
+    for number, (entry, state) in enumerate(replay(SweepFolder(workdir, writes=False)), start=1):
+        _write_result(f"{number}  {describe(entry, state)}")
+    terminal.print_message(f"{number} entries; the decisions are the same again")
 
 
 def table(args: argparse.Namespace) -> None:
@@ -256,12 +276,13 @@ def score(args: argparse.Namespace) -> None:
 
 def plot(args: argparse.Namespace) -> None:
     """Draws runs, one run's attention, trees or errors, or a config; prints the picture's path."""
-    from transformer_jax.pictures import draw_sweep, picture_format, save_figure
+    from transformer_jax.pictures import picture_format, save_figure
     from transformer_jax.runs.config import load_config
     from transformer_jax.runs.load import load
     from transformer_jax.runs.user_modules import load_modules
     from transformer_jax.runs.workdir import CONFIG, METRICS, PREDICTIONS, fetch_files
     from transformer_jax.sweeps.results import saved_rows
+    from transformer_jax.sweeps.table_files import draw_table
     from transformer_jax.tools import plots
 
     what = next((each for each in ("attention", "tree") if getattr(args, each) is not None), None)
@@ -288,7 +309,7 @@ def plot(args: argparse.Namespace) -> None:
             load_modules(args.modules, workdir)
         folders = [fetch_files(workdir, (METRICS,)) for workdir in workdirs]
         if len(folders) == 1 and (rows := saved_rows(folders[0])):
-            save_figure(draw_sweep({row.name: row.metrics for row in rows}), output)
+            save_figure(draw_table(rows), output)
         else:
             plots.plot_runs(folders, output)
     terminal.write(f"{output}\n")

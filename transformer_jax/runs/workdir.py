@@ -26,6 +26,7 @@ The folder of a sweep, and of each of its rows, has a mark of its own and holds
     table.*, result.json, seconds   the measurements
     differences.*, curves.*         their figures
     verdict.json                    the verdict, if the sweep decides a claim
+    decisions/                      the log of decisions, if the sweep is a search
 """
 
 import base64
@@ -83,6 +84,7 @@ TRACKERS = "trackers"
 RESULT = "result.json"
 SECONDS = "seconds"
 VERDICT = "verdict.json"
+DECISIONS = "decisions"
 TABLE = "table"
 DIFFERENCES = "differences"
 CURVES = "curves"
@@ -122,6 +124,7 @@ SWEEP = WorkdirKind(
         RESULT,
         SECONDS,
         VERDICT,
+        DECISIONS,
         *(f"{TABLE}.{ending}" for ending in ("txt", "md", "tex", "csv", "png", "pdf", "svg")),
         *(f"{figure}.{ending}" for figure in (DIFFERENCES, CURVES) for ending in ("pdf", "svg")),
     ),
@@ -223,14 +226,15 @@ def require_own_folder(folder: Path, kind: WorkdirKind = RUN) -> None:
     if _is_own(folder, kind):
         return
     for other in (RUN, SWEEP):
-        if _is_own(folder, other):
+        if other is not kind and _is_own(folder, other):
             raise UserError(
                 f"{folder} holds a {other.name}; choose another --workdir for a {kind.name}"
             )
     if _is_own(folder.absolute().parent, RUN):
         raise UserError(f"{folder.absolute().parent} holds a run; choose a --workdir outside of it")
     for name in dict.fromkeys((*RUN.written, *kind.written)):
-        if os.path.lexists(folder / name):
+        # Another process may have marked the folder since.
+        if os.path.lexists(folder / name) and not _is_own(folder, kind):
             raise UserError(
                 f"{folder} holds {name}, and no mark that a {kind.name} here made it; it is kept: "
                 "choose a new or an empty folder as --workdir"

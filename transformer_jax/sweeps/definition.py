@@ -18,6 +18,7 @@ from transformer_jax.runs.config import failing_as, load_config, run_file
 from transformer_jax.runs.workdir import SWEEP, TABLE
 from transformer_jax.suggestions import suggest
 from transformer_jax.summary import Summarized
+from transformer_jax.sweeps.search import METHODS
 from transformer_jax.sweeps.shared_folder import folder_name
 
 _LONGEST_NAME = 200
@@ -41,17 +42,31 @@ class Sweep(Summarized):
         that chooses the best checkpoint.
       also: {name: {"section.field": value}}: further columns, each with the validation loss of the
         trained model under another config; None for a row whose model does not allow it.
+      space: in place of rows, the values that a search tries (`sweeps.space`).
+      search: method of the search: "grid", "random" or "optuna".
+      trials: number of trials; None: the whole grid.
+      search_seed: seed of the method.
+      halving: {"first": steps, "factor": 3}: trials pause after `first` steps, and only the best
+        1/factor resume (`sweeps.halving`). Empty: all train in full.
+      goal: metric that decides, with "-" before it if lower is better. Empty: the one that chooses
+        the best checkpoint.
 
     Raises:
       ValueError: there is no row or no seed, or a field has the wrong type.
     """
 
     config: str
-    rows: Overrides | Callable[[ConfigDict], Overrides]
+    rows: Overrides | Callable[[ConfigDict], Overrides] = dataclasses.field(default_factory=dict)
     base: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seeds: int = 3
     metrics: Sequence[str] = ()
     also: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    space: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    search: str = ""
+    trials: int | None = None
+    search_seed: int = 0
+    halving: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    goal: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.config, str):
@@ -65,12 +80,42 @@ class Sweep(Summarized):
         _check_overrides("also", self.also)
         if not callable(self.rows):
             _check_overrides("rows", self.rows)
-            if not self.rows:
-                raise ValueError("a sweep has at least one row")
+        self._check_search()
+
+    def _check_search(self) -> None:
+        """Raises ValueError unless there are either rows, or a space with what a search needs."""
+        if not self.space:
+            if not (self.rows or callable(self.rows)):
+                raise ValueError("a sweep has at least one row, or a space to search")
+            for name in ("search", "trials", "search_seed", "halving", "goal"):
+                if getattr(self, name):
+                    raise ValueError(f"{name} is set, but there is no space to search")
+            return
+        if self.rows:
+            raise ValueError("a sweep has either rows or a space; drop one of them")
+        if self.search not in METHODS:
+            raise ValueError(f"search is {self.search!r}; it must be one of {', '.join(METHODS)}")
+        if self.trials is None and self.search != "grid":
+            raise ValueError("trials is missing: the number of trials of the search")
+        if not isinstance(self.halving, Mapping) or self.halving and "first" not in self.halving:
+            raise ValueError(f"halving is {self.halving!r}; write {{'first': steps, 'factor': 3}}")
+        least: dict[str, tuple[Any, int]] = {
+            "trials": (self.trials, 1),
+            "search_seed": (self.search_seed, 0),
+        }
+        for name, value in self.halving.items():
+            if name not in ("first", "factor"):
+                raise ValueError(f"halving has no {name!r}; it has first and factor")
+            least[f"halving: {name}"] = (value, 2 if name == "factor" else 1)
+        for name, (value, smallest) in least.items():
+            if value is not None and (type(value) is not int or value < smallest):
+                raise ValueError(f"{name} is {value!r}; it is an integer of at least {smallest}")
+        if not isinstance(self.goal, str):
+            raise ValueError(f"goal is {self.goal!r}; give the name of a metric")
 
     def summary(self) -> Mapping[str, Any]:
         """The config, the number of seeds, and the overrides of each row."""
-        rows = {"rows": "of the base config"} if callable(self.rows) else self.rows
+        rows = {"rows": "of the base config"} if callable(self.rows) else self.rows or self.space
         return {"config": self.config, "base": self.base, "seeds": self.seeds, **rows}
 
     def configs(self, overrides: Mapping[str, Any], chosen: str = "") -> dict[str, ConfigDict]:
@@ -82,8 +127,10 @@ class Sweep(Summarized):
 
         Raises:
           UserError: a config is invalid (the row is named), no row is chosen, two rows would have
-            the same folder, or a row the name of a table.
+            the same folder, a row the name of a table, or the sweep is a search.
         """
+        if self.space:
+            raise UserError("this sweep is a search, whose trials are not known beforehand")
         rows = self.rows
         if callable(rows):
             base = load_config(self.config, {**self.base, **overrides})

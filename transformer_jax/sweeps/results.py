@@ -53,10 +53,17 @@ class Result:
     place: str
 
 
-def asked_of(sweep: Sweep, config: ConfigDict) -> dict[str, Any]:
-    """Identity of a row's result, as JSON."""
+def asked_of(sweep: Sweep, config: ConfigDict, until: int | None = None) -> dict[str, Any]:
+    """Identity of a row's result, as JSON.
+
+    Args:
+      sweep: the sweep.
+      config: of the row.
+      until: the step after which a trial of a search pauses.
+    """
     also = {each: dict(changes) for each, changes in sweep.also.items()}
-    return {"config": config.to_dict(), "seeds": sweep.seeds, "also": also}
+    steps = {} if until is None else {"until": until}
+    return {"config": config.to_dict(), "seeds": sweep.seeds, "also": also, **steps}
 
 
 def encoded_result(row: Row, asked: Mapping[str, Any]) -> str:
@@ -72,22 +79,33 @@ def is_complete(row: Row | None, sweep: Sweep) -> bool:
 
 def result_of(folder: SweepFolder, name: str, sweep: Sweep, config: ConfigDict) -> Row | None:
     """The finished row of a sweep, whichever process trained it; None if it is not finished."""
-    content = folder.result(name)
-    if content is None:
-        return None
-    result = _parse_result(content, f"{folder}/{folder_name(name)}/{RESULT}", name, told="")
+    result = _result_in(folder, name)
     if result is None or _mismatch(result, asked_of(sweep, config)):
         return None
     return result.row.first_seeds(sweep.seeds)
 
 
+def any_result(folder: SweepFolder, name: str) -> Row | None:
+    """The row of this name in a sweep's folder, of any config; None if it is not finished."""
+    result = _result_in(folder, name)
+    return result.row if result else None
+
+
+def _result_in(folder: SweepFolder, name: str) -> Result | None:
+    content = folder.result(name)
+    if content is None:
+        return None
+    return _parse_result(content, f"{folder}/{folder_name(name)}/{RESULT}", name, told="")
+
+
 def saved_row(path: Path, name: str, asked: Mapping[str, Any], *, warns: bool = True) -> Row | None:
     """The finished row in a file, with all its seeds.
 
-    None if there is no file, or, with a warning, if it is damaged or of another config.
+    None if there is no file, or the row is a trial that now trains to another step; or, with a
+    warning, if it is damaged or of another config.
     """
     result = _read_result(path, name, "it is measured again" if warns else "")
-    if result is None:
+    if result is None or result.row.steps != asked.get("until"):
         return None
     reason = _mismatch(result, asked)
     if reason and warns:
@@ -200,6 +218,11 @@ def _merged(first: Result, second: Result) -> Result:
       UserError: they differ in their config, their further columns, or the metrics of a seed.
     """
     name, where = first.row.name, f"in {first.place} and in {second.place}"
+    if first.row.steps != second.row.steps:
+        steps = f"{first.row.steps} and {second.row.steps}"
+        raise UserError(
+            f"table: row {name!r} has trained {steps} steps {where}; leave one folder out"
+        )
     if different := _differences(first.fields, second.fields):
         raise UserError(
             f"table: row {name!r} has different configs {where}: {different}; leave one folder "

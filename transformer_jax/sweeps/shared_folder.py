@@ -6,6 +6,7 @@ was killed ends, so that another process takes the row over where it was.
 """
 
 import contextlib
+import os
 import re
 import tempfile
 import time
@@ -17,6 +18,7 @@ from transformer_jax.buckets.bucket import Bucket, NotInBucketError, is_address
 from transformer_jax.buckets.copies import working_copy_id
 from transformer_jax.errors import BusyError
 from transformer_jax.runs.workdir import (
+    DECISIONS,
     RESULT,
     SWEEP,
     lock_workdir,
@@ -24,7 +26,7 @@ from transformer_jax.runs.workdir import (
     workdir_path,
     workdir_within,
 )
-from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular
+from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
 
 
 def folder_name(row: str) -> str:
@@ -36,17 +38,18 @@ class SweepFolder:
     """The folder of a sweep.
 
     Args:
-      workdir: a path or an address. A folder on a disk is created and marked.
+      workdir: a path or an address.
+      writes: a folder on a disk is created and marked; without, the folder is only read.
 
     Raises:
       UserError: the folder cannot be written, or it holds something else.
     """
 
-    def __init__(self, workdir: str | Path) -> None:
+    def __init__(self, workdir: str | Path, *, writes: bool = True) -> None:
         self._bucket = Bucket(str(workdir)) if is_address(workdir) else None
         self._folder = Path() if self._bucket else workdir_path(workdir)
         self._seen: dict[str, tuple[lease.LeaseRecord, float]] = {}
-        if self._bucket is None:
+        if self._bucket is None and writes:
             with lock_workdir(self._folder, SWEEP, wait=True):
                 pass
 
@@ -94,6 +97,30 @@ class SweepFolder:
                 return read_regular(self._folder / name, SETTINGS_BYTES)
             return self._bucket.read(name)
         return None
+
+    def entry(self, number: int) -> bytes | None:
+        """Content of an entry of the log of decisions; None if there is none."""
+        return self.read(f"{DECISIONS}/{number}.json")
+
+    def add_entry(self, number: int, text: str) -> bool:
+        """Adds an entry to the log of decisions; of several processes, one succeeds.
+
+        Args:
+          number: of the entry, after which all others follow.
+          text: the content, which differs between processes.
+
+        Returns:
+          False if there is an entry of this number.
+        """
+        if self._bucket is not None:
+            return self._bucket.create(f"{DECISIONS}/{number}.json", text.encode())
+        with lock_workdir(self._folder, SWEEP, wait=True):
+            path = workdir_within(self._folder, DECISIONS) / f"{number}.json"
+            if os.path.lexists(path):
+                return False
+            path.parent.mkdir(exist_ok=True)
+            write_atomic(path, text)
+            return True
 
     def write(self, make: Callable[[Path], None]) -> None:
         """Writes files into the folder: those that `make(folder)` writes. One process at a time

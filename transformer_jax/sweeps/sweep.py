@@ -8,73 +8,70 @@ finished is not trained again. Any number of processes may work on one sweep
 
 import contextlib
 import dataclasses
-import functools
 import logging
 import math
-import statistics
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import batched, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
 
-from transformer_jax.data.sources import open_split
-from transformer_jax.errors import BusyError, DivergedError, NoRoomError, UserError
-from transformer_jax.parallel.sharding import mesh_for_inference
+from transformer_jax.errors import BusyError, DivergedError, UserError
 from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings, failing_as, read_settings
 from transformer_jax.runs.prepare import sharing_tokenizers
-from transformer_jax.runs.replica_numbers import apart_reason
-from transformer_jax.runs.run import Run
-from transformer_jax.runs.seeds import seed_configs, train_replicas
-from transformer_jax.runs.train import train
+from transformer_jax.runs.seeds import seed_configs
 from transformer_jax.runs.user_modules import Modules, describe_module_error, load_modules
 from transformer_jax.runs.workdir import (
-    MARK,
-    RESULT,
-    SECONDS,
     SWEEP,
+    TABLE,
     lock_workdir,
     open_for_writing,
-    read_metrics,
-    workdir_within,
 )
-from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
 from transformer_jax.runtime.progress import set_title, shown
 from transformer_jax.scoring import METRICS
 from transformer_jax.suggestions import suggest
 from transformer_jax.sweeps.definition import Sweep
+from transformer_jax.sweeps.halving import Job
 from transformer_jax.sweeps.programs import (
     AT_ONCE,
-    describe_group,
     group_rows,
-    has_joint_checkpoint,
-    has_own_checkpoint,
-    joint_folder,
-    restart_abandoned,
 )
 from transformer_jax.sweeps.results import (
-    asked_of,
-    encoded_result,
+    any_result,
     is_complete,
-    joined,
     result_of,
-    saved_row,
-    seed_folders,
     warn_of_other_rows,
 )
+from transformer_jax.sweeps.row_training import TrialToTrain, train_row, train_rows
+from transformer_jax.sweeps.search import METHODS, DecisionLog, Trial, row_name, run_trials
 from transformer_jax.sweeps.shared_folder import SweepFolder
 from transformer_jax.sweeps.table_files import write_tables
 from transformer_jax.sweeps.tables import Row, Rows
+from transformer_jax.sweeps.trials import score_of, search_of, trial_config
 from transformer_jax.tasks.losses import batch_shapes
 
 _POLL_SECONDS = 2.0
 """Time between looks at rows that other processes train."""
 
 logger = logging.getLogger(__name__)
+
+
+class _Plan(NamedTuple):
+    """The work of a sweep.
+
+    Attributes:
+      folder: of the sweep.
+      work: yields after each piece of work.
+      finished: returns the rows so far.
+    """
+
+    folder: SweepFolder
+    work: Iterator[None]
+    finished: Callable[[], Rows]
 
 
 def run_sweep(
@@ -106,18 +103,45 @@ def run_sweep(
       Stopped: a SIGTERM came while a row was trained; the same call resumes.
     """
     load_modules(modules, workdir)
-    configs = sweep.configs(overrides or {})
-    wanted = sweep.configs(overrides or {}, chosen)
+    make_plan = _plan_trials if sweep.space else _plan_rows
     at_once = at_once or max(sweep.seeds, AT_ONCE)
+    plan = make_plan(sweep, workdir, overrides or {}, at_once, chosen, modules)
+
+    def write() -> None:
+        plan.folder.write(lambda place: write_tables(plan.finished(), place))
+
+    with shown(progress), sharing_tokenizers():
+        has_worked = False
+        for _ in plan.work:
+            has_worked = True
+            write()
+        if not has_worked:
+            write()
+    return Rows(row for row in plan.finished() if re.search(chosen, row.name))
+
+
+def _plan_rows(
+    sweep: Sweep,
+    workdir: str | Path,
+    overrides: Mapping[str, Any],
+    at_once: int,
+    chosen: str,
+    modules: Modules,
+) -> _Plan:
+    """The work on given rows; arguments and errors as of `run_sweep`."""
+    configs = sweep.configs(overrides)
+    wanted = sweep.configs(overrides, chosen)
     for name, config in wanted.items():
         check_row(sweep, name, config)
     folder = SweepFolder(workdir)
+    if folder.entry(0) is not None:
+        raise UserError(f"{folder} holds a search; choose another --workdir for these rows")
     warn_of_other_rows(folder, configs)
 
     def find(name: str) -> Row | None:
         return result_of(folder, name, sweep, configs[name])
 
-    def train_rows(names: Sequence[str], whole: bool) -> list[str]:
+    def train(names: Sequence[str], whole: bool) -> list[str]:
         """Trains rows in one program; returns those that other processes train.
 
         If there are any and `whole`, none is trained: their process may be about to claim all.
@@ -138,21 +162,55 @@ def run_sweep(
                 logger.info("row %d of %d: %s", number, len(wanted), name)
                 set_title(f"row {number}/{len(wanted)}")
             claimed = {name: configs[name] for name in places}
-            _train_rows(sweep, claimed, places, at_once, modules)
+            train_rows(sweep, claimed, places, at_once, modules)
         return busy
 
-    def write() -> None:
-        rows = [row for row in map(find, configs) if row is not None]
-        folder.write(lambda place: write_tables(rows, place))
+    groups = group_rows(wanted, sweep.seeds, at_once)
+    left = [g for g in groups if not all(is_complete(find(name), sweep) for name in g)]
+    finished = lambda: Rows(row for row in map(find, configs) if row is not None)  # noqa: E731
+    return _Plan(folder, _claimed(left, train), finished)
 
-    with shown(progress), sharing_tokenizers():
-        groups = group_rows(wanted, sweep.seeds, at_once)
-        left = [g for g in groups if not all(is_complete(find(name), sweep) for name in g)]
-        for _ in _claimed(left, train_rows):
-            write()
-        if not left:
-            write()
-    return Rows(row for row in map(find, wanted) if row is not None)
+
+def _plan_trials(
+    sweep: Sweep,
+    workdir: str | Path,
+    overrides: Mapping[str, Any],
+    at_once: int,
+    chosen: str,
+    modules: Modules,
+) -> _Plan:
+    """The work on the trials of a search; arguments and errors as of `run_sweep`."""
+    if chosen:
+        raise UserError("--rows chooses rows of a sweep, and this one is a search; leave it out")
+    search = search_of(sweep, overrides)
+    goal: str = search.fixed["goal"]
+    named = [*sweep.metrics, *([goal.removeprefix("-")] if sweep.goal else [])]
+    first = trial_config(sweep, overrides, METHODS[search.method](search, []))
+    check_row(dataclasses.replace(sweep, metrics=named), row_name(0), first)
+    metrics = dict.fromkeys([*(sweep.metrics or ["loss"]), goal.removeprefix("-")])
+    measured = dataclasses.replace(sweep, metrics=list(metrics))
+    folder = SweepFolder(workdir)
+    if folder.entry(0) is None and folder.read(f"{TABLE}.csv") is not None:
+        raise UserError(f"{folder} holds a sweep; choose another --workdir for a search")
+    log = DecisionLog(folder, search)
+
+    def train(job: Job, trial: Trial, place: Path) -> float:
+        name, until = row_name(job.trial), search.rungs[job.rung]
+        try:
+            config = trial_config(sweep, overrides, trial.values)
+        except UserError as error:
+            logger.warning("%s", error)
+            return -math.inf
+        logger.info("%s of %d, to step %d", name, log.state.limit, until)
+        set_title(f"trial {job.trial + 1}/{log.state.limit}")
+        part = TrialToTrain(trial.values, until)
+        return score_of(train_row(measured, name, config, place, at_once, modules, part), goal)
+
+    def finished() -> Rows:
+        found = (any_result(folder, name) for name in map(row_name, log.read().ranking()))
+        return Rows(row for row in found if row is not None)
+
+    return _Plan(folder, run_trials(log, folder, train), finished)
 
 
 def _claimed(
@@ -198,7 +256,7 @@ def run_seeds(
     ):
         name = handle.folder.absolute().name
         sweep = Sweep(config="", rows={name: {}}, seeds=count)
-        rows = [_train_row(sweep, name, config, handle.folder, count, modules)]
+        rows = [train_row(sweep, name, config, handle.folder, count, modules)]
         write_tables(rows, handle.folder)
     if not rows[0].parameters:  # no seed left a model
         raise DivergedError(f"{workdir}: the loss of every seed is no longer finite")
@@ -242,255 +300,3 @@ def _check_metrics(sweep: Sweep, settings: Settings) -> None:
         if name not in known:
             hint = suggest(name, known) or f"; it has {', '.join(sorted(known))}"
             raise UserError(f"task {settings.task.name} has no metric {name!r}{hint}")
-
-
-@dataclasses.dataclass(frozen=True)
-class _RowToTrain:
-    """A row, and its seeds that are not trained.
-
-    If it is finished with fewer seeds, only the others are trained: one beside them, several in a
-    folder of their own, because those that train together share a checkpoint.
-
-    Attributes:
-      sweep: the sweep.
-      name: name of the row.
-      config: its config.
-      folder: its folder.
-    """
-
-    sweep: Sweep
-    name: str
-    config: ConfigDict
-    folder: Path
-
-    @functools.cached_property
-    def asked(self) -> dict[str, Any]:
-        """Identity of the row's result."""
-        return asked_of(self.sweep, self.config)
-
-    @functools.cached_property
-    def saved(self) -> Row | None:
-        """The row with the seeds that are finished, and the metrics that the sweep asks for now."""
-        found = saved_row(self.folder / RESULT, self.name, self.asked)
-        if found is None or is_complete(found, self.sweep):
-            return found
-        return _with_recorded(found, self.sweep, self.config, self.folder)
-
-    @property
-    def is_trained(self) -> bool:
-        """Returns True if all seeds are."""
-        return self.saved is not None and not self.configs
-
-    @functools.cached_property
-    def configs(self) -> dict[str, ConfigDict]:
-        """Configs of the seeds to train, {"seed_N": config}."""
-        first = self.saved.seeds if self.saved else 0
-        return dict(islice(seed_configs(self.config, self.sweep.seeds).items(), first, None))
-
-    @functools.cached_property
-    def place(self) -> Path:
-        """Folder of the seeds to train."""
-        if self.saved is None or len(self.configs) == 1:
-            return self.folder
-        place = workdir_within(self.folder, f"from_{self.saved.seeds}")
-        place.mkdir(exist_ok=True)
-        return place
-
-    def save(self, runs: Mapping[Path, Run | None], at_once: int, seconds: float) -> Row:
-        """Writes the result, measured on the runs of the seeds."""
-        row = Row(self.name, **_measure(self.sweep, runs, at_once), seconds=seconds)
-        if self.saved:
-            row = joined(self.saved, row)
-        write_atomic(self.folder / RESULT, encoded_result(row, self.asked))
-        return row
-
-    def save_recorded(self) -> Row:
-        """Writes the result of a row whose seeds are all trained, if it lacked a metric."""
-        assert self.saved is not None
-        path = self.folder / RESULT
-        if self.saved != saved_row(path, self.name, self.asked):
-            seeds = {"seeds": self.saved.seeds}
-            write_atomic(path, encoded_result(self.saved, self.asked | seeds))
-        return self.saved.first_seeds(self.sweep.seeds)
-
-
-def _train_row(
-    sweep: Sweep, name: str, config: ConfigDict, folder: Path, at_once: int, modules: Modules
-) -> Row:
-    """Trains a row, or reads it from its folder if it is finished."""
-    row = _RowToTrain(sweep, name, config, folder)
-    if row.is_trained:
-        return row.save_recorded()
-    if reason := apart_reason(read_settings(config)):
-        if at_once > 1 and len(row.configs) > 1:
-            logger.info("%s: seeds are trained one after another: %s", name, reason)
-        at_once = 1
-    with _timer(row.place / SECONDS) as seconds:
-        runs = dict(_train_seeds(row.configs, row.place, at_once, modules))
-        return row.save(runs, min(at_once, len(row.configs)), seconds())
-
-
-def _train_rows(
-    sweep: Sweep,
-    configs: Mapping[str, ConfigDict],
-    folders: Mapping[str, Path],
-    at_once: int,
-    modules: Modules,
-) -> None:
-    """Trains rows in one program; those that began by themselves continue by themselves."""
-    if len(configs) > 1:
-        rows = [_RowToTrain(sweep, name, configs[name], folders[name]) for name in configs]
-        rows = [row for row in rows if not row.is_trained]
-        places = {row.name: row.place for row in rows}
-        if rows and not has_joint_checkpoint(joint_folder(places)):
-            rows = [row for row in rows if not _has_begun(row)]
-        if len(rows) > 1:
-            try:
-                _train_program(rows, modules)
-            except NoRoomError as error:
-                logger.warning("%s; the rows are trained one after another", error)
-    for name, config in configs.items():
-        _train_row(sweep, name, config, folders[name], at_once, modules)
-
-
-def _has_begun(row: _RowToTrain) -> bool:
-    begun = (has_own_checkpoint(row.place, seed) for seed in row.configs)
-    return has_joint_checkpoint(row.place) or any(begun)
-
-
-def _train_program(rows: Sequence[_RowToTrain], modules: Modules) -> None:
-    """Trains all seeds of rows in one program, and writes the rows' results."""
-    configs = {f"{row.name}/{seed}": own for row in rows for seed, own in row.configs.items()}
-    folders = {
-        f"{row.name}/{seed}": workdir_within(row.place, seed)
-        for row in rows
-        for seed in row.configs
-    }
-    joint = joint_folder({row.name: row.place for row in rows})
-    joint.mkdir(exist_ok=True)
-    logger.info("%s", describe_group([row.name for row in rows], len(configs)))
-    runs: dict[str, Run | None] = dict.fromkeys(configs)
-    with _timer(joint / SECONDS) as seconds:
-        try:
-            runs |= train_replicas(configs, joint, modules, folders=folders)
-        except DivergedError as error:
-            logger.warning("%s", error)
-        share = seconds() / len(rows)
-    for row in rows:
-        own = {folders[f"{row.name}/{seed}"]: runs[f"{row.name}/{seed}"] for seed in row.configs}
-        row.save(own, len(configs), share)
-
-
-def _with_recorded(row: Row, sweep: Sweep, config: ConfigDict, folder: Path) -> Row:
-    """A finished row with the metrics that the sweep asks for now, from the records of its seeds.
-
-    They are None for seeds whose runs are no longer there.
-    """
-    folders = seed_folders(folder)
-    runs = [folders.get(seed) for seed in seed_configs(config, row.seeds)]
-    valid = [_last_record(read_metrics(run), "valid") if run else None for run in runs]
-    metrics = dict(row.metrics)
-    for name in sweep.metrics:
-        if name not in metrics:
-            metrics[name] = [None if one is None else _metric(one, name) for one in valid]
-    return dataclasses.replace(row, metrics=metrics)
-
-
-@contextlib.contextmanager
-def _timer(path: Path) -> Iterator[Callable[[], float]]:
-    """Yields a function that returns the seconds spent so far, including earlier starts.
-
-    They are saved to a file after a run has begun beside it.
-    """
-    try:
-        before = float(read_regular(path, SETTINGS_BYTES))
-    except (OSError, ValueError):
-        before = 0.0
-    start = time.perf_counter()
-
-    def seconds() -> float:
-        return before + time.perf_counter() - start
-
-    try:
-        yield seconds
-    finally:
-        if any(any(path.parent.glob(f"{runs}/{MARK}")) for runs in ("*", "*/*")):
-            write_atomic(path, f"{seconds():.1f}\n")
-
-
-def _train_seeds(
-    configs: Mapping[str, ConfigDict], folder: Path, at_once: int, modules: Modules
-) -> Iterator[tuple[Path, Run | None]]:
-    """Yields the workdir and the run of each config; None for a run that diverged."""
-    groups = list(batched(configs.items(), at_once))
-    for number, group in enumerate(map(dict, groups)):
-        place = folder if len(groups) == 1 else workdir_within(folder, f"group_{number}")
-        runs: dict[str, Run | None] = dict.fromkeys(group)
-        try:
-            runs |= _train_group(group, place, modules)
-        except DivergedError as error:
-            logger.warning("%s", error)
-        for name, run in runs.items():
-            yield place / name, run
-
-
-def _train_group(
-    configs: Mapping[str, ConfigDict], folder: Path, modules: Modules
-) -> dict[str, Run]:
-    # As another program leaves them, which trained this row with others.
-    apart = all(has_own_checkpoint(folder, seed) for seed in configs)
-    apart &= not has_joint_checkpoint(folder)
-    if len(configs) > 1 and not apart:
-        return train_replicas(configs, folder, modules)
-    runs = {}
-    for name, config in configs.items():
-        own = workdir_within(folder, name)
-        restart_abandoned(own)
-        runs[name] = train(config, own, modules)
-    return runs
-
-
-def _measure(sweep: Sweep, runs: Mapping[Path, Run | None], at_once: int) -> dict[str, Any]:
-    """Fields of a `Row` except name and seconds."""
-    trained = [run for run in runs.values() if run is not None]
-    names = list(sweep.metrics or _default_metrics(trained))
-    records = [read_metrics(path) for path in runs]
-    valid = [_last_record(of_run, "valid") for of_run in records]
-    metrics = {name: [_metric(record, name) for record in valid] for name in names}
-    for name, changes in sweep.also.items():
-        metrics[name] = [_loss_with(run, changes) if run else None for run in runs.values()]
-    speeds = [r["tokens_per_s"] for of_run in records for r in of_run if r["split"] == "train"]
-    params = trained[0].params if trained else {}
-    return {
-        "metrics": metrics,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
-        "tokens_per_s": statistics.median(speeds) * at_once if speeds else 0.0,
-    }
-
-
-def _default_metrics(runs: Sequence[Run]) -> list[str]:
-    criteria = [run.task.best_by.removeprefix("-") for run in runs[:1]]
-    return list(dict.fromkeys(["loss", *criteria]))
-
-
-def _last_record(records: Sequence[Mapping[str, Any]], split: str) -> Mapping[str, Any]:
-    return next((record for record in reversed(records) if record["split"] == split), {})
-
-
-def _metric(record: Mapping[str, Any], name: str) -> float | None:
-    """A metric of a record, or None; NaN if it was not finite or the record is empty."""
-    value = record.get(name)
-    return math.nan if value is None and (name in record or not record) else value
-
-
-def _loss_with(run: Run, changes: Mapping[str, Any]) -> float | None:
-    """Validation loss of a run under other settings; None if its model does not allow them."""
-    try:
-        run = run.with_config(changes)
-    except UserError as error:
-        logger.info("%s: %s", ", ".join(f"{k}={v}" for k, v in changes.items()), error)
-        return None
-    settings = read_settings(run.config)
-    examples, mesh = open_split(settings.data, "valid"), mesh_for_inference(settings.parallel)
-    evaluator = build.build_evaluator(settings, run.task, examples, settings.decode, mesh)
-    return float(evaluator.loss_metrics(run.params, run.frozen)["loss"])

@@ -37,7 +37,7 @@ def write_tables(rows: Sequence[Row], workdir: Path) -> None:
     }
     for ending, write in writers.items():
         write_atomic(workdir / f"{TABLE}.{ending}", write(rows).rstrip() + "\n")
-    _write_figure(lambda: _draw_table(rows), workdir / TABLE, ("png",))
+    _write_figure(lambda: draw_table(rows), workdir / TABLE, ("png",))
 
 
 def publish_tables(
@@ -58,7 +58,7 @@ def publish_tables(
         raise UserError(f"--to: {folder} is the folder of a sweep; choose another for the tables")
     with lock_workdir(folder, SWEEP):
         write_tables(rows, folder)
-        _write_figure(lambda: _draw_table(rows), folder / TABLE, _VECTORS)
+        _write_figure(lambda: draw_table(rows), folder / TABLE, _VECTORS)
         if found := tables.differences(rows):
             base = rows[0].name
             _write_figure(lambda: draw_differences(found, base), folder / DIFFERENCES, _VECTORS)
@@ -68,9 +68,12 @@ def publish_tables(
             _write_figure(lambda: draw_sweep_curves(curves, metrics), folder / CURVES, _VECTORS)
 
 
-def _draw_table(rows: Sequence[Row]) -> Picture:
-    different = [(test.name, test.metric) for test in tables.differences(rows) if test.differs]
-    return draw_sweep({row.name: row.metrics for row in rows}, different)
+def draw_table(rows: Sequence[Row]) -> Picture:
+    """A figure of a table, with the marks of differences; trials are named by their values."""
+    labels = dict(zip((row.name for row in rows), tables.figure_labels(rows), strict=True))
+    found = tables.differences(rows)
+    different = [(labels[test.name], test.metric) for test in found if test.differs]
+    return draw_sweep({labels[row.name]: row.metrics for row in rows}, different)
 
 
 def _write_figure(draw: Callable[[], Picture], path: Path, endings: Sequence[str]) -> None:

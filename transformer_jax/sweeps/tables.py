@@ -11,7 +11,7 @@ import io
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transformer_jax.errors import escape_controls
 from transformer_jax.pictures.sweep import MARK
@@ -47,6 +47,8 @@ class Row:
       tokens_per_s: tokens that the model reads, source and target, without padding; sum over the
         seeds that trained at once.
       seconds: wall time of all seeds.
+      values: of a trial of a search, {"section.field": value}.
+      steps: that a trial of a search has trained.
 
     Raises:
       ValueError: a value has the wrong type, which happens with rows that are read from a file.
@@ -57,12 +59,16 @@ class Row:
     parameters: int
     tokens_per_s: float
     seconds: float
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    steps: int | None = None
 
     def __post_init__(self) -> None:
         numbers = [self.parameters, self.tokens_per_s, self.seconds]
         numbers += [value for each in self.metrics.values() for value in each if value is not None]
         if not (self.metrics and all(isinstance(number, int | float) for number in numbers)):
             raise ValueError("a row has metrics, and they are numbers")
+        if not (isinstance(self.values, Mapping) and isinstance(self.steps, int | None)):
+            raise ValueError("a trial has a dict of values, and a number of steps")
 
     @property
     def seeds(self) -> int:
@@ -133,7 +139,8 @@ def as_markdown(rows: Sequence[Row]) -> str:
 def as_latex(rows: Sequence[Row]) -> str:
     """A table in LaTeX with the rules of booktabs: names and metrics, without sizes and times; and
     one of the differences from the first row."""
-    count, found = 1 + len(_metrics(rows)), differences(rows)
+    count = 1 + len(_trial_columns(rows)) + len(_metrics(rows))
+    found = differences(rows)
     tables = [[line[:count] for line in _all_cells(rows)]]
     tables += [_difference_cells(found)] if found else []
     legend = "".join(f"\n% {line}" for line in _legend(rows))
@@ -146,19 +153,33 @@ def as_csv(rows: Sequence[Row]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["row", *_columns(rows)])
     for row, (*values, speed, seconds) in zip(rows, _values(rows), strict=True):
-        shown = ["" if math.isnan(value) else value for value in values]
+        shown = ["" if value != value else value for value in values]  # NaN
         writer.writerow([row.name, *shown, round(speed), round(seconds)])
     return out.getvalue()
 
 
 def differences(rows: Sequence[Row]) -> list[SeedTest]:
-    """Tests of each metric of each row against the first row, corrected for their number."""
+    """Tests of each metric of each row against the first row, corrected for their number.
+
+    Trials of a search that were trained for other steps than the first are left out.
+    """
+    rows = [row for row in rows if row.steps == rows[0].steps]
     return [
         test
         for metric in _metrics(rows)
         if len(rows) > 1
         for test in compare_seeds(metric, {row.name: row.finite(metric) for row in rows})
     ]
+
+
+def figure_labels(rows: Sequence[Row]) -> list[str]:
+    """Names of rows in a figure: those of trials are their values, if these differ."""
+    short = _trial_columns(rows)
+    labels = [
+        ", ".join(f"{short[name]}={_cell(value)}" for name, value in row.values.items()) or row.name
+        for row in rows
+    ]
+    return labels if len(set(labels)) == len(rows) else [row.name for row in rows]
 
 
 def _markdown_table(cells: Sequence[Sequence[str]]) -> str:
@@ -222,11 +243,11 @@ def _columns(rows: Sequence[Row]) -> list[str]:
         for name in _metrics(rows)
         for what in ("mean", "deviation", *(_TEST_COLUMNS if name in tested else ()))
     ]
-    return [*statistics, "seeds", "parameters", "tokens_per_s", "seconds"]
+    return [*_trial_columns(rows), *statistics, "seeds", "parameters", "tokens_per_s", "seconds"]
 
 
-def _values(rows: Sequence[Row]) -> list[list[float]]:
-    """The numbers of each row, in the order of `_columns`."""
+def _values(rows: Sequence[Row]) -> list[list[Any]]:
+    """The numbers of each row, and the values of trials, in the order of `_columns`."""
     tests = {(test.name, test.metric): test for test in differences(rows)}
     tested = {metric for _, metric in tests}
 
@@ -234,8 +255,10 @@ def _values(rows: Sequence[Row]) -> list[list[float]]:
         values = [row.mean(name), row.deviation(name)]
         return values + (_test_values(tests.get((row.name, name))) if name in tested else [])
 
+    trials = _trial_columns(rows)
     return [
         [
+            *(_trial_value(row, name) for name in trials),
             *(value for name in _metrics(rows) for value in measured(row, name)),
             *(row.seeds, row.parameters, row.tokens_per_s, row.seconds),
         ]
@@ -254,28 +277,55 @@ def _test_values(test: SeedTest | None) -> list[float]:
     ]
 
 
+def _trial_columns(rows: Sequence[Row]) -> dict[str, str]:
+    """Columns of trials, {"section.field": its name in a table}, and "steps"; else empty."""
+    fields = list(dict.fromkeys(name for row in rows for name in row.values))
+    names = [field.rpartition(".")[2] for field in fields]
+    columns = {
+        field: name if names.count(name) == 1 else field
+        for field, name in zip(fields, names, strict=True)
+    }
+    return columns | ({"steps": "steps"} if fields else {})
+
+
+def _trial_value(row: Row, column: str) -> Any:
+    return row.values.get(column, "") if column != "steps" else row.steps or ""
+
+
+def _cell(value: Any) -> str:
+    return shown_name(f"{value:g}" if isinstance(value, float) else str(value))
+
+
 def _metrics(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row.metrics))
 
 
 def _header(rows: Sequence[Row]) -> list[str]:
-    return ["", *map(shown_name, _metrics(rows)), "seeds", "parameters", "tokens/s", "time"]
+    names = [*_trial_columns(rows).values(), *_metrics(rows)]
+    return ["", *map(shown_name, names), "seeds", "parameters", "tokens/s", "time"]
 
 
 def _all_cells(rows: Sequence[Row]) -> list[list[str]]:
     """The header, and the cells of each row."""
     names = _metrics(rows)
     marked = {(test.name, test.metric) for test in differences(rows) if test.differs}
-    return [_header(rows), *(_cells(row, names, marked) for row in rows)]
+    trials = _trial_columns(rows)
+    return [_header(rows), *(_cells(row, trials, names, marked) for row in rows)]
 
 
-def _cells(row: Row, names: Sequence[str], marked: Collection[tuple[str, str]]) -> list[str]:
+def _cells(
+    row: Row,
+    trials: Collection[str],
+    names: Sequence[str],
+    marked: Collection[tuple[str, str]],
+) -> list[str]:
+    values = [_cell(_trial_value(row, column)) for column in trials]
     metrics = [
         _metric(row, name) + (f" {MARK}" if (row.name, name) in marked else "") for name in names
     ]
     size, speed = f"{row.parameters:,}", f"{row.tokens_per_s:,.0f}"
     name, time = shown_name(row.name), f"{row.seconds / 60:.1f} min"
-    return [name, *metrics, str(row.seeds), size, speed, time]
+    return [name, *values, *metrics, str(row.seeds), size, speed, time]
 
 
 def shown_name(name: str) -> str:
