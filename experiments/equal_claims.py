@@ -26,7 +26,7 @@ from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.scoring.statistics import over_seeds
 
-LENGTH, BATCH, STEPS, SEEDS = 16, 8, 60, 12
+LENGTH, BATCH, STEPS, SEEDS = 16, 4, 30, 12
 AT_ONCE = 120
 SMALLEST = 0.05
 
