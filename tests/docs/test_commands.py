@@ -64,7 +64,7 @@ def check(argv):
         tj.config(config, without, modules=find_modules(args))
     elif config and "://" not in config:
         raise tj.UserError(f"no config {config}")
-    if args.verb == "sweep" and args.sweep not in OWN:
+    if args.verb == "sweep" and args.sweep and args.sweep not in OWN:
         load_sweep(args.sweep)
     if args.verb == "claim" and args.names and not args.check:
         claim = load_claim(args.names[0])
