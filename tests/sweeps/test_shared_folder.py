@@ -67,7 +67,7 @@ def run_workers(workdir, log, environs, seconds=0.02, kills=0):
     for worker in killed:
         os.kill(worker.pid, signal.SIGKILL)
     for worker in started:
-        worker.join(60)
+        worker.join(300)
     left = [worker.exitcode for worker in started if worker not in killed]
     assert left == [0] * (len(environs) - kills)
 
