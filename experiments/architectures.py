@@ -26,15 +26,14 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 import transformer_jax as tj
 from transformer_jax.data.sources import open_split
-from transformer_jax.pictures import save_figure
+from transformer_jax.pictures import draw_profiles, save_figure
 from transformer_jax.pictures.style import grid, styled
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.workdir import read_metrics
-from transformer_jax.scoring.text import score_translations
+from transformer_jax.scoring.text import bleu_by_length, score_translations
 from transformer_jax.sweeps.tables import Row, as_csv, as_markdown
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -58,7 +57,7 @@ SHARED = {
 """Settings of all systems; only the models come from the config files."""
 MEASURED = 60
 """Steps of a speed measurement."""
-LENGTHS = (0, 8, 10, 12, 15, 19, 1000)
+LENGTHS = (8, 10, 12, 15, 19)
 """Bounds of the buckets of source length, in words: scores are reported by bucket."""
 EQUAL = ("time", "updates")
 SCORES = "scores.json"
@@ -157,19 +156,8 @@ def score_by_length(
     sources: Sequence[str], outputs: Sequence[str], references: Sequence[str]
 ) -> dict[str, float]:
     """BLEU of all sentences, and by bucket of source length."""
-    words = np.array([len(source.split()) for source in sources])
-    groups = {"BLEU": words > 0}
-    for above, most in zip(LENGTHS[:-1], LENGTHS[1:], strict=True):
-        name = f"{above + 1}-{most}" if most < LENGTHS[-1] else f"{above + 1}+"
-        groups[f"{name} words"] = (words > above) & (words <= most)
-    return {
-        name: score_translations(
-            [outputs[i] for i in np.flatnonzero(chosen)],
-            [references[i] for i in np.flatnonzero(chosen)],
-        )["bleu"]
-        for name, chosen in groups.items()
-        if chosen.any()
-    }
+    total = {"BLEU": score_translations(outputs, references)["bleu"]}
+    return total | bleu_by_length(sources, outputs, references, LENGTHS)
 
 
 def row(name: str, found: Sequence[Mapping[str, Any]], speed: Speed) -> Row:
@@ -185,22 +173,19 @@ def row(name: str, found: Sequence[Mapping[str, Any]], speed: Speed) -> Row:
     )
 
 
-@styled
 def draw_lengths(rows: Sequence[Row], output: Path) -> None:
     """Plots BLEU by source length, one panel for equal time and one for equal steps."""
-    figure, axes = grid(len(EQUAL))
-    for equal, ax in zip(EQUAL, axes, strict=True):
-        for each in rows:
-            if not each.name.startswith(f"equal {equal}: "):
-                continue
-            names = [name for name in each.metrics if name.endswith(" words")]
-            deviations = np.nan_to_num([each.deviation(name) for name in names])
-            means, label = [each.mean(name) for name in names], each.name.partition(": ")[2]
-            ax.errorbar(range(len(names)), means, deviations, label=label, capsize=3, marker="o")
-            ax.set_xticks(range(len(names)), [name.removesuffix(" words") for name in names])
-        ax.set(title=f"equal {equal}", xlabel="words of the source", ylabel="BLEU")
-    axes[0].legend()
-    save_figure(figure, output)
+    lengths = [name for name in rows[0].metrics if name.endswith(" words")]
+    panels = {
+        f"equal {equal}": {
+            each.name.partition(": ")[2]: [each.finite(name) for name in lengths]
+            for each in rows
+            if each.name.startswith(f"equal {equal}: ")
+        }
+        for equal in EQUAL
+    }
+    names = [name.removesuffix(" words") for name in lengths]
+    save_figure(draw_profiles(panels, names, "words of the source", "BLEU"), output)
 
 
 @styled

@@ -48,6 +48,7 @@ VERBS: dict[str, dict[str, Any]] = {
     "plot": {},
     "compare": {},
     "claim": {},
+    "reproduce": {},
     "benchmark": {"train": {}, "decode": {}},
     "plan": {},
     "verify": {},
@@ -69,7 +70,7 @@ _RUN_VERBS = ("evaluate", "predict", "chat", "score", "embed", "inspect", "impor
 _SEARCH_VERBS = ("evaluate", "predict", "chat")
 """Of these, the verbs that take options of a search."""
 _OF_SEARCH = re.compile(r"decode\.\w+\.")
-_POSITIONAL = ("verb", "what", "pattern", "shell", "runs", "names", "folders")
+_POSITIONAL = ("verb", "what", "pattern", "shell", "runs", "names", "item", "folders")
 _REQUIRED = {
     "score": {"source", "target"},
     "plan": {"device"},
@@ -85,6 +86,7 @@ _EXCLUDED = {
     "attention": {"config", "errors", "tree"},
     "errors": {"config", "tree"},
     "tree": {"config"},
+    "scale": {"config"},
     "choices": {"split", "source", "target", "command", *DECODE_OPTIONS},
 }
 """Flags, and the flags that have no effect beside each of them."""
@@ -155,6 +157,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_plot(verbs)
     _add_compare(verbs)
     _add_claim(verbs)
+    _add_reproduce(verbs)
     what = _add_benchmark(verbs)
     _add_plan(verbs)
     _add_verify(verbs)
@@ -224,14 +227,7 @@ def _add_sweep(verbs: Verbs) -> None:
     )
     sweep.add_argument("--config", metavar="FILE", help="instead of the sweep's own base config")
     sweep.add_argument("--workdir", metavar="DIR", help="directory of the runs and tables")
-    sweep.add_argument(
-        "--rows",
-        type=regular_expression,
-        default="",
-        metavar="REGEX",
-        help="only rows whose name contains a match",
-    )
-    sweep.add_argument("--seeds", type=seed_count, metavar="N", help="instead of the sweep's own")
+    _add_rows_flags(sweep)
     sweep.add_argument(
         "--plan",
         action="store_true",
@@ -249,6 +245,17 @@ def _add_sweep(verbs: Verbs) -> None:
         help="print the decisions of the search in DIR, and make them again; trains nothing",
     )
     add_modules_flag(sweep)
+
+
+def _add_rows_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rows",
+        type=regular_expression,
+        default="",
+        metavar="REGEX",
+        help="only rows whose name contains a match",
+    )
+    parser.add_argument("--seeds", type=seed_count, metavar="N", help="instead of the sweep's own")
 
 
 def _add_table(verbs: Verbs) -> None:
@@ -434,6 +441,27 @@ def _add_claim(verbs: Verbs) -> None:
     claim.add_argument("--check", action="store_true", help="only say which are out of date")
     claim.add_argument("--format", choices=("text", "json"), default="text")
     add_modules_flag(claim)
+
+
+def _add_reproduce(verbs: Verbs) -> None:
+    reproduce = verbs.add_parser(
+        "reproduce",
+        help="a table or figure of a paper beside your own runs, and which statements hold",
+        description="Trains the rows of a paper's table at a small scale, or with a config of "
+        "yours, and prints the paper's numbers beside them. Without an item it lists what there "
+        "is.",
+        epilog=f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE. The same "
+        "command resumes.",
+    )
+    reproduce.add_argument(
+        "item", nargs="?", metavar="PAPER/ITEM", help="such as vaswani2017/table3"
+    )
+    reproduce.add_argument("--workdir", metavar="DIR", help="of the runs and the report")
+    reproduce.add_argument("--scale", metavar="NAME", help="size of the runs (default: tiny)")
+    reproduce.add_argument("--config", metavar="FILE", help="a config in place of a scale")
+    _add_rows_flags(reproduce)
+    reproduce.add_argument("--format", choices=("text", "markdown", "json"), default="text")
+    add_modules_flag(reproduce)
 
 
 def _add_plot(verbs: Verbs) -> None:
@@ -703,6 +731,8 @@ def _check_required(args: argparse.Namespace) -> None:
     if args.verb == "sweep":
         required = {"sweep", "workdir"} - ({"workdir"} if args.plan else set())
         required -= {"sweep"} if args.replay else set()
+    if args.verb == "reproduce":  # what it needs depends on the item
+        required = set()
     if args.verb == "claim" and args.check:
         required.remove("workdir")
     required |= _REQUIRED.get(args.verb, set())

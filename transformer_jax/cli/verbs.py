@@ -372,6 +372,37 @@ def _check_verdicts(args: argparse.Namespace) -> None:
         _write_json(states)
 
 
+def reproduce(args: argparse.Namespace) -> None:
+    """Prints a paper's table beside ours, with the verdicts on its statements; lists the papers."""
+    if args.item is None:
+        return _list_shipped("reproduction")
+    from transformer_jax.evidence.reproduction import load_reproduction
+    from transformer_jax.evidence.reproduction import reproduce as reproduce_item
+
+    item = load_reproduction(args.item)
+    options = _given(args, ("scale", "config", "seeds"))
+    found = reproduce_item(
+        item, args.workdir, args.overrides, chosen=args.rows, modules=args.modules, **options
+    )
+    match args.format:
+        case "json":
+            _write_json(found.as_json())
+        case "markdown":
+            terminal.write(f"{found.as_markdown()}\n")
+        case _:
+            terminal.write(f"{found.as_text()}\n")
+
+
+def _list_shipped(kind: str) -> None:
+    """Lists shipped files of a kind with the first line of their docstrings."""
+    from transformer_jax.runs.shipped import shipped_files
+
+    found = shipped_files(kind)
+    width = max(map(len, found))
+    for name, path in found.items():
+        terminal.write(f"{name.ljust(width)}  {_summary(path)}\n")
+
+
 def benchmark(args: argparse.Namespace) -> None:
     """Prints the speed of a config's training step or search as one JSON object."""
     from transformer_jax.runs.config import load_config
@@ -521,6 +552,7 @@ RUN_VERB: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "plot": plot,
     "compare": compare,
     "claim": claim,
+    "reproduce": reproduce,
     "benchmark": benchmark,
     "plan": plan,
     "verify": verify,

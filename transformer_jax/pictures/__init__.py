@@ -9,6 +9,7 @@ from transformer_jax.pictures.errors import (
     draw_worst,
 )
 from transformer_jax.pictures.heads import draw_heads
+from transformer_jax.pictures.profiles import draw_profiles
 from transformer_jax.pictures.style import picture_format, save_figure
 from transformer_jax.pictures.sweep import draw_differences, draw_sweep, draw_sweep_curves
 from transformer_jax.pictures.tree import draw_tree
@@ -20,6 +21,7 @@ __all__ = [
     "draw_curves",
     "draw_differences",
     "draw_heads",
+    "draw_profiles",
     "draw_rates",
     "draw_recipe",
     "draw_sweep",

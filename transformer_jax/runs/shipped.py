@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that come with the package: configs, sweeps, claims, and modules of components.
+"""Files that come with the package: configs, sweeps, claims, reproductions, and components.
 
 In a checkout, `transformer_jax/examples` links to the folders of `_FOLDERS`; a wheel has copies of
 the files there.
@@ -14,15 +14,17 @@ _FOLDERS = {
     "config": "configs",
     "sweep": "experiments/sweeps",
     "claim": "experiments/claims",
+    "reproduction": "experiments/papers",
     "module": "docs/recipes",
 }
 """Kind of file -> its folder in a checkout; the last part is its name in `examples`."""
 
 
 def shipped_files(kind: str) -> dict[str, Path]:
-    """Shipped files of a kind, a key of `_FOLDERS`, by name without the suffix."""
+    """Shipped files of a kind, a key of `_FOLDERS`, by path in their folder without the suffix."""
     folder = _EXAMPLES / Path(_FOLDERS[kind]).name
-    return {path.stem: path for path in sorted(folder.glob("*.py"))}
+    found = sorted(folder.rglob("*.py"))
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in found}
 
 
 def find_file(given: str | Path, kind: str) -> Path:
@@ -36,13 +38,13 @@ def find_file(given: str | Path, kind: str) -> Path:
     for one in (path, named):
         if one.is_file():
             return one
-    by_name = shipped_files(kind) if named.parent in (Path(), Path(_FOLDERS[kind])) else {}
-    return by_name.get(named.stem, path)
+    folder = Path(_FOLDERS[kind])
+    shipped = named.relative_to(folder) if named.is_relative_to(folder) else named
+    return shipped_files(kind).get(shipped.with_suffix("").as_posix(), path)
 
 
 def suggest_shipped(given: Path, kind: str) -> str:
     """End of a message about a missing file: a near name, of its folder or of shipped files."""
     shipped = shipped_files(kind)
-    if hint := suggest_file(given) or suggest(given.stem, shipped):
-        return hint
-    return f"; shipped are {', '.join(shipped)}"
+    hints = (suggest(name, shipped) for name in (given.stem, given.with_suffix("").as_posix()))
+    return suggest_file(given) or next(filter(None, hints), f"; shipped are {', '.join(shipped)}")

@@ -27,6 +27,7 @@ The folder of a sweep, and of each of its rows, has a mark of its own and holds
     differences.*, curves.*         their figures
     verdict.json                    the verdict, if the sweep decides a claim
     decisions/                      the log of decisions, if the sweep is a search
+    reproduction.*                  the report, if the sweep reproduces a paper's table
 """
 
 import base64
@@ -85,6 +86,7 @@ RESULT = "result.json"
 SECONDS = "seconds"
 VERDICT = "verdict.json"
 DECISIONS = "decisions"
+REPRODUCTION = "reproduction"
 TABLE = "table"
 DIFFERENCES = "differences"
 CURVES = "curves"
@@ -125,6 +127,7 @@ SWEEP = WorkdirKind(
         SECONDS,
         VERDICT,
         DECISIONS,
+        *(f"{REPRODUCTION}.{ending}" for ending in ("json", "md", "csv", "png")),
         *(f"{TABLE}.{ending}" for ending in ("txt", "md", "tex", "csv", "png", "pdf", "svg")),
         *(f"{figure}.{ending}" for figure in (DIFFERENCES, CURVES) for ending in ("pdf", "svg")),
     ),
@@ -433,9 +436,9 @@ def _contents(folder: Path, name: str) -> dict[str, str]:
 def seed_workdirs(workdir: Path) -> list[Path]:
     """Workdirs of the seeds of a run or of a sweep's row; of a run without seeds, its own."""
     if not (workdir / METRICS).exists():
-        found = [path.parent for path in workdir.glob(f"seed_*/{METRICS}")]
-        found += [path.parent for path in workdir.glob(f"group_*/seed_*/{METRICS}")]
-        return sorted(found) or [workdir]
+        places = ("", "group_*/", "from_*/", "from_*/group_*/")
+        found = [p.parent for place in places for p in workdir.glob(f"{place}seed_*/{METRICS}")]
+        return sorted(found, key=lambda path: (len(path.name), path.name)) or [workdir]
     return [workdir]
 
 

@@ -133,7 +133,7 @@ def as_markdown(rows: Sequence[Row]) -> str:
     """A table in Markdown, and one of the differences from the first row."""
     found = differences(rows)
     tables = [_all_cells(rows), *([_difference_cells(found)] if found else [])]
-    return "\n\n".join(map(_markdown_table, tables)) + "".join(f"\n\n{x}" for x in _legend(rows))
+    return "\n\n".join(map(markdown_table, tables)) + "".join(f"\n\n{x}" for x in _legend(rows))
 
 
 def as_latex(rows: Sequence[Row]) -> str:
@@ -182,7 +182,8 @@ def figure_labels(rows: Sequence[Row]) -> list[str]:
     return labels if len(set(labels)) == len(rows) else [row.name for row in rows]
 
 
-def _markdown_table(cells: Sequence[Sequence[str]]) -> str:
+def markdown_table(cells: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown; the first line of cells is the header."""
     rule = ["---", *["---:"] * (len(cells[0]) - 1)]
     escaped = [[cell.replace("|", r"\|") for cell in line] for line in (cells[0], rule, *cells[1:])]
     return "\n".join(f"| {' | '.join(line)} |" for line in escaped)

@@ -111,6 +111,11 @@ class AbstractTraining:
         """Compiles the step."""
         return self.engine.compile(self.step, self.state, self.batch).executable
 
+    def model_flops(self) -> int:
+        """FLOPs of the model's products in a step, on all devices together."""
+        state = self.state
+        return step_products(self.task, state.model_params, self.batch, state.frozen).flops
+
 
 def abstract_training(
     settings: Settings, devices: Sequence[jax.Device] | None = None
@@ -167,7 +172,7 @@ def compile_training_step(settings: Settings, devices: Sequence[jax.Device]) -> 
             parameters=_count(state.params),
             active_parameters=count_active(body_config(task.model), state.params),
             held=held,
-            flops=step_products(task, state.model_params, training.batch, state.frozen).flops,
+            flops=training.model_flops(),
             tokens=training.rows * read,
             attention=tuple(attention),
             cache=cache_size(task),
