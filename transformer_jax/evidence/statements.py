@@ -164,7 +164,7 @@ def _tested(
     if test is None:
         return Outcome(one, UNDECIDED)
     base, _ = _values(values, one)
-    mean, found = sum(base) / len(base), test.difference
+    mean, found = float(sum(base)) / len(base), test.difference
     if one.expected == EQUAL:
         most = margin * abs(mean)
         is_inside = -most <= found.low and found.high <= most
