@@ -22,8 +22,8 @@ from transformer_jax.sweeps.definition import Sweep, load_sweep
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
-FOLDERS = ("configs", "experiments/sweeps", "experiments/claims")
-FILES = [*PAGES, *(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/*.py"))]
+FOLDERS = ("configs", "experiments/sweeps", "experiments/claims", "experiments/papers")
+FILES = [*PAGES, *(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/**/*.py"))]
 
 OWN = ("FILE", "mine.py")  # what stands for a reader's own file
 _WORDS = r"""((?:"[^"]*"|'[^']*'|[^"'])+?)"""  # with "a | b" in quotes

@@ -111,8 +111,8 @@ def test_exact_values_are_compared_without_a_test(tmp_path, capsys):
 def trained(tiny_language_model, tmp_path_factory):
     """A reproduction of two trained rows, its workdir, the report, and the measured runs."""
     folder = tmp_path_factory.mktemp("papers")
-    base = tiny_language_model | {"train.num_steps": 8, "eval.every_steps": 8}
-    base |= {"checkpoint.every_steps": 8, "optimizer.decay_steps": 8}
+    base = tiny_language_model | {"train.num_steps": 24, "eval.every_steps": 24}
+    base |= {"checkpoint.every_steps": 24, "optimizer.decay_steps": 24}
     sweep = folder / "pair.py"
     sweep.write_text(SWEEP.format(base=base))
     measured = []
@@ -174,12 +174,13 @@ def test_the_verb_lists_and_suggests(tmp_path, capsys):
     assert "vaswani2017/table3    Table 3 of" in capsys.readouterr().out
     for words, message in (
         (["vaswani2017/tabel3"], "did you mean vaswani2017/table3?"),
-        (["vaswani/table3"], "shipped are bahdanau2015/figure2"),
+        (["vaswani/table3"], "did you mean vaswani2017/table3?"),
+        (["nobody/nothing"], "shipped are bahdanau2015/figure2"),
         (["bahdanau2015/figure2"], "give a --workdir"),
         (["bahdanau2015/figure2", f"--workdir={tmp_path}", "--scale=tny"], "did you mean tiny?"),
         (["vaswani2017/table3", f"--workdir={tmp_path}", "--scale=tiny", "--config=x"], "--config"),
         (
-            ["vaswani2017/table3", f"--workdir={tmp_path}", "--config.model.num_encoder_layers=2"],
+            ["vaswani2017/table3", f"--workdir={tmp_path}", "--config.model.num_heads=2"],
             "the sweep has",
         ),
     ):

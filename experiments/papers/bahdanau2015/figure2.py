@@ -4,8 +4,8 @@
     transformer_jax reproduce bahdanau2015/figure2 --workdir=runs/figure2
 
 The paper prints no numbers of its figure; the BLEU of all sentences is from its table 1 (models of
-up to 50 words, all sentences, English to French). The tiny scale trains three seeds of each model
-on the embedded task.
+up to 50 words, all sentences, English to French), typed and compared with two public
+transcriptions. The tiny scale trains three seeds of each model on the embedded task.
 """
 
 from transformer_jax.data.sources import open_split

@@ -4,8 +4,7 @@
     transformer_jax reproduce vaswani2017/table3 --workdir=runs/table3
 
 The paper: newstest2013, perplexity per piece of byte-pair encoding, one training of each row. The
-tiny scale trains three seeds of each row on a few hundred sentences of the embedded task, so that
-models over-fit within minutes.
+tiny scale trains three seeds of each row for 400 steps on 1,500 sentences of the embedded task.
 """
 
 COLUMNS = ("perplexity", "bleu")
@@ -30,14 +29,15 @@ PAPER = {
     "D label smoothing 0.2": (5.47, 25.7),
     "E learned positions": (4.92, 25.7),
 }
-"""Row of the sweep at the paper's scale -> perplexity and BLEU."""
+"""Row of the sweep at the paper's scale -> perplexity and BLEU. Typed, and compared with three
+public transcriptions of the paper (two in LaTeX, one in Markdown), which agree."""
 
 MARGIN = 0.02
 """Nearly identical: within 2% of the base's perplexity. In the paper the rows with more or fewer
 heads, smaller keys and other sizes differ by 0.2% to 24%, learned positions by 0%."""
 
 TINY = {
-    "data.synthetic_size": 500,
+    "data.synthetic_size": 1500,
     "data.max_source_length": 32,
     "data.max_target_length": 32,
     "tokenizer.vocab_size": 400,
@@ -46,13 +46,13 @@ TINY = {
     "model.num_encoder_layers": 3,
     "model.num_decoder_layers": 3,
     "optimizer.learning_rate": 5e-3,
-    "optimizer.warmup_steps": 60,
-    "optimizer.decay_steps": 600,
-    "train.num_steps": 600,
-    "train.tokens_per_batch": 256,
+    "optimizer.warmup_steps": 40,
+    "optimizer.decay_steps": 400,
+    "train.num_steps": 400,
+    "train.tokens_per_batch": 512,
     "train.label_smoothing": 0.1,
-    "eval.every_steps": 600,
-    "checkpoint.every_steps": 300,
+    "eval.every_steps": 400,
+    "checkpoint.every_steps": 400,
     "decode.beam_size": 1,
 }
 
@@ -69,7 +69,8 @@ def better(*rows):
 
 STATEMENTS = {
     "Single-head attention is worse than the best setting (0.9 BLEU in the paper).": [
-        ("A 1 heads of size 512", "base", "bleu", "lower")
+        ("A 1 heads of size 512", "base", "bleu", "lower"),
+        *worse("A 1 heads of size 512"),
     ],
     "Quality drops off with too many heads.": worse("A 32 heads of size 16"),
     "Reducing the size of keys hurts.": worse("B keys of size 16", "B keys of size 32"),
@@ -82,8 +83,8 @@ STATEMENTS = {
         ("E learned positions", "base", "perplexity", "equal")
     ],
     "Label smoothing hurts perplexity (section 5.4).": better("D label smoothing 0"),
-    "Label smoothing improves BLEU (section 5.4).": [
-        ("D label smoothing 0", "base", "bleu", "lower")
+    "Label smoothing improves accuracy and BLEU (section 5.4).": [
+        ("D label smoothing 0", "base", metric, "lower") for metric in ("accuracy", "bleu")
     ],
 }
 
