@@ -163,7 +163,8 @@ def test_plot_draws_a_sweep(shell, tmp_path):
     for name, loss in (("lr_1", 2), ("lr_2", 3)):
         row = {"metrics": {"loss": [loss]}, "parameters": 1, "tokens_per_s": 1, "seconds": 1}
         (tmp_path / name).mkdir()
-        (tmp_path / name / "result.json").write_text(json.dumps({"asked": {}, "row": row}))
+        asked = {"config": {"seed": 0}, "seeds": 1, "also": {}}
+        (tmp_path / name / "result.json").write_text(json.dumps({"asked": asked, "row": row}))
     answer = shell("plot", f"--workdir={tmp_path}", f"--output={tmp_path / 'a.svg'}")
     assert (answer.status, answer.err) == (0, "")
     assert "<!-- lr 2 -->" in (tmp_path / "a.svg").read_text()

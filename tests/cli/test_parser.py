@@ -53,7 +53,7 @@ def test_a_dry_run_needs_no_workdir():
         ("benchmark decoed --config=a.py", "unknown verb decoed; did you mean decode?"),
         (
             "xyz",
-            "unknown verb xyz; known: quickstart, train, sweep, evaluate, predict, chat, score, em",
+            "unknown verb xyz; known: quickstart, train, sweep, table, evaluate, predict",
         ),
         ("predict --work_dir=w", "unknown flag --work_dir; did you mean --workdir?"),
         (
@@ -78,7 +78,7 @@ def test_a_dry_run_needs_no_workdir():
         ("train --config=a.py --workdir=w --foo", "unknown flag --foo; known: --config, "),
         ("evaluate --workdir=w extra", "unexpected argument extra"),
         ("benchmark train --config=a.py --beam_size=4", "unknown flag --beam_size"),
-        ("", "needs a verb: quickstart, train, sweep, evaluate, predict, chat, score, embed"),
+        ("", "needs a verb: quickstart, train, sweep, table, evaluate, predict"),
         ("benchmark", "benchmark` needs a verb: train, decode"),
         ("predict", "predict needs --workdir"),
         ("train --workdir=w --seeds=2", "train needs --config"),
