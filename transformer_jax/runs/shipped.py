@@ -21,10 +21,15 @@ _FOLDERS = {
 
 
 def shipped_files(kind: str) -> dict[str, Path]:
-    """Shipped files of a kind, a key of `_FOLDERS`, by path in their folder without the suffix."""
+    """Shipped files of a kind, a key of `_FOLDERS`, by path in their folder without the suffix.
+
+    Folders named `modules` have components that these files need; `--modules` takes their paths.
+    """
     folder = _EXAMPLES / Path(_FOLDERS[kind]).name
-    found = sorted(folder.rglob("*.py"))
-    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in found}
+    names = {
+        path.relative_to(folder).with_suffix(""): path for path in sorted(folder.rglob("*.py"))
+    }
+    return {name.as_posix(): path for name, path in names.items() if "modules" not in name.parts}
 
 
 def find_file(given: str | Path, kind: str) -> Path:
