@@ -366,7 +366,7 @@ def test_seeds_that_cannot_train_together_train_one_after_another(
 
 
 def test_a_picture_that_fails_leaves_the_tables(tmp_path, monkeypatch, caplog):
-    def draw(rows):
+    def draw(rows, base):
         raise ValueError("no such glyph")
 
     monkeypatch.setattr("transformer_jax.sweeps.table_files.draw_sweep", draw)
