@@ -97,7 +97,12 @@ def trained_claim(tiny_language_model, tmp_path_factory):
 def test_trained_rows_are_decided_and_named_by_digests(trained_claim):
     _, _, found = trained_claim
     assert found["verdict"] == "holds"
-    names = {"code", "config of learns", "training data of learns", "tokenizer of text of learns"}
+    names = {
+        "code of nn",
+        "config of learns",
+        "training data of learns",
+        "tokenizer of text of learns",
+    }
     assert names <= set(found["digests"])
 
 
@@ -203,7 +208,7 @@ def checked(tiny_language_model, tmp_path):
     base = tiny_language_model | {f"data.{name}_text": str(path) for name, path in texts.items()}
     rows = {"narrow": {}, "wide": {"model.d_ff": 48}}
     claim = tj.Claim("Wide is better.", rows, config="quickstart", base=base)
-    digests = {"code": verdicts.code_digest(), **verdicts.input_digests(claim.configs({}))}
+    digests = {**verdicts.code_digests(), **verdicts.input_digests(claim.configs({}))}
     return claim, {"asked": {"claim": claim.identity, "overrides": {}}, "digests": digests}, texts
 
 
@@ -212,12 +217,22 @@ def test_a_verdict_is_out_of_date_if_code_config_or_data_change(checked, monkeyp
     assert check_claim(verdict, claim) == ([], "")
     assert check_claim(verdict, claim, {"data.num_workers": 1}) == ([], "")  # the same data
     assert check_claim(verdict, claim, {"model.d_model": 32}).changed == ["config"]
-    monkeypatch.setattr(verdicts, "code_digest", lambda: "other")
+    code = dict(verdicts.code_digests())
+    code.pop("code of models")
+    monkeypatch.setattr(verdicts, "code_digests", lambda: code | {"code of nn": "other"})
     texts["valid"].write_text("a b c\n")
-    assert check_claim(verdict, claim).changed == ["code", "validation data"]
+    found = check_claim(verdict, claim)
+    assert found.changed == ["code of nn", "validation data", "code of models"]
+    assert str(found) == "out of date: validation data, code (nn, models) changed"
     texts["train"].unlink()
     found = check_claim(verdict, claim)
-    assert found.changed == ["code"] and str(texts["train"]) in found.unchecked
+    assert found.changed == ["code of nn", "code of models"]
+    assert str(texts["train"]) in found.unchecked
+
+
+def test_a_shipped_module_that_a_verdict_names_is_loaded():
+    (path,) = [one for one in verdicts.recorded_verdicts() if one.stem == "recall_lstm"]
+    assert not check_claim(read_verdict(path), load_claim("recall_lstm")).unchecked
 
 
 def test_code_is_what_results_depend_on():

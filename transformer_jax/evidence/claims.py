@@ -26,7 +26,7 @@ from transformer_jax.evidence.verdicts import (
     PLACES,
     Freshness,
     check_verdict,
-    code_digest,
+    code_digests,
     describe_machine,
     digest_of,
     input_digests,
@@ -264,7 +264,7 @@ def decide_claim(
             "seconds": round(seconds, 1),
             "asked": asked,
             "digests": {
-                "code": code_digest(),
+                **code_digests(),
                 **input_digests(configs, modules),
                 **_tokenizers(handle.folder, configs),
             },

@@ -22,7 +22,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.provenance import data_provenance
 from transformer_jax.runs.settings import flatten
-from transformer_jax.runs.shipped import shipped_files
+from transformer_jax.runs.shipped import shipped_files, shipped_modules
 from transformer_jax.runs.user_modules import Modules, UserModule, load_modules
 from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular
 from transformer_jax.scoring.sequential import FAILS, HOLDS, UNDECIDED
@@ -31,10 +31,10 @@ PLACES = ("data.dir", "data.cache_dir", "data.num_workers")
 """Config fields that say where data are read and how, not which."""
 
 _DIGITS = 32  # of a SHA-256
-_MODULE = "module "
+_MODULE, _PART = "module ", "code of "
 _NO_RESULTS = (
-    *("analysis/pages", "analysis/walk", "cli", "evidence", "examples", "logs", "pictures"),
-    *("tools", "verification"),
+    *("analysis/pages", "analysis/walk", "buckets", "cli", "evidence", "examples", "logs"),
+    *("pictures", "sweeps", "tools", "verification"),
 )
 _DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _FIELDS = {
@@ -57,7 +57,10 @@ class Freshness(NamedTuple):
     unchecked: str
 
     def __str__(self) -> str:
-        state = f"out of date: {', '.join(self.changed)} changed" if self.changed else "up to date"
+        code = [name.removeprefix(_PART) for name in self.changed if name.startswith(_PART)]
+        parts = [name for name in self.changed if not name.startswith(_PART)]
+        parts += [f"code ({', '.join(code)})"] * bool(code)
+        state = f"out of date: {', '.join(parts)} changed" if parts else "up to date"
         return state + (f"; not all was checked: {self.unchecked}" if self.unchecked else "")
 
 
@@ -120,9 +123,9 @@ def check_verdict(
       modules: the user's own; shipped ones that the verdict names are added.
     """
     given = [modules] if isinstance(modules, str | Path) else [*modules]
-    shipped = {path.name: path for path in shipped_files("module").values()}
+    shipped = shipped_modules()
     named = (name.removeprefix(_MODULE) for name in verdict["digests"] if name.startswith(_MODULE))
-    now, unchecked = {"code": code_digest()}, ""
+    now, unchecked = dict(code_digests()), ""
     try:
         used = load_modules([*given, *(shipped[name] for name in named if name in shipped)])
         now |= _module_digests(used)
@@ -132,25 +135,35 @@ def check_verdict(
     except UserError as error:
         unchecked = str(error)
     saved = {**verdict["digests"], "claim": verdict["asked"].get("claim")}
-    differing = [
-        name for name, digest in ({"claim": claim} | now).items() if digest != saved.get(name)
-    ]
-    return Freshness([*dict.fromkeys(name.partition(" of ")[0] for name in differing)], unchecked)
+    now = {"claim": claim} | now
+    # Code that is new or gone, too; data and configs that are not here count as unchecked.
+    compared = [*now, *(name for name in saved if name.startswith(_PART) and name not in now)]
+    differing = [name for name in compared if now.get(name) != saved.get(name)]
+    return Freshness([*dict.fromkeys(map(_what, differing))], unchecked)
+
+
+def _what(name: str) -> str:
+    """What a digest is of, without the row; code keeps its part."""
+    return name if name.startswith(_PART) else name.partition(" of ")[0]
 
 
 @functools.cache
-def code_digest() -> str:
-    """Digest of the code that results depend on.
+def code_digests() -> Mapping[str, str]:
+    """Digests of the code that results depend on, {"code of PART": digest}.
 
-    It covers the package without docstrings and comments, and without the parts that only start,
-    show or check runs (`_NO_RESULTS`: the shell, pages, pictures, logs, tools, evidence).
+    A part is a module or a package directly in `transformer_jax`. Docstrings and comments are left
+    out, and so are the parts that only start, copy, show or check runs (`_NO_RESULTS`: the shell,
+    sweeps, buckets, pages, pictures, logs, tools, evidence).
     """
-    digest, folder = hashlib.sha256(), Path(__file__).parents[1]
+    folder = Path(__file__).parents[1]
+    parts: dict[str, Any] = {}
     for path in sorted(folder.rglob("*.py")):
         name = path.relative_to(folder).as_posix()
         if not name.startswith(tuple(f"{part}/" for part in _NO_RESULTS)):
-            digest.update(f"{name}\n{without_words(path.read_text(encoding='utf-8'))}".encode())
-    return f"SHA-256 {digest.hexdigest()[:_DIGITS]}"
+            part = name.partition("/")[0].removesuffix(".py")
+            source = without_words(path.read_text(encoding="utf-8"))
+            parts.setdefault(part, hashlib.sha256()).update(f"{name}\n{source}".encode())
+    return {f"{_PART}{part}": f"SHA-256 {one.hexdigest()[:_DIGITS]}" for part, one in parts.items()}
 
 
 def without_words(source: str) -> str:

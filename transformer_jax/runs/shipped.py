@@ -32,6 +32,13 @@ def shipped_files(kind: str) -> dict[str, Path]:
     return {name.as_posix(): path for name, path in names.items() if "modules" not in name.parts}
 
 
+def shipped_modules() -> dict[str, Path]:
+    """Shipped files of components by file name: recipes, and those in folders named `modules`."""
+    folders = [_EXAMPLES / Path(folder).name for folder in _FOLDERS.values()]
+    paths = [path for folder in folders for path in sorted(folder.rglob("modules/*.py"))]
+    return {path.name: path for path in [*shipped_files("module").values(), *paths]}
+
+
 def find_file(given: str | Path, kind: str) -> Path:
     """The file that a user names: the file itself if it exists, else a shipped one of that name.
 
