@@ -55,6 +55,13 @@ def test_seeds_are_a_mean_with_a_band_of_one_deviation():
     assert len(draw_curves({"one": [records(6)]}).axes[0].collections) == 0
 
 
+def test_one_record_is_a_dot():
+    short, long = (
+        draw_curves({"short": [records(6)[:1]], "long": [records(6)]}).axes[0].get_lines()[:2]
+    )
+    assert short.get_marker() == "o" and long.get_marker() == "None"
+
+
 def test_a_picture_has_one_legend():
     assert legend(draw_curves({"one": [records(6)]})) == ["training", "validation"]
     both = draw_curves({"one": [records(6)], "two": [records(6)]})

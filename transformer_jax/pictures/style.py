@@ -107,9 +107,11 @@ def add_legend(figure: Figure, handles: Sequence[Artist]) -> None:
 
 def draw_band(ax: Axes, values: Mapping[float, Sequence[float]], **style: Any) -> None:
     """Draws a curve through the means at each x, with a band of one standard deviation of the
-    sample where several seeds have a value."""
+    sample where several seeds have a value. One x is a dot, as a line would not show."""
     if not values:
         return
+    if len(values) == 1:
+        style = {"marker": "o"} | style
     means = np.array([np.mean(seeds) for seeds in values.values()])
     around = np.array([deviation(seeds) for seeds in values.values()])
     ax.plot(list(values), means, **style)
