@@ -4,6 +4,7 @@
 import pickle
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 from transformer_jax.errors import DivergedError, UserError, escape_controls
 
@@ -23,3 +24,11 @@ def test_only_characters_that_act_on_a_terminal_are_escaped(text, shown):
     assert escape_controls(text) == shown == escape_controls(shown)
     one_line = shown.replace("\n", r"\n")
     assert str(UserError(text)) == str(pickle.loads(pickle.dumps(DivergedError(text)))) == one_line
+
+
+def test_a_notebook_shows_one_line(capsys):
+    shell = InteractiveShell()
+    shell.run_cell("import transformer_jax as tj\ntj.config('quikstart')")
+    assert capsys.readouterr().out.splitlines() == [
+        "UserError: there is no config file quikstart; did you mean quickstart?"
+    ]

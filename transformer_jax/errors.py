@@ -29,7 +29,8 @@ def escape_controls(text: str) -> str:
 class UserError(Exception):
     """A user's mistake, in one line: what is wrong, where, and what would fix it.
 
-    The shell prints it to stderr and exits with status 2; a notebook gets the exception.
+    The shell prints it to stderr and exits with status 2; a notebook shows the line, without the
+    traceback, which is of this package alone.
 
     Args:
       message: the line; its control characters and line feeds are escaped.
@@ -37,6 +38,10 @@ class UserError(Exception):
 
     def __init__(self, message: str = "") -> None:
         super().__init__(escape_controls(message).replace("\n", r"\n"))
+
+    def _render_traceback_(self) -> list[str]:
+        """Lines that IPython shows in place of a traceback."""
+        return [f"{type(self).__name__}: {self}"]
 
 
 def install_hint(extra: str) -> str:

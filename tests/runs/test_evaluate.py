@@ -21,6 +21,7 @@ def test_without_a_test_split_the_validation_split_is_scored_and_told(trained, c
     run = trained.with_config(NO_TEST)
     scores = run.evaluate()
     assert scores["split"] == "valid" and scores == run.evaluate(split="valid")
+    assert {type(value) for value in scores.values()} <= {int, float, str}
     assert "there is no test split (data.test_source is not set" in caplog.text
     assert "scoring the validation split" in caplog.text
     assert trained.evaluate()["split"] == "test"

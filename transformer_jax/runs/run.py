@@ -407,7 +407,11 @@ class Run(Summarized):
         if self.stored:
             path = self.workdir / "predictions" / f"{name}-{self.step}.jsonl"
             keep_outputs(path, evaluator, outputs)
-        return {**metrics, "step": self.step, "split": name}
+        plain = {
+            key: value.item() if isinstance(value, np.generic) else value
+            for key, value in metrics.items()
+        }
+        return {**plain, "step": self.step, "split": name}
 
     def stream(self, line: str, **decode: Any) -> Iterator[str]:
         """Yields the continuation of a line as it is sampled; UserError if the task has none."""
