@@ -8,13 +8,14 @@ The paper's base model has 25.8 BLEU with a smoothing of 0.1, and 25.3 without.
 
 SMOOTHED = {"smoothed": {"train.label_smoothing": 0.1}}
 ROWS = SMOOTHED | {"not smoothed": {"train.label_smoothing": 0.0}}
+STEPS = ("train.num_steps", "optimizer.decay_steps", "eval.every_steps", "checkpoint.every_steps")
 
 
 def get_claim():
     return dict(
         statement="A translator trained with label smoothing has a higher BLEU than one without.",
         config="quickstart",
-        base={"eval.num_examples": 200},
+        base=dict.fromkeys(STEPS, 800) | {"eval.num_examples": 200},
         rows=ROWS,
         metric="bleu",
         better="higher",
