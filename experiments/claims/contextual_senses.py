@@ -19,7 +19,6 @@ SENSES = {
     "watch": (r"uhr(en)?\b", r"seh|sieh|sah|schau|beobacht|pass|acht"),
     "kind": (r"nett|freundlich|lieb|gütig", r"\bart\b|arten|sorte|was für"),
     "like": (r"mag|mög|möch|gefäll|gern", r"\bwie\b"),
-    "close": (r"schließ|zumach|zu\b", r"nah|eng"),
 }
 COUNT = 30
 STEPS = ("train.num_steps", "optimizer.decay_steps", "eval.every_steps", "checkpoint.every_steps")

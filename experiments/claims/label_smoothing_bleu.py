@@ -3,11 +3,10 @@
 
     transformer_jax claim label_smoothing_bleu --workdir=runs/claims
 
-The paper's base model has 25.8 BLEU with a smoothing of 0.1, and 25.3 without.
+The paper's base model has 25.8 BLEU with a smoothing of 0.1, and 25.3 without. Here: the model and
+the embedded task of the quick start, with half its steps.
 """
 
-SMOOTHED = {"smoothed": {"train.label_smoothing": 0.1}}
-ROWS = SMOOTHED | {"not smoothed": {"train.label_smoothing": 0.0}}
 STEPS = ("train.num_steps", "optimizer.decay_steps", "eval.every_steps", "checkpoint.every_steps")
 
 
@@ -16,7 +15,10 @@ def get_claim():
         statement="A translator trained with label smoothing has a higher BLEU than one without.",
         config="quickstart",
         base=dict.fromkeys(STEPS, 800) | {"eval.num_examples": 200},
-        rows=ROWS,
+        rows={
+            "smoothed": {"train.label_smoothing": 0.1},
+            "not smoothed": {"train.label_smoothing": 0.0},
+        },
         metric="bleu",
         better="higher",
         smallest=0.5,

@@ -4,8 +4,8 @@
     transformer_jax claim large_beam --workdir=runs/claims
 
 One might expect it, because a larger beam finds more probable outputs. Koehn and Knowles 2017 say
-that it does not: beyond narrow beams quality falls. The models are those of label_smoothing_bleu,
-the length penalty that of Vaswani et al. 2017 (alpha 0.6).
+that it does not: beyond narrow beams quality falls. Models, sentences and length penalty are those
+of beam_or_greedy.
 """
 
 from functools import partial
