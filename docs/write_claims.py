@@ -21,7 +21,7 @@ INTRODUCTION = """\
 # Claims about Transformers, decided
 
 {total} statements of papers and tutorials, each tested with small models over several seeds:
-{holds} hold, {fails} do not hold, {undecided} are undecided. A verdict is about the setting that
+{holds} hold, {fails} do not hold, {undecided} undecided. A verdict is about the setting that
 its claim file states (a small model, few steps, one data set), not about all models. It is reached
 by [a sequential test](comparing.md#claims), whose error rate counts all looks.
 
