@@ -256,7 +256,7 @@ def _decided(
 
 
 def _require_same(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What an earlier call has written into a folder; marks a new folder.
+    """Reads what an earlier call has written into a folder; marks a new folder.
 
     Raises:
       UserError: the folder holds another reproduction, or one at another scale.

@@ -143,7 +143,7 @@ def check_verdict(
 
 
 def _what(name: str) -> str:
-    """What a digest is of, without the row; code keeps its part."""
+    """Returns what a digest describes: its name without the row, or a part of the code."""
     return name if name.startswith(_PART) else name.partition(" of ")[0]
 
 

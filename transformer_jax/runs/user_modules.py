@@ -317,7 +317,7 @@ def user_components(config: ConfigDict) -> dict[tuple[str, str], str]:
 
 
 def location(module: str) -> str:
-    """What `--modules` names a module of this process by: its file, or its import name."""
+    """Returns the name of a module of this process in `--modules`: its file, or its import name."""
     known = _loaded.get(module)
     is_file = known is not None and known.name.endswith(".py")
     return str(sys.modules[module].__file__) if is_file else module
