@@ -11,7 +11,6 @@ object. Set config fields as for `train`.
 
 import argparse
 import dataclasses
-import functools
 import json
 import sys
 import tempfile
@@ -24,7 +23,7 @@ import jax
 import transformer_jax as tj
 from transformer_jax.cli.parser import take_overrides
 from transformer_jax.data.sources import open_split
-from transformer_jax.inference.seq2seq_search import Seq2SeqSearch, search_in_batches
+from transformer_jax.inference.seq2seq_search import Seq2SeqSearch
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.prepare import build_tokenizers
@@ -53,10 +52,9 @@ def main() -> None:
     report = {"sentences": len(lines), "trees_over_their_words": whole}
     free = Seq2SeqSearch(task.model, task.search.specials)
     for name, search in (("constrained", task.search), ("free", free)):
-        find = functools.partial(search, params, decode=decode)
-        search_in_batches(find, requests, decode.batch_size)  # compiles
+        search.find_all(params, requests, decode)  # compiles
         start = time.perf_counter()
-        found = search_in_batches(find, requests, decode.batch_size)
+        found = search.find_all(params, requests, decode)
         seconds = time.perf_counter() - start
         tokens = sum(int((row != search.specials.pad).sum()) for row, _ in found)
         report[name] = {

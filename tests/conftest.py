@@ -42,17 +42,14 @@ from transformer_jax.data.config import DataConfig  # noqa: E402
 from transformer_jax.data.sources import open_split  # noqa: E402
 from transformer_jax.runs.settings import DEFAULTS  # noqa: E402
 from transformer_jax.runtime import platform  # noqa: E402
+from transformer_jax.runtime.processor import processor_lines  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 
 
 def compilation_cache_folder():
     """Folder of the programs of this jaxlib, these flags and this processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        processor = sorted({line for line in lines if line.startswith(("model name", "flags"))})
-    except OSError:
-        processor = list(os.uname())
+    processor = processor_lines() or tuple(os.uname())
     key = repr((jaxlib.__version__, os.environ["XLA_FLAGS"], processor))
     return ROOT / ".cache" / "xla" / hashlib.sha256(key.encode()).hexdigest()[:16]
 
@@ -120,9 +117,12 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(tryfirst=True)  # before the test's fixtures
 def pytest_runtest_setup(item):
-    """Checks shapes in the tests of modules that have them."""
+    """Checks shapes in the tests of modules that have them. Begins the module's `RNG` anew, so that
+    a test has the same numbers whichever tests ran before it."""
     tested = item.path.relative_to(ROOT / "tests").parts[0] in shape_checks.TESTS
     jaxtyping.config.update("jaxtyping_disable", not tested)
+    if hasattr(item.module, "RNG"):
+        item.module.RNG = np.random.default_rng(0)
 
 
 def pytest_sessionstart(session):

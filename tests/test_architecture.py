@@ -33,8 +33,12 @@ A module imports from lower layers and from its own package. A top-level module 
 the other top-level modules of its layer.
 """
 
-EXCEPTIONS = {(f"{PACKAGE}.runs.run", f"{PACKAGE}.analysis.inspect")}
-"""Imports from a higher layer: inspection methods of `Run` import it when they are called."""
+EXCEPTIONS = {
+    (f"{PACKAGE}.runs.run", f"{PACKAGE}.analysis.inspect"),
+    (f"{PACKAGE}.runs.run", f"{PACKAGE}.runs.draft"),
+}
+"""Imports that methods of `Run` make when they are called: inspection is a higher layer, and drafts
+are other runs."""
 
 LIBRARIES = {
     "flax.linen": {"nn", "models"},

@@ -62,7 +62,7 @@ def test_value_and_gradient_equal_those_of_all_logits(eps, z, tiles, cap):
 
 @pytest.mark.parametrize(("tiles", "rows"), [(2, V), (5, V), (8, V + 8), (40, V)])
 def test_a_teacher_is_compared_tile_by_tile(tiles, rows):
-    """Of another width, with another padding of its vocabulary."""
+    """A teacher of another width, with another padding of its vocabulary."""
     x, table = RNG.normal(size=(3, 5, 6)), RNG.normal(size=(rows, 6))
     teacher = Unprojected(jnp.float32(x), jnp.float32(table), None, jnp.dtype(jnp.float32), V)
     student = WITH_BIAS.replace(cap=3.0)

@@ -4,6 +4,7 @@
     import transformer_jax as tj
     config = tj.config("configs/quickstart.py", {"train.num_steps": 500})
     run = tj.train(config, workdir)                  # or tj.load(workdir)
+    tj.load_ensemble(workdir, another)               # runs that predict together
     rows = tj.sweep(tj.Sweep(...), workdir)          # variants, each with several seeds
     tj.merge_tables(workdir, another)                # rows of several sweeps in one table
     tj.compare(workdir, another)                     # is one better? tests over seeds and examples
@@ -29,6 +30,7 @@ __all__ = [
     "config",
     "decide",
     "load",
+    "load_ensemble",
     "merge_tables",
     "plan",
     "read_data",
@@ -45,6 +47,7 @@ _LAZY = {
     "config": ("transformer_jax.runs.config", "load_config"),
     "decide": ("transformer_jax.evidence.claims", "decide_claim"),
     "load": ("transformer_jax.runs.load", "load"),
+    "load_ensemble": ("transformer_jax.runs.ensemble_run", "load_ensemble"),
     "merge_tables": ("transformer_jax.sweeps.results", "merge_tables"),
     "plan": ("transformer_jax.tools.plan.plan", "plan"),
     "read_data": ("transformer_jax.runs.model_batches", "read_data"),

@@ -29,8 +29,8 @@ def escape_controls(text: str) -> str:
 class UserError(Exception):
     """A user's mistake, in one line: what is wrong, where, and what would fix it.
 
-    The shell prints it to stderr and exits with status 2; a notebook shows the line, without the
-    traceback, which is of this package alone.
+    The shell prints it to stderr and exits with status 2; a notebook shows the line without
+    the traceback, which lists only functions of this package.
 
     Args:
       message: the line; its control characters and line feeds are escaped.

@@ -34,6 +34,10 @@ SMALL = (
     "--config.model.num_decoder_layers=3"
 )
 CHAR = "--config=tiny_shakespeare --batch_size=64 --config.tokenizer.vocab_size=65"
+GPT2 = (
+    "--config=gpt2_124m --source_length=32 --output_length=64 --beam_size=1 --steps=3 "
+    "--config.decode.temperature=none --config.decode.top_k=none --config.decode.weights=int8"
+)
 INT8 = "--config.decode.weights=int8 --steps=3"
 WORKS = {
     "train base": f"{MEASURE} train {BASE} --steps=6",
@@ -43,6 +47,8 @@ WORKS = {
     "search base, beam 4": f"{MEASURE} decode {BASE} --beam_size=4 {INT8}",
     "search base, greedy": f"{MEASURE} decode {BASE} --beam_size=1 {INT8}",
     "search small, greedy": f"{MEASURE} decode {SMALL} --beam_size=1 {INT8}",
+    "generate GPT-2, 1 row": f"{MEASURE} decode {GPT2} --batch_size=1",
+    "generate GPT-2, 16 rows": f"{MEASURE} decode {GPT2} --batch_size=16",
     "input pipeline": f"{PYTHON} {ROOT}/experiments/benchmarks/input_pipeline.py "
     "--config=quickstart",
 }

@@ -56,6 +56,8 @@ def traced(words: list[str], folder: str) -> str:
     with mock.patch.object(jax.stages.Compiled, "__call__", counted):
         if status := command_line(words):
             raise SystemExit(status)
+    if len(programs) < TRACED_CALL:
+        raise SystemExit("error: only training steps and searches of translations can be traced")
     return programs[TRACED_CALL - 1].as_text()
 
 

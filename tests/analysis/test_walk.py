@@ -432,7 +432,7 @@ def test_a_narrow_page_does_not_scroll_sideways(show, walked, kind):
 
 
 def test_layers_that_a_walk_does_not_explain_show_their_output(random_params):
-    """Of linear attention and of sinks only the output is shown; attention has its weights."""
+    """It shows only the output of linear attention and of sinks; attention has its weights."""
     layers = "attention_layer=gated_delta | default | attention_layer=sinks"
     config = options("gpt", layers=layers, num_layers=3, d_model=8, positions="rotary", d_ff=8)
     model, given = DecoderOnly(config), reading({"decoder": TEXT[:3]})

@@ -137,6 +137,25 @@ def test_a_moved_run_and_its_averages_predict(shell, workdir):
     assert len(texts) > 1
 
 
+def test_several_workdirs_are_an_ensemble(shell, trained_workdir, workdir):
+    """A run with its own copy predicts as alone; nothing is written."""
+    text, several = b"The old dog sees a cat.\n", f"--workdir={trained_workdir},{workdir}"
+    alone, before = shell("predict", several.split(",")[0], stdin=text), {*workdir.rglob("*")}
+    together = shell("predict", several, stdin=text)
+    assert (together.status, together.out) == (0, alone.out)
+    answer = shell("evaluate", several, "--split=test", "--beam_size=1", "--checkpoint=15")
+    metrics = parse_object(answer.out)
+    assert metrics.keys() >= FIGURES - {"step"} and "step" not in metrics
+    assert metrics["ensemble"] == [str(trained_workdir), str(workdir)]
+    assert metrics["steps"] == [15, 15] and {*workdir.rglob("*")} == before
+
+    renamed = workdir.rename(workdir.with_name("a,b"))
+    assert shell("predict", f"--workdir={renamed}", stdin=text).out == alone.out
+    assert_one_line(shell("predict", several, stdin=text), f"{workdir} holds no run")
+    with pytest.raises(tj.UserError, match="--distributed: an ensemble runs in one process"):
+        verbs.predict(parse(["predict", several, "--distributed"]))
+
+
 def test_predict_samples_and_takes_prefixes(shell, trained_workdir, tmp_path):
     words = ["predict", f"--workdir={trained_workdir}", "--format=jsonl"]
     sampled = ["--temperature=0.9", "--top_k=50", "--top_p=0.95", "--num_outputs=5"]

@@ -31,8 +31,8 @@ def read(monkeypatch):
     def walk(source):
         return Walk({"text": source}, ())
 
-    def load_(*where, modules=(), base=None):
-        asked.append(where)
+    def load_(workdir, checkpoint="latest", average=None, modules=(), base=None):
+        asked.append((workdir, checkpoint, average))
         run = SimpleNamespace(attention=attention, walk=walk, task=None)
         run.patched = lambda changes: run
         return run
@@ -52,7 +52,7 @@ def test_each_line_has_a_page(shell, read, tmp_path):
     assert answer.err.count("line 2 is blank: it has no page\n") == 1
     assert answer.err.count("is blank") == 2
     of_keys = ("queries", "keys")
-    assert read == [("w", "latest", None, ()), ("A dog.", of_keys), ("a\nb <b>", of_keys)]
+    assert read == [("w", "latest", None), ("A dog.", of_keys), ("a\nb <b>", of_keys)]
     assert "<title>A dog.</title>" in written[0].read_text()
     assert '[["0001.html","A dog."],["0004.html","a\\nb \\u003cb>"]]' in written[2].read_text()
 
@@ -66,7 +66,7 @@ def test_a_page_may_show_the_walk(shell, read, tmp_path):
 
 
 def test_a_page_says_how_to_inspect_another_sentence(shell, read, tmp_path):
-    """The same command with its flags, quoted for a shell, is accepted by the parser."""
+    """The parser accepts the same command with its flags, quoted for a shell."""
     flags = ["--workdir=it's a $run", "--checkpoint=best", "--patch=decoder.layer_0=0.5", "--walk"]
     assert shell("inspect", *flags, f"--to={tmp_path}", stdin=b"A dog.\n").status == 0
     page = (tmp_path / "0001-walk.html").read_text()

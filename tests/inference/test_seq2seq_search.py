@@ -4,16 +4,20 @@
 import dataclasses
 import re
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.decoding import Hypotheses
+from transformer_jax.decoding import Hypotheses, Sampler
 from transformer_jax.errors import UserError
+from transformer_jax.inference import seq2seq_search
 from transformer_jax.inference.config import SEARCHES, DecodeConfig
-from transformer_jax.inference.seq2seq_search import Request
+from transformer_jax.inference.draft import Drafted, DraftedModel, Lookup
+from transformer_jax.inference.seq2seq_search import Request, Seq2SeqSearch
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
+from transformer_jax.runs.settings import DEFAULTS
 from transformer_jax.tokenization.specials import BOS, EOS, PAD
 
 SOURCES = [[7, 8, 9, EOS], [5, EOS]]
@@ -49,6 +53,108 @@ def test_the_length_limit_depends_on_each_source(task_of, random_params):
     found = task.search.compiled(params, arrays, decode, 6, may_end=False)
     assert (found.tokens != PAD).sum(axis=-1)[:, 0].tolist() == [6, 2]
     assert not (found.tokens == EOS).any()
+
+
+MANY = [
+    Request([*range(4, 4 + 1 + (7 * i) % 9), EOS], number=i, constraint_tokens=[5] * (1 + i % 3))
+    for i in range(9)
+]
+LONG = Request([6] * 17 + [EOS], number=9)
+"""A source whose batch has another shape."""
+
+
+class NoRepetition:
+    """Allows no token after itself, and none of a sentence's first constraint token. Its state is
+    the last token and that constraint token."""
+
+    def begin(self, tokens, counts, limits):
+        return jnp.zeros_like(counts), tokens[:, 0]
+
+    def allowed(self, state):
+        last, other = state
+        return (jnp.arange(20) != last[:, None]) & (jnp.arange(20) != other[:, None])
+
+    def advance(self, state, tokens):
+        return (tokens, state[1]), tokens
+
+
+RECURRENT = {name: DEFAULTS[f"model.{name}"] for name in ("d_ff", "num_heads")}
+RECURRENT |= {"architecture": "recurrent"}
+
+SEARCHED = {
+    "greedy": ({}, {"search": "greedy"}),
+    "one beam": ({}, {"beam_size": 1}),
+    "beams": ({}, {"beam_size": 3, "num_outputs": 2, "alpha": 1.0}),
+    "samples": ({}, {"temperature": 1.0, "num_outputs": 2}),
+    "recurrent": (RECURRENT, {"beam_size": 2}),
+    "constraint": ({}, {"beam_size": 2}),
+    "draft": ({}, {"search": "greedy"}),
+}
+
+
+def outputs_of(found):
+    """Tokens and scores of each output, without padding."""
+    tokens, scores = found
+    return [row[row != PAD].tolist() for row in tokens], scores
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_outputs_are_those_of_each_source_alone(task_of, random_params, name):
+    """In order, whatever the batch size: when sentences are done, the next take their places."""
+    options, settings = SEARCHED[name]
+    task = task_of(**options)
+    params = random_params(task)
+    decode = DecodeConfig(max_extra_length=4, batch_size=1, **settings)
+    search = task.search
+    if name == "constraint":
+        search = dataclasses.replace(search, constraint=NoRepetition())
+    requests = [*MANY[:4], LONG, *MANY[4:]] if name == "beams" else MANY
+    alone = [outputs_of([rows[0] for rows in search(params, [one], decode)]) for one in requests]
+    lengths = {len(output) for outputs, _ in alone for output in outputs}
+    assert len(lengths) > 2
+    if name == "draft":
+        search = Seq2SeqSearch(DraftedModel(task.model, Lookup(20), 2), search.specials)
+        params = Drafted(params, {})
+    for batch_size in (1, 3, 20):
+        many = dataclasses.replace(decode, batch_size=batch_size)
+        found = search.find_all(params, requests, many)
+        for ours, (tokens, scores) in zip(found, alone, strict=True):
+            assert outputs_of(ours)[0] == tokens
+            np.testing.assert_allclose(ours[1], scores, rtol=1e-4)
+
+
+def test_a_batch_takes_the_steps_of_a_schedule_that_fills_free_places(
+    task_of, random_params, monkeypatch
+):
+    """As counted by a simulation of 4 places, each taken by the next sentence once it is free."""
+    requests = [Request([4 + i, 5, 6, *[7] * (i % 5), EOS], number=i) for i in range(14)]
+    task, num_steps = task_of(), []
+    plain = Seq2SeqSearch._step
+
+    def counted(self, params, may_end=True):
+        step = plain(self, params, may_end)
+
+        def counting(*inputs):
+            jax.debug.callback(lambda: num_steps.append(1))
+            return step(*inputs)
+
+        return counting
+
+    monkeypatch.setattr(Seq2SeqSearch, "_step", counted)
+    params = random_params(task)
+    decode = DecodeConfig(search="greedy", max_extra_length=6, batch_size=4)
+    found = task.search.find_all(params, requests, decode)
+    jax.effects_barrier()
+    by_length = sorted(requests, key=lambda one: len(one.source), reverse=True)
+    lengths = [int((found[requests.index(one)][0] != PAD).sum()) for one in by_length]
+    of_batches = sum(max(lengths[i : i + 4]) - 1 for i in range(0, len(lengths), 4))
+    left, expected = [], 0
+    while lengths or left:
+        while lengths and len(left) < 4:
+            left += [n - 1 for n in [lengths.pop(0)] if n > 1]  # the first token needs no step
+        passed = min(left) if lengths else max(left)
+        left, expected = [count - passed for count in left if count > passed], expected + passed
+    assert len(num_steps) == expected < of_batches
 
 
 def test_a_prefix_is_continued_as_the_search_would(task_of, random_params):
@@ -97,6 +203,24 @@ def test_a_registered_search_is_found_by_name(task_of, random_params, monkeypatc
     assert tokens.shape == (2, 5, 19) and (tokens == tokens[:, :1, :1]).all()
 
 
+def test_a_subclass_that_replaces_find_alone_is_used_for_any_number_of_sources(
+    task_of, random_params, monkeypatch
+):
+    class Last(Sampler):
+        """Finds the last token of the vocabulary."""
+
+        def find(self, decode_step, start, *, num_outputs, max_length):
+            shape = len(start.logits), num_outputs
+            return Hypotheses(jnp.full((*shape, max_length), 19), jnp.zeros(shape))
+
+    monkeypatch.setattr(SEARCHES, "_entries", dict(SEARCHES))
+    SEARCHES.register("last", lambda decode, ids: Last(1.0, None, None, EOS, PAD))
+    task = task_of()
+    decode = DecodeConfig(search="last", max_extra_length=3, batch_size=2)
+    found = task.search.find_all(random_params(task), MANY, decode)
+    assert all((tokens == 19).all() for tokens, _ in found)
+
+
 def test_the_tree_of_a_trained_model_has_its_outputs(trained):
     source, specials = trained.tokenizer["source"], trained.tokenizer.specials("target")
     line, options = "The old man sees a dog.", {"beam_size": 3, "num_outputs": 2}
@@ -128,6 +252,18 @@ def test_the_tree_of_a_trained_model_has_its_outputs(trained):
 def test_settings_that_a_search_would_ignore_are_refused(settings, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         DecodeConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "beams", "rows"),
+    [({"beam_size": 3}, 3, 4), ({"temperature": 1.0, "num_outputs": 5}, 1, 20)],
+)
+def test_the_state_of_all_beams_and_samples_must_fit(task_of, monkeypatch, settings, beams, rows):
+    checked = []
+    monkeypatch.setattr(seq2seq_search, "require_memory", lambda size, _: checked.append(size))
+    task = task_of(dtype="bfloat16")
+    task.search.check(7, DecodeConfig(**settings, max_extra_length=3, batch_size=4))
+    assert checked == [rows * task.model.state_bytes(10, beams)]
 
 
 def test_impossible_searches_are_refused(task_of):

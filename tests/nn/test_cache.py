@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.nn.cache import KVCache, Memory
+from transformer_jax.nn.cache import KVCache, Memory, state_bytes
 from transformer_jax.nn.config import TransformerConfig
 
 H, K, V = 2, 5, 3
@@ -59,6 +59,42 @@ def test_the_cache_has_the_dtype_of_the_products(device, dtype, compiling_for):
         for found, new in zip((kept.key, kept.value), (key, value), strict=True):
             assert found.dtype == dtype
             np.testing.assert_array_equal(found, new.astype(dtype))
+
+
+@pytest.mark.parametrize(
+    ("heads", "beams", "dtype"),
+    [(H, 1, jnp.float32), (H, 3, jnp.bfloat16), (1, 1, jnp.bfloat16)],
+)
+def test_on_a_cpu_several_queries_of_a_key_are_multiplied_in_bfloat16(
+    heads, beams, dtype, compiling_for
+):
+    compiling_for("cpu")
+    config = dataclasses.replace(CONFIG, dtype="bfloat16", num_key_value_heads=heads)
+    key, value = random(2, 3, heads, K), random(2, 3, heads, V)
+    cache = KVCache.empty(config, rows=2, max_length=4).append(key, value)
+    cache = cache.reorder(jnp.zeros((2, beams), int))
+    new_key, new_value = random(2 * beams, 1, heads, K), random(2 * beams, 1, heads, V)
+    inputs = attended(cache.append(new_key, new_value), 1)
+    assert inputs.key.dtype == inputs.value.dtype == dtype
+    for found, old, new in ((inputs.key, key, new_key), (inputs.value, value, new_value)):
+        of_beams = found.reshape(2, 4, beams, *found.shape[2:])
+        np.testing.assert_array_equal(of_beams[:, :3, 0], old.astype(dtype))
+        np.testing.assert_array_equal(
+            of_beams[:, 3].reshape(new[:, 0].shape), new[:, 0].astype(dtype)
+        )
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_state_bytes_are_those_after_the_beams_are_added(beams, compiling_for):
+    compiling_for("cpu")
+    config = dataclasses.replace(CONFIG, dtype="bfloat16")
+    plain = jnp.zeros((2, 5), jnp.int32)
+    cache = KVCache.empty(config, rows=2, max_length=6)
+    number_bytes = 4 if beams == 1 else 2
+    entries = 2 * beams * 6 * H * (K + V)
+    origins, lengths, others = 2 * beams * 6, 2, 2 * beams * 5
+    expected = number_bytes * entries + 4 * (origins + lengths + others)
+    assert state_bytes((cache, plain), beams) == expected
 
 
 def test_a_beam_sees_the_past_of_its_parent():

@@ -125,6 +125,18 @@ def test_no_mask_is_kept_for_the_gradient():
     assert sum(leaf.size for leaf in jax.tree.leaves(backward)) < SHAPE[0]
 
 
+def test_layers_of_one_shape_share_the_function_of_the_bits():
+    def lines_of_threefry(layers):
+        def network(x):
+            for seed in range(layers):
+                x = drop(0.5, x, seed)
+            return x
+
+        return jax.jit(network).lower(jnp.ones(SHAPE)).as_text().count("stablehlo.xor")
+
+    assert lines_of_threefry(1) == lines_of_threefry(4)
+
+
 def test_bits_come_from_the_hardware_on_accelerators_unless_said_otherwise(compiling_for):
     def program(bits):
         return str(jax.make_jaxpr(lambda x: drop(0.5, x, bits=bits))(jnp.ones((8, 8))))

@@ -110,3 +110,12 @@ def test_each_row_has_its_own_scale():
     found = Int8Matrix.of(matrix.astype(np.float32)).product(x.astype(np.float32))
     apart = np.abs(found - x @ matrix.T).max(axis=1)
     assert (apart <= 0.15 * np.abs(x).max(axis=1)).all()
+
+
+def test_one_row_has_the_product_of_a_row_among_others():
+    matrix = Int8Matrix.of(jnp.array(RNG.normal(size=(24, 16)), jnp.float32))
+    rows = jnp.array(RNG.normal(size=(3, 16)), jnp.float32)
+    product = jax.jit(matrix.product)
+    one = product(rows[1:2])
+    assert one.shape == (1, 24)
+    np.testing.assert_array_equal(one[0], product(rows)[1])

@@ -116,7 +116,7 @@ def test_models_whose_tokens_cannot_be_divided_are_refused():
 
 
 def test_experts_of_bounded_capacity_are_refused():
-    """Which choices are dropped depends on the order of the tokens, and devices have another."""
+    """The order of the tokens decides which choices are dropped, and devices have another order."""
     for capacity, reason in ((1.25, "earlier tokens come first"), (None, None)):
         options = (ExpertsOptions(capacity_factor=capacity),)
         found = undivided_reason(ModelConfig(feed_forward="experts", options=options))

@@ -166,6 +166,35 @@ def divided_run(
     return {"losses": losses, "gradient": gradient, "share": share}
 
 
+def diagnostics(layout, **fields):
+    """Diagnostics before the first step."""
+    options, count = LAYOUTS[layout]
+    parallel = ParallelConfig(**options)
+    engine = make_engine(parallel, make_mesh(parallel, jax.devices()[:count]))
+    task, settings = task_and_settings(dropout_rate=0.0, **fields)
+    _, _, init_state = build.build_training(settings, task, engine)
+    abstract = build.abstract_state(settings, init_state, engine.mesh)
+    state = first_state(init_state, settings.seed, abstract)
+    return build.build_diagnostics(settings, task, engine)(state, unequal_batch(task.lengths))
+
+
+def jax_pmap_run(**fields):
+    """Loss and gradient of the first step under `jax.pmap` on eight devices."""
+    parallel = ParallelConfig("pmap")
+    engine = make_engine(parallel, make_mesh(parallel, jax.devices()[:8]))
+    task, settings = task_and_settings(**fields)
+    _, train_step, init_state = build.build_training(settings, task, engine)
+    abstract = build.abstract_state(settings, init_state, engine.mesh)
+    batch = {
+        name: rows.reshape(8, -1, *rows.shape[1:])
+        for name, rows in unequal_batch(task.lengths).items()
+    }
+    step = jax.pmap(train_step, engine.axis_name, in_axes=(None, 0), out_axes=None)
+    state, sums = step(first_state(init_state, settings.seed, abstract), batch)
+    gradient = jax.tree.map(np.array, optax.tree.get(state, "mu"))
+    return {"losses": [float(sums["loss"] / sums["weight"])], "gradient": gradient}
+
+
 def apart(run, reference):
     """Relative distances of two runs' first steps in loss and gradient; that of the gradient is the
     largest of any parameter, relative to the largest element of its gradient."""
@@ -205,6 +234,7 @@ def main():
     deep = divided_run("one", **language, num_layers=2)
     hybrid = divided_run("one", **language, **HYBRID)
     scanned = {**language, "num_layers": 2, "scan_layers": True, "accumulation_steps": 2}
+    drops = {**language, "dropout_rate": 0.2}
     by_rows = {"rows_per_device": ROWS // 4 // 2, "tokens_per_batch": ROWS * LENGTH}
     found = {
         "losses": {layout: run["losses"] for layout, run in runs.items()},
@@ -214,7 +244,8 @@ def main():
         "share": {layout: run["share"] for layout, run in runs.items()},
         "without dropout": {layout: apart(run, pairs["one"]) for layout, run in pairs.items()}
         | {layout: apart(run, whole) for layout, run in one_text.items()},
-        "with dropout": compare(meshes, **language, dropout_rate=0.2),
+        "with dropout": compare(meshes, **drops),
+        "jax.pmap": compare(["pmap 8"], jax_pmap_run(**drops), **drops),
         "language_modeling": compare(["pmap 8"], whole, **language),
         "classification": compare(["2 x 2 x 2"], name="classification"),
         "recurrent": compare(["2 x 2 x 2"], divided_run("pmap 8", **RECURRENT), **RECURRENT),
@@ -223,6 +254,9 @@ def main():
         "accumulated by rows": compare(["2 x 2 x 2"], whole, **language, **by_rows),
         "hybrid": compare(["pmap 8", "2 x 2 x 2"], hybrid, **language, **HYBRID, scan_layers=True),
         "batch norm": compare(["pmap 8", "2 x 2 x 2"], **language, **BATCH_NORM),
+        "diagnostics": {
+            layout: diagnostics(layout, **language, **BATCH_NORM) for layout in ("one", "pmap 8")
+        },
         "tiled": compare(["2 x 2 x 2"], whole, **language, loss_tiles=4),
     }
     # In the first step half of an adapter's gradient is 0, so more steps are compared.
@@ -233,9 +267,9 @@ def main():
     found["distilled"] = compare(["pmap 8", "2 x 2 x 2"], **taught)
     found["kernel"] = compare(["2 x 2 x 2"], whole, **language, attention="own part")
     found["own part"] = OWN_PART.seen
-    drops = {"dropout_rate": 0.2, "dropout_bits": "hardware"}
+    by_hardware = {"dropout_rate": 0.2, "dropout_bits": "hardware"}
     found["hardware"] = hardware_bits()
-    found["hardware"]["losses"] = divided_run("2 x 2 x 2", steps=2, **drops)["losses"]
+    found["hardware"]["losses"] = divided_run("2 x 2 x 2", steps=2, **by_hardware)["losses"]
     json.dump(found, sys.stdout)
 
 

@@ -51,10 +51,23 @@ def test_a_mesh_draws_the_dropout_of_one_device(eight_devices, layout):
     assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
 
 
+def test_the_engine_pmap_equals_jax_pmap(eight_devices):
+    """With dropout: each device draws its own."""
+    apart = eight_devices["jax.pmap"]["pmap 8"]
+    assert apart["loss"] < 1e-6 and apart["gradient"] < 1e-5
+
+
 @pytest.mark.parametrize("layout", ["pmap 8", "2 x 2 x 2"])
 def test_batch_norm_is_that_of_all_rows(eight_devices, layout):
     apart = eight_devices["batch norm"][layout]
     assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-4
+
+
+def test_diagnostics_under_pmap_are_those_of_one_device(eight_devices):
+    """With batch norm, whose statistics need all rows."""
+    found, alone = (eight_devices["diagnostics"][layout] for layout in ("pmap 8", "one"))
+    norms = {name: norm for name, norm in alone.items() if name.startswith(("grad/", "update/"))}
+    assert norms and {name: found[name] for name in norms} == pytest.approx(norms, rel=1e-4)
 
 
 @pytest.mark.parametrize("layout", ["pmap 8", "fsdp 8"])
@@ -151,28 +164,28 @@ def test_pmap_only_divides_rows():
 
 
 class Lowered:
-    """A lowered program whose compilation waits for `may`, and returns the options."""
+    """A lowered program whose compilation waits for `may`, and then returns or raises `result`."""
 
-    def __init__(self):
-        self.may = threading.Event()
+    def __init__(self, result):
+        self.may, self.result = threading.Event(), result
 
-    def compile(self, options):
+    def compile(self):
         assert self.may.wait(timeout=30)
-        if options is None:
-            raise MemoryError("too large")
-        return options
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
 
 
 def test_a_step_is_compiled_in_the_background():
-    lowered = Lowered()
-    step = CompiledStep.start(lowered, dict, {"an": "option"})
+    lowered = Lowered("program")
+    step = CompiledStep.start(lowered, dict)
     assert not step.compiling.done()
     lowered.may.set()
-    assert step.executable == {"an": "option"}
+    assert step.executable == "program"
 
 
 def test_a_failed_compilation_is_raised_when_the_step_is_called():
-    lowered = Lowered()
+    lowered = Lowered(MemoryError("too large"))
     step = CompiledStep.start(lowered, dict)
     lowered.may.set()
     with pytest.raises(MemoryError, match="too large"):

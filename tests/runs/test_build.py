@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Building the parts of a run from its settings."""
 
+import collections
+import dataclasses
+import itertools
+import json
 import re
 
 import jax
@@ -9,16 +13,19 @@ import numpy as np
 import optax
 import pytest
 
-from transformer_jax.data.batches.pipeline import train_batches
+from transformer_jax.data.batches.pipeline import eval_batches, train_batches
+from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 from transformer_jax.nn.remat import REMAT
 from transformer_jax.parallel.engines import create_state
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
-from transformer_jax.tasks import TASKS
+from transformer_jax.runs.prepare import build_tokenizers
+from transformer_jax.tasks import TASKS, language_modeling
 from transformer_jax.tasks.interface import TaskKind
 from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.tasks.translation import Translation
+from transformer_jax.tokenization import TokenizerConfig, train_tokenizers
 from transformer_jax.training.callbacks import CALLBACKS, Callback
 
 SIZES = {"source": 800, "target": 800}  # those of the tiny run, whose programs are compiled
@@ -181,3 +188,111 @@ def test_only_process_0_calls_back_unless_the_callback_says_so(monkeypatch, tiny
         [Everywhere],
     ]
     assert made[0][0].run.workdir == tmp_path
+
+
+SAMPLED = {"tokenizer.sampling": 0.3, "tokenizer.kind": "bpe", "tokenizer.vocab_size": 200}
+
+
+@pytest.fixture(scope="module", params=["translation", "together", "apart", "blocks", "weights"])
+def sampled(request, tiny, tiny_config, tiny_language_model, tmp_path_factory):
+    """Settings with `tokenizer.sampling`, the task and the training examples."""
+    files = {"data.train_text": f"{tiny['data.train_source']},{tiny['data.train_target']}"}
+    changes = {
+        "translation": SAMPLED | {"tokenizer.vocab_size": 800},
+        "together": tiny_language_model | SAMPLED | {"data.packing": "together"},
+        "apart": tiny_language_model | SAMPLED,
+        "blocks": tiny_language_model | SAMPLED | {"data.block_megabytes": 0.002},
+        "weights": tiny_language_model | SAMPLED | files | {"data.weights": "3,1"},
+    }[request.param]
+    settings = read_settings(tiny_config(changes))
+    examples = open_split(settings.data, "train")
+    folder = tmp_path_factory.mktemp(request.param) / "tokenizer"
+    tokenizers = build_tokenizers(settings, folder, examples)
+    task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
+    return settings, task, examples
+
+
+def taken(batches, count):
+    found = [{name: values.copy() for name, values in next(batches).items()} for _ in range(count)]
+    return jax.tree.map(lambda *each: np.stack(each), *found)
+
+
+def read_batches(settings, task, examples, count=6, state=None, **data):
+    """Batches from a saved state on, and the state after them."""
+    settings = dataclasses.replace(settings, data=dataclasses.replace(settings.data, **data))
+    batches = build.batches_of(settings, task, examples, rows=8)
+    if state:
+        batches.set_state(json.loads(json.dumps(state)))
+    found = taken(batches, count), batches.get_state()
+    batches.close()
+    return found
+
+
+def test_sampled_tokens_are_the_same_after_a_resume(sampled, monkeypatch):
+    monkeypatch.setattr(language_modeling, "SAMPLED_BLOCK", 500)
+    whole, _ = read_batches(*sampled)
+    first, state = read_batches(*sampled, count=2)
+    rest, _ = read_batches(*sampled, count=4, state=state)
+    both = jax.tree.map(lambda *parts: np.concatenate(parts), first, rest)
+    jax.tree.map(np.testing.assert_array_equal, whole, both)
+
+
+@pytest.mark.parametrize(
+    ("sampled", "workers"), [("translation", 1), ("apart", 2)], indirect=["sampled"]
+)
+def test_sampled_tokens_are_the_same_with_any_number_of_workers(sampled, workers):
+    alone, _ = read_batches(*sampled)
+    by_workers, _ = read_batches(*sampled, num_workers=workers)
+    jax.tree.map(np.testing.assert_array_equal, alone, by_workers)
+
+
+def test_sampling_draws_new_tokens_of_the_same_text_in_each_epoch(sampled):
+    settings, task, examples = sampled
+    feature = task.read[-1]
+    tokenizer = [*task.tokenizers.sides.values()][-1]
+    words = {word for example in examples for text in example.values() for word in text.split()}
+    found, _ = read_batches(*sampled, count=24)
+    tokens_of = collections.defaultdict(set)
+    for rows, segments in zip(found[feature], found[f"{feature}_segment_ids"], strict=True):
+        for row, i in itertools.product(range(len(rows)), range(1, segments.max() + 1)):
+            tokens = rows[row][segments[row] == i]
+            tokens_of[tokenizer.decode(tokens)].add(tokens.tobytes())
+    assert {word for text in tokens_of for word in text.split()[1:-1]} <= words  # no cut ones
+    if settings.data.packing != "together":  # where windows begin anywhere
+        assert max(map(len, tokens_of.values())) > 2
+
+
+def test_evaluation_and_a_rate_of_0_use_the_usual_tokens(sampled):
+    settings, task, examples = sampled
+    off = dataclasses.replace(settings.tokenizer, sampling=0.0)
+    usual = dataclasses.replace(task, tokenizers=dataclasses.replace(task.tokenizers, sampling=0.0))
+    few = open_split(settings.data, "valid")[:20]
+    batches = [
+        eval_batches(one.prepare(few, training=False), one.preprocess, lengths=one.lengths, rows=8)
+        for one in (task, usual)
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *(taken(iter(one), 1) for one in batches))
+    unsampled, _ = read_batches(dataclasses.replace(settings, tokenizer=off), usual, examples)
+    items, seed = usual.prepare(examples, training=True), settings.order_seed
+    plain = train_batches(items, usual.preprocess, lengths=usual.lengths, rows=8, seed=seed)
+    jax.tree.map(np.testing.assert_array_equal, unsampled, taken(plain, 6))
+
+
+def test_sampling_needs_a_tokenizer_and_a_task_that_can(tiny_config, tmp_path, monkeypatch):
+    settings, texts = read_settings(tiny_config(SAMPLED)), ["the old man sees a dog"] * 9
+    config = TokenizerConfig("wordpiece", vocab_size=60)
+    sides = dict.fromkeys(("source", "target"), texts)
+    tokenizers = train_tokenizers(config, sides, tmp_path / "tokenizer")
+    with pytest.raises(UserError, match=r"sampling: the tokenizer .* is neither byte-pair"):
+        build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
+
+    class Wrapper:
+        def __init__(self, parts):
+            self.task = Translation.build(parts)
+
+        def __getattr__(self, name):
+            return getattr(self.task, name)
+
+    monkeypatch.setitem(TASKS._entries, "translation", TaskKind(Wrapper, TEXTS))
+    with pytest.raises(UserError, match="sampling: task translation .Wrapper. is no dataclass"):
+        build.build_task(settings, SIZES, tokenizers=None)

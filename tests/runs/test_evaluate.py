@@ -44,7 +44,7 @@ def test_a_set_without_a_test_split_falls_back_too(trained, caplog, message_of):
 
 def test_the_shell_prints_the_split_that_was_scored(trained, capsysbinary, monkeypatch):
     run = trained.with_config(NO_TEST)
-    monkeypatch.setattr("transformer_jax.cli.verbs.load_run", lambda args: run)
+    monkeypatch.setattr("transformer_jax.cli.verbs.load_run", lambda args, ensembles: run)
     assert main(["evaluate", "--workdir=w"]) == 0
     out, err = capsysbinary.readouterr()
     assert json.loads(out)["split"] == "valid" and b"scoring the validation split" in err

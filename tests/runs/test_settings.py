@@ -12,7 +12,7 @@ import pytest
 from transformer_jax.errors import UserError
 from transformer_jax.losses import TOKEN_LOSSES, TokenLoss
 from transformer_jax.ranges import Range
-from transformer_jax.runs.config import load_config, load_json, read_settings
+from transformer_jax.runs.config import check_trainable, load_config, load_json, read_settings
 from transformer_jax.runs.settings import DEFAULTS, FIELDS, SECTIONS, Settings, refuse_unread
 
 NESTED: list = functools.reduce(lambda inner, _: [inner], range(2000), [])
@@ -279,3 +279,33 @@ def test_each_of_several_names_is_found(message_of, path):
 )
 def test_defaults_and_fields_with_an_effect_are_accepted(path, changes):
     load_config(path, changes)
+
+
+_STORED = {"train.loss": "distillation", "train.distillation.teacher": "run"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        *(
+            ({"tokenizer.kind": kind}, f"kind '{kind}' does not read it .bpe, unigram, byte_bpe, f")
+            for kind in ("char", "word", "word_classes", "wordpiece")
+        ),
+        ({"task.name": "preference"}, "does not go with task.name 'preference'"),
+        (_STORED | {"train.distillation.top_k": 4}, "does not go with train.distillation.top_k"),
+    ],
+)
+def test_sampling_without_other_segmentations_or_against_stored_ones_is_refused(
+    path, changes, reason
+):
+    decoder = {"task.name": "language_modeling", "model.architecture": "decoder_only"}
+    config = load_config(path, decoder | changes)
+    config.tokenizer.sampling = 0.1
+    with pytest.raises(UserError, match=f"config.tokenizer.sampling .*{reason}"):
+        check_trainable(config)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "byte_bpe"])
+def test_sampling_of_subwords_is_accepted(path, kind):
+    config = load_config(path, {"tokenizer.kind": kind, "tokenizer.sampling": 0.1})
+    assert check_trainable(config).tokenizer.sampling == 0.1

@@ -21,17 +21,13 @@ class Device:
 
 
 @pytest.fixture
-def cpu_with_flags(monkeypatch, tmp_path):
-    """Function that pretends that this machine's CPU has these flags."""
+def cpu_with(monkeypatch):
+    """`cpu_with("bfloat16")`: pretends that products are faster in this dtype on the CPU."""
 
-    def pretend(flags):
-        cpuinfo = tmp_path / "cpuinfo"
-        cpuinfo.write_text(f"model name : a CPU\nflags : fpu {flags} sse\n")
-        monkeypatch.setattr(platform, "Path", lambda path: cpuinfo)
-        platform._is_cpu_with_bfloat16.cache_clear()
+    def pretend(dtype):
+        monkeypatch.setattr(platform, "multiplies_bfloat16", lambda: dtype == "bfloat16")
 
-    yield pretend
-    platform._is_cpu_with_bfloat16.cache_clear()
+    return pretend
 
 
 @pytest.mark.parametrize(("mode", "is_used"), [(0o700, True), (0o770, False), (0o707, False)])
@@ -50,19 +46,12 @@ def test_programs_that_others_could_have_written_are_not_executed(
     assert ("can be written by others" in caplog.text) == (not is_used)
 
 
-def test_auto_is_float32_on_a_cpu_without_bfloat16(cpu_with_flags):
-    cpu_with_flags("avx512f avx512_vnni")
-    assert product_dtype("auto") == jnp.float32
-    assert platform.compiler_options() == {}
-
-
-@pytest.mark.parametrize("flags", ["avx512f amx_bf16 amx_tile", "avx512f avx512_bf16"])
-def test_auto_is_bfloat16_on_a_cpu_with_such_instructions(flags, cpu_with_flags, monkeypatch):
-    """AMX of Sapphire Rapids, AVX512-BF16 of Zen 4 and Cooper Lake."""
-    cpu_with_flags(flags)
-    monkeypatch.setattr(platform, "_compiler_knows", lambda options: True)
-    assert product_dtype("auto") == jnp.bfloat16
-    assert platform.compiler_options() == {"xla_cpu_experimental_onednn_custom_call": True}
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_auto_is_the_faster_dtype_of_the_cpu(dtype, cpu_with):
+    cpu_with(dtype)
+    onednn = {"xla_cpu_experimental_onednn_custom_call": True}
+    assert product_dtype("auto") == jnp.dtype(dtype)
+    assert platform.compiler_options() == (onednn if dtype == "bfloat16" else {})
 
 
 @pytest.mark.parametrize(
@@ -75,9 +64,9 @@ def test_auto_is_bfloat16_on_a_cpu_with_such_instructions(flags, cpu_with_flags,
     ],
 )
 def test_auto_depends_on_the_device_that_is_compiled_for(
-    name, kind, dtype, cpu_with_flags, compiling_for
+    name, kind, dtype, cpu_with, compiling_for
 ):
-    cpu_with_flags("avx512f amx_bf16")
+    cpu_with("bfloat16")
     compiling_for(name, kind)
     assert product_dtype("auto") == jnp.dtype(dtype)
     assert platform.compiler_options() == {}
@@ -101,17 +90,6 @@ def test_an_unknown_gpu_has_bfloat16_from_capability_8_on():
         device.compute_capability = capability
         with platform.compiling_for(device):
             assert platform.has_bfloat16_products() == native
-
-
-def test_options_that_the_compiler_does_not_know_are_not_set(cpu_with_flags, monkeypatch):
-    cpu_with_flags("amx_bf16")
-    monkeypatch.setattr(platform, "_compiler_knows", lambda options: False)
-    assert platform.compiler_options() == {}
-
-
-def test_an_unknown_option_is_recognized():
-    assert platform._compiler_knows(())
-    assert not platform._compiler_knows((("xla_cpu_option_of_no_release", True),))
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,34 @@ def test_freed_memory_is_used_again_without_page_faults():
     assert page_faults(keep=True, returns=True) > 1000
 
 
+FREED = """
+import ctypes
+from pathlib import Path
+from transformer_jax.runtime.startup import keep_freed_memory, return_unused_memory
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4  # KiB
+
+keep_freed_memory()
+c = ctypes.CDLL(None)
+c.malloc.restype, c.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+blocks = [c.malloc(10**5) for _ in range(1000)]
+for block in blocks:
+    ctypes.memset(block, 1, 10**5)
+for block in blocks[:-1]:  # the last one keeps the heap from shrinking
+    c.free(block)
+before = resident()
+return_unused_memory()
+print(before - resident())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+def test_memory_that_is_free_is_returned():
+    returned = int(subprocess.check_output([sys.executable, "-c", FREED]))
+    assert returned > 0.9 * 100_000_000 / 1024
+
+
 @pytest.mark.parametrize(
     ("installed", "devices", "chosen", "expected"),
     [

@@ -53,6 +53,21 @@ def test_the_search(tiny_config):
     assert report["flops_per_s"] is None
 
 
+def test_generation_by_a_language_model(tiny_config, tiny_language_model):
+    changes = {"task.name": "language_modeling", **tiny_language_model}
+    config = tiny_config(changes | {"decode.temperature": None, "decode.top_k": None})
+    report = benchmark.decode(
+        config, batch_size=2, source_length=6, beam_size=1, output_length=20, steps=1
+    )
+    assert report.keys() == KEYS | {"beam_size", "weights"}
+    assert report["tokens_per_s"] == pytest.approx(1e3 * 2 * 20 / report["step_ms"], rel=0.02)
+
+
+def test_a_task_without_a_search_is_refused(tiny_config):
+    with pytest.raises(UserError, match="must be translation or language_modeling"):
+        benchmark.decode(tiny_config({"task.name": "masked_lm"}))
+
+
 @pytest.mark.parametrize(
     ("changes", "beam_size", "message"),
     [

@@ -39,6 +39,8 @@ DECODE_OPTIONS: dict[str, type] = {
     "stop": str,
     "max_extra_length": int,
     "batch_size": int,
+    "draft": str,
+    "draft_length": int,
     "weights": str,
 }
 """Flags that replace fields of the config's section `decode`, with their types."""
@@ -179,9 +181,17 @@ def add_config_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_run_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that `verbs.load_run` reads: a trained run, its checkpoint and base run."""
-    parser.add_argument("--workdir", metavar="DIR", help="the run's directory")
+def add_run_flags(parser: argparse.ArgumentParser, ensembles: bool = False) -> None:
+    """Adds the flags that `verbs.load_run` reads: a trained run, its checkpoint and base run.
+
+    With `ensembles`, the verb also takes several runs.
+    """
+    several = "; several, with commas between, predict together, as an ensemble"
+    parser.add_argument(
+        "--workdir",
+        metavar="DIR[,DIR...]" if ensembles else "DIR",
+        help=f"the run's directory{several if ensembles else ''}",
+    )
     parser.add_argument(
         "--checkpoint",
         type=checkpoint_choice,

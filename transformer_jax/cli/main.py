@@ -14,6 +14,7 @@ from transformer_jax.cli.verbs import RUN_VERB
 from transformer_jax.errors import RESUMABLE, Stopped, UserError
 from transformer_jax.runtime.startup import (
     check_environment,
+    collect_garbage_rarely,
     keep_freed_memory,
     protect_child_paths,
     skip_plugins_without_devices,
@@ -42,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = parse(sys.argv[1:] if argv is None else argv)
         terminal.require_stdout()
         log_to_stderr()
+        collect_garbage_rarely()
         protect_child_paths()
         keep_freed_memory()
         skip_plugins_without_devices()

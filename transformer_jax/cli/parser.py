@@ -283,7 +283,7 @@ def _add_evaluate(verbs: Verbs) -> None:
         help="score a run; prints one JSON object",
         epilog="Files are one example a line.",
     )
-    add_run_flags(evaluate)
+    add_run_flags(evaluate, ensembles=True)
     add_max_length_flag(evaluate)
     add_patch_flag(evaluate)
     evaluate.add_argument(
@@ -312,7 +312,7 @@ def _add_predict(verbs: Verbs) -> None:
         epilog=r"Lines are read as they are. In an output, a line feed is written as \n and a "
         r"carriage return as \r; --format=jsonl is exact, and --escape exact in both directions.",
     )
-    add_run_flags(predict)
+    add_run_flags(predict, ensembles=True)
     add_max_length_flag(predict)
     add_patch_flag(predict)
     predict.add_argument("--format", choices=("text", "jsonl"), default="text")
@@ -342,7 +342,7 @@ def _add_chat(verbs: Verbs) -> None:
         help="talk to a run that follows instructions",
         epilog=f"One question per line; {CHAT_COMMANDS}.",
     )
-    add_run_flags(chat)
+    add_run_flags(chat, ensembles=True)
     chat.add_argument(
         "--template",
         metavar="NAME",
@@ -359,7 +359,7 @@ def _add_score(verbs: Verbs) -> None:
         help="print log P(target | source) of each pair of two files, in nats, one a line",
         epilog="Files are one example a line.",
     )
-    add_run_flags(score)
+    add_run_flags(score, ensembles=True)
     add_patch_flag(score)
     score.add_argument("--source", metavar="FILE")
     score.add_argument("--target", metavar="FILE")

@@ -190,7 +190,7 @@ def evaluate(args: argparse.Namespace) -> None:
         from transformer_jax.runs.evaluate import evaluate_choices
 
         metrics = evaluate_choices(run.task, run.params, args.choices, run.settings.decode)
-        metrics["step"] = run.step
+        metrics |= run.identity
     _write_json(metrics)
 
 
@@ -224,7 +224,9 @@ def chat(args: argparse.Namespace) -> None:
     from transformer_jax.runs.run import Chat
 
     stdin = terminal.binary_stdin()
-    conversation = Chat(load_run(args), args.template, **_given(args, DECODE_OPTIONS))
+    conversation = Chat(
+        load_run(args, ensembles=True), args.template, **_given(args, DECODE_OPTIONS)
+    )
     terminal.print_message(CHAT_COMMANDS)
     for line in _prompted_lines(stdin):
         command, _, rest = line.strip().partition(" ")
@@ -565,14 +567,21 @@ RUN_VERB: dict[str, Callable[[argparse.Namespace], int | None]] = {
 }
 
 
-def load_run(args: argparse.Namespace) -> Any:
-    """Loads the run that `add_run_flags` names; applies --max_length, --patch and options of the
-    search."""
+def load_run(args: argparse.Namespace, ensembles: bool = False) -> Any:
+    """Loads the run that `add_run_flags` names, or with `ensembles` also several runs as one;
+    applies --max_length, --patch and options of the search."""
     from transformer_jax.runs.load import load
     from transformer_jax.runtime.platform import require_device
 
     require_device()
-    run = load(args.workdir, args.checkpoint, args.average, args.modules, base=args.base)
+    options = {name: getattr(args, name) for name in ("checkpoint", "average", "modules", "base")}
+    run: Any
+    if ensembles and _is_ensemble(args):
+        from transformer_jax.runs.ensemble_run import load_ensemble
+
+        run = load_ensemble(*args.workdir.split(","), **options)
+    else:
+        run = load(args.workdir, **options)
     max_length = getattr(args, "max_length", None)
     run = run.with_config(dict.fromkeys(_LENGTH_FIELDS, max_length)) if max_length else run
     if args.overrides:
@@ -582,14 +591,23 @@ def load_run(args: argparse.Namespace) -> Any:
     return run.patched(dict(patches)) if patches else run
 
 
+def _is_ensemble(args: argparse.Namespace) -> bool:
+    """Returns True if --workdir names several runs, with commas between. A folder whose own name
+    has a comma is one run."""
+    return "," in args.workdir and not Path(args.workdir).exists()
+
+
 def _load_in_job(args: argparse.Namespace) -> Any:
-    """Loads a run, after joining the job's other processes if --distributed is given."""
+    """Loads a run, after joining the job's other processes if --distributed is given; or an
+    ensemble."""
     if args.distributed:
         from transformer_jax.runs.config import load_json
         from transformer_jax.runs.workdir import CONFIG, fetch_files
 
+        if _is_ensemble(args):
+            raise UserError("--distributed: an ensemble runs in one process; leave the flag out")
         _join_job(args, lambda: load_json(fetch_files(args.workdir, (CONFIG,)) / CONFIG))
-    return load_run(args)
+    return load_run(args, ensembles=True)
 
 
 def _join_job(args: argparse.Namespace, load: Callable[[], Any]) -> Any:

@@ -12,10 +12,15 @@ from transformer_jax.decoding.interface import (
     Hypotheses,
     Memory,
     Prefill,
+    RefillableSearch,
     Reorderable,
+    Rewindable,
     Search,
     Start,
     State,
+    can_rewind,
+    is_refillable,
+    replace_sentences,
     truncate_at_eos,
 )
 from transformer_jax.decoding.sampling import (
@@ -25,6 +30,7 @@ from transformer_jax.decoding.sampling import (
     penalized_logits,
     truncated_logits,
 )
+from transformer_jax.decoding.speculative import DraftedStep, SpeculativeSampler
 
 __all__ = [
     # Interface between models and searches.
@@ -33,9 +39,14 @@ __all__ = [
     "Memory",
     "State",
     "Reorderable",
+    "Rewindable",
+    "can_rewind",
     "Start",
     "Search",
     "StepwiseSearch",
+    "RefillableSearch",
+    "is_refillable",
+    "replace_sentences",
     "Hypotheses",
     "truncate_at_eos",
     "Samples",
@@ -46,6 +57,8 @@ __all__ = [
     # Searches.
     "BeamSearch",
     "Sampler",
+    "SpeculativeSampler",
+    "DraftedStep",
     "LENGTH_PENALTIES",
     "length_penalty",
     "penalized_logits",

@@ -118,14 +118,17 @@ class Beams:
 class Carry:
     """State that a search carries from step to step."""
 
-    length: Array  # int32 []: tokens in each alive hypothesis
+    lengths: Array  # int32 [B]: tokens in each alive hypothesis
     beams: Beams
     state: State  # the model's; leaves [B * J, ...]
 
 
+type Searched = tuple[SearchSettings, Carry]
+
+
 @dataclasses.dataclass(frozen=True)
 class BeamSearch:
-    """Beam search of section 6.1, a `Search`.
+    """Beam search of section 6.1, a `RefillableSearch`.
 
     Attributes:
       beam_size: K, hypotheses kept of each sentence, at most V; 1 is greedy search.
@@ -165,9 +168,33 @@ class BeamSearch:
         Raises:
           ValueError: `beam_size`, `num_outputs` or `alpha` is out of range.
         """
-        settings, carry = self.begin(start, num_outputs, max_length)
-        carry = advance(settings, carry, start.logits).after
+        settings, carry = self.open(start, num_outputs=num_outputs, max_length=max_length)
         return n_best(settings, _run_until_done(decode_step, settings, start.memory, carry))
+
+    def open(self, start: Start, *, num_outputs: int, max_length: int) -> Searched:
+        """Extends the empty hypotheses by their first token."""
+        settings, carry = self.begin(start, num_outputs, max_length)
+        return settings, advance(settings, carry, start.logits).after
+
+    def run(
+        self,
+        searched: Searched,
+        decode_step: DecodeStep,
+        memory: Memory,
+        most_left: Int[Array, ""] | int,
+    ) -> Searched:
+        """Runs steps until at most `most_left` sentences are not done."""
+        settings, carry = searched
+        return settings, _run(decode_step, settings, memory, carry, most_left)
+
+    def is_done(self, searched: Searched) -> Bool[Array, " B"]:
+        """Returns True for each sentence whose result no further step can change."""
+        return searched[1].beams.done
+
+    def outputs(self, searched: Searched) -> Hypotheses:
+        """Best hypotheses of every sentence, see `n_best`."""
+        settings, carry = searched
+        return n_best(settings, carry.beams)
 
     def begin(
         self, start: Start, num_outputs: int, max_length: int
@@ -197,7 +224,7 @@ class BeamSearch:
             finished_scores=jnp.full((batch_size, self.beam_size), -jnp.inf, jnp.float32),
             done=jnp.zeros(batch_size, bool),
         )
-        return settings, Carry(jnp.int32(0), beams, start.state)
+        return settings, Carry(jnp.zeros(batch_size, jnp.int32), beams, start.state)
 
     def _check(self, num_outputs: int, vocab_size: int) -> None:
         size = self.beam_size
@@ -209,6 +236,22 @@ class BeamSearch:
             raise ValueError(f"alpha is {self.alpha}; it must be at least 0")
 
 
+def _run(
+    decode_step: DecodeStep,
+    settings: SearchSettings,
+    memory: Memory,
+    carry: Carry,
+    most_left: Int[Array, ""] | int,
+) -> Carry:
+    """Runs steps until at most `most_left` sentences are not done."""
+
+    def step(carry: Carry) -> Carry:
+        logits, state = decode_step(last_tokens(carry), memory, carry.state)
+        return advance(settings, dataclasses.replace(carry, state=state), logits).after
+
+    return lax.while_loop(lambda carry: (~carry.beams.done).sum() > most_left, step, carry)
+
+
 def _run_until_done(
     decode_step: DecodeStep, settings: SearchSettings, memory: Memory, carry: Carry
 ) -> Beams:
@@ -216,18 +259,13 @@ def _run_until_done(
     with the other half alone."""
     half = len(settings.limits) // 2
     kept = half if half >= SMALLEST_BATCH else 0
-
-    def step(carry: Carry) -> Carry:
-        logits, state = decode_step(last_tokens(carry), memory, carry.state)
-        return advance(settings, dataclasses.replace(carry, state=state), logits).after
-
-    carry = lax.while_loop(lambda carry: (~carry.beams.done).sum() > kept, step, carry)
+    carry = _run(decode_step, settings, memory, carry, kept)
     if not kept:
         return carry.beams
     chosen = jnp.argsort(carry.beams.done)[:kept]  # all that are not done, and some that are
     settings = dataclasses.replace(settings, limits=settings.limits[chosen])
     rest = Carry(
-        carry.length,
+        carry.lengths[chosen],
         take_rows(carry.beams, chosen),
         select_sentences(carry.state, chosen, settings.beam_size),
     )
@@ -262,7 +300,8 @@ class BeamStep(NamedTuple):
 
 def last_tokens(carry: Carry) -> Int[Array, " N"]:
     """Last token of every alive hypothesis; they must not be empty."""
-    return jnp.take(carry.beams.alive_tokens, carry.length - 1, axis=2).reshape(-1)
+    last = carry.lengths[:, None, None] - 1
+    return jnp.take_along_axis(carry.beams.alive_tokens, last, axis=2).reshape(-1)
 
 
 def advance(settings: SearchSettings, carry: Carry, logits: Float[Array, "N V"]) -> BeamStep:
@@ -283,7 +322,8 @@ def _candidates(
     ids = jnp.array(settings.forbidden_ids)
     forbidden, logits = logits[:, ids], logits.at[:, ids].set(-jnp.inf)
     values, tokens = top_k(logits, settings.beam_size)  # [B * J, K]
-    highest = jnp.concatenate([values[:, :1], forbidden], axis=1).max(axis=1, keepdims=True)
+    # Not values[:, :1]: XLA would sort all candidates for two slices of `top_k`'s result.
+    highest = jnp.concatenate([values, forbidden], axis=1).max(axis=1, keepdims=True)
     total, forbidden_total = (
         jnp.exp(x - highest).sum(axis=1, keepdims=True) for x in (logits, forbidden)
     )
@@ -315,23 +355,23 @@ def _choose(settings: SearchSettings, candidates: Candidates) -> Extensions:
 
 def _extend(settings: SearchSettings, carry: Carry, best: Extensions) -> Carry:
     """Carry after a step. Sentences that are done keep their hypotheses."""
-    beams, length = carry.beams, carry.length
+    beams, lengths = carry.beams, carry.lengths
     num_parents = beams.alive_log_probs.shape[1]
-    eos_scores = best.eos_log_probs / settings.penalty(length + 1)
-    with_eos = _set_token(beams.alive_tokens, length, settings.eos_id)
+    eos_scores = best.eos_log_probs / settings.penalty(lengths + 1)[:, None]
+    with_eos = _set_token(beams.alive_tokens, lengths, settings.eos_id)
     finished_scores, kept = lax.top_k(
         jnp.concatenate([beams.finished_scores, eos_scores], axis=1), settings.beam_size
     )
     finished_tokens = jnp.concatenate([beams.finished_tokens, with_eos], axis=1)
     extended = Beams(
-        alive_tokens=_set_token(_take(beams.alive_tokens, best.parents), length, best.tokens),
+        alive_tokens=_set_token(_take(beams.alive_tokens, best.parents), lengths, best.tokens),
         alive_log_probs=best.log_probs,
         finished_tokens=_take(finished_tokens, kept),
         finished_scores=finished_scores,
-        done=_is_done(settings, length + 1, best.log_probs, finished_scores),
+        done=_is_done(settings, lengths + 1, best.log_probs, finished_scores),
     )
     return Carry(
-        length=length + 1,
+        lengths=lengths + ~beams.done,
         beams=_where_rows(beams.done, beams, extended),
         state=reorder_state(carry.state, best.parents, num_parents),
     )
@@ -339,7 +379,7 @@ def _extend(settings: SearchSettings, carry: Carry, best: Extensions) -> Carry:
 
 def _is_done(
     settings: SearchSettings,
-    length: Int[Array, ""],
+    lengths: Int[Array, " B"],
     log_probs: Float[Array, "B K"],
     finished_scores: Float[Array, "B K"],
 ) -> Bool[Array, " B"]:
@@ -350,7 +390,7 @@ def _is_done(
     """
     best_reachable = log_probs[:, 0] / settings.penalty(settings.limits)
     worst_returned = finished_scores[:, settings.num_outputs - 1]
-    done = (length >= settings.limits) | (best_reachable <= worst_returned)
+    done = (lengths >= settings.limits) | (best_reachable <= worst_returned)
     if settings.beam_size == 1:
         done |= finished_scores[:, 0] > -jnp.inf
     return done
@@ -380,10 +420,11 @@ def _take(x: Shaped[Array, "B M ..."], indices: Int[Array, "B K"]) -> Shaped[Arr
 
 
 def _set_token(
-    tokens: Int[Array, "B J L"], position: Int[Array, ""], value: Int[Array, "B J"] | int
+    tokens: Int[Array, "B J L"], positions: Int[Array, " B"], value: Int[Array, "B J"] | int
 ) -> Int[Array, "B J L"]:
-    """Hypotheses with the token at `position` replaced."""
-    return tokens.at[:, :, position].set(value)
+    """Hypotheses with the token at a position of each sentence replaced."""
+    is_there = jnp.arange(tokens.shape[2]) == positions[:, None, None]
+    return jnp.where(is_there, jnp.asarray(value)[..., None], tokens)
 
 
 def _where_rows(rows: Bool[Array, " B"], x: Beams, y: Beams) -> Beams:

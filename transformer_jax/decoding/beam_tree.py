@@ -144,7 +144,7 @@ def _add_step(
 ) -> None:
     """Adds the candidates of a step, and whether the step kept them."""
     alive, candidates, best = jax.device_get((carry.beams.alive_tokens, step.candidates, step.best))
-    length = int(carry.length) + 1
+    length = int(carry.lengths[0]) + 1
     penalty = float(settings.penalty(jnp.int32(length)))
     best_ones = _best(settings.beam_size, "of its step")
 
@@ -178,7 +178,7 @@ def _set_final_states(
 ) -> tuple[int, ...]:
     """Sets the final state of all hypotheses that ended or were alive at last. Returns the ids of
     the outputs."""
-    length, limit = int(carry.length), int(settings.limits[0])
+    length, limit = int(carry.lengths[0]), int(settings.limits[0])
     beams, found = jax.device_get((carry.beams, _n_best(settings, carry.beams)))
     best_outputs = _best(settings.num_outputs, "outputs" if settings.num_outputs > 1 else "output")
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 Memory = Any
 """A pytree with leading axis B, such as the encoder's output. It is never reordered."""
@@ -34,6 +34,14 @@ class Reorderable(Protocol):
 
 
 @runtime_checkable
+class Rewindable(Protocol):
+    """Part of the state that can forget its last tokens, such as a KV cache."""
+
+    def rewind(self, counts: Int[Array, " N"]) -> "Rewindable":
+        """Returns the part without the last `counts` tokens of each row; each has one beam."""
+
+
+@runtime_checkable
 class Prefill(Protocol):
     """Reads the inputs and predicts the first output token."""
 
@@ -43,16 +51,17 @@ class Prefill(Protocol):
 
 @runtime_checkable
 class DecodeStep(Protocol):
-    """Reads the last token of every hypothesis and predicts the next.
+    """Reads the last token of every hypothesis and predicts the next; or the last T tokens, and
+    predicts the token after each.
 
     It is closed over the parameters and takes any number of sentences: a search may continue with
     some of them, whose memory and state are then rows of those that `prefill` returned.
     """
 
     def __call__(
-        self, tokens: Int[Array, " N"], memory: Memory, state: State
-    ) -> tuple[Float[Array, "N V"], State]:
-        """Returns the logits of the next token, and the next state in unchanged shapes."""
+        self, tokens: Int[Array, "N ..."], memory: Memory, state: State
+    ) -> tuple[Float[Array, "N ... V"], State]:
+        """Returns the logits of the next tokens, and the next state in unchanged shapes."""
 
 
 @jax.tree_util.register_dataclass
@@ -83,10 +92,12 @@ class Hypotheses(NamedTuple):
       tokens: int32 [B, n, L]. Each output ends with EOS, unless its length limit cut it, and is
         padded.
       scores: float32 [B, n], higher is better; -inf where there is no output.
+      num_steps: int32 [B], decode steps of all outputs, if a draft shortened them.
     """
 
     tokens: Array
     scores: Array
+    num_steps: Array | None = None
 
 
 def truncate_at_eos(tokens: Sequence[int], eos_id: int) -> list[int]:
@@ -107,6 +118,53 @@ class Search(Protocol):
         self, decode_step: DecodeStep, start: Start, *, num_outputs: int, max_length: int
     ) -> Hypotheses:
         """Finds n = `num_outputs` outputs of at most L = `max_length` tokens, under `jax.jit`."""
+
+
+@runtime_checkable
+class RefillableSearch(Search, Protocol):
+    """A search that can pause when sentences are done, for others to take their places.
+
+    `find` is `open`, `run` and `outputs` in turn. `open` returns a pytree; the leading axis of each
+    leaf is B, or B times the rows of a sentence (`replace_sentences`).
+    """
+
+    def open(self, start: Start, *, num_outputs: int, max_length: int) -> Any:
+        """Chooses the first token of each hypothesis; arguments are those of `find`."""
+
+    def run(
+        self, searched: Any, decode_step: DecodeStep, memory: Memory, most_left: Int[Array, ""]
+    ) -> Any:
+        """Chooses tokens until at most `most_left` sentences are not done."""
+
+    def is_done(self, searched: Any) -> Bool[Array, " B"]:
+        """Returns True for each sentence whose outputs are final."""
+
+    def outputs(self, searched: Any) -> Hypotheses:
+        """Outputs of every sentence; final for those that are done."""
+
+
+def is_refillable(search: Search) -> bool:
+    """Returns True for a `RefillableSearch`, unless a subclass replaces `find` alone: what it finds
+    would then depend on the number of sentences."""
+    owner = next(cls for cls in type(search).__mro__ if "find" in vars(cls))
+    return isinstance(search, RefillableSearch) and "run" in vars(owner)
+
+
+def replace_sentences(tree: Any, new: Any, places: Int[Array, " R"]) -> Any:
+    """Puts R new sentences into places of a tree of B sentences.
+
+    Args:
+      tree: leaves with leading axis B, or B times the rows of a sentence.
+      new: the same for the R new sentences.
+      places: index in B of each; B: the sentence is dropped.
+    """
+
+    def replaced(old: Array, rows: Array) -> Array:
+        by_sentence = rows.reshape(len(places), -1, *rows.shape[1:])
+        slots = old.reshape(-1, *by_sentence.shape[1:])
+        return slots.at[places].set(by_sentence, mode="drop").reshape(old.shape)
+
+    return jax.tree.map(replaced, tree, new)
 
 
 def reorder_state(state: State, parents: Int[Array, "B K"], num_parents: int) -> State:
@@ -130,6 +188,25 @@ def select_sentences(state: State, sentences: Int[Array, " B"], num_beams: int) 
     return _map_state(
         lambda part: take_rows(part, sentences), lambda leaf: take_rows(leaf, rows), state
     )
+
+
+def rewind(state: State, counts: Int[Array, " N"]) -> State:
+    """State without the last `counts` tokens of each row. Each row has one beam.
+
+    Raises:
+      TypeError: a part of the state is not `Rewindable`, such as that of a recurrent layer.
+    """
+    if not can_rewind(state):
+        raise TypeError("a part of the state cannot forget tokens")
+    return jax.tree.map(
+        lambda part: part.rewind(counts), state, is_leaf=lambda part: isinstance(part, Rewindable)
+    )
+
+
+def can_rewind(state: State) -> bool:
+    """Returns True if every part of the state is `Rewindable`."""
+    parts = jax.tree.leaves(state, is_leaf=lambda part: isinstance(part, Rewindable))
+    return all(isinstance(part, Rewindable) for part in parts)
 
 
 def take_rows(tree: Any, rows: Int[Array, " N"]) -> Any:

@@ -65,25 +65,34 @@ def nucleus(logits: Float[Array, "N V"], top_p: float) -> Bool[Array, "N V"]:
     return above | (equal & (jnp.cumsum(equal, axis=-1) <= room))
 
 
+def token_log_probs(logits: Float[Array, "*B V"], tokens: Int[Array, "*B"]) -> Float[Array, "*B"]:
+    """Log-probability of each token, without those of the rest of the vocabulary."""
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    chosen = jnp.take_along_axis(shifted, tokens[..., None], axis=-1)[..., 0]
+    return chosen - jnp.log(jnp.exp(shifted).sum(axis=-1))  # rounded as `jax.nn.log_softmax` rounds
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Samples:
     """Samples, possibly unfinished.
 
     Attributes:
-      length: int32 [], tokens of a sample that has not ended.
+      lengths: int32 [N], tokens of each sample.
       tokens: int32 [N, L], padded.
       log_probs: float32 [N, L], log-probability of each token under the model itself, in nats; 0
         after the end.
       ended: bool [N].
       limits: int32 [N], longest output of each, in 1..L.
       keys: [N], a random key for each.
-      drawn_before: int32 [], tokens that were sampled with these keys before the first one here.
+      drawn_before: int32 [N], tokens that were sampled with a key before the first one here.
       seen: bool [N, V], tokens that occurred so far, if repetition is penalized; otherwise None.
       state: the model's.
+      num_steps: int32 [N], decode steps that a draft shortened (`speculative`); None without one.
+      num_outputs: samples of a sentence.
     """
 
-    length: Array
+    lengths: Array
     tokens: Array
     log_probs: Array
     ended: Array
@@ -92,6 +101,12 @@ class Samples:
     drawn_before: Array
     seen: Array | None
     state: State
+    num_steps: Array | None = None
+    num_outputs: int = dataclasses.field(default=1, metadata={"static": True})
+
+    def is_done(self, length: Int[Array, ""] | int) -> Bool[Array, " B"]:
+        """Returns True for each sentence whose samples all have ended or have `length` tokens."""
+        return (self.ended | (self.lengths >= length)).reshape(-1, self.num_outputs).all(axis=1)
 
 
 @runtime_checkable
@@ -124,13 +139,16 @@ class StepwiseSearch(Protocol):
         decode_step: DecodeStep,
         memory: Memory,
         length: Int[Array, ""] | int,
+        most_left: Int[Array, ""] | int = 0,
     ) -> Samples:
-        """Chooses tokens until the outputs have `length` of them or have all ended."""
+        """Chooses tokens until the outputs of all but `most_left` sentences have `length` of them
+        or have ended. Outputs that have not ended must have the same length, unless `length` is
+        L."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampler:
-    """Samples tokens from the model's distribution: a `Search` and a `StepwiseSearch`.
+    """Samples tokens from the model's distribution: a `RefillableSearch` and a `StepwiseSearch`.
 
     Attributes:
       temperature, top_k, top_p: see `truncated_logits`.
@@ -157,6 +175,11 @@ class Sampler:
         The samples of a sentence depend on its own key only, not on the rest of the batch. A score
         is log P(output) under the model itself, in nats.
         """
+        first = self.open(start, num_outputs=num_outputs, max_length=max_length)
+        return self.outputs(self.run(first, decode_step, start.memory, 0))
+
+    def open(self, start: Start, *, num_outputs: int, max_length: int) -> Samples:
+        """Chooses the first token of each of `num_outputs` samples of every sentence."""
 
         def repeated(x: Array) -> Array:  # [B, ...] -> [N, ...]
             return jnp.repeat(x, num_outputs, axis=0)
@@ -170,11 +193,31 @@ class Sampler:
             keys,
         )
         first = self.begin(each, max_length=max_length)
-        last = self.extend(first, decode_step, start.memory, max_length)
-        tokens = last.tokens.reshape(-1, num_outputs, max_length)
-        sums = last.log_probs.sum(axis=1).reshape(-1, num_outputs)
-        scores, order = lax.top_k(sums, num_outputs)
-        return Hypotheses(jnp.take_along_axis(tokens, order[:, :, None], axis=1), scores)
+        return dataclasses.replace(first, num_outputs=num_outputs)
+
+    def run(
+        self,
+        samples: Samples,
+        decode_step: DecodeStep,
+        memory: Memory,
+        most_left: Int[Array, ""] | int,
+    ) -> Samples:
+        """Chooses tokens until at most `most_left` sentences are not done."""
+        return self.extend(samples, decode_step, memory, samples.tokens.shape[1], most_left)
+
+    def is_done(self, samples: Samples) -> Bool[Array, " B"]:
+        """Returns True for each sentence whose samples have all ended."""
+        return samples.is_done(samples.tokens.shape[1])
+
+    def outputs(self, samples: Samples) -> Hypotheses:
+        """Samples of every sentence, most likely first."""
+        count, length = samples.num_outputs, samples.tokens.shape[1]
+        tokens = samples.tokens.reshape(-1, count, length)
+        sums = samples.log_probs.sum(axis=1).reshape(-1, count)
+        scores, order = lax.top_k(sums, count)
+        steps = samples.num_steps
+        steps = steps if steps is None else steps.reshape(-1, count).sum(axis=1)
+        return Hypotheses(jnp.take_along_axis(tokens, order[:, :, None], axis=1), scores, steps)
 
     def begin(
         self,
@@ -187,13 +230,13 @@ class Sampler:
         """Chooses the first token of each output."""
         rows = start.logits.shape[0]
         samples = Samples(
-            length=jnp.int32(0),
+            lengths=jnp.zeros(rows, jnp.int32),
             tokens=jnp.full((rows, max_length), self.pad_id, jnp.int32),
             log_probs=jnp.zeros((rows, max_length)),
             ended=jnp.zeros(rows, bool),
             limits=jnp.clip(start.max_lengths, 1, max_length),
             keys=start.keys,
-            drawn_before=jnp.int32(drawn_before),
+            drawn_before=jnp.full(rows, drawn_before, jnp.int32),
             seen=seen,
             state=start.state,
         )
@@ -205,18 +248,40 @@ class Sampler:
         decode_step: DecodeStep,
         memory: Memory,
         length: Int[Array, ""] | int,
+        most_left: Int[Array, ""] | int = 0,
     ) -> Samples:
-        """Chooses tokens until the outputs have `length` of them or have all ended."""
+        """Chooses tokens until the outputs of all but `most_left` sentences have `length` of them
+        or have ended."""
 
         def step(samples: Samples) -> Samples:
-            last = jnp.take(samples.tokens, samples.length - 1, axis=1)
+            last = jnp.take_along_axis(samples.tokens, samples.lengths[:, None] - 1, axis=1)[:, 0]
             logits, state = decode_step(last, memory, samples.state)
             return self._draw(dataclasses.replace(samples, state=state), logits)
 
-        def unfinished(samples: Samples) -> Bool[Array, ""]:
-            return (samples.length < length) & ~samples.ended.all()
+        def goes_on(samples: Samples) -> Bool[Array, ""]:
+            return (~samples.is_done(length)).sum() > most_left
 
-        return lax.while_loop(unfinished, step, samples)
+        return lax.while_loop(goes_on, step, samples)
+
+    def penalized(
+        self, logits: Float[Array, "N V"], seen: Bool[Array, "N V"] | None
+    ) -> Float[Array, "N V"]:
+        """Logits after the repetition penalty, if tokens that were seen are given."""
+        return logits if seen is None else penalized_logits(logits, seen, self.repetition_penalty)
+
+    @property
+    def is_greedy(self) -> bool:
+        """Returns True if the most likely token is chosen, without a random draw."""
+        return self.top_k == 1
+
+    def most_likely(
+        self, logits: Float[Array, "N V"], seen: Bool[Array, "N V"] | None
+    ) -> Int[Array, " N"]:
+        """The most likely token of each row, of equal ones the first."""
+        logits = self.penalized(logits, seen)
+        if self.banned_ids:
+            logits = logits.at[:, jnp.array(self.banned_ids)].set(-jnp.inf)
+        return block_top_k(logits, 1)[1][:, 0]
 
     def truncated(self, logits: Float[Array, "N V"]) -> Float[Array, "N V"]:
         """Logits to sample from. A subclass may truncate them in another way."""
@@ -224,24 +289,22 @@ class Sampler:
 
     def _draw(self, samples: Samples, logits: Float[Array, "N V"]) -> Samples:
         """Adds a token to each sample that has not ended."""
-        position = samples.length
-        penalized = logits
-        if samples.seen is not None:
-            penalized = penalized_logits(logits, samples.seen, self.repetition_penalty)
-        truncated = self.truncated(penalized)
-        draw = samples.drawn_before + position
-        step_keys = jax.vmap(jax.random.fold_in, (0, None))(samples.keys, draw)
-        chosen = jax.vmap(jax.random.categorical)(step_keys, truncated)
-        log_probs = jax.nn.log_softmax(logits)
-        chosen_log_probs = jnp.take_along_axis(log_probs, chosen[:, None], axis=1)[:, 0]
+        rows, positions = jnp.arange(len(logits)), samples.lengths
+        if self.is_greedy:
+            chosen = self.most_likely(logits, samples.seen)
+        else:
+            draws = samples.drawn_before + positions
+            step_keys = jax.vmap(jax.random.fold_in)(samples.keys, draws)
+            truncated = self.truncated(self.penalized(logits, samples.seen))
+            chosen = jax.vmap(jax.random.categorical)(step_keys, truncated)
         tokens = jnp.where(samples.ended, self.pad_id, chosen)
-        chosen_log_probs = jnp.where(samples.ended, 0.0, chosen_log_probs)
-        seen = samples.seen
+        log_probs = jnp.where(samples.ended, 0.0, token_log_probs(logits, chosen))
+        seen, lengths = samples.seen, positions + ~samples.ended
         return dataclasses.replace(
             samples,
-            length=position + 1,
-            tokens=samples.tokens.at[:, position].set(tokens),
-            log_probs=samples.log_probs.at[:, position].set(chosen_log_probs),
-            ended=samples.ended | (chosen == self.eos_id) | (position + 1 >= samples.limits),
-            seen=None if seen is None else seen.at[jnp.arange(len(seen)), chosen].set(True),
+            lengths=lengths,
+            tokens=samples.tokens.at[rows, positions].set(tokens, mode="drop"),
+            log_probs=samples.log_probs.at[rows, positions].set(log_probs, mode="drop"),
+            ended=samples.ended | (chosen == self.eos_id) | (lengths >= samples.limits),
+            seen=None if seen is None else seen.at[rows, chosen].set(True),
         )

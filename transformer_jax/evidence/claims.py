@@ -284,7 +284,7 @@ def check_claim(
 
     Args:
       verdict: as `read_verdict` returns it.
-      claim: the claim as it is now.
+      claim: the present claim.
       overrides: places of data (`data.dir`); other fields are those of the verdict.
       modules: the user's own.
     """

@@ -40,6 +40,11 @@ class DecodeConfig(Configurable):
       max_extra_length: maximal output length minus source length, in tokens; for language models,
         the maximal number of generated tokens.
       batch_size: examples decoded together.
+      draft: workdir of a smaller run with the same tokenizers, which proposes tokens in greedy
+        search and sampling; or "lookup", which proposes the tokens that followed the same ones
+        before. The outputs have the same distribution, and the search takes fewer steps
+        (`decoding.speculative`). None: no draft. Evaluations during training use none.
+      draft_length: tokens that the draft proposes at once.
       weights: weights of a trained run at inference: "float32", or "int8" (quantized,
         `nn.int8.Int8Matrix`). Training and its evaluations always use float32.
 
@@ -60,6 +65,8 @@ class DecodeConfig(Configurable):
     stop: str | None = None
     max_extra_length: Annotated[int, Range(0, 2**20)] = 50
     batch_size: Annotated[int, Range(1, 2**20)] = 64
+    draft: str | None = None
+    draft_length: Annotated[int, Range(1, 64)] = 4
     weights: Annotated[str, OneOf(*WEIGHTS)] = "float32"
 
     def __post_init__(self) -> None:
@@ -69,11 +76,19 @@ class DecodeConfig(Configurable):
     def ignored_fields(self, given: Collection[str]) -> list[str]:
         """Fields among `given` that the chosen search does not read. A search of the user's own may
         read any."""
+        if "draft_length" in given and self.draft is None:
+            return ["draft_length"]
         chosen = [SEARCHES.find(name) for name in self.searches]
         if not all(isinstance(search, SearchKind) for search in chosen):
             return []
         read = {field for search in chosen for field in getattr(search, "reads", ())}
         return [name for name in given if name in SEARCH_FIELDS and f"decode.{name}" not in read]
+
+    def greedy_if_one_beam(self) -> "DecodeConfig":
+        """These settings; greedy search in place of beam search with one beam."""
+        if self.search is not None or self.is_sampling or self.beam_size > 1:
+            return self
+        return dataclasses.replace(self, search="greedy")
 
     @property
     def stop_texts(self) -> list[str]:

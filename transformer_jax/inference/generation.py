@@ -23,14 +23,19 @@ from transformer_jax.decoding import Memory, Samples, Start, State, StepwiseSear
 from transformer_jax.errors import NonFiniteError, UserError
 from transformer_jax.inference.batches import PaddedBatch
 from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.draft import DraftedModel, configs_of, decode_step_of, searching
 from transformer_jax.models import apply_method, apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.nn.positions import check_num_positions
 from transformer_jax.parallel import hosts
 from transformer_jax.runtime.progress import track
 from transformer_jax.tokenization import SpecialTokens, Tokenizer
 
 CHUNK = 16
 """Tokens generated on the device before the host reads them."""
+
+_SLOT_STEP = 128
+"""Caches have a multiple of this number of slots, so that few shapes are compiled."""
 
 
 @dataclasses.dataclass
@@ -86,10 +91,13 @@ class TokenGenerator:
 
     def search(self, decode: DecodeConfig) -> StepwiseSearch:
         """Makes the search. Raises UserError if it cannot pause every few tokens, such as
-        beam search."""
-        if decode.search is None and not decode.is_sampling and decode.beam_size == 1:
-            decode = dataclasses.replace(decode, search="greedy")
-        search = decode.make_search(self.specials)
+        beam search, or if the draft knows fewer positions than the model."""
+        try:
+            for config in configs_of(self.model):
+                check_num_positions(config, self.context)
+        except ValueError as error:
+            raise UserError(f"decode.draft: {error}; take another draft") from error
+        search = searching(self.model, decode.greedy_if_one_beam().make_search(self.specials))
         if not isinstance(search, StepwiseSearch):
             raise UserError(
                 "decode: language models generate token by token: set decode.temperature, or "
@@ -133,7 +141,8 @@ class TokenGenerator:
             to_arrays = functools.partial(self._arrays, decode=decode)
             batch = PaddedBatch(Output([self.specials.first], 0, 0, ended=True), to_arrays)
             arrays = batch.place(params, outputs, 1 << (len(outputs) - 1).bit_length())
-            samples = self.begin(params, arrays, search, decode.seed, drawn_before)
+            slots = self.num_slots(arrays["prompt"].shape[1], decode)
+            samples = self.begin(params, arrays, search, decode.seed, drawn_before, slots)
             while True:
                 length = self._read(samples, outputs, before, decode, complete_length)
                 yield
@@ -141,6 +150,13 @@ class TokenGenerator:
                     break
                 samples = self._mark_ended(samples, outputs)
                 samples = self.extend(params, samples, search, min(length + CHUNK, room))
+            if isinstance(self.model, DraftedModel):
+                pairs = zip(outputs, before, strict=True)
+                num_new = [len(output.tokens) - count for output, count in pairs]
+                num_steps = hosts.to_host(samples.num_steps)[: len(outputs)]
+                # The first token is found by `begin`.
+                num_later = sum(max(0, number - 1) for number in num_new)
+                self.model.record(num_later, int(num_steps.sum()))
             drawn_before += length
             for output, count in zip(outputs, before, strict=True):
                 output.context = [*output.context, *output.tokens[count:]]
@@ -167,6 +183,12 @@ class TokenGenerator:
                 row[[*output.prompt[begin:], *output.tokens]] = True
         return arrays
 
+    def num_slots(self, prompt_length: int, decode: DecodeConfig) -> int:
+        """Tokens that the caches have room for: the context, or fewer if no output reaches its
+        end, because each step reads all slots."""
+        needed = prompt_length + decode.max_extra_length
+        return min(self.context, -(-needed // _SLOT_STEP) * _SLOT_STEP)
+
     def _read(
         self,
         samples: Samples,
@@ -177,9 +199,10 @@ class TokenGenerator:
     ) -> int:
         """Copies new tokens into the outputs, whose lengths were `before`. Returns the number of
         new tokens of an output that has not ended."""
-        length, tokens, log_probs, ended = hosts.to_host(
-            (samples.length, samples.tokens, samples.log_probs, samples.ended)
+        lengths, tokens, log_probs, ended = hosts.to_host(
+            (samples.lengths, samples.tokens, samples.log_probs, samples.ended)
         )
+        length = int(lengths.max())
         for i, (output, count) in enumerate(zip(outputs, before, strict=True)):
             if not output.ended:
                 found = tokens[i, : min(length, decode.max_extra_length - count)].tolist()
@@ -192,7 +215,7 @@ class TokenGenerator:
                 output.ended = bool(ended[i]) or has_end or complete is not None
                 if complete is not None:
                     del output.tokens[complete:], output.log_probs[complete:]
-        return int(length)
+        return length
 
     def _up_to_an_end(self, tokens: list[int]) -> list[int]:
         """Tokens up to the first that ends an output. The search itself stops at `eos` alone."""
@@ -209,8 +232,9 @@ class TokenGenerator:
 
     @functools.cached_property
     def begin(self) -> Callable[..., Samples]:
-        """Compiled (params, arrays, search, seed, drawn) -> `Samples` with the first token."""
-        return jax.jit(self._begin, static_argnames="search")
+        """Compiled (params, arrays, search, seed, drawn, slots) -> `Samples` with the first
+        token."""
+        return jax.jit(self._begin, static_argnames=("search", "slots"))
 
     @functools.cached_property
     def extend(self) -> Callable[..., Samples]:
@@ -225,8 +249,9 @@ class TokenGenerator:
         search: StepwiseSearch,
         seed: jax.Array,
         drawn: jax.Array,
+        slots: int,
     ) -> Samples:
-        logits, _, state = self._prefill(params, arrays["prompt"], arrays["lengths"])
+        logits, _, state = self._prefill(params, arrays["prompt"], arrays["lengths"], slots)
         fold_in = jax.vmap(jax.random.fold_in)
         seeds = jnp.broadcast_to(jax.random.key(seed), arrays["numbers"].shape)
         keys = fold_in(fold_in(seeds, arrays["numbers"]), arrays["samples"])
@@ -241,23 +266,25 @@ class TokenGenerator:
     def _extend(
         self, params: Any, samples: Samples, search: StepwiseSearch, length: jax.Array
     ) -> Samples:
-        step = functools.partial(self._decode_step, params)
+        step = decode_step_of(
+            self.model, lambda method: functools.partial(self._decode_step, params, method=method)
+        )
         return search.extend(samples, step, (), length)
 
     def _prefill(
-        self, params: Any, prompt: jax.Array, lengths: jax.Array
+        self, params: Any, prompt: jax.Array, lengths: jax.Array, slots: int
     ) -> tuple[jax.Array, Memory, State]:
         if self.use_cache:
-            return apply_method(self.model, params, "prefill", prompt, lengths, self.context)
+            return apply_method(self.model, params, "prefill", prompt, lengths, slots)
         rows = jnp.zeros((len(prompt), self.context), jnp.int32)
         rows = rows.at[:, : prompt.shape[1]].set(prompt)
         return self._logits_after(params, rows, lengths), (), (rows, lengths)
 
     def _decode_step(
-        self, params: Any, tokens: jax.Array, memory: Memory, state: State
+        self, params: Any, tokens: jax.Array, memory: Memory, state: State, method: str
     ) -> tuple[jax.Array, State]:
         if self.use_cache:
-            return apply_method(self.model, params, "decode_step", tokens, memory, state)
+            return apply_method(self.model, params, method, tokens, memory, state)
         rows, lengths = state
         rows = rows.at[jnp.arange(len(rows)), lengths].set(tokens)
         return self._logits_after(params, rows, lengths + 1), (rows, lengths + 1)

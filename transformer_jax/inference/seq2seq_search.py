@@ -7,9 +7,9 @@ source, N = B * beams.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from itertools import batched
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import batched, groupby
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -23,18 +23,24 @@ from transformer_jax.decoding import (
     DecodeStep,
     Hypotheses,
     Memory,
+    RefillableSearch,
+    Search,
     Start,
     State,
     beam_tree,
     constrained,
+    is_refillable,
     masked_logits,
 )
 from transformer_jax.errors import NonFiniteError, UserError
 from transformer_jax.inference.batches import PaddedBatch, unpad
 from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.draft import DraftedModel, configs_of, decode_step_of, searching
+from transformer_jax.inference.refilling import refilled
 from transformer_jax.models import apply_method
 from transformer_jax.models.encoder_decoder import Seq2Seq
 from transformer_jax.nn.positions import check_num_positions
+from transformer_jax.parallel.sharding import mesh_of
 from transformer_jax.runtime.platform import require_memory
 from transformer_jax.runtime.progress import track
 from transformer_jax.tokenization import SpecialTokens
@@ -63,26 +69,6 @@ class Request:
     number: int = 0
     constraint_tokens: Sequence[int] = ()
     num_forced: int = 0
-
-
-def search_in_batches(
-    search: Callable[[Sequence[Request]], Outputs], requests: Sequence[Request], batch_size: int
-) -> list[Outputs]:
-    """Outputs of each request, in order, searched for in batches of similar length.
-
-    Args:
-      search: at most `batch_size` requests -> outputs: tokens [B, n, L] and scores [B, n].
-      requests: any number of requests.
-      batch_size: largest B.
-    """
-    found: dict[int, Outputs] = {}
-    order = sorted(
-        range(len(requests)), key=lambda i: (len(requests[i].prefix) > 0, len(requests[i].source))
-    )
-    for chosen in track(batched(order, batch_size), len(order), "example"):
-        outputs = search([requests[i] for i in chosen])
-        found |= zip(chosen, zip(*outputs, strict=True), strict=True)
-    return [found[i] for i in range(len(requests))]
 
 
 def request_arrays(
@@ -167,10 +153,111 @@ class Seq2SeqSearch:
         batch = PaddedBatch(Request([self.specials.eos]), to_arrays)
         arrays = batch.place(params, requests, decode.batch_size)
         found = self.compiled(params, arrays, decode, longest_output(arrays, extra))
-        tokens, scores = unpad(found, len(requests))
+        return self._checked(unpad(found, len(requests)))
+
+    def _checked(self, found: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens and scores of `Hypotheses` on the host. Counts the steps of a search with a draft.
+
+        Raises:
+          NonFiniteError: a score is NaN.
+        """
+        tokens, scores, num_steps = found
         if np.isnan(scores).any():
             raise NonFiniteError
+        if isinstance(self.model, DraftedModel):
+            later_tokens = tokens[:, :, 1:] != self.specials.pad
+            self.model.record(int(later_tokens.sum()), int(num_steps.sum()))
         return tokens, scores
+
+    def find_all(
+        self, params: Any, requests: Sequence[Request], decode: DecodeConfig
+    ) -> list[Outputs]:
+        """Finds the outputs of any number of requests, in order.
+
+        Batches have sources of similar length, the longest first. In several batches of the same
+        shape, the next requests take the places of those that are done.
+
+        Args:
+          params: parameters of the model.
+          requests: the requests.
+          decode: settings of the search.
+
+        Raises:
+          As `__call__`.
+        """
+        by_length = sorted(
+            range(len(requests)),
+            key=lambda i: (len(requests[i].prefix) > 0, len(requests[i].source)),
+            reverse=True,
+        )
+        mesh = mesh_of(params)
+        refills = is_refillable(self._search(decode))
+        refills &= mesh is None or mesh.size == 1
+
+        def shape(batch: Sequence[int]) -> dict[str, tuple[int, ...]]:
+            of_batch = [requests[i] for i in batch]
+            arrays = request_arrays(self.specials, of_batch, decode.max_extra_length)
+            return {name: rows.shape[1:] for name, rows in arrays.items()}
+
+        def finished() -> Iterator[list[tuple[int, Outputs]]]:
+            for _, same_shape in groupby(batched(by_length, decode.batch_size), key=shape):
+                batches = list(same_shape)
+                if refills and len(batches) > 1:
+                    chosen = [i for batch in batches for i in batch]
+                    for some in self._refilled(params, [requests[i] for i in chosen], decode):
+                        yield [(chosen[i], outputs) for i, outputs in some]
+                    continue
+                for batch in batches:
+                    outputs = self(params, [requests[i] for i in batch], decode)
+                    yield list(zip(batch, zip(*outputs, strict=True), strict=True))
+
+        found: dict[int, Outputs] = {}
+        for some in track(finished(), len(requests), "example"):
+            found |= some
+        return [found[i] for i in range(len(requests))]
+
+    def _refilled(
+        self, params: Any, requests: Sequence[Request], decode: DecodeConfig
+    ) -> Iterator[list[tuple[int, Outputs]]]:
+        """Yields finished outputs, each with the index of its request."""
+        longest = max(len(one.source) for one in requests)
+        self.check(longest + max(len(one.prefix) for one in requests), decode)
+        arrays = request_arrays(self.specials, requests, decode.max_extra_length)
+        max_length = longest_output(arrays, decode.max_extra_length)
+        start, run = self._compiled_refills
+        for indices, found in refilled(
+            lambda rows: start(params, rows, decode, max_length),
+            lambda memory, search, most_left: run(params, memory, search, most_left, decode),
+            arrays,
+            decode.batch_size,
+        ):
+            outputs = zip(*self._checked(found), strict=True)
+            yield list(zip(indices, outputs, strict=True))
+
+    @functools.cached_property
+    def _compiled_refills(self) -> tuple[jax.stages.Wrapped, jax.stages.Wrapped]:
+        """Compiled `_open` and `_run_opened`."""
+        return (
+            jax.jit(self._open, static_argnames=("decode", "max_length")),
+            jax.jit(self._run_opened, static_argnames="decode", donate_argnums=2),
+        )
+
+    def _open(
+        self, params: Any, arrays: Mapping[str, jax.Array], decode: DecodeConfig, max_length: int
+    ) -> tuple[Memory, Any]:
+        """Memory and first hypotheses of the requests; arguments are those of `run`."""
+        start = self._start(params, arrays, decode, max_length)
+        search = cast(RefillableSearch, self._search(decode))
+        first = search.open(start, num_outputs=decode.num_outputs, max_length=max_length)
+        return start.memory, first
+
+    def _run_opened(
+        self, params: Any, memory: Memory, searched: Any, most_left: jax.Array, decode: DecodeConfig
+    ) -> tuple[Any, jax.Array, Hypotheses]:
+        """Continues until at most `most_left` sentences are not done."""
+        search = cast(RefillableSearch, self._search(decode))
+        searched = search.run(searched, self._step(params), memory, most_left)
+        return searched, search.is_done(searched), search.outputs(searched)
 
     def check(self, longest: int, decode: DecodeConfig) -> None:
         """Rejects settings with which the search cannot run.
@@ -184,24 +271,33 @@ class Seq2SeqSearch:
             outputs, a setting is only for language models, outputs may exceed the positions that
             the model knows, or the decoding state does not fit into memory.
         """
-        config, search = self.model.config, decode.make_search(self.specials)
-        outputs = decode.num_outputs
+        config, search = self.model.config, self._search(decode)
+        outputs, beams = decode.num_outputs, 1
         if isinstance(search, BeamSearch):
-            outputs = search.beam_size
+            outputs = beams = search.beam_size
             _check_beams(search.beam_size, decode.num_outputs, config.target_vocab_size)
         if decode.stop or decode.repetition_penalty != 1:
             raise UserError("decode: stop and repetition_penalty are of language models alone")
         longest += len(self.specials.translation.head)
         try:
-            check_num_positions(config, longest + decode.max_extra_length)
+            for each in configs_of(self.model):
+                check_num_positions(each, longest + decode.max_extra_length)
         except ValueError as error:
             raise UserError(f"decode: {error}; lower decode.max_extra_length") from error
         length = longest + decode.max_extra_length
         require_memory(
-            decode.batch_size * outputs * self.model.state_bytes(length),
+            decode.batch_size * outputs // beams * self.model.state_bytes(length, beams),
             f"decode: the state of {decode.batch_size} sources, {outputs} outputs and {length} "
             "tokens",
         )
+
+    def _search(self, decode: DecodeConfig) -> Search:
+        """The search that `decode` chooses; with a draft, one that uses it."""
+        if isinstance(self.model, DraftedModel):
+            decode = decode.greedy_if_one_beam()
+            if self.constraint:
+                raise UserError("decode.draft: constrained outputs cannot be drafted; leave it out")
+        return searching(self.model, decode.make_search(self.specials))
 
     @functools.cached_property
     def compiled(self) -> jax.stages.Wrapped:
@@ -227,7 +323,7 @@ class Seq2SeqSearch:
         """
         start = self._start(params, arrays, decode, max_length, may_end)
         step = self._step(params, may_end)
-        search = decode.make_search(self.specials)
+        search = self._search(decode)
         return search.find(step, start, num_outputs=decode.num_outputs, max_length=max_length)
 
     def beam_tree(
@@ -248,7 +344,7 @@ class Seq2SeqSearch:
         Raises:
           UserError: as `check`, or `decode` selects another search.
         """
-        search, extra = decode.make_search(self.specials), decode.max_extra_length
+        search, extra = self._search(decode), decode.max_extra_length
         if not isinstance(search, BeamSearch):
             raise UserError(f"decode: search {decode.searches[0]!r} has no beams; take search beam")
         self.check(len(request.source) + len(request.prefix), decode)
@@ -296,14 +392,18 @@ class Seq2SeqSearch:
     def _step(self, params: Any, may_end: bool = True) -> DecodeStep:
         """Decode step of the model, under the constraint."""
 
-        def step(tokens: jax.Array, memory: Memory, state: State) -> tuple[jax.Array, State]:
-            logits, state = apply_method(self.model, params, "decode_step", tokens, memory, state)
-            return self._with_end(logits, may_end), state
+        def step_by(method: str) -> DecodeStep:
+            def step(tokens: jax.Array, memory: Memory, state: State) -> tuple[jax.Array, State]:
+                logits, state = apply_method(self.model, params, method, tokens, memory, state)
+                return self._with_end(logits, may_end), state
 
+            return step
+
+        step = decode_step_of(self.model, step_by)
         return constrained(step, self.constraint, self._banned_id) if self.constraint else step
 
     def _with_end(self, logits: jax.Array, may_end: bool) -> jax.Array:
-        return logits if may_end else logits.at[:, self.specials.eos].set(-jnp.inf)
+        return logits if may_end else logits.at[..., self.specials.eos].set(-jnp.inf)
 
     @property
     def _banned_id(self) -> int:

@@ -41,7 +41,7 @@ def input_names(model: Any) -> list[str]:
 
 
 def apply_model(
-    model: nn.Module,
+    model: Any,
     params: Any,
     *inputs: Any,
     rng: jax.Array | None = None,
@@ -52,7 +52,8 @@ def apply_model(
     Auxiliary losses and metrics of its modules go to the context `auxiliary.collect`, if any.
 
     Args:
-      model: takes `deterministic`, as all models here do.
+      model: takes `deterministic`, as all models here do. It is a Flax module, or has its `apply`
+        (`patches`, `ensemble`).
       params: tree that its `init` returns under "params".
       *inputs: positional arguments of the method.
       rng: key for dropout; None: no dropout.
@@ -75,6 +76,6 @@ def apply_model(
     return output
 
 
-def apply_method(model: nn.Module, params: Any, method: str, *inputs: Any) -> Any:
+def apply_method(model: Any, params: Any, method: str, *inputs: Any) -> Any:
     """Applies a method that has no dropout, such as "prefill" or "decode_step"."""
     return model.apply({"params": params}, *inputs, method=method)

@@ -97,8 +97,7 @@ class DecoderOnly(nn.Module):
           logits of the first token after the prompt, an empty memory, and the decoding state (axis
           0 of every leaf is B).
         """
-        c = self.config
-        caches = init_caches(c, c.num_layers, prompt.shape[0], max_length)
+        caches = self.empty_state(prompt.shape[0], max_length)
         real = jnp.arange(prompt.shape[1]) < prompt_lengths[:, None]
         x, caches = self._decode(prompt, caches, real)
         last, caches = at_prompt_ends(x, prompt_lengths, caches)
@@ -106,15 +105,19 @@ class DecoderOnly(nn.Module):
 
     def state_bytes(self, length: int) -> int:
         """Bytes of the caches of one row of `length` tokens."""
-        c = self.config
-        return state_bytes(jax.eval_shape(lambda: init_caches(c, c.num_layers, 1, length)))
+        return state_bytes(jax.eval_shape(lambda: self.empty_state(1, length)))
+
+    def empty_state(self, rows: int, max_length: int) -> tuple[Cache, ...]:
+        """Caches before the first token, with capacity for `max_length` tokens a row."""
+        return init_caches(self.config, self.config.num_layers, rows, max_length)
 
     def decode_step(
-        self, tokens: Int[Array, " N"], memory: tuple[()], state: tuple[Cache, ...]
-    ) -> tuple[Float[Array, "N V"], tuple[Cache, ...]]:
-        """Decodes one more token of each row; returns logits of the next token, and the state."""
-        x, state = self._decode(tokens[:, None], state)
-        return self._project(x).logits()[:, 0], state
+        self, tokens: Int[Array, "N ..."], memory: tuple[()], state: tuple[Cache, ...]
+    ) -> tuple[Float[Array, "N ... V"], tuple[Cache, ...]]:
+        """Decodes one more token of each row, or T more; returns the logits of the token after each
+        of them, and the state."""
+        x, state = self._decode(tokens.reshape(len(tokens), -1), state)
+        return self._project(x).logits().reshape(*tokens.shape, -1), state
 
     def _decode(
         self,

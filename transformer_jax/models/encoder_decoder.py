@@ -134,9 +134,9 @@ class Seq2Seq(nn.Module):
         """Decoding state before the first token, with capacity for `max_length` tokens a row."""
         raise NotImplementedError
 
-    def state_bytes(self, length: int) -> int:
-        """Bytes of the decoding state of one hypothesis of `length` tokens."""
-        return state_bytes(jax.eval_shape(lambda: self.empty_state(1, length)))
+    def state_bytes(self, length: int, num_beams: int = 1) -> int:
+        """Bytes of the decoding state of a sentence's hypotheses of `length` tokens."""
+        return state_bytes(jax.eval_shape(lambda: self.empty_state(1, length)), num_beams)
 
     def _project(self, x: Float[Array, "N T D"]) -> Unprojected:
         """Pairs the decoder's output with the projection to logits."""
@@ -232,11 +232,12 @@ class EncoderDecoder(Seq2Seq):
         return self._project(last).logits()[:, 0], memory, caches
 
     def decode_step(
-        self, tokens: Int[Array, " N"], memory: tuple[Memory, ...], state: tuple[Cache, ...]
-    ) -> tuple[Float[Array, "N V"], tuple[Cache, ...]]:
-        """Decodes one more token of each row; returns logits of the next token, and the state."""
-        x, state = self._decode(tokens[:, None], memory, state)
-        return self._project(x).logits()[:, 0], state
+        self, tokens: Int[Array, "N ..."], memory: tuple[Memory, ...], state: tuple[Cache, ...]
+    ) -> tuple[Float[Array, "N ... V"], tuple[Cache, ...]]:
+        """Decodes one more token of each row, or T more; returns the logits of the token after each
+        of them, and the state."""
+        x, state = self._decode(tokens.reshape(len(tokens), -1), memory, state)
+        return self._project(x).logits().reshape(*tokens.shape, -1), state
 
     def empty_state(self, rows: int, max_length: int) -> tuple[Cache, ...]:
         return init_caches(self.config, self.config.num_decoder_layers, rows, max_length)

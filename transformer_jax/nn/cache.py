@@ -63,8 +63,12 @@ class Memory(struct.PyTreeNode):
         return cls(jnp.moveaxis(key, 1, 2), jnp.moveaxis(value, 1, 2), mask, segments)
 
     def cast(self, config: TransformerConfig) -> "Memory":
-        """Casts it to the cache's dtype, for the many steps of a search."""
-        dtype = _cache_dtype(config)
+        """Casts it to the dtype of the products of one token, for the many steps of a search.
+
+        If several beams need another dtype, XLA casts it once, before the loop.
+        """
+        rows = config.num_heads // config.key_value_heads
+        dtype = dtype_for_rows(rows, product_dtype(config.dtype))
         return self.replace(keys=self.keys.astype(dtype), values=self.values.astype(dtype))
 
     def inputs(self, query: Float[Array, "B T H K"]) -> AttentionInputs:
@@ -110,15 +114,19 @@ class KVCache(Cache):
     mask leaves each beam its own past.
 
     Attributes:
-      keys: [B, G, L, J, K], in the dtype of the products.
+      keys: [B, G, L, J, K], in the dtype of the products of one token (`dtype_for_rows`).
       values: [B, G, L, J, V], in the same dtype.
       origins: int32 [B, J, L]; for each beam and slot, the beam index at which its key is stored.
       length: int32 [B], number of slots filled; later slots are never read.
+      dtype: dtype of products with many rows.
+      sharing: heads of queries that share a head of keys.
     """
 
     keys: Float[Array, "B G L J K"]
     values: Float[Array, "B G L J V"]
     origins: Int[Array, "B J L"]
+    dtype: jnp.dtype = struct.field(pytree_node=False)
+    sharing: int = struct.field(pytree_node=False)
 
     @classmethod
     def empty(cls, config: TransformerConfig, rows: int, max_length: int) -> "KVCache":
@@ -137,12 +145,16 @@ class KVCache(Cache):
         max_length: int,
     ) -> "KVCache":
         """Empty cache with other heads of keys and values than the config's."""
-        slots, dtype = (rows, heads, max_length, 1), _cache_dtype(config)
+        slots, dtype = (rows, heads, max_length, 1), product_dtype(config.dtype)
+        sharing = config.num_heads // heads
+        kept = dtype_for_rows(sharing, dtype)
         return cls(
-            keys=jnp.zeros((*slots, key_size), dtype),
-            values=jnp.zeros((*slots, value_size), dtype),
+            keys=jnp.zeros((*slots, key_size), kept),
+            values=jnp.zeros((*slots, value_size), kept),
             origins=jnp.zeros((rows, 1, max_length), jnp.int32),
             length=jnp.zeros(rows, jnp.int32),
+            dtype=dtype,
+            sharing=sharing,
         )
 
     @property
@@ -153,11 +165,16 @@ class KVCache(Cache):
         more = parents.shape[1] - self.num_beams
         if self.num_beams == 1 and not more:
             return self
+        kept = dtype_for_rows(self.sharing * parents.shape[1], self.dtype)
         return self.replace(
-            keys=_add_beams(self.keys, more),
-            values=_add_beams(self.values, more),
+            keys=_add_beams(self.keys.astype(kept), more),
+            values=_add_beams(self.values.astype(kept), more),
             origins=jnp.take_along_axis(self.origins, parents[:, :, None], axis=1),
         )
+
+    def rewind(self, counts: Int[Array, " N"]) -> "KVCache":
+        """Cache without the last `counts` tokens of each row; each sentence has one beam."""
+        return self.replace(length=self.length - counts)
 
     def append(self, key: Float[Array, "N T G K"], value: Float[Array, "N T G V"]) -> "KVCache":
         """Writes the keys and values of T new tokens."""
@@ -167,7 +184,7 @@ class KVCache(Cache):
             for x in (key, value)
         )
         own = jnp.broadcast_to(jnp.arange(beams)[:, None], (len(key), beams, num_new))
-        return KVCache(
+        return self.replace(
             keys=_write(self.keys, key, self.length),
             values=_write(self.values, value, self.length),
             # With one beam all origins are 0.
@@ -216,11 +233,6 @@ def _position_major(
     return jnp.moveaxis(keys, 2, 1), jnp.moveaxis(values, 2, 1)
 
 
-def _cache_dtype(config: TransformerConfig) -> jnp.dtype:
-    """Dtype of the products of one new token with keys and values."""
-    return dtype_for_rows(1, product_dtype(config.dtype))
-
-
 def _add_beams(x: Shaped[Array, "B G L J K"], more: int) -> Shaped[Array, "B G L J2 K"]:
     """Adds empty slots for more beams."""
     return jnp.pad(x, [(0, more if axis == 3 else 0) for axis in range(x.ndim)])
@@ -234,9 +246,20 @@ def _write(
     return jax.vmap(write)(slots, new.astype(slots.dtype), starts)
 
 
-def state_bytes(state: Any) -> int:
-    """Bytes of a decoding state, of arrays or of their shapes (`jax.eval_shape`)."""
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+def state_bytes(state: Any, num_beams: int = 1) -> int:
+    """Bytes of a decoding state of one beam a sentence (of arrays or of their shapes) after it has
+    got `num_beams` beams."""
+
+    def with_beams(state: Any) -> Any:
+        def of_part(part: Any) -> Any:
+            if isinstance(part, Cache):
+                return part.reorder(jnp.zeros((len(part.length), num_beams), jnp.int32))
+            return jnp.repeat(part, num_beams, axis=0)
+
+        return jax.tree.map(of_part, state, is_leaf=lambda part: isinstance(part, Cache))
+
+    leaves = jax.tree.leaves(jax.eval_shape(with_beams, state))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
 
 
 def at_prompt_ends(

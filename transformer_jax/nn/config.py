@@ -127,7 +127,7 @@ class TransformerConfig(Configurable):
         `nn.fused_attention.ATTENTION`: "plain" (the paper's equation), "cudnn" or "splash" (fused
         kernels for GPUs and TPUs), or "auto": the fastest that computes exactly what the model
         needs.
-      dtype: dtype of matrix products: "auto" (bfloat16 if the hardware has it), "float32" or
+      dtype: dtype of matrix products: "auto" (bfloat16 if it is faster here), "float32" or
         "bfloat16".
       activation_dtype: dtype of the activations between layers: "auto" (bfloat16 if products are
         bfloat16, but float32 on CPUs), "float32" or "bfloat16". Norms, softmax, logits and losses

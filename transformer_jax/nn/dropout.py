@@ -86,6 +86,7 @@ def hardware_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Ar
     return sharded_call(lambda _, of_rows: bits_on_device(of_rows[0], tokens), (), (rows,))
 
 
+@partial(jax.jit, static_argnums=1)  # traced and lowered once per shape, not once per layer
 def threefry_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Array, "..."]:
     """Uniform uint32 of `shape`; each depends on the key's first two words (`key_data`), its row
     and its place in the row.

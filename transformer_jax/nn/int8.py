@@ -44,10 +44,13 @@ class Int8Matrix:
 
     def product(self, x: Float[Array, "N I"]) -> Float[Array, "N O"]:
         """Computes x W."""
+        rows = len(x)
+        if rows == 1:  # on CPUs XLA multiplies one row in a scalar loop, two in vectors
+            x = jnp.pad(x, ((0, 1), (0, 0)))
         x, scales = _to_int8(x)
         contracted = (((1,), (1,)), ((), ()))
         sums = jax.lax.dot_general(x, self.values, contracted, preferred_element_type=jnp.int32)
-        return sums * (scales[:, None] * self.scales)
+        return (sums * (scales[:, None] * self.scales))[:rows]
 
 
 def _to_int8(x: Float[Array, "N I"]) -> tuple[Int8[Array, "N I"], Float[Array, " N"]]:

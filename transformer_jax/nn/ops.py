@@ -27,7 +27,6 @@ from jaxtyping import Array, Bool, Float
 from transformer_jax.runtime import platform
 
 DTYPES = ("auto", "float32", "bfloat16")
-TILE_ROWS = 16  # rows that AMX multiplies at once
 
 
 def product_dtype(name: str) -> jnp.dtype:
@@ -46,10 +45,10 @@ def product_dtype(name: str) -> jnp.dtype:
 def dtype_for_rows(rows: int, dtype: DTypeLike) -> jnp.dtype:
     """Dtype of a batched product with `rows` rows per matrix.
 
-    On a CPU float32 for fewer than TILE_ROWS rows (one new token against cached keys), as casting
-    the matrix costs more than it saves; otherwise `dtype`.
+    On a CPU float32 for one row (a new token against cached keys), which XLA multiplies in a scalar
+    loop in bfloat16 (experiments/results/speed.md); otherwise `dtype`.
     """
-    return jnp.dtype(jnp.float32 if rows < TILE_ROWS and platform.is_cpu() else dtype)
+    return jnp.dtype(jnp.float32 if rows == 1 and platform.is_cpu() else dtype)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 3, 4))

@@ -5,21 +5,18 @@ All engines sum losses, gradients and weights over the devices and divide once, 
 padding does not bias the gradient. Under `jit` the compiler inserts the sums; under `pmap` the step
 gets an axis name and adds them up itself.
 
-A state has two forms: the portable one, whose arrays are sharded over the mesh, for checkpoints and
-evaluation, and the engine's own, which is passed from step to step. They differ under pmap and in
-`parallel.scan_engine`.
+A state has two forms: the portable one, for checkpoints and evaluation, and the engine's own, which
+is passed from step to step. They differ only in `parallel.scan_engine`.
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
 from typing import Any, ClassVar, Protocol, Self
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from transformer_jax.nn.per_device import LentAxis, ShardedCall
 from transformer_jax.parallel.sharding import (
@@ -55,15 +52,10 @@ class CompiledStep:
     place: Callable[[Rows], Any]
 
     @classmethod
-    def start(
-        cls,
-        lowered: jax.stages.Lowered,
-        place: Callable[[Rows], Any],
-        options: dict[str, Any] | None = None,
-    ) -> Self:
-        """Starts the compilation, with `options` for XLA."""
+    def start(cls, lowered: jax.stages.Lowered, place: Callable[[Rows], Any]) -> Self:
+        """Starts the compilation."""
         pool = ThreadPoolExecutor(max_workers=1)
-        compiling = pool.submit(lowered.compile, options)
+        compiling = pool.submit(lowered.compile)
         pool.shutdown(wait=False)
         return cls(compiling, place)
 
@@ -134,10 +126,33 @@ def call_whole(
 
 
 def shape_struct(
-    shape: tuple[int, ...], dtype: np.dtype, sharding: jax.sharding.Sharding | None = None
+    shape: tuple[int, ...], dtype: np.dtype, sharding: Sharding | None = None
 ) -> jax.ShapeDtypeStruct:
     """Abstract array."""
     return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+
+def compile_step(
+    step: TrainStep, state: Any, batch: Any, mesh: Mesh, place: Callable[[Rows], Any]
+) -> CompiledStep:
+    """Traces a step with `jit` and starts to compile it in the background.
+
+    Args:
+      step: function of the state and the whole batch.
+      state: abstract state, with shardings that the next state keeps.
+      batch: abstract batch, with shardings.
+      mesh: the devices; each gets the sums.
+      place: that of `CompiledStep`.
+    """
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+    with platform.compiling_for(mesh.devices.flat[0]):
+        compiled = jax.jit(
+            step,
+            donate_argnums=0,
+            out_shardings=(shardings, replicated(mesh)),
+            compiler_options=platform.compiler_options(),
+        )
+        return CompiledStep.start(compiled.lower(state, batch), place)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +160,7 @@ class JitEngine:
     """Engine with `jit` over a mesh, in one process or many."""
 
     mesh: Mesh
-    axis_name: ClassVar[None] = None
+    axis_name: ClassVar[str | None] = None
     num_replicas: ClassVar[int] = 1
 
     @property
@@ -153,20 +168,13 @@ class JitEngine:
         return row_shards(self.mesh)
 
     def compile(self, train_step: TrainStep, state: Any, batch: Any) -> CompiledStep:
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+        with platform.sharded_over(self.mesh.size):
+            return self._compile(train_step, state, batch)
+
+    def _compile(self, step: TrainStep, state: Any, batch: Any) -> CompiledStep:
         rows = NamedSharding(self.mesh, ROWS)
         batch = jax.tree.map(lambda leaf: shape_struct(leaf.shape, leaf.dtype, rows), batch)
-        with (
-            platform.compiling_for(self.mesh.devices.flat[0]),
-            platform.sharded_over(self.mesh.size),
-        ):
-            step = jax.jit(
-                train_step,
-                donate_argnums=0,
-                out_shardings=(shardings, replicated(self.mesh)),
-                compiler_options=platform.compiler_options(),
-            )
-            return CompiledStep.start(step.lower(state, batch), self._place)
+        return compile_step(step, state, batch, self.mesh, self._place)
 
     def _place(self, rows: Rows) -> Any:
         # In a single process the compiled step takes NumPy arrays itself, at a tenth of the cost.
@@ -185,7 +193,7 @@ class JitEngine:
         return jax.lax.with_sharding_constraint(x, tokens)
 
     @property
-    def lent_mesh(self) -> LentMesh:
+    def lent_mesh(self) -> Callable[[str], LentAxis | None]:
         return LentMesh(self.mesh)
 
     @property
@@ -210,82 +218,35 @@ class JitEngine:
         return divided
 
 
-def _call_on_device(function: Callable, in_axes: Any, out_axes: Any) -> Callable:
-    """Returns the function: the `ShardMap` of a program that each device runs."""
-    return function
-
-
 @dataclasses.dataclass(frozen=True)
-class LentRows:
-    """Lends layers the axis of devices that each run the program on their own rows."""
+class PmapEngine(JitEngine):
+    """Engine whose devices, all of one process, each run the step on their own rows.
 
-    devices: LentAxis
-
-    def __call__(self, role: str) -> LentAxis | None:
-        return self.devices if role == "device_rows" else None
-
-
-@dataclasses.dataclass(frozen=True)
-class PmapEngine:
-    """Engine with `pmap` over the devices of one process: each holds the whole state.
-
-    In the engine's own form, every leaf of the state has a leading axis of devices.
+    Each device has the whole state. Results are those of `jax.pmap`, which is `jit` of `shard_map`
+    too, but has an axis of devices in each array of the state.
     """
 
-    mesh: Mesh
-    axis_name: ClassVar[str] = "devices"
-    num_replicas: ClassVar[int] = 1
-
-    @property
-    def row_shards(self) -> int:
-        return self.mesh.size
+    axis_name: ClassVar[str] = DATA
 
     def compile(self, train_step: TrainStep, state: Any, batch: Any) -> CompiledStep:
-        step = jax.pmap(
-            train_step,
-            self.axis_name,
-            out_axes=(0, None),
-            donate_argnums=0,
-            devices=list(self.mesh.devices.flat),
+        whole = PartitionSpec()
+        # The step adds up its sums, so the next states are equal; JAX cannot check that.
+        on_each_device = jax.shard_map(
+            train_step, mesh=self.mesh, in_specs=(whole, ROWS), out_specs=whole, check_vma=False
         )
-        count = self.mesh.size
-        state = jax.tree.map(lambda leaf: shape_struct((count, *leaf.shape), leaf.dtype), state)
-        rows = {name: shape_struct(_divided(x.shape, count), x.dtype) for name, x in batch.items()}
-        with platform.compiling_for(self.mesh.devices.flat[0]):
-            options = platform.compiler_options()
-            return CompiledStep.start(step.lower(state, rows), self._place, options)
-
-    def _place(self, rows: Rows) -> Any:
-        return {name: x.reshape(_divided(x.shape, self.mesh.size)) for name, x in rows.items()}
-
-    def from_portable(self, state: Any) -> Any:
-        def stack(x: jax.Array) -> jax.Array:
-            return jnp.broadcast_to(x, (self.mesh.size, *x.shape))
-
-        return jax.jit(lambda tree: jax.tree.map(stack, tree), out_shardings=self._stacked)(state)
-
-    def to_portable(self, state: Any) -> Any:
-        return self._unstack(state)
+        return self._compile(on_each_device, state, batch)
 
     def constrain(self, x: jax.Array) -> jax.Array:
         return x  # one device has the whole of its rows
 
-    @property
-    def lent_mesh(self) -> LentRows:
-        return LentRows(LentAxis(self.axis_name, self.mesh.size, _call_on_device))
+    def lent_mesh(self, role: str) -> LentAxis | None:
+        if role != "device_rows":
+            return None
+        return LentAxis(self.axis_name, self.mesh.size, lambda function, *_: function)
 
     @property
     def sharded_call(self) -> ShardedCall:
         return call_whole  # each device runs the whole step on its rows
-
-    @cached_property
-    def _stacked(self) -> NamedSharding:
-        return NamedSharding(self.mesh, PartitionSpec(DATA))
-
-    @cached_property
-    def _unstack(self) -> Callable[[Any], Any]:
-        first = lambda tree: jax.tree.map(lambda x: x[0], tree)  # noqa: E731
-        return jax.jit(first, out_shardings=replicated(self.mesh))
 
 
 def make_engine(config: ParallelConfig, mesh: Mesh | None = None) -> Engine:
@@ -339,7 +300,3 @@ def create_state(
     found = jax.jit(init, out_shardings=shardings, compiler_options=options)(seed)
     leaves = dict(enumerate(shapes)) | dict(zip(drawn, found, strict=True))
     return jax.tree.unflatten(jax.tree.structure(abstract), leaves.values())
-
-
-def _divided(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
-    return (count, shape[0] // count, *shape[1:])

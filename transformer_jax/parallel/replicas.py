@@ -14,9 +14,14 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax.nn.per_device import ShardedCall
-from transformer_jax.parallel.engines import CompiledStep, TrainStep, call_whole, shape_struct
+from transformer_jax.parallel.engines import (
+    CompiledStep,
+    TrainStep,
+    call_whole,
+    compile_step,
+    shape_struct,
+)
 from transformer_jax.parallel.sharding import DATA, ParallelConfig, make_mesh, replicated
-from transformer_jax.runtime import platform
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +59,6 @@ class ReplicaEngine:
     def compile(self, train_step: TrainStep, state: Any, batch: Any) -> CompiledStep:
         """Traces the step, whose third argument has the replica's numbers, and starts to compile
         it."""
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
         state_axes = jax.tree.map(lambda leaf: 0 if self.lead_axes(leaf) else None, state)
         axes = (state_axes, None if self.same_batch else 0, 0)
 
@@ -66,14 +70,7 @@ class ReplicaEngine:
         batch = jax.tree.map(
             lambda leaf: shape_struct((*lead, *leaf.shape), leaf.dtype, sharding), batch
         )
-        with platform.compiling_for(self.mesh.devices.flat[0]):
-            step = jax.jit(
-                all_replicas,
-                donate_argnums=0,
-                out_shardings=(shardings, replicated(self.mesh)),
-                compiler_options=platform.compiler_options(),
-            )
-            return CompiledStep.start(step.lower(state, batch), dict)
+        return compile_step(all_replicas, state, batch, self.mesh, dict)
 
     def from_portable(self, state: Any) -> Any:
         return state

@@ -73,10 +73,10 @@ class ScanEngine:
             ) from error
 
     def from_portable(self, state: Any) -> Any:
-        return self.engine.from_portable(stack_layers(state, self._stack))
+        return stack_layers(state, self._stack)
 
     def to_portable(self, state: Any) -> Any:
-        return unstack_layers(self.engine.to_portable(state), self._unstack)
+        return unstack_layers(state, self._unstack)
 
     def constrain(self, x: jax.Array) -> jax.Array:
         return self.engine.constrain(x)

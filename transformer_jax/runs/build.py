@@ -13,6 +13,7 @@ import jax
 import optax
 from jax.sharding import Mesh
 
+from transformer_jax.data.batches.order import WindowedBlocks
 from transformer_jax.data.batches.pipeline import TrainBatches, train_batches
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
@@ -23,7 +24,7 @@ from transformer_jax.nn.per_device import use_axes, use_sharded_call
 from transformer_jax.nn.remat import HOST, rematerialized_layers
 from transformer_jax.nn.transformer import intercept_residual_stream
 from transformer_jax.parallel import hosts, sharding
-from transformer_jax.parallel.engines import Engine, TrainStep, make_engine
+from transformer_jax.parallel.engines import Engine, JitEngine, TrainStep, make_engine
 from transformer_jax.parallel.scan_engine import ScanEngine
 from transformer_jax.parallel.sharding import make_mesh, row_shards
 from transformer_jax.registry import Registry
@@ -31,6 +32,7 @@ from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import describe_module_error
 from transformer_jax.runtime.platform import require_memory_kind
 from transformer_jax.tasks import TASKS
+from transformer_jax.tasks.base import preprocess_sampled
 from transformer_jax.tasks.interface import (
     Batch,
     Frozen,
@@ -40,7 +42,7 @@ from transformer_jax.tasks.interface import (
     TaskParts,
 )
 from transformer_jax.tasks.teachers import StoredTeacher, Teacher, preprocess_numbered
-from transformer_jax.tokenization import Tokenizers, expected_sizes
+from transformer_jax.tokenization import Tokenizers, expected_sizes, resegmenter_of
 from transformer_jax.training.callbacks import CALLBACKS, Callback, TrainingRun
 from transformer_jax.training.config import TrainConfig
 from transformer_jax.training.diagnostics import Diagnostics
@@ -98,11 +100,14 @@ def build_task(
         ),
         metric=settings.task.metric or kind.metric,
         vocab_sizes=vocab_sizes,
-        tokenizers=tokenizers or Tokenizers({}),
+        tokenizers=dataclasses.replace(
+            tokenizers or Tokenizers({}), sampling=settings.tokenizer.sampling
+        ),
     )
     try:
         task = kind.build(parts)
         _require_frozen_argument(task, settings.task.name)
+        _require_segmentations(task, settings)
         if _teacher_of(task) is not teacher:
             raise ValueError(f"task {settings.task.name} has no `loss_options` for a teacher")
         jax.eval_shape(task.init, jax.random.key(0))  # a Flax module refuses its choices here
@@ -115,6 +120,23 @@ def build_task(
             raise UserError(f"config.model: {error}") from error
         raise
     return task
+
+
+def _require_segmentations(task: Task, settings: Settings) -> None:
+    """Raises UserError if `tokenizer.sampling` is on, and no tokenizer or not the task can."""
+    if not settings.tokenizer.sampling:
+        return
+    field, sides = "config.tokenizer.sampling", task.tokenizers.sides.values()
+    if sides and not any(map(resegmenter_of, sides)):
+        raise UserError(
+            f"{field}: the tokenizer of this run is neither byte-pair encoding nor unigram, and "
+            "has one way to cut a text; leave it out"
+        )
+    if not dataclasses.is_dataclass(task):
+        raise UserError(
+            f"{field}: task {settings.task.name} ({type(task).__name__}) is no dataclass with the "
+            "field `tokenizers`, which sampling replaces; make it one, or leave sampling out"
+        )
 
 
 def _require_frozen_argument(task: Task, name: str) -> None:
@@ -276,7 +298,12 @@ def check_divided_tokens(settings: Settings, task: Task) -> None:
 
 
 def build_diagnostics(settings: Settings, task: Task, engine: Engine) -> Diagnostics:
-    """Diagnostics of training, every `logging.watch_steps` steps."""
+    """Diagnostics of training, every `logging.watch_steps` steps.
+
+    They come from one program with all rows, also if the devices run the step on their own rows.
+    """
+    if engine.axis_name is not None:
+        engine = JitEngine(engine.mesh)
     _, optimizer = _optimizer(settings)
     update = functools.partial(compute_update, **_update_options(settings, task, engine, optimizer))
     return Diagnostics(settings.logging.watch_steps, update, task.loss, engine.mesh)
@@ -359,6 +386,8 @@ def batches_of(
     """
     items, preprocess = task.prepare(examples, training=True), task.preprocess
     teacher = _teacher_of(task)
+    if task.tokenizers.sampling and not isinstance(items, WindowedBlocks):
+        preprocess = functools.partial(preprocess_sampled, task)
     if isinstance(teacher, StoredTeacher):
         items, preprocess = teacher.numbered(items), functools.partial(preprocess_numbered, task)
     return train_batches(

@@ -226,18 +226,25 @@ def _open_model(settings: Settings, tokenizers: Tokenizers | None) -> ModelTeach
     """The model of the teacher's run; `tokenizers` are None if no text is read."""
     workdir = source_workdir(frozen_sources(settings)["teacher"])
     if tokenizers is not None:
-        _require_same_vocabulary(tokenizers, load_tokenizers(workdir / TOKENIZER), workdir)
+        where = f"the teacher {workdir} (train.distillation.teacher)"
+        require_same_vocabulary(tokenizers, load_tokenizers(workdir / TOKENIZER), where)
     taught = read_settings(load_json(workdir / CONFIG))
     return ModelTeacher(build_taught(settings, taught, tokenizers))
 
 
-def _require_same_vocabulary(own: Tokenizers, taught: Tokenizers, workdir: Path) -> None:
-    """Raises UserError, with the first difference, if a teacher's logits are of other tokens."""
+def require_same_vocabulary(own: Tokenizers, other: Tokenizers, where: str) -> None:
+    """Raises UserError, with the first difference, if the logits of two runs are of other tokens.
+
+    Args:
+      own: tokenizers of a run.
+      other: tokenizers of the other run.
+      where: what the other run is, for the message.
+    """
+    where = f"{where} has another vocabulary"
     for side, vocabulary in own.sides.items():
-        where = f"the teacher {workdir} (train.distillation.teacher) has another vocabulary"
-        if side not in taught.sides:
-            raise UserError(f"{where}: no side {side!r}; choose a teacher of the same task")
-        ours, theirs = _tokens_of(vocabulary), _tokens_of(taught[side])
+        if side not in other.sides:
+            raise UserError(f"{where}: no side {side!r}; choose a run of the same task")
+        ours, theirs = _tokens_of(vocabulary), _tokens_of(other[side])
         if len(ours) != len(theirs):
             told = f"{len(theirs):,} tokens of side {side!r}, not {len(ours):,}"
             raise UserError(f"{where}: {told}; train both with the same tokenizers")
@@ -280,7 +287,7 @@ def source_workdir(source: FrozenSource, loaded_from: Path | None = None) -> Pat
     _require_named(source)
     run = str(source.run)
     if loaded_from is not None:
-        _require_trusted(source, loaded_from)
+        require_trusted(source.field, run, loaded_from)
     workdir = workdir_path(run)
     if not (workdir / CONFIG).exists():
         named = source.field == "train.init_from"
@@ -296,9 +303,17 @@ def source_workdir(source: FrozenSource, loaded_from: Path | None = None) -> Pat
     return workdir
 
 
-def _require_trusted(source: FrozenSource, workdir: Path) -> None:
-    """Raises UserError for a run that a loaded config may not choose by itself."""
-    run = str(source.run)
+def require_trusted(
+    field: str, run: str, workdir: Path, how: str = "--base=RUN (base= in Python)"
+) -> None:
+    """Raises UserError for a run that a loaded config may not choose by itself.
+
+    Args:
+      field: config field that names the run.
+      run: its value.
+      workdir: that the config was loaded from.
+      how: how the user names the run, for the message.
+    """
     if "://" in run:
         reason = "is an address"
     elif not os.path.exists(run):
@@ -310,9 +325,8 @@ def _require_trusted(source: FrozenSource, workdir: Path) -> None:
             return
         reason = "belongs to another user"
     raise UserError(
-        f"{workdir}: its config names the run {run!r} ({source.field}), which {reason}, and a "
-        "config may come from strangers; if you trust that run, name it: --base=RUN (base= in "
-        "Python)"
+        f"{workdir}: its config names the run {run!r} ({field}), which {reason}, and a config may "
+        f"come from strangers; if you trust that run, name it: {how}"
     )
 
 

@@ -209,7 +209,8 @@ def _tokenizer_key(settings: Settings, examples: Sequence[Any]) -> str:
     data = dataclasses.asdict(settings.data)
     data = {name: value for name, value in data.items() if name not in _IDLE_DATA_FIELDS}
     provenance = data_provenance("data", examples)
-    return repr((settings.tokenizer, settings.task, settings.tokenizers_from, data, provenance))
+    tokenizer = dataclasses.replace(settings.tokenizer, sampling=0.0)
+    return repr((tokenizer, settings.task, settings.tokenizers_from, data, provenance))
 
 
 def _train_tokenizers(

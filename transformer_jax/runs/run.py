@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import logging
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from transformer_jax.conversations import ASSISTANT, MODEL, SYSTEM, USER, Turn
 from transformer_jax.decoding import BeamTree
 from transformer_jax.errors import NonFiniteError, UserError
 from transformer_jax.inference.config import SEARCH_FIELDS, SEARCHES, DecodeConfig, SearchKind
+from transformer_jax.inference.draft import DraftedModel
 from transformer_jax.inference.model_inputs import ModelInputs
 from transformer_jax.inference.pairs import PairScore
 from transformer_jax.models.patches import (
@@ -53,9 +55,12 @@ from transformer_jax.tasks.interface import (
     SupportsScoring,
     SupportsStreaming,
     Task,
+    with_model,
 )
 from transformer_jax.tokenization import Tokenizers
 from transformer_jax.training.evaluation import add_command_scores
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -103,6 +108,11 @@ class Run(Summarized):
         return found | ({"patches": patches} if patches else {})
 
     @property
+    def identity(self) -> dict[str, Any]:
+        """Fields that say in a record of scores what was scored: the step."""
+        return {"step": self.step}
+
+    @property
     def model(self) -> Any:
         """The Flax module: `run.model.apply({"params": run.params}, ...)`."""
         return self.task.model
@@ -144,7 +154,7 @@ class Run(Summarized):
         if shapes[0] != shapes[1]:
             raise UserError(f"{', '.join(changes)}: the run's parameters are of another model")
         if isinstance(self.model, PatchedModel):
-            task = _with_model(task, PatchedModel(task.model, self.model.patches))
+            task = with_model(task, PatchedModel(task.model, self.model.patches))
         return dataclasses.replace(self, config=config, task=task)
 
     def patched(self, changes: Mapping[str, Any]) -> "Run":
@@ -158,7 +168,7 @@ class Run(Summarized):
           UserError: an unknown hook point, or a change that does not fit it.
         """
         model = patched_model(self.model, changes, self.hook_points)
-        return dataclasses.replace(self, task=_with_model(self.task, model), stored=False)
+        return dataclasses.replace(self, task=with_model(self.task, model), stored=False)
 
     def with_params(self, params: Params) -> "Run":
         """The run with other parameters of the same shapes; it writes no outputs to the workdir.
@@ -327,21 +337,25 @@ class Run(Summarized):
         """
         _require_texts("predict", lines=lines, prefixes=prefixes or [])
         options = self._decode("predict", decode)
-        params = convert_weights(options.weights, self.params)
+        task, params = self.with_decoding(options)
         if prefixes is None:
-            with self.naming_layer(lines):
-                return _checked(self.task.predict(params, lines, options, first_line))
-        if not isinstance(self.task, SupportsPrefixes):
+            predict = functools.partial(task.predict, params, lines)
+        elif not isinstance(task, SupportsPrefixes):
             raise UserError(
                 "prefixes: this run's task cannot start its outputs with given text; leave them out"
             )
-        if len(prefixes) != len(lines):
+        elif len(prefixes) != len(lines):
             raise UserError(f"{len(lines)} lines but {len(prefixes)} prefixes; give one a line")
-        task = self.task
+        else:
+            predict = functools.partial(task.predict_with_prefixes, params, lines, prefixes)
         with self.naming_layer(lines):
-            return _checked(
-                task.predict_with_prefixes(params, lines, prefixes, options, first_line)
+            found = _checked(predict(options, first_line))
+        if isinstance(task.model, DraftedModel):
+            logger.info(
+                "draft %s: %.2f tokens a step, %.0f%% of its proposals accepted",
+                *(options.draft, task.model.tokens_per_step, 100 * task.model.acceptance),
             )
+        return found
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """log P(target | source) of each pair, in nats; UserError if the task scores no pairs."""
@@ -395,11 +409,10 @@ class Run(Summarized):
         Raises:
           UserError: the split, the files or the command cannot be used.
         """
-        name, evaluator = evaluator_of(
-            self.settings, self.task, self._decode("evaluate", decode), split, source, target
-        )
+        options = self._decode("evaluate", decode)
+        task, params = self.with_decoding(options)
+        name, evaluator = evaluator_of(self.settings, task, options, split, source, target)
         with shown(progress and hosts.is_primary()), self.naming_layer([]):
-            params = convert_weights(evaluator.decode.weights, self.params)
             metrics, outputs = evaluator(params, self.frozen)
             if math.isnan(metrics["loss"]) and nonfinite_parameters(self.params):
                 raise NonFiniteError
@@ -411,15 +424,16 @@ class Run(Summarized):
             key: value.item() if isinstance(value, np.generic) else value
             for key, value in metrics.items()
         }
-        return {**plain, "step": self.step, "split": name}
+        return {**plain, **self.identity, "split": name}
 
     def stream(self, line: str, **decode: Any) -> Iterator[str]:
-        """Yields the continuation of a line as it is sampled; UserError if the task has none."""
+        """Yields the continuation of a line while it is sampled; UserError if the task has none."""
         if not isinstance(self.task, SupportsStreaming):
             raise UserError("stream: this run's task does not continue text; use predict")
         options = self._decode("stream", decode)
-        params = convert_weights(options.weights, self.params)
-        return self._stream(self.task.stream(params, line, options), line)
+        task, params = self.with_decoding(options)
+        assert isinstance(task, SupportsStreaming)
+        return self._stream(task.stream(params, line, options), line)
 
     def _stream(self, pieces: Iterator[str], line: str) -> Iterator[str]:
         with self.naming_layer([line]):
@@ -435,13 +449,15 @@ class Run(Summarized):
         try:
             yield
         except NonFiniteError as error:
-            if names := nonfinite_parameters(self.params):
-                more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-                cause = f": so is the parameter {names[0]}{more}; take another checkpoint"
-                raise NonFiniteError(cause) from error
-            layer = self._first_nonfinite_layer(lines)
-            cause = f": so is {layer}, although all parameters are finite" if layer else ""
-            raise NonFiniteError(cause) from error
+            raise NonFiniteError(self._nonfinite_cause(lines)) from error
+
+    def _nonfinite_cause(self, lines: Sequence[str]) -> str:
+        """End of the message of a `NonFiniteError`; empty if no cause is found."""
+        if names := nonfinite_parameters(self.params):
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            return f": so is the parameter {names[0]}{more}; take another checkpoint"
+        layer = self._first_nonfinite_layer(lines)
+        return f": so is {layer}, although all parameters are finite" if layer else ""
 
     def _first_nonfinite_layer(self, lines: Sequence[str]) -> str | None:
         if not isinstance(self.task, SupportsInspection):
@@ -454,6 +470,33 @@ class Run(Summarized):
                 if layer := first_nonfinite_layer(self.model, self.params, reading):
                     return layer
         return None
+
+    def with_decoding(self, decode: DecodeConfig) -> tuple[Task, Params]:
+        """The task and the parameters that decode with these settings: with the weights and the
+        draft that they choose. Both are kept for later calls.
+
+        Raises:
+          UserError: the draft cannot be used.
+        """
+        if decode.weights not in self._weights:
+            self._weights[decode.weights] = convert_weights(decode.weights, self.params)
+        params = self._weights[decode.weights]
+        if decode.draft is None:
+            return self.task, params
+        key = decode.draft, decode.draft_length, decode.weights
+        if key not in self._drafts:
+            from transformer_jax.runs.draft import add_draft
+
+            self._drafts[key] = add_draft(self, params, decode)
+        return self._drafts[key]
+
+    @functools.cached_property
+    def _weights(self) -> dict[str, Params]:
+        return {}
+
+    @functools.cached_property
+    def _drafts(self) -> dict[tuple[str, int, str], tuple[Task, Params]]:
+        return {}
 
     def _decode(self, use: str, given: Mapping[str, Any]) -> DecodeConfig:
         return decode_options(self.settings.decode, self.task, use, given)
@@ -482,9 +525,10 @@ class Chat(Summarized):
             run = run.with_config({"task.template": template})
         if not isinstance(run.task, SupportsChat):
             raise UserError("chat: this run's task answers no conversation; use predict")
-        self._run, self._task = run, run.task
-        self._decode = decode_options(run.settings.decode, run.task, "stream", decode)
-        self._params = convert_weights(self._decode.weights, run.params)
+        self._decode = run._decode("stream", decode)
+        task, self._params = run.with_decoding(self._decode)
+        assert isinstance(task, SupportsChat)
+        self._run, self._task = run, task
         self.turns: tuple[Turn, ...] = ()
 
     def summary(self) -> Mapping[str, Any]:
@@ -492,7 +536,7 @@ class Chat(Summarized):
         return {f"{number} {turn.role}": turn.content for number, turn in enumerate(self.turns, 1)}
 
     def ask(self, question: str) -> Iterator[str]:
-        """Yields the answer piece by piece, as it is sampled.
+        """Yields the answer piece by piece while it is sampled.
 
         If the conversation is longer than the context, its oldest turns are dropped.
 
@@ -582,11 +626,6 @@ def _unread(use: str, task: Task) -> set[str]:
     if use == "stream":
         read -= {"num_outputs", "batch_size"}
     return {field.name for field in dataclasses.fields(DecodeConfig)} - read
-
-
-def _with_model(task: Task, model: Any) -> Task:
-    of_task: Any = task  # a dataclass, which the protocol cannot express
-    return dataclasses.replace(of_task, model=model)
 
 
 def _require_texts(use: str, **given: Sequence[str]) -> None:

@@ -426,6 +426,7 @@ def check_sections(settings: Settings) -> None:
     _check_embeddings(settings)
     _check_adapters(settings)
     _check_schedule(settings)
+    _check_sampling(settings)
 
 
 def _check_embeddings(settings: Settings) -> None:
@@ -452,6 +453,20 @@ def _check_adapters(settings: Settings) -> None:
     ):
         if given:
             raise UserError(f"config.lora.rank does not go with {name}; leave one of them out")
+
+
+def _check_sampling(settings: Settings) -> None:
+    """Refuses random tokens where another model's predictions for fixed tokens are stored."""
+    distillation = settings.distillation
+    for name, given in (
+        (f"task.name {settings.task.name!r}", TASKS[settings.task.name].stored),
+        ("train.distillation.top_k", distillation and distillation.top_k),
+    ):
+        if settings.tokenizer.sampling and given:
+            raise UserError(
+                f"config.tokenizer.sampling does not go with {name}, which stores another model's "
+                "predictions for one segmentation of the text; leave one of them out"
+            )
 
 
 def _check_schedule(settings: Settings) -> None:

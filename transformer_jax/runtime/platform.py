@@ -5,7 +5,6 @@ Other modules ask here which device it is, and not JAX.
 """
 
 import dataclasses
-import functools
 import logging
 import os
 import resource
@@ -21,6 +20,7 @@ import jax.numpy as jnp
 from transformer_jax.errors import NoRoomError, UserError
 from transformer_jax.runtime.accelerators import accelerator_of
 from transformer_jax.runtime.files import cache_folder
+from transformer_jax.runtime.processor import ONEDNN, multiplies_bfloat16
 
 logger = logging.getLogger(__name__)
 
@@ -178,16 +178,16 @@ def require_memory_kind(device: jax.Device, kind: str, field: str) -> None:
 
 def has_bfloat16_products() -> bool:
     """Returns True if the hardware multiplies bfloat16 matrices: TPUs, NVIDIA GPUs since Ampere,
-    other GPUs, and CPUs with AMX or AVX512-BF16."""
+    other GPUs, and CPUs on which such products are faster (`runtime.processor`)."""
     device = target()
     if device.platform == "cpu":
-        return _is_cpu_with_bfloat16()
+        return multiplies_bfloat16()
     if known := accelerator_of(device.kind):
         return "bfloat16" in known.peaks
     return not device.capability or float(device.capability) >= 8
 
 
-def compiler_options() -> dict[str, bool]:
+def compiler_options() -> dict[str, bool | int | str]:
     """XLA options for programs with large products, for `jax.jit(..., compiler_options=)`.
 
     On CPUs with bfloat16 instructions, oneDNN computes the transposed bfloat16 products of the
@@ -196,27 +196,7 @@ def compiler_options() -> dict[str, bool]:
     use it: oneDNN is slower for their small products, and its LayerNorm kernel is several times
     slower than XLA's.
     """
-    if not (is_cpu() and _is_cpu_with_bfloat16()):
-        return {}
-    option = {"xla_cpu_experimental_onednn_custom_call": True}
-    return option if _compiler_knows(tuple(option.items())) else {}
-
-
-@functools.cache
-def _is_cpu_with_bfloat16() -> bool:
-    cpuinfo = Path("/proc/cpuinfo")
-    flags = set(cpuinfo.read_text().split()) if cpuinfo.exists() else set()
-    return not flags.isdisjoint(("amx_bf16", "avx512_bf16"))
-
-
-@functools.cache
-def _compiler_knows(options: tuple[tuple[str, bool], ...]) -> bool:
-    """Returns True if this release of jaxlib has these options: an unknown one is an error."""
-    try:
-        jax.jit(lambda x: x + 1, compiler_options=dict(options)).lower(0.0).compile()
-    except jax.errors.JaxRuntimeError:
-        return False
-    return True
+    return ONEDNN if is_cpu() and multiplies_bfloat16() else {}
 
 
 def use_compilation_cache() -> None:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 import jax
 import numpy as np
 
+from transformer_jax.data.batches.loss_masks import resegmented
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.pairs import PairScore
@@ -33,7 +34,7 @@ from transformer_jax.tasks.interface import (
     TaskParts,
 )
 from transformer_jax.tasks.losses import CausalLosses, Seq2SeqLosses, split_tokens
-from transformer_jax.tokenization import Tokenizers
+from transformer_jax.tokenization import SampledTokenizer, Tokenizers
 
 
 class BaseTask(Summarized):
@@ -68,6 +69,17 @@ class BaseTask(Summarized):
     ) -> tuple[dict[str, Any], list[Prediction]]:
         """Returns no metrics and no outputs: the loss alone is reported."""
         return {}, []
+
+
+def preprocess_sampled(task: Any, example: Any, rng: np.random.Generator) -> Features:
+    """Features of an item whose text gets tokens drawn by `rng` (`tokenizers.sampling`), or its
+    usual tokens if the others do not fit into a row: sampling leaves no example out."""
+    sampled = dataclasses.replace(task, tokenizers=task.tokenizers.sampled(rng))
+    features: Features = sampled.preprocess(example, rng)
+    if all(len(features[name]) <= length for name, length in task.lengths.items()):
+        return features
+    usual: Features = task.preprocess(example, rng)
+    return usual
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -107,6 +119,13 @@ class CausalTask(BaseTask):
             loss_options=parts.loss,
             **fields,
         )
+
+    def preprocess(self, example: Any, rng: np.random.Generator) -> Features:
+        """Returns the item, which has the features already, or its text in other tokens."""
+        tokenizer, features = self.tokenizers.sides.get("text"), super().preprocess(example, rng)
+        if isinstance(tokenizer, SampledTokenizer):
+            return resegmented(features, tokenizer.resegment)
+        return features
 
     @functools.cached_property
     def losses(self) -> CausalLosses:

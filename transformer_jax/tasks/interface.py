@@ -371,3 +371,9 @@ class TaskKind:
     def sides(self) -> set[str]:
         """Names of all sides that have a vocabulary."""
         return {*self.texts, *self.labels, *self.symbols}
+
+
+def with_model(task: Task, model: Any) -> Task:
+    """The task with another model of the same kind, such as a patched one."""
+    of_task: Any = task  # a dataclass, which the protocol cannot express
+    return dataclasses.replace(of_task, model=model)

@@ -22,7 +22,7 @@ from transformer_jax.data.batches.windows import (
     document_separator,
     store_token_stream,
 )
-from transformer_jax.data.examples import Corpora, Corpus, Features
+from transformer_jax.data.examples import Corpora, Corpus, Features, Parsed
 from transformer_jax.data.files.text import TextBlocks
 from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
 from transformer_jax.inference.generation import TextGenerator, TokenGenerator
@@ -30,12 +30,15 @@ from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.metrics import compute_metrics
 from transformer_jax.tasks.base import CausalTask
 from transformer_jax.tasks.interface import Params, Prediction, TaskParts
-from transformer_jax.tokenization import Tokenizer, Tokenizers, encode_and_warn
+from transformer_jax.tokenization import SampledTokenizer, Tokenizers, encode_and_warn
 
 logger = logging.getLogger(__name__)
 
 MOST_STARTS = 1 << 24
 """Largest number of training windows; in longer texts their starts are further apart."""
+
+SAMPLED_BLOCK = 1 << 16
+"""Tokens whose text is cut at once into tokens drawn at random."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +62,8 @@ class DocumentWindows:
         """Windows of the documents {"text": str}. Each document ends with EOS.
 
         Corpora with weights are cut one by one. Text in blocks becomes `WindowedBlocks`: each block
-        is cut by itself, and its windows tile it.
+        is cut by itself, and its windows tile it. So does all training text whose tokens are drawn
+        at random (`tokenizers.sampling`), since they are drawn again whenever a block is cut.
 
         Args:
           examples: the documents.
@@ -72,42 +76,60 @@ class DocumentWindows:
         Raises:
           UserError: there is no text, or no room for its tokens.
         """
-        tokenizer = tokenizers.text("text")
+        windows = _BlockWindows(tokenizers, first, length, self.packing)
         if training and isinstance(examples, TextBlocks):
-            return WindowedBlocks(examples, _BlockWindows(tokenizer, first, length, self.packing))
-        if isinstance(examples, Corpora) and examples.weights:
-            cut = functools.partial(
-                self.cut, tokenizers=tokenizers, first=first, length=length, training=training
-            )
-            return examples.map_parts(cut)
+            documents = Parsed(range(len(examples)), examples.documents)
+            return WindowedBlocks(documents, windows.of_documents)
+        is_sampled = training and tokenizers.sampling > 0
+
+        def cut(part: Corpus) -> Sequence[Any]:
+            stream = self._stream(part, tokenizers, first, training)
+            if is_sampled:
+                return stream.blocks(SAMPLED_BLOCK, whole_documents=self.packing == "apart")
+            if self.packing == "apart":
+                return DocumentPieces(stream, length)
+            stride = math.ceil(len(stream.tokens) / MOST_STARTS) if training else length
+            return Windows(stream.tokens, length, stride)
+
+        found = (
+            examples.map_parts(cut)
+            if isinstance(examples, Corpora) and examples.weights
+            else cut(examples)
+        )
+        return WindowedBlocks(found, windows.of_stream) if is_sampled else found
+
+    def _stream(
+        self, examples: Corpus, tokenizers: Tokenizers, first: int, training: bool
+    ) -> TokenStream:
+        """The documents as one stream, from the cache if they are long."""
+        tokenizer = tokenizers.text("text")
         cache = self.caching.open(tokenizers.sha256.get("text"))
         stream = cache.read_or_encode(examples, tokenizer, first) if cache else None
         if stream is None:
             documents = (tokenizer.encode(example["text"]) for example in examples)
             stream = store_token_stream(documents, first, tokenizer.specials.eos)
-        if training and self.num_train_tokens:
-            stream = stream.first(self.num_train_tokens)
-        if self.packing == "apart":
-            return DocumentPieces(stream, length)
-        stride = math.ceil(len(stream.tokens) / MOST_STARTS) if training else length
-        return Windows(stream.tokens, length, stride)
+        return stream.first(self.num_train_tokens) if training and self.num_train_tokens else stream
 
 
 @dataclasses.dataclass(frozen=True)
 class _BlockWindows:
-    """Cuts the documents of a block into windows that tile them. A block without any token becomes
-    one empty document."""
+    """Cuts a block into windows that tile it. With `tokenizers.sampling` its tokens are drawn at
+    random."""
 
-    tokenizer: Tokenizer
+    tokenizers: Tokenizers
     first: int
     length: int
     packing: str
 
-    def __call__(self, documents: Sequence[str]) -> Sequence[Features]:
-        end = self.tokenizer.specials.eos
+    def of_documents(
+        self, documents: Sequence[str], rng: np.random.Generator
+    ) -> Sequence[Features]:
+        """Windows of documents, which become one empty document if none has any token."""
+        tokenizer = self.tokenizers.text("text")
+        end = tokenizer.specials.eos
         between, stream = document_separator(self.first, end), [np.array([self.first], np.int32)]
         sizes = []
-        for tokens in map(self.tokenizer.encode, documents):
+        for tokens in map(tokenizer.encode, documents):
             sizes.append(len(tokens))
             stream += [np.asarray(tokens, np.int32), between]
         if not any(sizes):
@@ -116,9 +138,16 @@ class _BlockWindows:
         laid = TokenStream.from_sizes(
             np.concatenate(stream), np.array(sizes, np.int64), len(between)
         )
+        return self.of_stream(laid, rng)
+
+    def of_stream(self, stream: TokenStream, rng: np.random.Generator) -> Sequence[Features]:
+        """Windows of a part of a stream."""
+        tokenizer = self.tokenizers.sampled(rng).text("text")
+        if isinstance(tokenizer, SampledTokenizer):
+            stream = stream.resegmented(tokenizer.resegment)
         if self.packing == "apart":
-            return DocumentPieces(laid, self.length)
-        return Windows(laid.tokens, self.length, self.length)
+            return DocumentPieces(stream, self.length)
+        return Windows(stream.tokens, self.length, self.length)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -136,6 +165,7 @@ class LanguageModeling(CausalTask):
     predicts_by: ClassVar[Sequence[str]] = (
         *(field for field in SEARCH_FIELDS if field != "alpha"),
         *("search", "max_extra_length", "stop", "num_outputs", "batch_size"),
+        *("draft", "draft_length"),
     )
 
     @property

@@ -196,7 +196,7 @@ class CausalLosses:
         """Negative log-likelihoods of all targets, [B, T] each."""
         inputs = row_inputs(batch, "input")
         predicted = apply_model(self.model, params, *inputs, rng=rng, method="unprojected")
-        return self.options.unregularized.token_loss.of_hidden(predicted, batch["target"])
+        return self.options.unregularized.token_loss.of(predicted, batch["target"])
 
 
 def split_tokens(tokenizer: Tokenizer, source: str, target: str) -> ContextTarget:
@@ -300,7 +300,7 @@ class Seq2SeqLosses:
         def scores(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
             inputs, labels, counted = self.supervised(batch)
             predicted = apply_model(self.model, params, *inputs, method="unprojected")
-            found = self.options.unregularized.token_loss.of_hidden(predicted, labels)
+            found = self.options.unregularized.token_loss.of(predicted, labels)
             return row_scores(found, counted)
 
         return jax.jit(scores, compiler_options=platform.compiler_options())

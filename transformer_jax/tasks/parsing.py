@@ -19,7 +19,6 @@ from transformer_jax.inference.seq2seq_search import (
     Outputs,
     Request,
     Seq2SeqSearch,
-    search_in_batches,
 )
 from transformer_jax.inference.tree_constraint import SHORTEST, TreeConstraint
 from transformer_jax.scoring.parseval import parseval
@@ -265,8 +264,7 @@ class Parsing(Seq2SeqTask):
         self, params: Params, requests: Sequence[Request], decode: DecodeConfig
     ) -> list[Outputs]:
         self._check(0, decode)
-        search = functools.partial(self.search, params, decode=decode)
-        return search_in_batches(search, requests, decode.batch_size)
+        return self.search.find_all(params, requests, decode)
 
     def _check(self, longest: int, decode: DecodeConfig) -> None:
         least = SHORTEST - self.tokenizers.specials("source").translation.size()

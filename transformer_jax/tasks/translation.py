@@ -18,12 +18,12 @@ from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.decoding import BeamTree, truncate_at_eos
 from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, pair_inputs
-from transformer_jax.inference.seq2seq_search import Request, Seq2SeqSearch, search_in_batches
+from transformer_jax.inference.seq2seq_search import Request, Seq2SeqSearch
 from transformer_jax.scoring import METRICS, best_by
 from transformer_jax.tasks.base import Seq2SeqTask
 from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tasks.interface import Params, Prediction, TaskParts
-from transformer_jax.tokenization import Tokenizer, encode_and_warn
+from transformer_jax.tokenization import SampledTokenizer, Tokenizer, encode_and_warn
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Translation(Seq2SeqTask):
     caching: TokenCacheOptions = TokenCacheOptions()
     evaluates_by: ClassVar[Sequence[str]] = (
         *(field for field in SEARCH_FIELDS if field != "repetition_penalty"),
-        *("search", "max_extra_length", "batch_size"),
+        *("search", "max_extra_length", "batch_size", "draft", "draft_length"),
     )
     predicts_by: ClassVar[Sequence[str]] = (*evaluates_by, "num_outputs")
 
@@ -63,11 +63,14 @@ class Translation(Seq2SeqTask):
 
     def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
         """Adds the special tokens of both sides."""
-        frames = {side: self.tokenizers.specials(side).translation for side in self.lengths}
-        return {
-            side: np.array(frame.around(example[side].tolist()), np.int32)
-            for side, frame in frames.items()
-        }
+        features = {}
+        for side in self.lengths:
+            tokenizer = self.tokenizers.text(side)
+            tokens = example[side].tolist()
+            if isinstance(tokenizer, SampledTokenizer):
+                tokens = tokenizer.resegment(tokens)
+            features[side] = np.array(tokenizer.specials.translation.around(tokens), np.int32)
+        return features
 
     def encode_pair(self, pair: Mapping[str, str]) -> dict[str, list[int]]:
         return {side: _encode(self.tokenizers.text(side), pair[side]) for side in self.lengths}
@@ -121,8 +124,7 @@ class Translation(Seq2SeqTask):
         ]
         frame_size = self.tokenizers.specials("source").translation.size()
         not_blank = [request for request in requests if len(request.source) > frame_size]
-        search = functools.partial(self.search, params, decode=decode)
-        found = search_in_batches(search, not_blank, decode.batch_size)
+        found = self.search.find_all(params, not_blank, decode)
         results = {
             request.number: [
                 Prediction(self._decode(request.prefix, row), float(score))

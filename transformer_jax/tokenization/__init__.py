@@ -22,6 +22,7 @@ from transformer_jax.tokenization.specials import (
     Frame,
     SpecialTokens,
 )
+from transformer_jax.tokenization.subword_sampling import SampledTokenizer, resegmenter_of
 from transformer_jax.tokenization.tokenizer import (
     Tokenizer,
     encode_and_warn,
@@ -53,6 +54,7 @@ __all__ = [
     "HuggingFaceTokenizer",
     "Labels",
     "PublishedTokenizer",
+    "SampledTokenizer",
     "SentencePieceTokenizer",
     "SpecialTokens",
     "SymbolTokenizer",
@@ -68,6 +70,7 @@ __all__ = [
     "expected_sizes",
     "import_tokenizer",
     "load_tokenizers",
+    "resegmenter_of",
     "special_token_ids",
     "store_tokenizers",
     "train_tokenizers",
@@ -79,7 +82,8 @@ _sentencepiece = partial(
 _hugging_face = partial(TokenizerKind, load=HuggingFaceTokenizer, suffix=".json")
 
 _COVERAGE, _NORMALIZATION = "tokenizer.character_coverage", "tokenizer.normalization"
-_SUBWORDS = _sentencepiece(reads=(_COVERAGE, _NORMALIZATION, "tokenizer.byte_fallback"))
+_SAMPLING = "tokenizer.sampling"
+_SUBWORDS = _sentencepiece(reads=(_COVERAGE, _NORMALIZATION, "tokenizer.byte_fallback", _SAMPLING))
 
 TOKENIZERS.register("bpe", _SUBWORDS)
 TOKENIZERS.register("unigram", _SUBWORDS)
@@ -95,7 +99,7 @@ TOKENIZERS.register(
     "byte_bpe",
     _hugging_face(
         train=train_byte_bpe,
-        reads=(),
+        reads=(_SAMPLING,),
         least_vocab_size=NUM_SPECIALS + 256,  # all bytes are in it
         keeps_whitespace=True,
     ),
@@ -115,6 +119,6 @@ TOKENIZERS.register(
         import_files=import_tokenizer,
         load=PublishedTokenizer,
         suffix=".file.json",
-        reads=("tokenizer.path",),
+        reads=("tokenizer.path", _SAMPLING),
     ),
 )

@@ -10,7 +10,8 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from functools import cached_property
+from itertools import accumulate, chain
 from typing import Any
 
 import tokenizers
@@ -26,6 +27,14 @@ from transformer_jax.tokenization.specials import (
     WORDPIECE_SPECIAL_PIECES,
     WORDPIECE_SPECIALS,
 )
+from transformer_jax.tokenization.subword_sampling import (
+    BpeDropout,
+    Resegmenter,
+    Segmenter,
+    StartsWord,
+    UnigramSampling,
+    starts_at_spaces,
+)
 from transformer_jax.tokenization.tokenizer import (
     BaseTokenizer,
     encode_words_separately,
@@ -35,6 +44,12 @@ from transformer_jax.tokenization.tokenizer import (
 
 BYTE_CHARACTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
 """Characters that represent the 256 bytes in pieces of kind "byte_bpe"."""
+
+_KEPT_BYTES = [byte for byte in range(256) if chr(byte) in BYTE_CHARACTERS]
+_OTHER_BYTES = sorted({*range(256)}.difference(_KEPT_BYTES))
+_BYTES = {character: ord(character) for character in map(chr, _KEPT_BYTES)}
+_BYTES |= {chr(256 + i): byte for i, byte in enumerate(_OTHER_BYTES)}
+"""Byte that each of `BYTE_CHARACTERS` represents."""
 
 CONTINUATION_PREFIX = "##"
 """Prefix of the pieces of kind "wordpiece" that continue a word."""
@@ -107,6 +122,64 @@ class HuggingFaceTokenizer(BaseTokenizer):
 
     def count_unknown(self, ids: Iterable[int]) -> int:
         return sum(1 for i in ids if i == UNK)
+
+    @cached_property
+    def resegmenter(self) -> Resegmenter | None:
+        """Draws other tokens for encoded text, for subword regularization; None for WordPiece."""
+        return huggingface_resegmenter(self._tokenizer)
+
+
+def huggingface_resegmenter(tokenizer: tokenizers.Tokenizer) -> Resegmenter | None:
+    """The `Resegmenter` of a tokenizer; None if its model is neither byte-pair encoding nor
+    unigram."""
+    model = json.loads(tokenizer.to_str())["model"]
+    kept = {*tokenizer.get_added_tokens_decoder()}
+    segmenter: Segmenter
+    if model["type"] == "Unigram":
+        kept.add(model["unk_id"])
+        scores = {piece: score for i, (piece, score) in enumerate(model["vocab"]) if i not in kept}
+        ids = {piece: i for i, (piece, _) in enumerate(model["vocab"]) if i not in kept}
+        segmenter = UnigramSampling(ids, scores)
+    elif model["type"] == "BPE" and not (
+        model["continuing_subword_prefix"] or model["end_of_word_suffix"]
+    ):
+        ids = {piece: i for piece, i in model["vocab"].items() if i not in kept}
+        segmenter = BpeDropout(ids, {(a, b): rank for rank, (a, b) in enumerate(model["merges"])})
+    else:
+        return None
+    is_byte_level = all(character in ids for character in BYTE_CHARACTERS)
+    starts = _starts_of_bytes(tokenizer) if is_byte_level else starts_at_spaces
+    return Resegmenter(segmenter, starts)
+
+
+def _starts_of_bytes(tokenizer: tokenizers.Tokenizer) -> StartsWord:
+    """Implements `StartsWord` with the words of a byte-level pre-tokenizer."""
+
+    def starts_word(pieces: Sequence[str]) -> list[bool]:
+        first, stop = _whole_characters(pieces)
+        written = "".join(pieces[first:stop])
+        text = bytes(map(_BYTES.__getitem__, written)).decode()
+        words = [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+        if "".join(words) != written:  # each token is a word
+            return [True] * len(pieces)
+        starts = {0, *accumulate(map(len, words))}
+        ends = accumulate(map(len, pieces[first:stop]), initial=0)
+        inside = [end in starts for end in ends][:-1]
+        return [True] * first + inside + [True] * (len(pieces) - stop)
+
+    return starts_word
+
+
+def _whole_characters(pieces: Sequence[str]) -> tuple[int, int]:
+    """Range of the pieces without the first and the last ones that hold parts of characters, as
+    where running text is cut."""
+    continues = (0x80 <= _BYTES[piece[0]] < 0xC0 for piece in pieces)
+    first = next((i for i, one in enumerate(continues) if not one), len(pieces))
+    for stop in range(len(pieces), max(first, len(pieces) - 4), -1):
+        with contextlib.suppress(UnicodeDecodeError):
+            bytes(map(_BYTES.__getitem__, "".join(pieces[first:stop]))).decode()
+            return first, stop
+    return first, first
 
 
 def byte_bpe(vocab: Mapping[str, int], merges: Sequence[tuple[str, str]]) -> tokenizers.Tokenizer:

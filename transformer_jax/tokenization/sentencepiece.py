@@ -3,7 +3,7 @@
 
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
 import sentencepiece
@@ -18,6 +18,13 @@ from transformer_jax.tokenization.specials import (
     PAD,
     SPECIAL_PIECES,
     UNK,
+)
+from transformer_jax.tokenization.subword_sampling import (
+    BpeDropout,
+    Resegmenter,
+    Segmenter,
+    UnigramSampling,
+    starts_at_spaces,
 )
 from transformer_jax.tokenization.tokenizer import (
     BaseTokenizer,
@@ -101,6 +108,12 @@ class SentencePieceTokenizer(BaseTokenizer):
         return sum(1 for i in ids if i == UNK)
 
     @cached_property
+    def resegmenter(self) -> Resegmenter:
+        """Draws other tokens for encoded text, for subword regularization."""
+        ids = {piece: i for i, piece in enumerate(self._pieces)}
+        return sentencepiece_resegmenter(self._processor, ids)
+
+    @cached_property
     def _keeps_whitespace(self) -> bool:
         """True if whitespace is kept as text. Otherwise a space is added before each text."""
         return self._processor.normalize(" ") != ""
@@ -113,12 +126,11 @@ class SentencePieceTokenizer(BaseTokenizer):
         does not hold for "unigram", where rounding of a long sum may decide between pieces, nor for
         "word", which joins neighboring unknown words.
         """
-        ids = range(NUM_SPECIALS, self.vocab_size)
-        ranks_merges = all(self._processor.get_score(i).is_integer() for i in ids)
+        pieces = self.pieces(range(NUM_SPECIALS, self.vocab_size))
         return (
-            ranks_merges
+            _ranks_merges(_scores(self._processor))
             and not self._keeps_whitespace
-            and not any("▁" in piece[1:] for piece in self.pieces(ids))
+            and not any("▁" in piece[1:] for piece in pieces)
         )
 
     @cached_property
@@ -148,6 +160,41 @@ def load_sentencepiece(content: bytes) -> sentencepiece.SentencePieceProcessor:
         return sentencepiece.SentencePieceProcessor(model_proto=content)
     except RuntimeError as error:
         raise ValueError("this is no sentencepiece model") from error
+
+
+def sentencepiece_resegmenter(
+    processor: sentencepiece.SentencePieceProcessor, ids: Mapping[str, int]
+) -> Resegmenter:
+    """The `Resegmenter` of a model.
+
+    Args:
+      processor: the model, of byte-pair encoding or unigram.
+      ids: piece -> id of the tokens.
+    """
+    scores = {piece: score for piece, score in _scores(processor).items() if piece in ids}
+    known = {piece: ids[piece] for piece in scores}
+    segmenter: Segmenter = (
+        BpeDropout.from_scores(known, scores)
+        if _ranks_merges(scores)
+        else UnigramSampling(known, scores)
+    )
+    return Resegmenter(segmenter, starts_at_spaces)
+
+
+def _scores(processor: sentencepiece.SentencePieceProcessor) -> dict[str, float]:
+    """Score of each piece that is ordinary text: a rank of byte-pair encoding, negative, or a
+    log-probability."""
+    p = processor
+    return {
+        p.id_to_piece(i): p.get_score(i)
+        for i in range(p.get_piece_size())
+        if not (p.is_control(i) or p.is_unknown(i) or p.is_unused(i) or p.is_byte(i))
+    }
+
+
+def _ranks_merges(scores: Mapping[str, float]) -> bool:
+    """True for the scores of byte-pair encoding."""
+    return all(score.is_integer() for score in scores.values())
 
 
 def train_sentencepiece(config: TokenizerConfig, texts: Sequence[str], name: str) -> bytes:

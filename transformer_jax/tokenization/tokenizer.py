@@ -15,7 +15,10 @@ _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class Tokenizer(Protocol):
-    """Text to token ids and back. Immutable and picklable, so that data workers can hold one."""
+    """Text to token ids and back. Immutable and picklable, so that data workers can hold one.
+
+    A tokenizer with an attribute `resegmenter` (`subword_sampling`) supports `tokenizer.sampling`.
+    """
 
     @property
     def vocab_size(self) -> int:

@@ -15,15 +15,19 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import VOCABULARY_BYTES, read_regular, remove
 from transformer_jax.summary import Summarized
 from transformer_jax.tokenization.config import TOKENIZERS, TokenizerConfig
 from transformer_jax.tokenization.specials import DEFAULT_SPECIALS, SpecialTokens
+from transformer_jax.tokenization.subword_sampling import SampledTokenizer, resegmenter_of
 from transformer_jax.tokenization.tokenizer import Tokenizer, replace_lone_surrogates
 from transformer_jax.tokenization.word_level import Labels, SymbolTokenizer
 
@@ -53,10 +57,23 @@ class Tokenizers(Summarized):
     Attributes:
       sides: side -> vocabulary.
       sha256: side -> SHA-256 of its file, in hexadecimal digits.
+      sampling: as `tokenizer.sampling`; only `sampled` reads it.
     """
 
     sides: Mapping[str, Tokenizer | Labels]
     sha256: Mapping[str, str] = field(default_factory=dict)
+    sampling: float = 0.0
+
+    def sampled(self, rng: np.random.Generator) -> "Tokenizers":
+        """Vocabularies whose tokenizers draw tokens by `rng`, where they can; these ones if
+        `sampling` is 0."""
+        if not self.sampling:
+            return self
+        sides: dict[str, Any] = dict(self.sides)
+        for side, tokenizer in sides.items():
+            if resegmenter_of(tokenizer):
+                sides[side] = SampledTokenizer(tokenizer, self.sampling, rng)
+        return replace(self, sides=sides)
 
     def __getitem__(self, side: str) -> Tokenizer | Labels:
         return self.sides[side]

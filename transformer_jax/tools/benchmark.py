@@ -15,18 +15,20 @@ from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.generation import Output
 from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.nn.ops import product_dtype
 from transformer_jax.parallel.engines import create_state
 from transformer_jax.parallel.sharding import row_shards
 from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings, read_settings
-from transformer_jax.runs.fit import require_room
+from transformer_jax.runs.fit import limit_kept_memory, require_room
 from transformer_jax.runs.frozen import planned_teacher
 from transformer_jax.tasks.interface import Task
+from transformer_jax.tasks.language_modeling import LanguageModeling
 from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.tasks.translation import Translation
-from transformer_jax.training.profiling import step_products
+from transformer_jax.training.profiling import step_bytes, step_products
 
 _WARM_UP_STEPS = 3
 
@@ -73,6 +75,7 @@ def train(
     step = engine.compile(train_step, abstract, shapes)
     executable = step.executable
     compile_s = time.perf_counter() - start
+    limit_kept_memory(step_bytes(step))
 
     def run() -> None:
         nonlocal state
@@ -94,52 +97,91 @@ def decode(
 ) -> dict[str, Any]:
     """Times the search for outputs of exactly `output_length` tokens.
 
-    tokens_per_s counts one output a sentence.
+    tokens_per_s counts one output a sentence or prompt.
 
     Args:
-      config: of a translation.
-      batch_size: sentences.
-      source_length: tokens of each sentence.
+      config: of a translation or a language model.
+      batch_size: sentences or prompts.
+      source_length: tokens of each.
       beam_size: instead of the config's.
       output_length: tokens of each output.
       steps: number of searches to take the median of.
 
     Raises:
-      UserError: the config's task is not translation, or the options are impossible.
+      UserError: the config's task is another, or the options are impossible.
     """
     settings = read_settings(config)
     task = build.build_untokenized_task(settings)
-    if not isinstance(task, Translation):
-        raise UserError("benchmark decode: the config's task must be translation")
     options = _search_options(settings.decode, beam_size, batch_size)
-    longest_output = dataclasses.replace(options, max_extra_length=output_length)
-    task.search.check(source_length, longest_output)
     params = jax.jit(task.init)(jax.random.key(settings.seed))
     params = convert_weights(options.weights, params)
+    text = build.task_kind(settings).texts
     sizes = build.assumed_vocab_sizes(settings)
+    sizes = {"source": max(sizes[side] for side in text)}
+    sources = _random_batch({"source": source_length}, batch_size, sizes)["source"]
+    start = time.perf_counter()
+    if isinstance(task, Translation):
+        run = _translation_search(task, params, sources, options, output_length)
+    elif isinstance(task, LanguageModeling):
+        run = _generation(task, params, sources, options, output_length)
+    else:
+        raise UserError(
+            "benchmark decode: the config's task must be translation or language_modeling"
+        )
+    compile_s = time.perf_counter() - start
+    seconds = _median_seconds(run, steps)
+    report = _report(settings, params, seconds, batch_size * output_length, None, compile_s)
+    return {"beam_size": options.beam_size, "weights": options.weights} | report
+
+
+def _translation_search(
+    task: Translation,
+    params: Any,
+    sources: np.ndarray,
+    options: DecodeConfig,
+    output_length: int,
+) -> Callable[[], None]:
+    """Compiles the search for outputs of sources [B, S]."""
+    batch_size, source_length = sources.shape
+    longest_output = dataclasses.replace(options, max_extra_length=output_length)
+    task.search.check(source_length, longest_output)
 
     def column(value: int) -> np.ndarray:
         return np.full(batch_size, value, np.int32)
 
     arrays = {
-        "source": _random_batch({"source": source_length}, batch_size, sizes)["source"],
+        "source": sources,
         "source_lengths": column(source_length),
         "prompt": column(task.search.specials.start)[:, None],
         "prompt_lengths": column(1),
         "limits": column(output_length),
         "numbers": np.arange(batch_size, dtype=np.int32),
     }
-    start = time.perf_counter()
-    search = task.search.compiled.lower(
-        params, arrays, options, output_length, may_end=False
-    ).compile()
-    compile_s = time.perf_counter() - start
-    seconds = _median_seconds(lambda: jax.block_until_ready(search(params, arrays)), steps)
-    tokens = batch_size * output_length
-    report = _report(settings, params, seconds, tokens, search, compile_s)
-    # No flops_per_s: XLA counts the body of a loop once, however often it runs.
-    search_settings = {"beam_size": options.beam_size, "weights": options.weights}
-    return search_settings | report | {"flops_per_s": None}
+    lowered = task.search.compiled.lower(params, arrays, options, output_length, may_end=False)
+    search = lowered.compile()
+    return lambda: jax.block_until_ready(search(params, arrays))
+
+
+def _generation(
+    task: LanguageModeling,
+    params: Any,
+    prompts: np.ndarray,
+    options: DecodeConfig,
+    output_length: int,
+) -> Callable[[], None]:
+    """Compiles the continuation of prompts [B, P]."""
+    # No token ends an output: every output has the same length.
+    specials = dataclasses.replace(task.token_generator.specials, eos=-1, ends=())
+    generator = dataclasses.replace(task.token_generator, specials=specials)
+    decode = dataclasses.replace(options, max_extra_length=output_length)
+
+    def run() -> None:
+        outputs = [Output(prompt, number, 0) for number, prompt in enumerate(prompts.tolist())]
+        for _ in generator.generate(params, outputs, decode):
+            pass
+
+    run()
+    return run
 
 
 def _search_options(decode: DecodeConfig, beam_size: int | None, batch_size: int) -> DecodeConfig:
@@ -189,8 +231,10 @@ def _median_seconds(run: Callable[[], None], times: int) -> float:
 def _report(
     settings: Settings, params: Any, seconds: float, tokens: int, compiled: Any, compile_s: float
 ) -> dict[str, Any]:
+    """The measures. `compiled` has the FLOPs; None for searches, because XLA counts the body of a
+    loop once, however often it runs."""
     device = jax.devices()[0]
-    flops = (compiled.cost_analysis() or {}).get("flops")
+    flops = compiled and (compiled.cost_analysis() or {}).get("flops")
     return {
         "device": device.device_kind,
         "jax": jax.__version__,

@@ -237,7 +237,7 @@ def unfinished_decay(config: OptimizerConfig, d_model: int, num_steps: int) -> s
     kind = SCHEDULES.find(config.schedule)
     if not kind.decays and _FINAL not in kind.reads:
         return None
-    last = float(make_schedule(config, d_model, num_steps)(num_steps - 1))
+    last = float(jax.jit(make_schedule(config, d_model, num_steps))(num_steps - 1))
     floor = config.learning_rate * (config.final_ratio if _FINAL in kind.reads else 0)
     if last <= floor + 0.01 * config.learning_rate:
         return None

@@ -22,7 +22,7 @@ from transformer_jax.data.batches.windows import (
     store_token_stream,
 )
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.examples import Corpora
+from transformer_jax.data.examples import Corpora, Parsed
 from transformer_jax.data.files.text import open_blocks
 from transformer_jax.errors import UserError
 from transformer_jax.tasks.language_modeling import DocumentWindows
@@ -189,10 +189,39 @@ def test_each_token_and_each_end_is_a_target_exactly_once(stream, length):
     assert shifted(pieces[-1]) == shifted(pieces[len(pieces) - 1])
 
 
+def test_blocks_of_whole_documents_have_each_document_once(stream):
+    blocks = stream.blocks(4, whole_documents=True)
+    assert len(blocks) > 1
+    found = [block.document(i).tolist() for block in blocks for i in range(len(block.starts))]
+    assert found == [[*document] for document in DOCUMENTS]
+
+
+@pytest.mark.parametrize("size", [1, 4, 100])
+def test_blocks_of_any_tokens_have_each_target_once(stream, size):
+    blocks = stream.blocks(size, whole_documents=False)
+    targets = [token for block in blocks for token in block.tokens[1:].tolist()]
+    assert targets == stream.tokens[1:].tolist()
+    assert all(2 <= len(block.tokens) <= size + 1 for block in blocks)
+
+
+@pytest.mark.parametrize("first", [SEP, 5])
+def test_a_resegmented_stream_has_the_same_documents(first):
+    def twice(tokens):
+        return [token for each in tokens for token in [each] * (1 + (each >= 10))]
+
+    stream = store_token_stream(DOCUMENTS, first, SEP)
+    other = stream.resegmented(twice)
+    assert other.tokens.tolist() == twice(stream.tokens.tolist())
+    for i, document in enumerate(DOCUMENTS):
+        assert other.document(i).tolist() == twice(document)
+        assert other.tokens[other.starts[i]] == (first if i == 0 or first == 5 else SEP)
+        assert other.tokens[other.ends[i]] == SEP
+
+
 NUM_BLOCKS = 11
 
 
-def cut(documents):
+def cut(documents, rng):
     """One window for each document, which is a number."""
     return [{"input": np.array([int(text)] * 4, np.int32)} for text in documents]
 
@@ -209,7 +238,8 @@ def text(tmp_path):
     path.write_text(numbers)
     size = -(-len(numbers) // NUM_BLOCKS) / 2**20
     config = DataConfig(block_megabytes=max(size, 1e-4), documents="line")
-    return WindowedBlocks(open_blocks(config, [str(path)]), cut)
+    blocks = open_blocks(config, [str(path)])
+    return WindowedBlocks(Parsed(range(len(blocks)), blocks.documents), cut)
 
 
 def walk(features, count, index=0):

@@ -142,7 +142,7 @@ def test_layers_with_a_window_may_have_a_theta_of_their_own_and_no_scaling():
 
 
 def test_products_depend_only_on_distances():
-    query, key = RNG.normal(size=(2, 1, 1, 1, 8)).astype(np.float32)
+    query = key = np.ones((1, 1, 1, 8), np.float32)
     speeds = rotary_frequencies(TransformerConfig(), 8)
 
     def product(query_place, key_place):
@@ -150,8 +150,10 @@ def test_products_depend_only_on_distances():
         turned = rotate_pairs(query, places[0], speeds), rotate_pairs(key, places[1], speeds)
         return float((turned[0] * turned[1]).sum())
 
-    assert product(5, 2) == pytest.approx(product(25, 22), abs=1e-4)
-    assert abs(product(5, 2) - product(5, 3)) > 1e-2
+    for distance in (-2, 0, 3):
+        expected = 2 * np.cos(distance * np.array(speeds)).sum()  # four pairs of length sqrt(2)
+        for place in (5, 25):
+            assert product(place, place - distance) == pytest.approx(expected, abs=1e-4)
 
 
 def test_embeddings_and_logits_are_unchanged():

@@ -5,12 +5,14 @@ import json
 import pickle
 import shutil
 
+import numpy as np
 import pytest
 import sentencepiece
 import tokenizers
 
 from tests.tokenization.published.conftest import MADE
 from transformer_jax.tokenization import Frame, PublishedTokenizer, import_tokenizer
+from transformer_jax.tokenization.subword_sampling import UnigramSampling
 
 EACH = pytest.mark.parametrize("name", MADE)
 LINES = ["the old man walks", "A dog  sees\tÉva .", "", " ", "日本 👩‍🚀 \ud83d", "walk."]
@@ -132,3 +134,19 @@ def test_tokenizer_json_is_used_unchanged_without_its_padding(folder_of, tokeniz
     # The decoder's first input is the head, so a target does not repeat it.
     assert tokenizer_of("roberta", "target").specials.translation.head == ()
     assert tokenizer_of("roberta", "target", start=2).specials.translation.head == (0,)
+
+
+@EACH
+def test_sampling_gives_other_tokens_of_the_same_text(tokenizer_of, name):
+    tokenizer = tokenizer_of(name)
+    draw = tokenizer.resegmenter
+    if draw is None:
+        assert name.startswith("bert")
+        return
+    ids = tokenizer.encode("the old man walks </s> a dog")
+    never = 1e6 if isinstance(draw.segmenter, UnigramSampling) else 0.0
+    assert draw(ids, never, np.random.default_rng(0)) == ids
+    rates = (0.01, 0.5, 1.0)
+    drawn = [draw(ids, rate, np.random.default_rng(0)) for rate in rates]
+    assert {tokenizer.decode(one) for one in drawn} == {tokenizer.decode(ids)}
+    assert "marian" in name or drawn != [ids] * len(rates)  # all its pieces are characters

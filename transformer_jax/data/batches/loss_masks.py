@@ -4,8 +4,9 @@
 D texts (or pairs of texts) with N tokens in total.
 """
 
+import itertools
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +35,25 @@ def loss_mask_features(
         name: np.asarray(value, np.int32)
         for name, value in zip(LOSS_MASK_FEATURES, values, strict=True)
     }
+
+
+def resegmented(features: Features, resegment: Callable[[list[int]], Sequence[int]]) -> Features:
+    """Features of the same text with other tokens; adjacent tokens, all in the loss or none, are
+    cut together.
+
+    Args:
+      features: `loss_mask_features` of a text.
+      resegment: tokens -> others of the same text.
+    """
+    first, *tokens = features["input"][:1].tolist() + features["target"].tolist()
+    found, loss_mask = [first], [False]
+    for in_loss, run in itertools.groupby(
+        zip(features["counted"].tolist(), tokens, strict=True), lambda one: one[0] > 0
+    ):
+        drawn = resegment([token for _, token in run])
+        found += drawn
+        loss_mask += [in_loss] * len(drawn)
+    return loss_mask_features(found, loss_mask)
 
 
 @dataclass(frozen=True)

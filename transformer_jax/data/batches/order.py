@@ -7,6 +7,7 @@ Items are made when they are requested.
 
 import dataclasses
 import functools
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,8 +15,7 @@ from typing import Any
 import grain
 import numpy as np
 
-from transformer_jax.data.examples import Features, RandomAccess
-from transformer_jax.data.files.text import TextBlocks
+from transformer_jax.data.examples import Corpora, Features, RandomAccess
 
 type Preprocess[Item] = Callable[[Item, np.random.Generator], Features]
 """(example, rng) -> its features, each of at least one token. Called in a background thread, or
@@ -56,6 +56,15 @@ class EpochOrder(grain.MapDataset[int]):
         kept = [*self._orders.items()][-1:]  # streams reach the end of an epoch at different times
         self._orders = {**dict(kept), epoch: order}
         return order
+
+
+def endless_order(source: Sequence[Any], seed: int) -> Sequence[int]:
+    """Endless sequence of indices into `source`, shuffled in each epoch; with weights, each corpus
+    has epochs of its own."""
+    if not isinstance(source, Corpora) or not source.weights:
+        return EpochOrder(0, len(source), seed)
+    orders = [EpochOrder(*part, seed) for part in itertools.pairwise(source.starts)]
+    return grain.MapDataset.mix(orders, source.weights)
 
 
 class IndexedRng:
@@ -116,22 +125,23 @@ class OrderedFeatures[Item](RandomAccess[Features]):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class WindowedBlocks(RandomAccess[Sequence[Features]]):
-    """Blocks of text, each cut into windows when it is requested.
+class WindowedBlocks[Block](RandomAccess[Block]):
+    """Blocks of text, each cut into windows when they are requested.
 
     Attributes:
-      blocks: the text.
-      cut: documents of a block -> its windows, at least one.
+      blocks: the text; in `Corpora` with weights each corpus has epochs of its own.
+      cut: (block, rng) -> its windows, at least one. The `rng` is for windows that differ from
+        epoch to epoch.
     """
 
-    blocks: TextBlocks
-    cut: Callable[[Sequence[str]], Sequence[Features]]
+    blocks: Sequence[Block]
+    cut: Callable[[Block, np.random.Generator], Sequence[Features]]
 
     def __len__(self) -> int:
         return len(self.blocks)
 
-    def item(self, index: int) -> Sequence[Features]:
-        return self.cut(self.blocks.documents(index))
+    def item(self, index: int) -> Block:
+        return self.blocks[index]
 
 
 _WINDOW_BITS = 32
@@ -148,14 +158,14 @@ class BlockFeatures(Sequence[Features]):
     Args:
       text: the blocks.
       preprocess: makes features of a window; its `rng` depends on `seed` and the index alone.
-      seed: seed of the orders and of the `rng`.
+      seed: seed of the orders and of the `rng`s.
       shard_index, num_shards: this sequence has every `num_shards`-th block of the endless sequence
         of blocks, from block `shard_index` on.
     """
 
     def __init__(
         self,
-        text: WindowedBlocks,
+        text: WindowedBlocks[Any],
         preprocess: Preprocess[Any],
         seed: int,
         shard_index: int = 0,
@@ -163,7 +173,7 @@ class BlockFeatures(Sequence[Features]):
     ):
         self._text, self._preprocess, self._seed = text, preprocess, seed
         self._shard_index, self._num_shards = shard_index, num_shards
-        self._order = EpochOrder(0, len(text), seed)
+        self._order = endless_order(text.blocks, seed)
         self._current: tuple[int, Sequence[Features], np.ndarray] | None = None
 
     def shard(self, index: int, count: int) -> "BlockFeatures":
@@ -191,9 +201,11 @@ class BlockFeatures(Sequence[Features]):
         """Windows of a block of this shard, and their order."""
         if self._current is None or self._current[0] != block:
             global_block = block * self._num_shards + self._shard_index
-            windows = self._text[self._order[global_block]]
-            rng = np.random.default_rng([self._seed, global_block, 1])
-            self._current = block, windows, rng.permutation(len(windows))
+            order_rng, cut_rng = (
+                np.random.default_rng([self._seed, global_block, use]) for use in (1, 2)
+            )
+            windows = self._text.cut(self._text[self._order[global_block]], cut_rng)
+            self._current = block, windows, order_rng.permutation(len(windows))
         return self._current[1:]
 
     @functools.cached_property

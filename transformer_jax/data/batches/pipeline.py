@@ -11,7 +11,6 @@ from a saved state, which is little more than an index into each stream.
 """
 
 import dataclasses
-import itertools
 import logging
 import math
 import weakref
@@ -24,10 +23,10 @@ import numpy as np
 
 from transformer_jax.data.batches.order import (
     BlockFeatures,
-    EpochOrder,
     OrderedFeatures,
     Preprocess,
     WindowedBlocks,
+    endless_order,
 )
 from transformer_jax.data.batches.packing import (
     Batch,
@@ -37,7 +36,7 @@ from transformer_jax.data.batches.packing import (
     pack_streams,
 )
 from transformer_jax.data.batches.workers import PackingWorkers
-from transformer_jax.data.examples import Corpora, RandomAccess
+from transformer_jax.data.examples import RandomAccess
 from transformer_jax.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -349,7 +348,7 @@ def train_batches[Item](
         examples = BlockFeatures(source, preprocess, seed)
         packer = Packer((), lengths, rows)  # no window is too long
     else:
-        examples = OrderedFeatures(source, _endless_order(source, seed), preprocess, seed)
+        examples = OrderedFeatures(source, endless_order(source, seed), preprocess, seed)
         epoch = OrderedFeatures(source, range(len(source)), preprocess, seed)
         packer = Packer(epoch, lengths, rows)
     return TrainBatches(BatchIterator(examples, packer, shard, num_workers))
@@ -380,12 +379,3 @@ def eval_batches[Item](
         batches.append(group.arrays)
         index, overlong = group.end, overlong + group.overlong
     return EvalBatches(tuple(batches), seen=index, overlong=overlong)
-
-
-def _endless_order(source: Sequence[Any], seed: int) -> Sequence[int]:
-    """Endless sequence of indices into `source`, shuffled in each epoch; with weights, each corpus
-    has epochs of its own."""
-    if not isinstance(source, Corpora) or not source.weights:
-        return EpochOrder(0, len(source), seed)
-    orders = [EpochOrder(*part, seed) for part in itertools.pairwise(source.starts)]
-    return grain.MapDataset.mix(orders, source.weights)

@@ -5,9 +5,10 @@ In each window the target is the input shifted by one token. N tokens of a strea
 """
 
 import errno
+import itertools
 import tempfile
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -78,6 +79,38 @@ class TokenStream:
         return TokenStream(
             self.tokens[: count + 1], starts, np.minimum(self.ends[: len(starts)], count)
         )
+
+    def blocks(self, size: int, whole_documents: bool) -> list["TokenStream"]:
+        """Parts of about `size` tokens, of whole documents or of any tokens.
+
+        Parts of any tokens list no documents, and the last token of each is the first of the next.
+        """
+        none = np.array([], np.int64)
+        if not whole_documents:
+            starts = range(0, len(self.tokens) - 1, size)
+            return [TokenStream(self.tokens[i : i + size + 1], none, none) for i in starts]
+        _, firsts = np.unique(self.starts // size, return_index=True)
+        return [
+            TokenStream(
+                self.tokens[self.starts[i] : self.ends[j - 1] + 1],
+                self.starts[i:j] - self.starts[i],
+                self.ends[i:j] - self.starts[i],
+            )
+            for i, j in itertools.pairwise([*firsts.tolist(), len(self.starts)])
+        ]
+
+    def resegmented(self, resegment: Callable[[list[int]], Sequence[int]]) -> "TokenStream":
+        """The stream with other tokens.
+
+        Args:
+          resegment: tokens -> others of the same text; special tokens stay.
+        """
+        borders = np.unique(np.concatenate([self.starts, self.ends]))
+        parts = np.split(self.tokens, borders)
+        parts = [np.array(resegment(part.tolist()), np.int32) for part in parts]
+        moved = np.cumsum([len(part) for part in parts])
+        starts, ends = (moved[np.searchsorted(borders, at)] for at in (self.starts, self.ends))
+        return TokenStream(np.concatenate(parts), starts, ends)
 
     def document(self, index: int) -> np.ndarray:
         """Tokens of one document, int32 [n], without its first and end token."""

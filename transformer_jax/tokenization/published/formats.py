@@ -22,9 +22,14 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from transformer_jax.errors import UserError
 from transformer_jax.ranges import short_repr
+from transformer_jax.tokenization.huggingface import huggingface_resegmenter
 from transformer_jax.tokenization.published.limits import check_limits
-from transformer_jax.tokenization.sentencepiece import load_sentencepiece
+from transformer_jax.tokenization.sentencepiece import (
+    load_sentencepiece,
+    sentencepiece_resegmenter,
+)
 from transformer_jax.tokenization.specials import Frame
+from transformer_jax.tokenization.subword_sampling import Resegmenter
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +53,8 @@ class Vocabulary:
       special: ids that the files declare as special tokens.
       roles: role -> id, as far as the files declare roles, such as {"eos": 1}.
       frame: special tokens that the files add to a text; None if they do not say.
+      make_resegmenter: makes what draws other tokens for encoded text; None if the model has one
+        segmentation of a text.
     """
 
     pieces: Sequence[str | None]
@@ -57,6 +64,7 @@ class Vocabulary:
     special: Collection[int] = ()
     roles: Mapping[str, int] = field(default_factory=dict)
     frame: Frame | None = None
+    make_resegmenter: Callable[[], Resegmenter | None] = lambda: None
 
 
 @contextlib.contextmanager
@@ -308,6 +316,7 @@ def _hugging_face(tokenizer: tokenizers.Tokenizer) -> Vocabulary:
         decode=decode,
         special=[i for i, token in added.items() if token.special],
         frame=_frame(tokenizer),
+        make_resegmenter=lambda: huggingface_resegmenter(tokenizer),
     )
 
 
@@ -358,6 +367,9 @@ def sentencepiece(files: Files, side: str) -> Vocabulary:
         lambda ids: processor.decode([i for i in ids if i < count]),
         tuple(special.values()),
         {role: i for role, i in roles.items() if i >= 0},
+        make_resegmenter=lambda: sentencepiece_resegmenter(
+            processor, {piece: i for i, piece in enumerate(pieces) if i < count}
+        ),
     )
 
 
@@ -393,6 +405,7 @@ def marian(files: Files, side: str) -> Vocabulary:
         encode_text,
         decode,
         [*special.values(), *(i for piece, i in vocab.items() if re.fullmatch(">>.*<<", piece))],
+        make_resegmenter=lambda: sentencepiece_resegmenter(processor, vocab),
     )
 
 

@@ -7,6 +7,7 @@ data, the special tokens by role, and the number of ids. Loading it executes not
 
 import base64
 import dataclasses
+import functools
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ from transformer_jax.tokenization.published.formats import (
     token_text,
 )
 from transformer_jax.tokenization.specials import Frame, SpecialTokens
+from transformer_jax.tokenization.subword_sampling import Resegmenter
 from transformer_jax.tokenization.tokenizer import (
     BaseTokenizer,
     encode_words_separately,
@@ -110,6 +112,11 @@ class PublishedTokenizer(BaseTokenizer):
         names = {"bos_token": self.specials.first, "eos_token": self.specials.eos}
         own = {name: self.pieces([i])[0] for name, i in names.items()}
         return own | {key: text for key, text in texts.items() if isinstance(text, str)}
+
+    @functools.cached_property
+    def resegmenter(self) -> Resegmenter | None:
+        """Draws other tokens for encoded text, for subword regularization; None if it cannot."""
+        return self._vocabulary.make_resegmenter()
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, without special tokens around them. Reads spelled-out ones."""

@@ -257,10 +257,12 @@ def _lower_continuation(
     ended = jax.ShapeDtypeStruct(named["limits"].shape, bool, sharding=named["limits"].sharding)
     arrays = {"prompt": tokens(prompt), "ended": ended} | named
     method = continuation.search(settings.decode)
-    begin = functools.partial(continuation.begin, search=method)
-    samples = jax.eval_shape(begin, params, arrays, seed=0, drawn=0)
+    slots = continuation.num_slots(prompt, settings.decode)
+    begin = functools.partial(continuation.begin, search=method, slots=slots)
+    options = {"seed": 0, "drawn": 0}
+    samples = jax.eval_shape(begin, params, arrays, **options)
     return [
-        continuation.begin.lower(params, arrays, search=method, seed=0, drawn=0),
+        continuation.begin.lower(params, arrays, search=method, slots=slots, **options),
         continuation.extend.lower(params, samples, search=method, length=length),
     ], length
 

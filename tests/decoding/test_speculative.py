@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Speculative decoding against plain decoding: the same tokens, and the same distribution."""
+
+import functools
+import itertools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.decoding.toy_models import BANNED, BOS, EOS, PAD, MarkovChain
+from transformer_jax.decoding import DraftedStep, Sampler, SpeculativeSampler, Start
+
+IDS = {"eos_id": EOS, "pad_id": PAD, "banned_ids": BANNED}
+
+
+class Count(NamedTuple):
+    """State that only counts the tokens read, to see what was taken back."""
+
+    read: jax.Array
+
+    def rewind(self, counts):
+        return Count(self.read - counts)
+
+
+def two_chains(seed, num_words=3, share=0.0, ends=True):
+    """Logits of a Markov chain, and its decode step with a draft: a chain that has this share of
+    its logits. Without `ends`, outputs never end."""
+    chain, other = (
+        MarkovChain(each, 1, num_words, 4 + num_words).chains[0] for each in (seed, seed + 100)
+    )
+    chain[:, EOS] = chain[:, EOS] if ends else -np.inf
+    with np.errstate(invalid="ignore"):
+        draft = np.where(np.isneginf(chain), chain, share * chain + (1 - share) * other)
+
+    def step(tokens, memory, state, table, name):
+        width = 1 if tokens.ndim == 1 else tokens.shape[1]
+        return jnp.array(table)[tokens], {**state, name: Count(state[name].read + width)}
+
+    def step_of(table, name):
+        return functools.partial(step, table=table, name=name)
+
+    return chain, DraftedStep(step_of(chain, "model"), step_of(draft, "draft"))
+
+
+def start_of(chain, limits, first=BOS):
+    """Inputs of a search with a row for each limit; `first` is the token before each output."""
+    limits = jnp.array(limits)
+    state = {name: Count(jnp.zeros_like(limits)) for name in ("model", "draft")}
+    logits = jnp.broadcast_to(jnp.array(chain)[first], (len(limits), len(chain)))
+    return Start(logits, (), state, limits, jax.random.split(jax.random.key(0), len(limits)))
+
+
+@pytest.mark.parametrize("draft_length", [1, 4])
+@pytest.mark.parametrize("share", [0.0, 0.7, 1.0])
+def test_greedy_search_finds_the_tokens_of_plain_search(draft_length, share):
+    for seed in range(5):
+        chain, step = two_chains(seed, num_words=8, share=share)
+        start = start_of(chain, [1, 2, 5, 9, 12, 12, 12, 12], first=np.arange(4, 12))
+        plain = Sampler(1.0, top_k=1, top_p=None, **IDS)
+        drafted = SpeculativeSampler(**vars(plain), draft_length=draft_length)
+        expected = plain.find(step, start, num_outputs=1, max_length=12)
+        found = drafted.find(step, start, num_outputs=1, max_length=12)
+        np.testing.assert_array_equal(found.tokens, expected.tokens)
+        np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
+
+
+def test_a_perfect_draft_saves_all_steps_but_one_in_five():
+    chain, step = two_chains(1, num_words=8, share=1.0, ends=False)
+    sampler = SpeculativeSampler(1.0, None, None, **IDS, draft_length=4)
+    found = sampler.find(step, start_of(chain, [21] * 3), num_outputs=2, max_length=21)
+    # One token by the prefill, then five by each step; two outputs of each sentence.
+    np.testing.assert_array_equal(found.num_steps, [8, 8, 8])
+    assert (found.tokens != PAD).all()
+
+
+OPTIONS = [
+    {"temperature": 1.0, "top_k": None, "top_p": None},
+    {"temperature": 0.6, "top_k": 3, "top_p": None},
+    {"temperature": 1.3, "top_k": None, "top_p": 0.8},
+    {"temperature": 1.0, "top_k": None, "top_p": None, "repetition_penalty": 1.5},
+]
+
+
+def allowed_probabilities(logits, seen, options):
+    """Probabilities to sample from, by the definitions of the options, one token at a time."""
+    logits = logits.astype(np.float64).copy()
+    if (penalty := options.get("repetition_penalty", 1)) != 1:
+        for token in set(seen):
+            logits[token] = (
+                logits[token] / penalty if logits[token] > 0 else logits[token] * penalty
+            )
+    logits[[*BANNED]] = -np.inf
+    p = np.exp(logits / options["temperature"])
+    p /= p.sum()
+    order = np.argsort(-p, kind="stable")
+    kept = len(p) if options["top_k"] is None else options["top_k"]
+    if options["top_p"] is not None:
+        kept = 1 + int((np.cumsum(p[order])[:-1] < options["top_p"]).sum())
+    p[order[kept:]] = 0
+    return p / p.sum()
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("in_pieces", [False, True])
+def test_outputs_are_as_frequent_as_under_the_model_alone(options, in_pieces):
+    length, rows = 4, 20_000
+    chain, step = two_chains(7, share=0.5)
+    sampler = SpeculativeSampler(**options, **IDS, draft_length=2)
+    vocab_size = chain.shape[1]
+
+    @jax.jit
+    def sample(start):
+        seen = jnp.zeros((rows, vocab_size), bool) if "repetition_penalty" in options else None
+        samples = sampler.begin(start, max_length=length, seen=seen)
+        for until in (2, 3, length) if in_pieces else (length,):
+            samples = sampler.extend(samples, step, (), until)
+        return samples
+
+    samples = sample(start_of(chain, [length] * rows))
+    outputs, counts = np.unique(samples.tokens, axis=0, return_counts=True)
+    observed = dict(zip(map(tuple, outputs.tolist()), counts, strict=True))
+
+    def enumerate_outputs(prefix, p):
+        if len(prefix) == length or EOS in prefix:
+            yield (*prefix, *[PAD] * (length - len(prefix))), p
+            return
+        logits = chain[prefix[-1] if prefix else BOS]
+        each = allowed_probabilities(logits, prefix, options)
+        for token in np.flatnonzero(each):
+            yield from enumerate_outputs((*prefix, int(token)), p * each[token])
+
+    expected = dict(enumerate_outputs((), 1.0))
+    assert set(observed) <= set(expected)
+    frequent = [output for output, p in expected.items() if p * rows >= 5]
+    found = [observed.get(output, 0) for output in frequent]
+    wanted = [expected[output] * rows for output in frequent]
+    rest = rows - sum(found), rows - sum(wanted)
+    if rest[1] >= 5:
+        found, wanted = [*found, rest[0]], [*wanted, rest[1]]
+    assert len(wanted) > 15
+    wanted = np.array(wanted) * sum(found) / sum(wanted)
+    assert stats.chisquare(found, wanted).pvalue > 0.001
+
+
+def test_log_probabilities_are_those_of_the_model():
+    chain, step = two_chains(3, share=0.5)
+    sampler = SpeculativeSampler(0.7, None, None, **IDS, draft_length=3)
+    start = start_of(chain, [9] * 50)
+    samples = sampler.extend(sampler.begin(start, max_length=9), step, (), 9)
+    log_p = chain - np.log(np.exp(chain).sum(axis=1, keepdims=True))
+    for tokens, found in zip(samples.tokens.tolist(), samples.log_probs, strict=True):
+        tokens = tokens[: tokens.index(PAD)] if PAD in tokens else tokens
+        steps = itertools.pairwise([BOS, *tokens])
+        np.testing.assert_allclose(found[: len(tokens)], [log_p[a, b] for a, b in steps], atol=1e-5)
+        assert not found[len(tokens) :].any()
+
+
+def test_both_models_have_read_all_tokens_but_the_last():
+    chain, step = two_chains(5, num_words=8, share=0.5, ends=False)
+    sampler = SpeculativeSampler(1.0, None, None, **IDS, draft_length=3)
+    samples = sampler.begin(start_of(chain, [20] * 6), max_length=20)
+    for length in (4, 11, 20):
+        samples = sampler.extend(samples, step, (), length)
+        for part in samples.state.values():
+            np.testing.assert_array_equal(part.read, length - 1)
+
+
+def test_a_state_that_cannot_forget_is_refused():
+    chain, step = two_chains(1)
+    start = start_of(chain, [4, 4])
+    start = Start(start.logits, (), jnp.zeros(2), start.max_lengths, start.keys)
+    sampler = SpeculativeSampler(1.0, None, None, **IDS)
+    plain = DraftedStep(*[lambda tokens, memory, state: (jnp.array(chain)[tokens], state)] * 2)
+    with pytest.raises(TypeError, match="cannot forget"):
+        sampler.find(plain, start, num_outputs=1, max_length=4)
+    with pytest.raises(TypeError, match="draft"):
+        sampler.find(step.model, start, num_outputs=1, max_length=4)

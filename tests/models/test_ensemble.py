@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ensembles: searches and losses equal averages, by hand, of the members' forward passes."""
+
+import numpy as np
+import pytest
+
+from tests.analysis.drawn import draw
+from transformer_jax.data.batches.packing import padded_batch
+from transformer_jax.errors import UserError
+from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.generation import Output, TokenGenerator
+from transformer_jax.inference.seq2seq_search import Request, Seq2SeqSearch
+from transformer_jax.losses import LossOptions
+from transformer_jax.models.ensemble import EnsembleModel, average_logits
+from transformer_jax.tasks.losses import CausalLosses, Seq2SeqLosses
+from transformer_jax.tokenization import DEFAULT_SPECIALS as SPECIALS
+
+SOURCE, PROMPT = [7, 8, 9, SPECIALS.eos], [SPECIALS.first, 8, 3, 10]
+SHALLOW = dict.fromkeys(("num_layers", "num_encoder_layers", "num_decoder_layers"), 1)
+DECODE = DecodeConfig(alpha=0.0, max_extra_length=3, batch_size=1)
+LOSS = LossOptions(label_smoothing=0.1, loss_tiles=None, r_drop=0.0, z_loss=0.0)
+
+
+@pytest.fixture(scope="module")
+def translators(random_params):
+    """Encoder-decoders: one is deeper, and one has other positions, heads and widths."""
+    other = dict(positions="learned", max_length=40, num_heads=4, d_model=8)
+    return [
+        draw(random_params, "encoder_decoder", **SHALLOW | changes)
+        for changes in ({}, {"num_decoder_layers": 2}, other)
+    ]
+
+
+@pytest.fixture(scope="module")
+def generators(random_params):
+    """Decoders: one is deeper, and one has rotary positions."""
+    return [
+        draw(random_params, "decoder_only", **SHALLOW | changes)
+        for changes in ({"num_layers": 2}, {"positions": "rotary"}, {"d_ff": 16})
+    ]
+
+
+def ensemble_of(members):
+    return EnsembleModel([each.model for each in members]), tuple(each.params for each in members)
+
+
+def probabilities(members, **tokens):
+    """Mean of the members' probabilities after each position of an example, [T, V]."""
+    rows = {name: np.array([row]) for name, row in tokens.items()}
+    logits = (np.float64(each.model.apply({"params": each.params}, **rows)[0]) for each in members)
+    exponentials = [np.exp(each) for each in logits]
+    return np.mean([each / each.sum(axis=1, keepdims=True) for each in exponentials], axis=0)
+
+
+def log_prob(found, labels):
+    return np.log(found[np.arange(len(labels)), labels]).sum()
+
+
+def likeliest(found):
+    """The token that greedy search chooses after each position."""
+    found = found.copy()
+    found[:, SPECIALS.banned] = 0
+    return found.argmax(axis=1).tolist()
+
+
+def search(members, **changes):
+    model, params = ensemble_of(members)
+    decode = DecodeConfig(**{**vars(DECODE), **changes})
+    return Seq2SeqSearch(model, SPECIALS)(params, [Request(SOURCE)], decode)
+
+
+@pytest.mark.parametrize(("beam_size", "num_outputs"), [(1, 1), (3, 3)])
+def test_translations_score_as_averaged_by_hand(translators, beam_size, num_outputs):
+    tokens, scores = search(translators, beam_size=beam_size, num_outputs=num_outputs)
+    for row, score in zip(tokens[0], scores[0], strict=True):
+        output = row[row != SPECIALS.pad]
+        target = [SPECIALS.start, *output[:-1]]
+        found = probabilities(translators, source=SOURCE, target=target)
+        assert score == pytest.approx(log_prob(found, output), rel=1e-5)
+        if beam_size == 1:
+            assert output.tolist() == likeliest(found)
+
+
+def test_continuations_score_as_averaged_by_hand(generators):
+    model, params = ensemble_of(generators)
+    generator, output = TokenGenerator(model, 16, SPECIALS), Output(PROMPT, 0, 0)
+    for _ in generator.generate(params, [output], DecodeConfig(beam_size=1, max_extra_length=6)):
+        pass
+    found = probabilities(generators, tokens=[*PROMPT, *output.tokens[:-1]])[len(PROMPT) - 1 :]
+    assert output.tokens == likeliest(found)
+    assert output.log_prob == pytest.approx(log_prob(found, output.tokens), rel=1e-5)
+
+
+def test_losses_are_those_of_the_averaged_probabilities(translators, generators):
+    model, params = ensemble_of(translators)
+    pair = {"source": SOURCE, "target": [5, 6, SPECIALS.eos]}
+    found = probabilities(translators, source=SOURCE, target=[SPECIALS.start, 5, 6])
+    (scored,) = Seq2SeqLosses(model, SPECIALS, LOSS).score(params, [pair], 1)
+    assert scored.log_prob == pytest.approx(log_prob(found, pair["target"]), rel=1e-5)
+
+    model, params = ensemble_of(generators)
+    batch = padded_batch([{"input": PROMPT, "target": [*PROMPT[1:], 4]}])
+    loss, _, sums = CausalLosses(model, LOSS)(params, batch, None, {})
+    found = probabilities(generators, tokens=PROMPT)
+    nll = -log_prob(found, [*PROMPT[1:], 4])
+    assert sums["nll"] == pytest.approx(nll, rel=1e-5)
+    assert loss == pytest.approx(0.9 * nll - 0.1 * np.log(found).mean(axis=1).sum(), rel=1e-5)
+
+
+def test_an_ensemble_of_one_is_exactly_its_member(translators, generators):
+    one = translators[0]
+    alone = Seq2SeqSearch(one.model, SPECIALS)(one.params, [Request(SOURCE)], DECODE)
+    for found, expected in zip(search([one]), alone, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    twice = search([one, one])
+    np.testing.assert_array_equal(twice[0], alone[0])
+    np.testing.assert_allclose(twice[1], alone[1], rtol=1e-5)
+    logits = one.model.apply({"params": one.params}, *one.reading.inputs)
+    assert average_logits([logits]) is logits
+
+
+def test_positions_are_those_of_all_members_and_memory_is_their_sum(translators):
+    model, params = ensemble_of(translators)
+    assert model.state_bytes(9) == sum(each.model.state_bytes(9) for each in translators)
+    with pytest.raises(UserError, match="positions 'learned' reach to max_length 40, sequences"):
+        search(translators, max_extra_length=50)
+    with pytest.raises(ValueError, match="an ensemble has no method 'encode'"):
+        model.apply({"params": params}, np.array([SOURCE]), method="encode")
+
+
+def test_a_token_that_no_member_predicts_stays_impossible():
+    found = average_logits([np.array([-np.inf, 0.0, 0.0]), np.array([-np.inf, 1.0, -np.inf])])
+    np.testing.assert_allclose(np.exp(found), [0, 0.75, 0.25], rtol=1e-6)
