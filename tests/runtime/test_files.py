@@ -164,6 +164,34 @@ def test_links_are_removed_and_not_followed(tmp_path, become):
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
 
 
+def change_during_removal(monkeypatch, change):
+    """Runs `change` just before each of the next two folders is deleted."""
+    rmdir, changes = os.rmdir, iter([change, change])
+
+    def change_and_rmdir(path, *, dir_fd=None):
+        next(changes, lambda: None)()
+        rmdir(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "rmdir", change_and_rmdir)
+
+
+def test_a_folder_to_which_others_write_is_removed(tmp_path, monkeypatch):
+    busy = tmp_path / "busy"
+    busy.mkdir()
+    change_during_removal(monkeypatch, (busy / "lock").touch)
+    remove(busy)
+    assert not busy.exists()
+
+
+def test_a_folder_that_others_remove_too_is_removed(tmp_path, monkeypatch):
+    busy = tmp_path / "busy"
+    busy.mkdir()
+    rmdir = os.rmdir
+    change_during_removal(monkeypatch, lambda: busy.exists() and rmdir(busy))
+    remove(busy)
+    assert not busy.exists()
+
+
 HOLDER = """
 import pathlib, sys
 from transformer_jax.runtime.files import open_locked

@@ -5,7 +5,6 @@ import contextlib
 import functools
 import itertools
 import logging
-import shutil
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from transformer_jax.checkpoints.step_folder import (
 )
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts
+from transformer_jax.runtime.files import remove
 
 logger = logging.getLogger(__name__)
 
@@ -187,7 +187,7 @@ def _delete_damaged(directory: Path, most: int) -> None:
 
 def _delete(folder: Path, problem: str) -> None:
     logger.warning("deleting the damaged checkpoint of step %s: %s", folder.name, problem)
-    shutil.rmtree(folder)
+    remove(folder)
 
 
 def _cause(error: Exception) -> str:

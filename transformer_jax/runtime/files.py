@@ -39,6 +39,7 @@ PARTIAL = ".transformer_jax.partial"
 """Ends the name of a folder that is still being written (`atomic_folder`)."""
 
 _DRIVE = re.compile("[A-Za-z]:")
+_REMOVE_ATTEMPTS = 100
 _LONGEST_NAME = 230  # bytes; file systems allow 255, and temporary files add an ending
 
 
@@ -368,11 +369,21 @@ def open_locked(path: Path, *, wait: bool = False) -> TextIO:
 
 
 def remove(path: Path) -> None:
-    """Deletes a file, a link, or a folder with its content; does nothing if there is none."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    """Deletes a file, a link, or a folder with its content; does nothing if there is none.
+
+    Other processes may add to the folder or delete it at the same time.
+    """
+    for attempt in range(1, _REMOVE_ATTEMPTS + 1):
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+            return
+        except OSError as error:
+            changes_meanwhile = error.errno in (errno.ENOTEMPTY, errno.ENOENT)
+            if not changes_meanwhile or attempt == _REMOVE_ATTEMPTS:
+                raise
 
 
 def _open_descriptor(path: Path, flags: int) -> int:
