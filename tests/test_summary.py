@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What objects show in a terminal and in a notebook: a few lines, in which text is text."""
+"""Summaries of objects in terminals and notebooks are short, and text in them is escaped."""
 
 from transformer_jax.summary import MOST_LINES, Summarized
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is typed into a cell shows a few lines (the form: test_summary)."""
+"""Objects typed into a notebook cell show a few lines; test_summary checks their form."""
 
 import copy
 

@@ -42,7 +42,7 @@ def test_the_smallest_difference_is_rarely_refused(draws):
 
 
 def test_looking_often_at_the_plain_level_would_not_keep_the_rate(draws):
-    """What the nominal level is for."""
+    """The nominal level corrects for this."""
     assert nominal_level((3, 5, 8, 12), 0.05) < 0.03
     found = np.zeros(len(draws), bool)
     for count, t in {3: 2.92, 5: 2.132, 8: 1.895, 12: 1.796}.items():  # one-sided 0.05

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks shapes in signatures while tests run; conftest.py installs it."""
 
+from collections.abc import Iterator
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -35,6 +37,6 @@ def checked(function):
 def _as_jax(value):
     if isinstance(value, np.ndarray):
         return jnp.asarray(value)
-    if isinstance(value, jax.Array | nn.Module | str | int | float | None):
+    if isinstance(value, jax.Array | nn.Module | Iterator | str | int | float | None):
         return value
     return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, value)

@@ -118,7 +118,7 @@ def segmentations(word):
 
 
 def p_value(segmenter, word, rate, expected, count=4000):
-    """Of the numbers of draws of each segmentation, given their probabilities."""
+    """P-value of a chi-squared test of the numbers of draws against expected probabilities."""
     rng, pieces = random.Random(0), list(segmenter.ids)
     drawn = Counter(
         tuple(pieces[i] for i in segmenter.sample(word, rate, rng)) for _ in range(count)
