@@ -97,13 +97,13 @@ def multi30k_folder(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("target", ["de", "fr"])
+@pytest.mark.parametrize("source, target", [("en", "de"), ("en", "fr"), ("de", "en")])
 @pytest.mark.parametrize(
     "split, stem", [("train", "train"), ("valid", "val"), ("test", "test_2016_flickr")]
 )
-def test_multi30k_reads_the_files_of_a_split(multi30k_folder, target, split, stem):
-    config = DataConfig(name=f"multi30k_en_{target}", dir=str(multi30k_folder))
-    expected = [{"source": f"{stem} en", "target": f"{stem} {target}"}]
+def test_multi30k_reads_the_files_of_a_split(multi30k_folder, source, target, split, stem):
+    config = DataConfig(name=f"multi30k_{source}_{target}", dir=str(multi30k_folder))
+    expected = [{"source": f"{stem} {source}", "target": f"{stem} {target}"}]
     assert list(open_split(config, split)) == expected
 
 

@@ -104,6 +104,7 @@ SOURCES: Registry[SourceSet] = Registry(
         "seq2seq_tsv": _user_rows(read_tsv),
         "json_lines": _user_rows(read_json_lines),
         "multi30k_en_de": _public(multi30k.open_split, source_language="en", target_language="de"),
+        "multi30k_de_en": _public(multi30k.open_split, source_language="de", target_language="en"),
         "multi30k_en_fr": _public(multi30k.open_split, source_language="en", target_language="fr"),
         "tatoeba_de_en": _public(tatoeba.open_split, source_language="de", target_language="en"),
         "tatoeba_en_de": _public(tatoeba.open_split, source_language="en", target_language="de"),

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Multi30k, German to English: the other direction of multi30k_en_de_tiny.
+
+    python -m transformer_jax train --config=configs/multi30k_de_en_tiny.py --workdir=runs/tiny_de_en
+"""
+
+from ml_collections import ConfigDict
+from multi30k_en_de_tiny import get_config as multi30k_en_de_tiny
+
+
+def get_config() -> ConfigDict:
+    config = multi30k_en_de_tiny()
+    config.data.name = "multi30k_de_en"
+    return config
