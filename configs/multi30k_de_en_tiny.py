@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Multi30k, German to English: the other direction of multi30k_en_de_tiny.
 
-    python -m transformer_jax train --config=configs/multi30k_de_en_tiny.py --workdir=runs/tiny_de_en
+    python -m transformer_jax train --config=configs/multi30k_de_en_tiny.py --workdir=runs/de_en
+
+Not trained to the end.
 """
 
 from ml_collections import ConfigDict

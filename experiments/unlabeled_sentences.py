@@ -2,14 +2,14 @@
 """Draws sentences from running text, split into words as in the treebanks, for self-training.
 
     python -m experiments.unlabeled_sentences --config=configs/bert_small.py \\
-        --config.data.dir=WIKITEXT2,GUTENBERG --count=20000 > sentences.txt
+        --config.data.dir=WIKITEXT2,GUTENBERG --count=10000 > sentences.txt
     python -m transformer_jax predict --workdir=runs/parser < sentences.txt > own.trees
 
 The parser's own trees are more training data (Vaswani et al. 2017, section 6.3; McClosky et al.
 2006, "Effective Self-Training for Parsing"):
 
-    python -m transformer_jax train --config=configs/parse_gum.py \\
-        --config.data.name=gum_const,bracketed_trees --config.data.train_text=own.trees
+    python -m transformer_jax train --config=configs/parse_gum_bert.py --workdir=runs/self \\
+        --config.data.name=gum_const,bracketed_trees --config.data.train_text=own.trees ...
 
 Sentences have 4 to 40 words and no <unk>, and each is drawn once. Set config fields as for `train`.
 """

@@ -25,6 +25,7 @@ LEARNING_RATES = (3e-4, 1e-3)
 
 def get_sweep():
     base = {
+        "data.name": "sst2",
         "data.num_train_examples": 2000,
         "train.num_steps": 300,
         "optimizer.warmup_steps": 30,
@@ -40,5 +41,5 @@ def get_sweep():
             rows[f"{body}, from scratch, {rate:g}"] = own
             rows[f"{body}, pre-trained, {rate:g}"] = own | {"train.init_from": pretrained}
     return dict(
-        config="configs/sst2.py", base=base, rows=rows, seeds=5, metrics=["accuracy", "loss"]
+        config="configs/cola.py", base=base, rows=rows, seeds=5, metrics=["accuracy", "loss"]
     )
