@@ -155,7 +155,7 @@ def test_a_pre_trained_encoder_may_be_frozen(shell, bert, text, tmp_path):
         "train.init_from": bert,
         "optimizer.frozen": "^(embedding|input|encoder)/",
     }
-    answer = shell(*words("sst2", workdir, changes))
+    answer = shell(*words("cola", workdir, changes))
     assert answer.status == 0
     before, after = params_of(bert), params_of(workdir)
     head = {name for name in after if name.startswith(("pooler", "classifier"))}
@@ -239,7 +239,7 @@ def test_words_are_tagged(shell, text, tmp_path):
             {"data.name": "synthetic_en_de"},
             "task language_modeling reads text",
         ),
-        ("sst2", {"data.name": "labeled_tsv"}, "data.train_text is not set"),
+        ("cola", {"data.name": "labeled_tsv"}, "data.train_text is not set"),
         (
             "bert_small",
             {"data.name": "text", "tokenizer.kind": "char"},
