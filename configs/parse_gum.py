@@ -6,7 +6,7 @@
     python -m transformer_jax evaluate --workdir=runs/parse_gum --split=valid --beam_size=10
 
 Eight minutes (on a shared machine): labeled F1 69.9 on dev (69.1 with beam 4), tags 92.3%; with an
-encoder initialized from a BERT 75.3 and 93.8% (experiments/results/parsing.md). Right-branching
+encoder initialized from a BERT 76.9 and 94.8% (parse_gum_bert). Right-branching
 trees score 17.6, the most frequent structure 13.5. Words are whole tokens, rare ones mapped to
 classes; rotary positions learn faster here than sinusoids.
 """

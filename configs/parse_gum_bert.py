@@ -4,6 +4,9 @@
     python -m transformer_jax train --config=configs/parse_gum_bert.py --workdir=runs/parse \\
         --config.data.dir=GUM --config.train.init_from=runs/bert
     python -m transformer_jax evaluate --workdir=runs/parse --split=valid --beam_size=10
+
+17 minutes on one core of a Zen with AVX512-BF16: labeled F1 76.9 on dev, tags 94.8%; 78.2 with
+10,000 parses of its own (experiments/results/parsing.md).
 """
 
 from ml_collections import ConfigDict

@@ -4,6 +4,9 @@
     python -m transformer_jax train --config=configs/sst2.py --workdir=runs/sst2 \\
         --config.data.dir=SST-2 --config.train.init_from=runs/bert
     python -m transformer_jax evaluate --workdir=runs/sst2 --split=valid
+
+On the 872 development sentences: accuracy 0.856, mean of three seeds of ten minutes on one
+core of a Zen with AVX512-BF16 (experiments/results/language_models.md).
 """
 
 from bert_cpu import get_config as bert_cpu
