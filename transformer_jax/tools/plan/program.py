@@ -268,7 +268,7 @@ def _lower_continuation(
 
 
 def search_sizes(settings: Settings, devices: Sequence[jax.Device]) -> SearchSizes:
-    """Sizes of a config that limit the meshes to try; `expert` and `sequence` stay as they are."""
+    """Sizes of a config that limit the meshes to try; `expert` and `sequence` are kept."""
     parallel = settings.parallel
     undivided = dataclasses.replace(settings, parallel=ParallelConfig(engine="jit"))
     training = abstract_training(undivided, devices[:1])
