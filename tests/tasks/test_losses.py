@@ -45,7 +45,7 @@ def task_of(name, tiles, vocab_multiple=1, dtype="float32", teacher=None, train=
         "train": {"loss_tiles": tiles} | (train or {}),
     }
     settings = read_settings(complete_config(given, "test"))
-    sizes = dict.fromkeys(("source", "target", "text", "label"), V)
+    sizes = dict.fromkeys(("source", "target", "text", "label", "tags"), V)
     return build.build_task(settings, sizes, None, teacher)
 
 
@@ -300,50 +300,40 @@ def test_label_smoothing_does_not_change_a_score(task, params):
     assert found[0] == found[1]
 
 
-SIZES = {"source": 12, "target": 12}
-BATCH = padded_batch(
-    [{"source": [5, 6, 3], "target": [7, 8, 9, 3]}, {"source": [4, 3], "target": [10, 3]}],
-    {"source": 4, "target": 5},
-)
-
-
-@pytest.fixture(scope="module")
-def losses(tiny_config):
-    changes = {"train.r_drop": 4.0, "train.label_smoothing": 0.1, "model.dropout_rate": 0.3}
-    settings = read_settings(tiny_config({**changes, "model.d_model": 8, "model.d_ff": 8}))
-    return build.build_task(settings, SIZES, None).losses
-
-
 def softmax(logits):
     powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
-def test_r_drop_is_the_mean_of_two_losses_and_their_divergence(losses):
-    params, key = losses.init(jax.random.key(0)), jax.random.key(1)
-    twice = {name: np.repeat(rows, 2, axis=0) for name, rows in BATCH.items()}
-    logits = np.asarray(
-        apply_model(losses.model, params, *losses._inputs(twice), rng=key), np.float64
+LABELED = pytest.mark.parametrize("name", [*ARCHITECTURES, "classification", "tagging"])
+
+
+@LABELED
+def test_r_drop_is_the_mean_of_two_losses_and_their_divergence(name):
+    eps = 0.0 if name == "masked_lm" else 0.1
+    train = {"r_drop": 4.0, "label_smoothing": eps}
+    task = task_of(name, None, train=train, dropout_rate=0.3)
+    params, batch, key = task.init(jax.random.key(0)), batch_of(task), jax.random.key(1)
+    inputs, labels, counted = task.supervised(
+        {feature: np.repeat(rows, 2, axis=0) for feature, rows in batch.items()}
     )
-    p, q = softmax(logits[::2]), softmax(logits[1::2])
-    right = np.eye(12)[BATCH["target"]] * 0.9 + 0.1 / 12
+    logits = np.float64(apply_model(task.model, params, *inputs, rng=key))
+    right = np.eye(logits.shape[-1])[labels[::2]] * (1 - eps) + eps / logits.shape[-1]
+    p, q, counted = softmax(logits[::2]), softmax(logits[1::2]), counted[::2]
     entropy = -(right * (np.log(p) + np.log(q)) / 2).sum(axis=-1)
     apart = (p * np.log(p / q)).sum(axis=-1) + (q * np.log(q / p)).sum(axis=-1)
-    counted = BATCH["target_segment_ids"] > 0
     assert (apart[counted] > 1e-4).all()  # dropout differs in the two copies of each row
-    loss, weight, sums = losses(params, BATCH, key, {})
-    assert (weight, sums["tokens"]) == (6, 6)
+    loss, weight, _ = task.loss(params, batch, key, {})
+    assert weight == counted.sum()
     assert loss == pytest.approx(((entropy + apart) * counted).sum(), rel=1e-5)  # 4 / 4 of it
 
 
-def test_without_dropout_r_drop_changes_nothing(losses):
-    params = losses.init(jax.random.key(0))
-    options = dataclasses.replace(losses.options, r_drop=0.0)
-    plain = dataclasses.replace(losses, options=options)
-    for one, other in zip(
-        losses(params, BATCH, None, {}), plain(params, BATCH, None, {}), strict=True
-    ):
-        jax.tree.map(np.testing.assert_array_equal, one, other)
+@LABELED
+def test_evaluation_has_no_r_drop(name):
+    with_it, plain = (task_of(name, None, train={"r_drop": alpha}) for alpha in (4.0, 0.0))
+    params, batch = plain.init(jax.random.key(0)), batch_of(plain)
+    found, expected = (task.loss(params, batch, None, {}) for task in (with_it, plain))
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 def test_r_drop_refuses_tiles():

@@ -79,7 +79,8 @@ _TEXT = {"text": ("text",)}
 
 _TOKEN_METRICS = ("loss", "perplexity", "accuracy", "padding", "num_examples")
 
-_LOSS, _Z_LOSS = ("train.loss", "train.label_smoothing"), "train.z_loss"
+_LOSS = ("train.loss", "train.r_drop", "train.label_smoothing")
+_SMOOTHING, _Z_LOSS = _LOSS[-1], "train.z_loss"
 _LENGTH = "data.max_length"
 _SCORED = ("eval.num_examples", "eval.command")  # tasks with metrics of their outputs
 _DOCUMENTS = (
@@ -105,7 +106,7 @@ _TEXT_PAIR_FIELDS = (*("tokenizer.joint", "task.metric", "data.cache_dir", "trai
 _PAIR_FIELDS = (
     *("data.max_source_length", "data.max_target_length"),
     *_TEXT_PAIR_FIELDS,
-    *(*_LOGITS, *_LOSS, _Z_LOSS, "train.r_drop", *_SCORED, *_decode(Translation)),
+    *(*_LOGITS, *_LOSS, _Z_LOSS, *_SCORED, *_decode(Translation)),
 )
 
 TASKS: Registry[TaskKind] = Registry(
@@ -153,7 +154,7 @@ TASKS: Registry[TaskKind] = Registry(
             metrics=("loss", "accuracy", *MEANS, "padding", "num_examples"),
             frozen=("reference",),
             stored="reference",
-            reads=(_LENGTH, *_LOGITS, _LOSS[1], *_TEMPLATE, "task.beta", *_decode(Preference)),
+            reads=(_LENGTH, *_LOGITS, _SMOOTHING, *_TEMPLATE, "task.beta", *_decode(Preference)),
         ),
         "choices": TaskKind(
             MultipleChoice.build,
@@ -170,7 +171,7 @@ TASKS: Registry[TaskKind] = Registry(
             reads=(
                 *_DOCUMENTS,
                 *_LOGITS,
-                _LOSS[0],
+                *_LOSS[:-1],
                 _Z_LOSS,
                 "task.mask_rate",
                 "task.whole_words",

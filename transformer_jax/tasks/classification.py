@@ -25,7 +25,7 @@ from transformer_jax.runtime import platform
 from transformer_jax.scoring.labels import classification_scores
 from transformer_jax.tasks.base import LabelingTask
 from transformer_jax.tasks.interface import Batch, Frozen, LossSums, Params, Prediction, Supervised
-from transformer_jax.tasks.losses import packed_loss, row_inputs, text_frame, train_losses
+from transformer_jax.tasks.losses import SupervisedLoss, packed_loss, row_inputs, text_frame
 
 _SLOTS_PER_LABEL = 8
 """A row has room for one label per this many slots of text."""
@@ -81,9 +81,8 @@ class Classification(LabelingTask):
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         """Returns the training loss of each text's label."""
         supervised = self.supervised(batch)
-        found = train_losses(
-            self.model, params, batch, supervised, self.loss_options, rng, frozen, "__call__"
-        )
+        loss = SupervisedLoss(self.model, self.loss_options, "__call__")
+        found = loss(params, batch, supervised, rng, frozen)
         return packed_loss(batch, self.read, found, supervised.counted)
 
     def supervised(self, batch: Batch) -> Supervised:

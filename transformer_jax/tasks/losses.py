@@ -28,6 +28,7 @@ from transformer_jax.metrics import padding_sums, token_sums
 from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import shift_right
+from transformer_jax.nn.embeddings import Unprojected
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Batch, Frozen, LossSums, Params, Supervised
 from transformer_jax.tokenization import Frame, SpecialTokens, Tokenizer, Tokenizers
@@ -74,37 +75,64 @@ def packed_loss(
     return (found.losses * weights).sum(), weights.sum(), sums
 
 
-def train_losses(
-    model: Any,
-    params: Params,
-    batch: Batch,
-    supervised: Supervised,
-    options: LossOptions,
-    rng: jax.Array | None,
-    frozen: Frozen,
-    method: str = "unprojected",
-) -> TokenLosses:
-    """Training losses of all predictions, [B, M] each; in training, the loss may compare them with
-    a teacher's (`losses.Distillation`).
+@dataclasses.dataclass(frozen=True)
+class SupervisedLoss:
+    """Training loss of predictions that have labels: in training, with R-Drop or a teacher, if the
+    options have them.
 
-    Args:
+    Attributes:
       model: the model.
-      params: its parameters.
-      batch: packed rows.
-      supervised: its inputs, and the labels.
       options: settings of the loss.
-      rng: key for dropout; None: evaluation, without teacher.
-      frozen: has the parameters of the teacher, if there is one.
       method: of the model: "unprojected", or "__call__" if that alone gives the logits.
     """
-    inputs, labels, _ = supervised
-    predicted = apply_model(model, params, *inputs, rng=rng, method=method)
-    loss, teacher = options.token_loss, options.teacher
-    if rng is None or teacher is None:
-        return loss.of(predicted, labels, exact=rng is None)
-    assert isinstance(loss, Distillation)
-    taught = teacher.predictions(frozen["teacher"], batch, inputs, method)
-    return loss.of_taught(predicted, taught, labels)
+
+    model: Any
+    options: LossOptions
+    method: str = "unprojected"
+
+    def __call__(
+        self,
+        params: Params,
+        batch: Batch,
+        supervised: Supervised,
+        rng: jax.Array | None,
+        frozen: Frozen,
+    ) -> TokenLosses:
+        """Losses of all predictions, [B, M] each.
+
+        Args:
+          params: parameters of the model.
+          batch: packed rows.
+          supervised: the model's inputs for them, and the labels.
+          rng: key for dropout; None: evaluation, without R-Drop and teacher.
+          frozen: has the parameters of the teacher, if there is one.
+        """
+        inputs, labels, _ = supervised
+        if rng is not None and self.options.r_drop:
+            return self._r_drop(params, inputs, labels, rng)
+        predicted = apply_model(self.model, params, *inputs, rng=rng, method=self.method)
+        loss, teacher = self.options.token_loss, self.options.teacher
+        if rng is None or teacher is None:
+            return loss.of(predicted, labels, exact=rng is None)
+        assert isinstance(loss, Distillation)
+        taught = teacher.predictions(frozen["teacher"], batch, inputs, self.method)
+        return loss.of_taught(predicted, taught, labels)
+
+    def _r_drop(
+        self, params: Params, inputs: Sequence[jax.Array], labels: jax.Array, rng: jax.Array
+    ) -> TokenLosses:
+        """Losses by R-Drop (Liang et al. 2021, equation 4, halved): the mean cross-entropy of two
+        passes with different dropout, and alpha / 4 of the symmetric divergence of their
+        distributions."""
+        # The copies of a row are neighbors, so that both are on the device of the row.
+        *inputs, labels = (jnp.repeat(rows, 2, axis=0) for rows in (*inputs, labels))
+        predicted = apply_model(self.model, params, *inputs, rng=rng, method=self.method)
+        is_hidden = isinstance(predicted, Unprojected)
+        logits = predicted.logits(exact=False) if is_hidden else predicted
+        found = self.options.token_loss.of_logits(logits, labels)
+        divergence = symmetric_kl(logits[::2], logits[1::2])
+        losses = (found.losses[::2] + found.losses[1::2]) / 2 + self.options.r_drop / 4 * divergence
+        return TokenLosses(losses, found.nll[::2], found.correct[::2])
 
 
 def row_scores(found: TokenLosses, counted: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -143,7 +171,8 @@ class CausalLosses:
     ) -> LossSums:
         """Training loss of the targets that count."""
         supervised = self.supervised(batch)
-        found = train_losses(self.model, params, batch, supervised, self.options, rng, frozen)
+        loss = SupervisedLoss(self.model, self.options)
+        found = loss(params, batch, supervised, rng, frozen)
         return packed_loss(batch, self.read, found, supervised.counted)
 
     def supervised(self, batch: Batch) -> Supervised:
@@ -265,12 +294,10 @@ class Seq2SeqLosses:
     def __call__(
         self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen
     ) -> LossSums:
-        """Training loss of each target token; in training with R-Drop, if it is on."""
+        """Training loss of each target token."""
         supervised = self.supervised(batch)
-        if self.options.r_drop and rng is not None:
-            found = self._r_drop_losses(params, batch, rng)
-        else:
-            found = train_losses(self.model, params, batch, supervised, self.options, rng, frozen)
+        loss = SupervisedLoss(self.model, self.options)
+        found = loss(params, batch, supervised, rng, frozen)
         return packed_loss(batch, self.read, found, supervised.counted)
 
     def supervised(self, batch: Batch) -> Supervised:
@@ -310,23 +337,6 @@ class Seq2SeqLosses:
         tokens at the beginning."""
         head = len(self.specials.translation.head)
         return (batch["target_segment_ids"] > 0) & (batch["target_positions"] >= head)
-
-    def _r_drop_losses(self, params: Params, batch: Batch, rng: jax.Array) -> TokenLosses:
-        """Losses of all target tokens by R-Drop, [B, T] each (Liang et al. 2021, equation 4,
-        halved).
-
-        They are the mean cross-entropy of two passes with different dropout, and alpha / 4 of the
-        symmetric divergence of their distributions.
-        """
-        # The copies of a row are neighbors, so that both are on the device of the row.
-        twice = {name: jnp.repeat(rows, 2, axis=0) for name, rows in batch.items()}
-        inputs = self._inputs(twice)
-        predicted = apply_model(self.model, params, *inputs, rng=rng, method="unprojected")
-        logits = predicted.logits(exact=False)
-        found = self.options.token_loss.of_logits(logits, self._labels(twice))
-        divergence = symmetric_kl(logits[::2], logits[1::2])
-        losses = (found.losses[::2] + found.losses[1::2]) / 2 + self.options.r_drop / 4 * divergence
-        return TokenLosses(losses, found.nll[::2], found.correct[::2])
 
     def _labels(self, batch: Batch) -> jax.Array:
         """Tokens that the model predicts, int32 [B, T]."""

@@ -38,7 +38,7 @@ from transformer_jax.tasks.interface import (
     TaskParts,
 )
 from transformer_jax.tasks.language_modeling import DocumentWindows
-from transformer_jax.tasks.losses import packed_loss, row_inputs, train_losses
+from transformer_jax.tasks.losses import SupervisedLoss, packed_loss, row_inputs
 from transformer_jax.tokenization import SpecialTokens, Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -186,7 +186,8 @@ class MaskedLanguageModeling(BaseTask):
         """
         batch, restored = restore_beyond(batch, self.num_predicted)
         supervised = self.supervised(batch)
-        found = train_losses(self.model, params, batch, supervised, self.loss_options, rng, frozen)
+        losses = SupervisedLoss(self.model, self.loss_options)
+        found = losses(params, batch, supervised, rng, frozen)
         loss, weight, sums = packed_loss(batch, self.read, found, supervised.counted)
         return loss, weight, {**sums, "restored": restored}
 

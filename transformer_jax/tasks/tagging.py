@@ -24,7 +24,7 @@ from transformer_jax.models.classifier import TokenClassifier
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.base import LabelingTask
 from transformer_jax.tasks.interface import Batch, Frozen, LossSums, Params, Prediction, Supervised
-from transformer_jax.tasks.losses import packed_loss, row_inputs, text_frame, train_losses
+from transformer_jax.tasks.losses import SupervisedLoss, packed_loss, row_inputs, text_frame
 
 logger = logging.getLogger(__name__)
 
@@ -82,9 +82,8 @@ class Tagging(LabelingTask):
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         """Returns the training loss of each word's tag."""
         supervised = self.supervised(batch)
-        found = train_losses(
-            self.model, params, batch, supervised, self.loss_options, rng, frozen, "__call__"
-        )
+        loss = SupervisedLoss(self.model, self.loss_options, "__call__")
+        found = loss(params, batch, supervised, rng, frozen)
         return packed_loss(batch, self.read, found, supervised.counted)
 
     def supervised(self, batch: Batch) -> Supervised:
