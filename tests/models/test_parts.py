@@ -218,3 +218,13 @@ def test_gpt2_initialization_counts_the_sublayers_of_each_stack():
             assert kernel["kernel"].std() == pytest.approx(0.02 / np.sqrt(sublayers), rel=0.05)
     cross = both["decoder"]["layer_0"]["cross_attention"]["output"]["kernel"]
     assert cross.std() == pytest.approx(0.02 / np.sqrt(3), rel=0.05)
+
+
+def test_zero_output_initialization_makes_each_sublayer_the_identity():
+    config = dataclasses.replace(CONFIG, d_model=64, d_ff=256, initialization="zero_output")
+    model, row = DecoderOnly(config), jnp.array([[1, 2, 3, 4], [5, 6, 7, 4]])
+    params = jax.jit(model.init)(jax.random.key(0), row)["params"]
+    kernel = params["decoder"]["layer_0"]["feed_forward"]["inner"]["kernel"]
+    assert kernel.std() == pytest.approx(0.02, rel=0.05)
+    one, other = jax.jit(model.apply)({"params": params}, row)[:, -1]
+    np.testing.assert_array_equal(one, other)  # nothing comes from the tokens before

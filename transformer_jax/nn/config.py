@@ -121,8 +121,9 @@ class TransformerConfig(Configurable):
         in BERT, or "relu", as in DistilBERT.
       num_token_types: embeddings of the segments in a pair of texts: 2 in BERT; 0: none.
       initialization: "xavier" (uniform; embeddings N(0, 1 / d_model)), "bert" (everything N(0,
-        0.02^2), Devlin et al. 2019) or "gpt2" (as "bert", but in a stack of n sublayers the output
-        projections are divided by sqrt(n), Radford et al. 2019).
+        0.02^2), Devlin et al. 2019), "gpt2" (as "bert", but in a stack of n sublayers the output
+        projections are divided by sqrt(n), Radford et al. 2019) or "zero_output" (as "bert", but
+        the output projections start at 0, and each sublayer at the identity).
       attention: implementation of self- and cross-attention in training, an entry of
         `nn.fused_attention.ATTENTION`: "plain" (the paper's equation), "cudnn" or "splash" (fused
         kernels for GPUs and TPUs), or "auto": the fastest that computes exactly what the model
@@ -195,7 +196,7 @@ class TransformerConfig(Configurable):
     embedding_norm: bool = False
     pooler_activation: Annotated[str, OneOf("tanh", "relu")] = "tanh"
     num_token_types: Annotated[int, Range(0, 1024)] = 0
-    initialization: Annotated[str, OneOf("xavier", "bert", "gpt2")] = "xavier"
+    initialization: Annotated[str, OneOf("xavier", "bert", "gpt2", "zero_output")] = "xavier"
     attention: str = "auto"
     dtype: Annotated[str, OneOf(*DTYPES)] = "auto"
     activation_dtype: Annotated[str, OneOf(*DTYPES)] = "auto"
@@ -307,8 +308,13 @@ class TransformerConfig(Configurable):
     def residual_std(self, num_sublayers: int) -> float | None:
         """Standard deviation of initial kernels whose outputs join the residual stream, in a stack
         of `num_sublayers`; None: Xavier-uniform."""
-        is_scaled = self.initialization == "gpt2"
-        return NORMAL_STD / math.sqrt(num_sublayers) if is_scaled else self.kernel_std
+        match self.initialization:
+            case "gpt2":
+                return NORMAL_STD / math.sqrt(num_sublayers)
+            case "zero_output":
+                return 0.0
+            case _:
+                return self.kernel_std
 
 
 def activation_dtype(config: TransformerConfig) -> jnp.dtype:
