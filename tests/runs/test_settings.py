@@ -207,7 +207,10 @@ def required_of(owner):
         ({"data.packing": "apart"}, "task.name 'translation' does not read it"),
         ({"data.dir": "/x"}, "data.name 'synthetic_en_de' does not read it (multi30k_en_de, "),
         ({"data.name": "scan_simple,text", "data.tfds_name": "x"}, "data.name 'scan_simple,text'"),
-        ({"tokenizer.lowercase": True}, "tokenizer.kind 'bpe' does not read it (wordpiece would)"),
+        (
+            {"tokenizer.kind": "word_classes", "tokenizer.lowercase": True},
+            "does not read it (bpe, ",
+        ),
         ({"optimizer.weight_decay": 0.1}, "optimizer.name 'adam' does not read it (adamw, nadam,"),
         ({"optimizer.name": "sgd", "optimizer.beta2": 0.9}, "optimizer.name 'sgd' does not read"),
         ({"optimizer.decay_steps": 9999}, "optimizer.schedule 'transformer' does not read it"),

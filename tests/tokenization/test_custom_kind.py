@@ -75,8 +75,6 @@ def test_config_fields_that_a_custom_kind_does_not_read_are_refused(letters, tin
     of_bytes = {"tokenizer.kind": "letters", "tokenizer.byte_fallback": True}
     with pytest.raises(UserError, match=r"byte_fallback .* 'letters' does not read it \(bpe, uni"):
         tiny_config(of_bytes)
-    with pytest.raises(UserError, match=r"'char' does not read it \(wordpiece, letters would"):
-        tiny_config({"tokenizer.kind": "char", "tokenizer.lowercase": True})
 
 
 def test_loading_without_the_custom_kinds_module_is_an_error(letters, tmp_path):

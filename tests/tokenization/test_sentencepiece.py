@@ -4,6 +4,7 @@
 import io
 import pickle
 import random
+import unicodedata
 
 import numpy as np
 import pytest
@@ -41,6 +42,23 @@ def test_ordinary_text_survives_a_round_trip(kind):
 
 def test_whitespace_is_normalized(tokenizer):
     assert tokenizer.decode(tokenizer.encode("  the\told \u00a0 man\n")) == "the old man"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
+@pytest.mark.parametrize("normalization", ["nmt_nfkc", "identity"])
+def test_lowercase_keeps_all_but_case(kind, normalization):
+    texts = [*TEXTS, "STRAẞE und Fuß, ÉTÉ"]
+    options = {"normalization": normalization} if kind != "word" else {}
+    config = TokenizerConfig(kind, 50, lowercase=True, **options)
+    model = train_vocabulary(config, texts, "joint")
+    tokenizer = SentencePieceTokenizer(model)
+    for text in texts:
+        assert tokenizer.decode(tokenizer.encode(text)) == text.lower()
+        assert tokenizer.encode(text) == tokenizer.encode(text.lower())
+    if options == {"normalization": "nmt_nfkc"}:
+        combined = unicodedata.normalize("NFD", "MÜDE  ÉTÉ")
+        assert tokenizer.decode(tokenizer.encode(combined)) == "müde été"
+    assert train_vocabulary(config, texts, "joint") == model  # names no temporary file
 
 
 def test_empty_text_has_no_ids(tokenizer):

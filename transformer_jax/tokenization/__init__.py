@@ -81,14 +81,14 @@ _sentencepiece = partial(
 )
 _hugging_face = partial(TokenizerKind, load=HuggingFaceTokenizer, suffix=".json")
 
-_COVERAGE, _NORMALIZATION = "tokenizer.character_coverage", "tokenizer.normalization"
-_SAMPLING = "tokenizer.sampling"
-_SUBWORDS = _sentencepiece(reads=(_COVERAGE, _NORMALIZATION, "tokenizer.byte_fallback", _SAMPLING))
+_WORDS = ("tokenizer.character_coverage", "tokenizer.lowercase")
+_CHARACTERS, _SAMPLING = (*_WORDS, "tokenizer.normalization"), "tokenizer.sampling"
+_SUBWORDS = _sentencepiece(reads=(*_CHARACTERS, "tokenizer.byte_fallback", _SAMPLING))
 
 TOKENIZERS.register("bpe", _SUBWORDS)
 TOKENIZERS.register("unigram", _SUBWORDS)
-TOKENIZERS.register("char", _sentencepiece(reads=(_COVERAGE, _NORMALIZATION)))
-TOKENIZERS.register("word", _sentencepiece(reads=(_COVERAGE,)))
+TOKENIZERS.register("char", _sentencepiece(reads=_CHARACTERS))
+TOKENIZERS.register("word", _sentencepiece(reads=_WORDS))
 TOKENIZERS.register(
     "word_classes",
     TokenizerKind(

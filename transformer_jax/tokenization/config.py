@@ -71,7 +71,8 @@ class TokenizerConfig(Configurable):
       normalization: normalization of the text: "nmt_nfkc" (NFKC; runs of white space become one
         space) or "identity" (none: line breaks and all spaces are kept). For "bpe", "unigram" and
         "char".
-      lowercase: remove case and accents, as for BERT's uncased models. For "wordpiece".
+      lowercase: read text in lower case, so that outputs are in lower case, too. "wordpiece" also
+        removes accents, as for BERT's uncased models. For "wordpiece" and sentencepiece's kinds.
       sampling: draw the tokens of training text at random, differently in each epoch; 0: off. For
         byte-pair encoding, the probability that a merge is skipped (BPE-dropout, Provilkov et al.
         2020, who use 0.1). For "unigram", the exponent alpha of a segmentation's probability (Kudo

@@ -3,10 +3,16 @@
 
 import io
 import re
+import sys
+import tempfile
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
 
 from transformer_jax.errors import UserError
 from transformer_jax.tokenization.config import TokenizerConfig
@@ -48,7 +54,8 @@ class SentencePieceTokenizer(BaseTokenizer):
     Normalization "nmt_nfkc" first normalizes text: NFKC; runs of whitespace become one space, and
     none at the ends; zero-width and control characters are removed. For normalized text without
     unknown characters, `decode(encode(text))` is `text`. With "identity" this holds for all text,
-    except that "▁" itself (U+2581) is read as a space.
+    except that "▁" itself (U+2581) is read as a space. A model trained with `lowercase` reads all
+    text in lower case, so `decode` gives lower case.
     """
 
     specials = DEFAULT_SPECIALS
@@ -204,35 +211,66 @@ def train_sentencepiece(config: TokenizerConfig, texts: Sequence[str], name: str
     # them, and is not learned itself.
     end = SPECIAL_PIECES[EOS] if keeps_whitespace else ""
     model = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(text.translate(_REPLACED) + end for text in texts),
-            model_writer=model,
-            model_type=config.kind,
-            vocab_size=config.vocab_size,
-            hard_vocab_limit=config.kind in ("bpe", "unigram"),
-            character_coverage=config.character_coverage,
-            byte_fallback=config.byte_fallback,
-            normalization_rule_name=config.normalization,
-            add_dummy_prefix=not keeps_whitespace,
-            remove_extra_whitespaces=not keeps_whitespace,
-            pad_id=PAD,
-            unk_id=UNK,
-            bos_id=BOS,
-            eos_id=EOS,
-            pad_piece=SPECIAL_PIECES[PAD],
-            unk_piece=SPECIAL_PIECES[UNK],
-            bos_piece=SPECIAL_PIECES[BOS],
-            eos_piece=SPECIAL_PIECES[EOS],
-            # sentencepiece skips longer texts silently.
-            max_sentence_length=2**30,
-            # Unigram's E-step sums per thread, so the vocabulary depends on the number of threads.
-            num_threads=4,
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        raise UserError(_training_error(str(error), config, name)) from error
-    return model.getvalue()
+    with tempfile.TemporaryDirectory() as folder:
+        normalization: dict[str, Any] = {"normalization_rule_name": config.normalization}
+        if config.lowercase:
+            rules = Path(folder) / "rules.tsv"
+            rules.write_text(_lowercase_rules(config.normalization), "utf-8")
+            normalization = {"normalization_rule_tsv": str(rules)}
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=(text.translate(_REPLACED) + end for text in texts),
+                model_writer=model,
+                model_type=config.kind,
+                vocab_size=config.vocab_size,
+                hard_vocab_limit=config.kind in ("bpe", "unigram"),
+                character_coverage=config.character_coverage,
+                byte_fallback=config.byte_fallback,
+                **normalization,
+                add_dummy_prefix=not keeps_whitespace,
+                remove_extra_whitespaces=not keeps_whitespace,
+                pad_id=PAD,
+                unk_id=UNK,
+                bos_id=BOS,
+                eos_id=EOS,
+                pad_piece=SPECIAL_PIECES[PAD],
+                unk_piece=SPECIAL_PIECES[UNK],
+                bos_piece=SPECIAL_PIECES[BOS],
+                eos_piece=SPECIAL_PIECES[EOS],
+                # sentencepiece skips longer texts silently.
+                max_sentence_length=2**30,
+                # Unigram's E-step sums per thread, so the vocabulary depends on their number.
+                num_threads=4,
+                minloglevel=2,
+            )
+        except RuntimeError as error:
+            raise UserError(_training_error(str(error), config, name)) from error
+    if not config.lowercase:
+        return model.getvalue()
+    proto: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
+    proto.ParseFromString(model.getvalue())
+    proto.normalizer_spec.ClearField("normalization_rule_tsv")  # the path of the table
+    written: bytes = proto.SerializeToString(deterministic=True)
+    return written
+
+
+def _lowercase_rules(normalization: str) -> str:
+    """Rules of sentencepiece that normalize text and then make it lower case, as a table: code
+    points in hexadecimal, a tab, and those that take their place."""
+    normalizer = sentencepiece.SentencePieceNormalizer(
+        rule_name=normalization,
+        add_dummy_prefix=False,
+        remove_extra_whitespaces=False,
+        escape_whitespaces=False,
+    )
+    characters = [chr(i) for i in range(1, sys.maxunicode + 1) if not 0xD800 <= i < 0xE000]
+    decomposed = {unicodedata.normalize("NFD", character) for character in characters}
+    lines = []
+    for text in sorted({*characters, *decomposed}):
+        lower = normalizer.normalize(text).lower()
+        if lower != text:
+            lines.append("\t".join(" ".join(f"{ord(c):X}" for c in part) for part in (text, lower)))
+    return "\n".join(lines)
 
 
 def _training_error(message: str, config: TokenizerConfig, name: str) -> str:
