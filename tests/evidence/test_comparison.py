@@ -77,7 +77,8 @@ def test_it_says_what_differs_and_whether_the_metrics_do(runs):
 
 def test_outputs_are_compared_over_examples(runs):
     found = tj.compare(runs / "base", runs / "better")
-    assert {test.scores.metric for test in found.over_examples} == {"bleu", "chrf", "ter"}
+    compared = {test.scores.metric for test in found.over_examples}
+    assert compared == {"bleu", "bleu_lowercase", "chrf", "ter"}
     (one,) = found.disagreements["better"]
     assert one.outputs == ("ein Hund", "der Hund") and one.example["source"] == "a dog"
 

@@ -50,14 +50,22 @@ def texts():
 def test_a_worse_system_is_found(texts):
     references, good, worse = texts
     found = {each.metric: each for each in translation_significance(good, worse, references)}
-    assert set(found) == {"bleu", "chrf", "ter"}
+    assert set(found) == {"bleu", "bleu_lowercase", "chrf", "ter"}
     bleu = found["bleu"]
-    for outputs, score in ((good, bleu.first), (worse, bleu.second)):
-        assert METRICS["bleu"](outputs, references)["bleu"] == pytest.approx(score)
+    for name in ("bleu", "bleu_lowercase"):
+        for outputs, score in ((good, found[name].first), (worse, found[name].second)):
+            assert METRICS[name](outputs, references)[name] == pytest.approx(score)
     assert all(each.differs and each.p_bootstrap < 0.05 for each in found.values())
     assert bleu.difference < 0 < found["ter"].difference
     low, high = bleu.first_interval
     assert low < bleu.first < high and "ar:1000" in bleu.test
+
+
+def test_case_alone_makes_no_difference_without_case(texts):
+    references, good, _ = texts
+    upper = [line.upper() for line in good]
+    found = {each.metric: each for each in translation_significance(good, upper, references)}
+    assert found["bleu"].differs and not found["bleu_lowercase"].differs
 
 
 def test_a_system_does_not_differ_from_itself(texts):

@@ -31,6 +31,7 @@ UNITS = {
     "exact_match": "exact match (share)",
     "f1": "F1 (share)",
     "bleu": "BLEU (0 to 100)",
+    "bleu_lowercase": "BLEU without case (0 to 100)",
     "chrf": "chrF (0 to 100)",
     "bits_per_byte": "bits per byte",
     "learning_rate": "learning rate",

@@ -32,6 +32,7 @@ METRICS: Registry[Score] = Registry(
     "task.metric",
     {
         "bleu": score_translations,
+        "bleu_lowercase": score_translations,
         "exact_match": exact_match,
         "rougeL": rouge,
         "ter": LowerIsBetter(translation_edit_rate),

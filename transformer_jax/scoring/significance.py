@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 _TRIALS, _LEVEL = 1000, 0.05
-_SACREBLEU = ("bleu", "chrf", "ter")
+_SACREBLEU = (("bleu", "chrf", "ter"), ("bleu_lowercase",))
 
 
 class PairedScores(NamedTuple):
@@ -51,7 +51,7 @@ class PairedScores(NamedTuple):
 def translation_significance(
     first: Sequence[str], second: Sequence[str], references: Sequence[str]
 ) -> list[PairedScores]:
-    """BLEU, chrF and TER of two systems by sacreBLEU's paired tests.
+    """BLEU with and without case, chrF and TER of two systems by sacreBLEU's paired tests.
 
     Raises:
       ValueError: there are no texts, or their numbers differ.
@@ -65,18 +65,21 @@ def translation_significance(
     from sacrebleu.significance import PairedTest
 
     systems: list[tuple[str, Sequence[str]]] = [("first", list(first)), ("second", list(second))]
-    metrics = dict(zip(_SACREBLEU, (BLEU(), CHRF(), TER()), strict=True))
-    found: dict[str, Any] = {}
-    with _quiet("sacrebleu"):
-        for kind in ("ar", "bs"):
-            test = PairedTest(systems, metrics, [list(references)], kind, _TRIALS)
-            found[kind] = test()
-    signatures, randomized = found["ar"]
-    _, resampled = found["bs"]
-    return [
-        _paired_scores(name, str(signatures[label]), randomized[label], resampled[label])
-        for name, label in zip(_SACREBLEU, signatures, strict=True)
-    ]
+    # Both kinds of BLEU have one name in sacreBLEU, so each needs a test of its own.
+    groups = (BLEU(), CHRF(), TER()), (BLEU(lowercase=True),)
+    found: list[PairedScores] = []
+    for names, scores in zip(_SACREBLEU, groups, strict=True):
+        metrics: dict[str, Any] = dict(zip(names, scores, strict=True))
+        with _quiet("sacrebleu"):
+            (signatures, randomized), (_, resampled) = (
+                PairedTest(systems, metrics, [list(references)], kind, _TRIALS)()
+                for kind in ("ar", "bs")
+            )
+        found += (
+            _paired_scores(name, str(signatures[label]), randomized[label], resampled[label])
+            for name, label in zip(names, signatures, strict=True)
+        )
+    return found
 
 
 def _paired_scores(
@@ -149,7 +152,7 @@ type Significance = Callable[[Sequence[str], Sequence[str], Sequence[str]], list
 
 def significance_of(metric: str, score: Callable[..., dict[str, Any]]) -> Significance:
     """Paired test of an entry of `scoring.METRICS`, or of another corpus score with its name."""
-    if metric in _SACREBLEU:
+    if any(metric in names for names in _SACREBLEU):
         return translation_significance
 
     def test(
