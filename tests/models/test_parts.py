@@ -220,7 +220,7 @@ def test_gpt2_initialization_counts_the_sublayers_of_each_stack():
     assert cross.std() == pytest.approx(0.02 / np.sqrt(3), rel=0.05)
 
 
-def test_zero_output_initialization_makes_each_sublayer_the_identity():
+def test_with_zero_output_initialization_sublayers_add_nothing():
     config = dataclasses.replace(CONFIG, d_model=64, d_ff=256, initialization="zero_output")
     model, row = DecoderOnly(config), jnp.array([[1, 2, 3, 4], [5, 6, 7, 4]])
     params = jax.jit(model.init)(jax.random.key(0), row)["params"]

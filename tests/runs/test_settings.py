@@ -209,7 +209,7 @@ def required_of(owner):
         ({"data.name": "scan_simple,text", "data.tfds_name": "x"}, "data.name 'scan_simple,text'"),
         (
             {"tokenizer.kind": "word_classes", "tokenizer.lowercase": True},
-            "does not read it (bpe, ",
+            "tokenizer.kind 'word_classes' does not read it (bpe, unigram, char, word, ... would)",
         ),
         ({"optimizer.weight_decay": 0.1}, "optimizer.name 'adam' does not read it (adamw, nadam,"),
         ({"optimizer.name": "sgd", "optimizer.beta2": 0.9}, "optimizer.name 'sgd' does not read"),

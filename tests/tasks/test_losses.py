@@ -323,8 +323,8 @@ def test_r_drop_is_the_mean_of_two_losses_and_their_divergence(name):
     entropy = -(right * (np.log(p) + np.log(q)) / 2).sum(axis=-1)
     apart = (p * np.log(p / q)).sum(axis=-1) + (q * np.log(q / p)).sum(axis=-1)
     assert (apart[counted] > 1e-4).all()  # dropout differs in the two copies of each row
-    loss, weight, _ = task.loss(params, batch, key, {})
-    assert weight == counted.sum()
+    loss, weight, sums = task.loss(params, batch, key, {})
+    assert weight == sums["tokens"] == counted.sum()
     assert loss == pytest.approx(((entropy + apart) * counted).sum(), rel=1e-5)  # 4 / 4 of it
 
 

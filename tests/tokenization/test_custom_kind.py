@@ -51,11 +51,14 @@ def train_letters(config, texts, name):
     return json.dumps(letters[: config.vocab_size - NUM_SPECIALS]).encode()
 
 
+READ = ("tokenizer.lowercase", "tokenizer.path")
+
+
 @pytest.fixture
 def letters():
     before = dict(TOKENIZERS)
     yield TOKENIZERS.register(
-        "letters", TokenizerKind(train_letters, Letters, ".letters", reads=("tokenizer.lowercase",))
+        "letters", TokenizerKind(train_letters, Letters, ".letters", reads=READ)
     )
     TOKENIZERS.restore(before)
 
@@ -75,6 +78,8 @@ def test_config_fields_that_a_custom_kind_does_not_read_are_refused(letters, tin
     of_bytes = {"tokenizer.kind": "letters", "tokenizer.byte_fallback": True}
     with pytest.raises(UserError, match=r"byte_fallback .* 'letters' does not read it \(bpe, uni"):
         tiny_config(of_bytes)
+    with pytest.raises(UserError, match=r"'char' does not read it \(file, letters would"):
+        tiny_config({"tokenizer.kind": "char", "tokenizer.path": "letters.txt"})
 
 
 def test_loading_without_the_custom_kinds_module_is_an_error(letters, tmp_path):

@@ -24,3 +24,13 @@ def test_bos_of_an_exported_language_model_is_the_token_that_begins_its_texts(tm
         assert theirs.encode(line.strip()).ids == expected
     assert theirs.token_to_id(named["bos_token"]) == ours.specials.first
     assert theirs.token_to_id(named["eos_token"]) == ours.specials.eos
+
+
+def test_an_exported_tokenizer_reads_lower_case_too(tmp_path):
+    config = TokenizerConfig("bpe", vocab_size=40, lowercase=True)
+    sides = train_tokenizers(config, {"text": TEXT}, tmp_path / "tokenizer", {})
+    files = transformers_files(sides, "decoder_only")
+    theirs = library.Tokenizer.from_str(files["tokenizer.json"].decode())
+    ours, line = sides.text("text"), "The OLD  Man sees"
+    assert theirs.encode(line, add_special_tokens=False).ids == ours.encode(line)
+    assert ours.count_unknown(ours.encode(line)) == 0

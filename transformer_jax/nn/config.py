@@ -123,7 +123,7 @@ class TransformerConfig(Configurable):
       initialization: "xavier" (uniform; embeddings N(0, 1 / d_model)), "bert" (everything N(0,
         0.02^2), Devlin et al. 2019), "gpt2" (as "bert", but in a stack of n sublayers the output
         projections are divided by sqrt(n), Radford et al. 2019) or "zero_output" (as "bert", but
-        the output projections start at 0, and each sublayer at the identity).
+        the output projections start at 0, so that at first a sublayer adds nothing).
       attention: implementation of self- and cross-attention in training, an entry of
         `nn.fused_attention.ATTENTION`: "plain" (the paper's equation), "cudnn" or "splash" (fused
         kernels for GPUs and TPUs), or "auto": the fastest that computes exactly what the model

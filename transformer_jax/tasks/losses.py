@@ -83,11 +83,13 @@ class SupervisedLoss:
     Attributes:
       model: the model.
       options: settings of the loss.
+      read: features whose tokens the model reads.
       method: of the model: "unprojected", or "__call__" if that alone gives the logits.
     """
 
     model: Any
     options: LossOptions
+    read: Sequence[str]
     method: str = "unprojected"
 
     def __call__(
@@ -97,8 +99,8 @@ class SupervisedLoss:
         supervised: Supervised,
         rng: jax.Array | None,
         frozen: Frozen,
-    ) -> TokenLosses:
-        """Losses of all predictions, [B, M] each.
+    ) -> LossSums:
+        """Loss sums over the predictions that count (`packed_loss`).
 
         Args:
           params: parameters of the model.
@@ -107,23 +109,28 @@ class SupervisedLoss:
           rng: key for dropout; None: evaluation, without R-Drop and teacher.
           frozen: has the parameters of the teacher, if there is one.
         """
-        inputs, labels, _ = supervised
+        inputs, labels, counted = supervised
         if rng is not None and self.options.r_drop:
-            return self._r_drop(params, inputs, labels, rng)
+            found = self._r_drop(params, inputs, labels, rng)
+            return packed_loss(batch, self.read, found, counted)
         predicted = apply_model(self.model, params, *inputs, rng=rng, method=self.method)
         loss, teacher = self.options.token_loss, self.options.teacher
         if rng is None or teacher is None:
-            return loss.of(predicted, labels, exact=rng is None)
-        assert isinstance(loss, Distillation)
-        taught = teacher.predictions(frozen["teacher"], batch, inputs, self.method)
-        return loss.of_taught(predicted, taught, labels)
+            found = loss.of(predicted, labels, exact=rng is None)
+        else:
+            assert isinstance(loss, Distillation)
+            taught = teacher.predictions(frozen["teacher"], batch, inputs, self.method)
+            found = loss.of_taught(predicted, taught, labels)
+        return packed_loss(batch, self.read, found, counted)
 
     def _r_drop(
         self, params: Params, inputs: Sequence[jax.Array], labels: jax.Array, rng: jax.Array
     ) -> TokenLosses:
-        """Losses by R-Drop (Liang et al. 2021, equation 4, halved): the mean cross-entropy of two
-        passes with different dropout, and alpha / 4 of the symmetric divergence of their
-        distributions."""
+        """Losses of all predictions by R-Drop, [B, M] each (Liang et al. 2021, equation 4, halved).
+
+        They are the mean cross-entropy of two passes with different dropout, and alpha / 4 of the
+        symmetric divergence of their distributions.
+        """
         # The copies of a row are neighbors, so that both are on the device of the row.
         *inputs, labels = (jnp.repeat(rows, 2, axis=0) for rows in (*inputs, labels))
         predicted = apply_model(self.model, params, *inputs, rng=rng, method=self.method)
@@ -170,10 +177,8 @@ class CausalLosses:
         self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen
     ) -> LossSums:
         """Training loss of the targets that count."""
-        supervised = self.supervised(batch)
-        loss = SupervisedLoss(self.model, self.options)
-        found = loss(params, batch, supervised, rng, frozen)
-        return packed_loss(batch, self.read, found, supervised.counted)
+        loss = SupervisedLoss(self.model, self.options, self.read)
+        return loss(params, batch, self.supervised(batch), rng, frozen)
 
     def supervised(self, batch: Batch) -> Supervised:
         """The model's inputs, and the next tokens."""
@@ -295,10 +300,8 @@ class Seq2SeqLosses:
         self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen
     ) -> LossSums:
         """Training loss of each target token."""
-        supervised = self.supervised(batch)
-        loss = SupervisedLoss(self.model, self.options)
-        found = loss(params, batch, supervised, rng, frozen)
-        return packed_loss(batch, self.read, found, supervised.counted)
+        loss = SupervisedLoss(self.model, self.options, self.read)
+        return loss(params, batch, self.supervised(batch), rng, frozen)
 
     def supervised(self, batch: Batch) -> Supervised:
         """The model's inputs, and the tokens of the target."""

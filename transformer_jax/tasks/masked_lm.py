@@ -38,7 +38,7 @@ from transformer_jax.tasks.interface import (
     TaskParts,
 )
 from transformer_jax.tasks.language_modeling import DocumentWindows
-from transformer_jax.tasks.losses import SupervisedLoss, packed_loss, row_inputs
+from transformer_jax.tasks.losses import SupervisedLoss, row_inputs
 from transformer_jax.tokenization import SpecialTokens, Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -185,10 +185,8 @@ class MaskedLanguageModeling(BaseTask):
         The sum "restored" is the number of chosen tokens beyond that.
         """
         batch, restored = restore_beyond(batch, self.num_predicted)
-        supervised = self.supervised(batch)
-        losses = SupervisedLoss(self.model, self.loss_options)
-        found = losses(params, batch, supervised, rng, frozen)
-        loss, weight, sums = packed_loss(batch, self.read, found, supervised.counted)
+        supervised = SupervisedLoss(self.model, self.loss_options, self.read)
+        loss, weight, sums = supervised(params, batch, self.supervised(batch), rng, frozen)
         return loss, weight, {**sums, "restored": restored}
 
     def supervised(self, batch: Batch) -> Supervised:

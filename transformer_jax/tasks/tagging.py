@@ -24,7 +24,7 @@ from transformer_jax.models.classifier import TokenClassifier
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.base import LabelingTask
 from transformer_jax.tasks.interface import Batch, Frozen, LossSums, Params, Prediction, Supervised
-from transformer_jax.tasks.losses import SupervisedLoss, packed_loss, row_inputs, text_frame
+from transformer_jax.tasks.losses import SupervisedLoss, row_inputs, text_frame
 
 logger = logging.getLogger(__name__)
 
@@ -81,10 +81,8 @@ class Tagging(LabelingTask):
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         """Returns the training loss of each word's tag."""
-        supervised = self.supervised(batch)
-        loss = SupervisedLoss(self.model, self.loss_options, "__call__")
-        found = loss(params, batch, supervised, rng, frozen)
-        return packed_loss(batch, self.read, found, supervised.counted)
+        loss = SupervisedLoss(self.model, self.loss_options, self.read, "__call__")
+        return loss(params, batch, self.supervised(batch), rng, frozen)
 
     def supervised(self, batch: Batch) -> Supervised:
         """Returns the model's inputs, and the tag at the first piece of each word."""

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokenizer trained by the library `sentencepiece`: kinds "bpe", "unigram", "char" and "word"."""
 
+import contextlib
 import io
 import re
 import sys
 import tempfile
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -211,13 +212,8 @@ def train_sentencepiece(config: TokenizerConfig, texts: Sequence[str], name: str
     # them, and is not learned itself.
     end = SPECIAL_PIECES[EOS] if keeps_whitespace else ""
     model = io.BytesIO()
-    with tempfile.TemporaryDirectory() as folder:
-        normalization: dict[str, Any] = {"normalization_rule_name": config.normalization}
-        if config.lowercase:
-            rules = Path(folder) / "rules.tsv"
-            rules.write_text(_lowercase_rules(config.normalization), "utf-8")
-            normalization = {"normalization_rule_tsv": str(rules)}
-        try:
+    try:
+        with _normalization_of(config) as normalization:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=(text.translate(_REPLACED) + end for text in texts),
                 model_writer=model,
@@ -243,8 +239,8 @@ def train_sentencepiece(config: TokenizerConfig, texts: Sequence[str], name: str
                 num_threads=4,
                 minloglevel=2,
             )
-        except RuntimeError as error:
-            raise UserError(_training_error(str(error), config, name)) from error
+    except RuntimeError as error:
+        raise UserError(_training_error(str(error), config, name)) from error
     if not config.lowercase:
         return model.getvalue()
     proto: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
@@ -254,9 +250,25 @@ def train_sentencepiece(config: TokenizerConfig, texts: Sequence[str], name: str
     return written
 
 
+@contextlib.contextmanager
+def _normalization_of(config: TokenizerConfig) -> Iterator[dict[str, Any]]:
+    """Options of sentencepiece's trainer; those of lower case name a file that exists meanwhile."""
+    if not config.lowercase:
+        yield {"normalization_rule_name": config.normalization}
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        rules = Path(folder) / "rules.tsv"
+        rules.write_text(_lowercase_rules(config.normalization), "utf-8")
+        yield {"normalization_rule_tsv": str(rules)}
+
+
 def _lowercase_rules(normalization: str) -> str:
-    """Rules of sentencepiece that normalize text and then make it lower case, as a table: code
-    points in hexadecimal, a tab, and those that take their place."""
+    """Table for sentencepiece's normalizer that normalizes text and then makes it lower case.
+
+    A line has the code points of a text in hexadecimal, a tab, and those that replace them. A
+    letter with combining accents is a text of its own. sentencepiece's own rules without case
+    ("nmt_nfkc_cf") also replace ß by ss.
+    """
     normalizer = sentencepiece.SentencePieceNormalizer(
         rule_name=normalization,
         add_dummy_prefix=False,
