@@ -171,6 +171,19 @@ def test_the_fastest_that_is_exact(monkeypatch, name, device, requirements, chos
     assert bool(choice.reason) == bool(reason)
 
 
+@pytest.mark.parametrize(
+    "keys, chosen", [(64, "plain"), (128, "cudnn"), (160, "cudnn"), (192, "plain")]
+)
+def test_cudnn_does_not_get_rows_for_which_its_gradients_can_be_nan(monkeypatch, keys, chosen):
+    device = SimpleNamespace(**H100)
+    monkeypatch.setattr(fused_attention, "target", lambda: device)
+    rows = inputs_of()
+    key, value = (np.resize(x, (B, keys, H, K)) for x in (rows.key, rows.value))
+    with use_sharded_call(call_whole):
+        choice = choose_kernel("auto", rows.replace(key=key, value=value), BF16)
+    assert choice.name == chosen and ("NaN" in choice.reason) == (chosen == "plain")
+
+
 def test_outside_of_a_training_step_attention_is_plain(splash_on_a_cpu):
     assert choose_kernel("auto", inputs_of(), BF16).name == "plain"
     with use_sharded_call(call_whole):
