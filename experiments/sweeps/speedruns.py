@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What public speed-runs of small GPTs found, each change alone and all together.
+"""Changes that public speed-runs of small GPTs found, each alone and all together.
 
     python -m transformer_jax sweep --sweep=experiments/sweeps/speedruns.py --workdir=runs/speedruns
 
