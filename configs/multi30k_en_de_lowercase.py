@@ -2,7 +2,8 @@
 """Multi30k, English to German, in lower case: multi30k_en_de_tiny with rotary positions.
 
     python -m transformer_jax train --config=configs/multi30k_en_de_lowercase.py --workdir=runs/tiny
-    python -m transformer_jax evaluate --workdir=runs/tiny --split=test --average=10 --beam_size=5 --alpha=1.0
+    python -m transformer_jax evaluate --workdir=runs/tiny --split=test --average=10 \\
+        --beam_size=5 --alpha=1.0
 
 The literature's tiny models (2.6 M parameters) are compared by BLEU that ignores case. Test split:
 41.89 ± 0.49 lowercased, mean and deviation of three seeds; 40.38 without the two changes, and 41.02

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 NOTE = (
     "Bounds, not measurements: times are the least that the compiled program's products, bytes and "
     "integer operations take at the manufacturers' peaks (TPUs: the compiler's own estimate in "
-    "cycles), with all communication hidden behind computation. Real steps take longer: on one GPU, "
+    "cycles), with all communication hidden behind computation. Real steps take longer: on a GPU, "
     "GPT-2's 1.7 times and the base model's 4.1 times its bound."
 )
 
