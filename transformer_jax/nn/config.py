@@ -76,7 +76,7 @@ class TransformerConfig(Configurable):
       position_offset: row of the table of learned positions that position 0 uses: 2 in BART and
         RoBERTa.
       max_distance: largest distance that positions "relative", "t5", "deberta" and "deberta_hf"
-        tell apart; None: 16 (relative), 128 (t5) or 512 (deberta), as in their papers.
+        distinguish; None: 16 (relative), 128 (t5) or 512 (deberta), as in their papers.
       num_buckets: buckets of distances in positions "t5", both directions together.
       rope_theta: base of rotary positions: pair i of K elements rotates by theta^(-2i / K) per
         position.
@@ -88,7 +88,7 @@ class TransformerConfig(Configurable):
       rope_scaling: slower rotation for longer contexts: "none", "linear" (every pair, Chen et al.
         2023), "llama3" (pairs of long wavelengths, Llama 3, 2024) or "yarn" (pairs with few turns,
         and sharper attention, Peng et al. 2023).
-      rope_factor: factor by which scalings divide the angles.
+      rope_factor: number that scalings divide the angles by.
       rope_low_factor: in "llama3", wavelengths longer than rope_original_length / rope_low_factor
         are scaled by the whole factor.
       rope_high_factor: in "llama3", wavelengths shorter than rope_original_length /

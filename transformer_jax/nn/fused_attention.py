@@ -31,7 +31,6 @@ from transformer_jax.runtime.platform import is_cpu, target
 Heads = Float[Array, "B T H V"]
 
 _TPU_LANES = 128
-_CUDNN_TILE = 128
 _SPLASH_BLOCKS = (1024, 512, 256, _TPU_LANES)
 
 
@@ -94,8 +93,8 @@ class CuDNN:
     """NVIDIA's kernel, through `jax.nn.dot_product_attention`.
 
     Masks, and so packing and windows, reach it as a bias of the logits. With a bias and 64, 192,
-    ... keys, its backward pass on Hopper returns NaN for queries that see no key, such as padding
-    (https://github.com/pytorch/pytorch/issues/196678).
+    320, ... keys, its backward pass on Hopper GPUs returns NaN for queries that see no key, such as
+    padding (https://github.com/pytorch/pytorch/issues/196678).
 
     Attributes:
       implementation: JAX's name of the implementation.
@@ -117,8 +116,8 @@ class CuDNN:
             return f"it needs keys and values of one size, a multiple of 8 up to {largest}"
         if inputs.query.shape[1] % 2 or inputs.key.shape[1] % 2:
             return "it needs rows of even length"
-        if inputs.key.shape[1] % _CUDNN_TILE == _CUDNN_TILE // 2:
-            return f"its gradients can be NaN if rows fill half of their last {_CUDNN_TILE} keys"
+        if inputs.key.shape[1] % 128 == 64:
+            return "with 64, 192, 320, ... keys its gradients can be NaN"
         return None
 
     def __call__(self, inputs: AttentionInputs, requirements: AttentionRequirements) -> Heads:

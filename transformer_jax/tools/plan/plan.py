@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 NOTE = (
     "Bounds, not measurements: times are the least that the compiled program's products, bytes and "
     "integer operations take at the manufacturers' peaks (TPUs: the compiler's own estimate in "
-    "cycles), with all communication hidden behind computation. Real steps take longer: on a GPU, "
-    "GPT-2's 1.7 times and the base model's 4.1 times its bound."
+    "cycles), with all communication hidden behind computation. Real steps take longer: on an "
+    "H200, GPT-2's took 1.7 times and the base model's 4.1 times the bound for an H100."
 )
 
 
