@@ -6,6 +6,7 @@ import logging
 import math
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -174,6 +175,7 @@ def test_a_full_disk_does_not_hide_an_earlier_error(tmp_path):
 
     with pytest.raises(OSError, match="No space left"):
         list(record_without_room())
+    assert [event.step for event in read_events(tmp_path) if event.HasField("summary")] == [1]
     with pytest.raises(UserError, match="not finite"):
         recorded = record_without_room()
         next(recorded)
@@ -206,7 +208,7 @@ VALID = {"bleu": 31.05, "loss": 2.5, "chrf": 50.0, "signature": "text"}
 )
 def test_a_line_has_what_is_watched_or_all(monkeypatch, caplog, style, lines):
     now = iter([1000.0, 1300.0])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(now)))
     console = Console(100, 400, "bleu", style)
     with caplog.at_level(logging.INFO, logger="transformer_jax"):
         console.advance(100)

@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import threading
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -267,7 +268,7 @@ def test_training_ends_with_patience_and_saves_that_step():
 
 def test_speed_excludes_evaluations_and_checkpoints(monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr(loop_module.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(loop_module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
 
     def takes(seconds, function):
         def slow(*args):
@@ -404,7 +405,7 @@ def test_records_have_shares_of_time():
 def pass_time(monkeypatch):
     """Function that advances the clock."""
     now = [100.0]
-    monkeypatch.setattr(loop_module.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(loop_module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
     def pass_time(seconds):
         now[0] += seconds

@@ -129,9 +129,11 @@ class RunLog:
     def close(self) -> None:
         if self._console:
             self._console.close()
-        self._records.close()
-        for tracker in self._trackers:
-            tracker.close()
+        try:
+            self._records.close()
+        finally:  # trackers get the last records even where a full disk has no room for them
+            for tracker in self._trackers:
+                tracker.close()
 
     def __enter__(self) -> Self:
         return self
