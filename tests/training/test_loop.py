@@ -314,6 +314,12 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_is_never_saved(what, value,
     assert list(parts.saved) == ([1, 2, 3, 4] if save_every == 1 else [])
 
 
+@pytest.mark.parametrize(("step", "advice"), [(1, "attention=plain"), (2, "learning_rate")])
+def test_a_loss_that_is_not_finite_has_other_causes_before_any_update(step, advice):
+    with pytest.raises(UserError, match=rf"at step {step}, .*{advice}"):
+        Parts(losses={step: math.nan}).loop().run(State(0), start=0, num_steps=4)
+
+
 def test_a_loss_that_is_not_finite_is_not_evaluated():
     parts = Parts(losses={4: math.nan})
     with pytest.raises(UserError, match="not finite at step 4"):

@@ -35,6 +35,11 @@ _MOST_SKIPPED = 50
 """Consecutive skipped updates after which training ends."""
 
 
+_ADVICE = "in a new workdir, lower optimizer.learning_rate or set clip_norm"
+_ADVICE_AT_FIRST_STEP = (
+    "no update was made yet, so the cause is the model, its first parameters or a kernel; "
+    "in a new workdir, try model.attention=plain and model.dtype=float32"
+)
 _LARGE_STEP = 1 << 28
 """Bytes of the buffers of a step that takes much longer than the host's work."""
 
@@ -157,7 +162,7 @@ class Meter:
             if not np.isfinite(self._sums["loss"] + self._sums["grad_norm"]).any():
                 raise DivergedError(
                     f"the loss or its gradient is not finite at step {step}, which was not saved: "
-                    "in a new workdir, lower optimizer.learning_rate or set clip_norm"
+                    f"{_ADVICE_AT_FIRST_STEP if step == 1 else _ADVICE}"
                 )
 
     def _check_skipped(self, step: int, skipped: Any) -> None:
