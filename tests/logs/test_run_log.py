@@ -182,6 +182,14 @@ def test_a_full_disk_does_not_hide_an_earlier_error(tmp_path):
         recorded.throw(UserError("the loss is not finite"))
 
 
+def test_a_number_of_any_length_can_be_calculated_with(tmp_path):
+    long = "1" + 400 * "0"
+    line = f'{{"step": 9007199254740993, "split": "valid", "loss": {long}, "bleu": -{long}}}\n'
+    (tmp_path / "metrics.jsonl").write_text(line)
+    (record,) = records.read_records(tmp_path / "metrics.jsonl", "valid", last_step=2**60)
+    assert record == {"step": 2**53 + 1, "split": "valid", "loss": math.inf, "bleu": -math.inf}
+
+
 TRAIN = {"loss": 3.21004, "accuracy": 0.5, "tokens_per_s": 10453.3, "learning_rate": 3e-4}
 VALID = {"bleu": 31.05, "loss": 2.5, "chrf": 50.0, "signature": "text"}
 

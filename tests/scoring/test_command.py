@@ -33,6 +33,8 @@ def test_it_reads_outputs_and_prints_numbers():
         (python("print('hello')"), "must print one JSON object of numbers"),
         (python("print('{}')"), "must print one JSON object of numbers"),
         (python(f"print({json.dumps(json.dumps({'a': 'b'}))})"), "one JSON object of numbers"),
+        (python("print('{\"a\": 1' + 400 * '0' + '}')"), "must print one JSON object of numbers"),
+        (python("print(100_000 * '[')"), "must print one JSON object of numbers"),
         (python("print('{\"a\": NaN}')"), "must print one JSON object of numbers"),
     ],
 )

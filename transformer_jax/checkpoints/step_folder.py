@@ -29,7 +29,13 @@ from transformer_jax.checkpoints import manifest
 from transformer_jax.errors import UserError
 from transformer_jax.nn.parameters import parameter_at
 from transformer_jax.parallel import hosts
-from transformer_jax.runtime.files import METADATA_BYTES, read_regular, remove, write_atomic
+from transformer_jax.runtime.files import (
+    METADATA_BYTES,
+    parse_json,
+    read_regular,
+    remove,
+    write_atomic,
+)
 
 # Orbax logs its progress, and its failures with tracebacks, through absl. Here failures are raised
 # as one line, so nothing of Orbax needs to reach stderr.
@@ -167,7 +173,7 @@ def read_score(folder: Path) -> float | None:
     if not os.path.lexists(folder / _SCORE):
         return None
     with _reading(folder / METRICS):
-        return float(json.loads(read_regular(folder / _SCORE, METADATA_BYTES))["score"])
+        return float(parse_json(read_regular(folder / _SCORE, METADATA_BYTES))["score"])
 
 
 def write_score(folder: Path, score: float) -> None:

@@ -30,7 +30,7 @@ from transformer_jax.runs.workdir import (
     open_for_writing,
     seed_workdirs,
 )
-from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
+from transformer_jax.runtime.files import SETTINGS_BYTES, parse_json, read_regular, write_atomic
 from transformer_jax.suggestions import suggest
 from transformer_jax.summary import Summarized
 from transformer_jax.sweeps.definition import Sweep, load_sweep
@@ -263,7 +263,7 @@ def _require_same(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
     """
     path = folder / f"{REPRODUCTION}.json"
     try:
-        saved = json.loads(read_regular(path, SETTINGS_BYTES))
+        saved = parse_json(read_regular(path, SETTINGS_BYTES))
         before = saved["asked"]
         differing = [name for name in asked if before.get(name) != asked[name]]
     except FileNotFoundError:

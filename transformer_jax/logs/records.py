@@ -12,7 +12,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from transformer_jax.runtime.files import SETTINGS_BYTES, open_regular, open_to_append
+from transformer_jax.runtime.files import SETTINGS_BYTES, open_regular, open_to_append, parse_json
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ def recorded_splits(path: Path, step: int) -> set[str]:
     not_before = itertools.takewhile(
         lambda line: not 0 < _step(line) < step, read_lines_backwards(path)
     )
-    records = (json.loads(line) for line in not_before if _step(line) == step)
+    records = (parse_json(line) for line in not_before if _step(line) == step)
     return {str(record.get("split")) for record in records}
 
 
@@ -101,7 +101,7 @@ def read_records(path: Path, split: str, last_step: int) -> Iterator[dict[str, A
     quoted = json.dumps(split).encode()
     for line in read_lines(path):  # most lines are of another split, and need not be parsed
         if quoted in line and 0 < _step(line) <= last_step:
-            record = json.loads(line)
+            record = parse_json(line)
             if record.get("split") == split:
                 yield record
 
@@ -164,6 +164,6 @@ def _size_up_to(path: Path, last_step: int) -> int:
 def _step(line: bytes) -> int:
     """Step of a record; 0 if the line is incomplete or no record."""
     try:
-        return int(json.loads(line)["step"]) if line.endswith(b"\n") else 0
+        return int(parse_json(line)["step"]) if line.endswith(b"\n") else 0
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return 0

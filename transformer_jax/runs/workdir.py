@@ -33,7 +33,6 @@ The folder of a sweep, and of each of its rows, has a mark of its own and holds
 import base64
 import contextlib
 import dataclasses
-import json
 import logging
 import os
 import re
@@ -62,6 +61,7 @@ from transformer_jax.runtime.files import (
     NoLocksError,
     entries_below,
     open_locked,
+    parse_json,
     path_below,
     read_regular,
 )
@@ -479,7 +479,7 @@ def _read_objects(workdir: Path, name: str, what: str) -> list[dict[str, Any]]:
 
 def _parse_object(line: bytes) -> dict[str, Any] | None:
     try:
-        found = json.loads(line)
+        found = parse_json(line)
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

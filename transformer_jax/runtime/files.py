@@ -12,6 +12,7 @@ import contextlib
 import errno
 import fcntl
 import glob
+import json
 import logging
 import os
 import re
@@ -21,7 +22,7 @@ import stat
 from collections.abc import Callable, Iterator
 from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from transformer_jax.errors import UserError
 
@@ -147,6 +148,21 @@ def read_regular(path: Path, most: int) -> bytes:
     """Reads a regular file; arguments and errors are those of `open_regular`."""
     with open_regular(path, most) as file:
         return file.read(most)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parses JSON. An integer that is too long for 64 bits becomes a float, which any arithmetic
+    accepts.
+
+    Raises:
+      ValueError: it is not JSON.
+      RecursionError: it is nested too deeply.
+    """
+    return json.loads(text, parse_int=_bounded)
+
+
+def _bounded(digits: str) -> int | float:
+    return int(digits) if len(digits) < 19 else float(digits)
 
 
 def read_cached[Content](path: Path, read: Callable[[Path], Content]) -> Content | None:

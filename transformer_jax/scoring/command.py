@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from transformer_jax.runtime.files import parse_json
 from transformer_jax.runtime.startup import environment_of_user
 
 
@@ -40,8 +41,8 @@ def scores_by_command(command: str, records: Sequence[Mapping[str, Any]]) -> dic
         last = (ended.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
         raise ValueError(f"{command!r} ended with status {ended.returncode}: {last}")
     try:
-        found = json.loads(ended.stdout)
-    except ValueError:
+        found = parse_json(ended.stdout)
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or not found or not all(map(_is_number, found.values())):
         raise ValueError(

@@ -21,7 +21,7 @@ from transformer_jax.pictures import Records
 from transformer_jax.runs.config import complete_config
 from transformer_jax.runs.settings import flatten, is_validation_field
 from transformer_jax.runs.workdir import METRICS, RESULT, TABLE, read_metrics, workdir_path
-from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular
+from transformer_jax.runtime.files import SETTINGS_BYTES, parse_json, read_regular
 from transformer_jax.sweeps.definition import Sweep
 from transformer_jax.sweeps.shared_folder import SweepFolder, folder_name
 from transformer_jax.sweeps.tables import Row, Rows
@@ -334,7 +334,7 @@ def _read_result(path: Path, name: str, told: str) -> Result | None:
 def _parse_result(content: bytes, where: str, name: str, told: str) -> Result | None:
     """The result in a file. None if it is damaged, with a warning that ends in `told`, if given."""
     try:
-        found = json.loads(content)
+        found = parse_json(content)
         row, asked = Row(name, **found["row"]), found["asked"]
         fields, also = _fields(asked["config"], where), dict(asked["also"])
         if asked["seeds"] != row.seeds:

@@ -26,6 +26,7 @@ from typing import Any
 from transformer_jax.errors import BusyError, UserError
 from transformer_jax.ranges import short_repr
 from transformer_jax.runtime import processes
+from transformer_jax.runtime.files import parse_json
 from transformer_jax.sweeps.halving import Job, last_promotion, next_promotion, ranking
 from transformer_jax.sweeps.shared_folder import SweepFolder
 from transformer_jax.sweeps.space import Choices, Space, grid_point, random_point, space_of
@@ -280,7 +281,7 @@ def _read_entry(folder: SweepFolder, number: int) -> Entry:
     """An entry of the log; empty if there is none. UserError if it is damaged."""
     content = folder.entry(number)
     try:
-        entry = {} if content is None else json.loads(content)
+        entry = {} if content is None else parse_json(content)
         if not isinstance(entry, dict) or (content is not None and not entry):
             raise ValueError("it is no object")
         return entry
