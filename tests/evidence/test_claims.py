@@ -99,11 +99,11 @@ def test_trained_rows_are_decided_and_named_by_digests(trained_claim):
     assert found["verdict"] == "holds"
     names = {
         "code of nn",
-        "config of learns",
         "training data of learns",
         "tokenizer of text of learns",
     }
     assert names <= set(found["digests"])
+    assert found["configs"]["learns"]["train.num_steps"] == 8
 
 
 def test_a_decided_claim_is_only_read_again(trained_claim, tmp_path):
@@ -192,8 +192,10 @@ def test_the_verb_decides_checks_and_names_wrong_fields(tmp_path, capsys):
     assert "another claim of this name" in capsys.readouterr().err
     assert main(["claim", "--check", str(verdict)]) == 2
     assert "no shipped claim 'mine'" in capsys.readouterr().err
-    verdict.write_text(json.dumps({"verdict": "holds", "name": 1}))
-    assert main(check) == 2
+    whole = json.loads(verdict.read_text())
+    for damaged in ({"verdict": "holds", "name": 1}, {**whole, "configs": {"one": 1}}):
+        verdict.write_text(json.dumps(damaged))
+        assert main(check) == 2
     path.write_text("def get_claim():\n    return dict(statment='x')\n")
     assert main(["claim", str(path), f"--workdir={tmp_path}/other"]) == 2
     assert "statement" in capsys.readouterr().err
@@ -208,15 +210,22 @@ def checked(tiny_language_model, tmp_path):
     base = tiny_language_model | {f"data.{name}_text": str(path) for name, path in texts.items()}
     rows = {"narrow": {}, "wide": {"model.d_ff": 48}}
     claim = tj.Claim("Wide is better.", rows, config="quickstart", base=base)
-    digests = {**verdicts.code_digests(), **verdicts.input_digests(claim.configs({}))}
-    return claim, {"asked": {"claim": claim.identity, "overrides": {}}, "digests": digests}, texts
+    configs = claim.configs({})
+    verdict = {
+        "asked": {"claim": claim.identity, "overrides": {}},
+        "configs": verdicts.stated_configs(configs),
+        "digests": {**verdicts.code_digests(), **verdicts.input_digests(configs)},
+    }
+    return claim, verdict, texts
 
 
 def test_a_verdict_is_out_of_date_if_code_config_or_data_change(checked, monkeypatch):
     claim, verdict, texts = checked
     assert check_claim(verdict, claim) == ([], "")
     assert check_claim(verdict, claim, {"data.num_workers": 1}) == ([], "")  # the same data
-    assert check_claim(verdict, claim, {"model.d_model": 32}).changed == ["config"]
+    assert check_claim(verdict, claim, {"data.dir": "elsewhere"}) == ([], "")  # it has none
+    wider = check_claim(verdict, claim, {"model.d_model": 32, "seed": 1})
+    assert wider.changed == ["config (model.d_model, seed)"]
     code = dict(verdicts.code_digests())
     code.pop("code of models")
     monkeypatch.setattr(verdicts, "code_digests", lambda: code | {"code of nn": "other"})
@@ -228,6 +237,17 @@ def test_a_verdict_is_out_of_date_if_code_config_or_data_change(checked, monkeyp
     found = check_claim(verdict, claim)
     assert found.changed == ["code of nn", "code of models"]
     assert str(texts["train"]) in found.unchecked
+
+
+def test_configs_are_compared_by_the_fields_that_they_set(checked):
+    """A field that a later version adds, with a default, does not make a verdict out of date."""
+    claim, verdict, _ = checked
+    assert verdict["configs"]["wide"]["model.d_ff"] == 48
+    assert "model.qk_norm" not in verdict["configs"]["wide"]
+    (was,) = check_claim({**verdict, "configs": {"narrow": {}, "wide": {}}}, claim).changed
+    assert was.startswith("config (") and "model.d_ff" in was
+    of_earlier_version = {**verdict, "configs": None}
+    assert "earlier versions" in check_claim(of_earlier_version, claim).unchecked
 
 
 def test_a_shipped_module_that_a_verdict_names_is_loaded():

@@ -31,12 +31,14 @@ from transformer_jax.evidence.verdicts import (
     digest_of,
     input_digests,
     read_verdict,
+    stated_configs,
     without_words,
 )
 from transformer_jax.runs.config import load_json, run_file
 from transformer_jax.runs.field_docs import as_override
 from transformer_jax.runs.load import load
 from transformer_jax.runs.run import Run
+from transformer_jax.runs.settings import flatten, unread_fields
 from transformer_jax.runs.shipped import find_file, shipped_files
 from transformer_jax.runs.user_modules import Modules, load_modules
 from transformer_jax.runs.workdir import (
@@ -263,6 +265,7 @@ def decide_claim(
             "command": _command(claim, overrides, modules),
             "seconds": round(seconds, 1),
             "asked": asked,
+            "configs": stated_configs(configs),
             "digests": {
                 **code_digests(),
                 **input_digests(configs, modules),
@@ -285,11 +288,22 @@ def check_claim(
     Args:
       verdict: as `read_verdict` returns it.
       claim: the present claim.
-      overrides: places of data (`data.dir`); other fields are those of the verdict.
+      overrides: places of data (`data.dir`), for claims that read them; other fields are those of
+        the verdict.
       modules: the user's own.
     """
-    fields = {**verdict["asked"]["overrides"], **(overrides or {})}
-    return check_verdict(verdict, claim.identity, lambda: claim.configs(fields), modules)
+    fields = verdict["asked"]["overrides"]
+    configs = functools.partial(_configs_with_places, claim, fields, overrides or {})
+    return check_verdict(verdict, claim.identity, configs, modules)
+
+
+def _configs_with_places(
+    claim: Claim, fields: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> dict[str, ConfigDict]:
+    """Configs of the rows, with overrides but for places that their data do not have."""
+    rows = [flatten(config.to_dict()) for config in claim.configs(fields).values()]
+    unread = {name for row in rows for name in unread_fields(row) if name in PLACES}
+    return claim.configs({**fields, **{k: v for k, v in overrides.items() if k not in unread}})
 
 
 def _require_same_claim(path: Path, asked: Mapping[str, Any]) -> None:

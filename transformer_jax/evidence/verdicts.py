@@ -21,7 +21,7 @@ from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.provenance import data_provenance
-from transformer_jax.runs.settings import flatten
+from transformer_jax.runs.settings import chosen_fields, flatten
 from transformer_jax.runs.shipped import shipped_files, shipped_modules
 from transformer_jax.runs.user_modules import Modules, UserModule, load_modules
 from transformer_jax.runtime.files import SETTINGS_BYTES, parse_json, read_regular
@@ -40,6 +40,7 @@ _DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _FIELDS = {
     **{"name": str, "statement": str, "metric": str, "test": str, "asked": dict, "digests": dict},
     **{"values": dict, "interval": list, "looks": list, "seeds": int},
+    **{"configs": dict | None},  # earlier versions had digests of them
     **{"smallest": int | float, "error_rate": int | float, "difference": int | float | None},
 }
 """Fields of a verdict that are read, and their types."""
@@ -77,6 +78,8 @@ def read_verdict(path: Path) -> dict[str, Any]:
             raise UserError(f"{path} is no verdict: {name} is missing or of another type")
     if not isinstance(found["asked"].get("overrides"), dict):
         raise UserError(f"{path} is no verdict: asked has no overrides")
+    if not all(isinstance(fields, dict) for fields in (found.get("configs") or {}).values()):
+        raise UserError(f"{path} is no verdict: a config has no fields")
     return found
 
 
@@ -123,6 +126,7 @@ def check_verdict(
       modules: the user's own; shipped ones that the verdict names are added.
     """
     given = [modules] if isinstance(modules, str | Path) else [*modules]
+    config: list[str] = []
     shipped = shipped_modules()
     named = (name.removeprefix(_MODULE) for name in verdict["digests"] if name.startswith(_MODULE))
     now, unchecked = dict(code_digests()), ""
@@ -130,7 +134,7 @@ def check_verdict(
         used = load_modules([*given, *(shipped[name] for name in named if name in shipped)])
         now |= _module_digests(used)
         rows = configs()
-        now |= _config_digests(rows)
+        config = _changed_fields(verdict.get("configs"), stated_configs(rows))
         now |= _data_digests(rows)
     except UserError as error:
         unchecked = str(error)
@@ -139,7 +143,25 @@ def check_verdict(
     # Code that is new or gone, too; data and configs that are not here count as unchecked.
     compared = [*now, *(name for name in saved if name.startswith(_PART) and name not in now)]
     differing = [name for name in compared if now.get(name) != saved.get(name)]
-    return Freshness([*dict.fromkeys(map(_what, differing))], unchecked)
+    return Freshness([*dict.fromkeys([*map(_what, differing), *config])], unchecked)
+
+
+def _changed_fields(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:
+    """The part "config (FIELD, FIELD)" of rows whose configs differ; empty if none do.
+
+    Raises:
+      UserError: the verdict has no configs.
+    """
+    if before is None:
+        raise UserError("the verdict has no configs, as earlier versions wrote it")
+    missing = object()
+    changed = {
+        field
+        for row, fields in now.items()
+        for field in fields | before.get(row, {})
+        if fields.get(field, missing) != before.get(row, {}).get(field, missing)
+    }
+    return [f"config ({', '.join(sorted(changed))})"] if changed else []
 
 
 def _what(name: str) -> str:
@@ -175,26 +197,31 @@ def without_words(source: str) -> str:
     return ast.unparse(tree)
 
 
+def stated_configs(configs: Mapping[str, ConfigDict]) -> dict[str, dict[str, Any]]:
+    """What each row's config sets, {"section.field": value}, without the places of data.
+
+    Fields with their default are left out, so that a new field changes no verdict. A default that
+    changes is a change of the code.
+    """
+    found = {}
+    for row, config in configs.items():
+        chosen = chosen_fields(flatten(config.to_dict()))
+        found[row] = {name: value for name, value in chosen.items() if name not in PLACES}
+    return json.loads(json.dumps(found))  # as it is read
+
+
 def input_digests(configs: Mapping[str, ConfigDict], modules: Modules = ()) -> dict[str, str]:
-    """Digests of the user's modules, and of each row's config, training and validation data.
+    """Digests of the user's modules, and of each row's training and validation data.
 
     Raises:
       UserError: a module or the data are not here.
     """
     used = load_modules(modules)
-    return _module_digests(used) | _config_digests(configs) | _data_digests(configs)
+    return _module_digests(used) | _data_digests(configs)
 
 
 def _module_digests(modules: Iterable[UserModule]) -> dict[str, str]:
     return {f"{_MODULE}{one.name}": f"SHA-256 {one.sha256[:_DIGITS]}" for one in modules}
-
-
-def _config_digests(configs: Mapping[str, ConfigDict]) -> dict[str, str]:
-    found = {}
-    for row, config in configs.items():
-        fields = flatten(config.to_dict()).items()
-        found[f"config of {row}"] = digest_of({k: v for k, v in fields if k not in PLACES})
-    return found
 
 
 def _data_digests(configs: Mapping[str, ConfigDict]) -> dict[str, str]:

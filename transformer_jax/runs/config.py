@@ -31,6 +31,7 @@ from transformer_jax.runs.settings import (
     SECTIONS,
     Settings,
     check_sections,
+    chosen_fields,
     chosen_names,
     complete,
     field_of,
@@ -79,12 +80,10 @@ class Config(Summarized, ConfigDict):
         """The fields of a section; of a whole config those that differ from their defaults."""
         if not SECTIONS.keys() <= set(self):
             return self.to_dict()
-        values, chosen = flatten(self.to_dict()), dict[str, list[str]]()
-        known = fields_for(values)
-        for name, value in values.items():
+        chosen = dict[str, list[str]]()
+        for name, value in chosen_fields(flatten(self.to_dict())).items():
             section, _, field = name.rpartition(".")
-            if name not in known or value != known[name].default:
-                chosen.setdefault(section or name, []).append(f"{field}={value}")
+            chosen.setdefault(section or name, []).append(f"{field}={value}")
         return {section: ", ".join(fields) for section, fields in chosen.items()}
 
     def __eq__(self, other: object) -> bool:

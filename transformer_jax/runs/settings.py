@@ -197,6 +197,16 @@ def complete(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: values.get(name, field.default) for name, field in fields_for(values).items()}
 
 
+def chosen_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that differ from the defaults of their dataclasses, and unknown ones."""
+    known = fields_for(values)
+    return {
+        name: value
+        for name, value in values.items()
+        if name not in known or value != known[name].default
+    }
+
+
 def layers_of(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Overrides of each layer in the pattern of a model, {"model.field": value}; empty without
     `model.layers`."""
