@@ -246,8 +246,16 @@ def test_configs_are_compared_by_the_fields_that_they_set(checked):
     assert "model.qk_norm" not in verdict["configs"]["wide"]
     (was,) = check_claim({**verdict, "configs": {"narrow": {}, "wide": {}}}, claim).changed
     assert was.startswith("config (") and "model.d_ff" in was
-    of_earlier_version = {**verdict, "configs": None}
-    assert "earlier versions" in check_claim(of_earlier_version, claim).unchecked
+
+
+@pytest.mark.parametrize("lacking", ["configs", "validation data"])
+def test_what_an_earlier_version_did_not_record_is_unchecked(checked, lacking):
+    claim, verdict, _ = checked
+    digests = {k: v for k, v in verdict["digests"].items() if not k.startswith(lacking)}
+    configs = None if lacking == "configs" else verdict["configs"]
+    found = check_claim({**verdict, "configs": configs, "digests": digests}, claim)
+    assert not found.changed
+    assert "earlier version" in found.unchecked and lacking in found.unchecked
 
 
 def test_a_shipped_module_that_a_verdict_names_is_loaded():

@@ -129,17 +129,19 @@ def check_verdict(
     config: list[str] = []
     shipped = shipped_modules()
     named = (name.removeprefix(_MODULE) for name in verdict["digests"] if name.startswith(_MODULE))
-    now, unchecked = dict(code_digests()), ""
+    saved = {**verdict["digests"], "claim": verdict["asked"].get("claim")}
+    now, unchecked = {"claim": claim, **code_digests()}, ""
     try:
         used = load_modules([*given, *(shipped[name] for name in named if name in shipped)])
         now |= _module_digests(used)
         rows = configs()
         config = _changed_fields(verdict.get("configs"), stated_configs(rows))
-        now |= _data_digests(rows)
+        data = _data_digests(rows)
+        now |= {name: digest for name, digest in data.items() if name in saved}
+        if lacking := dict.fromkeys(_what(name) for name in data if name not in saved):
+            unchecked = f"the verdict, of an earlier version, has no digest of {', '.join(lacking)}"
     except UserError as error:
         unchecked = str(error)
-    saved = {**verdict["digests"], "claim": verdict["asked"].get("claim")}
-    now = {"claim": claim} | now
     # Code that is new or gone, too; data and configs that are not here count as unchecked.
     compared = [*now, *(name for name in saved if name.startswith(_PART) and name not in now)]
     differing = [name for name in compared if now.get(name) != saved.get(name)]
@@ -153,7 +155,7 @@ def _changed_fields(before: Mapping[str, Any] | None, now: Mapping[str, Any]) ->
       UserError: the verdict has no configs.
     """
     if before is None:
-        raise UserError("the verdict has no configs, as earlier versions wrote it")
+        raise UserError("the verdict, of an earlier version, has no configs")
     missing = object()
     changed = {
         field
