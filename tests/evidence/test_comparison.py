@@ -195,6 +195,8 @@ def test_the_verb_prints_and_writes_a_page(runs, tmp_path, capsys):
 def test_a_page_shows_intervals_and_examples(runs, show):
     page = show(comparison_page(tj.compare(runs / "base", runs / "better")))
     assert not page.complaints()
-    assert "loss" in page.texts("#seeds td") and "≠ differs" in page.texts(".verdict")
+    assert "loss" in page.texts("#seeds th") and "≠ differs" in page.texts(".verdict")
+    losses = page.texts("#values td")
+    assert losses[:2] == ["3.5 ± 0.1 (3 seeds)", "2.5 ± 0.1 (3 seeds)"]
     assert page.texts(".example dd")[-2:] == ["ein Hund", "der Hund"]
     assert page.evaluate("document.getElementById('curves').naturalWidth") > 100

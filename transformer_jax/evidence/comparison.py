@@ -286,8 +286,8 @@ def _test_seeds(
     counts = {name: len(next(iter(values.values()))[name]) for name in names} if values else {}
     if few := [name for name, count in counts.items() if count < 2]:
         return [], [
-            f"No test over seeds: {', '.join(few)} has one seed. Train more with --seeds, or "
-            "compare outputs over examples (--split)."
+            f"No test over seeds, because these have only one seed: {', '.join(few)}. Train more "
+            "with --seeds, or compare outputs over examples (--split)."
         ]
     return [test for metric in values for test in compare_seeds(metric, values[metric])], []
 

@@ -15,12 +15,7 @@ _SCRIPTS = ("document.js", "comparison.js")
 
 def comparison_page(found: Comparison) -> str:
     """A page of what differs, the tests, curves with bands, and examples side by side."""
-    first = found.names[0]
-    seeds = []
-    for test in found.over_seeds:
-        values = found.values[test.metric]
-        line = f"{mean_line(values[first])} → {mean_line(values[test.name])}"
-        seeds.append(_seed_test(test, line))
+    title = f"{', '.join(found.names[:-1])} and {found.names[-1]}"
     examples = [
         {
             "run": name,
@@ -37,9 +32,14 @@ def comparison_page(found: Comparison) -> str:
     ]
     curves = base64.b64encode(rendered(found.plot(), "svg")).decode()
     data = {
+        "title": title,
         "runs": found.names,
         "differing": {name: list(map(str, each)) for name, each in found.differing.items()},
-        "seeds": seeds,
+        "values": {
+            metric: [mean_line(of_runs[name]) for name in found.names]
+            for metric, of_runs in found.values.items()
+        },
+        "seeds": list(map(_seed_test, found.over_seeds)),
         "examples": examples,
         "curves": f"data:image/svg+xml;base64,{curves}",
         "disagreements": {
@@ -54,17 +54,15 @@ def comparison_page(found: Comparison) -> str:
         },
         "notes": list(found.notes),
     }
-    title = " and ".join(found.names)
     styles, scripts = (list(map(asset, names)) for names in (_STYLES, _SCRIPTS))
     return page(title, asset("comparison.html"), styles, scripts, data)
 
 
-def _seed_test(test: SeedTest, values: str) -> dict[str, Any]:
+def _seed_test(test: SeedTest) -> dict[str, Any]:
     difference = test.difference
     return {
         "run": test.name,
         "metric": test.metric,
-        "values": values,
         "mean": difference.mean,
         "low": difference.low,
         "high": difference.high,

@@ -2,7 +2,7 @@
 "use strict";
 
 const found = readData();
-document.getElementById("title").textContent = found.runs.join(" and ");
+document.getElementById("title").textContent = found.title;
 
 function table(head, rows) {
   const cells = head.map((name) => element("th", { scope: "col" }, name));
@@ -15,6 +15,10 @@ function row(...cells) {
 
 function number(text) {
   return element("td", { className: "number" }, text);
+}
+
+function heading(text) {
+  return element("th", { scope: "row" }, element("bdi", {}, text));
 }
 
 function isolated(text) {
@@ -48,10 +52,16 @@ function intervalBar({ low, mean, high }, reach) {
   return element("td", {}, svg);
 }
 
-const differing = Object.entries(found.differing).map(([name, values]) => row(isolated(name), ...values.map(isolated)));
+const differing = Object.entries(found.differing).map(([name, values]) => row(heading(name), ...values.map(isolated)));
 document
   .getElementById("differing")
   .append(differing.length ? table(["", ...found.runs], differing) : "Nothing but the seeds.");
+
+const values = Object.entries(found.values).map(([metric, lines]) => row(heading(metric), ...lines.map(number)));
+if (values.length) {
+  document.getElementById("values-section").hidden = false;
+  document.getElementById("values").append(table(["", ...found.runs], values));
+}
 
 if (found.seeds.length) {
   document.getElementById("seeds-section").hidden = false;
@@ -59,9 +69,8 @@ if (found.seeds.length) {
     Math.max(...found.seeds.filter((one) => one.metric === metric).flatMap(({ low, high }) => [Math.abs(low), Math.abs(high)]));
   const rows = found.seeds.map((one) =>
     row(
-      isolated(one.metric),
+      heading(one.metric),
       isolated(one.run),
-      isolated(one.values),
       number(signed(one.mean)),
       intervalBar(one, reach(one.metric)),
       number(shown(one.adjusted)),
@@ -71,14 +80,14 @@ if (found.seeds.length) {
   );
   document
     .getElementById("seeds")
-    .append(table(["metric", "run", "first → run", "difference", "95% interval", "p (Holm)", "p (permutation)", ""], rows));
+    .append(table(["metric", "run", "difference", "95% interval", "p (Holm)", "p (permutation)", ""], rows));
 }
 
 if (found.examples.length) {
   document.getElementById("examples-section").hidden = false;
   const rows = found.examples.map((one) =>
     row(
-      isolated(one.metric),
+      heading(one.metric),
       isolated(one.run),
       number(String(Number(one.first.toPrecision(4)))),
       number(String(Number(one.second.toPrecision(4)))),
