@@ -258,6 +258,13 @@ def test_what_an_earlier_version_did_not_record_is_unchecked(checked, lacking):
     assert "earlier version" in found.unchecked and lacking in found.unchecked
 
 
+def test_an_experiment_of_an_earlier_version_has_no_configs_to_check(checked):
+    _, verdict, _ = checked
+    claim = verdict["asked"]["claim"]
+    found = verdicts.check_verdict({**verdict, "configs": None}, claim, lambda: {})
+    assert found == ([], "")
+
+
 def test_a_shipped_module_that_a_verdict_names_is_loaded():
     (path,) = [one for one in verdicts.recorded_verdicts() if one.stem == "recall_lstm"]
     assert not check_claim(read_verdict(path), load_claim("recall_lstm")).unchecked

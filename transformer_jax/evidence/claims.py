@@ -300,7 +300,7 @@ def check_claim(
 def _configs_with_places(
     claim: Claim, fields: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> dict[str, ConfigDict]:
-    """Configs of the rows, with overrides but for places that their data do not have."""
+    """Configs of the rows with overrides, except places that their data do not read."""
     rows = [flatten(config.to_dict()) for config in claim.configs(fields).values()]
     unread = {name for row in rows for name in unread_fields(row) if name in PLACES}
     return claim.configs({**fields, **{k: v for k, v in overrides.items() if k not in unread}})

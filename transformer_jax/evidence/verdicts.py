@@ -154,9 +154,9 @@ def _changed_fields(before: Mapping[str, Any] | None, now: Mapping[str, Any]) ->
     Raises:
       UserError: the verdict has no configs.
     """
-    if before is None:
+    if before is None and now:
         raise UserError("the verdict, of an earlier version, has no configs")
-    missing = object()
+    before, missing = before or {}, object()
     changed = {
         field
         for row, fields in now.items()
@@ -200,7 +200,7 @@ def without_words(source: str) -> str:
 
 
 def stated_configs(configs: Mapping[str, ConfigDict]) -> dict[str, dict[str, Any]]:
-    """What each row's config sets, {"section.field": value}, without the places of data.
+    """The fields that each row's config sets, {"section.field": value}, without places of data.
 
     Fields with their default are left out, so that a new field changes no verdict. A default that
     changes is a change of the code.
@@ -209,7 +209,7 @@ def stated_configs(configs: Mapping[str, ConfigDict]) -> dict[str, dict[str, Any
     for row, config in configs.items():
         chosen = chosen_fields(flatten(config.to_dict()))
         found[row] = {name: value for name, value in chosen.items() if name not in PLACES}
-    return json.loads(json.dumps(found))  # as it is read
+    return json.loads(json.dumps(found))  # a verdict's file has lists for tuples
 
 
 def input_digests(configs: Mapping[str, ConfigDict], modules: Modules = ()) -> dict[str, str]:

@@ -151,8 +151,8 @@ def read_regular(path: Path, most: int) -> bytes:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parses JSON. An integer that is too long for 64 bits becomes a float, which any arithmetic
-    accepts.
+    """Parses JSON. An integer of 19 or more digits, which may not fit 64 bits, becomes a float;
+    arithmetic accepts a float of any size.
 
     Raises:
       ValueError: it is not JSON.
