@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registries: lookup, registration, unknown names."""
 
+import sys
+
 import pytest
 
 from transformer_jax.errors import UserError
-from transformer_jax.registry import Registry, reload_registrations
+from transformer_jax.registry import Registry, imported, reload_registrations
 
 
 @pytest.fixture
@@ -73,3 +75,11 @@ def test_a_module_that_fails_leaves_the_registry_unchanged(colours):
         raise SystemExit
     assert dict(colours) == {"red": 1, "green": 2, "blue": 3}
     assert colours.module_of("blue") == __name__
+
+
+def test_an_imported_entry_is_the_function_or_method_that_it_names(tmp_path, monkeypatch):
+    (tmp_path / "late.py").write_text("class Adder:\n    def add(a, b=1): return a + b\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    add = imported("late:Adder.add")
+    assert "late" not in sys.modules
+    assert add(2) == 3 and add(2, b=5) == 7

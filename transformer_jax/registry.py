@@ -3,6 +3,8 @@
 
 import contextlib
 import functools
+import importlib
+import operator
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, overload
@@ -76,6 +78,7 @@ class Registry[T](Mapping[str, T]):
         self._options.pop(name, None)
         if options:
             self._options[name] = options
+        _count_change()
         return entry
 
     def _check_fields(self, name: str, options: type | None) -> None:
@@ -166,6 +169,7 @@ class Registry[T](Mapping[str, T]):
         self._entries = dict(entries)
         self._modules = {name: modules[name] for name in entries if name in modules}
         self._options = {name: options[name] for name in entries if name in options}
+        _count_change()
 
     def __getitem__(self, name: str) -> T:
         return self._entries[name]
@@ -181,6 +185,32 @@ class Registry[T](Mapping[str, T]):
 
 
 _REGISTRIES: list[Registry[Any]] = []
+_changes = 0
+
+
+def _count_change() -> None:
+    global _changes
+    _changes += 1
+
+
+def number_of_changes() -> int:
+    """Number of registrations and removals in all registries; tables of entries depend on it."""
+    return _changes
+
+
+def imported(path: str) -> Callable[..., Any]:
+    """Makes an entry that imports its function when it is called: a run needs few of them.
+
+    Args:
+      path: "package.module:function", or "package.module:Class.method".
+    """
+    module, _, names = path.partition(":")
+
+    def call(*args: Any, **named: Any) -> Any:
+        function = operator.attrgetter(names)(importlib.import_module(module))
+        return function(*args, **named)
+
+    return call
 
 
 def options_of_entry(section: str, name: str) -> type | None:

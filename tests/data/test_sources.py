@@ -7,7 +7,7 @@ import gzip
 import pytest
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.sets import multi30k
+from transformer_jax.data.sets import embedded, glue, multi30k, scan
 from transformer_jax.data.sources import SOURCES, open_corpora, open_split
 from transformer_jax.errors import UserError
 
@@ -238,3 +238,11 @@ def test_the_corpora_of_a_split_have_names(tmp_path):
     (tmp_path / "turns.jsonl").write_text('{"instruction": "Add.", "output": "3", "text": "x"}\n')
     sets = dataclasses.replace(sets, valid_text=str(tmp_path / "turns.jsonl"))
     assert list(open_corpora(sets, "valid")) == ["text", "conversations"]
+
+
+def test_sets_have_the_splits_that_their_modules_read():
+    assert {name: SOURCES[name].splits for name in glue.TASKS} == {
+        name: tuple(task.files) for name, task in glue.TASKS.items()
+    }
+    assert scan.SETS.keys() == {name for name in SOURCES if name.startswith("scan")}
+    assert SOURCES["synthetic_en_de"].splits == embedded.SPLITS

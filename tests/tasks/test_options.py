@@ -6,8 +6,18 @@ import dataclasses
 import pytest
 
 import transformer_jax as tj
+from transformer_jax import tasks
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.runs.run import Run, decode_options
+from transformer_jax.tasks.classification import Classification
+from transformer_jax.tasks.instruction import Instruction
+from transformer_jax.tasks.language_modeling import LanguageModeling
+from transformer_jax.tasks.masked_lm import MaskedLanguageModeling
+from transformer_jax.tasks.multiple_choice import MultipleChoice
+from transformer_jax.tasks.parsing import Parsing
+from transformer_jax.tasks.preference import Preference
+from transformer_jax.tasks.tagging import Tagging
+from transformer_jax.tasks.translation import Translation
 
 TASKS = [
     "translation",
@@ -93,3 +103,28 @@ def test_fields_and_their_values_are_checked_as_in_a_config(trained: Run):
     ):
         with pytest.raises(tj.UserError, match=told):
             trained.predict(["The dog."], **given)
+
+
+CLASSES = {
+    "translation": Translation,
+    "seq2seq": Translation,
+    "parsing": Parsing,
+    "language_modeling": LanguageModeling,
+    "instruction": Instruction,
+    "preference": Preference,
+    "choices": MultipleChoice,
+    "masked_lm": MaskedLanguageModeling,
+    "classification": Classification,
+    "tagging": Tagging,
+}
+
+
+def test_the_registry_lists_the_search_fields_that_the_classes_read():
+    listed = {
+        name: sorted(field for field in kind.reads if field.startswith("decode."))
+        for name, kind in tasks.TASKS.items()
+    }
+    assert listed == {
+        name: sorted(f"decode.{field}" for field in cls.predicts_by)
+        for name, cls in CLASSES.items()
+    }

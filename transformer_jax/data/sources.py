@@ -6,44 +6,20 @@ A split opens as one or more corpora: sequences of examples with random access, 
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpora, Corpus, Selection
-from transformer_jax.data.files.json_lines import (
-    read_answers,
-    read_choices,
-    read_conversations,
-    read_preferences,
-)
 from transformer_jax.data.files.lines import expand_paths, open_files
-from transformer_jax.data.files.pairs import (
-    open_parallel_text,
-    read_json_lines,
-    read_tsv,
-)
-from transformer_jax.data.files.text import TextBlocks, open_text
-from transformer_jax.data.files.trees import open_bracketed
-from transformer_jax.data.files.tsv import read_labeled_tsv, read_tagged_words
-from transformer_jax.data.sets import (
-    alpaca,
-    embedded,
-    glue,
-    gum,
-    hf_datasets,
-    multi30k,
-    scan,
-    tatoeba,
-    text_sets,
-    tfds,
-)
+from transformer_jax.data.files.text import TextBlocks
 from transformer_jax.errors import MissingSplitError, UserError
-from transformer_jax.registry import Registry
+from transformer_jax.registry import Registry, imported
 
 
 @dataclass(frozen=True)
@@ -72,72 +48,91 @@ _TFDS = ("tfds_name", *_FIELDS)
 _HF = ("hf_name", "hf_config", *_FIELDS)
 
 
-def _public(
-    open_split: Callable[..., Sequence[Corpus]], splits: Sequence[str] = (), **given: str
-) -> SourceSet:
-    """A public set in the folder `data.dir`; `given` selects a part or direction of it."""
-    return SourceSet(partial(open_split, **given), tuple(splits) or SourceSet.splits, ("data.dir",))
+def _imported(path: str) -> Callable[..., Any]:
+    return imported(f"{__package__}.{path}")
 
 
-def _user_files(read: Callable[[str], Corpus]) -> SourceSet:
+def _public(path: str, splits: Sequence[str] = SourceSet.splits, **part: str) -> SourceSet:
+    """A public set in the folder `data.dir`; `part` selects a part or direction of it."""
+    open_part = functools.partial(_imported(f"sets.{path}"), **part)
+    return SourceSet(open_part, tuple(splits), ("data.dir",))
+
+
+def _user_files(read: str) -> SourceSet:
     """A set in the user's files, one corpus per file, read with `read(path)`."""
-    return SourceSet(partial(open_files, read=read), reads=_FILES)
+    return SourceSet(functools.partial(open_files, read=_imported(read)), reads=_FILES)
 
 
-def _user_rows(read: Callable[[str, str, str], Corpus]) -> SourceSet:
+def _user_rows(path: str) -> SourceSet:
     """A set in rows of the user's files, one corpus per file, read with `read(path, split,
     on_bad_row)`."""
+    read = _imported(f"files.{path}")
 
     def open_split(config: DataConfig, split: str) -> Sequence[Corpus]:
-        return open_files(config, split, lambda path: read(path, split, config.on_bad_row))
+        return open_files(config, split, lambda file: read(file, split, config.on_bad_row))
 
     return SourceSet(open_split, reads=(*_FILES, *_ROWS))
 
+
+_LABELED = ("train", "valid")
+"""Splits of GLUE's tasks whose labels are public."""
 
 SOURCES: Registry[SourceSet] = Registry(
     "data.name",
     {
         "synthetic_en_de": SourceSet(
-            embedded.open_split, embedded.SPLITS, ("data.synthetic_size", "data.synthetic_seed")
+            _imported("sets.embedded:open_split"),
+            ("train", "valid", "test", "test_combinations"),
+            ("data.synthetic_size", "data.synthetic_seed"),
         ),
-        "parallel_text": SourceSet(open_parallel_text, reads=_PAIR_FILES),
-        "seq2seq_tsv": _user_rows(read_tsv),
-        "json_lines": _user_rows(read_json_lines),
-        "multi30k_en_de": _public(multi30k.open_split, source_language="en", target_language="de"),
-        "multi30k_de_en": _public(multi30k.open_split, source_language="de", target_language="en"),
-        "multi30k_en_fr": _public(multi30k.open_split, source_language="en", target_language="fr"),
-        "tatoeba_de_en": _public(tatoeba.open_split, source_language="de", target_language="en"),
-        "tatoeba_en_de": _public(tatoeba.open_split, source_language="en", target_language="de"),
-        **{name: _public(scan.open_split, name=name) for name in scan.SETS},
+        "parallel_text": SourceSet(_imported("files.pairs:open_parallel_text"), reads=_PAIR_FILES),
+        "seq2seq_tsv": _user_rows("pairs:read_tsv"),
+        "json_lines": _user_rows("pairs:read_json_lines"),
+        "multi30k_en_de": _public(
+            "multi30k:open_split", source_language="en", target_language="de"
+        ),
+        "multi30k_de_en": _public(
+            "multi30k:open_split", source_language="de", target_language="en"
+        ),
+        "multi30k_en_fr": _public(
+            "multi30k:open_split", source_language="en", target_language="fr"
+        ),
+        "tatoeba_de_en": _public("tatoeba:open_split", source_language="de", target_language="en"),
+        "tatoeba_en_de": _public("tatoeba:open_split", source_language="en", target_language="de"),
+        "scan_simple": _public("scan:open_split", name="scan_simple"),
+        "scan_length": _public("scan:open_split", name="scan_length"),
+        "scan_addprim_jump": _public("scan:open_split", name="scan_addprim_jump"),
         "text": SourceSet(
-            open_text,
+            _imported("files.text:open_text"),
             reads=(*_FILES, *_ROWS, "data.documents", "data.text_field", "data.block_megabytes"),
         ),
-        "tiny_shakespeare": _public(text_sets.open_tiny_shakespeare),
-        "wikitext2": _public(text_sets.open_wikitext2),
-        "gutenberg": _public(text_sets.open_gutenberg),
-        "labeled_tsv": _user_rows(read_labeled_tsv),
-        **{
-            name: _public(glue.open_split, tuple(task.files), name=name)
-            for name, task in glue.TASKS.items()
-        },
-        "tagged_words": _user_files(read_tagged_words),
-        "pos_gum": _public(gum.open_pos),
+        "tiny_shakespeare": _public("text_sets:open_tiny_shakespeare"),
+        "wikitext2": _public("text_sets:open_wikitext2"),
+        "gutenberg": _public("text_sets:open_gutenberg"),
+        "labeled_tsv": _user_rows("tsv:read_labeled_tsv"),
+        "sst2": _public("glue:open_split", _LABELED, name="sst2"),
+        "cola": _public("glue:open_split", _LABELED, name="cola"),
+        "mrpc": _public("glue:open_split", (*_LABELED, "test"), name="mrpc"),
+        "rte": _public("glue:open_split", _LABELED, name="rte"),
+        "tagged_words": _user_files("files.tsv:read_tagged_words"),
+        "pos_gum": _public("gum:open_pos"),
         "bracketed_trees": SourceSet(
-            open_bracketed, reads=(*_FILES, "data.remove_traces", "data.remove_function_tags")
+            _imported("files.trees:open_bracketed"),
+            reads=(*_FILES, "data.remove_traces", "data.remove_function_tags"),
         ),
-        "gum_const": _public(gum.open_const),
-        "conversations": _user_rows(read_conversations),
-        "answers": _user_rows(read_answers),
-        "preferences": _user_rows(read_preferences),
-        "choices": _user_rows(read_choices),
-        "alpaca": _public(alpaca.open_split),
+        "gum_const": _public("gum:open_const"),
+        "conversations": _user_rows("json_lines:read_conversations"),
+        "answers": _user_rows("json_lines:read_answers"),
+        "preferences": _user_rows("json_lines:read_preferences"),
+        "choices": _user_rows("json_lines:read_choices"),
+        "alpaca": _public("alpaca:open_split"),
         "hf_dataset": SourceSet(
-            hf_datasets.open_split,
+            _imported("sets.hf_datasets:open_split"),
             reads=("data.dir", *_ROWS, "data.block_megabytes", *(f"data.{name}" for name in _HF)),
         ),
         "tfds": SourceSet(
-            tfds.open_split, reads=("data.dir", *_ROWS, *(f"data.{name}" for name in _TFDS))
+            _imported("sets.tfds:open_split"),
+            reads=("data.dir", *_ROWS, *(f"data.{name}" for name in _TFDS)),
         ),
     },
 )

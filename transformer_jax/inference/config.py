@@ -205,3 +205,15 @@ SEARCH_FIELDS = tuple(
     if f"decode.{field.name}" in {*_BEAM, *_GREEDY, *_SAMPLE}
 )
 """Fields of the section `decode` that only some searches read."""
+
+TARGET_FIELDS = (
+    *(name for name in SEARCH_FIELDS if name != "repetition_penalty"),
+    *("search", "max_extra_length", "batch_size", "draft", "draft_length", "num_outputs"),
+)
+"""Fields that a task on pairs reads to predict a target."""
+
+CONTINUATION_FIELDS = (
+    *(name for name in SEARCH_FIELDS if name != "alpha"),
+    *("search", "max_extra_length", "stop", "num_outputs", "batch_size", "draft", "draft_length"),
+)
+"""Fields that a language model reads to continue a text."""

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from transformer_jax.errors import UserError, install_hint
-from transformer_jax.logs.tensorboard import EventFile
 from transformer_jax.registry import Registry
 from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
 
@@ -95,6 +94,8 @@ class TensorBoard(Tracker):
     """Event files in the folder `tensorboard` of the workdir."""
 
     def __init__(self, run: TrackedRun) -> None:
+        from transformer_jax.logs.tensorboard import EventFile
+
         self._file = EventFile(run.workdir / "tensorboard", start_step=run.start_step)
 
     def log(self, step: int, metrics: Mapping[str, float], time: float) -> None:

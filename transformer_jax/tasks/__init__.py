@@ -6,21 +6,14 @@ config fields that it reads. To add a task, register a `TaskKind`; `tasks.interf
 task must do.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from transformer_jax.inference.config import CONTINUATION_FIELDS, TARGET_FIELDS
 from transformer_jax.metrics import MEANS
-from transformer_jax.registry import Registry
+from transformer_jax.registry import Registry, imported
 from transformer_jax.scoring.parseval import METRICS as PARSEVAL
-from transformer_jax.tasks.classification import Classification
-from transformer_jax.tasks.instruction import Instruction
 from transformer_jax.tasks.interface import TaskKind
-from transformer_jax.tasks.language_modeling import LanguageModeling
-from transformer_jax.tasks.masked_lm import MaskedLanguageModeling
-from transformer_jax.tasks.multiple_choice import MultipleChoice
-from transformer_jax.tasks.parsing import Parsing, tree_symbols
-from transformer_jax.tasks.preference import Preference
-from transformer_jax.tasks.tagging import Tagging
-from transformer_jax.tasks.translation import Translation
 
 # Default configs.
 
@@ -96,8 +89,19 @@ _TEMPLATE = tuple(
 )
 
 
-def _decode(task: type[Any]) -> list[str]:
-    return [f"decode.{name}" for name in task.predicts_by]
+def _decode(names: Sequence[str]) -> list[str]:
+    return [f"decode.{name}" for name in names]
+
+
+_LABELS = _decode(("num_outputs", "batch_size"))
+
+
+_TARGET = _decode(TARGET_FIELDS)
+_CONTINUATION = _decode(CONTINUATION_FIELDS)
+
+
+def _imported(path: str) -> Callable[..., Any]:
+    return imported(f"{__name__}.{path}")
 
 
 _TEXT_PAIR_FIELDS = (*("tokenizer.joint", "task.metric", "data.cache_dir", "train.scale_to_data"),)
@@ -106,26 +110,30 @@ _TEXT_PAIR_FIELDS = (*("tokenizer.joint", "task.metric", "data.cache_dir", "trai
 _PAIR_FIELDS = (
     *("data.max_source_length", "data.max_target_length"),
     *_TEXT_PAIR_FIELDS,
-    *(*_LOGITS, *_LOSS, _Z_LOSS, *_SCORED, *_decode(Translation)),
+    *(*_LOGITS, *_LOSS, _Z_LOSS, *_SCORED, *_TARGET),
 )
 
 TASKS: Registry[TaskKind] = Registry(
     "task.name",
     {
         "translation": TaskKind(
-            Translation.build, _PAIRS, metric="bleu", metrics=_TOKEN_METRICS, reads=_PAIR_FIELDS
+            _imported("translation:Translation.build"),
+            _PAIRS,
+            metric="bleu",
+            metrics=_TOKEN_METRICS,
+            reads=_PAIR_FIELDS,
         ),
         "seq2seq": TaskKind(
-            Translation.build,
+            _imported("translation:Translation.build"),
             _PAIRS,
             metric="exact_match",
             metrics=_TOKEN_METRICS,
             reads=_PAIR_FIELDS,
         ),
         "parsing": TaskKind(
-            Parsing.build,
+            _imported("parsing:Parsing.build"),
             {"source": ("source",)},
-            symbols={"target": tree_symbols},
+            symbols={"target": _imported("parsing:tree_symbols")},
             defaults=_PARSING_DEFAULTS,
             metrics=(*_TOKEN_METRICS, *PARSEVAL),
             reads=(
@@ -134,37 +142,44 @@ TASKS: Registry[TaskKind] = Registry(
             ),
         ),
         "language_modeling": TaskKind(
-            LanguageModeling.build,
+            _imported("language_modeling:LanguageModeling.build"),
             _TEXT,
             defaults=_GPT_DEFAULTS,
             metrics=(*_TOKEN_METRICS, "bits_per_byte", "word_perplexity"),
-            reads=(*_DOCUMENTS, *_LOGITS, *_LOSS, _Z_LOSS, *_decode(LanguageModeling)),
+            reads=(*_DOCUMENTS, *_LOGITS, *_LOSS, _Z_LOSS, *_CONTINUATION),
         ),
         "instruction": TaskKind(
-            Instruction.build,
+            _imported("instruction:Instruction.build"),
             _TEXT,
             defaults=_GPT_DEFAULTS | {"data.name": "conversations"},
             metrics=_TOKEN_METRICS,
-            reads=(_LENGTH, *_LOGITS, *_LOSS, _Z_LOSS, *_TEMPLATE, *_decode(Instruction)),
+            reads=(_LENGTH, *_LOGITS, *_LOSS, _Z_LOSS, *_TEMPLATE, *_CONTINUATION),
         ),
         "preference": TaskKind(
-            Preference.build,
+            _imported("preference:Preference.build"),
             _TEXT,
             defaults=_GPT_DEFAULTS | {"data.name": "preferences"},
             metrics=("loss", "accuracy", *MEANS, "padding", "num_examples"),
             frozen=("reference",),
             stored="reference",
-            reads=(_LENGTH, *_LOGITS, _SMOOTHING, *_TEMPLATE, "task.beta", *_decode(Preference)),
+            reads=(
+                _LENGTH,
+                *_LOGITS,
+                _SMOOTHING,
+                *_TEMPLATE,
+                "task.beta",
+                *_CONTINUATION,
+            ),
         ),
         "choices": TaskKind(
-            MultipleChoice.build,
+            _imported("multiple_choice:MultipleChoice.build"),
             _TEXT,
             defaults=_GPT_DEFAULTS | {"data.name": "choices"},
             metrics=("loss", "perplexity", "accuracy", "accuracy_by_length", *_TOKEN_METRICS[3:]),
-            reads=(_LENGTH, *_LOGITS, *_LOSS, _Z_LOSS, *_SCORED, *_decode(MultipleChoice)),
+            reads=(_LENGTH, *_LOGITS, *_LOSS, _Z_LOSS, *_SCORED, *_LABELS),
         ),
         "masked_lm": TaskKind(
-            MaskedLanguageModeling.build,
+            _imported("masked_lm:MaskedLanguageModeling.build"),
             _TEXT,
             defaults=_BERT_DEFAULTS,
             metrics=_TOKEN_METRICS,
@@ -177,11 +192,11 @@ TASKS: Registry[TaskKind] = Registry(
                 "task.whole_words",
                 "task.pooling",
                 "task.normalize",
-                *_decode(MaskedLanguageModeling),
+                *_LABELS,
             ),
         ),
         "classification": TaskKind(
-            Classification.build,
+            _imported("classification:Classification.build"),
             {"text": ("text", "pair")},
             {"label": lambda label: [label]},
             _FINE_TUNING_DEFAULTS | {"data.name": "labeled_tsv"},
@@ -189,16 +204,16 @@ TASKS: Registry[TaskKind] = Registry(
             reads=(
                 *(_LENGTH, "model.pooler_activation", *_LOSS),
                 *_SCORED,
-                *_decode(Classification),
+                *_LABELS,
             ),
         ),
         "tagging": TaskKind(
-            Tagging.build,
+            _imported("tagging:Tagging.build"),
             _TEXT,
             {"tags": str.split},
             _FINE_TUNING_DEFAULTS | {"data.name": "tagged_words"},
             metrics=("loss", "accuracy", "words", "num_examples"),
-            reads=(_LENGTH, *_LOSS, *_SCORED, *_decode(Tagging)),
+            reads=(_LENGTH, *_LOSS, *_SCORED, "decode.batch_size"),
         ),
     },
 )

@@ -24,7 +24,7 @@ from transformer_jax.data.batches.windows import (
 )
 from transformer_jax.data.examples import Corpora, Corpus, Features, Parsed
 from transformer_jax.data.files.text import TextBlocks
-from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
+from transformer_jax.inference.config import CONTINUATION_FIELDS, DecodeConfig
 from transformer_jax.inference.generation import TextGenerator, TokenGenerator
 from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.metrics import compute_metrics
@@ -162,11 +162,7 @@ class LanguageModeling(CausalTask):
     """
 
     windows: DocumentWindows
-    predicts_by: ClassVar[Sequence[str]] = (
-        *(field for field in SEARCH_FIELDS if field != "alpha"),
-        *("search", "max_extra_length", "stop", "num_outputs", "batch_size"),
-        *("draft", "draft_length"),
-    )
+    predicts_by: ClassVar[Sequence[str]] = CONTINUATION_FIELDS
 
     @property
     def lengths(self) -> dict[str, int]:

@@ -16,7 +16,7 @@ import numpy as np
 from transformer_jax.data.batches.token_cache import TokenCacheOptions, tokenize_pairs
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.decoding import BeamTree, truncate_at_eos
-from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
+from transformer_jax.inference.config import TARGET_FIELDS, DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, pair_inputs
 from transformer_jax.inference.seq2seq_search import Request, Seq2SeqSearch
 from transformer_jax.scoring import METRICS, best_by
@@ -41,11 +41,10 @@ class Translation(Seq2SeqTask):
     metric: str = "bleu"
     config: TaskConfig = TaskConfig()
     caching: TokenCacheOptions = TokenCacheOptions()
-    evaluates_by: ClassVar[Sequence[str]] = (
-        *(field for field in SEARCH_FIELDS if field != "repetition_penalty"),
-        *("search", "max_extra_length", "batch_size", "draft", "draft_length"),
+    evaluates_by: ClassVar[Sequence[str]] = tuple(
+        field for field in TARGET_FIELDS if field != "num_outputs"
     )
-    predicts_by: ClassVar[Sequence[str]] = (*evaluates_by, "num_outputs")
+    predicts_by: ClassVar[Sequence[str]] = TARGET_FIELDS
 
     @property
     def best_by(self) -> str:

@@ -24,7 +24,6 @@ from transformer_jax.ranges import Range, Steps, check_fields
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.files import atomic_writer
 from transformer_jax.runtime.progress import track
-from transformer_jax.scoring.command import scores_by_command
 from transformer_jax.tasks.interface import Frozen, Prediction, SupportsSearchCheck, Task
 from transformer_jax.training.step import Sums
 
@@ -158,6 +157,8 @@ def add_command_scores(
     """
     if command is None:
         return metrics
+    from transformer_jax.scoring.command import scores_by_command
+
     if not outputs:
         raise UserError("command: this run's task writes no outputs for it to score")
 

@@ -35,7 +35,6 @@ from transformer_jax.data.batches.packing import (
     StreamGroups,
     pack_streams,
 )
-from transformer_jax.data.batches.workers import PackingWorkers
 from transformer_jax.data.examples import RandomAccess
 from transformer_jax.errors import UserError
 
@@ -84,7 +83,11 @@ class BatchIterator:
         self._streams = {str(i): PackingStream(examples.shard(i, count), packer) for i in mine}
         initial = {"group_start": 0, "handed_out": 0, "seen": 0, "overlong": 0}
         self._state = {i: dict(initial) for i in self._streams}
-        self._workers = PackingWorkers(self._streams, num_workers) if num_workers else None
+        self._workers = None
+        if num_workers:
+            from transformer_jax.data.batches.workers import PackingWorkers
+
+            self._workers = PackingWorkers(self._streams, num_workers)
         if num_workers > len(self._streams):
             logger.warning(
                 "only %d of %d data workers have rows to pack; a batch has %d rows",

@@ -38,7 +38,6 @@ from transformer_jax.data.batches.windows import (
     TokenStream,
     document_separator,
 )
-from transformer_jax.data.batches.workers import helper_processes
 from transformer_jax.data.examples import Corpora, Corpus, Example, Features, Parsed, RandomAccess
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import (
@@ -234,6 +233,8 @@ class _CachedStream:
         """Encodes the stream with `helpers` more processes, and with others that need it too."""
         self.folder.mkdir(mode=0o775, parents=True, exist_ok=True)
         self._parts_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        from transformer_jax.data.batches.workers import helper_processes
+
         with helper_processes(self.encode_missing, helpers):
             while not self._is_complete():
                 self.encode_missing()

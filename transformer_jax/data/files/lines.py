@@ -22,7 +22,6 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from transformer_jax.buckets.bucket import is_address
-from transformer_jax.buckets.copies import fetch_file, fetch_matching
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import RandomAccess
 from transformer_jax.errors import MissingSplitError, UserError
@@ -188,6 +187,8 @@ def expand_paths(paths: str, field: str) -> list[str]:
 
 def _matches(pattern: str) -> list[str]:
     if is_address(pattern):
+        from transformer_jax.buckets.copies import fetch_file, fetch_matching
+
         matches = fetch_matching(pattern) if "*" in pattern else [fetch_file(pattern)]
         return list(map(str, matches))
     return sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
