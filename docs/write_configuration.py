@@ -96,6 +96,7 @@ def _overview() -> str:
     rows = [
         (f"[`{name}`](#{name})" if name in SECTIONS else f"`{name}`", _sentence(meaning))
         for (name,), meaning in attributes(Settings).items()
+        if name in SECTIONS or name in FIELDS
     ]
     return "\n".join(["## Sections", "", *_table(("Section", "Content"), rows), ""])
 

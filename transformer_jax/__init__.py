@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Chat": ("transformer_jax.runs.run", "Chat"),
+    "Chat": ("transformer_jax.runs.chat", "Chat"),
     "Claim": ("transformer_jax.evidence.claims", "Claim"),
     "Sweep": ("transformer_jax.sweeps.definition", "Sweep"),
     "compare": ("transformer_jax.evidence.comparison", "compare"),

@@ -33,7 +33,7 @@ import transformer_jax as tj
 from transformer_jax.buckets import copies
 from transformer_jax.checkpoints import manifest
 from transformer_jax.interop.weights import INDEX, Tensors
-from transformer_jax.runs.config import load_json, read_settings
+from transformer_jax.runs.config import load_json
 from transformer_jax.runs.frozen import open_frozen
 from transformer_jax.runs.workdir import workdir_within
 from transformer_jax.sweeps.definition import Sweep
@@ -146,9 +146,9 @@ def read_config(folder: Path, draw: random.Random) -> None:
     config = json.loads(tj.config(CONFIG, {"lora.rank": 2}).to_json())
     config["train"]["init_from"] = base
     (folder / "run" / "config.json").write_text(json.dumps(config))
-    settings = read_settings(load_json(folder / "run" / "config.json"))
+    settings = load_json(folder / "run" / "config.json")
     with mock.patch("transformer_jax.runs.frozen.workdir_path", _refuse_to_open):
-        open_frozen(settings, loaded_from=folder / "run")
+        open_frozen(settings)
 
 
 def _refuse_to_open(path: str) -> Path:

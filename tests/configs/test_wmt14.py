@@ -83,6 +83,6 @@ def test_a_dry_run_prints_the_parameters(tiny):
             "model.scan_layers": True,
         },
     )
-    text = dry_run.describe(config)
+    text = dry_run.describe(read_settings(config))
     assert f"{63_045_632:,}" in text
     assert "encoder/layer_5/feed_forward/inner/kernel" in text and "memory of a step" in text

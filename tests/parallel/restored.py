@@ -23,7 +23,7 @@ from transformer_jax.parallel.engines import make_engine
 from transformer_jax.parallel.job import connect
 from transformer_jax.parallel.sharding import ParallelConfig, make_mesh
 from transformer_jax.runs import build
-from transformer_jax.runs.config import load_json, read_settings
+from transformer_jax.runs.config import load_json
 from transformer_jax.tokenization import load_tokenizers
 
 LAYOUTS = {
@@ -42,7 +42,7 @@ PATCHES = {
 
 def restored(workdir, options, count, which="latest"):
     """The engine, and the whole state as it was restored."""
-    settings = read_settings(load_json(workdir / "config.json"))
+    settings = load_json(workdir / "config.json")
     tokenizers = load_tokenizers(workdir / "tokenizer")
     task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
     parallel = ParallelConfig(**options)

@@ -17,16 +17,16 @@ from transformer_jax.runs import user_modules
 from transformer_jax.runs.build import build_untokenized_task
 from transformer_jax.runs.config import (
     check_same_run,
-    check_trainable,
     defaults_for,
     load_config,
     load_json,
     override,
     read_settings,
+    resolve,
     save_json,
 )
 from transformer_jax.runs.field_docs import find_fields
-from transformer_jax.runs.settings import option_fields
+from transformer_jax.runs.settings import COMMAND, option_fields
 from transformer_jax.scoring import METRICS
 from transformer_jax.tasks.interface import Prediction
 from transformer_jax.tokenization import DEFAULT_SPECIALS
@@ -178,7 +178,8 @@ def test_an_option_of_another_component_is_refused(config, config_file, message_
         "it out, or set model.positions to 'waves'"
     )
     assert message_of(config, {"model.waves.length": 5}) == f"override: {message}"
-    assert message_of(override, config({}), {"model.waves.length": 5}) == f"override: {message}"
+    settings = read_settings(config({}))
+    assert message_of(override, settings, {"model.waves.length": 5}) == f"override: {message}"
     file = config_file("config.model.waves = dict(length=5)")
     assert message_of(load_config, file) == f"{file}: {message}"
 
@@ -203,37 +204,41 @@ def test_options_in_a_config_file(config, config_file, module):
     # Options of the file's component go with it.
     assert "waves" not in load_config(file, {"model.positions": "learned"}).model
     found.model.waves.length = 6
-    assert check_trainable(found).model.options[0].length == 6
+    assert resolve(found, {}, (), COMMAND).model.options[0].length == 6
 
 
 def test_an_override_changes_the_component_with_its_options(config):
-    chosen = override(config({}), {**WAVES, "model.waves.length": 5})
-    assert chosen.model.waves.to_dict() == config(WAVES).model.waves.to_dict() | {"length": 5}
-    assert override(chosen, {"seed": 3}).model.waves.length == 5
-    assert "waves" not in override(chosen, {"model.positions": "alibi"}).model
+    chosen = override(read_settings(config({})), {**WAVES, "model.waves.length": 5})
+    expected = read_settings(config(WAVES)).values | {"model.waves.length": 5}
+    assert chosen.values == expected
+    assert override(chosen, {"seed": 3}).model.options[0].length == 5
+    assert override(chosen, {"model.positions": "alibi"}).model.options == ()
 
 
 def test_options_are_saved_and_read_back(config, tmp_path, message_of):
     file = tmp_path / "config.json"
-    chosen = config({**WAVES, "model.waves.length": 5})
+    chosen = read_settings(config({**WAVES, "model.waves.length": 5}))
     save_json(chosen, file)
     assert json.loads(file.read_text())["model"]["waves"]["length"] == 5
     assert load_json(file) == chosen
     in_place = config({})
     in_place.model.positions = "waves"  # its options have defaults
+    in_place = resolve(in_place, {}, (), COMMAND)
     save_json(in_place, file)
     assert json.loads(file.read_text())["model"]["waves"]["length"] == 8
     check_same_run(in_place, load_json(file), tmp_path)
     message = message_of(check_same_run, chosen, load_json(file), tmp_path)
     assert "its model.waves.length is 8, the config's is 5" in message
-    check_same_run(config({"task.name": "seq2seq"}), config({"task.name": "seq2seq"}), tmp_path)
+    same = read_settings(config({"task.name": "seq2seq"}))
+    check_same_run(same, same, tmp_path)
 
 
 def test_a_run_starts_with_the_options_of_its_origin(config, tmp_path):
-    save_json(config({**WAVES, "model.waves.length": 5}), tmp_path / "config.json")
     origin = {"train.init_from": str(tmp_path)}
+    save_json(read_settings(config({**WAVES, "model.waves.length": 5})), tmp_path / "config.json")
     assert defaults_for(origin)["model.waves.length"] == 5
-    assert "model.waves.length" not in defaults_for({**origin, "model.positions": "learned"})
+    assert config(origin).model.waves.length == 5
+    assert "waves" not in config({**origin, "model.positions": "learned"}).model
 
 
 def test_options_of_components_are_listed(config):
@@ -248,11 +253,11 @@ def test_options_of_components_are_listed(config):
 
 def test_a_run_uses_its_options(config, workdir, monkeypatch):
     changes = {"task.metric": "counts", "task.counts.weight": 0.5}
-    changed = config({**WAVES, **changes, "model.waves.length": 5})
-    task = build_untokenized_task(read_settings(changed))
+    changed = read_settings(config({**WAVES, **changes, "model.waves.length": 5}))
+    task = build_untokenized_task(changed)
     assert task.model.config.options[0].length == 5
     changed = override(changed, {"train.loss": "weighted", "train.weighted.weight": 0.25})
-    losses = build_untokenized_task(read_settings(changed)).loss_options.token_loss.losses
+    losses = build_untokenized_task(changed).loss_options.token_loss.losses
     assert losses(None, np.arange(3)).tolist() == [0.25] * 3
     run = tj.load(workdir).with_config(changes)
     texts = [Prediction("a text", score=0.0)]

@@ -15,13 +15,16 @@ from transformer_jax.nn.norms import NORMS
 from transformer_jax.nn.positions import check_num_positions
 from transformer_jax.runs.config import (
     check_same_run,
-    complete_config,
     load_config,
     load_json,
     override,
     read_settings,
+    resolve,
+    resolve_file,
     save_json,
+    to_config,
 )
+from transformer_jax.runs.settings import Origin
 from transformer_jax.tasks import TASKS
 
 # --- Reading ---
@@ -117,9 +120,10 @@ def test_a_wrong_default_names_its_task(message_of, path, monkeypatch):
 
 
 def test_a_complete_config_keeps_its_values(path):
-    config = override(load_config(path), {"task.name": "language_modeling"})
-    assert (config.model.architecture, config.decode.beam_size) == ("encoder_decoder", 4)
-    old = complete_config({"task": {"name": "language_modeling"}}, "config.json")
+    changed = override(resolve_file(path, {}), {"task.name": "language_modeling"})
+    assert (changed.model.architecture, changed.decode.beam_size) == ("encoder_decoder", 4)
+    stored = {"task": {"name": "language_modeling"}}
+    old = resolve(stored, {}, (), Origin("loaded run", "config.json"))
     assert (old.model.architecture, old.train.label_smoothing) == ("encoder_decoder", 0.1)
 
 
@@ -141,19 +145,42 @@ def test_a_minimal_language_model_trains_and_predicts(write_config, tiny, tmp_pa
 
 
 def test_a_saved_config_is_loaded_unchanged(path, tmp_path):
-    config = load_config(
-        path, {"model.key_size": 24, "train.remat": "full", "train.init_from": "/ä"}
-    )
+    changes = {"model.key_size": 24, "train.remat": "full", "train.init_from": "/ä"}
+    settings = resolve_file(path, changes)
     kept = tmp_path / "config.json"
-    save_json(config, kept)
-    assert load_json(kept).to_dict() == config.to_dict()
-    assert read_settings(load_json(kept)) == read_settings(config)
+    save_json(settings, kept)
+    assert load_json(kept) == settings
+    assert load_json(kept).values == settings.values
+    assert to_config(load_json(kept)) == load_config(path, changes)
     assert [entry.name for entry in tmp_path.glob("config*")] == ["config.json"]
-    check_same_run(config, load_json(kept), tmp_path)
+    check_same_run(settings, load_json(kept), tmp_path)
 
 
-def test_a_saved_config_of_fewer_fields_has_their_defaults():
-    assert complete_config({"seed": 4}, "config.json").model.d_model == 512
+def test_each_value_has_an_origin(path, tmp_path):
+    settings = resolve_file(path, {"model.key_size": 24})
+    kinds = {name: settings.origin(name).kind for name in settings.values}
+    assert kinds["model.key_size"] == "command"
+    assert kinds["model.d_model"] == "config file"
+    assert kinds["model.d_ff"] == "default"
+    assert override(settings, {"seed": 9}).origin("seed").kind == "command"
+    assert read_settings(to_config(settings)).origin("seed").kind == "loaded run"
+    save_json(settings, tmp_path / "config.json")
+    loaded = load_json(tmp_path / "config.json", {"train.init_from": "mine"})
+    assert loaded.origin("model.d_ff").workdir == tmp_path
+    assert loaded.origin("train.init_from").workdir is None
+
+
+def test_settings_with_another_section_have_its_values(path):
+    settings = resolve_file(path, {"task.name": "language_modeling"})
+    model = dataclasses.replace(settings.model, d_ff=7)
+    changed = dataclasses.replace(settings, model=model)
+    assert changed.values == {**settings.values, "model.d_ff": 7}
+
+
+def test_a_saved_config_of_fewer_fields_has_their_defaults(tmp_path):
+    kept = tmp_path / "config.json"
+    kept.write_text('{"seed": 4}')
+    assert load_json(kept).model.d_model == 512
 
 
 def test_a_folder_without_a_run_is_refused(message_of, tmp_path):
@@ -163,7 +190,7 @@ def test_a_folder_without_a_run_is_refused(message_of, tmp_path):
 
 def test_a_damaged_config_is_an_error_of_one_line(path, tmp_path):
     kept = tmp_path / "config.json"
-    save_json(load_config(path), kept)
+    save_json(resolve_file(path, {}), kept)
     whole = kept.read_bytes()
     draw = random.Random(0)
     refused = 0
@@ -172,7 +199,7 @@ def test_a_damaged_config_is_an_error_of_one_line(path, tmp_path):
         damaged[draw.randrange(len(damaged))] ^= 1 << draw.randrange(8)
         kept.write_bytes(damaged[: draw.choice([len(damaged), draw.randrange(len(damaged))])])
         try:
-            read_settings(load_json(kept))
+            load_json(kept)
         except UserError as error:
             refused += 1
             assert "\n" not in str(error)
@@ -199,13 +226,13 @@ def test_a_config_that_is_not_an_object_of_sections_is_refused(message_of, tmp_p
 )
 def test_a_run_may_move_grow_and_be_logged_differently(path, tmp_path, changes):
     base = {"data.name": "scan_simple"}
-    check_same_run(load_config(path, base | changes), load_config(path, base), tmp_path)
+    check_same_run(resolve_file(path, base | changes), resolve_file(path, base), tmp_path)
 
 
 def test_the_end_of_a_decay_grows_with_the_steps(message_of, path):
     def config(**changes):
         short = {"optimizer.schedule": "cosine", "train.num_steps": 5000}
-        return load_config(
+        return resolve_file(
             path, short | {name.replace("__", "."): v for name, v in changes.items()}
         )
 
@@ -220,8 +247,8 @@ def test_the_end_of_a_decay_grows_with_the_steps(message_of, path):
 
 def test_fields_without_an_effect_are_not_compared(path, tmp_path):
     """Earlier versions allowed them to be set."""
-    kept = override(load_config(path), {"model.num_token_types": 2})
-    check_same_run(load_config(path), kept, tmp_path)
+    kept = override(resolve_file(path, {}), {"model.num_token_types": 2})
+    check_same_run(resolve_file(path, {}), kept, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -239,10 +266,10 @@ def test_fields_without_an_effect_are_not_compared(path, tmp_path):
     ],
 )
 def test_a_run_is_not_resumed_with_another_config(message_of, path, name, value):
-    kept, config = load_config(path), load_config(path, {name: value})
-    section, _, field = name.partition(".")
-    old = kept[section][field] if field else kept[section]
-    assert message_of(check_same_run, config, kept, "runs/a") == (
+    kept = resolve_file(path, {})
+    changed = resolve_file(path, {name: value})
+    old = kept.values[name]
+    assert message_of(check_same_run, changed, kept, "runs/a") == (
         f"runs/a holds another run: its {name} is {old!r}, the config's is {value!r}; "
         "choose another --workdir or the same value"
     )
@@ -338,8 +365,8 @@ def test_layers_are_given_as_dicts_or_text_and_kept_as_text(write_config, tmp_pa
     path = write_config(base % '({"attention_window": 8}, {"positions": "none"})')
     config = load_config(path)
     assert config.model.layers == "attention_window=8 | positions=none"
-    save_json(config, tmp_path / "config.json")
-    assert load_json(tmp_path / "config.json") == config
+    save_json(read_settings(config), tmp_path / "config.json")
+    assert load_json(tmp_path / "config.json").model.layers == config.model.layers
     assert read_settings(config).model.of_layer(3).positions == "none"
     assert load_config(path, {"model.layers": "none"}).model.layers is None
 
@@ -380,7 +407,7 @@ NORMS.register("mine", NORMS["layer"])
 def test_the_config_of_a_run_is_a_config_file(write_config, tmp_path):
     config = load_config(write_config("config.model = dict(d_model=64)"), {"seed": 3})
     (tmp_path / "run").mkdir()
-    save_json(config, tmp_path / "run" / "config.json")
+    save_json(read_settings(config), tmp_path / "run" / "config.json")
     again = load_config(tmp_path / "run" / "config.json", {"model.num_heads": 4})
     model = {**config.model.to_dict(), "num_heads": 4}
     assert again.to_dict() == {**config.to_dict(), "model": model}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import transformer_jax as tj
-from transformer_jax.runs.config import field_of, override, read_settings
+from transformer_jax.runs.config import override, resolve_file
 from transformer_jax.runs.data_size import SCALED, scaled_to_data
 from transformer_jax.runs.prepare import build_tokenizers
 
@@ -21,8 +21,8 @@ def pairs(count, words=5):
     return [{"source": line(i), "target": line(i + 1).upper()} for i in range(count)]
 
 
-def sizes_of(config):
-    return {name: field_of(config, name) for name in SCALED}
+def sizes_of(settings):
+    return {name: settings.values[name] for name in SCALED}
 
 
 @pytest.mark.parametrize(
@@ -30,31 +30,31 @@ def sizes_of(config):
     [("bpe", 2), ("bpe", 300), ("byte_bpe", 300), ("word", 300)],
 )
 def test_a_small_set_has_a_vocabulary_that_can_be_trained(kind, count, tmp_path):
-    config = scaled_to_data(tj.config(CONFIG, {"tokenizer.kind": kind}), pairs(count))
-    sizes = sizes_of(config)
+    settings = scaled_to_data(resolve_file(CONFIG, {"tokenizer.kind": kind}), pairs(count))
+    sizes = sizes_of(settings)
     assert sizes["tokenizer.vocab_size"] < 3000 and sizes["train.num_steps"] == 400
     assert (sizes["optimizer.warmup_steps"], sizes["eval.every_steps"]) == (40, 40)
-    tokenizers = build_tokenizers(read_settings(config), tmp_path / "tokenizer", pairs(count))
+    tokenizers = build_tokenizers(settings, tmp_path / "tokenizer", pairs(count))
     assert tokenizers.text("source").vocab_size <= sizes["tokenizer.vocab_size"]
 
 
 def test_a_medium_set_trains_longer_and_a_large_one_as_configured():
-    medium = sizes_of(scaled_to_data(tj.config(CONFIG), pairs(20_000)))
+    medium = sizes_of(scaled_to_data(resolve_file(CONFIG, {}), pairs(20_000)))
     tokens = max(sum(len(pair[side]) for pair in pairs(20_000)) for side in ("source", "target"))
     assert medium["train.num_steps"] == pytest.approx(30 * tokens / 4 / 4608, abs=1)
     assert 400 < medium["train.num_steps"] < 20_000
-    large = sizes_of(scaled_to_data(tj.config(CONFIG), pairs(30_000, words=80)))
-    assert large == sizes_of(tj.config(CONFIG))
+    large = sizes_of(scaled_to_data(resolve_file(CONFIG, {}), pairs(30_000, words=80)))
+    assert large == sizes_of(resolve_file(CONFIG, {}))
 
 
 def test_what_is_scaled_is_told_and_can_be_switched_off(caplog):
     caplog.set_level(logging.INFO)
-    config = tj.config(CONFIG)
-    scaled = scaled_to_data(config, pairs(300))
+    settings = resolve_file(CONFIG, {})
+    scaled = scaled_to_data(settings, pairs(300))
     (told,) = caplog.messages
     assert told.startswith("scaled to 300 pairs of about ") and "train.num_steps 400, " in told
     assert scaled_to_data(scaled, pairs(5000)) == scaled  # once
-    off = override(config, {"train.scale_to_data": False})
+    off = override(settings, {"train.scale_to_data": False})
     assert scaled_to_data(off, pairs(300)) == off
 
 
@@ -62,8 +62,8 @@ def test_a_run_keeps_the_sizes_that_it_started_with(tiny_config, tmp_path, monke
     changes = {"train.scale_to_data": True, "train.num_steps": 15, "optimizer.warmup_steps": 50}
     config = tiny_config(changes)
     run = tj.train(config, tmp_path / "run")
-    saved = tj.load(tmp_path / "run").config
-    assert sizes_of(saved) == sizes_of(run.config) and not saved.train.scale_to_data
+    saved = tj.load(tmp_path / "run").settings
+    assert sizes_of(saved) == sizes_of(run.settings) and not saved.train.scale_to_data
     assert saved.optimizer.warmup_steps == 1 and saved.tokenizer.vocab_size < 800
     monkeypatch.setattr("transformer_jax.runs.data_size._LEAST_STEPS", 4000)  # a later version
     assert tj.train(config, tmp_path / "run").step == 15

@@ -11,6 +11,7 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.errors import UserError
+from transformer_jax.runs.config import load_json, save_json
 
 OLD = Path(__file__).parent / "old_workdirs"
 LINES = ["two dogs run", "a man sings in the park", "zzz"]
@@ -65,9 +66,10 @@ def test_a_draft_of_another_kind_or_vocabulary_is_refused(trained, tmp_path):
 
 
 def test_a_stored_config_names_no_address(trained, workdir):
-    run = tj.load(workdir).with_config({"decode.draft": "gs://bucket/run"})
-    with pytest.raises(UserError, match="name it: --draft=RUN"):
-        run.predict(LINES, search="greedy")
     shutil.copytree(workdir, workdir.parent / "beside")
+    path = workdir / "config.json"
+    save_json(load_json(path, {"decode.draft": "gs://bucket/run"}), path)
+    with pytest.raises(UserError, match="name it: --draft=RUN"):
+        tj.load(workdir).predict(LINES, search="greedy")
     run = tj.load(workdir).with_config({"decode.draft": str(workdir.parent / "beside")})
     assert run.predict(LINES, search="greedy") == trained.predict(LINES, search="greedy")

@@ -11,7 +11,7 @@ from transformer_jax.checkpoints import manifest
 from transformer_jax.data.examples import LinePairs
 from transformer_jax.data.sources import open_split
 from transformer_jax.runs import provenance
-from transformer_jax.runs.config import load_json, read_settings
+from transformer_jax.runs.config import load_json
 from transformer_jax.tokenization import train_tokenizers
 
 STEPS = ("15", "30")
@@ -26,7 +26,7 @@ def contents(folder):
 @pytest.fixture
 def swapped(workdir):
     """A run whose tokenizer was replaced by another one of equal size."""
-    settings = read_settings(load_json(workdir / "config.json"))
+    settings = load_json(workdir / "config.json")
     pairs = open_split(settings.data, "train")
     texts = {side: [pair["target"] for pair in pairs] for side in ("source", "target")}
     shutil.rmtree(workdir / "tokenizer")

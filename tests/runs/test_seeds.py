@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replicas trained together equal the runs trained one by one."""
 
-import copy
 import json
 import os
 import shutil
@@ -12,11 +11,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
 
 import transformer_jax as tj
 from transformer_jax.checkpoints.store import Checkpoints
+from transformer_jax.runs.config import read_settings, resolve
 from transformer_jax.runs.seeds import seed_configs, train_replicas
+from transformer_jax.runs.settings import COMMAND, nested
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
 STEPS = 20
@@ -38,12 +38,9 @@ def config(tiny_language_model):
     return tj.config(QUICKSTART, tiny_language_model | steps | others | NUMBERS)
 
 
-def changed(config, **values) -> ConfigDict:
-    config = copy.deepcopy(config)
-    for name, value in values.items():
-        section, _, field = name.partition("__")
-        (config[section] if field else config)[field or section] = value
-    return config
+def changed(config, **values):
+    changes = {name.replace("__", "."): value for name, value in values.items()}
+    return resolve(config, changes, (), COMMAND)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +100,7 @@ def test_each_replica_is_the_run_that_its_config_makes(three, together, alone, n
     assert rates[0] == pytest.approx(rates[1])
     of_step = (records(folder / name, "watch")[-1] for folder in (workdir, alone))
     assert next(of_step) == pytest.approx(next(of_step), rel=1e-3, abs=1e-5)
-    assert runs[name].config.to_dict() == three[name].to_dict()
+    assert runs[name].settings.values == read_settings(three[name]).values
 
 
 def test_replicas_differ(together):
@@ -199,7 +196,7 @@ print(jax.device_count(), len(runs["seed_0"].params["decoder"]["layer_0"]["feed_
     ["inner"]["kernel"].devices()))
 """
     short = changed(config, train__num_steps=3, eval__every_steps=3)
-    (tmp_path / "config.json").write_text(json.dumps(short.to_dict()))
+    (tmp_path / "config.json").write_text(json.dumps(nested(short.values)))
     flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=2"
     root = Path(__file__).parents[2]
     run = subprocess.run(

@@ -12,8 +12,24 @@ import pytest
 from transformer_jax.errors import UserError
 from transformer_jax.losses import TOKEN_LOSSES, TokenLoss
 from transformer_jax.ranges import Range
-from transformer_jax.runs.config import check_trainable, load_config, load_json, read_settings
-from transformer_jax.runs.settings import DEFAULTS, FIELDS, SECTIONS, Settings, refuse_unread
+from transformer_jax.runs import settings
+from transformer_jax.runs.config import (
+    load_config,
+    load_json,
+    read_settings,
+    resolve,
+    resolve_file,
+)
+from transformer_jax.runs.settings import (
+    COMMAND,
+    DEFAULTS,
+    FIELDS,
+    SECTIONS,
+    Resolved,
+    Settings,
+    refuse_unread,
+)
+from transformer_jax.runs.user_modules import user_components
 
 NESTED: list = functools.reduce(lambda inner, _: [inner], range(2000), [])
 
@@ -239,13 +255,29 @@ def test_a_field_without_an_effect_is_refused(message_of, path, changes, message
     assert message in message_of(load_config, path, changes)
 
 
+def test_a_config_is_read_once(path, monkeypatch):
+    """What each field names is looked up once, and settings are not read again."""
+    looked_up = []
+    read = settings.chosen_names
+
+    def count(chooser, *args):
+        looked_up.append(chooser)
+        return read(chooser, *args)
+
+    monkeypatch.setattr(settings, "chosen_names", count)
+    resolved = resolve_file(path, {"model.positions": "rotary"})
+    assert resolve(resolved, {}, (), COMMAND) is resolved
+    assert "model.rope_theta" in resolved.values and user_components(resolved) == {}
+    assert looked_up == list(settings.CHOICES)
+
+
 def test_options_of_cross_entropy_are_refused_with_another_loss():
     before = dict(TOKEN_LOSSES)
     TOKEN_LOSSES.register("own", TokenLoss)
     try:
         values = DEFAULTS | {"train.loss": "own", "train.z_loss": 0.1}
         with pytest.raises(UserError, match=r"train.z_loss .* 'own' does not read it .cross_ent"):
-            refuse_unread(values, ["train.z_loss"])
+            refuse_unread(Resolved.of(values), ["train.z_loss"])
     finally:
         TOKEN_LOSSES.restore(before)
 
@@ -305,10 +337,10 @@ def test_sampling_without_other_segmentations_or_against_stored_ones_is_refused(
     config = load_config(path, decoder | changes)
     config.tokenizer.sampling = 0.1
     with pytest.raises(UserError, match=f"config.tokenizer.sampling .*{reason}"):
-        check_trainable(config)
+        resolve(config, {}, (), COMMAND)
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "byte_bpe"])
 def test_sampling_of_subwords_is_accepted(path, kind):
     config = load_config(path, {"tokenizer.kind": kind, "tokenizer.sampling": 0.1})
-    assert check_trainable(config).tokenizer.sampling == 0.1
+    assert resolve(config, {}, (), COMMAND).tokenizer.sampling == 0.1

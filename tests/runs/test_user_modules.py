@@ -17,6 +17,7 @@ from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import SOURCES, open_split
 from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.runs import user_modules
+from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.seeds import seed_configs, train_replicas
 from transformer_jax.runs.settings import CHOICES
 from transformer_jax.runs.user_modules import load_modules
@@ -265,7 +266,7 @@ def test_a_set_of_the_users_own_is_read_and_named_by_the_run(write, tiny_config,
     load_modules(write(SET.format(name="mine")))
     config = tiny_config({"data.name": "text,mine"})
     assert list(open_split(DataConfig(name="mine"), "valid")) == [{"text": "valid"}]
-    user_modules.record_modules(tmp_path, config, [])
+    user_modules.record_modules(tmp_path, read_settings(config), [])
     assert [one["name"] for one in json.loads((tmp_path / "modules.json").read_text())] == [
         "mine.py"
     ]
@@ -371,11 +372,13 @@ def test_modules_of_the_configs_components_are_recorded(write, monkeypatch, tiny
 
     assert by_hand.VERSION == 1
     workdir = path.parent
-    user_modules.record_modules(workdir, tiny_config({"model.positions": "mine"}), [])
+    user_modules.record_modules(
+        workdir, read_settings(tiny_config({"model.positions": "mine"})), []
+    )
     assert [one["name"] for one in json.loads((workdir / "modules.json").read_text())] == [
         "by_hand"
     ]
-    user_modules.record_modules(workdir, tiny_config(), [])
+    user_modules.record_modules(workdir, read_settings(tiny_config()), [])
     assert not (workdir / "modules.json").exists()
 
 

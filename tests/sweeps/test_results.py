@@ -9,6 +9,7 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.cli.main import main
+from transformer_jax.runs.config import resolve_file
 from transformer_jax.runs.workdir import SWEEP
 from transformer_jax.sweeps import results, row_training, table_files
 from transformer_jax.sweeps.results import asked_of, encoded_result, merge_tables, saved_row
@@ -32,7 +33,7 @@ def figures():
 
 @pytest.fixture(scope="module")
 def config():
-    return tj.config("quickstart")
+    return resolve_file("quickstart", {})
 
 
 def make_sweep(folder, config, losses, seeds=2, **changes):
@@ -40,7 +41,7 @@ def make_sweep(folder, config, losses, seeds=2, **changes):
     sweep = tj.Sweep("quickstart", {name: {} for name in losses}, seeds=seeds)
     rows = []
     for name, values in losses.items():
-        own = tj.config("quickstart", ROWS.get(name, {}) | changes)
+        own = resolve_file("quickstart", ROWS.get(name, {}) | changes)
         metrics = values if isinstance(values, dict) else {"loss": values}
         rows.append(Row(name, metrics, parameters=10, tokens_per_s=5.0, seconds=60.0))
         place = folder / folder_name(name)
@@ -96,7 +97,7 @@ def test_a_result_of_an_earlier_version_is_used_if_its_fields_have_todays_defaul
     path.write_text(json.dumps(earlier))
     asked = asked_of(tj.Sweep("quickstart", {"base": {}}, seeds=2), config)
     assert saved_row(path, "base", asked).metrics == {"loss": [1.0, 2.0]}
-    changed = tj.config("quickstart", {"optimizer.beta2": 0.5})
+    changed = resolve_file("quickstart", {"optimizer.beta2": 0.5})
     asked = asked_of(tj.Sweep("quickstart", {"base": {}}, seeds=2), changed)
     assert saved_row(path, "base", asked) is None
     assert "another sweep: optimizer.beta2 is 0.98 and 0.5; it is measured again" in caplog.text

@@ -10,7 +10,8 @@ import pytest
 
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.runs import build
-from transformer_jax.runs.config import complete_config, read_settings
+from transformer_jax.runs.config import resolve
+from transformer_jax.runs.settings import Origin
 from transformer_jax.tokenization import Labels, TokenizerConfig, train_tokenizers
 
 TEXT = (
@@ -54,7 +55,7 @@ def task_with():
         for field, value in changes.items():
             section, _, field = field.partition(".")
             given.setdefault(section, {})[field] = value
-        settings = read_settings(complete_config(given, "test"))
+        settings = resolve(given, {}, (), Origin("loaded run", "test"))
         return build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
 
     return make

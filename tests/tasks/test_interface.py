@@ -17,8 +17,9 @@ from transformer_jax.losses import token_losses
 from transformer_jax.metrics import compute_metrics
 from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
-from transformer_jax.runs.config import complete_config, override
+from transformer_jax.runs.config import override, read_settings, resolve
 from transformer_jax.runs.run import Run
+from transformer_jax.runs.settings import Origin
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import (
     Prediction,
@@ -105,7 +106,7 @@ def config(tiny_language_model):
 
 def test_it_trains_resumes_evaluates_and_predicts(config, tmp_path):
     run = tj.train(config, tmp_path / "run")
-    tj.train(override(config, {"train.num_steps": 4}), tmp_path / "halves")
+    tj.train(override(read_settings(config), {"train.num_steps": 4}), tmp_path / "halves")
     resumed = tj.train(config, tmp_path / "halves")
     assert resumed.step == run.step == 8
     jax.tree.map(np.testing.assert_array_equal, resumed.params, run.params)
@@ -122,7 +123,7 @@ def test_it_trains_resumes_evaluates_and_predicts(config, tmp_path):
 def test_missing_abilities_are_refused(config, tmp_path, tokenizers_of, task_with):
     task = task_with(tokenizers_of("char"), "copying", {"model.architecture": "decoder_only"})
     assert not isinstance(task, SupportsScoring | SupportsStreaming | SupportsPrefixes)
-    run = Run(config, tmp_path, task, params={}, step=0)
+    run = Run(read_settings(config), tmp_path, task, params={}, step=0)
     for use, told in (
         (
             lambda: run.score(["a"], ["a"]),
@@ -140,12 +141,11 @@ def test_missing_abilities_are_refused(config, tmp_path, tokenizers_of, task_wit
 
 
 def test_the_defaults_of_each_task_are_fields_with_values_of_their_types():
-    config = complete_config({}, "test")
+    settings = resolve({}, {}, (), Origin("loaded run", "test"))
     for name, kind in TASKS.items():
-        changed = override(config, {**kind.defaults, "task.name": name})
+        changed = override(settings, {**kind.defaults, "task.name": name})
         for field, value in kind.defaults.items():
-            section, _, field = field.partition(".")
-            assert changed[section][field] == value
+            assert changed.values[field] == value
 
 
 def test_a_metric_is_refused_if_the_task_compares_no_texts(tokenizers_of, task_with):

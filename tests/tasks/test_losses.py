@@ -19,7 +19,8 @@ from transformer_jax.errors import UserError
 from transformer_jax.losses import token_losses
 from transformer_jax.models import apply_model
 from transformer_jax.runs import build
-from transformer_jax.runs.config import complete_config, read_settings
+from transformer_jax.runs.config import resolve
+from transformer_jax.runs.settings import Origin
 from transformer_jax.tasks.losses import split_tokens
 from transformer_jax.tasks.teachers import ModelTeacher
 from transformer_jax.training.config import TrainConfig
@@ -44,7 +45,7 @@ def task_of(name, tiles, vocab_multiple=1, dtype="float32", teacher=None, train=
         "data": dict.fromkeys(("max_length", "max_source_length", "max_target_length"), LENGTH),
         "train": {"loss_tiles": tiles} | (train or {}),
     }
-    settings = read_settings(complete_config(given, "test"))
+    settings = resolve(given, {}, (), Origin("loaded run", "test"))
     sizes = dict.fromkeys(("source", "target", "text", "label", "tags"), V)
     return build.build_task(settings, sizes, None, teacher)
 

@@ -5,11 +5,12 @@ import jax
 import pytest
 
 from transformer_jax.errors import UserError
+from transformer_jax.runs.config import read_settings
 from transformer_jax.tools.dry_run import describe
 
 
 def test_a_dry_run_lists_parameters_batch_and_memory(tiny_config, trained):
-    summary, arrays = describe(tiny_config()).split("\n\n")
+    summary, arrays = describe(read_settings(tiny_config())).split("\n\n")
     found = dict(line.split("  ", 1) for line in summary.replace(" step ", " step  ").splitlines())
     leaves = jax.tree.leaves(trained.params)
     parameters = [line for line in arrays.splitlines() if not line.startswith("batch ")]
@@ -28,4 +29,4 @@ def test_a_dry_run_of_an_unknown_data_set_is_refused(tiny_config):
     config = tiny_config()
     config.data.name = "multi30k_en_dd"
     with pytest.raises(UserError, match="data.name.*multi30k_en_de"):
-        describe(config)
+        describe(read_settings(config))

@@ -56,7 +56,7 @@ def test_runs_are_drawn(trained_workdir, tmp_path):
 def test_a_config_is_drawn(tiny_config, tmp_path):
     for positions in ("sinusoidal", "learned", "none"):
         output = tmp_path / f"{positions}.png"
-        plots.plot_config(tiny_config({"model.positions": positions}), output)
+        plots.plot_config(read_settings(tiny_config({"model.positions": positions})), output)
         assert output.read_bytes().startswith(PNG)
 
 
@@ -75,7 +75,7 @@ def test_inputs_that_cannot_be_drawn_are_errors(tiny_config, trained_workdir, tm
     with pytest.raises(tj.UserError, match="holds no record yet"):
         plots.plot_runs([empty], tmp_path / "a.png")
     with pytest.raises(tj.UserError, match="config.model: positions is 'lunar'"):
-        plots.plot_config(tiny_config({"model.positions": "lunar"}), tmp_path / "a.png")
+        plots.plot_config(read_settings(tiny_config({"model.positions": "lunar"})), tmp_path)
     shutil.copy(trained_workdir / "metrics.jsonl", tmp_path / "file")
     with pytest.raises(tj.UserError, match="cannot write .*file/a.png"):
         plots.plot_runs([trained_workdir], tmp_path / "file" / "a.png")
@@ -124,8 +124,7 @@ def test_errors_that_cannot_be_drawn_are_told(scored, tmp_path):
 
 def test_training_words_are_counted(scored, tmp_path, monkeypatch):
     counted = [{"text": "a a dog"}, {"text": "a"}]
-    monkeypatch.setattr(plots, "load_config", lambda path: None)
-    monkeypatch.setattr(plots, "read_settings", lambda config: SimpleNamespace(data="data"))
+    monkeypatch.setattr(plots, "load_json", lambda path: SimpleNamespace(data="data"))
     monkeypatch.setattr(plots, "open_split", lambda data, split: counted)
     plots.plot_errors(scored, "frequency", "test", tmp_path / "a.svg")
     assert "<!-- 1 (1) -->" in (tmp_path / "a.svg").read_text()  # "dog" is the rarest word

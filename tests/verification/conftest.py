@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import transformer_jax as tj
+from transformer_jax.runs.config import resolve_file
 from transformer_jax.verification.subject import Subject, shrunk
 
 WRONG = Path(__file__).with_name("wrong_components.py")
@@ -24,8 +25,8 @@ def subject_of():
     """`subject_of({"section.field": value})`: a small language model with these fields."""
 
     def subject(changes=None):
-        config = tj.config(CONFIG, SIZES | (changes or {}), modules=WRONG)
-        return Subject(shrunk(config, SIZES))
+        settings = resolve_file(CONFIG, SIZES | (changes or {}), WRONG)
+        return Subject(shrunk(settings, SIZES))
 
     return subject
 

@@ -4,12 +4,14 @@
 import numpy as np
 import pytest
 
-import transformer_jax as tj
+from transformer_jax.nn.experts import ExpertsOptions
+from transformer_jax.nn.latent_attention import LatentOptions
+from transformer_jax.runs.config import resolve_file
 from transformer_jax.verification.subject import ROWS, Subject, padded, shrunk
 
 
 def test_sizes_fall_and_choices_stay():
-    small = shrunk(tj.config("decoder_7b")).model
+    small = shrunk(resolve_file("decoder_7b", {})).model
     assert (small.d_model, small.d_ff, small.num_layers) == (32, 64, 2)
     assert (small.num_heads, small.num_key_value_heads) == (4, 2)  # 32 and 8
     assert (small.positions, small.norm, small.gated_feed_forward) == ("rotary", "rms", True)
@@ -17,7 +19,7 @@ def test_sizes_fall_and_choices_stay():
 
 def test_two_periods_of_a_pattern_are_left():
     layers = "3 x attention_window=128 | feed_forward=experts d_ff=3000 experts.num_experts=64"
-    config = tj.config("tiny_shakespeare_cpu", {"model.layers": layers, "model.num_layers": 12})
+    config = resolve_file("tiny_shakespeare_cpu", {"model.layers": layers, "model.num_layers": 12})
     small = shrunk(config).model
     assert small.layers == (
         "attention_window=4 | d_ff=64 experts.num_experts=8 feed_forward=experts"
@@ -26,12 +28,14 @@ def test_two_periods_of_a_pattern_are_left():
 
 
 def test_integer_options_of_components_are_at_most_8():
-    small = shrunk(tj.config("deepseek_v2_lite")).model
-    assert (small.latent.kv_rank, small.experts.num_experts, small.experts.num_chosen) == (8, 8, 6)
+    small = shrunk(resolve_file("deepseek_v2_lite", {})).model
+    latent = small.options_of(LatentOptions)
+    experts = small.options_of(ExpertsOptions)
+    assert (latent.kv_rank, experts.num_experts, experts.num_chosen) == (8, 8, 6)
 
 
 def test_fields_that_are_given_keep_their_values():
-    config = tj.config("tiny_shakespeare_cpu", {"model.d_model": 64, "data.max_length": 100})
+    config = resolve_file("tiny_shakespeare_cpu", {"model.d_model": 64, "data.max_length": 100})
     small = shrunk(config, ("model.d_model", "data.max_length"))
     assert (small.model.d_model, small.data.max_length, small.model.max_length) == (64, 100, 100)
 
@@ -40,7 +44,7 @@ def test_fields_that_are_given_keep_their_values():
     "name", ["quickstart", "cola", "pos_gum", "parse_gum", "bert_small", "dpo"]
 )
 def test_every_example_of_a_drawn_batch_gets_a_row(name):
-    subject = Subject(shrunk(tj.config(name)))
+    subject = Subject(shrunk(resolve_file(name, {})))
     batch, lengths = subject.batch, subject.task.lengths
     apart = padded(batch)
     for feature, length in lengths.items():
@@ -54,5 +58,5 @@ def test_every_example_of_a_drawn_batch_gets_a_row(name):
 
 def test_a_distilled_model_has_a_teacher_of_its_sizes():
     changes = {"train.loss": "distillation", "train.distillation.teacher": "runs/none"}
-    subject = Subject(shrunk(tj.config("tiny_shakespeare_cpu", changes)))
+    subject = Subject(shrunk(resolve_file("tiny_shakespeare_cpu", changes)))
     assert subject.task.loss_options.teacher.task.model.config.d_model == 32

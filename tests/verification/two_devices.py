@@ -12,7 +12,7 @@ from pathlib import Path
 
 from conftest import CONFIG, SIZES, WRONG
 
-import transformer_jax as tj
+from transformer_jax.runs.config import resolve_file
 from transformer_jax.verification.device_oracles import DEVICE_ORACLES
 from transformer_jax.verification.outcomes import run_oracle
 from transformer_jax.verification.subject import Subject, shrunk
@@ -30,9 +30,7 @@ RUNS = {
 def main():
     found = {}
     for name, (changes, oracles) in RUNS.items():
-        subject = Subject(
-            shrunk(tj.config(CONFIG, SIZES | changes, modules=[WRONG, RECIPE]), SIZES)
-        )
+        subject = Subject(shrunk(resolve_file(CONFIG, SIZES | changes, [WRONG, RECIPE]), SIZES))
         outcomes = [run_oracle(each, partial(DEVICE_ORACLES[each], subject)) for each in oracles]
         found[name] = {one.oracle: dataclasses.asdict(one) for one in outcomes}
     json.dump(found, sys.stdout)

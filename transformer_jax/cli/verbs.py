@@ -67,23 +67,25 @@ def quickstart(args: argparse.Namespace) -> None:
 
 def train(args: argparse.Namespace) -> None:
     """Trains a config in a workdir, or prints what that would take."""
-    from transformer_jax.runs.config import load_config
+    from transformer_jax.runs.config import resolve_file
     from transformer_jax.runtime.platform import require_device
 
-    config = _join_job(args, lambda: load_config(_config_path(args), args.overrides, args.modules))
+    settings = _join_job(
+        args, lambda: resolve_file(_config_path(args), args.overrides, args.modules)
+    )
     require_device()
     if args.dry_run:
         from transformer_jax.tools.dry_run import describe
 
-        _write_result(describe(config))
+        _write_result(describe(settings))
     elif args.seeds:
         from transformer_jax.sweeps.sweep import run_seeds
 
-        _write_table(run_seeds(config, args.workdir, args.seeds, args.modules))
+        _write_table(run_seeds(settings, args.workdir, args.seeds, args.modules))
     else:
         from transformer_jax.runs.train import train as train_run
 
-        _print_next(train_run(config, args.workdir, args.modules), args.workdir)
+        _print_next(train_run(settings, args.workdir, args.modules), args.workdir)
 
 
 def _config_path(args: argparse.Namespace) -> str | Path:
@@ -221,7 +223,7 @@ def predict(args: argparse.Namespace) -> None:
 
 def chat(args: argparse.Namespace) -> None:
     """Answers each line of stdin, given the conversation so far."""
-    from transformer_jax.runs.run import Chat
+    from transformer_jax.runs.chat import Chat
 
     stdin = terminal.binary_stdin()
     conversation = Chat(
@@ -279,7 +281,7 @@ def score(args: argparse.Namespace) -> None:
 def plot(args: argparse.Namespace) -> None:
     """Draws runs, one run's attention, trees or errors, or a config; prints the picture's path."""
     from transformer_jax.pictures import picture_format, save_figure
-    from transformer_jax.runs.config import load_config
+    from transformer_jax.runs.config import resolve_file
     from transformer_jax.runs.load import load
     from transformer_jax.runs.user_modules import load_modules
     from transformer_jax.runs.workdir import CONFIG, METRICS, PREDICTIONS, fetch_files
@@ -300,7 +302,7 @@ def plot(args: argparse.Namespace) -> None:
             (tree,) = load(args.workdir, modules=args.modules).predict([tree])
         plots.plot_tree(tree, output)
     elif args.config is not None:
-        plots.plot_config(load_config(args.config, args.overrides, args.modules), output)
+        plots.plot_config(resolve_file(args.config, args.overrides, args.modules), output)
     elif args.errors is not None:
         load_modules(args.modules, args.workdir)
         workdir = fetch_files(args.workdir, (CONFIG, PREDICTIONS))
@@ -407,28 +409,28 @@ def _list_shipped(kind: str) -> None:
 
 def benchmark(args: argparse.Namespace) -> None:
     """Prints the speed of a config's training step or search as one JSON object."""
-    from transformer_jax.runs.config import load_config
+    from transformer_jax.runs.config import resolve_file
     from transformer_jax.runtime.platform import require_device
     from transformer_jax.tools import benchmark
 
     require_device()
     measures: dict[str, Callable[..., dict[str, Any]]]
     measures = {"train": benchmark.train, "decode": benchmark.decode}
-    config = load_config(args.config, args.overrides, args.modules)
-    measured = measures[args.what](config, **_given(args, BENCHMARK_SIZES[args.what]))
+    settings = resolve_file(args.config, args.overrides, args.modules)
+    measured = measures[args.what](settings, **_given(args, BENCHMARK_SIZES[args.what]))
     _write_json(measured)
 
 
 def plan(args: argparse.Namespace) -> None:
     """Prints the cost of a config's step or search on other devices as one JSON object."""
-    from transformer_jax.runs.config import load_config
+    from transformer_jax.runs.config import resolve_file
     from transformer_jax.tools.plan import plan as planning
     from transformer_jax.tools.plan.report import plans_as_text, ranking_as_text
 
     if args.search and args.decode:
         raise UserError("--search tries meshes for training; leave --decode out")
     paths = [args.config, args.compare] if args.compare else [args.config]
-    configs = [load_config(path, args.overrides, args.modules) for path in paths]
+    configs = [resolve_file(path, args.overrides, args.modules) for path in paths]
     target = {"device": args.device, "slices": args.slices, "modules": args.modules}
     if args.search:
         found = planning.search_meshes(configs[0], **target)
@@ -445,12 +447,12 @@ def plan(args: argparse.Namespace) -> None:
 
 def verify(args: argparse.Namespace) -> int:
     """Prints the outcome of each oracle for a config; returns 1 if one differs or was not run."""
-    from transformer_jax.runs.config import load_config
+    from transformer_jax.runs.config import resolve_file
     from transformer_jax.verification.verify import verify as run_oracles
 
-    config = load_config(args.config, args.overrides, args.modules)
+    settings = resolve_file(args.config, args.overrides, args.modules)
     given = _given(args, ("only", "seconds"))
-    found = run_oracles(config, args.modules, keep=args.overrides, **given)
+    found = run_oracles(settings, args.modules, keep=args.overrides, **given)
     if args.format == "json":
         _write_json(found.as_dict())
     else:
@@ -507,13 +509,13 @@ def export(args: argparse.Namespace) -> None:
 
 def configs(args: argparse.Namespace) -> None:
     """Lists the shipped configs: name, task, architecture and summary."""
-    from transformer_jax.runs.config import load_config
+    from transformer_jax.runs.config import resolve_file
     from transformer_jax.runs.shipped import shipped_files
 
     rows = []
     for name, path in shipped_files("config").items():
-        config = load_config(path)
-        rows.append((name, config.task.name, config.model.architecture, _summary(path)))
+        settings = resolve_file(path, {})
+        rows.append((name, settings.task.name, settings.model.architecture, _summary(path)))
     widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
     for *cells, text in rows:
         aligned = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
@@ -625,13 +627,14 @@ def _join_job(args: argparse.Namespace, load: Callable[[], Any]) -> Any:
     from transformer_jax.runs import provenance
 
     def prepare() -> tuple[Any, dict[str, str]]:
-        modules, config = load_modules(args.modules, args.workdir), load()
+        modules = load_modules(args.modules, args.workdir)
+        settings = load()
         flags = {name: value for name, value in vars(args).items() if name not in _PROCESS_FLAGS}
         files = {name: flags.pop(name) for name in _FILE_FLAGS if name in flags}
-        return config, provenance.job_fingerprint(config, modules, flags, files)
+        return settings, provenance.job_fingerprint(settings, modules, flags, files)
 
     job = Job(args.coordinator, args.num_processes, args.process_id)
-    return join_job(job, prepare, lambda config: config.parallel.heartbeat_seconds)
+    return join_job(job, prepare, lambda settings: settings.parallel.heartbeat_seconds)
 
 
 def _given(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:

@@ -18,8 +18,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from transformer_jax.errors import UserError
 from transformer_jax.evidence.comparison import last_validation, provenance_of
 from transformer_jax.evidence.verdicts import (
@@ -38,7 +36,7 @@ from transformer_jax.runs.config import load_json, run_file
 from transformer_jax.runs.field_docs import as_override
 from transformer_jax.runs.load import load
 from transformer_jax.runs.run import Run
-from transformer_jax.runs.settings import flatten, unread_fields
+from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.shipped import find_file, shipped_files
 from transformer_jax.runs.user_modules import Modules, load_modules
 from transformer_jax.runs.workdir import (
@@ -140,8 +138,8 @@ class Claim(Summarized):
         metrics = [self.metric] if self.measure is None else []
         return Sweep(self.config, self.rows, self.base, seeds, metrics)
 
-    def configs(self, overrides: Mapping[str, Any]) -> dict[str, ConfigDict]:
-        """Config of each row; none for an experiment.
+    def configs(self, overrides: Mapping[str, Any]) -> dict[str, Settings]:
+        """Settings of each row; none for an experiment.
 
         Raises:
           UserError: a config is invalid, or the rows have the same.
@@ -149,7 +147,7 @@ class Claim(Summarized):
         if self.experiment is not None:
             return {}
         configs = self.sweep(1).configs(overrides)
-        first, *others = (config.to_dict() for config in configs.values())
+        first, *others = configs.values()
         if first in others:
             raise UserError(
                 f"claim {self.name}: the rows {' and '.join(configs)} have the same config; there "
@@ -299,10 +297,10 @@ def check_claim(
 
 def _configs_with_places(
     claim: Claim, fields: Mapping[str, Any], overrides: Mapping[str, Any]
-) -> dict[str, ConfigDict]:
+) -> dict[str, Settings]:
     """Configs of the rows with overrides, except places that their data do not read."""
-    rows = [flatten(config.to_dict()) for config in claim.configs(fields).values()]
-    unread = {name for row in rows for name in unread_fields(row) if name in PLACES}
+    rows = claim.configs(fields).values()
+    unread = {name for row in rows for name in row.resolved.unread if name in PLACES}
     return claim.configs({**fields, **{k: v for k, v in overrides.items() if k not in unread}})
 
 

@@ -18,7 +18,7 @@ from transformer_jax.errors import UserError, escape_controls
 from transformer_jax.evidence.example_loss import compare_losses
 from transformer_jax.pictures import Records, draw_curves
 from transformer_jax.runs.config import load_json
-from transformer_jax.runs.settings import flatten, is_validation_field
+from transformer_jax.runs.settings import is_validation_field
 from transformer_jax.runs.user_modules import Modules
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
@@ -196,7 +196,7 @@ def _distinct_names(folders: Sequence[Path]) -> list[str]:
 
 def _config_differences(folders: Sequence[Path]) -> dict[str, tuple[Any, ...]]:
     """Fields whose values differ, without the seed and the places of data."""
-    flat = [flatten(load_json(folder / CONFIG).to_dict()) for folder in folders]
+    flat = [load_json(folder / CONFIG).values for folder in folders]
     names = dict.fromkeys(name for one in flat for name in one)
     values = {name: tuple(one.get(name) for one in flat) for name in names}
     ignored = ("seed", "data.dir", "data.cache_dir")

@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-from ml_collections import ConfigDict
 
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
-from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.provenance import data_provenance
-from transformer_jax.runs.settings import chosen_fields, flatten
+from transformer_jax.runs.settings import Settings, chosen_fields
 from transformer_jax.runs.shipped import shipped_files, shipped_modules
 from transformer_jax.runs.user_modules import Modules, UserModule, load_modules
 from transformer_jax.runtime.files import SETTINGS_BYTES, parse_json, read_regular
@@ -114,7 +112,7 @@ def verdict_text(verdict: Mapping[str, Any]) -> str:
 def check_verdict(
     verdict: Mapping[str, Any],
     claim: str,
-    configs: Callable[[], Mapping[str, ConfigDict]],
+    configs: Callable[[], Mapping[str, Settings]],
     modules: Modules = (),
 ) -> Freshness:
     """Compares what a verdict depends on with what is here now.
@@ -199,20 +197,20 @@ def without_words(source: str) -> str:
     return ast.unparse(tree)
 
 
-def stated_configs(configs: Mapping[str, ConfigDict]) -> dict[str, dict[str, Any]]:
+def stated_configs(configs: Mapping[str, Settings]) -> dict[str, dict[str, Any]]:
     """The fields that each row's config sets, {"section.field": value}, without places of data.
 
     Fields with their default are left out, so that a new field changes no verdict. A default that
     changes is a change of the code.
     """
     found = {}
-    for row, config in configs.items():
-        chosen = chosen_fields(flatten(config.to_dict()))
+    for row, settings in configs.items():
+        chosen = chosen_fields(settings.values)
         found[row] = {name: value for name, value in chosen.items() if name not in PLACES}
     return json.loads(json.dumps(found))  # a verdict's file has lists for tuples
 
 
-def input_digests(configs: Mapping[str, ConfigDict], modules: Modules = ()) -> dict[str, str]:
+def input_digests(configs: Mapping[str, Settings], modules: Modules = ()) -> dict[str, str]:
     """Digests of the user's modules, and of each row's training and validation data.
 
     Raises:
@@ -226,12 +224,12 @@ def _module_digests(modules: Iterable[UserModule]) -> dict[str, str]:
     return {f"{_MODULE}{one.name}": f"SHA-256 {one.sha256[:_DIGITS]}" for one in modules}
 
 
-def _data_digests(configs: Mapping[str, ConfigDict]) -> dict[str, str]:
+def _data_digests(configs: Mapping[str, Settings]) -> dict[str, str]:
     """Digests of the training and validation data of each row; equal data are read once."""
     found: dict[str, str] = {}
     seen: dict[str, dict[str, str]] = {}
-    for row, config in configs.items():
-        data = read_settings(config).data
+    for row, settings in configs.items():
+        data = settings.data
         if repr(data) not in seen:
             seen[repr(data)] = {
                 **data_provenance("training data", open_split(data, "train")),

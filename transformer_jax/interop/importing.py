@@ -26,8 +26,8 @@ from transformer_jax.interop.weights import MatchedTensors, Tensors, match_tenso
 from transformer_jax.models.classifier import body_config
 from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.runs import build, provenance
-from transformer_jax.runs.config import config_of, read_settings, save_json
-from transformer_jax.runs.settings import Settings
+from transformer_jax.runs.config import resolve, save_json
+from transformer_jax.runs.settings import Origin, Settings, nested
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,
@@ -94,8 +94,8 @@ def _import(source: str, workdir: Path, allow_nonfinite: bool) -> None:
     )
     fields |= {**sentences.fields, "data.max_length": limit} if sentences.fields else {}
     try:
-        config = config_of(fields, "its options")
-        settings = read_settings(config)
+        origin = Origin("published model", "its options")
+        settings = resolve(nested(fields), {}, (), origin)
     except UserError as error:
         raise UserError(f"{directory / config_json.CONFIG} cannot be a run: {error}") from error
     texts, labels = _vocabularies(directory, settings, family, keys, generation)
@@ -111,7 +111,7 @@ def _import(source: str, workdir: Path, allow_nonfinite: bool) -> None:
             checkpoints.provenance[SOURCE] = str(source)
             checkpoints.provenance |= _license(directory)
             checkpoints.save_params(0, _params(task, found, abstract, allow_nonfinite))
-        save_json(config, folder / CONFIG)
+        save_json(settings, folder / CONFIG)
     logger.info("%s: %d arrays of a %s loaded", source, len(found.matches), class_name)
     log_names("newly initialized", found.new)
     log_names("ignored tensors, as models here have no such part", found.ignored)

@@ -25,7 +25,6 @@ from transformer_jax.nn.remat import HOST, rematerialized_layers
 from transformer_jax.nn.transformer import intercept_residual_stream
 from transformer_jax.parallel import hosts, sharding
 from transformer_jax.parallel.engines import Engine, JitEngine, TrainStep, make_engine
-from transformer_jax.parallel.scan_engine import ScanEngine
 from transformer_jax.parallel.sharding import make_mesh, row_shards
 from transformer_jax.registry import Registry
 from transformer_jax.runs.settings import Settings
@@ -214,7 +213,11 @@ def build_engine(settings: Settings, devices: Sequence[jax.Device] | None = None
         engine = make_engine(settings.parallel, make_mesh(settings.parallel, devices))
     except ValueError as error:
         raise UserError(f"config.parallel: {error}") from error
-    return ScanEngine(engine) if settings.model.scan_layers else engine
+    if not settings.model.scan_layers:
+        return engine
+    from transformer_jax.parallel.scan_engine import ScanEngine
+
+    return ScanEngine(engine)
 
 
 def abstract_state(settings: Settings, init_state: Callable[[int], Any], mesh: Mesh) -> Any:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configs: completed with defaults, overridden, compared, and turned into dataclasses.
+"""Configs: read from files, completed with defaults, overridden, checked and compared.
 
-A config is an `ml_collections.ConfigDict` of sections, one for each dataclass of `Settings`.
-A config file sets only the fields that differ from the defaults. No other module reads a
-ConfigDict.
+What a user writes is an `ml_collections.ConfigDict` of sections, one for each dataclass of
+`Settings`; a config file sets only the fields that differ from the defaults. `resolve` turns it
+into `Settings`, once: below it nothing reads a ConfigDict.
 """
 
 import contextlib
@@ -19,31 +19,27 @@ from typing import Any
 from ml_collections import ConfigDict, config_dict
 
 from transformer_jax.buckets.bucket import is_address
-from transformer_jax.buckets.copies import fetch_file, fetch_folder
 from transformer_jax.errors import UserError
-from transformer_jax.fields import fields_of
 from transformer_jax.models import MODELS
-from transformer_jax.ranges import check_fields
 from transformer_jax.runs.settings import (
     CHOICES,
+    COMMAND,
     DEFAULTS,
     FIELDS,
     SECTIONS,
+    Origin,
+    Resolved,
     Settings,
+    build_settings,
     check_sections,
     chosen_fields,
-    chosen_names,
-    complete,
-    field_of,
-    fields_for,
     flatten,
-    option_classes,
+    nested,
     option_fields,
     parsed,
     refuse_unchosen,
     refuse_unread,
     refuse_unread_layers,
-    unread_fields,
 )
 from transformer_jax.runs.shipped import find_file, suggest_shipped
 from transformer_jax.runs.user_modules import (
@@ -100,58 +96,134 @@ def load_config(
 
     A shipped config needs no path: "quickstart" (`shipped.find_file`).
 
-    Fields that neither sets have their defaults for the task and the architecture
-    (`defaults_for`). The user's `modules`, with components that the config names, are loaded first.
+    Fields that neither sets have their defaults for the task and the architecture. The user's
+    `modules`, with components that the config names, are loaded first.
 
     Raises:
-      UserError: there is no such file, it fails or has no get_config; an unknown field (the nearest
-        is named) or a value of the wrong type, in the file or in `overrides`; a module that fails.
+      UserError: as `resolve`.
+    """
+    return to_config(resolve_file(path, overrides or {}, modules))
+
+
+def resolve_file(path: str | Path, overrides: Mapping[str, Any], modules: Modules = ()) -> Settings:
+    """Resolves a config file of the user."""
+    return resolve(path, overrides, modules, Origin("config file", str(path)))
+
+
+def resolve(
+    config: Settings | ConfigDict | Mapping[Any, Any] | str | Path,
+    overrides: Mapping[str, Any],
+    modules: Modules,
+    origin: Origin,
+) -> Settings:
+    """Parses a config, fills it with defaults and checks it.
+
+    Each value comes from, in this order of precedence: `overrides`; `config`; the model of the run
+    to start from (`train.init_from`); the architecture; the task; its dataclass. What a loaded run
+    has stored is whole: a field that its version did not have is that of the dataclass. It trains
+    no more, so it may set fields that have no effect.
+
+    Args:
+      config: the path of a config file or of a config.json; sections of fields; or settings, whose
+        values keep their origins.
+      overrides: {"section.field": value}; texts are parsed. Their origin is this command.
+      modules: the user's modules, with components that the config names; loaded first.
+      origin: where the values of `config` come from.
+
+    Raises:
+      UserError: there is no such file, it fails or has no get_config; an unknown field (the
+        nearest is named) or a value of the wrong type; a field that has no effect
+        (`settings.refuse_unread`) or contradicts another one; a module that fails.
     """
     load_modules(modules)
-    given = parsed(overrides or {}, "override")
-    in_file = parsed(flatten(run_config_file(path)), str(path))
-    chosen = _still_read(in_file, given) | given
-    refuse_unchosen(defaults_for(chosen) | chosen, given, "override")
-    config = config_of(chosen, str(path))
-    check_trainable(config)
-    _require_modules(config)
-    return config
+    changes = parsed(overrides, COMMAND.where)
+    if isinstance(config, Settings):
+        return _override(config, changes)
+    is_whole = isinstance(config, ConfigDict)
+    if isinstance(config, ConfigDict):
+        config = config.to_dict()
+    elif not isinstance(config, Mapping):
+        config = run_config_file(config)
+    chosen: Mapping[str, Any] = parsed(flatten(config), origin.where)
+    if origin.kind == "loaded run":
+        defaults: Mapping[str, Any] = DEFAULTS
+        resolved = Resolved.of({**defaults, **chosen, **changes})
+        if changes:
+            chosen = {name: value for name, value in chosen.items() if name in resolved.values}
+    else:
+        resolved, defaults, chosen = _resolve_chosen(chosen, changes)
+    refuse_unchosen(resolved, changes, COMMAND.where)
+    if not is_whole:  # a notebook may have chosen another component in place
+        refuse_unchosen(resolved, chosen, origin.where)
+    origins = dict.fromkeys(chosen, origin) | dict.fromkeys(changes, COMMAND)
+    settings = build_settings(resolved, origins)
+    if origin.kind in ("config file", "command"):
+        _check_trainable(settings, defaults)
+    if origin.kind == "config file":
+        _require_modules(settings)
+    return settings
 
 
-def config_of(chosen: Mapping[str, Any], where: str) -> ConfigDict:
-    """The config that sets the fields of `chosen`, {"section.field": value}.
-
-    The others have their defaults for its task and architecture. UserError as `parsed`, with
-    `where` in it.
-    """
-    chosen = parsed(chosen, where)
-    values = defaults_for(chosen) | chosen
-    refuse_unchosen(values, chosen, where)
-    return _to_config_dict(values)
+def _override(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """The settings with other values, of this command."""
+    if not changes:
+        return settings
+    resolved = Resolved.of({**settings.values, **changes})
+    refuse_unchosen(resolved, changes, COMMAND.where)
+    return build_settings(resolved, {**settings.origins, **dict.fromkeys(changes, COMMAND)})
 
 
-def complete_config(given: Mapping[str, Any], where: str) -> ConfigDict:
-    """The dataclasses' defaults with the values of `given`, {section: {field: value}}, set."""
-    chosen = parsed(flatten(given), where)
-    refuse_unchosen(DEFAULTS | chosen, chosen, where)
-    return _to_config_dict(complete(DEFAULTS | chosen))
-
-
-def override(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
-    """A copy with other values, {"section.field": value}; texts are parsed.
+def override(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """Settings with other values, {"section.field": value}; texts are parsed.
 
     Raises:
       UserError: an unknown field (the nearest is named) or a value of the wrong type.
     """
-    chosen = parsed(overrides, "override")
-    values = parsed(flatten(config.to_dict()), "config") | chosen
-    refuse_unchosen(values, chosen, "override")
-    return _to_config_dict(complete(values))
+    return resolve(settings, changes, (), COMMAND)
 
 
-def load_json(path: Path) -> ConfigDict:
-    """Reads a config that `save_json` wrote; UserError if the file is missing or damaged."""
-    return complete_config(_read_json(path), str(path))
+def read_settings(config: Settings | ConfigDict) -> Settings:
+    """The settings of a config that need not be trainable, such as that of a trained run."""
+    return resolve(config, {}, (), Origin("loaded run", "config"))
+
+
+def _resolve_chosen(
+    in_file: Mapping[str, Any], changes: Mapping[str, Any]
+) -> tuple[Resolved, Mapping[str, Any], Mapping[str, Any]]:
+    """Resolves what a config file and overrides set.
+
+    Fields of the file that nothing reads after the overrides are left out: an override of the
+    positions, for example, need not also reset the options of the file's own positions.
+
+    Returns:
+      (the whole config, its defaults, the fields that were set)
+    """
+    chosen = {**in_file, **changes}
+    defaults = defaults_for(chosen)
+    resolved = Resolved.of({**defaults, **chosen})
+    idle = {
+        name
+        for name in in_file.keys() - changes.keys()
+        if changes and (name in resolved.unread or name not in resolved.values)
+    }
+    if not idle:
+        return resolved, defaults, chosen
+    before = Resolved.of({**defaults_for(in_file), **in_file})
+    idle = {name for name in idle if name in before.values and name not in before.unread}
+    chosen = {name: value for name, value in in_file.items() if name not in idle}
+    chosen |= changes
+    defaults = defaults_for(chosen)
+    return Resolved.of({**defaults, **chosen}), defaults, chosen
+
+
+def load_json(path: Path, overrides: Mapping[str, Any] | None = None) -> Settings:
+    """Reads the settings that `save_json` wrote to a workdir, with values of this command.
+
+    Raises:
+      UserError: the file is missing or damaged, or as `resolve`.
+    """
+    origin = Origin("loaded run", str(path), path.parent)
+    return resolve(_read_json(path), overrides or {}, (), origin)
 
 
 def _read_json(path: Path) -> dict[Any, Any]:
@@ -168,88 +240,36 @@ def _read_json(path: Path) -> dict[Any, Any]:
     return given
 
 
-def save_json(config: ConfigDict, path: Path) -> None:
-    """Writes a config, completely or not at all."""
-    values = complete(flatten(config.to_dict()))  # a component may have been chosen in place
-    write_atomic(path, json.dumps(_to_config_dict(values).to_dict(), indent=2) + "\n")
+def save_json(settings: Settings, path: Path) -> None:
+    """Writes settings, completely or not at all."""
+    write_atomic(path, json.dumps(nested(settings.values), indent=2) + "\n")
 
 
-def read_settings(config: ConfigDict) -> Settings:
-    """Turns each section into its dataclass.
-
-    Raises:
-      UserError: a value that its dataclass refuses; section and reason are named.
-    """
-    sections = {}
-    values = flatten(config.to_dict())
-    options = option_classes(values)
-    for name, cls in SECTIONS.items():
-        own = {entry: one for entry, one in options.items() if entry.startswith(f"{name}.")}
-        given = {
-            field: config[name][field] for field in config[name] if f"{name}.{field}" in values
-        }
-        if own:
-            given["options"] = tuple(_read_options(*item, values) for item in own.items())
-        try:
-            sections[name] = cls(**given)
-            _check_choices(name, config[name])
-        except ValueError as error:
-            raise UserError(f"config.{name}: {error}") from error
-    try:
-        return Settings(**sections, seed=config.seed)
-    except ValueError as error:
-        raise UserError(f"config.{error}") from error
-
-
-def _read_options(entry: str, cls: type, values: Mapping[str, Any]) -> Any:
-    """Options of "section.entry" as their dataclass; errors as of `read_settings`."""
-    fields = fields_of(entry, cls)
-    given = {name.rpartition(".")[2]: values.get(name, fields[name].default) for name in fields}
-    try:
-        options = cls(**given)
-        check_fields(options)
-    except ValueError as error:
-        raise UserError(f"config.{entry}: {error}") from error
-    return options
-
-
-def _check_choices(section: str, values: ConfigDict) -> None:
-    """Raises ValueError if a field of a section names no entry of its registry."""
-    for field, registry in CHOICES.items():
-        owner, _, name = field.rpartition(".")
-        # The names in data.name are found by data.sources.
-        if owner == section and field != "data.name" and values[name] is not None:
-            for each in values[name].split(",") if registry.several else [values[name]]:
-                registry.find(each)
-
-
-def check_trainable(config: ConfigDict) -> Settings:
-    """The settings of a config to train; `read_settings` is enough for a trained run.
+def _check_trainable(settings: Settings, defaults: Mapping[str, Any]) -> None:
+    """Checks a config to train; a trained run need not pass.
 
     Raises:
-      UserError: as `read_settings`; a field differs from its default and nothing reads it; or
-        sections contradict each other (`settings.check_sections`).
+      UserError: a field differs from its defaults and nothing reads it, or sections contradict each
+        other (`settings.check_sections`).
     """
-    settings, values = read_settings(config), flatten(config.to_dict())
-    own = defaults_for(values)
-    differ = [name for name in FIELDS if values[name] not in (own[name], DEFAULTS[name])]
-    refuse_unread(values, differ)
-    refuse_unread_layers(values)
+    values = settings.values
+    differ = [name for name in FIELDS if values[name] not in (defaults[name], DEFAULTS[name])]
+    refuse_unread(settings.resolved, differ)
+    refuse_unread_layers(settings.resolved)
     check_sections(settings)
-    return settings
 
 
-def check_same_run(config: ConfigDict, saved: ConfigDict, workdir: Path) -> None:
-    """Raises UserError, naming the first difference, if `config` is not that of `workdir`'s run.
+def check_same_run(settings: Settings, saved: Settings, workdir: str | Path) -> None:
+    """Raises UserError, naming the first difference, if `workdir` holds the run of other settings.
 
     Logs a warning if the run is extended at a higher learning rate.
     """
-    before, now = (complete(flatten(each.to_dict())) for each in (saved, config))
-    old: Any  # of any field
-    new: Any
-    idle = unread_fields(before)  # earlier versions allowed them to be set
-    for name in [name for name in before | now if name not in idle]:
-        old, new = before.get(name), now.get(name)
+    before = saved.values
+    now = settings.values
+    unread = saved.resolved.unread  # earlier versions allowed them to be set
+    for name in [name for name in {**before, **now} if name not in unread]:
+        old: Any = before.get(name)
+        new: Any = now.get(name)
         fixed = name.partition(".")[0] in FIXED and name not in CHANGEABLE
         grows = name == "train.num_steps" and new > old
         if name == "optimizer.decay_steps":
@@ -261,20 +281,19 @@ def check_same_run(config: ConfigDict, saved: ConfigDict, workdir: Path) -> None
             )
     lengths = before["train.num_steps"], now["train.num_steps"]
     if lengths[0] < lengths[1]:
-        old, new = (read_settings(each).optimizer for each in (saved, config))
-        if message := raised_rate(old, new, now["model.d_model"], *lengths):
+        width = settings.model.d_model
+        if message := raised_rate(saved.optimizer, settings.optimizer, width, *lengths):
             logger.warning("%s: %s", workdir, message)
 
 
-def _require_modules(config: ConfigDict) -> None:
+def _require_modules(settings: Settings) -> None:
     """Raises UserError if a component of the config was registered by a config file.
 
     Or by a file beside it: a run could not name that file, for the user to give again.
     """
-    values = flatten(config.to_dict())
-    for field, registry in CHOICES.items():
-        for name in chosen_names(field, values):
-            module = registry.module_of(name)
+    for field, names in settings.resolved.choices.names.items():
+        for name in names:
+            module = CHOICES[field].module_of(name)
             if module is not None and module not in sys.modules:
                 raise UserError(
                     f"config.{field} is {name!r}, which a config file registers or imports from "
@@ -290,18 +309,16 @@ def defaults_for(chosen: Mapping[str, Any]) -> dict[str, Any]:
     architecture has no defaults; it is refused when it is built.
     """
     defaults = dict(DEFAULTS)
-    task = {**defaults, **chosen}["task.name"]
+    task = chosen.get("task.name", defaults["task.name"])
     if task in TASKS:
         defaults |= parsed(TASKS[task].defaults, f"defaults of task {task}")
-    architecture = {**defaults, **chosen}["model.architecture"]
+    architecture = chosen.get("model.architecture", defaults["model.architecture"])
     if architecture in MODELS:
         own = getattr(MODELS[architecture], "defaults", {})  # a user's class may have none
         defaults |= parsed(own, f"defaults of architecture {architecture}")
-    origin = chosen.get("train.init_from")
-    options = model_options(origin, chosen.get("model.architecture"))
-    defaults |= parsed(options, f"{origin}/config.json")
-    own = complete({**defaults, **chosen})
-    return {name: defaults.get(name, own[name]) for name in own}
+    init_from = chosen.get("train.init_from")
+    options = model_options(init_from, chosen.get("model.architecture"))
+    return defaults | parsed(options, f"{init_from}/config.json")
 
 
 def model_options(init_from: str | None, architecture: str | None = None) -> dict[str, Any]:
@@ -332,19 +349,6 @@ def model_options(init_from: str | None, architecture: str | None = None) -> dic
     return flatten({"model": options})
 
 
-def _still_read(in_file: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-    """The fields that a config file sets, without those that nothing reads after `overrides`.
-
-    An override of the positions, for example, need not also reset the options of the file's own
-    positions.
-    """
-    before = defaults_for(in_file) | in_file
-    after = defaults_for(in_file | overrides) | in_file | overrides
-    idle = unread_fields(after).keys() - unread_fields(before).keys()
-    idle |= option_fields(before).keys() - option_fields(after).keys()
-    return {name: value for name, value in in_file.items() if name not in idle}
-
-
 def run_config_file(path: str | Path) -> dict[Any, Any]:
     """Runs a config file; returns the result of its `get_config()` as nested dicts.
 
@@ -354,7 +358,11 @@ def run_config_file(path: str | Path) -> dict[Any, Any]:
       UserError: there is no such file, it fails, or it has no get_config that returns a ConfigDict.
     """
     if str(path).endswith(".json"):
-        local = fetch_file(str(path)) if is_address(path) else Path(path)
+        local = Path(path)
+        if is_address(path):
+            from transformer_jax.buckets.copies import fetch_file
+
+            local = fetch_file(str(path))
         _require_file(local, "config", path)
         return _read_json(local)
     return run_file(path, "config", "get_config", ConfigDict).to_dict()
@@ -404,6 +412,8 @@ def _require_file(path: Path, kind: str, given: str | Path) -> None:
 def _local_file(path: str | Path, kind: str) -> Path:
     if not is_address(path):
         return find_file(path, kind)
+    from transformer_jax.buckets.copies import fetch_folder
+
     folder, _, name = str(path).rpartition("/")
     return fetch_folder(folder, lambda one: "/" not in one and one.endswith(".py")) / name
 
@@ -444,17 +454,22 @@ def _siblings_importable(path: Path) -> Iterator[None]:
                 del sys.modules[name]
 
 
-def _to_config_dict(values: Mapping[str, Any]) -> ConfigDict:
-    """A ConfigDict of the values of all fields, {"section.field": value}."""
-    config, fields = Config({section: Config() for section in SECTIONS}), fields_for(values)
-    for entry in option_classes(values):
+def to_config(settings: Settings) -> Config:
+    """The settings as a config whose fields a user can read and set."""
+    config = Config({section: Config() for section in SECTIONS})
+    fields = FIELDS | option_fields()
+    for entry in settings.resolved.choices.options:
         section, _, name = entry.partition(".")
         config[section][name] = Config()
     with config.ignore_type():  # once: entering it takes longer than setting a field
-        for name, value in values.items():
+        for name, value in settings.values.items():
             # A reference with a type lets an optional field change between None and a value.
-            optional, type_ = fields[name].optional, fields[name].type
-            group, _, field = name.rpartition(".")
-            target = field_of(config, group) if group else config
-            target[field] = config_dict.FieldReference(value, type_) if optional else value
+            target = config
+            *groups, field = name.split(".")
+            for group in groups:
+                target = target[group]
+            optional = fields[name].optional
+            target[field] = (
+                config_dict.FieldReference(value, fields[name].type) if optional else value
+            )
     return config

@@ -10,10 +10,8 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ml_collections import ConfigDict
-
-from transformer_jax.runs.config import load_json, override, read_settings
-from transformer_jax.runs.settings import Settings, field_of
+from transformer_jax.runs.config import load_json, override
+from transformer_jax.runs.settings import Settings
 from transformer_jax.tokenization import TOKENIZERS
 
 logger = logging.getLogger(__name__)
@@ -35,30 +33,29 @@ _MOST_READ = 200_000  # examples
 
 def saved_sizes(path: Path) -> dict[str, int]:
     """The fields `SCALED` in the config.json of a run."""
-    saved = load_json(path)
-    return {name: field_of(saved, name) for name in SCALED}
+    saved = load_json(path).values
+    return {name: saved[name] for name in SCALED}
 
 
 def scaled_to_data(
-    config: ConfigDict,
+    settings: Settings,
     examples: Sequence[Mapping[str, str]],
     saved: Mapping[str, int] | None = None,
-) -> ConfigDict:
-    """The config with the fields `SCALED` lowered to what its training examples are enough for.
+) -> Settings:
+    """The settings with the fields `SCALED` lowered to what its training examples are enough for.
 
-    The result has `train.scale_to_data` off, so later uses keep its values. A config that has it
-    off is returned unchanged.
+    The result has `train.scale_to_data` off, so later uses keep its values. Settings that have it
+    off are returned unchanged.
 
     Args:
-      config: the config of the run.
+      settings: the settings of the run.
       examples: the training examples.
       saved: values of the run that is resumed, which stay; None: a new run.
     """
-    settings = read_settings(config)
     if not settings.train.scale_to_data:
-        return config
+        return settings
     if saved is not None:
-        return override(config, {**saved, "train.scale_to_data": False})
+        return override(settings, {**saved, "train.scale_to_data": False})
     stride = math.ceil(len(examples) / _MOST_READ)
     read = [examples[i] for i in range(0, len(examples), stride)]
     sides = [[example[part] for example in read] for part in ("source", "target")]
@@ -70,7 +67,7 @@ def scaled_to_data(
         "eval.every_steps": steps // 10,
         "tokenizer.vocab_size": _vocabulary_size(settings, sides),
     }
-    sizes = {name: min(sizes[name], field_of(config, name)) for name in SCALED}
+    sizes = {name: min(sizes[name], settings.values[name]) for name in SCALED}
     listed = ", ".join(f"{name} {value}" for name, value in sizes.items())
     logger.info(
         "scaled to %s pairs of about %s tokens a side: %s (train.scale_to_data=false takes the "
@@ -79,7 +76,7 @@ def scaled_to_data(
         f"{tokens:,}",
         listed,
     )
-    return override(config, sizes | {"train.scale_to_data": False})
+    return override(settings, sizes | {"train.scale_to_data": False})
 
 
 def _vocabulary_size(settings: Settings, sides: Sequence[Sequence[str]]) -> int:

@@ -39,9 +39,8 @@ def add_draft(run: Run, params: Params, decode: DecodeConfig) -> tuple[Task, Par
 
 def _load_draft(run: Run, name: str) -> Run:
     """Loads the run of a draft and checks that it fits; errors as of `add_draft`."""
-    if run.loaded_from is not None and name == run.settings.decode.draft:
-        how = "--draft=RUN (draft= in Python)"
-        require_trusted("decode.draft", name, run.loaded_from, how)
+    if name == run.settings.decode.draft:
+        require_trusted(run.settings, "decode.draft", "--draft=RUN (draft= in Python)")
     other = load(name)
     kind = DecoderOnly if isinstance(run.model, DecoderOnly) else Seq2Seq
     if not isinstance(other.model, kind):

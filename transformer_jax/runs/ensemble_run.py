@@ -59,7 +59,7 @@ def _of_one_run(use: str) -> Any:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class EnsembleRun(Run):
-    """Runs that predict together, with the config and the task of the first one.
+    """Runs that predict together, with the settings and the task of the first one.
 
     Attributes:
       members: the runs.
@@ -85,13 +85,12 @@ class EnsembleRun(Run):
         first = members[0]
         _check_members(members)
         return cls(
-            config=first.config,
+            settings=first.settings,
             workdir=first.workdir,
             task=with_model(first.task, EnsembleModel([member.model for member in members])),
             params=tuple(member.params for member in members),
             step=first.step,
             stored=False,
-            loaded_from=first.loaded_from,
             members=tuple(members),
         )
 

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Other runs whose parameters a run reads: base of LoRA, reference of DPO, teacher.
 
-A run may come from strangers, and the names of other runs in its config with it. The config of a
-loaded run (`loaded_from` below is its workdir) may name a path of this machine that belongs to the
-user or is beside the workdir; anything else, and every address, is refused unless the user names it
-(`with_base`). A config that is trained is the user's own: it may name any run.
+A run may come from strangers, and the names of other runs in its config with it. What the config of
+a loaded run names (`Settings.origin`) may be a path of this machine that belongs to the user or is
+beside the workdir; anything else, and every address, is refused unless the user names it in this
+command. A config that is trained is the user's own: it may name any run.
 """
 
-import copy
 import dataclasses
 import hashlib
 import logging
@@ -18,10 +17,8 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
-from transformer_jax.checkpoints.step_folder import PARAMS, most_bytes
-from transformer_jax.checkpoints.store import Snapshot, open_snapshot
+from transformer_jax.checkpoints.store import Snapshot
 from transformer_jax.data.batches.loss_masks import LossMaskedTexts
 from transformer_jax.data.examples import Corpus
 from transformer_jax.errors import UserError
@@ -29,13 +26,13 @@ from transformer_jax.losses import TopPredictions
 from transformer_jax.parallel import hosts, sharding
 from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs.build import build_taught, held_trees, task_kind
-from transformer_jax.runs.config import load_json, read_settings
+from transformer_jax.runs.opened import Opened, open_workdir
 from transformer_jax.runs.settings import Settings
-from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, REFERENCE, TOKENIZER, workdir_path
+from transformer_jax.runs.workdir import CONFIG, REFERENCE, workdir_path
 from transformer_jax.runtime.files import atomic_writer, open_regular, read_cached
 from transformer_jax.tasks.interface import ReadsStoredScores, Task
 from transformer_jax.tasks.teachers import ModelTeacher, StoredTeacher, Teacher, predict_top
-from transformer_jax.tokenization import Tokenizer, Tokenizers, load_tokenizers
+from transformer_jax.tokenization import Tokenizer, Tokenizers
 from transformer_jax.tokenization.word_level import Labels
 
 logger = logging.getLogger(__name__)
@@ -73,21 +70,14 @@ def frozen_sources(settings: Settings) -> dict[str, FrozenSource]:
     return found
 
 
-def with_base(config: ConfigDict, base: str | Path) -> ConfigDict:
-    """The config of a loaded run with `train.init_from` replaced by the run that the user names.
-
-    Raises:
-      UserError: the run needs no other one.
-    """
-    sources = frozen_sources(read_settings(config)).values()
+def require_base_needed(settings: Settings, base: str | Path) -> None:
+    """Raises UserError if the user names a run that is not needed."""
+    sources = frozen_sources(settings).values()
     if not any(source.field == "train.init_from" for source in sources):
         raise UserError(
             f"--base: {base} is not needed; the run has no adapters (lora.rank) and learned no "
             "preferences"
         )
-    config = copy.deepcopy(config)
-    config.train.init_from = str(base)
-    return config
 
 
 def require_sources_named(settings: Settings) -> None:
@@ -103,37 +93,22 @@ def _require_named(source: FrozenSource) -> None:
         )
 
 
-def open_frozen(
-    settings: Settings,
-    loaded_from: Path | None = None,
-    most: int | None = None,
-    names: Collection[str] | None = None,
-) -> dict[str, Snapshot]:
+def open_frozen(settings: Settings, names: Collection[str] | None = None) -> dict[str, Snapshot]:
     """Opens the latest checkpoint of the run of each frozen tree that training holds.
 
     Args:
       settings: the settings of the run that reads them.
-      loaded_from: its workdir, if its config is a loaded one; None: the user wrote the config.
-      most: maximal size of the parameters in bytes; None: no limit.
       names: only the trees of these names, if the run has them.
 
     Raises:
-      UserError: a run is not named or missing, has adapters itself, or may only be read if the user
-        names it.
+      UserError: as `open_source`.
     """
-    sources = frozen_sources(settings)
     chosen = set(held_trees(settings) if names is None else names)
     if settings.distillation and settings.distillation.top_k:
         chosen.discard("teacher")  # its predictions are stored
-    workdirs = {
-        name: source_workdir(sources[name], loaded_from)
-        for name in held_trees(settings)
-        if name in chosen
-    }
-    return {
-        name: open_snapshot(workdir / CHECKPOINTS, items=(PARAMS,), most=most)
-        for name, workdir in workdirs.items()
-    }
+    held = [name for name in held_trees(settings) if name in chosen]
+    sources = {name: open_source(settings, name) for name in held}  # all, before one is read
+    return {name: source.snapshot for name, source in sources.items()}
 
 
 def planned_teacher(settings: Settings) -> ModelTeacher | None:
@@ -176,8 +151,7 @@ def open_teacher(
     task = _open_model(settings, tokenizers).task
     shapes = jax.eval_shape(task.init, jax.random.key(0))
     shapes = sharding.add_shardings(shapes, mesh_for_inference(settings.parallel))
-    run = source_workdir(frozen_sources(settings)["teacher"])
-    snapshot = open_snapshot(run / CHECKPOINTS, items=(PARAMS,))
+    snapshot = open_source(settings, "teacher").snapshot
     rows, items = settings.decode.batch_size, task.prepare(examples, training=True)
     params = snapshot.params(shapes)
     teacher = predict_top(task, params, items, rows, options.top_k, options.temperature)
@@ -224,12 +198,11 @@ def _read_predictions(path: Path) -> StoredPredictions | None:
 
 def _open_model(settings: Settings, tokenizers: Tokenizers | None) -> ModelTeacher:
     """The model of the teacher's run; `tokenizers` are None if no text is read."""
-    workdir = source_workdir(frozen_sources(settings)["teacher"])
+    source = open_source(settings, "teacher")
     if tokenizers is not None:
-        where = f"the teacher {workdir} (train.distillation.teacher)"
-        require_same_vocabulary(tokenizers, load_tokenizers(workdir / TOKENIZER), where)
-    taught = read_settings(load_json(workdir / CONFIG))
-    return ModelTeacher(build_taught(settings, taught, tokenizers))
+        where = f"the teacher {source.workdir} (train.distillation.teacher)"
+        require_same_vocabulary(tokenizers, source.tokenizers, where)
+    return ModelTeacher(build_taught(settings, source.settings, tokenizers))
 
 
 def require_same_vocabulary(own: Tokenizers, other: Tokenizers, where: str) -> None:
@@ -266,14 +239,14 @@ def frozen_provenance(snapshots: Mapping[str, Snapshot]) -> dict[str, str]:
     return {names.get(name, name): snapshot.id for name, snapshot in snapshots.items()}
 
 
-def load_frozen(settings: Settings, task: Task, loaded_from: Path | None) -> dict[str, Any]:
+def load_frozen(settings: Settings, task: Task) -> dict[str, Any]:
     """Loads the frozen trees that the task's loss reads in an evaluation, of the task's shapes."""
     names = task_kind(settings).held
     if not names:
         return {}
     mesh = mesh_for_inference(settings.parallel)
     shapes = sharding.add_shardings(jax.eval_shape(task.init, jax.random.key(0)), mesh)
-    snapshots = open_frozen(settings, loaded_from, most_bytes(shapes), names)
+    snapshots = open_frozen(settings, names)
     return {name: snapshot.params(shapes) for name, snapshot in snapshots.items()}
 
 
@@ -282,12 +255,21 @@ def abstract_adapters(settings: Settings, abstract_params: Any) -> Any:
     return jax.eval_shape(lambda: settings.lora.init_adapters(jax.random.key(0), abstract_params))
 
 
-def source_workdir(source: FrozenSource, loaded_from: Path | None = None) -> Path:
-    """The workdir of the run of a frozen tree; arguments and errors as of `open_frozen`."""
+def open_source(settings: Settings, tree: str) -> Opened:
+    """Opens the run of a frozen tree.
+
+    Args:
+      settings: the settings of the run that reads it.
+      tree: the name of the tree, a key of `frozen_sources`.
+
+    Raises:
+      UserError: the run is not named or missing, has adapters itself, or may only be read if the
+        user names it.
+    """
+    source = frozen_sources(settings)[tree]
     _require_named(source)
     run = str(source.run)
-    if loaded_from is not None:
-        require_trusted(source.field, run, loaded_from)
+    require_trusted(settings, source.field, "--base=RUN (base= in Python)")
     workdir = workdir_path(run)
     if not (workdir / CONFIG).exists():
         named = source.field == "train.init_from"
@@ -295,48 +277,48 @@ def source_workdir(source: FrozenSource, loaded_from: Path | None = None) -> Pat
         raise UserError(
             f"{source.need}, and {run} ({source.field}) is not there; bring it back{how}"
         )
-    if load_json(workdir / CONFIG).lora.rank is not None:
+    opened = open_workdir(workdir, modules=None)
+    if opened.settings.lora.rank is not None:
         raise UserError(
             f"the run {run} ({source.field}) has adapters itself; export it, which merges them, "
             "and import the result"
         )
-    return workdir
+    return opened
 
 
-def require_trusted(
-    field: str, run: str, workdir: Path, how: str = "--base=RUN (base= in Python)"
-) -> None:
+def require_trusted(settings: Settings, field: str, how: str) -> None:
     """Raises UserError for a run that a loaded config may not choose by itself.
 
     Args:
-      field: config field that names the run.
-      run: its value.
-      workdir: that the config was loaded from.
+      settings: the settings of the run that reads another one.
+      field: config field that names the other run.
       how: how the user names the run, for the message.
     """
+    loaded_from = settings.origin(field).workdir
+    if loaded_from is None:  # the user has named it
+        return
+    run = str(settings.values[field])
     if "://" in run:
         reason = "is an address"
     elif not os.path.exists(run):
         return  # the reader reports the error
     else:
         path = Path(run).resolve()
-        is_beside = path.is_relative_to(workdir.resolve().parent)
+        is_beside = path.is_relative_to(loaded_from.resolve().parent)
         if is_beside or path.stat().st_uid == os.geteuid():
             return
         reason = "belongs to another user"
     raise UserError(
-        f"{workdir}: its config names the run {run!r} ({field}), which {reason}, and a config may "
-        f"come from strangers; if you trust that run, name it: {how}"
+        f"{loaded_from}: its config names the run {run!r} ({field}), which {reason}, and a config "
+        f"may come from strangers; if you trust that run, name it: {how}"
     )
 
 
-def with_stored_scores(
-    task: Task, settings: Settings, workdir: Path, loaded_from: Path | None = None
-) -> Task:
+def with_stored_scores(task: Task, settings: Settings, workdir: Path) -> Task:
     """The task; if it reads stored scores, with a function that computes and stores them."""
     if not isinstance(task, ReadsStoredScores):
         return task
-    return task.with_stored_scores(StoredScores(settings, workdir, task, loaded_from))
+    return task.with_stored_scores(StoredScores(settings, workdir, task))
 
 
 class _ScoresFile(NamedTuple):
@@ -361,13 +343,11 @@ class StoredScores:
       settings: the settings of the run that is trained.
       workdir: the workdir of that run.
       task: the task of that run, a `ReadsStoredScores`.
-      loaded_from: the workdir, if the config is a loaded one; None: the user wrote it.
     """
 
     settings: Settings
     workdir: Path
     task: Any
-    loaded_from: Path | None = None
 
     def __call__(self, texts: LossMaskedTexts) -> np.ndarray:
         """Log-probabilities of the marked tokens of D texts, float32 [D].
@@ -382,25 +362,24 @@ class StoredScores:
             return stored.log_probs
         shapes = jax.eval_shape(self.task.init, jax.random.key(0))
         shapes = sharding.add_shardings(shapes, mesh_for_inference(self.settings.parallel))
-        base = self._open(most_bytes(shapes))
+        base = self._open()
         size = self.settings.decode.batch_size
         log_probs = self.task.score_texts(base.params(shapes), texts, size)
         scores = _ScoresFile(log_probs, base.id)
         hosts.run_on_primary(lambda: _write_scores(path, scores))
         return log_probs
 
-    def _open(self, most: int) -> Snapshot:
+    def _open(self) -> Snapshot:
         """Opens the reference run; UserError if stored scores are from another checkpoint."""
-        source = frozen_sources(self.settings)[str(task_kind(self.settings).stored)]
-        workdir = source_workdir(source, self.loaded_from)
-        base = open_snapshot(workdir / CHECKPOINTS, items=(PARAMS,), most=most)
+        source = open_source(self.settings, str(task_kind(self.settings).stored))
+        base = source.snapshot
 
         def check() -> None:
             for path in sorted((self.workdir / REFERENCE).glob("*.npz")):
                 stored = _read_scores(path)
                 if stored and stored.base != base.id:
                     raise UserError(
-                        f"{self.workdir} was compared with another checkpoint of {workdir}: "
+                        f"{self.workdir} was compared with another checkpoint of {source.workdir}: "
                         f"{stored.base}; here: {base.id}; restore that checkpoint"
                     )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes config, tokenizers and module names to a workdir before its run trains."""
+"""Opens what a training reads, and writes config, tokenizers and module names to its workdir."""
 
 import contextlib
 import dataclasses
@@ -7,7 +7,7 @@ import io
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -15,22 +15,36 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from transformer_jax.checkpoints.step_folder import PROVENANCE
+from transformer_jax.checkpoints.config import CheckpointConfig
+from transformer_jax.checkpoints.step_folder import PROVENANCE, step_folders
 from transformer_jax.checkpoints.store import Checkpoints, open_snapshot
 from transformer_jax.data.examples import Corpus
 from transformer_jax.data.files.text import TextBlocks
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import MissingSplitError, UserError
 from transformer_jax.logs.records import last_recorded_step
+from transformer_jax.parallel import hosts
+from transformer_jax.parallel.hosts import Fingerprint
 from transformer_jax.runs.build import task_kind
-from transformer_jax.runs.config import check_same_run, load_json, read_settings, save_json
+from transformer_jax.runs.config import check_same_run, load_json, resolve, save_json
+from transformer_jax.runs.data_size import saved_sizes, scaled_to_data
+from transformer_jax.runs.frozen import (
+    frozen_provenance,
+    frozen_sources,
+    open_frozen,
+    open_teacher,
+    require_sources_named,
+)
+from transformer_jax.runs.opened import open_workdir
 from transformer_jax.runs.provenance import (
     check_provenance,
     data_provenance,
+    newest_checkpoint,
     tokenizer_provenance,
+    training_provenance,
 )
-from transformer_jax.runs.settings import Settings
-from transformer_jax.runs.user_modules import UserModule, record_modules
+from transformer_jax.runs.settings import COMMAND, Settings, check_sections
+from transformer_jax.runs.user_modules import Modules, UserModule, load_modules, record_modules
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,
@@ -41,6 +55,7 @@ from transformer_jax.runs.workdir import (
 )
 from transformer_jax.runtime.files import METADATA_BYTES, remove
 from transformer_jax.tasks.interface import TaskKind
+from transformer_jax.tasks.teachers import Teacher
 from transformer_jax.tokenization import (
     SymbolTokenizer,
     Tokenizers,
@@ -57,6 +72,90 @@ _IDLE_DATA_FIELDS = (
 )
 """Fields of the section `data` that tokenizers do not depend on."""
 _SAMPLED_BYTES = 2**28  # of text in blocks, for training a tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """What a training, of a run or of replicas, reads before it writes anything.
+
+    Attributes:
+      members: the settings of each replica; of a run alone its own.
+      modules: the user's modules.
+      examples: the training examples.
+      checkpoints: the checkpoints of the run, or the joint ones of replicas, with the provenance of
+        what has been read so far.
+      snapshots: the checkpoints of the frozen parameters, by name.
+    """
+
+    members: tuple[Settings, ...]
+    modules: Sequence[UserModule]
+    examples: Corpus
+    checkpoints: Checkpoints
+    snapshots: Mapping[str, Any]
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the run, or of the first replica."""
+        return self.members[0]
+
+    def open_tokenizers(self, folder: Path) -> Tokenizers:
+        """Reads the tokenizers that `prepare` has written; adds them to the provenance."""
+        tokenizers = load_tokenizers(folder / TOKENIZER)
+        self.checkpoints.provenance |= tokenizer_provenance(tokenizers)
+        return tokenizers
+
+    def open_teacher(
+        self, tokenizers: Tokenizers, folder: Path
+    ) -> tuple[Teacher | None, dict[str, Any]]:
+        """Opens the teacher (`frozen.open_teacher`), and all snapshots with its predictions."""
+        teacher, stored = open_teacher(self.settings, tokenizers, folder, self.examples)
+        self.checkpoints.provenance |= frozen_provenance(stored)
+        return teacher, {**self.snapshots, **stored}
+
+
+def open_training(
+    configs: Sequence[Settings | ConfigDict],
+    modules: Modules,
+    folder: Path,
+    open_checkpoints: Callable[[CheckpointConfig], Checkpoints],
+) -> Training:
+    """Opens all that a training reads; writes nothing.
+
+    Args:
+      configs: the config of each replica; of a run alone its own.
+      modules: the user's modules, with components that the configs name.
+      folder: the workdir, or that of the joint checkpoints.
+      open_checkpoints: opens the checkpoints there.
+
+    Raises:
+      UserError: a config, its data, a module or another run cannot be used; in a job in all
+        processes, if one cannot use them, or if they differ.
+    """
+
+    def open_and_describe() -> tuple[Any, Fingerprint]:
+        named = load_modules(modules, folder)
+        members = [resolve(config, {}, (), COMMAND) for config in configs]
+        require_sources_named(members[0])
+        examples = open_training_examples(members[0])
+        provenance = training_provenance(examples)
+        started_from = {}
+        sources = {source.field: source.run for source in frozen_sources(members[0]).values()}
+        for field, run in {"train.init_from": members[0].train.init_from, **sources}.items():
+            if run:
+                folders = step_folders(workdir_path(run) / CHECKPOINTS)
+                started_from[f"the run of {field}"] = newest_checkpoint(folders)
+        return (members, named, examples, provenance), provenance | started_from
+
+    members, named, examples, provenance = hosts.require_agreement(open_and_describe)[0]
+    checkpoints = open_checkpoints(members[0].checkpoint)
+    saved = None
+    if members[0].train.scale_to_data and checkpoints.latest_step() is not None:
+        saved = hosts.run_on_primary(lambda: saved_sizes(folder / CONFIG))
+    members = tuple(scaled_to_data(settings, examples, saved) for settings in members)
+    check_sections(members[0])
+    snapshots = open_frozen(members[0])
+    checkpoints.provenance |= frozen_provenance(snapshots) | provenance
+    return Training(members, named, examples, checkpoints, snapshots)
 
 
 def open_training_examples(settings: Settings) -> Corpus:
@@ -86,35 +185,28 @@ def open_training_examples(settings: Settings) -> Corpus:
     return examples
 
 
-def prepare(
-    config: ConfigDict,
-    workdir: Path,
-    checkpoints: Checkpoints,
-    examples: Sequence[Any],
-    modules: Sequence[UserModule],
-) -> None:
+def prepare(training: Training, workdir: Path) -> None:
     """Writes config, tokenizers and the names of the user's modules to the workdir.
 
     Args:
-      config: the config of the run.
+      training: what is trained; of replicas the first one's config is written.
       workdir: the workdir, which may hold an earlier start of the run.
-      checkpoints: the checkpoints of the workdir.
-      examples: the training examples; tokenizers are trained from them.
-      modules: the modules given for the run.
 
     Raises:
       UserError: the workdir holds another run, or one whose checkpoints or tokenizers are missing
         or that was trained on other data, or the tokenizers cannot be made.
     """
-    saved_config, tokenizer = workdir / CONFIG, workdir / TOKENIZER
-    settings = read_settings(config)
+    settings = training.settings
+    checkpoints = training.checkpoints
+    saved_config = workdir / CONFIG
+    tokenizer = workdir / TOKENIZER
     if checkpoints.has_params_only():
         raise UserError(
             f"{workdir} holds a published model, without the state of a training; choose another "
             f"--workdir and start from it: --config.train.init_from={workdir}"
         )
     if checkpoints.latest_step() is not None:
-        check_same_run(config, load_json(saved_config), workdir)
+        check_same_run(settings, load_json(saved_config), workdir)
         now = checkpoints.provenance | tokenizer_provenance(load_tokenizers(tokenizer))
         # Now, before anything is overwritten; `fit` checks the checkpoint it resumes from.
         check_provenance(now, _latest_provenance(checkpoints.directory), workdir)
@@ -130,9 +222,9 @@ def prepare(
         remove(tokenizer)
         remove(workdir / REFERENCE)
         checkpoints.directory.mkdir(exist_ok=True)
-    build_tokenizers(settings, tokenizer, examples)
-    save_json(config, saved_config)
-    record_modules(workdir, config, modules)
+    build_tokenizers(settings, tokenizer, training.examples)
+    save_json(settings, saved_config)
+    record_modules(workdir, settings, training.modules)
 
 
 def _latest_provenance(directory: Path) -> dict[str, str]:
@@ -142,13 +234,11 @@ def _latest_provenance(directory: Path) -> dict[str, str]:
 def _check_origin(run: str, field: str) -> None:
     """Raises UserError if there is no such run, which `field` names, or it does not have the
     tokenizers that it was trained with."""
-    workdir = workdir_path(run)
     try:
-        load_json(workdir / CONFIG)
+        opened = open_workdir(run, modules=None)
     except UserError as error:
         raise UserError(f"config.{field}: {error}") from error
-    now = tokenizer_provenance(load_tokenizers(workdir / TOKENIZER))
-    check_provenance(now, _latest_provenance(workdir / CHECKPOINTS), workdir)
+    opened.check_provenance()
 
 
 def _require_nothing_lost(workdir: Path, checkpoints: Path) -> None:

@@ -22,13 +22,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from transformer_jax.checkpoints import manifest
 from transformer_jax.data.examples import Corpus
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts
-from transformer_jax.runs.settings import flatten
+from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import UserModule
 from transformer_jax.tokenization import Tokenizers
 
@@ -139,7 +138,7 @@ def open_same_data(name: str, open_examples: Callable[[], Corpus]) -> Corpus:
 
 
 def job_fingerprint(
-    config: ConfigDict,
+    settings: Settings,
     modules: Iterable[UserModule],
     flags: Mapping[str, Any],
     files: Mapping[str, str | None],
@@ -149,7 +148,7 @@ def job_fingerprint(
     The fields `MAY_DIFFER` and the paths of files are left out; the contents of files count.
 
     Args:
-      config: the config of the run.
+      settings: of the run.
       modules: the user's modules.
       flags: flags of the command line, by name.
       files: flags that name files whose contents count; None if a flag is not given.
@@ -157,8 +156,8 @@ def job_fingerprint(
     Raises:
       UserError: a file cannot be read.
     """
-    fields = flatten(config.to_dict())
-    stated = {name: repr(value) for name, value in fields.items() if not MAY_DIFFER.fullmatch(name)}
+    fields = settings.values.items()
+    stated = {name: repr(value) for name, value in fields if not MAY_DIFFER.fullmatch(name)}
     stated |= {f"--{name}": repr(value) for name, value in flags.items()}
     stated |= {f"--{name}": _digest(path) for name, path in files.items() if path is not None}
     stated |= {f"module {one.name}": f"SHA-256 {one.sha256[:_DIGITS]}" for one in modules}

@@ -9,12 +9,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
 from transformer_jax.nn.traced_numbers import dropout_rate
-from transformer_jax.runs.config import read_settings
-from transformer_jax.runs.settings import CHOICES, Settings, chosen_names, flatten
+from transformer_jax.runs.settings import Settings
+from transformer_jax.runs.user_modules import user_components
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,31 +70,25 @@ def traced_numbers(members: Sequence[Settings]) -> dict[str, Any]:
     return found
 
 
-def program_fields(config: ConfigDict) -> dict[str, Any]:
+def program_fields(settings: Settings) -> dict[str, Any]:
     """Fields that replicas of one program share, and which of `NUMBERS` are not 0.
 
     With a component of the user's own, which may read any number, all fields except the seed.
     """
-    values = flatten(config.to_dict())
-    own = any(
-        not (registry.module_of(name) or __name__).startswith(f"{__name__.partition('.')[0]}.")
-        for field, registry in CHOICES.items()
-        for name in chosen_names(field, values)
-    )
-    numbers = () if own else NUMBERS
-    settings = read_settings(config)
-    shared = {name: value for name, value in values.items() if name not in (*numbers, "seed")}
+    numbers = () if user_components(settings) else NUMBERS
+    left_out = {*numbers, "seed"}
+    shared = {name: value for name, value in settings.values.items() if name not in left_out}
     return shared | {field: _value(settings, field) != 0 for field in numbers}
 
 
-def check_alike(configs: Mapping[str, ConfigDict]) -> None:
+def check_alike(members: Mapping[str, Settings]) -> None:
     """Raises UserError, which names a field, if the configs need more than one program."""
-    first, *others = configs
-    expected = program_fields(configs[first])
+    first, *others = members
+    expected = program_fields(members[first])
     for name in others:
-        found = program_fields(configs[name])
-        for field in expected | found:
-            if found.get(field) != expected.get(field):
+        fields = program_fields(members[name])
+        for field in expected | fields:
+            if fields.get(field) != expected.get(field):
                 raise UserError(
                     f"{name} differs from {first} in config.{field}: replicas may differ only in "
                     f"seed, {', '.join(NUMBERS)}, and there not from 0 (with components of your "

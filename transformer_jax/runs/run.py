@@ -15,28 +15,17 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from transformer_jax.conversations import ASSISTANT, MODEL, SYSTEM, USER, Turn
 from transformer_jax.decoding import BeamTree
 from transformer_jax.errors import NonFiniteError, UserError
 from transformer_jax.inference.config import SEARCH_FIELDS, SEARCHES, DecodeConfig, SearchKind
 from transformer_jax.inference.draft import DraftedModel
 from transformer_jax.inference.model_inputs import ModelInputs
 from transformer_jax.inference.pairs import PairScore
-from transformer_jax.models.patches import (
-    HookPointAxes,
-    PatchedModel,
-    find_hook_points,
-    patched_model,
-)
 from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.parallel import hosts
 from transformer_jax.runs import build
-from transformer_jax.runs.config import override, read_settings
-from transformer_jax.runs.evaluate import evaluator_of, keep_outputs
+from transformer_jax.runs.config import override, to_config
 from transformer_jax.runs.frozen import load_frozen, with_stored_scores
-from transformer_jax.runs.model_batches import batch_of, batches_of_split
-from transformer_jax.runs.nonfinite import first_nonfinite_layer, nonfinite_parameters
-from transformer_jax.runs.save import save
 from transformer_jax.runs.settings import Settings, parsed
 from transformer_jax.runs.workdir import read_metrics
 from transformer_jax.runtime.progress import shown
@@ -48,7 +37,6 @@ from transformer_jax.tasks.interface import (
     Prediction,
     Supervised,
     SupportsBeamTree,
-    SupportsChat,
     SupportsEmbedding,
     SupportsInspection,
     SupportsPrefixes,
@@ -66,6 +54,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from transformer_jax.analysis.inspect import Attention, Hidden, Importance, Walk
+    from transformer_jax.models.patches import HookPointAxes
     from transformer_jax.pictures.style import Picture
 
 
@@ -74,24 +63,21 @@ class Run(Summarized):
     """A trained run and its parts.
 
     Attributes:
-      config: the config that the workdir stores.
+      settings: the sections of its config as dataclasses, with the origin of each value.
       workdir: the workdir of the run.
       task: the task, with its model and tokenizers.
       params: the parameters, a tree of float32 arrays.
       step: the step of the parameters; for an average, the last one.
       stored: False if the parameters or the model are not those of the workdir; `evaluate` then
         writes no outputs to it.
-      loaded_from: the workdir that the config was loaded from; None: the user wrote the config, or
-        named the other run that it needs (`runs.frozen`).
     """
 
-    config: ConfigDict
+    settings: Settings
     workdir: Path
     task: Task
     params: Params
     step: int
     stored: bool = True
-    loaded_from: Path | None = None
 
     def summary(self) -> Mapping[str, Any]:
         """The workdir, the kind of model, its data, and how far it was trained."""
@@ -118,9 +104,9 @@ class Run(Summarized):
         return self.task.model
 
     @functools.cached_property
-    def settings(self) -> Settings:
-        """The sections of the config as dataclasses."""
-        return read_settings(self.config)
+    def config(self) -> ConfigDict:
+        """The config: `tj.train(run.config, ...)` trains it again."""
+        return to_config(self.settings)
 
     @functools.cached_property
     def frozen(self) -> Frozen:
@@ -129,7 +115,7 @@ class Run(Summarized):
         Raises:
           UserError: such a run is missing, or may only be read if the user names it.
         """
-        return load_frozen(self.settings, self.task, self.loaded_from)
+        return load_frozen(self.settings, self.task)
 
     @property
     def tokenizer(self) -> Tokenizers:
@@ -143,19 +129,18 @@ class Run(Summarized):
           UserError: the model has too few positions, a field is unknown, or a field changes the
             shapes of parameters.
         """
-        config = override(self.config, changes)
-        settings = read_settings(config)
+        settings = override(self.settings, changes)
         task = build.build_task(settings, build.vocab_sizes(self.tokenizer), self.tokenizer)
-        task = with_stored_scores(task, settings, self.workdir, self.loaded_from)
+        task = with_stored_scores(task, settings, self.workdir)
         shapes = [
             jax.tree.map(lambda leaf: leaf.shape, params)
             for params in (self.params, jax.eval_shape(task.init, jax.random.key(0)))
         ]
         if shapes[0] != shapes[1]:
             raise UserError(f"{', '.join(changes)}: the run's parameters are of another model")
-        if isinstance(self.model, PatchedModel):
-            task = with_model(task, PatchedModel(task.model, self.model.patches))
-        return dataclasses.replace(self, config=config, task=task)
+        if hasattr(self.model, "patches"):
+            task = with_model(task, type(self.model)(task.model, self.model.patches))
+        return dataclasses.replace(self, settings=settings, task=task)
 
     def patched(self, changes: Mapping[str, Any]) -> "Run":
         """The run with parts of its model switched off, scaled or replaced.
@@ -167,6 +152,8 @@ class Run(Summarized):
         Raises:
           UserError: an unknown hook point, or a change that does not fit it.
         """
+        from transformer_jax.models.patches import patched_model
+
         model = patched_model(self.model, changes, self.hook_points)
         return dataclasses.replace(self, task=with_model(self.task, model), stored=False)
 
@@ -198,6 +185,8 @@ class Run(Summarized):
         Raises:
           UserError: the folder is not empty, the run is patched, or its checkpoint is gone.
         """
+        from transformer_jax.runs.save import save
+
         save(self, workdir)
         return dataclasses.replace(self, workdir=Path(workdir), stored=True)
 
@@ -238,6 +227,8 @@ class Run(Summarized):
           UserError: the task does not support inspection, or reads pairs and there are no targets.
         """
         _require_texts("batch", sources=sources, targets=targets or [])
+        from transformer_jax.runs.model_batches import batch_of
+
         return batch_of(self, sources, targets)
 
     def batches(self, split: str = "train") -> Iterator[Supervised]:
@@ -249,11 +240,15 @@ class Run(Summarized):
         Raises:
           UserError: the split cannot be read, or the task has no labels.
         """
+        from transformer_jax.runs.model_batches import batches_of_split
+
         return batches_of_split(self, split)
 
     @functools.cached_property
-    def hook_points(self) -> HookPointAxes:
+    def hook_points(self) -> "HookPointAxes":
         """Hook points of the model that can be patched, with their axes (`nn.hooks`)."""
+        from transformer_jax.models.patches import find_hook_points
+
         return find_hook_points(self.task.init)
 
     def attention(
@@ -409,6 +404,9 @@ class Run(Summarized):
         Raises:
           UserError: the split, the files or the command cannot be used.
         """
+        from transformer_jax.runs.evaluate import evaluator_of, keep_outputs
+        from transformer_jax.runs.nonfinite import nonfinite_parameters
+
         options = self._decode("evaluate", decode)
         task, params = self.with_decoding(options)
         name, evaluator = evaluator_of(self.settings, task, options, split, source, target)
@@ -453,6 +451,8 @@ class Run(Summarized):
 
     def _nonfinite_cause(self, lines: Sequence[str]) -> str:
         """End of the message of a `NonFiniteError`; empty if no cause is found."""
+        from transformer_jax.runs.nonfinite import nonfinite_parameters
+
         if names := nonfinite_parameters(self.params):
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             return f": so is the parameter {names[0]}{more}; take another checkpoint"
@@ -460,6 +460,8 @@ class Run(Summarized):
         return f": so is {layer}, although all parameters are finite" if layer else ""
 
     def _first_nonfinite_layer(self, lines: Sequence[str]) -> str | None:
+        from transformer_jax.runs.nonfinite import first_nonfinite_layer
+
         if not isinstance(self.task, SupportsInspection):
             return None
         decode = self.settings.decode
@@ -500,60 +502,6 @@ class Run(Summarized):
 
     def _decode(self, use: str, given: Mapping[str, Any]) -> DecodeConfig:
         return decode_options(self.settings.decode, self.task, use, given)
-
-
-class Chat(Summarized):
-    """A conversation: each question is answered given all turns before it.
-
-    Attributes:
-      turns: the turns so far.
-
-    Args:
-      run: a run whose task supports conversations, or a language model, such as an imported one.
-      template: format of the conversation, a value of `task.template`; None: the run's own. That of
-        a language model is its tokenizer's.
-      **decode: fields of the section `decode`, as for `Run.predict`.
-
-    Raises:
-      UserError: the task does not support conversations.
-    """
-
-    def __init__(self, run: Run, template: str | None = None, **decode: Any) -> None:
-        if run.settings.task.name == "language_modeling":
-            run = run.with_config({"task.name": "instruction", "task.template": template or MODEL})
-        elif template is not None:
-            run = run.with_config({"task.template": template})
-        if not isinstance(run.task, SupportsChat):
-            raise UserError("chat: this run's task answers no conversation; use predict")
-        self._decode = run._decode("stream", decode)
-        task, self._params = run.with_decoding(self._decode)
-        assert isinstance(task, SupportsChat)
-        self._run, self._task = run, task
-        self.turns: tuple[Turn, ...] = ()
-
-    def summary(self) -> Mapping[str, Any]:
-        """The turns so far."""
-        return {f"{number} {turn.role}": turn.content for number, turn in enumerate(self.turns, 1)}
-
-    def ask(self, question: str) -> Iterator[str]:
-        """Yields the answer piece by piece while it is sampled.
-
-        If the conversation is longer than the context, its oldest turns are dropped.
-
-        Raises:
-          UserError: the question alone is longer than the context, or contains text that looks like
-            the template's markup; the conversation stays as it was.
-        """
-        asked, pieces = (*self.turns, Turn(USER, question)), list[str]()
-        with self._run.naming_layer([]):
-            for piece in self._task.reply(self._params, asked, self._decode):
-                pieces.append(piece)
-                yield piece
-        self.turns = (*asked, Turn(ASSISTANT, "".join(pieces)))
-
-    def reset(self, system: str | None = None) -> None:
-        """Starts a new conversation, with a system prompt if given."""
-        self.turns = () if system is None else (Turn(SYSTEM, system),)
 
 
 def _shapes(params: Params) -> dict[str, str]:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saves a run to a workdir of its own."""
 
-import copy
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.logs.records import RecordFile
 from transformer_jax.models.patches import PatchedModel
 from transformer_jax.runs import build
-from transformer_jax.runs.config import save_json
+from transformer_jax.runs.config import override, save_json
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,
@@ -33,10 +32,11 @@ def save(run: Any, workdir: str | Path) -> None:
     """Implements `Run.save`; `run` is a `Run`."""
     if isinstance(run.model, PatchedModel):
         raise UserError("save: the run is patched, and patches are not parameters")
-    config, source = copy.deepcopy(run.config), run.workdir / CHECKPOINTS
-    is_merged = run.settings.lora.rank is not None
+    settings = run.settings
+    source = run.workdir / CHECKPOINTS
+    is_merged = settings.lora.rank is not None
     if is_merged:
-        config.lora.rank = config.train.init_from = None
+        settings = override(settings, {"lora.rank": None, "train.init_from": None})
     with atomic_folder(Path(workdir), "workdir") as folder, lock_workdir(folder):
         for name in (TOKENIZER, REFERENCE):
             if (run.workdir / name).is_dir():
@@ -54,7 +54,7 @@ def save(run: Any, workdir: str | Path) -> None:
             else:
                 state = _training_state(run)
                 checkpoints.save(run.step, state, open_snapshot(source, run.step).data_state)
-        save_json(config, folder / CONFIG)
+        save_json(settings, folder / CONFIG)
 
 
 def _training_state(run: Any) -> TrainState:

@@ -31,30 +31,15 @@ from transformer_jax.parallel.replicas import ReplicaEngine, make_replica_engine
 from transformer_jax.parallel.scan_engine import ScanEngine
 from transformer_jax.parallel.sharding import make_mesh, replicated
 from transformer_jax.runs import build
-from transformer_jax.runs.config import (
-    check_same_run,
-    check_trainable,
-    load_json,
-    override,
-    read_settings,
-    save_json,
-)
-from transformer_jax.runs.data_size import saved_sizes, scaled_to_data
+from transformer_jax.runs.config import check_same_run, load_json, resolve, save_json
 from transformer_jax.runs.fit import InitState, Scores, fit
-from transformer_jax.runs.frozen import (
-    frozen_provenance,
-    open_frozen,
-    open_teacher,
-    require_sources_named,
-    with_stored_scores,
-)
-from transformer_jax.runs.prepare import open_training_examples, prepare
-from transformer_jax.runs.provenance import tokenizer_provenance, training_provenance
+from transformer_jax.runs.frozen import with_stored_scores
+from transformer_jax.runs.prepare import open_training, prepare
 from transformer_jax.runs.replica_numbers import apart_reason, check_alike, traced_numbers
 from transformer_jax.runs.run import Run
-from transformer_jax.runs.settings import Settings
+from transformer_jax.runs.settings import COMMAND, Settings
 from transformer_jax.runs.train import console_of, recorded_scores, validation, warm_started
-from transformer_jax.runs.user_modules import Modules, load_modules, record_modules
+from transformer_jax.runs.user_modules import Modules, record_modules
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,
@@ -72,20 +57,20 @@ from transformer_jax.runtime.files import remove
 from transformer_jax.runtime.platform import use_compilation_cache
 from transformer_jax.runtime.startup import keep_freed_memory
 from transformer_jax.tasks.interface import Task
-from transformer_jax.tokenization import copy_tokenizers, load_tokenizers
+from transformer_jax.tokenization import copy_tokenizers
 from transformer_jax.training.diagnostics import Diagnostics
 from transformer_jax.training.loop import GoodputTimer
 from transformer_jax.training.state import FROZEN, TrainState
 
 
-def seed_configs(config: ConfigDict, count: int) -> dict[str, ConfigDict]:
-    """The config with `count` seeds from its own upwards, {"seed_N": config}."""
-    seeds = range(config.seed, config.seed + count)
-    return {f"seed_{seed}": override(config, {"seed": seed}) for seed in seeds}
+def seed_configs(settings: Settings | ConfigDict, count: int) -> dict[str, Settings]:
+    """The settings with `count` seeds from their own upwards, {"seed_N": settings}."""
+    seeds = range(settings.seed, settings.seed + count)
+    return {f"seed_{seed}": resolve(settings, {"seed": seed}, (), COMMAND) for seed in seeds}
 
 
 def train_replicas(
-    configs: Mapping[str, ConfigDict],
+    configs: Mapping[str, Settings | ConfigDict],
     workdir: str | Path,
     modules: Modules = (),
     until: int | None = None,
@@ -115,56 +100,56 @@ def train_replicas(
     keep_freed_memory()
     use_compilation_cache()
     workdir = workdir_path(workdir)
-    named = load_modules(modules, workdir)
-    check_alike(configs)
-    common, first = workdir_within(workdir, TOGETHER), next(iter(configs.values()))
+    common = workdir_within(workdir, TOGETHER)
     folders = folders or {name: workdir_within(workdir, name) for name in configs}
-    settings = check_trainable(first)
-    if reason := apart_reason(settings):
+    members = {name: resolve(config, {}, modules, COMMAND) for name, config in configs.items()}
+    check_alike(members)
+    if reason := apart_reason(next(iter(members.values()))):
         raise UserError(f"{reason}: train one seed after another, each in a workdir of its own")
-    require_sources_named(settings)
-    examples = open_training_examples(settings)
-    checkpoints = Checkpoints(common / CHECKPOINTS, settings.checkpoint)
-    is_resumed = checkpoints.latest_step() is not None
-    saved = saved_sizes(common / CONFIG) if is_resumed else None
-    configs = {name: scaled_to_data(config, examples, saved) for name, config in configs.items()}
-    members = [read_settings(config) for config in configs.values()]
-    first = next(iter(configs.values()))
-    settings = check_trainable(first)
-    frozen = open_frozen(settings)
-    checkpoints.provenance |= frozen_provenance(frozen) | training_provenance(examples)
-    _check_same_replicas(configs, folders, workdir, checkpoints)
+    training = open_training(
+        list(members.values()),
+        modules,
+        common,
+        lambda section: Checkpoints(common / CHECKPOINTS, section),
+    )
+    members = dict(zip(members, training.members, strict=True))
+    checkpoints = training.checkpoints
+    _check_same_replicas(members, folders, workdir, checkpoints)
     with _locked([common, *folders.values()]), checkpoints:
-        prepare(first, common, checkpoints, examples, named)
-        for name, config in configs.items():
+        is_resumed = checkpoints.latest_step() is not None
+        prepare(training, common)
+        for name, settings in members.items():
             if is_resumed:
                 restore_records(folders[name])
             remove(folders[name] / TOKENIZER)
             copy_tokenizers(common / TOKENIZER, folders[name] / TOKENIZER)
-            save_json(config, folders[name] / CONFIG)
-            record_modules(folders[name], config, named)
-        tokenizers = load_tokenizers(common / TOKENIZER)
-        checkpoints.provenance |= tokenizer_provenance(tokenizers)
-        teacher, stored = open_teacher(settings, tokenizers, common, examples)
-        checkpoints.provenance |= frozen_provenance(stored)
+            save_json(settings, folders[name] / CONFIG)
+            record_modules(folders[name], settings, training.modules)
+        tokenizers = training.open_tokenizers(common)
+        teacher, snapshots = training.open_teacher(tokenizers, common)
         build_own = functools.cache(
             lambda one: build.build_task(one, build.vocab_sizes(tokenizers), tokenizers, teacher)
         )
         # Tasks are equal but for the numbers of model and loss.
-        alike = [dataclasses.replace(settings, model=m.model, train=m.train) for m in members]
-        tasks = [with_stored_scores(build_own(one), settings, common) for one in alike]
-        each = (members, list(folders.values()), tasks)
-        replicas = Replicas(*each, workdir, examples, frozen | stored)
+        first = training.settings
+        alike = [
+            dataclasses.replace(first, model=settings.model, train=settings.train)
+            for settings in training.members
+        ]
+        tasks = [with_stored_scores(build_own(settings), settings, common) for settings in alike]
+        replicas = Replicas(
+            training.members, list(folders.values()), tasks, workdir, training.examples, snapshots
+        )
         state = fit(replicas, checkpoints, clock, until)
         replicas.save_each(state, checkpoints)
     runs = {}
-    for i, (name, config) in enumerate(configs.items()):
-        own, folder, task = replicas.replica(state.evaluated, i), folders[name], replicas.tasks[i]
+    for i, (name, settings) in enumerate(members.items()):
+        own = replicas.replica(state.evaluated, i)
+        folder = folders[name]
         if (common / REFERENCE).is_dir():
             shutil.copytree(common / REFERENCE, folder / REFERENCE, dirs_exist_ok=True)
-        own_task = with_stored_scores(task, members[i], folder)
-        params = merge_adapters(own.model_params)
-        runs[name] = Run(config, folder, own_task, params, step=int(own.step))
+        task = with_stored_scores(replicas.tasks[i], settings, folder)
+        runs[name] = Run(settings, folder, task, merge_adapters(own.model_params), int(own.step))
     return runs
 
 
@@ -180,7 +165,7 @@ def _locked(folders: Sequence[Path]) -> Iterator[None]:
 
 
 def _check_same_replicas(
-    configs: Mapping[str, ConfigDict],
+    configs: Mapping[str, Settings],
     folders: Mapping[str, Path],
     workdir: Path,
     checkpoints: Checkpoints,
@@ -200,8 +185,8 @@ def _check_same_replicas(
             f"{workdir} holds {', '.join(sorted(found))} trained together, not "
             f"{', '.join(configs)}; choose another --workdir or the same number of seeds"
         )
-    for name, config in configs.items():
-        check_same_run(config, load_json(folders[name] / CONFIG), folders[name])
+    for name, settings in configs.items():
+        check_same_run(settings, load_json(folders[name] / CONFIG), folders[name])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,21 +2,21 @@
 """The sections and fields of a config, their defaults, and the validation of their values.
 
 Besides the fields of the sections there are the options of the chosen components, "section.entry.
-option" (`fields_for`).
+option".
 
 A config is refused if a field has a wrong type (`parsed`) or no effect (`refuse_unread`), an option
 belongs to a component that is not chosen (`refuse_unchosen`), or sections contradict each other
 (`check_sections`). A value that its own section cannot use is refused by the dataclass of the
-section.
+section. `config.resolve` does all of it, once per config.
 """
 
 import dataclasses
 import functools
-import operator
 import sys
 import typing
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from transformer_jax.nn.positions.rotary import SCALINGS
 from transformer_jax.nn.recurrent.cells import CELLS
 from transformer_jax.parallel.sharding import ParallelConfig
 from transformer_jax.ranges import Seed, check_fields, read_text, short_repr
-from transformer_jax.registry import Registry
+from transformer_jax.registry import Registry, number_of_changes
 from transformer_jax.scoring import METRICS
 from transformer_jax.suggestions import suggest_fields
 from transformer_jax.tasks import TASKS
@@ -56,6 +56,26 @@ from transformer_jax.training.schedules import SCHEDULES
 
 _VALIDATION = ("task.name", "data.name", "data.documents", "data.max_length")
 _VALIDATION_STARTS = ("data.valid_", "data.max_source", "data.max_target")
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """Where a value of a config comes from.
+
+    Attributes:
+      kind: the default of the field, a config file, this command (or the Python code that gives a
+        config), the config that a run has stored, or a published model.
+      where: what messages call it: the path of the file, say.
+      workdir: the workdir of the run that has stored it.
+    """
+
+    kind: Literal["default", "config file", "command", "loaded run", "published model"]
+    where: str
+    workdir: Path | None = None
+
+
+DEFAULT = Origin("default", "defaults")
+COMMAND = Origin("command", "override")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +97,8 @@ class Settings:
       logging: what is logged.
       seed: seed of the initial parameters and of dropout, and of the data order unless
         `data.order_seed` is set.
+      origins: where the values come from, {"section.field": origin}; a field that is not there has
+        its default.
     """
 
     task: TaskConfig
@@ -92,9 +114,36 @@ class Settings:
     checkpoint: CheckpointConfig
     logging: LoggingConfig
     seed: Seed = 0
+    origins: Mapping[str, Origin] = dataclasses.field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    @functools.cached_property
+    def resolved(self) -> "Resolved":
+        """The values of all fields, and the entries that they choose."""
+        # `build_settings` sets it. These settings are others with a section replaced.
+        values = {"seed": self.seed}
+        for section in SECTIONS:
+            own = getattr(self, section)
+            values |= {name: getattr(own, name.partition(".")[2]) for name in _NAMES[section]}
+        choices = Choices.of(values)
+        for entry, cls in choices.options.items():
+            options = getattr(self, entry.partition(".")[0]).options_of(cls)
+            own_fields = fields_of(entry, cls)
+            values |= {name: getattr(options, name.rpartition(".")[2]) for name in own_fields}
+        return Resolved(values, choices)
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """The value of every field, {"section.field": value}, options of components too."""
+        return self.resolved.values
+
+    def origin(self, name: str) -> Origin:
+        """Where the value of the field "section.field" comes from."""
+        return self.origins.get(name, DEFAULT)
 
     @property
     def order_seed(self) -> int:
@@ -120,14 +169,21 @@ class Settings:
 
 
 SECTIONS: dict[str, type] = {
-    name: hint for name, hint in typing.get_type_hints(Settings).items() if name != "seed"
+    name: hint
+    for name, hint in typing.get_type_hints(Settings).items()
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint)
 }
-
 
 FIELDS: dict[str, Field] = {
     name: field for item in SECTIONS.items() for name, field in fields_of(*item).items()
 } | {"seed": Field(int, optional=False, default=0)}
-"""The fields of the sections, {"section.field": field}; `fields_for` adds options."""
+"""The fields of the sections, {"section.field": field}."""
+
+_NAMES: dict[str, tuple[str, ...]] = {
+    section: tuple(name for name in FIELDS if name.startswith(f"{section}."))
+    for section in SECTIONS
+}
+"""The fields of each section, {section: ("section.field", ...)}."""
 
 DEFAULTS: dict[str, Any] = {name: field.default for name, field in FIELDS.items()}
 """The default of every field, before those of task and architecture (`config.defaults_for`)."""
@@ -157,62 +213,240 @@ _REGISTRIES: tuple[Registry[Any], ...] = (
 CHOICES: dict[str, Registry[Any]] = {registry.field: registry for registry in _REGISTRIES}
 """Fields that name an entry of a registry, {"section.field": registry}."""
 
-for _section in SECTIONS:
-    _own = [name.removeprefix(f"{_section}.") for name in FIELDS if name.startswith(f"{_section}.")]
-    for _registry in _REGISTRIES:
-        if _registry.section == _section:
-            _registry.reserve(_own)
+for _registry in _REGISTRIES:
+    _registry.reserve([name.partition(".")[2] for name in _NAMES[_registry.section]])
 
 FORMER_VALUES = {"train.remat": {True: "full", False: "none"}}
 """Fields that were true or false in earlier versions: {field: {old value: new value}}."""
 
 
-def option_classes(values: Mapping[str, Any] | None = None) -> dict[str, type]:
-    """Dataclasses of options, {"section.entry": class}.
+@dataclasses.dataclass(frozen=True)
+class _Tables:
+    """What the registries hold, by config field.
 
-    Args:
-      values: the values of all fields, whose chosen entries count; None: all entries count.
+    Attributes:
+      names: the entries of each registry, {"section.field": names}.
+      options: dataclasses of options, {"section.entry": class}.
+      choosers: the fields whose entries have options, {"section.entry": "section.field"}.
+      fields: all fields, options too, {"section.field": field}.
+      unread: the fields that an entry does not read, of those that others of its registry do,
+        {"section.field": {entry: fields}}.
     """
-    return {
-        f"{registry.section}.{name}": cls
-        for chooser, registry in CHOICES.items()
-        for name in (registry if values is None else chosen_names(chooser, values))
-        if (cls := registry.options(name)) is not None
-    }
+
+    names: dict[str, frozenset[str]]
+    options: dict[str, type]
+    choosers: dict[str, str]
+    fields: dict[str, Field]
+    unread: dict[str, dict[str, frozenset[str]]]
 
 
-def option_fields(values: Mapping[str, Any] | None = None) -> dict[str, Field]:
-    """Options of components, {"section.entry.option": field}; `values` as in `option_classes`."""
-    classes = option_classes(values)
-    return {name: field for item in classes.items() for name, field in fields_of(*item).items()}
+@functools.lru_cache(maxsize=1)
+def _tables_after(changes: int) -> _Tables:
+    """The tables after so many changes of registries."""
+    names = {}
+    options = {}
+    choosers = {}
+    fields = dict(FIELDS)
+    for chooser, registry in CHOICES.items():
+        names[chooser] = frozenset(registry)
+        for name in registry:
+            if cls := registry.options(name):
+                entry = f"{registry.section}.{name}"
+                options[entry] = cls
+                choosers[entry] = chooser
+                fields |= fields_of(entry, cls)
+    unread = {chooser: _unread_by_entry(registry) for chooser, registry in CHOICES.items()}
+    return _Tables(names, options, choosers, fields, unread)
 
 
-def fields_for(values: Mapping[str, Any]) -> dict[str, Field]:
-    """The fields of a config with these values: those of all configs, and options."""
-    return FIELDS | option_fields(values)
+def _tables() -> _Tables:
+    return _tables_after(number_of_changes())
 
 
-def complete(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of all fields, with defaults of options; options of other entries are dropped."""
-    return {name: values.get(name, field.default) for name, field in fields_for(values).items()}
+def _unread_by_entry(registry: Registry[Any]) -> dict[str, frozenset[str]]:
+    """The fields that each entry of a registry does not read.
+
+    A field that any entry lists in `reads` is read only by the entries that list it, and by those
+    without `reads`: layer kinds by an architecture, momenta by an optimizer, files by a data set. A
+    field in an entry's `ignores` is read by all others unless they ignore it too.
+    """
+    declared = {name for entry in registry.values() for name in getattr(entry, "reads", None) or ()}
+    unread = {}
+    for name, entry in registry.items():
+        reads = getattr(entry, "reads", None)
+        undeclared = set() if reads is None else declared - set(reads)
+        unread[name] = frozenset(undeclared | set(getattr(entry, "ignores", ())))
+    return unread
+
+
+_tables()  # now, so that a command does not wait for them
+
+
+def option_classes() -> dict[str, type]:
+    """Dataclasses of the options of all entries, {"section.entry": class}."""
+    return dict(_tables().options)
+
+
+def option_fields() -> dict[str, Field]:
+    """Options of all components, {"section.entry.option": field}."""
+    return {name: field for name, field in _tables().fields.items() if name not in FIELDS}
+
+
+@dataclasses.dataclass(frozen=True)
+class Choices:
+    """The registry entries that a config names.
+
+    Attributes:
+      layers: overrides of each layer in the pattern of a model, {"model.field": value}; empty
+        without `model.layers`.
+      names: {"section.field": names of entries}: several for `data.name` or in a pattern of layers,
+        none where the field is None.
+      options: dataclasses of their options, {"section.entry": class}.
+    """
+
+    layers: Sequence[Mapping[str, Any]]
+    names: Mapping[str, Sequence[str]]
+    options: Mapping[str, type]
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Choices":
+        """The entries that the values of the fields of all sections name."""
+        layers = _layers_of(values)
+        names = {chooser: chosen_names(chooser, values, layers) for chooser in CHOICES}
+        all_options = _tables().options
+        options = {}
+        for chooser, entries in names.items():
+            section = chooser.partition(".")[0]
+            for entry in entries:
+                if options_class := all_options.get(f"{section}.{entry}"):
+                    options[f"{section}.{entry}"] = options_class
+        return cls(layers, names, options)
+
+
+def _layers_of(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    text = values["model.layers"]
+    pattern = read_pattern(text, ModelConfig) if text else ()
+    return [{f"model.{name}": value for name, value in layer.items()} for layer in pattern]
+
+
+def chosen_names(
+    chooser: str, values: Mapping[str, Any], layers: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """The registry entries that a field names; arguments as in `Choices`."""
+    if chooser.removeprefix("model.") in LAYER_FIELDS:
+        names = [layer.get(chooser, values[chooser]) for layer in layers or ({},)]
+        if chooser == ATTENTION_LAYERS.field:  # cross-attention is always the same layer
+            names += getattr(MODELS.get(values["model.architecture"]), "cross_attention", ())
+        return list(dict.fromkeys(names))
+    if chooser == "decode.search":
+        own = (values[f"decode.{name}"] for name in ("search", "temperature", "beam_size"))
+        return searches_of(*own)
+    return [] if values[chooser] is None else values[chooser].split(",")
+
+
+@dataclasses.dataclass(frozen=True)
+class Resolved:
+    """The values of a whole config, and what they choose.
+
+    Attributes:
+      values: the value of every field, {"section.field": value}, options of the chosen entries too.
+      choices: the entries that they name.
+    """
+
+    values: Mapping[str, Any]
+    choices: Choices
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Resolved":
+        """Adds defaults of the options of chosen entries, and drops options of others."""
+        choices = Choices.of(values)
+        fields = dict(FIELDS)
+        for entry, options in choices.options.items():
+            fields |= fields_of(entry, options)
+        completed = {name: values.get(name, field.default) for name, field in fields.items()}
+        return cls(completed, choices)
+
+    @functools.cached_property
+    def unread(self) -> dict[str, str]:
+        """The fields that have no effect, {"section.field": the field whose choice makes it so}."""
+        by_chooser = _tables().unread
+        unread: dict[str, str] = {}
+        for chooser, names in self.choices.names.items():
+            by_entry = by_chooser[chooser]
+            of_chosen = [by_entry[name] for name in names if name in by_entry]
+            if of_chosen:
+                unread |= dict.fromkeys(frozenset.intersection(*of_chosen), chooser)
+        return unread
+
+
+def unread_fields(values: Mapping[str, Any]) -> dict[str, str]:
+    """The fields that have no effect in a config of these values (`Resolved.unread`)."""
+    return Resolved.of({**DEFAULTS, **values}).unread
+
+
+def build_settings(resolved: Resolved, origins: Mapping[str, Origin]) -> Settings:
+    """Makes the dataclass of each section.
+
+    Raises:
+      UserError: a value that its dataclass refuses, or a name that is in no registry; section and
+        reason are named.
+    """
+    values = resolved.values
+    sections: dict[str, Any] = {}
+    for section, cls in SECTIONS.items():
+        own = {name.partition(".")[2]: values[name] for name in _NAMES[section]}
+        options = [
+            _build_options(*item, values)
+            for item in resolved.choices.options.items()
+            if item[0].startswith(f"{section}.")
+        ]
+        if options:
+            own["options"] = tuple(options)
+        try:
+            sections[section] = cls(**own)
+            _check_choices(section, values)
+        except ValueError as error:
+            raise UserError(f"config.{section}: {error}") from error
+    try:
+        settings = Settings(**sections, seed=values["seed"], origins=origins)
+    except ValueError as error:
+        raise UserError(f"config.{error}") from error
+    vars(settings)["resolved"] = resolved  # as `functools.cached_property` keeps it
+    return settings
+
+
+def _build_options(entry: str, cls: type, values: Mapping[str, Any]) -> Any:
+    """Options of "section.entry" as their dataclass; errors as of `build_settings`."""
+    own = {name.rpartition(".")[2]: values[name] for name in fields_of(entry, cls)}
+    try:
+        options = cls(**own)
+        check_fields(options)
+    except ValueError as error:
+        raise UserError(f"config.{entry}: {error}") from error
+    return options
+
+
+def _check_choices(section: str, values: Mapping[str, Any]) -> None:
+    """Raises ValueError if a field of a section names no entry of its registry."""
+    known = _tables().names
+    for chooser, registry in CHOICES.items():
+        # The names in data.name are found by data.sources.
+        is_own = chooser.startswith(f"{section}.") and chooser != "data.name"
+        if not is_own or values[chooser] is None:
+            continue
+        for name in values[chooser].split(",") if registry.several else [values[chooser]]:
+            if name not in known[chooser]:
+                registry.find(name)
 
 
 def chosen_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that differ from the defaults of their dataclasses, and unknown ones."""
-    known = fields_for(values)
+    known = _tables().fields
     return {
         name: value
         for name, value in values.items()
         if name not in known or value != known[name].default
     }
-
-
-def layers_of(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Overrides of each layer in the pattern of a model, {"model.field": value}; empty without
-    `model.layers`."""
-    text = values["model.layers"]
-    pattern = read_pattern(text, ModelConfig) if text else ()
-    return [{f"model.{name}": value for name, value in one.items()} for one in pattern]
 
 
 def is_validation_field(name: str) -> bool:
@@ -223,22 +457,31 @@ def is_validation_field(name: str) -> bool:
 def flatten(tree: Mapping[Any, Any]) -> dict[str, Any]:
     """Flattens nested sections and options, {section: {field: value, entry: {option: value}}}, to
     {"section.field": value, "section.entry.option": value}."""
-    groups = SECTIONS.keys() | option_classes().keys()
-
-    def walk(tree: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-        for name, value in tree.items():
-            path = f"{prefix}{name}"
-            if path in groups and isinstance(value, Mapping):
-                yield from walk(value, f"{path}.")
+    entries = _tables().options
+    values = {}
+    for section, content in tree.items():
+        if section not in SECTIONS or not isinstance(content, Mapping):
+            values[section] = content
+            continue
+        for name, value in content.items():
+            path = f"{section}.{name}"
+            if path in entries and isinstance(value, Mapping):
+                values |= {f"{path}.{option}": own for option, own in value.items()}
             else:
-                yield path, value
+                values[path] = value
+    return values
 
-    return dict(walk(tree, ""))
 
-
-def field_of(config: Any, name: str) -> Any:
-    """The value of the field "section.field" of a config."""
-    return functools.reduce(operator.getitem, name.split("."), config)
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `flatten`: {section: {field: value, entry: {option: value}}}."""
+    tree: dict[str, Any] = {section: {} for section in SECTIONS}
+    for name, value in values.items():
+        *groups, field = name.split(".")
+        branch = tree
+        for group in groups:
+            branch = branch.setdefault(group, {})
+        branch[field] = value
+    return tree
 
 
 def parsed(values: Mapping[Any, Any], where: str) -> dict[str, Any]:
@@ -251,11 +494,23 @@ def parsed(values: Mapping[Any, Any], where: str) -> dict[str, Any]:
     Raises:
       UserError: an unknown field (the nearest is named) or a value of the wrong type.
     """
-    return {name: _parse(name, value, where) for name, value in values.items()}
+    known = _tables().fields
+    typed = {}
+    for name, value in values.items():
+        field = known.get(name)
+        if field is None:
+            raise _unknown_field(str(name), where)
+        # Most values have the type of their field, and are no words such as "none".
+        if type(value) is field.type and field.type is not str:
+            typed[name] = value
+        else:
+            typed[name] = _parse(name, value, field, where)
+    return typed
 
 
-def _parse(name: Any, value: Any, where: str) -> Any:
-    field = _find_field(name, where)
+def _parse(name: str, value: Any, field: Field, where: str) -> Any:
+    if value is None and field.optional:
+        return None
     if isinstance(value, np.generic):
         value = value.item()
     if name == "model.layers":
@@ -285,150 +540,93 @@ def _read_layers(value: Any, where: str) -> Any:
         return None
     try:
         text = pattern_text(value)
-        layers_of({"model.layers": text if isinstance(text, str) else None})
+        _layers_of({"model.layers": text if isinstance(text, str) else None})
     except ValueError as error:
         raise UserError(f"{where}: config.model.{error}") from error
     return text
 
 
-def _find_field(name: Any, where: str) -> Field:
-    if name in FIELDS:
-        return FIELDS[name]
-    fields, options = FIELDS | option_fields(), option_classes()
-    if name in fields:
-        return fields[name]
+def _unknown_field(name: str, where: str) -> UserError:
+    """The error for a name that is no field."""
+    fields = _tables().fields
+    options = _tables().options
     if name in SECTIONS:
-        raise UserError(f"{where}: config.{name} is a section; set one of its fields")
+        return UserError(f"{where}: config.{name} is a section; set one of its fields")
     if name in options:
         example = next(iter(fields_of(name, options[name])), name)
-        raise UserError(f"{where}: config.{name} has options; set them, as config.{example}")
-    name = str(name)
-    section, entry = name.partition(".")[0], name.rpartition(".")[0]
-    if found := suggest_fields(name, [*SECTIONS, *fields]):
-        hint = f"did you mean {' or '.join(f'config.{field}' for field in found)}?"
+        return UserError(f"{where}: config.{name} has options; set them, as config.{example}")
+    section = name.partition(".")[0]
+    entry = name.rpartition(".")[0]
+    if nearest := suggest_fields(name, [*SECTIONS, *fields]):
+        hint = f"did you mean {' or '.join(f'config.{field}' for field in nearest)}?"
     elif entry in options:
         own = (field.rpartition(".")[2] for field in fields_of(entry, options[entry]))
         hint = f"the options of config.{entry} are {', '.join(own)}"
     elif section in SECTIONS:
-        own = (field.partition(".")[2] for field in FIELDS if field.startswith(f"{section}."))
+        own = (field.partition(".")[2] for field in _NAMES[section])
         hint = f"the fields of config.{section} are {', '.join(own)}"
     else:
         hint = f"the sections are {', '.join(SECTIONS)}"
-    raise UserError(f"{where}: there is no config.{name}; {hint}")
+    return UserError(f"{where}: there is no config.{name}; {hint}")
 
 
-def refuse_unchosen(values: Mapping[str, Any], names: Iterable[str], where: str) -> None:
+def refuse_unchosen(resolved: Resolved, names: Iterable[str], where: str) -> None:
     """Raises UserError if an option among `names` is of an entry that is not chosen.
 
     Args:
-      values: the values of all fields.
+      resolved: the whole config.
       names: the fields that were set, all of them known.
       where: the source of their values, for messages.
     """
-    known = fields_for(values)
     for name in names:
-        if name not in known:
-            section, entry, _ = name.split(".")
-            chooser = next(
-                field
-                for field, registry in CHOICES.items()
-                if registry.section == section and registry.options(entry)
-            )
-            chosen = ", ".join(map(repr, chosen_names(chooser, values))) or "none"
+        if name not in resolved.values:
+            entry = name.rpartition(".")[0]
+            chooser = _tables().choosers[entry]
+            chosen = ", ".join(map(repr, resolved.choices.names[chooser])) or "none"
             raise UserError(
                 f"{where}: there is no config.{name} while config.{chooser} is {chosen}; leave it "
-                f"out, or set {chooser} to {entry!r}"
+                f"out, or set {chooser} to {entry.partition('.')[2]!r}"
             )
 
 
-def refuse_unread(values: Mapping[str, Any], names: Iterable[str], where: str = "") -> None:
-    """Rejects config fields that have no effect, given the other fields.
-
-    Registry entries declare what they read. A field that any entry of a registry lists in `reads`
-    is read only by the entries that list it: layer kinds by an architecture, momenta by an
-    optimizer, files by a data set. A field in an entry's `ignores` is read by all others unless
-    they ignore it too.
+def refuse_unread(resolved: Resolved, names: Iterable[str], where: str = "") -> None:
+    """Raises UserError if one of `names` has no effect, given the other fields.
 
     Args:
-      values: the values of all fields, {"section.field": value}.
+      resolved: the whole config.
       names: the fields that were set.
       where: where they were set, for the message, if not as fields.
-
-    Raises:
-      UserError: one of them has no effect.
     """
-    unread = unread_fields(values)
     for name in names:
-        if name in unread:
+        if name in resolved.unread:
+            chooser = resolved.unread[name]
+            chosen = resolved.values[chooser]
             raise UserError(
-                f"{where}config.{name} is {short_repr(values[name])}, but {unread[name]}; leave it "
-                "out"
+                f"{where}config.{name} is {short_repr(resolved.values[name])}, but {chooser} "
+                f"{'none' if chosen is None else repr(chosen)} does not read it "
+                f"({_readers(CHOICES[chooser], name)} would); leave it out"
             )
 
 
-def unread_fields(values: Mapping[str, Any]) -> dict[str, str]:
-    """The fields that have no effect in a config, {"section.field": the reason}."""
-    unread = {}
-    for chooser, registry in CHOICES.items():
-        chosen = [registry[name] for name in chosen_names(chooser, values) if name in registry]
-        declared = _declared(registry)
-        for field in _optional(registry) if chosen else ():
-            if not any(_reads(entry, field, declared) for entry in chosen):
-                value = "none" if values[chooser] is None else repr(values[chooser])
-                others = _readers(registry, field, declared)
-                unread[field] = f"{chooser} {value} does not read it ({others} would)"
-    return unread
-
-
-def chosen_names(chooser: str, values: Mapping[str, Any]) -> list[str]:
-    """The registry entries that a field names: several for `data.name` or in a pattern of layers,
-    none if it is None."""
-    if chooser.removeprefix("model.") in LAYER_FIELDS:
-        layers = layers_of(values) or [{}]
-        names = [layer.get(chooser, values[chooser]) for layer in layers]
-        if chooser == ATTENTION_LAYERS.field:  # cross-attention is always the same layer
-            names += getattr(MODELS.get(values["model.architecture"]), "cross_attention", ())
-        return list(dict.fromkeys(names))
-    if chooser == "decode.search":
-        own = (values[f"decode.{name}"] for name in ("search", "temperature", "beam_size"))
-        return searches_of(*own)
-    return [] if values[chooser] is None else values[chooser].split(",")
-
-
-def _declared(registry: Registry[Any]) -> set[str]:
-    """The fields in `reads` of any entry of a registry."""
-    return {field for entry in registry.values() for field in getattr(entry, "reads", None) or ()}
-
-
-def _optional(registry: Registry[Any]) -> set[str]:
-    """The fields that some entries of a registry do not read."""
-    ignored = {field for entry in registry.values() for field in getattr(entry, "ignores", ())}
-    return _declared(registry) | ignored
-
-
-def _reads(entry: Any, field: str, declared: Collection[str]) -> bool:
-    """Returns True if an entry reads a field; without `reads` it reads all declared fields."""
-    own = getattr(entry, "reads", None)
-    ignored = field in getattr(entry, "ignores", ())
-    return not ignored and (own is None or field in own or field not in declared)
-
-
-def _readers(registry: Registry[Any], field: str, declared: Collection[str]) -> str:
+def _readers(registry: Registry[Any], field: str) -> str:
     """Names of up to four entries that declare to read a field, or that do not ignore it."""
     entries = registry.items()
     names = [name for name, entry in entries if field in (getattr(entry, "reads", None) or ())]
-    if field not in declared:
-        names = [name for name, entry in entries if _reads(entry, field, declared)]
+    if not names:
+        unread = _tables().unread[registry.field]
+        names = [name for name in registry if field not in unread[name]]
     return ", ".join(names[:4] + ["..."] * (len(names) > 4))
 
 
-def refuse_unread_layers(values: Mapping[str, Any]) -> None:
+def refuse_unread_layers(resolved: Resolved) -> None:
     """Raises UserError if an override of a layer has no effect in it."""
-    whole = {"model.layers": None, "model.full_attention_every": None}
-    for layer in layers_of(values):
-        own, where = {**values, **whole, **layer}, "config.model.layers: "
-        refuse_unchosen(own, layer, where.removesuffix(": "))
-        refuse_unread(own, [name for name in layer if layer[name] != values.get(name)], where)
+    where = "config.model.layers"
+    for layer in resolved.choices.layers:
+        own = {"model.layers": None, "model.full_attention_every": None, **layer}
+        of_layer = Resolved.of({**resolved.values, **own})
+        refuse_unchosen(of_layer, layer, where)
+        changed = [name for name in layer if layer[name] != resolved.values.get(name)]
+        refuse_unread(of_layer, changed, f"{where}: ")
 
 
 def check_sections(settings: Settings) -> None:

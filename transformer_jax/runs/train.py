@@ -12,7 +12,6 @@ from typing import Any
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.checkpoints.warm_start import WarmStart, warm_start
 from transformer_jax.data.batches.pipeline import TrainBatches
 from transformer_jax.data.examples import Corpus
@@ -23,33 +22,20 @@ from transformer_jax.logs.run_log import Console, NoLog, RunLog, four_digits
 from transformer_jax.nn.lora import merge_adapters
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.engines import Engine, create_state
-from transformer_jax.parallel.hosts import Fingerprint
 from transformer_jax.parallel.sharding import process_part
 from transformer_jax.runs import build
-from transformer_jax.runs.config import check_trainable
-from transformer_jax.runs.data_size import saved_sizes, scaled_to_data
 from transformer_jax.runs.fit import InitState, Scores, fit
 from transformer_jax.runs.frozen import (
-    frozen_provenance,
-    frozen_sources,
-    open_frozen,
-    open_teacher,
-    require_sources_named,
     with_stored_scores,
 )
-from transformer_jax.runs.prepare import open_training_examples, prepare
+from transformer_jax.runs.prepare import open_training, prepare
 from transformer_jax.runs.provenance import (
-    newest_checkpoint,
     open_same_data,
-    tokenizer_provenance,
-    training_provenance,
 )
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import Settings
-from transformer_jax.runs.user_modules import Modules, UserModule, load_modules
+from transformer_jax.runs.user_modules import Modules
 from transformer_jax.runs.workdir import (
-    CHECKPOINTS,
-    CONFIG,
     METRICS,
     PREDICTIONS,
     TOKENIZER,
@@ -60,7 +46,6 @@ from transformer_jax.runtime.platform import use_compilation_cache
 from transformer_jax.runtime.progress import shown
 from transformer_jax.runtime.startup import keep_freed_memory
 from transformer_jax.tasks.interface import Task
-from transformer_jax.tokenization import load_tokenizers
 from transformer_jax.training.diagnostics import Diagnostics
 from transformer_jax.training.evaluation import Evaluator, add_command_scores, write_predictions
 from transformer_jax.training.loop import GoodputTimer
@@ -70,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 
 def train(
-    config: ConfigDict,
+    config: Settings | ConfigDict,
     workdir: str | Path,
     modules: Modules = (),
     *,
@@ -99,28 +84,20 @@ def train(
     use_compilation_cache()
     with shown(progress and hosts.is_primary()), open_for_writing(workdir) as handle:
         folder = handle.folder
-        settings, named, examples, provenance = _open_inputs(config, modules, folder)
-        frozen = open_frozen(settings)
-        checkpoints = handle.checkpoints(settings.checkpoint)
-        checkpoints.provenance |= frozen_provenance(frozen) | provenance
+        training = open_training([config], modules, folder, handle.checkpoints)
+        settings = training.settings
+        checkpoints = training.checkpoints
         with handle.locked(), checkpoints:
-            saved = None
-            if settings.train.scale_to_data and checkpoints.latest_step() is not None:
-                saved = hosts.run_on_primary(lambda: saved_sizes(folder / CONFIG))
-            config = scaled_to_data(config, examples, saved)
-            settings = check_trainable(config)
-            hosts.run_on_primary(lambda: prepare(config, folder, checkpoints, examples, named))
+            hosts.run_on_primary(lambda: prepare(training, folder))
             handle.copy_from_primary(TOKENIZER)
-            tokenizers = load_tokenizers(folder / TOKENIZER)
-            checkpoints.provenance |= tokenizer_provenance(tokenizers)
-            teacher, stored = open_teacher(settings, tokenizers, folder, examples)
-            checkpoints.provenance |= frozen_provenance(stored)
+            tokenizers = training.open_tokenizers(folder)
+            teacher, snapshots = training.open_teacher(tokenizers, folder)
             task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers, teacher)
             task = with_stored_scores(task, settings, folder)
-            single = SingleRun(settings, folder, task, examples, frozen | stored)
-            state = fit(single, checkpoints, clock, until)
+            run = SingleRun(settings, folder, task, training.examples, snapshots)
+            state = fit(run, checkpoints, clock, until)
             hosts.run_on_primary(lambda: _log_best(settings, task, folder, workdir))
-        return Run(config, folder, task, merge_adapters(state.model_params), int(state.step))
+        return Run(settings, folder, task, merge_adapters(state.model_params), int(state.step))
 
 
 def _log_best(settings: Settings, task: Task, folder: Path, workdir: str | Path) -> None:
@@ -133,30 +110,6 @@ def _log_best(settings: Settings, task: Task, folder: Path, workdir: str | Path)
         step = max(scores, key=lambda step: scores[step])
         best = f"{name.removeprefix('-')} {four_digits(abs(scores[step]))} at step {step}"
         logger.info("best %s; the run is in %s", best, workdir)
-
-
-def _open_inputs(
-    config: ConfigDict, modules: Modules, workdir: Path
-) -> tuple[Settings, list[UserModule], Corpus, dict[str, str]]:
-    """The settings, the user's modules, the training examples and their provenance.
-
-    Raises:
-      UserError: in all processes of a job, if one cannot use them, or if they differ.
-    """
-
-    def open_and_describe() -> tuple[Any, Fingerprint]:
-        named, settings = load_modules(modules, workdir), check_trainable(config)
-        require_sources_named(settings)
-        examples = open_training_examples(settings)
-        provenance, started_from = training_provenance(examples), {}
-        others = {source.field: source.run for source in frozen_sources(settings).values()}
-        for field, run in ({"train.init_from": settings.train.init_from} | others).items():
-            if run:
-                folders = step_folders(workdir_path(run) / CHECKPOINTS)
-                started_from[f"the run of {field}"] = newest_checkpoint(folders)
-        return (settings, named, examples, provenance), provenance | started_from
-
-    return hosts.require_agreement(open_and_describe)[0]
 
 
 @dataclasses.dataclass(frozen=True)

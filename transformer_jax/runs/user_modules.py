@@ -22,13 +22,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ml_collections import ConfigDict
-
 from transformer_jax.buckets.bucket import is_address
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.errors import UserError
 from transformer_jax.registry import reload_registrations
-from transformer_jax.runs.settings import CHOICES, chosen_names, flatten
+from transformer_jax.runs.settings import CHOICES, Settings
 from transformer_jax.runs.shipped import find_file
 from transformer_jax.runs.workdir import CHECKPOINTS, MODULES, TOGETHER
 from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
@@ -88,9 +86,9 @@ def load_modules(modules: Modules, workdir: str | Path | None = None) -> list[Us
     return list(dict.fromkeys(named))
 
 
-def record_modules(workdir: Path, config: ConfigDict, given: Iterable[UserModule]) -> None:
+def record_modules(workdir: Path, settings: Settings, given: Iterable[UserModule]) -> None:
     """Records the modules that a run needs: those given, and those whose components it names."""
-    needed = dict.fromkeys([*given, *_modules_of_components(config)])
+    needed = dict.fromkeys([*given, *_modules_of_components(settings)])
     path = workdir / MODULES
     if needed:
         write_atomic(path, json.dumps([asdict(one) for one in needed], indent=2) + "\n")
@@ -304,16 +302,16 @@ def _known_modules(name: str) -> list[UserModule]:
     return [one for one in candidates if one and one.name == name]
 
 
-def user_components(config: ConfigDict) -> dict[tuple[str, str], str]:
+def user_components(settings: Settings) -> dict[tuple[str, str], str]:
     """The components named in a config that are not of this package: (field, name) -> the module
     that registered it, "__main__" for a notebook's cells."""
-    found, values = {}, flatten(config.to_dict())
-    for field, registry in CHOICES.items():
-        for name in chosen_names(field, values):
-            module = registry.module_of(name)
+    modules = {}
+    for field, names in settings.resolved.choices.names.items():
+        for name in names:
+            module = CHOICES[field].module_of(name)
             if module is not None and not module.startswith(f"{_PACKAGE}."):
-                found[field, name] = module
-    return found
+                modules[field, name] = module
+    return modules
 
 
 def location(module: str) -> str:
@@ -323,9 +321,9 @@ def location(module: str) -> str:
     return str(sys.modules[module].__file__) if is_file else module
 
 
-def _modules_of_components(config: ConfigDict) -> list[UserModule]:
+def _modules_of_components(settings: Settings) -> list[UserModule]:
     """The modules outside the package that registered the components named in a config."""
-    return [one for one in map(_user_module, user_components(config).values()) if one]
+    return [one for one in map(_user_module, user_components(settings).values()) if one]
 
 
 def _user_module(module: str) -> UserModule | None:

@@ -41,11 +41,9 @@ import tempfile
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_jax.buckets.bucket import is_address
-from transformer_jax.buckets.copies import fetch_folder, working_copy, working_copy_id
-from transformer_jax.buckets.mirror import MirrorLayout
 from transformer_jax.checkpoints import manifest
 from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.step_folder import step_folders
@@ -65,6 +63,9 @@ from transformer_jax.runtime.files import (
     path_below,
     read_regular,
 )
+
+if TYPE_CHECKING:
+    from transformer_jax.buckets.mirror import MirrorLayout
 
 logger = logging.getLogger(__name__)
 
@@ -134,17 +135,24 @@ SWEEP = WorkdirKind(
 )
 
 _STEP = r"(?:[^/]+/)*checkpoints/(?:snapshots/)?[0-9]+(?=/)"
-_LAYOUT = MirrorLayout(
-    unit=re.compile(_STEP),
-    seal=manifest.MANIFEST,
-    members=manifest.read_entries,
-    mark=re.compile(rf"(^|/)({re.escape(RUN.mark)}|{re.escape(SWEEP.mark)})$"),
-    temporary=re.compile(rf"(^|/)(wandb|{re.escape(PARTIAL)})/|\.partial$|\.orbax-checkpoint-tmp"),
-    damage=manifest.find_damage,
-)
-"""How the files of a workdir belong together, for its mirror in a bucket."""
 _OLD_METRICS = f"{METRICS}.old"
 _FOR_TRAINING = re.compile(rf"({_STEP}/training|(^|/){TENSORBOARD}|(^|/){PROFILE})/")
+
+
+def _mirror_layout() -> "MirrorLayout":
+    """How the files of a workdir belong together, for its mirror in a bucket."""
+    from transformer_jax.buckets.mirror import MirrorLayout
+
+    return MirrorLayout(
+        unit=re.compile(_STEP),
+        seal=manifest.MANIFEST,
+        members=manifest.read_entries,
+        mark=re.compile(rf"(^|/)({re.escape(RUN.mark)}|{re.escape(SWEEP.mark)})$"),
+        temporary=re.compile(
+            rf"(^|/)(wandb|{re.escape(PARTIAL)})/|\.partial$|\.orbax-checkpoint-tmp"
+        ),
+        damage=manifest.find_damage,
+    )
 
 
 def workdir_path(workdir: str | Path) -> Path:
@@ -159,7 +167,10 @@ def workdir_path(workdir: str | Path) -> Path:
     if not str(workdir):
         raise UserError("the name of the workdir is empty; is a variable of the shell not set?")
     if is_address(workdir):
-        workdir = fetch_folder(str(workdir), lambda name: not _FOR_TRAINING.search(name), _LAYOUT)
+        from transformer_jax.buckets.copies import fetch_folder
+
+        needed = lambda name: not _FOR_TRAINING.search(name)  # noqa: E731
+        workdir = fetch_folder(str(workdir), needed, _mirror_layout())
     _require_storable(Path(workdir).absolute())
     for name in (MARK, *RUN.written):
         _require_regular(Path(workdir, name))
@@ -188,6 +199,8 @@ def fetch_files(workdir: str | Path, names: Collection[str]) -> Path:
     """
     if not is_address(workdir):
         return Path(workdir)
+    from transformer_jax.buckets.copies import fetch_folder
+
     return fetch_folder(str(workdir), lambda name: name.split("/")[0] in names)
 
 
@@ -375,10 +388,12 @@ def open_for_writing(workdir: str | Path) -> Iterator[WorkdirHandle]:
     if not is_address(workdir):
         yield WorkdirHandle(workdir_path(workdir), is_shared=True)
         return
+    from transformer_jax.buckets.copies import working_copy, working_copy_id
+
     with contextlib.ExitStack() as copies:
 
         def open_copy() -> tuple[str, str]:
-            folder = copies.enter_context(working_copy(str(workdir), _LAYOUT))
+            folder = copies.enter_context(working_copy(str(workdir), _mirror_layout()))
             for config in folder.rglob(CONFIG):
                 _restart_without_checkpoint(config.parent)
             return str(workdir_path(folder)), working_copy_id(str(workdir))

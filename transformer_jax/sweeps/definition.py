@@ -14,7 +14,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
-from transformer_jax.runs.config import failing_as, load_config, run_file
+from transformer_jax.runs.config import failing_as, load_config, resolve_file, run_file
+from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.workdir import SWEEP, TABLE
 from transformer_jax.suggestions import suggest
 from transformer_jax.summary import Summarized
@@ -118,8 +119,8 @@ class Sweep(Summarized):
         rows = {"rows": "of the base config"} if callable(self.rows) else self.rows or self.space
         return {"config": self.config, "base": self.base, "seeds": self.seeds, **rows}
 
-    def configs(self, overrides: Mapping[str, Any], chosen: str = "") -> dict[str, ConfigDict]:
-        """The config of each row. A row's own overrides replace `overrides`, which replace `base`.
+    def configs(self, overrides: Mapping[str, Any], chosen: str = "") -> dict[str, Settings]:
+        """The settings of each row: a row's own overrides, then `overrides`, then `base`.
 
         Args:
           overrides: of all rows.
@@ -150,7 +151,7 @@ class Sweep(Summarized):
         configs = {}
         for name, own in rows.items():
             try:
-                configs[name] = load_config(self.config, {**self.base, **overrides, **own})
+                configs[name] = resolve_file(self.config, {**self.base, **overrides, **own})
             except UserError as error:
                 raise UserError(f"row {name!r}: {error}") from error
         return configs

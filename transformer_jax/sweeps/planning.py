@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from ml_collections import ConfigDict
 
 from transformer_jax.buckets.bucket import NotInBucketError
-from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.seeds import seed_configs
+from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import Modules, load_modules
 from transformer_jax.runs.workdir import RESULT
 from transformer_jax.runtime.platform import use_compilation_cache
@@ -141,14 +140,14 @@ def plan_sweep(
     """
     load_modules(modules, workdir)
     configs = sweep.configs(overrides or {}, chosen)
-    for name, config in configs.items():
-        check_row(sweep, name, config)
+    for name, settings in configs.items():
+        check_row(sweep, name, settings)
     folder = _existing_folder(workdir)
     use_compilation_cache()
     rows = []
     with shown(progress), Progress(len(configs), unit="row") as compiled:
-        for name, config in configs.items():
-            rows.append(_plan_row(sweep, name, config, folder))
+        for name, settings in configs.items():
+            rows.append(_plan_row(sweep, name, settings, folder))
             compiled.advance(len(rows))
             logger.info("row %d of %d: %s", len(rows), len(configs), name)
     return SweepPlan(rows)
@@ -163,15 +162,14 @@ def _existing_folder(workdir: str | Path | None) -> Path | None:
         return None
 
 
-def _plan_row(sweep: Sweep, name: str, config: ConfigDict, folder: Path | None) -> RowPlan:
-    settings = read_settings(config)
+def _plan_row(sweep: Sweep, name: str, settings: Settings, folder: Path | None) -> RowPlan:
     training = abstract_training(settings)
     _, memory = memory_of(training.compile())
     task, state = training.task, training.state
     flops = step_products(task, state.model_params, training.batch, state.frozen).flops
-    saved, steps = None, dict.fromkeys(seed_configs(config, sweep.seeds), 0)
+    saved, steps = None, dict.fromkeys(seed_configs(settings, sweep.seeds), 0)
     if folder is not None:
-        asked = asked_of(sweep, config)
+        asked = asked_of(sweep, settings)
         saved = saved_row(folder / folder_name(name) / RESULT, name, asked, warns=False)
         steps |= _trained_steps(folder, name, set(steps))
     finished = min(saved.seeds, sweep.seeds) if saved else 0

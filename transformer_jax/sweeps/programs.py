@@ -8,11 +8,10 @@ from itertools import batched
 from pathlib import Path
 
 import jax
-from ml_collections import ConfigDict
 
 from transformer_jax.checkpoints.step_folder import step_folders
-from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.replica_numbers import apart_reason, program_fields
+from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     TOGETHER,
@@ -24,7 +23,7 @@ AT_ONCE = 8
 """Most seeds of several rows in one program, unless the user sets it: memory grows with them."""
 
 
-def group_rows(configs: Mapping[str, ConfigDict], seeds: int, at_once: int) -> list[list[str]]:
+def group_rows(configs: Mapping[str, Settings], seeds: int, at_once: int) -> list[list[str]]:
     """Groups rows that one program trains, in the order of their first rows.
 
     Args:
@@ -33,8 +32,8 @@ def group_rows(configs: Mapping[str, ConfigDict], seeds: int, at_once: int) -> l
       at_once: most seeds in one program.
     """
     alike: dict[str, list[str]] = {}
-    for name, config in configs.items():
-        fields = {"row": name} if apart_reason(read_settings(config)) else program_fields(config)
+    for name, settings in configs.items():
+        fields = {"row": name} if apart_reason(settings) else program_fields(settings)
         alike.setdefault(json.dumps(fields, sort_keys=True, default=str), []).append(name)
     size = max(1, at_once // seeds)
     groups = [list(group) for names in alike.values() for group in batched(names, size)]

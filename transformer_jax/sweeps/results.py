@@ -12,14 +12,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from transformer_jax.buckets.bucket import is_address
 from transformer_jax.buckets.copies import fetch_folder
 from transformer_jax.errors import UserError, escape_controls
 from transformer_jax.pictures import Records
-from transformer_jax.runs.config import complete_config
-from transformer_jax.runs.settings import flatten, is_validation_field
+from transformer_jax.runs.config import resolve
+from transformer_jax.runs.settings import Origin, Settings, flatten, is_validation_field, nested
 from transformer_jax.runs.workdir import METRICS, RESULT, TABLE, read_metrics, workdir_path
 from transformer_jax.runtime.files import SETTINGS_BYTES, parse_json, read_regular
 from transformer_jax.sweeps.definition import Sweep
@@ -53,17 +51,17 @@ class Result:
     place: str
 
 
-def asked_of(sweep: Sweep, config: ConfigDict, until: int | None = None) -> dict[str, Any]:
+def asked_of(sweep: Sweep, settings: Settings, until: int | None = None) -> dict[str, Any]:
     """Identity of a row's result, as JSON.
 
     Args:
       sweep: the sweep.
-      config: of the row.
+      settings: of the row.
       until: the step after which a trial of a search pauses.
     """
     also = {each: dict(changes) for each, changes in sweep.also.items()}
     steps = {} if until is None else {"until": until}
-    return {"config": config.to_dict(), "seeds": sweep.seeds, "also": also, **steps}
+    return {"config": nested(settings.values), "seeds": sweep.seeds, "also": also, **steps}
 
 
 def encoded_result(row: Row, asked: Mapping[str, Any]) -> str:
@@ -77,10 +75,10 @@ def is_complete(row: Row | None, sweep: Sweep) -> bool:
     return row is not None and row.seeds >= sweep.seeds and set(sweep.metrics) <= set(row.metrics)
 
 
-def result_of(folder: SweepFolder, name: str, sweep: Sweep, config: ConfigDict) -> Row | None:
+def result_of(folder: SweepFolder, name: str, sweep: Sweep, settings: Settings) -> Row | None:
     """The finished row of a sweep, whichever process trained it; None if it is not finished."""
     result = _result_in(folder, name)
-    if result is None or _mismatch(result, asked_of(sweep, config)):
+    if result is None or _mismatch(result, asked_of(sweep, settings)):
         return None
     return result.row.first_seeds(sweep.seeds)
 
@@ -350,5 +348,6 @@ def _parse_result(content: bytes, where: str, name: str, told: str) -> Result | 
 def _fields(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Fields of a config, with defaults for those that its version lacked."""
     with contextlib.suppress(UserError):  # it has fields of another version, or of user modules
-        config = complete_config(config, where).to_dict()
-    return flatten(json.loads(json.dumps(config)))
+        values = resolve(config, {}, (), Origin("loaded run", where)).values
+        return dict(json.loads(json.dumps(values)))
+    return flatten(config)

@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-from ml_collections import ConfigDict
 
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import DivergedError, NoRoomError, UserError
 from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs import build
-from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.replica_numbers import apart_reason
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.seeds import seed_configs, train_replicas
+from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.train import train
 from transformer_jax.runs.user_modules import Modules
 from transformer_jax.runs.workdir import (
@@ -77,14 +76,14 @@ class _RowToTrain:
     Attributes:
       sweep: the sweep.
       name: name of the row.
-      config: its config.
+      settings: its settings.
       folder: its folder.
       trial: of a search, of which it is the row; None: it trains in full.
     """
 
     sweep: Sweep
     name: str
-    config: ConfigDict
+    settings: Settings
     folder: Path
     trial: TrialToTrain | None = None
 
@@ -96,7 +95,7 @@ class _RowToTrain:
     @functools.cached_property
     def asked(self) -> dict[str, Any]:
         """Identity of the row's result."""
-        return asked_of(self.sweep, self.config, self.until)
+        return asked_of(self.sweep, self.settings, self.until)
 
     @functools.cached_property
     def saved(self) -> Row | None:
@@ -104,7 +103,7 @@ class _RowToTrain:
         found = saved_row(self.folder / RESULT, self.name, self.asked)
         if found is None or is_complete(found, self.sweep):
             return found
-        return _with_recorded(found, self.sweep, self.config, self.folder)
+        return _with_recorded(found, self.sweep, self.settings, self.folder)
 
     @property
     def is_trained(self) -> bool:
@@ -112,10 +111,10 @@ class _RowToTrain:
         return self.saved is not None and not self.configs
 
     @functools.cached_property
-    def configs(self) -> dict[str, ConfigDict]:
-        """Configs of the seeds to train, {"seed_N": config}."""
+    def configs(self) -> dict[str, Settings]:
+        """Settings of the seeds to train, {"seed_N": config}."""
         first = self.saved.seeds if self.saved else 0
-        return dict(islice(seed_configs(self.config, self.sweep.seeds).items(), first, None))
+        return dict(islice(seed_configs(self.settings, self.sweep.seeds).items(), first, None))
 
     @functools.cached_property
     def place(self) -> Path:
@@ -149,7 +148,7 @@ class _RowToTrain:
 def train_row(
     sweep: Sweep,
     name: str,
-    config: ConfigDict,
+    settings: Settings,
     folder: Path,
     at_once: int,
     modules: Modules,
@@ -160,16 +159,16 @@ def train_row(
     Args:
       sweep: the sweep.
       name: name of the row.
-      config: its config.
+      settings: its settings.
       folder: its folder.
       at_once: most seeds to train in one program.
       modules: the user's own.
       trial: of a search, of which it is the row.
     """
-    row = _RowToTrain(sweep, name, config, folder, trial)
+    row = _RowToTrain(sweep, name, settings, folder, trial)
     if row.is_trained:
         return row.save_recorded()
-    if reason := apart_reason(read_settings(config)):
+    if reason := apart_reason(settings):
         if at_once > 1 and len(row.configs) > 1:
             logger.info("%s: seeds are trained one after another: %s", name, reason)
         at_once = 1
@@ -180,7 +179,7 @@ def train_row(
 
 def train_rows(
     sweep: Sweep,
-    configs: Mapping[str, ConfigDict],
+    configs: Mapping[str, Settings],
     folders: Mapping[str, Path],
     at_once: int,
     modules: Modules,
@@ -197,8 +196,8 @@ def train_rows(
                 _train_program(rows, modules)
             except NoRoomError as error:
                 logger.warning("%s; the rows are trained one after another", error)
-    for name, config in configs.items():
-        train_row(sweep, name, config, folders[name], at_once, modules)
+    for name, settings in configs.items():
+        train_row(sweep, name, settings, folders[name], at_once, modules)
 
 
 def _has_begun(row: _RowToTrain) -> bool:
@@ -229,13 +228,13 @@ def _train_program(rows: Sequence[_RowToTrain], modules: Modules) -> None:
         row.save(own, len(configs), share)
 
 
-def _with_recorded(row: Row, sweep: Sweep, config: ConfigDict, folder: Path) -> Row:
+def _with_recorded(row: Row, sweep: Sweep, settings: Settings, folder: Path) -> Row:
     """A finished row with the metrics that the sweep asks for now, from the records of its seeds.
 
     They are None for seeds whose runs are no longer there.
     """
     folders = seed_folders(folder)
-    runs = [folders.get(seed) for seed in seed_configs(config, row.seeds)]
+    runs = [folders.get(seed) for seed in seed_configs(settings, row.seeds)]
     valid = [_last_record(read_metrics(run), "valid") if run else None for run in runs]
     metrics = dict(row.metrics)
     for name in sweep.metrics:
@@ -267,7 +266,7 @@ def _timer(path: Path) -> Iterator[Callable[[], float]]:
 
 
 def _train_seeds(
-    configs: Mapping[str, ConfigDict],
+    configs: Mapping[str, Settings],
     folder: Path,
     at_once: int,
     modules: Modules,
@@ -287,7 +286,7 @@ def _train_seeds(
 
 
 def _train_group(
-    configs: Mapping[str, ConfigDict], folder: Path, modules: Modules, until: int | None
+    configs: Mapping[str, Settings], folder: Path, modules: Modules, until: int | None
 ) -> dict[str, Run]:
     # As another program leaves them, which trained this row with others.
     apart = all(has_own_checkpoint(folder, seed) for seed in configs)
@@ -345,7 +344,7 @@ def _loss_with(run: Run, changes: Mapping[str, Any]) -> float | None:
     except UserError as error:
         logger.info("%s: %s", ", ".join(f"{k}={v}" for k, v in changes.items()), error)
         return None
-    settings = read_settings(run.config)
+    settings = run.settings
     examples, mesh = open_split(settings.data, "valid"), mesh_for_inference(settings.parallel)
     evaluator = build.build_evaluator(settings, run.task, examples, settings.decode, mesh)
     return float(evaluator.loss_metrics(run.params, run.frozen)["loss"])

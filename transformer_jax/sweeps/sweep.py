@@ -21,9 +21,10 @@ from ml_collections import ConfigDict
 
 from transformer_jax.errors import BusyError, DivergedError, UserError
 from transformer_jax.runs import build
-from transformer_jax.runs.config import Settings, failing_as, read_settings
+from transformer_jax.runs.config import failing_as, resolve
 from transformer_jax.runs.prepare import sharing_tokenizers
 from transformer_jax.runs.seeds import seed_configs
+from transformer_jax.runs.settings import COMMAND, Settings
 from transformer_jax.runs.user_modules import Modules, describe_module_error, load_modules
 from transformer_jax.runs.workdir import (
     SWEEP,
@@ -131,8 +132,8 @@ def _plan_rows(
     """The work on given rows; arguments and errors as of `run_sweep`."""
     configs = sweep.configs(overrides)
     wanted = sweep.configs(overrides, chosen)
-    for name, config in wanted.items():
-        check_row(sweep, name, config)
+    for name, settings in wanted.items():
+        check_row(sweep, name, settings)
     folder = SweepFolder(workdir)
     if folder.entry(0) is not None:
         raise UserError(f"{folder} holds a search; choose another --workdir for these rows")
@@ -197,14 +198,14 @@ def _plan_trials(
     def train(job: Job, trial: Trial, place: Path) -> float:
         name, until = row_name(job.trial), search.rungs[job.rung]
         try:
-            config = trial_config(sweep, overrides, trial.values)
+            settings = trial_config(sweep, overrides, trial.values)
         except UserError as error:
             logger.warning("%s", error)
             return -math.inf
         logger.info("%s of %d, to step %d", name, log.state.limit, until)
         set_title(f"trial {job.trial + 1}/{log.state.limit}")
         part = TrialToTrain(trial.values, until)
-        return score_of(train_row(measured, name, config, place, at_once, modules, part), goal)
+        return score_of(train_row(measured, name, settings, place, at_once, modules, part), goal)
 
     def finished() -> Rows:
         found = (any_result(folder, name) for name in map(row_name, log.read().ranking()))
@@ -240,7 +241,7 @@ def _claimed(
 
 
 def run_seeds(
-    config: ConfigDict, workdir: str | Path, count: int, modules: Modules = ()
+    config: Settings | ConfigDict, workdir: str | Path, count: int, modules: Modules = ()
 ) -> list[Row]:
     """Trains `count` seeds of a config together in `workdir/seed_0` and so on, and writes a table.
 
@@ -256,18 +257,18 @@ def run_seeds(
     ):
         name = handle.folder.absolute().name
         sweep = Sweep(config="", rows={name: {}}, seeds=count)
-        rows = [train_row(sweep, name, config, handle.folder, count, modules)]
+        settings = resolve(config, {}, modules, COMMAND)
+        rows = [train_row(sweep, name, settings, handle.folder, count, modules)]
         write_tables(rows, handle.folder)
     if not rows[0].parameters:  # no seed left a model
         raise DivergedError(f"{workdir}: the loss of every seed is no longer finite")
     return rows
 
 
-def check_row(sweep: Sweep, name: str, config: ConfigDict) -> None:
+def check_row(sweep: Sweep, name: str, settings: Settings) -> None:
     """Raises UserError if a row cannot train: before any row has, so that none trains in vain."""
     try:
-        seeds = seed_configs(config, sweep.seeds)
-        settings = [read_settings(one) for one in seeds.values()][0]
+        seed_configs(settings, sweep.seeds)
         _check_metrics(sweep, settings)
         _check_model(settings)
     except UserError as error:

@@ -9,8 +9,6 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from transformer_jax.errors import UserError, install_hint
 from transformer_jax.ranges import short_repr
 from transformer_jax.runs import build
@@ -18,10 +16,8 @@ from transformer_jax.runs.config import (
     CHANGEABLE,
     FIXED,
     Settings,
-    load_config,
-    read_settings,
+    resolve_file,
 )
-from transformer_jax.runs.settings import flatten
 from transformer_jax.runs.train import selection_metric
 from transformer_jax.sweeps.definition import Sweep
 from transformer_jax.sweeps.halving import rung_steps
@@ -53,7 +49,7 @@ def search_of(sweep: Sweep, overrides: Mapping[str, Any]) -> Search:
         if name in given:
             raise UserError(f"space: config.{name} is searched, and set for all trials; drop one")
     _check_values(sweep, given, space)
-    settings = read_settings(load_config(sweep.config, given))
+    settings = resolve_file(sweep.config, given)
     factor = sweep.halving.get("factor", 3)
     search = Search(
         space=space,
@@ -69,12 +65,10 @@ def search_of(sweep: Sweep, overrides: Mapping[str, Any]) -> Search:
     return search
 
 
-def trial_config(
-    sweep: Sweep, overrides: Mapping[str, Any], values: Mapping[str, Any]
-) -> ConfigDict:
-    """The config of a trial; UserError if its values do not go together."""
+def trial_config(sweep: Sweep, overrides: Mapping[str, Any], values: Mapping[str, Any]) -> Settings:
+    """The settings of a trial; UserError if its values do not go together."""
     try:
-        return load_config(sweep.config, {**sweep.base, **overrides, **values})
+        return resolve_file(sweep.config, {**sweep.base, **overrides, **values})
     except UserError as error:
         raise UserError(f"trial with {_shown(values)}: {error}") from error
 
@@ -99,7 +93,7 @@ def _check_values(sweep: Sweep, given: Mapping[str, Any], space: Space) -> None:
     for name, values in space.items():
         for value in values.ends():
             try:
-                load_config(sweep.config, {**given, name: value})
+                resolve_file(sweep.config, {**given, name: value})
             except UserError as error:
                 raise UserError(f"space: config.{name}={value}: {error}") from error
 
@@ -139,7 +133,7 @@ def _rungs(sweep: Sweep, settings: Settings, factor: int) -> tuple[int, ...]:
 
 def _fixed(sweep: Sweep, given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that all trials share and that change what they learn."""
-    values = flatten(load_config(sweep.config, given).to_dict())
+    values = resolve_file(sweep.config, given).values
     return {
         f"config.{name}": value
         for name, value in values.items()

@@ -21,9 +21,10 @@ from transformer_jax.nn.ops import product_dtype
 from transformer_jax.parallel.engines import create_state
 from transformer_jax.parallel.sharding import row_shards
 from transformer_jax.runs import build
-from transformer_jax.runs.config import Settings, read_settings
+from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.fit import limit_kept_memory, require_room
 from transformer_jax.runs.frozen import planned_teacher
+from transformer_jax.runs.settings import Settings
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.language_modeling import LanguageModeling
 from transformer_jax.tasks.losses import batch_shapes
@@ -34,7 +35,7 @@ _WARM_UP_STEPS = 3
 
 
 def train(
-    config: ConfigDict,
+    config: Settings | ConfigDict,
     batch_size: int = 32,
     source_length: int | None = None,
     target_length: int | None = None,
@@ -88,7 +89,7 @@ def train(
 
 
 def decode(
-    config: ConfigDict,
+    config: Settings | ConfigDict,
     batch_size: int = 64,
     source_length: int = 24,
     beam_size: int | None = None,

@@ -2,21 +2,19 @@
 """Dry run: parameters, batch and memory of a training step, before anything is trained."""
 
 import jax
-from ml_collections import ConfigDict
 
 from transformer_jax.data.sources import find_sets
-from transformer_jax.runs.config import read_settings
+from transformer_jax.runs.settings import Settings
 from transformer_jax.tools.plan.program import abstract_training, memory_of
 from transformer_jax.tools.plan.target import GIB
 
 
-def describe(config: ConfigDict) -> str:
+def describe(settings: Settings) -> str:
     """Text with a summary, the arrays of a batch and the parameters.
 
     Raises:
       UserError: the config cannot be used on the devices that are here.
     """
-    settings = read_settings(config)
     find_sets(settings.data.name)  # the data are not read here, but their sets must exist
     training = abstract_training(settings)
     _, peak = memory_of(training.compile())

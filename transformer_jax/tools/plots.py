@@ -8,7 +8,6 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
 
 from transformer_jax.analysis.activations import Attention
 from transformer_jax.analysis.pages.attention_page import TITLES
@@ -26,7 +25,8 @@ from transformer_jax.pictures import (
     draw_worst,
     save_figure,
 )
-from transformer_jax.runs.config import Settings, load_config, read_settings
+from transformer_jax.runs.config import load_json
+from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.workdir import CONFIG, read_metrics, read_predictions, seed_workdirs
 from transformer_jax.scoring.errors import (
     calibration,
@@ -54,13 +54,12 @@ def plot_runs(workdirs: Sequence[Path], output: Path) -> None:
     save_figure(draw_curves(dict(zip(labels, records, strict=True))), output)
 
 
-def plot_config(config: ConfigDict, output: Path) -> None:
+def plot_config(settings: Settings, output: Path) -> None:
     """Draws a config's learning rate and position encodings into a file.
 
     Raises:
       UserError: the config is invalid, or the file cannot be written.
     """
-    settings = read_settings(config)
     try:
         encodings = _encodings(settings)
     except ValueError as error:
@@ -139,7 +138,7 @@ def plot_errors(workdir: Path, kind: str, split: str, output: Path) -> None:
 
 
 def _training_words(workdir: Path) -> Counter[str]:
-    data = read_settings(load_config(str(workdir / CONFIG))).data
+    data = load_json(workdir / CONFIG).data
     return Counter(word for one in open_split(data, "train") for word in one["text"].split())
 
 

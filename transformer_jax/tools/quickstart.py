@@ -12,7 +12,7 @@ from transformer_jax.analysis.pages.document import inspect_command
 from transformer_jax.analysis.walk.walking import walk_page
 from transformer_jax.data.sets.embedded import translate_word_for_word
 from transformer_jax.data.sources import open_split
-from transformer_jax.runs.config import load_config, read_settings
+from transformer_jax.runs.config import resolve_file
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.train import train
 from transformer_jax.runs.workdir import read_predictions
@@ -31,7 +31,7 @@ def quickstart(workdir: str | Path, overrides: Mapping[str, Any]) -> Iterator[st
 
     If it is interrupted, the same call continues the training; after it, it only reports.
     """
-    run = train(load_config(CONFIG, overrides), workdir)
+    run = train(resolve_file(CONFIG, overrides), workdir)
     for split, meaning in SPLITS.items():
         yield from report(run, split, meaning)
     yield from write_pages(run)
@@ -39,7 +39,7 @@ def quickstart(workdir: str | Path, overrides: Mapping[str, Any]) -> Iterator[st
 
 def report(run: Run, split: str, meaning: str) -> Iterator[str]:
     """Scores one split; yields the scores and the first translations."""
-    examples = open_split(read_settings(run.config).data, split)
+    examples = open_split(run.settings.data, split)
     metrics = run.evaluate(split=split)
     by_dictionary = score_translations(
         [translate_word_for_word(example["source"]) for example in examples],

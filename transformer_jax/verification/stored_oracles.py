@@ -75,7 +75,7 @@ def data(subject: Subject) -> Comparison:
 
     Reads the data and trains its tokenizers, if the set or the task is the user's.
     """
-    own = {field for field, _ in user_components(subject.config)}
+    own = {field for field, _ in user_components(subject.settings)}
     settings = subject.but(**dict.fromkeys(_LENGTHS, _LENGTH)).settings
     if not own & {"data.name", "task.name"}:
         raise DoesNotApplyError("neither data.name nor task.name is a component of yours")

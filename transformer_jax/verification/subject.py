@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import numpy as np
 from jax.tree_util import KeyPath
-from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
 from transformer_jax.nn.config import TransformerConfig
@@ -23,8 +22,8 @@ from transformer_jax.nn.parameters import parameter_at
 from transformer_jax.parallel.engines import Engine, create_state
 from transformer_jax.parallel.sharding import ParallelConfig
 from transformer_jax.runs import build
-from transformer_jax.runs.config import override, read_settings
-from transformer_jax.runs.settings import FIELDS, Settings, flatten, option_fields
+from transformer_jax.runs.config import override
+from transformer_jax.runs.settings import FIELDS, Settings
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.tasks.teachers import ModelTeacher
@@ -83,14 +82,14 @@ _LENGTHS = ("data.max_length", "data.max_source_length", "data.max_target_length
 _LARGEST_OPTION = 8
 
 
-def shrunk(config: ConfigDict, kept: Collection[str] = ()) -> ConfigDict:
+def shrunk(settings: Settings, kept: Collection[str] = ()) -> Settings:
     """Shrinks a config: two periods of layers, small widths that divide, short rows.
 
     Args:
-      config: of a run.
+      settings: of a run.
       kept: fields "section.field" that keep their values.
     """
-    values = flatten(config.to_dict())
+    values = {**settings.values}
     changes = {
         name: min(values[name], limit)
         for name, limit in _LIMITS.items()
@@ -101,14 +100,12 @@ def shrunk(config: ConfigDict, kept: Collection[str] = ()) -> ConfigDict:
         changes["model.max_length"] = min(values["model.max_length"], max(64, longest))
     changes |= {name: size for name, size in _sizes(values | changes).items() if name not in kept}
     changes |= {name: value for name, value in _SET.items() if name in FIELDS}
-    small = override(config, changes)
+    small = override(settings, changes)
     options = {name: value for name, value in _options(values).items() if name not in kept}
     try:
-        smallest = override(small, options)
-        read_settings(smallest)
+        return override(small, options)
     except UserError:  # the component refuses such options; they keep their values
         return small
-    return smallest
 
 
 def _sizes(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,8 +146,8 @@ def _options(values: Mapping[str, Any]) -> dict[str, int]:
     """Small options of the components: integers are at most 8."""
     return {
         name: min(values[name], _LARGEST_OPTION)
-        for name in option_fields(values)
-        if type(values.get(name)) is int
+        for name in values.keys() - FIELDS.keys()
+        if type(values[name]) is int
     }
 
 
@@ -159,27 +156,22 @@ class Subject:
     """A small model with its task, a batch and a state, on one device.
 
     Attributes:
-      config: a config, shrunk.
+      settings: those of a config, shrunk.
       origin: the subject whose state it has; None: it has its own.
     """
 
-    config: ConfigDict
+    settings: Settings
     origin: "Subject | None" = None
 
     def but(self, **changes: Any) -> "Subject":
         """The subject with other fields, "section__field"=value, and the same state."""
         fields = {name.replace("__", "."): value for name, value in changes.items()}
-        return Subject(override(self.config, fields), self.origin or self)
+        return Subject(override(self.settings, fields), self.origin or self)
 
     @functools.cached_property
     def with_dropout(self) -> "Subject":
         """The subject with dropout."""
-        return Subject(override(self.config, _DROPOUT), self.origin or self)
-
-    @functools.cached_property
-    def settings(self) -> Settings:
-        """The settings of the shrunk config."""
-        return read_settings(self.config)
+        return Subject(override(self.settings, _DROPOUT), self.origin or self)
 
     @functools.cached_property
     def task(self) -> Task:

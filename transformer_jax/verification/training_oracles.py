@@ -61,7 +61,7 @@ def accumulated(subject: Subject) -> Comparison:
 def repeated(subject: Subject) -> Comparison:
     """A step that is built, traced and compiled again gives the same bits."""
     first = subject.with_dropout
-    again = Subject(first.config)  # with a state of its own
+    again = Subject(first.settings)  # with a state of its own
     return compare_trees(first_gradients(again, again.engine), first.gradients, BITS)
 
 
@@ -105,7 +105,7 @@ def seeds(subject: Subject) -> Comparison:
     """Two seeds in one program have the parameters and gradients that each has by itself."""
     subject = subject.with_dropout
     numbers = np.arange(2)
-    check_alike({f"seed_{i}": subject.but(seed=int(i)).config for i in numbers})
+    check_alike({f"seed_{i}": subject.but(seed=int(i)).settings for i in numbers})
     engine = make_replica_engine(ParallelConfig(data=1), len(numbers), same_batch=True)
     (together,) = _from_seeds(subject, engine, [numbers])
     apart = _from_seeds(subject, subject.engine, list(numbers))

@@ -22,8 +22,8 @@ from ml_collections import ConfigDict
 from transformer_jax.errors import UserError
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_only import EncoderOnly
-from transformer_jax.runs.config import check_trainable, load_config
-from transformer_jax.runs.settings import CHOICES
+from transformer_jax.runs.config import resolve, resolve_file
+from transformer_jax.runs.settings import CHOICES, COMMAND, Settings, nested
 from transformer_jax.runs.user_modules import Modules, load_modules, location, user_components
 from transformer_jax.runtime.progress import Progress, shown
 from transformer_jax.verification.cells import write_cells
@@ -78,13 +78,15 @@ def verify(
         source of a component in a notebook's cell is not found.
     """
     load_modules(modules)
-    config = config if isinstance(config, ConfigDict) else _config_of(config)
-    check_trainable(config)
+    if isinstance(config, Settings | ConfigDict):
+        settings = resolve(config, {}, (), COMMAND)
+    else:
+        settings = _settings_with(config)
     names = [name for name in ALL if re.search(only, name)]
     if not names:
         raise UserError(f"no oracle is named like {only!r}; they are {', '.join(ALL)}")
-    small = shrunk(config, keep)
-    own = user_components(config)
+    small = shrunk(settings, keep)
+    own = user_components(settings)
     _ = Subject(small).task  # errors of the config, at once
     with tempfile.TemporaryDirectory() as folder, shown(progress):
         files = _module_files(modules, own, Path(folder))
@@ -93,14 +95,14 @@ def verify(
     return Verification(components, outcomes)
 
 
-def _config_of(component: Any) -> ConfigDict:
-    """A shipped config with a registered component."""
+def _settings_with(component: Any) -> Settings:
+    """The settings of a shipped config with a registered component."""
     for field, registry in CHOICES.items():
         for name, entry in registry.items():
             if entry is component:
                 bases = getattr(component, "__mro__", ())
                 shipped = next((_SHIPPED[base] for base in bases if base in _SHIPPED), "quickstart")
-                return load_config(shipped, {field: name})
+                return resolve_file(shipped, {field: name})
     raise UserError(f"verify: {component!r} is neither a config nor registered as a component")
 
 
@@ -120,7 +122,7 @@ def _is_file(module: str | Path) -> bool:
 
 
 def _run_workers(
-    config: ConfigDict, modules: Sequence[str], names: Sequence[str], folder: Path, seconds: float
+    settings: Settings, modules: Sequence[str], names: Sequence[str], folder: Path, seconds: float
 ) -> list[Outcome]:
     """Runs oracles in two processes at the same time: those of one device, and the others."""
     parts = [[name for name in part if name in names] for part in (ORACLES, DEVICE_ORACLES)]
@@ -128,7 +130,7 @@ def _run_workers(
     compares = BETWEEN_PROCESSES in names
     found: dict[str, Outcome] = {}
     with Progress(len(names), unit="oracle") as bar:
-        work = {"config": config.to_dict(), "modules": modules}
+        work = {"config": nested(settings.values), "modules": modules}
         workers = [
             _Worker({**work, "oracles": part, "gradients": str(file) if compares else None})
             for part, file in zip(parts, gradients, strict=True)

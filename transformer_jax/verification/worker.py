@@ -17,7 +17,8 @@ import jax
 import numpy as np
 
 from transformer_jax.checkpoints.step_folder import named_leaves
-from transformer_jax.runs.config import complete_config
+from transformer_jax.runs.config import resolve
+from transformer_jax.runs.settings import Origin
 from transformer_jax.runs.user_modules import load_modules
 from transformer_jax.runtime.platform import use_compilation_cache
 from transformer_jax.verification.device_oracles import DEVICE_ORACLES
@@ -44,7 +45,7 @@ def run(work: Mapping[str, Any]) -> Iterator[Outcome]:
         to which the gradients of one device are written, or None.
     """
     load_modules(work["modules"])
-    subject = Subject(complete_config(work["config"], "the shrunk config"))
+    subject = Subject(resolve(work["config"], {}, (), Origin("loaded run", "the shrunk config")))
     for name in work["oracles"]:
         oracle = {**ORACLES, **DEVICE_ORACLES}[name]
         yield run_oracle(name, lambda oracle=oracle: oracle(subject))  # type: ignore[misc]

@@ -5,13 +5,14 @@ import dataclasses
 
 import pytest
 
+from transformer_jax.runs.config import read_settings
 from transformer_jax.runtime.accelerators import ACCELERATORS
 from transformer_jax.tools.plan.mesh_search import (
     SearchSizes,
     candidate_meshes,
-    configs_by_memory,
     rank_key,
-    varied_settings,
+    settings_by_memory,
+    varied_fields,
 )
 
 SMALL = SearchSizes(devices=8, local=8, state=10**9, rows=64, d_model=1024, heads=8)
@@ -46,8 +47,8 @@ def test_rows_and_heads_and_registers_limit_the_axes():
 )
 def test_configs_take_less_and_less_memory(tiny_config, field, values):
     """First with remat, then also with smaller micro-batches, down to one row a device."""
-    config = tiny_config({f"train.{field}": values[0]})
-    tried = [varied_settings(one) for one in configs_by_memory(config, SMALL_MESH)]
+    settings = read_settings(tiny_config({f"train.{field}": values[0]}))
+    tried = [varied_fields(one) for one in settings_by_memory(settings, SMALL_MESH)]
     assert [one["remat"] for one in tried] == ["none"] + ["full"] * (len(values) - 1)
     assert [one[field] for one in tried] == values
     assert all((one["data"], one["fsdp"], one["tensor"]) == (2, 4, 1) for one in tried)

@@ -18,7 +18,8 @@ from jax.sharding import Mesh
 
 from transformer_jax.errors import UserError
 from transformer_jax.nn.ops import product_dtype
-from transformer_jax.runs.config import complete_config, read_settings
+from transformer_jax.runs.config import resolve
+from transformer_jax.runs.settings import Origin
 from transformer_jax.runs.user_modules import load_modules
 from transformer_jax.runtime import platform
 from transformer_jax.tools.plan import mesh_search, report
@@ -43,7 +44,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
       UserError: the config or the devices are impossible.
     """
     load_modules(request["modules"])
-    settings = read_settings(complete_config(request["config"], "plan"))
+    settings = resolve(request["config"], {}, (), Origin("loaded run", "plan"))
     target = parse_target(request["device"], request["slices"])
     devices, accelerator, what = target.devices(), target.accelerator, request["what"]
     allow_cudnn_lowering(devices[0])

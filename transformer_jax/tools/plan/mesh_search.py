@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jax.sharding import Mesh
-from ml_collections import ConfigDict
 
 from transformer_jax.parallel.sharding import DATA, FSDP
-from transformer_jax.runs.config import Settings, override
+from transformer_jax.runs.config import override
+from transformer_jax.runs.settings import Settings
 from transformer_jax.runtime.accelerators import Accelerator
 from transformer_jax.tools.plan.target import MAX_DEVICES, usable_bytes
 
@@ -136,28 +136,28 @@ def candidate_meshes(sizes: SearchSizes, accelerator: Accelerator) -> list[dict[
     return found[:MAX_MESHES]
 
 
-def configs_by_memory(config: ConfigDict, mesh: dict[str, int]) -> Iterator[ConfigDict]:
-    """Yields a config on a mesh with less and less memory.
+def settings_by_memory(settings: Settings, mesh: dict[str, int]) -> Iterator[Settings]:
+    """Yields settings on a mesh with less and less memory.
 
     First unchanged, then with remat, then with more and more micro-batches, down to one row a
     device.
     """
     on_mesh = {f"parallel.{axis}": size for axis, size in mesh.items()}
-    remat = config.train.remat
-    yield override(config, on_mesh)
+    remat = settings.train.remat
+    yield override(settings, on_mesh)
     if remat == "none":
         remat = "full"
-        yield override(config, on_mesh | {"train.remat": remat})
+        yield override(settings, on_mesh | {"train.remat": remat})
     for more in (2**i for i in range(1, MAX_TRIES)):
-        if part := with_more_micro_batches(config.train, more):
-            yield override(config, on_mesh | {"train.remat": remat} | part)
+        if part := with_more_micro_batches(settings.train, more):
+            yield override(settings, on_mesh | {"train.remat": remat} | part)
 
 
-def varied_settings(config: ConfigDict) -> dict[str, Any]:
-    """The settings that a search varies, with their values in a config."""
-    axes = {axis: config.parallel[axis] for axis in ("data", "fsdp", "tensor")}
+def varied_fields(settings: Settings) -> dict[str, Any]:
+    """The fields that a search varies, with their values."""
+    axes = {axis: getattr(settings.parallel, axis) for axis in ("data", "fsdp", "tensor")}
     varied = ("accumulation_steps", "rows_per_device", "remat")
-    return axes | {field: config.train[field] for field in varied}
+    return axes | {field: getattr(settings.train, field) for field in varied}
 
 
 def rank_key(report: dict[str, Any]) -> float:

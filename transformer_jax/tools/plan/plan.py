@@ -11,13 +11,15 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
+from transformer_jax.runs.config import resolve
+from transformer_jax.runs.settings import COMMAND, Settings, nested
 from transformer_jax.runs.user_modules import Modules
 from transformer_jax.tools.plan.mesh_search import (
     SearchSizes,
     candidate_meshes,
-    configs_by_memory,
     rank_key,
-    varied_settings,
+    settings_by_memory,
+    varied_fields,
 )
 from transformer_jax.tools.plan.target import ENVIRONMENT, GIB, parse_target, require_compiler
 
@@ -32,7 +34,7 @@ NOTE = (
 
 
 def plan(
-    config: ConfigDict,
+    config: Settings | ConfigDict,
     device: str,
     slices: int = 1,
     decode: bool = False,
@@ -62,11 +64,12 @@ def plan(
     """
     require_compiler(parse_target(device, slices))
     what = "decode" if decode else "train"
-    return _run_child(_request(config, device, slices, what, modules)) | {"note": NOTE}
+    settings = resolve(config, {}, modules, COMMAND)
+    return _run_child(_request(settings, device, slices, what, modules)) | {"note": NOTE}
 
 
 def search_meshes(
-    config: ConfigDict, device: str, slices: int = 1, modules: Modules = ()
+    config: Settings | ConfigDict, device: str, slices: int = 1, modules: Modules = ()
 ) -> dict[str, Any]:
     """Tries meshes, remat and gradient accumulation on other devices, and ranks what fits.
 
@@ -81,7 +84,8 @@ def search_meshes(
     """
     target = parse_target(device, slices)
     require_compiler(target)
-    sizes = SearchSizes(**_run_child(_request(config, device, slices, "sizes", modules)))
+    settings = resolve(config, {}, modules, COMMAND)
+    sizes = SearchSizes(**_run_child(_request(settings, device, slices, "sizes", modules)))
     possible = candidate_meshes(sizes, target.accelerator)
     if not possible:
         raise UserError(
@@ -91,8 +95,8 @@ def search_meshes(
     found = []
     for number, mesh in enumerate(possible, 1):
         logger.info("mesh %d of %d: %s", number, len(possible), mesh)
-        for changed in configs_by_memory(config, mesh):
-            report = {"settings": varied_settings(changed)}
+        for changed in settings_by_memory(settings, mesh):
+            report = {"settings": varied_fields(changed)}
             try:
                 report |= plan(changed, device, slices, modules=modules)
             except UserError as error:
@@ -116,10 +120,10 @@ def does_not_fit_message(report: dict[str, Any]) -> str:
 
 
 def _request(
-    config: ConfigDict, device: str, slices: int, what: str, modules: Modules
+    settings: Settings, device: str, slices: int, what: str, modules: Modules
 ) -> dict[str, Any]:
     devices = {"device": device, "slices": slices}
-    return {"config": config.to_dict(), "modules": modules, "what": what} | devices
+    return {"config": nested(settings.values), "modules": modules, "what": what} | devices
 
 
 def _run_child(request: dict[str, Any]) -> dict[str, Any]:

@@ -27,8 +27,8 @@ from transformer_jax.parallel.sharding import (
     slice_of,
 )
 from transformer_jax.runs import build
-from transformer_jax.runs.config import Settings
 from transformer_jax.runs.frozen import planned_teacher
+from transformer_jax.runs.settings import Settings
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.language_modeling import LanguageModeling
