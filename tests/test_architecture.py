@@ -35,10 +35,8 @@ the other top-level modules of its layer.
 
 EXCEPTIONS = {
     (f"{PACKAGE}.runs.run", f"{PACKAGE}.analysis.inspect"),
-    (f"{PACKAGE}.runs.run", f"{PACKAGE}.runs.draft"),
 }
-"""Imports that methods of `Run` make when they are called: inspection is a higher layer, and drafts
-are other runs."""
+"""Imports that methods of `Run` make when they are called: inspection is a higher layer."""
 
 LIBRARIES = {
     "flax.linen": {"nn", "models"},

@@ -23,6 +23,7 @@ from transformer_jax.data.batches.loss_masks import LossMaskedTexts
 from transformer_jax.data.examples import Corpus
 from transformer_jax.errors import UserError
 from transformer_jax.losses import TopPredictions
+from transformer_jax.nn.lora import merge_adapters, with_adapters
 from transformer_jax.parallel import hosts, sharding
 from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs.build import build_taught, held_trees, task_kind
@@ -248,6 +249,35 @@ def load_frozen(settings: Settings, task: Task) -> dict[str, Any]:
     shapes = sharding.add_shardings(jax.eval_shape(task.init, jax.random.key(0)), mesh)
     snapshots = open_frozen(settings, names)
     return {name: snapshot.params(shapes) for name, snapshot in snapshots.items()}
+
+
+def read_params(opened: Opened, average: int | None = None) -> Any:
+    """Reads the parameters of a run, with its adapters merged into their base.
+
+    Args:
+      opened: the run.
+      average: number of parameter snapshots to average, up to its checkpoint.
+
+    Raises:
+      UserError: the checkpoint is damaged or of other tokenizers, or the base of the adapters is
+        missing, has changed, or may only be read if the user names it.
+    """
+    settings = opened.settings
+    mesh = mesh_for_inference(settings.parallel)
+    shapes = jax.eval_shape(opened.task.init, jax.random.key(0))
+    abstract = sharding.add_shardings(shapes, mesh)
+    saved = abstract
+    if settings.lora.rank is not None:
+        saved = sharding.add_shardings(abstract_adapters(settings, abstract), mesh)
+    frozen = open_frozen(settings, ("base",))
+    opened.check_provenance(frozen_provenance(frozen))
+    if average is None:
+        params = opened.snapshot.params(saved)
+    else:
+        params = opened.snapshot.average(average, saved, settings.checkpoint.keep)[1]
+    if "base" in frozen:
+        params = merge_adapters(with_adapters(frozen["base"].params(abstract), params))
+    return params
 
 
 def abstract_adapters(settings: Settings, abstract_params: Any) -> Any:

@@ -3,18 +3,7 @@
 
 from pathlib import Path
 
-import jax
-
-from transformer_jax.nn.lora import merge_adapters, with_adapters
-from transformer_jax.parallel import sharding
-from transformer_jax.parallel.sharding import mesh_for_inference
-from transformer_jax.runs.frozen import (
-    abstract_adapters,
-    frozen_provenance,
-    open_frozen,
-    require_base_needed,
-    with_stored_scores,
-)
+from transformer_jax.runs.frozen import read_params, require_base_needed, with_stored_scores
 from transformer_jax.runs.opened import open_workdir
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.user_modules import Modules
@@ -52,18 +41,6 @@ def load(
     settings = opened.settings
     if base is not None:
         require_base_needed(settings, base)
+    params = read_params(opened, average)
     task = with_stored_scores(opened.task, settings, opened.workdir)
-    mesh = mesh_for_inference(settings.parallel)
-    abstract = sharding.add_shardings(jax.eval_shape(task.init, jax.random.key(0)), mesh)
-    saved = abstract
-    if settings.lora.rank is not None:
-        saved = sharding.add_shardings(abstract_adapters(settings, abstract), mesh)
-    frozen = open_frozen(settings, ("base",))
-    opened.check_provenance(frozen_provenance(frozen))
-    if average is None:
-        params = opened.snapshot.params(saved)
-    else:
-        params = opened.snapshot.average(average, saved, settings.checkpoint.keep)[1]
-    if "base" in frozen:
-        params = merge_adapters(with_adapters(frozen["base"].params(abstract), params))
     return Run(settings, opened.workdir, task, params, opened.snapshot.step)
