@@ -3,7 +3,8 @@
 
 import pytest
 
-from transformer_jax.scoring.parseval import METRICS, parseval
+from transformer_jax.scoring import PARSEVAL
+from transformer_jax.scoring.parseval import parseval
 
 GOLD = "(TOP (S (NP (DT The) (NN cat)) (VP (VBD sat) (PP (IN on) (NP (NNS mats)))) (. .)))"
 """5 constituents over 5 words: S 0-5, NP 0-2, VP 2-5, PP 3-5, NP 4-5."""
@@ -14,7 +15,7 @@ def of(output, reference=GOLD):
 
 
 def test_the_right_tree_scores_1():
-    assert of(GOLD) == dict.fromkeys(METRICS, 1.0)
+    assert of(GOLD) == dict.fromkeys(PARSEVAL, 1.0)
 
 
 def test_labels_and_spans_must_both_be_right():
@@ -66,7 +67,7 @@ def test_labels_end_at_function_tags_and_indices_as_in_evalb():
     """EVALB's README, section 7: NP-SBJ is processed to give NP, NP=2 is changed to NP."""
     plain = "(TOP (S (NP (NN a)) (VP (VB b) (PRT (RP c)))))"
     marked = "(TOP-1 (S=2 (NP-SBJ-3 (NN a)) (VP=1-X (VB b) (ADVP-DIR (RP c)))))"
-    assert of(marked, plain) == of(plain, marked) == dict.fromkeys(METRICS, 1.0)
+    assert of(marked, plain) == of(plain, marked) == dict.fromkeys(PARSEVAL, 1.0)
     tagged = plain.replace("NN", "NN-X")  # EVALB compares tags as they are
     assert of(tagged, plain)["f1"] == 1 and of(tagged, plain)["tag_accuracy"] == 2 / 3
     bracket, other = "(TOP (-LRB- (NN a)))", "(TOP (-RRB- (NN a)))"

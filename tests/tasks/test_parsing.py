@@ -11,7 +11,8 @@ import pytest
 from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.scoring.parseval import METRICS, parseval
+from transformer_jax.scoring import PARSEVAL
+from transformer_jax.scoring.parseval import parseval
 from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tasks.interface import SupportsPrefixes, SupportsScoring
 from transformer_jax.tasks.parsing import tree_symbols
@@ -134,7 +135,7 @@ def test_a_sentence_beyond_the_limit_is_parsed_in_parts(task, params, caplog):
 def test_the_evaluation_is_that_of_the_predictions(task, params):
     metrics, outputs = task.evaluate(params, EXAMPLES, DECODE)
     assert metrics == parseval([output.text for output in outputs], TREES)
-    assert tuple(metrics) == METRICS and task.best_by in metrics
+    assert tuple(metrics) == PARSEVAL and task.best_by in metrics
     task.check_search(EXAMPLES, DECODE)
 
 

@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversations of a user and an assistant: turns, chat templates and their tokens."""
 
-from transformer_jax.conversations.encoding import (
-    ChatTokenizer,
-    ConversationSplitter,
-    EncodedConversation,
-    fit_prompt,
-)
-from transformer_jax.conversations.model_template import MODEL, load_model_template
-from transformer_jax.conversations.templates import TEMPLATES, Template, chat_template
+from importlib import import_module
+from typing import Any
+
+from transformer_jax.conversations.templates import MODEL, TEMPLATES, Template, chat_template
 from transformer_jax.conversations.turns import (
     ASSISTANT,
     CONVERSATION_FORMATS,
@@ -57,3 +53,14 @@ __all__ = [
     "parse_conversation",
     "parse_request",
 ]
+
+_TOKENS = ("ChatTokenizer", "ConversationSplitter", "EncodedConversation", "fit_prompt")
+
+
+def __getattr__(name: str) -> Any:
+    # Most runs hold no conversation, and do not import what encodes one.
+    if name in _TOKENS:
+        return getattr(import_module(f"{__name__}.encoding"), name)
+    if name == "load_model_template":
+        return getattr(import_module(f"{__name__}.model_template"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -24,10 +24,8 @@ from transformer_jax.conversations.templates import CONTENT, EOS, TEMPLATES, Tem
 from transformer_jax.conversations.turns import ASSISTANT, SYSTEM, USER, Conversation, Turn
 from transformer_jax.errors import UserError
 from transformer_jax.ranges import short_repr
-from transformer_jax.tokenization import PublishedTokenizer, Tokenizer
-
-MODEL = "model"
-"""Value of `task.template`: the template of the model that the tokenizer was imported from."""
+from transformer_jax.tokenization import Tokenizer
+from transformer_jax.tokenization.published import PublishedTokenizer
 
 ALLOW = "TRANSFORMER_JAX_ALLOW_TEMPLATES"
 """Environment variable: 1 allows to run templates that are not recognised."""

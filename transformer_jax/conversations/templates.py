@@ -234,6 +234,9 @@ def _zephyr(role: str) -> str:
     return f"<|{role}|>\n{CONTENT}{EOS}\n"
 
 
+MODEL = "model"
+"""Value of `task.template`: the template of the model that the tokenizer was imported from."""
+
 TEMPLATES: Registry[Template] = Registry(
     "task.template",
     {

@@ -46,11 +46,10 @@ from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import (
     Labels,
-    PublishedTokenizer,
     Tokenizers,
-    import_tokenizer,
     store_tokenizers,
 )
+from transformer_jax.tokenization.published import PublishedTokenizer, import_tokenizer
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ from typing import Any
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from transformer_jax.checkpoints.warm_start import WarmStart, warm_start
 from transformer_jax.data.batches.pipeline import TrainBatches
 from transformer_jax.data.examples import Corpus
 from transformer_jax.data.sources import open_corpora, open_split
@@ -135,8 +134,11 @@ class SingleRun:
         return build.abstract_state(self.settings, init_state, self.engine.mesh)
 
     def first_state(self, init_state: InitState, abstract: TrainState) -> TrainState:
-        init_from, start = self.settings.train.init_from, None
+        init_from = self.settings.train.init_from
+        start = None
         if init_from and "base" not in self.snapshots:  # adapters start from their own values
+            from transformer_jax.checkpoints.warm_start import WarmStart
+
             start = WarmStart(abstract.params, workdir_path(init_from))
 
         def is_loaded(path: str) -> bool:
@@ -196,6 +198,8 @@ def warm_started(state: TrainState, settings: Settings) -> TrainState:
     """A fresh state with the parameters of the run of `train.init_from`, if there is one."""
     if not settings.train.init_from:
         return state
+    from transformer_jax.checkpoints.warm_start import warm_start
+
     return state.with_params(warm_start(state.params, workdir_path(settings.train.init_from)))
 
 

@@ -27,7 +27,6 @@ from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.errors import UserError
 from transformer_jax.registry import reload_registrations
 from transformer_jax.runs.settings import CHOICES, Settings
-from transformer_jax.runs.shipped import find_file
 from transformer_jax.runs.workdir import CHECKPOINTS, MODULES, TOGETHER
 from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
 from transformer_jax.suggestions import suggest_file
@@ -99,6 +98,8 @@ def record_modules(workdir: Path, settings: Settings, given: Iterable[UserModule
 def _load(given: str | Path, workdir: Path | None) -> UserModule:
     text = str(given)
     if isinstance(given, Path) or text.endswith(".py") or os.sep in text:
+        from transformer_jax.runs.shipped import find_file
+
         return _load_file(find_file(os.path.expanduser(text), "module").resolve(), workdir)
     return _load_importable(text, workdir)
 

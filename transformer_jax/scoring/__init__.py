@@ -43,6 +43,10 @@ METRICS: Registry[Score] = Registry(
 value, or with `LowerIsBetter` the lowest."""
 
 
+PARSEVAL = ("f1", "precision", "recall", "exact_match", "tag_accuracy")
+"""Metrics of `scoring.parseval.parseval`."""
+
+
 def best_by(name: str) -> str:
     """`Task.best_by` of an entry: its name, or "-name" if lower is better."""
     return f"-{name}" if isinstance(METRICS[name], LowerIsBetter) else name

@@ -19,8 +19,6 @@ ROOTS = ("TOP", "", "ROOT", "S1")
 DELETED_TAGS = ("-NONE-", ",", ":", "``", "''", ".")
 """Tags of the words that are removed."""
 
-METRICS = ("f1", "precision", "recall", "exact_match", "tag_accuracy")
-
 _EQUIVALENT = {"PRT": "ADVP"}
 _FUNCTION = re.compile("[-=].*")
 

@@ -12,7 +12,7 @@ from typing import Any
 from transformer_jax.inference.config import CONTINUATION_FIELDS, TARGET_FIELDS
 from transformer_jax.metrics import MEANS
 from transformer_jax.registry import Registry, imported
-from transformer_jax.scoring.parseval import METRICS as PARSEVAL
+from transformer_jax.scoring import PARSEVAL
 from transformer_jax.tasks.interface import TaskKind
 
 # Default configs.

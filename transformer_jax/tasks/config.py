@@ -11,7 +11,6 @@ from transformer_jax.conversations import (
     TEMPLATES,
     USER,
     Template,
-    load_model_template,
 )
 from transformer_jax.fields import Configurable
 from transformer_jax.ranges import OneOf, Range, check_fields
@@ -84,7 +83,11 @@ class TaskConfig(Configurable):
                     f"{min(given)}_turn out"
                 )
             if self.template == MODEL:
-                return load_model_template(tokenizer) if tokenizer else TEMPLATES["chatml"]
+                if tokenizer is None:
+                    return TEMPLATES["chatml"]
+                from transformer_jax.conversations import load_model_template
+
+                return load_model_template(tokenizer)
             return TEMPLATES.find(self.template)
         if len(given) < len(turns):
             missing = ", ".join(f"{role}_turn" for role in turns if role not in given)

@@ -15,15 +15,13 @@ from tqdm import tqdm
 
 from transformer_jax.conversations import (
     CONVERSATION_FORMATS,
-    ChatTokenizer,
     Conversation,
-    ConversationSplitter,
     Template,
     check_unanswered,
     conversation_from_json,
-    fit_prompt,
     parse_request,
 )
+from transformer_jax.conversations.encoding import ChatTokenizer, ConversationSplitter, fit_prompt
 from transformer_jax.data.batches.loss_masks import LOSS_MASK_FEATURES, LossMaskedTexts
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.errors import UserError

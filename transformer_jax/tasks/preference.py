@@ -17,10 +17,9 @@ from tqdm import tqdm
 
 from transformer_jax.conversations import (
     Conversation,
-    EncodedConversation,
     conversation_from_json,
-    fit_prompt,
 )
+from transformer_jax.conversations.encoding import EncodedConversation, fit_prompt
 from transformer_jax.data.batches.loss_masks import (
     PREFERENCE_FEATURES,
     REFERENCE,

@@ -6,14 +6,11 @@ in its workdir. `TOKENIZERS` lists the kinds; a user's own kind registers there.
 """
 
 from functools import partial
+from importlib import import_module
+from typing import Any
 
+from transformer_jax.registry import imported
 from transformer_jax.tokenization.config import TOKENIZERS, TokenizerConfig, TokenizerKind
-from transformer_jax.tokenization.huggingface import (
-    HuggingFaceTokenizer,
-    train_byte_bpe,
-    train_wordpiece,
-)
-from transformer_jax.tokenization.published import PublishedTokenizer, import_tokenizer
 from transformer_jax.tokenization.sentencepiece import SentencePieceTokenizer, train_sentencepiece
 from transformer_jax.tokenization.specials import (
     DEFAULT_SPECIALS,
@@ -76,10 +73,29 @@ __all__ = [
     "train_tokenizers",
 ]
 
+_HUGGING_FACE = f"{__name__}.huggingface"
+_PUBLISHED = f"{__name__}.published"
+
+_LAZY = {
+    "HuggingFaceTokenizer": _HUGGING_FACE,
+    "PublishedTokenizer": _PUBLISHED,
+    "import_tokenizer": _PUBLISHED,
+}
+"""Names whose modules are imported when they are used: a run has one kind of tokenizer."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)
+
+
 _sentencepiece = partial(
     TokenizerKind, train=train_sentencepiece, load=SentencePieceTokenizer, suffix=".model"
 )
-_hugging_face = partial(TokenizerKind, load=HuggingFaceTokenizer, suffix=".json")
+_hugging_face = partial(
+    TokenizerKind, load=imported(f"{_HUGGING_FACE}:HuggingFaceTokenizer"), suffix=".json"
+)
 
 _WORDS = ("tokenizer.character_coverage", "tokenizer.lowercase")
 _CHARACTERS, _SAMPLING = (*_WORDS, "tokenizer.normalization"), "tokenizer.sampling"
@@ -98,7 +114,7 @@ TOKENIZERS.register(
 TOKENIZERS.register(
     "byte_bpe",
     _hugging_face(
-        train=train_byte_bpe,
+        train=imported(f"{_HUGGING_FACE}:train_byte_bpe"),
         reads=(_SAMPLING,),
         least_vocab_size=NUM_SPECIALS + 256,  # all bytes are in it
         keeps_whitespace=True,
@@ -107,7 +123,7 @@ TOKENIZERS.register(
 TOKENIZERS.register(
     "wordpiece",
     _hugging_face(
-        train=train_wordpiece,
+        train=imported(f"{_HUGGING_FACE}:train_wordpiece"),
         reads=("tokenizer.lowercase",),
         least_vocab_size=len(WORDPIECE_SPECIAL_PIECES) + 1,
     ),
@@ -116,8 +132,8 @@ TOKENIZERS.register(
     "file",
     TokenizerKind(
         train=None,
-        import_files=import_tokenizer,
-        load=PublishedTokenizer,
+        import_files=imported(f"{_PUBLISHED}:import_tokenizer"),
+        load=imported(f"{_PUBLISHED}:PublishedTokenizer"),
         suffix=".file.json",
         reads=("tokenizer.path", _SAMPLING),
     ),

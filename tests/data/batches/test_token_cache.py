@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import FILE_DAMAGE
-from transformer_jax.data.batches import token_cache
+from transformer_jax.data.batches import token_cache, workers
 from transformer_jax.data.batches.pipeline import train_batches
 from transformer_jax.data.batches.token_cache import TokenCache, TokenCacheOptions, tokenize_pairs
 from transformer_jax.data.batches.windows import store_token_stream
@@ -170,7 +170,7 @@ def test_short_text_has_few_helpers(cache, monkeypatch):
         counts.append(count)
         return contextlib.nullcontext()
 
-    monkeypatch.setattr(token_cache, "helper_processes", helper_processes)
+    monkeypatch.setattr(workers, "helper_processes", helper_processes)
     for num_workers, texts in ((0, TEXTS), (2, TEXTS[1:]), (99, TEXTS[2:]), (99, TEXTS[:10])):
         few = dataclasses.replace(cache, num_workers=num_workers)
         few.read_or_encode(examples(texts), Bytes(), DEFAULT_SPECIALS.eos)
