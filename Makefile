@@ -22,10 +22,10 @@ find_python = for python in $(candidates); do "$$python" -c 'import sys, venv, e
 have_uv = uv --version >/dev/null 2>&1
 
 .DELETE_ON_ERROR:
-.PHONY: help setup notebooks quickstart test docs benchmarks campaigns lint format
+.PHONY: help setup notebooks quickstart test test_all docs benchmarks campaigns lint format
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z_]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 setup: $(INSTALLED)  ## build .venv and install what requirements.txt pins
 
@@ -33,6 +33,9 @@ quickstart: setup  ## train, translate and score the embedded task
 	$(RUN) quickstart --workdir=$(WORKDIR)
 
 test: lint  ## lint, check the format and run the tests
+	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS) --ignore=tests/campaigns
+
+test_all: lint  ## the same, with campaigns against faults, launches, servers of buckets, and all notebooks
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
 
 docs: setup  ## build the documentation site, docs/_build/html/index.html
@@ -53,7 +56,7 @@ TINY := --config=configs/quickstart.py $(addprefix --config.,model.d_model=16 mo
 steps = --config.train.num_steps=$(1) --config.optimizer.decay_steps=$(1)
 often = --config.checkpoint.every_steps=$(1)
 
-campaigns: setup  ## run the campaigns of experiments/results/faults.md, whose short forms are tests (hours)
+campaigns: setup  ## run the campaigns of experiments/results/faults.md, whose short forms are in tests/campaigns (hours)
 	$(SCRIPTS)/fuzz_shell.py --workdir=$(CAMPAIGNS)/fuzz_shell --cases=2000
 	$(SCRIPTS)/fuzz_config.py --workdir=$(CAMPAIGNS)/fuzz_config --cases=2000
 	$(SCRIPTS)/disagree.py --workdir=$(CAMPAIGNS)/disagree --cases=60

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses; files in a bucket: listed, written, read and deleted in spite of faults."""
+"""Addresses; files in a bucket: listed, written, read and deleted in spite of faults.
+
+`tests/campaigns/test_clouds.py` repeats a part with servers.
+"""
 
 import os
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,9 +24,32 @@ from transformer_jax.errors import UserError
 
 
 @pytest.fixture
-def there(cloud, request):
-    """An empty folder of the emulator."""
-    return Bucket(f"{cloud.address}/{request.node.name.replace('[', '_').strip(']')}")
+def there(at):
+    """An empty folder of a bucket in memory."""
+    return at
+
+
+@pytest.fixture
+def failing(there, monkeypatch):
+    """`failing(errors, arrives)`: the next writes raise the errors, if `arrives` after they wrote;
+    returns the list of the calls."""
+
+    def fail(*errors, arrives=False):
+        calls, left, write = [], [*errors], there._system.pipe_file
+
+        def pipe_file(path, content, **options):
+            calls.append(path)
+            error = left.pop(0) if left else None
+            if error is None or arrives:
+                write(path, content, **options)
+            if error is not None:
+                raise error
+
+        monkeypatch.setattr(there._system, "pipe_file", pipe_file)
+        return calls
+
+    monkeypatch.setattr(bucket, "_FIRST_PAUSE", 0.01)
+    return fail
 
 
 def test_files_are_written_listed_read_and_deleted(there, tmp_path):
@@ -73,47 +98,39 @@ def test_one_of_many_concurrent_creates_succeeds(there):
     assert len(created) == 1 and there.read("one") == f"by {created[0]}".encode()
 
 
-def test_create_succeeds_although_its_first_answer_was_lost(cloud, there):
-    class Draw:
-        """Lets the first request arrive and loses its answer."""
+def test_requests_that_fail_are_repeated(there, failing):
+    calls = failing(OSError("refused"), TimeoutError("late"))
+    there.write("one", b"content")
+    assert len(calls) == 3 and there.read("one") == b"content"
 
-        drawn = 0
 
-        def random(self):
-            self.drawn += 1
-            return 0.9 if self.drawn < 3 else 1.0
-
-    cloud.faults.draw, cloud.faults.lost = Draw(), 1.0
+def test_create_succeeds_although_its_first_answer_was_lost(there, failing):
+    failing(OSError("lost"), arrives=True)
     assert there.create("one", b"mine")
-    assert cloud.faults.draw.drawn > 2
     assert not there.create("one", b"other")
 
 
-def test_requests_that_are_refused_lost_or_late_are_repeated(cloud, there):
-    cloud.faults.refused, cloud.faults.lost, cloud.faults.delayed = 0.2, 0.2, (0.3, 0.1)
-    contents = {f"{number}": os.urandom(number) for number in range(6)}
-    for name, content in contents.items():
-        there.write(name, content)
-    assert {name: there.read(name) for name in there.entries()} == contents
+class StatusError(OSError):
+    """The error of a client library for an HTTP status."""
+
+    def __init__(self, code):
+        super().__init__("from the server")
+        self.code = code
 
 
-def test_final_errors_are_raised_at_once(cloud, there):
-    cloud.faults.forbidden = True
-    since = time.monotonic()
-    with pytest.raises(BucketError, match=f"cannot write {there.address}/a: .*(403|orbidden)"):
+def test_final_errors_are_raised_at_once(there, failing):
+    calls = failing(StatusError(403))
+    with pytest.raises(BucketError, match=f"cannot write {there.address}/a: from the server"):
         there.write("a", b"")
-    cloud.faults.forbidden = False
-    with pytest.raises(NotInBucketError, match=r"cannot write .*/none/run/a: there is no"):
-        Bucket(f"{cloud.address[:5]}none/run").write("a", b"")
-    assert time.monotonic() - since < 10
+    assert len(calls) == 1
 
 
-@pytest.mark.parametrize("cloud", ["s3"], indirect=True)  # a client that gives up soon
-def test_a_request_that_keeps_failing_raises_in_the_end(cloud, there, monkeypatch):
-    monkeypatch.setattr(bucket, "PATIENCE_SECONDS", 0.0)
-    cloud.faults.refused = 1.0
-    with pytest.raises(BucketError, match=f"cannot write {there.address}/a: "):
+def test_a_request_that_keeps_failing_raises_in_the_end(there, failing, monkeypatch):
+    monkeypatch.setattr(bucket, "PATIENCE_SECONDS", 0.1)
+    calls = failing(*[StatusError(503)] * 99)
+    with pytest.raises(BucketError, match=f"cannot write {there.address}/a: from the server"):
         there.write("a", b"")
+    assert 1 < len(calls) < 99
 
 
 def test_an_unknown_protocol_is_one_line(monkeypatch):

@@ -608,7 +608,7 @@ def test_folders_of_steps_have_the_names_that_orbax_gives(run):
     assert run.latest_step() == 3
 
 
-# --- Through process 0 (jobs of two processes: `tests/parallel/test_bucket_jobs.py`) ---
+# --- Through process 0 (jobs of two processes: `tests/campaigns/test_bucket_jobs.py`) ---
 
 CONFIG = CheckpointConfig(keep=2, keep_params=1)
 KINDS = (Checkpoints, PrimaryCheckpoints)

@@ -11,6 +11,8 @@ from experiments.rerun_notebooks import NOTEBOOKS, ROOT, joined, kernel, read, t
 ERROR = None  # has neither a name nor data
 MOST_LINES = {"quick_start": 14}
 """Most lines that a cell prints, where it is not 12."""
+IN_MAKE_TEST = next(path for path in NOTEBOOKS if path.stem == "ablation")
+"""The notebook with the most of the package for its time: trains, compares, draws, predicts."""
 
 
 def code_cells(notebook):
@@ -50,26 +52,23 @@ def most_lines(notebook):
     return max(len(each.get("text", "").splitlines()) for each in outputs)
 
 
-def test_there_are_notebooks():
-    names = {"quick_start", "ablation", "train_a_gpt", "paper_to_code", "claims", "jax_research"}
-    assert {path.stem for path in NOTEBOOKS} >= names
-
-
-@pytest.fixture(scope="module")
-def run_notebook():
-    """`run_notebook(notebook)`: runs it in a namespace of its own."""
-    with kernel() as run:
-        yield run
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_from_the_top(path, run_notebook):
-    """A notebook asserts its claims itself."""
+def assert_runs_as_committed(path, run_notebook):
     notebook = read(path)
     run_notebook(notebook)
     tidy(notebook)
     assert shapes(notebook) == shapes(read(path))
     assert most_lines(notebook) <= MOST_LINES.get(path.stem, 12)
+
+
+def test_there_are_notebooks():
+    names = {"quick_start", "ablation", "train_a_gpt", "paper_to_code", "claims", "jax_research"}
+    assert {path.stem for path in NOTEBOOKS} >= names
+
+
+def test_a_notebook_runs_from_the_top():
+    """`tests/campaigns/test_notebooks.py` runs the others. A notebook asserts its claims itself."""
+    with kernel() as run_notebook:
+        assert_runs_as_committed(IN_MAKE_TEST, run_notebook)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

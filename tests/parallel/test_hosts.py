@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs of several processes on this machine: training, inference, checkpoints, lost processes."""
 
-import contextlib
 import json
-import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import jax
@@ -19,72 +15,13 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
+from tests.parallel.jobs import environment, job, records, training, wait_for_step
 from tests.parallel.restored import PATCHES
 from transformer_jax.checkpoints import manifest
 from transformer_jax.parallel import hosts
 
 LINES = ["The old man sees a dog .", "", "The child sleeps .", "We read the book ."] * 2
-QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
 RESTORED = Path(__file__).with_name("restored.py")
-
-
-def environment(devices):
-    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
-    return os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-
-
-def training(workdir, overrides):
-    """Words of the command that trains in `workdir`."""
-    fields = [f"--config.{name}={value}" for name, value in overrides.items()]
-    return ["train", f"--config={QUICKSTART}", f"--workdir={workdir}", *fields]
-
-
-@contextlib.contextmanager
-def job(*words, program=("-m", "transformer_jax"), processes=2, devices=2, caches=()):
-    """Context of the processes of a job, which are killed at the end.
-
-    Args:
-      words: command line.
-      program: Python's arguments before the command line.
-      processes: number of processes.
-      devices: devices of each process.
-      caches: cache folders of the processes; empty: the usual one.
-    """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    words += ("--distributed", f"--coordinator={address}", f"--num_processes={processes}")
-    command = [sys.executable, *program, *words]
-    started = [
-        subprocess.Popen(
-            [*command, f"--process_id={i}"],
-            env=environment(devices) | ({"XDG_CACHE_HOME": str(caches[i])} if caches else {}),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(processes)
-    ]
-    try:
-        yield started
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-
-
-def records(workdir, split="train"):
-    path = workdir / "metrics.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    found = [json.loads(line) for line in lines]
-    return {record["step"]: record for record in found if record["split"] == split}
-
-
-def wait_for_step(workdir, step, processes):
-    while max(records(workdir), default=0) < step:
-        assert all(process.poll() is None for process in processes), processes[0].stderr.read()
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -240,20 +177,6 @@ def test_sigterm_to_one_process_stops_all_at_one_step(endless):
     stopped = max(records(workdir))
     assert f"stopped by SIGTERM at step {stopped}, saved" in errors[0]
     assert tj.load(workdir).step == stopped
-
-
-@pytest.mark.parametrize("how, lost", [(signal.SIGKILL, 0), (signal.SIGSTOP, 1)])
-def test_a_lost_or_hanging_process_ends_the_others(endless, how, lost):
-    workdir, command = endless
-    with job(*command) as processes:
-        wait_for_step(workdir, 45, processes)
-        processes[lost].send_signal(how)
-        reached, start = max(records(workdir)), time.monotonic()
-        _, errors = processes[1 - lost].communicate(timeout=60)
-        assert time.monotonic() - start < 30
-        assert processes[1 - lost].returncode not in (0, 2)
-    assert "continues from step 30" in errors or lost == 0
-    assert reached - tj.load(workdir).step <= 10 + 5  # a save, and a record
 
 
 WAITS = """

@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 
 import transformer_jax as tj
-from experiments.faults.emulators import emulator
 from transformer_jax.buckets import lease, mirror
-from transformer_jax.buckets.bucket import Bucket
 from transformer_jax.errors import BusyError
 from transformer_jax.sweeps import row_training
 from transformer_jax.sweeps import sweep as sweeps
@@ -79,21 +77,6 @@ def test_rows_of_killed_workers_are_taken_over_and_each_is_trained_once(tmp_path
     run_workers(tmp_path / "alone", tmp_path / "log_2", [{}], seconds=0)
     tables = [(tmp_path / name / "table.csv").read_text() for name in ("sweep", "alone")]
     assert tables[0] == tables[1] and tables[0].count("\n") == 1 + len(ROWS)
-
-
-def test_rows_in_a_bucket_are_taken_over_and_each_is_trained_once(tmp_path, monkeypatch):
-    """Each worker is a machine: it has its own copies."""
-    log = tmp_path / "log"
-    with emulator("s3") as cloud:
-        environs = [cloud.environ | {"XDG_CACHE_HOME": str(tmp_path / str(n))} for n in range(3)]
-        address = f"{cloud.address}/sweep"
-        run_workers(address, log, environs, seconds=0.3, kills=1)
-        for name, value in cloud.environ.items():
-            monkeypatch.setenv(name, value)
-        table = Bucket(address).read("table.csv").decode()
-    assert sorted(log.read_text().splitlines()) == sorted(ROWS)
-    run_workers(tmp_path / "alone", tmp_path / "log_2", [{}], seconds=0)
-    assert table == (tmp_path / "alone" / "table.csv").read_text()
 
 
 def test_a_row_is_claimed_by_one_process(tmp_path):

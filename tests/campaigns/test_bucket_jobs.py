@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from tests.parallel.test_hosts import environment, job, records, training
+from tests.parallel.jobs import environment, job, records, training
 from transformer_jax.checkpoints import manifest, step_folder
 
 

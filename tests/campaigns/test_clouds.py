@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Buckets on an S3 server and on a Cloud Storage emulator, with and without faults."""
+
+import contextlib
+import os
+import time
+
+import fsspec
+import pytest
+
+from experiments.faults.emulators import Faults, emulator
+from tests.buckets.test_bucket import (  # noqa: F401
+    test_any_content_is_read_back_unchanged,
+    test_files_are_written_listed_read_and_deleted,
+    test_one_of_many_concurrent_creates_succeeds,
+)
+from transformer_jax.buckets import bucket
+from transformer_jax.buckets.bucket import Bucket, BucketError, NotInBucketError
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """Puts copies into a folder of the test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def emulators():
+    """`emulators(kind)`: the emulator of "s3" or "gs", which runs until the module's tests end."""
+    running, before = {}, dict(os.environ)
+    with contextlib.ExitStack() as held:
+
+        def of(kind):
+            if kind not in running:
+                running[kind] = held.enter_context(emulator(kind))
+                os.environ.update(running[kind].environ)
+                fsspec.config.set_conf_env(fsspec.config.conf)  # which it reads when it starts
+            return running[kind]
+
+        yield of
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture(params=["s3", "gs"])
+def cloud(request, emulators, monkeypatch):
+    """An emulator without faults."""
+    running = emulators(request.param)
+    monkeypatch.setattr(bucket, "PATIENCE_SECONDS", 60.0)
+    yield running
+    vars(running.faults).update(vars(Faults()))
+
+
+@pytest.fixture
+def there(cloud, request):
+    """An empty folder of the emulator."""
+    return Bucket(f"{cloud.address}/{request.node.name.replace('[', '_').strip(']')}")
+
+
+def test_create_succeeds_although_its_first_answer_was_lost(cloud, there):
+    class Draw:
+        """Lets the first request arrive and loses its answer."""
+
+        drawn = 0
+
+        def random(self):
+            self.drawn += 1
+            return 0.9 if self.drawn < 3 else 1.0
+
+    cloud.faults.draw, cloud.faults.lost = Draw(), 1.0
+    assert there.create("one", b"mine")
+    assert cloud.faults.draw.drawn > 2
+    assert not there.create("one", b"other")
+
+
+def test_requests_that_are_refused_lost_or_late_are_repeated(cloud, there):
+    cloud.faults.refused, cloud.faults.lost, cloud.faults.delayed = 0.2, 0.2, (0.3, 0.1)
+    contents = {f"{number}": os.urandom(number) for number in range(6)}
+    for name, content in contents.items():
+        there.write(name, content)
+    assert {name: there.read(name) for name in there.entries()} == contents
+
+
+def test_final_errors_are_raised_at_once(cloud, there):
+    cloud.faults.forbidden = True
+    since = time.monotonic()
+    with pytest.raises(BucketError, match=f"cannot write {there.address}/a: .*(403|orbidden)"):
+        there.write("a", b"")
+    cloud.faults.forbidden = False
+    with pytest.raises(NotInBucketError, match=r"cannot write .*/none/run/a: there is no"):
+        Bucket(f"{cloud.address[:5]}none/run").write("a", b"")
+    assert time.monotonic() - since < 10
+
+
+@pytest.mark.parametrize("cloud", ["s3"], indirect=True)  # a client that gives up soon
+def test_a_request_that_keeps_failing_raises_in_the_end(cloud, there, monkeypatch):
+    monkeypatch.setattr(bucket, "PATIENCE_SECONDS", 0.0)
+    cloud.faults.refused = 1.0
+    with pytest.raises(BucketError, match=f"cannot write {there.address}/a: "):
+        there.write("a", b"")
