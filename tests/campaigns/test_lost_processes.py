@@ -38,3 +38,24 @@ def test_a_lost_or_hanging_process_ends_the_others(endless, how, lost):
         assert processes[1 - lost].returncode not in (0, 2)
     assert "continues from step 30" in errors or lost == 0
     assert reached - tj.load(workdir).step <= 10 + 5  # a save, and a record
+
+
+WAITS = """
+import sys
+from transformer_jax.parallel import hosts
+from transformer_jax.parallel.job import connect
+coordinator, count, number = (word.split("=")[1] for word in sys.argv[2:])
+connect(coordinator, int(count), int(number), heartbeat_seconds=100)
+print("connected", file=sys.stderr, flush=True)
+hosts.gather(1) if number == "0" else sys.stdin.read()  # the other one never comes
+"""
+
+
+def test_sigterm_ends_processes_that_wait_for_another():
+    with job(program=("-c", WAITS)) as processes:
+        for process in processes:
+            while "connected" not in process.stderr.readline():
+                assert process.poll() is None
+        processes[1].send_signal(signal.SIGTERM)
+        errors = [process.communicate(timeout=60)[1] for process in processes]
+    assert [process.returncode for process in processes] == [75, 75], errors

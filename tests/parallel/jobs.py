@@ -24,6 +24,15 @@ def training(workdir, overrides):
     return ["train", f"--config={QUICKSTART}", f"--workdir={workdir}", *fields]
 
 
+def free_ports(count):
+    """Numbers of ports of this machine that nobody uses."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
 @contextlib.contextmanager
 def job(*words, program=("-m", "transformer_jax"), processes=2, devices=2, caches=()):
     """Context of the processes of a job, which are killed at the end.
@@ -35,9 +44,7 @@ def job(*words, program=("-m", "transformer_jax"), processes=2, devices=2, cache
       devices: devices of each process.
       caches: cache folders of the processes; empty: the usual one.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     words += ("--distributed", f"--coordinator={address}", f"--num_processes={processes}")
     command = [sys.executable, *program, *words]
     started = [

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Restores and uses a run on four forced host devices in several layouts; prints results as JSON.
 
-    restored.py WORKDIR LINES ...                                   # one process
-    restored.py WORKDIR DAMAGED --coordinator=HOST:PORT ...         # one of four of a device each
+    restored.py WORKDIR LINES ...
 
 Not a test: `test_hosts.py` starts it in a process of its own, where XLA_FLAGS may force devices.
+`pair.py` does some of it in a job.
 """
 
-import argparse
 import hashlib
 import json
 import sys
@@ -20,7 +19,6 @@ from transformer_jax.checkpoints import manifest
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.engines import make_engine
-from transformer_jax.parallel.job import connect
 from transformer_jax.parallel.sharding import ParallelConfig, make_mesh
 from transformer_jax.runs import build
 from transformer_jax.runs.config import load_json
@@ -63,8 +61,8 @@ def digest(workdir, options, count):
 
 
 def use_in_job(workdir, damaged):
-    """Results of one of four processes: files of the run's checkpoint that it hashed, and its
-    fallback and error for the damaged run."""
+    """Results of one of two processes with two devices each: files of the run's checkpoint that it
+    hashed, and its fallback and error for the damaged run."""
     hashed, is_as_written = [], manifest._is_as_written
 
     def noted(path, entry):
@@ -72,7 +70,7 @@ def use_in_job(workdir, damaged):
         return is_as_written(path, entry)
 
     manifest._is_as_written = noted
-    found = {"digests": {"4 x 1": digest(workdir, {"fsdp": 4}, 4)}, "hashed": hashed}
+    found = {"digests": {"2 x 2": digest(workdir, {"fsdp": 4}, 4)}, "hashed": hashed}
     manifest._is_as_written = is_as_written
     _, state = restored(damaged, {"fsdp": 4}, 4)
     try:
@@ -106,20 +104,11 @@ def use_divided(workdir, lines):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("workdir", type=Path)
-    parser.add_argument("lines", nargs="*")
-    parser.add_argument("--coordinator")
-    parser.add_argument("--process_id", type=int)
-    args, _ = parser.parse_known_args()
-    if args.coordinator:
-        connect(args.coordinator, 4, args.process_id, heartbeat_seconds=30)
-        found = use_in_job(args.workdir, Path(args.lines[0]))
-    else:
-        digests = {name: digest(args.workdir, *layout) for name, layout in LAYOUTS.items()}
-        found = {"digests": digests} | use(args.workdir, args.lines)
-        found["patched"] = use_divided(args.workdir, args.lines)
-    json.dump(found, sys.stdout)
+    workdir, lines = Path(sys.argv[1]), sys.argv[2:]
+    digests = {name: digest(workdir, *layout) for name, layout in LAYOUTS.items()}
+    results = {"digests": digests} | use(workdir, lines)
+    results["patched"] = use_divided(workdir, lines)
+    json.dump(results, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -15,24 +16,63 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from tests.parallel.jobs import environment, job, records, training, wait_for_step
+from tests.parallel.jobs import environment, free_ports, job, records, training, wait_for_step
 from tests.parallel.restored import PATCHES
 from transformer_jax.checkpoints import manifest
 from transformer_jax.parallel import hosts
 
 LINES = ["The old man sees a dog .", "", "The child sleeps .", "We read the book ."] * 2
+PAIR = Path(__file__).with_name("pair.py")
 RESTORED = Path(__file__).with_name("restored.py")
 
 
 @pytest.fixture(scope="module")
-def two_by_two(tmp_path_factory, tiny):
+def pair(tmp_path_factory, tiny):
+    """Two processes with two devices each that ran `pair.py`, and stopped after a SIGTERM to one.
+
+    Attributes: `workdir`, of the finished run; `continued`, of its stopped copy; `statuses` and
+    `outputs` (stdout, stderr) of the processes; `results`, their objects.
+    """
+    folder = tmp_path_factory.mktemp("pair")
+    workdir = folder / "run"
+    continued = folder / "continued"
+    endless = tiny | {
+        "train.num_steps": 100_000,
+        "optimizer.decay_steps": 100_000,
+        "eval.every_steps": 100_000,
+    }
+    plan = {
+        "workdir": str(workdir),
+        "damaged": str(folder / "damaged"),
+        "continued": str(continued),
+        "train": training(workdir, tiny),
+        "predict": ["predict", f"--workdir={workdir}"],
+        "continue": training(continued, endless),
+        "ports": free_ports(3),
+        "results": str(folder),
+    }
+    (folder / "plan.json").write_text(json.dumps(plan))
+    with job(folder / "plan.json", program=[PAIR]) as processes:
+        processes[0].stdin.write("".join(f"{line}\n" for line in LINES))
+        processes[0].stdin.close()
+        processes[0].stdin = None
+        wait_for_step(continued, 35, processes)
+        processes[1].send_signal(signal.SIGTERM)
+        outputs = [process.communicate(timeout=1200) for process in processes]
+    return SimpleNamespace(
+        workdir=workdir,
+        continued=continued,
+        statuses=[process.returncode for process in processes],
+        outputs=outputs,
+        results=[json.loads((folder / f"{number}.json").read_text()) for number in range(2)],
+    )
+
+
+@pytest.fixture(scope="module")
+def two_by_two(pair):
     """Workdir of a finished run of two processes with two devices each."""
-    workdir = tmp_path_factory.mktemp("two") / "run"
-    with job(*training(workdir, tiny)) as processes:
-        for process in processes:
-            _, errors = process.communicate(timeout=300)
-            assert process.returncode == 0, errors
-    return workdir
+    assert [process["train"] for process in pair.results] == [0, 0], pair.outputs
+    return pair.workdir
 
 
 def test_two_processes_have_the_losses_of_one(two_by_two, trained_workdir):
@@ -69,27 +109,10 @@ def elsewhere(two_by_two, tmp_path_factory):
         env=environment(devices=4),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
     )
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
-
-
-@pytest.fixture(scope="module")
-def four_processes(two_by_two, tmp_path_factory):
-    """Outputs of four processes of `restored.py` for the run and a damaged copy of it: a bit of its
-    last checkpoint is flipped, in a file that only one of the processes hashes."""
-    damaged = tmp_path_factory.mktemp("damaged") / "run"
-    shutil.copytree(two_by_two, damaged)
-    arrays = max((damaged / "checkpoints/30/params").rglob("d/*"), key=lambda p: p.stat().st_size)
-    contents = bytearray(arrays.read_bytes())
-    contents[99] ^= 4
-    arrays.write_bytes(contents)
-    with job(two_by_two, damaged, program=[RESTORED], processes=4, devices=1) as processes:
-        answers = [process.communicate(timeout=200) for process in processes]
-    assert [process.returncode for process in processes] == [0] * 4, answers
-    # Before it, Gloo prints to stdout.
-    return [json.loads(printed.splitlines()[-1]) for printed, _ in answers]
 
 
 def test_two_processes_write_the_manifest_of_one(two_by_two, tmp_path):
@@ -100,25 +123,25 @@ def test_two_processes_write_the_manifest_of_one(two_by_two, tmp_path):
         assert manifest.read_entries(folder) == entries
 
 
-def test_each_process_hashes_its_share_of_a_checkpoint(two_by_two, four_processes):
-    entries = manifest.read_entries(two_by_two / "checkpoints" / "30")
-    hashed = [name for process in four_processes for name in process["hashed"]]
-    assert sorted(hashed) == sorted(f"30/{name}" for name in entries)
-    assert all(process["hashed"] for process in four_processes)
+def test_each_process_hashes_its_share_of_a_checkpoint(pair):
+    entries = manifest.read_entries(pair.workdir / "checkpoints" / "30")
+    hashed = [process["used"]["hashed"] for process in pair.results]
+    assert sorted(hashed[0] + hashed[1]) == sorted(f"30/{name}" for name in entries)
+    assert all(hashed)
 
 
-def test_damage_that_one_process_finds_is_an_error_in_all(four_processes):
-    assert {process["fell back to"] for process in four_processes} == {15}
-    (told,) = {process["refused"] for process in four_processes}
-    assert "30 is damaged: params/" in told and "is not what was written" in told
+def test_damage_that_one_process_finds_is_an_error_in_all(pair):
+    used = [process["used"] for process in pair.results]
+    assert {process["fell back to"] for process in used} == {15}
+    (message,) = {process["refused"] for process in used}
+    assert "30 is damaged: params/" in message and "is not what was written" in message
 
 
-def test_a_checkpoint_is_restored_bit_for_bit_on_any_layout(elsewhere, four_processes):
-    found = [elsewhere["digests"], *(process["digests"] for process in four_processes)]
-    names, digests = zip(*(item for digests in found for item in digests.items()), strict=True)
-    layouts = ["1 x 1", "1 x 4", "4 x 1", "fsdp 2, expert 2", "fsdp 2, tensor 2", "pmap"]
-    assert sorted(set(names)) == layouts
-    assert len(set(digests)) == 1
+def test_a_checkpoint_is_restored_bit_for_bit_on_any_layout(elsewhere, pair):
+    digests = [elsewhere["digests"], *(process["used"]["digests"] for process in pair.results)]
+    layouts = {name for by_layout in digests for name in by_layout}
+    assert layouts == {"1 x 1", "1 x 4", "2 x 2", "fsdp 2, expert 2", "fsdp 2, tensor 2", "pmap"}
+    assert len({digest for by_layout in digests for digest in by_layout.values()}) == 1
 
 
 def test_four_devices_translate_and_score_like_one(elsewhere, two_by_two):
@@ -142,62 +165,18 @@ def test_a_patched_run_is_the_same_with_sharded_parameters(elsewhere, two_by_two
         np.testing.assert_allclose(found["importance"][place], importance, atol=1e-5)
 
 
-def test_two_processes_write_each_prediction_once_in_order(two_by_two):
-    with job("predict", f"--workdir={two_by_two}") as processes:
-        text = "".join(f"{line}\n" for line in LINES)
-        # Process 0 reads for all.
-        answers = [processes[0].communicate(text, timeout=200), processes[1].communicate("")]
-    assert [process.returncode for process in processes] == [0, 0], answers
-    assert answers[0][0].splitlines() == tj.load(two_by_two).predict(LINES)
-    assert answers[1][0] == ""
+def test_two_processes_write_each_prediction_once_in_order(pair):
+    """Process 0 reads for all."""
+    assert [process["predict"] for process in pair.results] == [0, 0], pair.outputs
+    assert pair.outputs[0][0].splitlines() == tj.load(pair.workdir).predict(LINES)
+    assert pair.outputs[1][0] == ""
 
 
-@pytest.fixture
-def endless(two_by_two, tmp_path, tiny):
-    """Workdir of a run at step 30, and the command that continues it for many steps."""
-    workdir = tmp_path / "run"
-    shutil.copytree(two_by_two, workdir)
-    overrides = tiny | {
-        "train.num_steps": 100_000,
-        "optimizer.decay_steps": 100_000,
-        "checkpoint.every_steps": 10,
-        "eval.every_steps": 100_000,
-        "parallel.heartbeat_seconds": 10,
-    }
-    return workdir, training(workdir, overrides)
-
-
-def test_sigterm_to_one_process_stops_all_at_one_step(endless):
-    workdir, command = endless
-    with job(*command) as processes:
-        wait_for_step(workdir, 35, processes)
-        processes[1].send_signal(signal.SIGTERM)
-        errors = [process.communicate(timeout=60)[1] for process in processes]
-        assert [process.returncode for process in processes] == [75, 75], errors
-    stopped = max(records(workdir))
-    assert f"stopped by SIGTERM at step {stopped}, saved" in errors[0]
-    assert tj.load(workdir).step == stopped
-
-
-WAITS = """
-import sys
-from transformer_jax.parallel import hosts
-from transformer_jax.parallel.job import connect
-coordinator, count, number = (word.split("=")[1] for word in sys.argv[2:])
-connect(coordinator, int(count), int(number), heartbeat_seconds=100)
-print("connected", file=sys.stderr, flush=True)
-hosts.gather(1) if number == "0" else sys.stdin.read()  # the other one never comes
-"""
-
-
-def test_sigterm_ends_processes_that_wait_for_another():
-    with job(program=("-c", WAITS)) as processes:
-        for process in processes:
-            while "connected" not in process.stderr.readline():
-                assert process.poll() is None
-        processes[1].send_signal(signal.SIGTERM)
-        errors = [process.communicate(timeout=60)[1] for process in processes]
-    assert [process.returncode for process in processes] == [75, 75], errors
+def test_sigterm_to_one_process_stops_all_at_one_step(pair):
+    assert pair.statuses == [75, 75], pair.outputs
+    stopped = max(records(pair.continued))
+    assert f"stopped by SIGTERM at step {stopped}, saved" in pair.outputs[0][1]
+    assert tj.load(pair.continued).step == stopped
 
 
 @pytest.mark.parametrize("steps_end", [True, False])

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One of two processes that run commands and checks in turn, because a start takes five seconds.
+
+    pair.py PLAN --coordinator=HOST:PORT --num_processes=2 --process_id=NUMBER
+
+PLAN is a JSON file:
+
+    train, predict, continue     words of these commands; the last one goes on until a SIGTERM
+    workdir                      that of `train` and `predict`
+    damaged, continued           copies of it that this script makes
+    ports                        one for each command
+    results                      folder; process N writes N.json there
+
+Not a test: `test_hosts.py` starts it.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from restored import use_in_job
+
+from transformer_jax.cli.main import main
+from transformer_jax.parallel import hosts, job
+
+
+def flip_bit(workdir):
+    """Flips a bit of the last checkpoint, in a file that only one of the processes hashes."""
+    arrays = max((workdir / "checkpoints/30/params").rglob("d/*"), key=lambda p: p.stat().st_size)
+    contents = bytearray(arrays.read_bytes())
+    contents[99] ^= 4
+    arrays.write_bytes(contents)
+
+
+def make_copies(workdir, damaged, continued):
+    shutil.copytree(workdir, damaged)
+    flip_bit(damaged)
+    shutil.copytree(workdir, continued)
+
+
+def run_in_turn():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("--process_id", type=int)
+    args, _ = parser.parse_known_args()
+    plan = json.loads(args.plan.read_text())
+    workdir, damaged, continued = (Path(plan[n]) for n in ("workdir", "damaged", "continued"))
+    ports = iter(plan["ports"])
+
+    def run(name):
+        """Status of a command. Its processes meet at a port of their own, and are compared."""
+        words = ["--distributed", "--num_processes=2", f"--process_id={args.process_id}"]
+        status = main([*plan[name], *words, f"--coordinator=127.0.0.1:{next(ports)}"])
+        job.connect = lambda *args: None  # the processes stay connected after the first command
+        return status
+
+    results = {"train": run("train")}
+    hosts.run_on_primary(lambda: make_copies(workdir, damaged, continued))
+    results |= {"predict": run("predict"), "used": use_in_job(workdir, damaged)}
+    Path(plan["results"], f"{args.process_id}.json").write_text(json.dumps(results))
+    return run("continue")
+
+
+if __name__ == "__main__":
+    sys.exit(run_in_turn())
