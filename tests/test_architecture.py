@@ -2,6 +2,7 @@
 """The architecture: which package may import which, and which libraries each may use."""
 
 import ast
+import functools
 import graphlib
 import sys
 from pathlib import Path
@@ -72,7 +73,11 @@ def module_name(path):
 
 
 PATHS = {module_name(path): path for path in sorted((ROOT / PACKAGE).rglob("*.py"))}
-TREES = {module: ast.parse(path.read_text()) for module, path in PATHS.items()}
+
+
+@functools.cache  # not when tests are collected, which each process does
+def tree_of(module):
+    return ast.parse(PATHS[module].read_text())
 
 
 def package_of(module):
@@ -85,13 +90,13 @@ def layer_of(module):
 
 
 def modules_of(folder):
-    return [module for module in TREES if package_of(module) == folder]
+    return [module for module in PATHS if package_of(module) == folder]
 
 
 def imports(module):
     """Dotted names of all imports of a module, including those in functions."""
     names = set()
-    for node in ast.walk(TREES[module]):
+    for node in ast.walk(tree_of(module)):
         match node:
             case ast.Import():
                 names |= {alias.name for alias in node.names}
@@ -105,7 +110,7 @@ def imports(module):
 def own_imports(module):
     """Imported modules of this package."""
     own = {name for name in imports(module) if is_part_of(name, PACKAGE)}
-    return {name if name in TREES else name.rpartition(".")[0] for name in own} - {module}
+    return {name if name in PATHS else name.rpartition(".")[0] for name in own} - {module}
 
 
 def is_part_of(name, *wholes):
@@ -126,18 +131,18 @@ def may_import(module, imported):
 def test_each_package_is_in_one_layer():
     listed = [name for layer in LAYERS for name in layer]
     assert len(listed) == len(set(listed))
-    assert {package_of(module) for module in TREES} <= set(listed)
+    assert {package_of(module) for module in PATHS} <= set(listed)
 
 
 def test_imports_are_absolute_and_exist():
-    assert [name for module in TREES for name in imports(module) if name.startswith(".")] == []
-    assert {name for module in TREES for name in own_imports(module)} <= set(TREES)
+    assert [name for module in PATHS for name in imports(module) if name.startswith(".")] == []
+    assert {name for module in PATHS for name in own_imports(module)} <= set(PATHS)
 
 
 def test_imports_go_down():
     upward = [
         f"{module} imports {imported}"
-        for module in TREES
+        for module in PATHS
         for imported in own_imports(module)
         if not may_import(module, imported)
     ]
@@ -147,7 +152,7 @@ def test_imports_go_down():
 def test_imports_have_no_cycle():
     graph = {
         module: {name for name in own_imports(module) if (module, name) not in EXCEPTIONS}
-        for module in TREES
+        for module in PATHS
     }
     graphlib.TopologicalSorter(graph).prepare()
 
@@ -155,7 +160,7 @@ def test_imports_have_no_cycle():
 def test_libraries_are_imported_only_by_their_packages():
     strays = [
         f"{module} imports {name}"
-        for module in TREES
+        for module in PATHS
         for name in imports(module)
         for library, packages in LIBRARIES.items()
         if is_part_of(name, library) and package_of(module) not in packages
@@ -176,7 +181,7 @@ def test_nn_knows_nothing_but_jax_and_linen():
     names = {name for name in names if not is_part_of(name, fused)}
     assert [name for name in names if is_part_of(name, "jax.sharding", "jax.experimental")] == []
     for module in modules_of("nn"):
-        called = {node.id for node in ast.walk(TREES[module]) if isinstance(node, ast.Name)}
+        called = {node.id for node in ast.walk(tree_of(module)) if isinstance(node, ast.Name)}
         assert not called & {"open", "print"}, module
 
 
@@ -193,12 +198,12 @@ def test_no_file_is_named_utils():
 
 
 def test_every_module_says_what_it_is_for():
-    assert [module for module, tree in TREES.items() if not ast.get_docstring(tree)] == []
+    assert [module for module in PATHS if not ast.get_docstring(tree_of(module))] == []
 
 
 def test_only_tokenization_knows_ids_of_special_tokens():
     own = f"{PACKAGE}.tokenization.specials"
-    found = {m for m in TREES if any(name.startswith(own) for name in imports(m))}
+    found = {m for m in PATHS if any(name.startswith(own) for name in imports(m))}
     assert found and {package_of(module) for module in found} == {"tokenization"}
 
 

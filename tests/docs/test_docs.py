@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The documentation names files, headings, functions and classes that exist."""
 
+import functools
 import inspect
 import re
 import tomllib
 from pathlib import Path
-
-import pytest
 
 from transformer_jax.models.classifier import TextClassifier, TokenClassifier
 from transformer_jax.models.decoder_only import DecoderOnly
@@ -23,6 +22,7 @@ LINK = re.compile(r"\]\(([^)\s#]*)(?:#([^)\s]*))?\)")
 NAMED_FILE = re.compile(r"`((?:\w+/)*\w+\.py)`((?:(?:, | )`[A-Za-z_]+`)*)")
 
 
+@functools.cache
 def anchors(page):
     """Link fragments that GitHub makes of a page's headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
@@ -31,15 +31,15 @@ def anchors(page):
     }
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_have_targets(page):
+def test_links_have_targets():
     lost = []
-    for target, fragment in LINK.findall(page.read_text()):
-        if "://" in target:
-            continue
-        path = (page.parent / target).resolve() if target else page
-        if not path.exists() or (fragment and fragment not in anchors(path)):
-            lost.append(f"{target}#{fragment}")
+    for page in PAGES:
+        for target, fragment in LINK.findall(page.read_text()):
+            if "://" in target:
+                continue
+            path = (page.parent / target).resolve() if target else page
+            if not path.exists() or (fragment and fragment not in anchors(path)):
+                lost.append(f"{page.name}: {target}#{fragment}")
     assert lost == []
 
 
@@ -58,12 +58,14 @@ def test_files_and_names_of_paper_to_code_exist():
     assert lost == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_experiments_and_configs_that_are_named_exist(page):
-    named = re.findall(r"\b(?:experiments|configs)/[\w/]+\.\w+", page.read_text())
+def test_experiments_and_configs_that_are_named_exist():
     folders = (ROOT, ROOT / "tests")
-    lost = [name for name in named if not any((folder / name).exists() for folder in folders)]
-    assert [name for name in lost if "NAME" not in name] == []
+    lost = []
+    for page in PAGES:
+        for name in re.findall(r"\b(?:experiments|configs)/[\w/]+\.\w+", page.read_text()):
+            if not any((folder / name).exists() for folder in folders) and "NAME" not in name:
+                lost.append(f"{page.name}: {name}")
+    assert lost == []
 
 
 def test_the_readme_is_short():

@@ -10,8 +10,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tensorboardX.proto.event_pb2 import Event
-from tensorboardX.record_writer import masked_crc32c
 
 from transformer_jax.errors import UserError
 from transformer_jax.logs import records
@@ -27,6 +25,9 @@ def read_records(workdir):
 def read_events(workdir):
     """Reads all events with tensorboardX. A record is length (8 bytes), checksum (4), event,
     checksum (4)."""
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.record_writer import masked_crc32c
+
     events = []
     for path in sorted((workdir / "tensorboard").iterdir()):
         data = path.read_bytes()
