@@ -98,7 +98,7 @@ TINY = {
     "logging.every_steps": 5,
 }
 """Changes that shrink the quick start's config to a run of seconds."""
-LONGEST = ("campaigns", "experiments", "parallel", "recorded")
+LONGEST = ("campaigns", "parallel", "recorded", "experiments", "docs", "cli")
 """Folders whose tests run first, so that both workers end at the same time."""
 OF_PAIRS = ["model.num_encoder_layers", "model.num_decoder_layers", "eval.num_examples"]
 OF_PAIRS += ["data.max_source_length", "data.max_target_length"]

@@ -22,7 +22,7 @@ def lease_of(at, copy):
     return Lease(at, copy, last_copy(at), f"the process of {copy}")
 
 
-def test_one_process_holds_the_lease_at_a_time(at):
+def test_one_process_holds_the_lease_at_a_time(at, monkeypatch):
     with (
         lease_of(at, "a"),
         pytest.raises(UserError, match="the process of a is training there; wait for it"),
@@ -30,10 +30,11 @@ def test_one_process_holds_the_lease_at_a_time(at):
     ):
         pass
     assert last_copy(at) == "a"
+    monkeypatch.setattr(lease, "STALE_SECONDS", 60.0)
     since = time.monotonic()
     with lease_of(at, "b") as second:  # the first has ended
         second.require()
-    assert time.monotonic() - since < 0.4
+    assert time.monotonic() - since < 50
     assert last_copy(at) == "b" and len(at.entries(lease.LEASE_FOLDER)) == 1
 
 
@@ -49,11 +50,12 @@ def test_a_stale_lease_is_taken_over_and_its_holder_notices(at):
     assert last_copy(at) == "b"
 
 
-def test_a_process_with_the_same_copy_need_not_wait(at):
+def test_a_process_with_the_same_copy_need_not_wait(at, monkeypatch):
+    monkeypatch.setattr(lease, "STALE_SECONDS", 60.0)
     lease_of(at, "a").__enter__()._stop.set()
     since = time.monotonic()
     with lease_of(at, "a"):
-        assert time.monotonic() - since < 0.4
+        assert time.monotonic() - since < 50
 
 
 def test_one_of_many_concurrent_starts_succeeds(at):

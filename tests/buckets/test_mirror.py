@@ -93,7 +93,7 @@ def make_mirror(at, folder, copy="one"):
     return Mirror(at, folder, pins, LAYOUT, Lease(at, copy, last_copy(at), copy))
 
 
-def until(condition, seconds=10):
+def until(condition, seconds=120):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line, run in this process."""
 
+import contextlib
 import io
 import logging
+import os
+import signal
 import sys
 from types import SimpleNamespace
 
 import pytest
 
 from transformer_jax.cli.main import main
+from transformer_jax.parallel import hosts
 
 # A program whose `predict` writes each line in capitals, without a model.
 CAPITALS = """
@@ -25,7 +29,13 @@ sys.exit(main(["predict", "--workdir=w", *sys.argv[1:]]))
 
 
 @pytest.fixture
-def capitals():
+def without_xla_flags(monkeypatch):
+    """Spares the programs of a test that compile nothing the process that checks the flags."""
+    monkeypatch.delenv("XLA_FLAGS")
+
+
+@pytest.fixture
+def capitals(without_xla_flags):
     """Command line of a `predict` that writes each line in capitals."""
     return [sys.executable, "-c", CAPITALS]
 
@@ -48,3 +58,29 @@ def shell(monkeypatch, capsys):
         return SimpleNamespace(status=status, out=out, err=err)
 
     return run
+
+
+@pytest.fixture
+def sigterm_at(monkeypatch):
+    """`with sigterm_at(step):` this process gets a SIGTERM in that step of a training."""
+
+    @contextlib.contextmanager
+    def at(wanted):
+        catch_sigterm = hosts.catch_sigterm
+
+        @contextlib.contextmanager
+        def send_and_catch():
+            with catch_sigterm() as stops_at:
+
+                def send_and_ask(step):
+                    if step == wanted:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    return stops_at(step)
+
+                yield send_and_ask
+
+        with monkeypatch.context() as patched:
+            patched.setattr(hosts, "catch_sigterm", send_and_catch)
+            yield
+
+    return at

@@ -2,10 +2,6 @@
 """Other tasks than translation through the command line: small configs on small texts."""
 
 import json
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import jax
@@ -104,15 +100,11 @@ def test_each_line_has_one_line_of_continuation(shell, gpt):
     assert not any("e" in output["text"] for output in outputs["outputs"])
 
 
-def test_a_killed_language_model_ends_as_the_uninterrupted_one(shell, gpt, tmp_path):
+def test_a_stopped_language_model_ends_as_the_uninterrupted_one(shell, sigterm_at, gpt, tmp_path):
     command, workdir = gpt
     again = [word.replace(str(workdir), str(tmp_path / "run")) for word in command]
-    process = subprocess.Popen([sys.executable, "-m", "transformer_jax", *again], cwd=ROOT)
-    deadline = time.time() + 120
-    while not step_folders(tmp_path / "run" / "checkpoints") and time.time() < deadline:
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    with sigterm_at(5):
+        assert shell(*again).status == 75
     assert shell(*again).status == 0
     whole, resumed = params_of(workdir), params_of(tmp_path / "run")
     assert whole.keys() == resumed.keys()

@@ -97,7 +97,7 @@ class Held:
 def load(*_, **__):
     {how}
     print("lost", file=sys.stderr, flush=True)
-    time.sleep(20)
+    time.sleep(200)
 stand_in = types.ModuleType("transformer_jax.runs.load")
 stand_in.load = load
 sys.modules[stand_in.__name__] = stand_in
@@ -106,12 +106,17 @@ runpy.run_module("transformer_jax", run_name="__main__")
 """
 
 
-def ended(how):
-    """Status, stderr and seconds of the program."""
-    start = time.monotonic()
-    words = [sys.executable, "-c", PROGRAM.format(how=how)]
-    done = subprocess.run(words, capture_output=True, text=True)
-    return done.returncode, done.stderr, time.monotonic() - start
+@pytest.fixture
+def ended(without_xla_flags):
+    """`ended(how)`: status, stderr and seconds of the program."""
+
+    def run_program(how):
+        start = time.monotonic()
+        words = [sys.executable, "-c", PROGRAM.format(how=how)]
+        done = subprocess.run(words, capture_output=True, text=True)
+        return done.returncode, done.stderr, time.monotonic() - start
+
+    return run_program
 
 
 @pytest.mark.parametrize(
@@ -123,14 +128,14 @@ def ended(how):
     ],
     ids=["in a callback of the garbage collector", "in a destructor", "in a weak reference"],
 )
-def test_an_interrupt_that_python_would_ignore_ends_the_program(how):
+def test_an_interrupt_that_python_would_ignore_ends_the_program(ended, how):
     status, message, seconds = ended(how)
     assert status == 130
     assert message.strip() in ("", "lost")
-    assert seconds < 10
+    assert seconds < 150
 
 
-def test_a_second_interrupt_ends_the_program_at_once():
+def test_a_second_interrupt_ends_the_program_at_once(ended):
     how = "try: interrupt()\n    except KeyboardInterrupt: interrupt()"
     assert ended(how)[:2] == (130, "")
 
@@ -156,7 +161,7 @@ def test_an_interrupt_just_before_a_read_ends_it():
     read, write = os.pipe()
     with subprocess.Popen([sys.executable, "-c", RACE], stdin=read) as process:
         try:
-            assert process.wait(10) == 130
+            assert process.wait(300) == 130
         finally:
             process.kill()
             os.close(read)
@@ -174,7 +179,7 @@ def test_an_interrupt_during_the_imports_is_quiet():
     assert (process.returncode, message) == (130, b"")
 
 
-def test_an_ignored_interrupt_stays_ignored():
+def test_an_ignored_interrupt_stays_ignored(without_xla_flags):
     """SIGINT is ignored under `nohup`."""
     how = "interrupt(); sys.exit(7)"
     ignored = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
