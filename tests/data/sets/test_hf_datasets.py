@@ -9,14 +9,15 @@ from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 
-datasets = pytest.importorskip("datasets")
-
 
 @pytest.fixture(autouse=True)
-def _offline(monkeypatch, tmp_path):
+def datasets(monkeypatch):
+    """The library, offline. It is slow to import."""
+    library = pytest.importorskip("datasets")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    datasets.disable_progress_bars()
+    library.disable_progress_bars()
+    return library
 
 
 def config(folder, **fields):
@@ -24,7 +25,7 @@ def config(folder, **fields):
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(datasets, tmp_path):
     """Labeled texts with two splits, written by `save_to_disk`."""
     features = datasets.Features(
         {
@@ -54,14 +55,14 @@ def test_text_labels_and_second_texts_are_read(folder):
     assert corpus[1] == {"text": "b", "pair": "B", "label": "bad"}
 
 
-def test_a_saved_set_without_splits_is_training_data(tmp_path):
+def test_a_saved_set_without_splits_is_training_data(datasets, tmp_path):
     datasets.Dataset.from_dict({"body": ["x", "y"]}).save_to_disk(tmp_path / "one")
     assert open_split(config(tmp_path / "one", text_field="body"), "train")[1] == {"text": "y"}
     with pytest.raises(UserError, match="has no split 'validation'; it has train"):
         open_split(config(tmp_path / "one", text_field="body"), "valid")
 
 
-def test_translations_are_read(tmp_path):
+def test_translations_are_read(datasets, tmp_path):
     pairs = [{"en": "a dog", "de": "ein Hund"}, {"en": "a cat", "de": "eine Katze"}]
     features = datasets.Features({"translation": datasets.Translation(["en", "de"])})
     of_kind = datasets.Dataset.from_dict({"translation": pairs}, features=features)
@@ -108,7 +109,7 @@ def test_errors_are_one_line(folder, tmp_path):
         open_split(config(folder, label_field="label"), "valid")
 
 
-def test_rows_without_text_are_left_out_and_odd_ones_named(tmp_path, caplog):
+def test_rows_without_text_are_left_out_and_odd_ones_named(datasets, tmp_path, caplog):
     rows = [{"en": "a", "de": "b"}, {"en": "c", "de": None}, {"en": " ", "de": "d"}]
     datasets.DatasetDict(
         {split: datasets.Dataset.from_list(rows) for split in ("train", "validation")}

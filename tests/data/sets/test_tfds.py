@@ -1,43 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """TFDS without TensorFlow and network: its mock data, and builders defined here."""
 
+import importlib
 import sys
 
-import numpy as np
 import pytest
-import tensorflow_datasets as tfds
 
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 
-LABELS = {"train": ["bad", "good", "bad"], "validation": ["good"], "test": [-1]}
 
-
-class SmallReviews(tfds.core.GeneratorBasedBuilder):
-    """Builder of a few labeled pairs of texts; labels of the test are hidden."""
-
-    VERSION = tfds.core.Version("1.0.0")
-    RELEASE_NOTES = {"1.0.0": "The first."}
-
-    def _info(self):
-        features = {
-            "text": tfds.features.Text(),
-            "reply": tfds.features.Text(),
-            "opinion": tfds.features.ClassLabel(names=["bad", "good"]),
-            "author": np.str_,
-            "score": np.float32,
-        }
-        return self.dataset_info_from_configs(features=tfds.features.FeaturesDict(features))
-
-    def _split_generators(self, dl_manager):
-        return {split: self._generate_examples(split) for split in LABELS}
-
-    def _generate_examples(self, split):
-        for n, label in enumerate(LABELS[split]):
-            author = f"author {n}"
-            text = {"text": f"{split} {n} é", "reply": f"reply {n}", "author": author}
-            yield n, text | {"opinion": label, "score": 0.5}
+@pytest.fixture(scope="module", autouse=True)
+def builders():
+    """The module of the builders, which are registered when it is imported."""
+    return importlib.import_module("tests.data.sets.tfds_builders")
 
 
 def config(tmp_path, name="small_reviews", **fields):
@@ -59,10 +36,10 @@ def test_texts_are_read(tmp_path):
     assert "tensorflow" not in sys.modules
 
 
-def test_labels_and_second_texts_are_read(tmp_path):
+def test_labels_and_second_texts_are_read(builders, tmp_path):
     fields = {"label_field": "opinion"}
     assert by_text(open_split(config(tmp_path, **fields), "train")) == [
-        {"text": f"train {n} é", "label": label} for n, label in enumerate(LABELS["train"])
+        {"text": f"train {n} é", "label": label} for n, label in enumerate(builders.LABELS["train"])
     ]
     fields = {"text_field": "reply", "pair_field": "text", "label_field": "author"}
     assert list(open_split(config(tmp_path, **fields), "valid")) == [
@@ -87,8 +64,8 @@ def test_labels_and_second_texts_are_read(tmp_path):
         ),
     ],
 )
-def test_public_text_builders_are_found(tmp_path, name, fields, keys):
-    with tfds.testing.mock_data(num_examples=4):
+def test_public_text_builders_are_found(builders, tmp_path, name, fields, keys):
+    with builders.tfds.testing.mock_data(num_examples=4):
         examples = open_split(config(tmp_path, name, **fields), "train")
         assert len(examples) == 4 and examples[0].keys() == keys
         assert all(isinstance(text, str) for text in examples[0].values())
@@ -116,40 +93,18 @@ def test_public_text_builders_are_found(tmp_path, name, fields, keys):
         ({"name": "lm1b"}, "valid", "data.tfds_name lm1b: split 'validation' cannot be opened"),
     ],
 )
-def test_missing_text_sets_and_fields_are_named(tmp_path, monkeypatch, fields, split, message):
+def test_missing_text_sets_and_fields_are_named(
+    builders, tmp_path, monkeypatch, fields, split, message
+):
     # Prevents downloads.
-    monkeypatch.setattr(tfds.download.DownloadManager, "download", refuse)
-    monkeypatch.setattr(tfds.download.DownloadManager, "download_and_extract", refuse)
+    for method in ("download", "download_and_extract"):
+        monkeypatch.setattr(builders.tfds.download.DownloadManager, method, refuse)
     with pytest.raises(UserError, match=message):
         open_split(config(tmp_path, **fields), split)
 
 
 def refuse(*_, **__):
     raise OSError("no network here")
-
-
-PAIRS = {
-    "train": [("One.", "Eins."), ("Two.", "Zwei."), ("Three.", "Drei.")],
-    "validation": [("Four.", "Vier.")],
-}
-
-
-class SmallTranslate(tfds.core.GeneratorBasedBuilder):
-    """Builder of a few translation pairs."""
-
-    VERSION = tfds.core.Version("1.0.0")
-    BUILDER_CONFIGS = [tfds.core.BuilderConfig(name="de-en")]
-
-    def _info(self):
-        features = tfds.features.Translation(languages=("de", "en"))
-        return self.dataset_info_from_configs(features=features)
-
-    def _split_generators(self, dl_manager):
-        return {split: self._generate_examples(split) for split in PAIRS}
-
-    def _generate_examples(self, split):
-        for n, (english, german) in enumerate(PAIRS[split]):
-            yield n, {"en": english, "de": german}
 
 
 def translation_config(tmp_path, name="small_translate", source="en", target="de"):
@@ -166,8 +121,8 @@ def pairs(source):
     return {(pair["source"], pair["target"]) for pair in source}
 
 
-def test_translations_are_read_in_either_direction(tmp_path):
-    assert pairs(open_split(translation_config(tmp_path), "train")) == set(PAIRS["train"])
+def test_translations_are_read_in_either_direction(builders, tmp_path):
+    assert pairs(open_split(translation_config(tmp_path), "train")) == set(builders.PAIRS["train"])
     back = open_split(translation_config(tmp_path, source="de", target="en"), "valid")
     assert pairs(back) == {("Vier.", "Four.")}
     assert list(tmp_path.rglob("*.array_record*"))
@@ -185,8 +140,10 @@ def test_translations_are_read_in_either_direction(tmp_path):
         ("ted_hrlr_translate", "en", "ru"),
     ],
 )
-def test_public_translation_builders_are_found_with_their_languages(tmp_path, name, source, target):
-    with tfds.testing.mock_data(num_examples=4):
+def test_public_translation_builders_are_found_with_their_languages(
+    builders, tmp_path, name, source, target
+):
+    with builders.tfds.testing.mock_data(num_examples=4):
         for split in ("train", "valid", "test"):
             examples = open_split(translation_config(tmp_path, name, source, target), split)
             assert len(examples) == 4
