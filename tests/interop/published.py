@@ -3,6 +3,7 @@
 
 import dataclasses
 import functools
+import json
 from pathlib import Path
 
 import jax
@@ -58,3 +59,13 @@ SAME = {"gpt2_bare": "gpt2", "bert_gamma": "bert"}
 
 def expected(name):
     return dict(np.load(FIXTURES / SAME.get(name, name) / "expected.npz"))
+
+
+def banned_tokens(name):
+    """Tokens that the reference never generated."""
+    return json.loads((FIXTURES / name / "expected.json").read_text())["banned"]
+
+
+def without_padding(rows):
+    """Tokens of stored outputs, which are filled with -1."""
+    return [row[row >= 0].tolist() for row in rows]

@@ -1,14 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Searches with published weights generate the tokens that `generate` of transformers does."""
 
+import functools
 import json
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.interop.published import DECODERS, FIXTURES, TRANSLATORS, expected, published
+from tests.interop.published import (
+    DECODERS,
+    FIXTURES,
+    SAME,
+    TRANSLATORS,
+    banned_tokens,
+    expected,
+    published,
+    without_padding,
+)
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.generation import Output, TokenGenerator
 from transformer_jax.inference.seq2seq_search import Seq2SeqSearch
@@ -19,13 +28,14 @@ from transformer_jax.tokenization import Frame, SpecialTokens
 
 GREEDY = DecodeConfig(beam_size=1, alpha=1.0, length_penalty="power", max_extra_length=12)
 BEAM = DecodeConfig(beam_size=4, alpha=1.0, length_penalty="power")
-SAME_WEIGHTS = ("gpt2_bare",)  # the same weights under other names
+GREEDY_FAMILIES = ["marian", "t5", "gpt2", "gemma3", "qwen3_moe", "deepseek_v2"]
+"""Families of each kind of positions, cache and feed-forward layer. All families are compared with
+greedy outputs in `test_families` or step by step."""
 
 
 def specials(name):
     """Special tokens of a search, with the tokens banned that the reference suppressed."""
     keys = json.loads((FIXTURES / name / "config.json").read_text())
-    banned = json.loads((FIXTURES / name / "expected.json").read_text())["banned"]
     eos = keys["eos_token_id"]
     return SpecialTokens(
         pad=eos,
@@ -34,16 +44,15 @@ def specials(name):
         first=eos,
         translation=Frame((), (eos,)),
         encoder=Frame((), (eos,), (eos,)),
-        unused=tuple(banned),
+        unused=tuple(banned_tokens(name)),
     )
 
 
-def found_rows(rows):
-    return [row[row >= 0].tolist() for row in rows]
-
-
-@pytest.mark.parametrize("name", TRANSLATORS)
-@pytest.mark.parametrize("kind", ["greedy", "beam"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("greedy", name) for name in GREEDY_FAMILIES if name in TRANSLATORS]
+    + [("beam", name) for name in TRANSLATORS],
+)
 def test_translations_are_those_of_transformers(name, kind):
     _, model, params, _ = published(name)
     want, special = expected(name), specials(name)
@@ -64,12 +73,12 @@ def test_translations_are_those_of_transformers(name, kind):
     for row in np.asarray(tokens)[:, 0].tolist():
         ends = row.index(special.eos) + 1 if special.eos in row else limit
         outputs.append(row[:ends])
-    assert outputs == found_rows(want[kind])
+    assert outputs == without_padding(want[kind])
     if kind == "beam":
         np.testing.assert_allclose(np.asarray(scores)[:, 0], want["beam_scores"], rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", [name for name in DECODERS if name not in SAME_WEIGHTS])
+@pytest.mark.parametrize("name", [name for name in GREEDY_FAMILIES if name in DECODERS])
 def test_continuations_are_those_of_transformers(name):
     _, model, params, _ = published(name)
     want, special = expected(name), specials(name)
@@ -80,25 +89,36 @@ def test_continuations_are_those_of_transformers(name):
     for _ in TokenGenerator(model, 28, special).generate(params, outputs, GREEDY):
         pass
     drawn = [output.tokens for output in outputs]
-    ended = [row[:-1] if row[-1] == special.eos else row for row in found_rows(want["greedy"])]
+    ended = [row[:-1] if row[-1] == special.eos else row for row in without_padding(want["greedy"])]
     assert [row[:-1] if row[-1:] == [special.eos] else row for row in drawn] == ended
 
 
-@pytest.mark.parametrize("name", [name for name in DECODERS if name not in SAME_WEIGHTS])
-def test_samples_with_the_same_noise_are_those_of_transformers(name):
+@functools.partial(jax.jit, static_argnums=0)
+def prefill(model, params, prompt, lengths):
+    return apply_method(model, params, "prefill", prompt, lengths, 28)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def decode_step(model, params, *inputs):
+    return apply_method(model, params, "decode_step", *inputs)
+
+
+@pytest.mark.parametrize("name", [name for name in DECODERS if name not in SAME])
+def test_tokens_drawn_step_by_step_are_those_of_transformers(name):
+    """Greedy ones, and samples with the same noise."""
     _, model, params, _ = published(name)
-    want, special = expected(name), specials(name)
-    lengths, noise = want["prompt_lengths"], want["noise"]
-    banned = np.isin(np.arange(noise.shape[2]), special.unused)
-    step = jax.jit(lambda *inputs: apply_method(model, params, "decode_step", *inputs))
-    prompt = jnp.asarray(want["prompt"])
-    logits, memory, state = apply_method(model, params, "prefill", prompt, jnp.asarray(lengths), 28)
+    want = expected(name)
+    prompt, lengths = (np.tile(want[key].T, 2).T for key in ("prompt", "prompt_lengths"))
+    noise = np.concatenate([np.zeros_like(want["noise"]), want["noise"]])
+    logits, memory, state = prefill(model, params, prompt, lengths)
     drawn = []
     for i in range(noise.shape[1]):
-        drawn.append(jnp.argmax(jnp.where(banned, -jnp.inf, logits / 0.8) + noise[:, i], axis=1))
-        logits, state = step(drawn[-1].astype(jnp.int32), memory, state)
-    ours = np.stack(drawn, 1).tolist()
-    for row, theirs in zip(ours, found_rows(want["sampled"]), strict=True):
+        scores = np.asarray(logits) / 0.8 + noise[:, i]
+        scores[:, banned_tokens(name)] = -np.inf
+        drawn.append(scores.argmax(axis=1).astype(np.int32))
+        logits, state = decode_step(model, params, drawn[-1], memory, state)
+    expected_rows = without_padding([*want["greedy"], *want["sampled"]])
+    for row, theirs in zip(np.stack(drawn, 1).tolist(), expected_rows, strict=True):
         assert row[: len(theirs)] == theirs
 
 
