@@ -5,9 +5,9 @@ import collections
 import dataclasses
 import functools
 
-import jax
 import pytest
 
+from tests.tasks import compiled
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.runs import build
 from transformer_jax.runs.config import resolve
@@ -23,6 +23,8 @@ MODEL = {
     "d_ff": 24,
     "num_heads": 2,
     "num_layers": 1,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 1,
     "positions": "learned",
     "max_length": 16,
     "dtype": "float32",
@@ -90,7 +92,7 @@ def sums_of(batches_of):
     def make(task, params, examples):
         total = collections.Counter()
         for batch in batches_of(task, examples):
-            loss, weight, sums = task.loss(params, batch, None, {})
+            loss, weight, sums = compiled.loss_sums(task, params, batch)
             for name, value in {**sums, "loss": loss, "weight": weight}.items():
                 total[name] += float(value)
         return dict(total)
@@ -121,9 +123,10 @@ SMALL_TASKS = {
 
 
 @pytest.fixture(scope="module")
-def run_of(task_with, tokenizers_of, trained):
-    """`run_of(task)`: a run of the task with a small model."""
+def run_of(task_with, tokenizers_of, trained, random_params):
+    """`run_of(task)`: the module's run of the task, with a small model."""
 
+    @functools.cache
     def make(name):
         if name == "translation":
             return trained
@@ -131,6 +134,6 @@ def run_of(task_with, tokenizers_of, trained):
         tokenizers = tokenizers_of(kind)
         sides = tokenizers.sides | {side: Labels(("A", "B")) for side in labels}
         task = task_with(dataclasses.replace(tokenizers, sides=sides), name, changes)
-        return dataclasses.replace(trained, task=task, params=task.init(jax.random.key(0)))
+        return dataclasses.replace(trained, task=task, params=random_params(task))
 
     return make

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Classification: tokens of texts and pairs, the loss of packed rows, predicted labels."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
 
+from tests.tasks import compiled
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
@@ -22,6 +25,7 @@ ARCHITECTURES = ("encoder_only", "decoder_only", "encoder_decoder")
 
 @pytest.fixture(scope="module")
 def build(tokenizers_of, task_with):
+    @functools.cache
     def build(architecture, max_length=16):
         fields = {"model.architecture": architecture, "data.max_length": max_length}
         return task_with(tokenizers_of("wordpiece", LABELS), "classification", fields)
@@ -48,13 +52,13 @@ def test_a_label_never_seen_in_training_is_refused(build):
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_loss_of_packed_rows_is_that_of_each_text_alone(build, architecture):
+def test_the_loss_of_packed_rows_is_that_of_each_text_alone(build, random_params, architecture):
     task = build(architecture)
-    params = jax.tree.map(lambda x: x * 3, task.init(jax.random.key(0)))
+    params = random_params(task)
     lengths = task.lengths
     assert lengths == {"text": 16, "label": 2}
     batches = eval_batches(EXAMPLES, task.preprocess, lengths=lengths, rows=2)
-    packed = [task.loss(params, batch, None, {}) for batch in batches]
+    packed = [compiled.loss_sums(task, params, batch) for batch in batches]
     assert sum(float(weight) for _, weight, _ in packed) == 3
     found = list(task.predict(params, [ex["text"] for ex in EXAMPLES], DecodeConfig(num_outputs=2)))
     alone = 0.0
@@ -66,22 +70,22 @@ def test_the_loss_of_packed_rows_is_that_of_each_text_alone(build, architecture)
     assert sum(float(loss) for loss, _, _ in packed) == pytest.approx(alone, rel=1e-4)
 
 
-def test_scores_compare_the_likeliest_label(build):
+def test_scores_compare_the_likeliest_label(build, random_params):
     task = build("encoder_only")
-    params = task.init(jax.random.key(0))
+    params = random_params(task)
     metrics, outputs = task.evaluate(params, EXAMPLES, DecodeConfig(batch_size=2))
     right = [o.text == ex["label"] for o, ex in zip(outputs, EXAMPLES, strict=True)]
     assert metrics["accuracy"] == pytest.approx(np.mean(right))
     assert {"f1", "matthews"} <= set(metrics)
 
 
-def test_a_pair_is_read_from_a_line_with_a_tab(build):
+def test_a_pair_is_read_from_a_line_with_a_tab(build, random_params):
     task = build("encoder_only")
-    params = task.init(jax.random.key(0))
+    params = random_params(task)
     (outputs,) = task.predict(params, ["the dog\ta man"], DecodeConfig(num_outputs=2))
     tokens = task.tokens(["the dog", "a man"])
     row = (np.array([tokens]), np.arange(len(tokens))[None], np.ones((1, len(tokens)), int))
-    logits = task.model.apply({"params": params}, *row, np.ones((1, 1), int))[0, 0]
+    logits = compiled.logits(task, params, *row, np.ones((1, 1), int))[0, 0]
     best = int(np.argmax(logits))
     assert outputs[0].text == ["no", "yes"][best]
     assert outputs[0].score == pytest.approx(float(jax.nn.softmax(logits)[best]), rel=1e-4)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
+from tests.tasks import compiled
 from transformer_jax.conversations import conversation_to_json, parse_conversation
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
@@ -55,8 +56,8 @@ def task(build):
 
 
 @pytest.fixture(scope="module")
-def params(task):
-    return task.init(jax.random.key(0))
+def params(task, random_params):
+    return random_params(task)
 
 
 def test_only_logits_of_answers_have_a_gradient(task, params, monkeypatch, batches_of):
@@ -71,7 +72,7 @@ def test_only_logits_of_answers_have_a_gradient(task, params, monkeypatch, batch
         return task.loss(params, batch, None, {})[0]
 
     zeros = jnp.zeros((*batch["target"].shape, task.model.config.vocab_size))
-    gradient = np.abs(jax.grad(with_respect_to)(zeros)).sum(axis=-1)
+    gradient = np.abs(jax.jit(jax.grad(with_respect_to))(zeros)).sum(axis=-1)
     tokenizer = task.tokenizers["text"]
     answers = {tokenizer.decode(batch["target"][0][i:j]) for i, j in stretches(gradient[0] > 0)}
     assert answers == {answer for _, answer in SAID}
@@ -102,7 +103,7 @@ def test_training_and_prediction_agree(task, params, sums_of):
     prompt = task.chat_tokenizer.encode_prompt(conversation(SAID[2])[:1])
     row = jnp.array([[*prompt, *task.tokenizers["text"].encode(target)]])
     where = jnp.arange(row.shape[1])[None], jnp.ones_like(row)
-    logits = task.model.apply({"params": params}, row, *where)[0, -1]
+    logits = compiled.logits(task, params, row, *where)[0, -1]
     of_end = jax.nn.log_softmax(logits)[task.chat_tokenizer.answer_end]
     nll = sums_of(task, params, EXAMPLES[1:])["nll"]
     assert found.log_prob + of_end == pytest.approx(-nll, rel=1e-5)
@@ -191,10 +192,10 @@ def run(tmp_path_factory, tiny_language_model):
         **{f"task.{role}_turn": text for role, text in OWN.items()},
         "decode.max_extra_length": 20,
         "train.tokens_per_batch": 384,
-        "train.num_steps": 240,
-        "optimizer.learning_rate": 1e-2,
-        "eval.every_steps": 240,
-        "checkpoint.every_steps": 240,
+        "train.num_steps": 120,
+        "optimizer.learning_rate": 2e-2,
+        "eval.every_steps": 120,
+        "checkpoint.every_steps": 120,
         "logging.every_steps": 60,
     }
     return tj.train(tj.config(QUICKSTART, changes), folder / "run")

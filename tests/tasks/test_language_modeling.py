@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Language modeling: predictions, metrics of a text, and generation."""
 
+import dataclasses
 import logging
 import math
 
@@ -8,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.tasks import compiled
 from transformer_jax.data.examples import Corpora
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
@@ -34,8 +36,8 @@ def task(build):
 
 
 @pytest.fixture(scope="module")
-def params(task):
-    return task.init(jax.random.key(0))
+def params(task, random_params):
+    return random_params(task)
 
 
 @pytest.mark.parametrize("packing", ["together", "apart"])
@@ -54,12 +56,10 @@ def test_every_token_is_predicted_once(build, params, sums_of, packing):
     expected = 0.0
     for stream in streams:
         for start in range(0, len(stream) - 1, 16):
-            window = np.array([stream[start : start + 17]])
-            positions = np.arange(window.shape[1] - 1)[None]
-            inputs = (window[:, :-1], positions, positions * 0 + 1)
-            logits = task.model.apply({"params": params}, *inputs)
-            log_probs = jax.nn.log_softmax(logits)[0]
-            expected -= sum(float(log_probs[i, token]) for i, token in enumerate(window[0, 1:]))
+            window = stream[start : start + 17]
+            logits = compiled.logits(task, params, *compiled.padded_row(window[:-1], 16))
+            log_probs = np.asarray(jax.nn.log_softmax(logits))[0]
+            expected -= sum(float(log_probs[i, token]) for i, token in enumerate(window[1:]))
     assert sums["nll"] == pytest.approx(expected, rel=1e-4)
 
 
@@ -156,7 +156,7 @@ def test_an_output_ends_before_a_stop_text(task, params):
 
 def test_a_score_goes_up_to_the_stop(task, params):
     """Tokens sampled after it do not count: equal outputs have equal scores."""
-    decode = DecodeConfig(temperature=1.0, max_extra_length=20, num_outputs=24, stop="a|e|o")
+    decode = dataclasses.replace(DECODE, num_outputs=24, stop="a|e|o")
     outputs = next(task.predict(params, ["the"], decode))
     scores = {}
     for output in outputs:
@@ -167,11 +167,11 @@ def test_a_score_goes_up_to_the_stop(task, params):
 
 
 def test_a_stream_is_the_output_piece_by_piece(task, params):
-    decode = DecodeConfig(temperature=1.0, max_extra_length=40)
+    decode = dataclasses.replace(DECODE, max_extra_length=40, num_outputs=1)
     pieces = list(task.stream(params, "the old", decode))
     (output,) = next(task.predict(params, ["the old"], decode))
     assert len(pieces) > 1 and "".join(pieces) == output.text
-    stop = DecodeConfig(temperature=1.0, max_extra_length=40, stop=output.text[17:19])
+    stop = dataclasses.replace(decode, stop=output.text[17:19])
     (stopped,) = next(task.predict(params, ["the old"], stop))
     assert "".join(task.stream(params, "the old", stop)) == stopped.text
     assert len(stopped.text) <= 17

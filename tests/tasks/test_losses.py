@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
+from tests.tasks import compiled
 from transformer_jax.data.batches.loss_masks import loss_mask_features
 from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.errors import UserError
 from transformer_jax.losses import token_losses
-from transformer_jax.models import apply_model
 from transformer_jax.runs import build
 from transformer_jax.runs.config import resolve
 from transformer_jax.runs.settings import Origin
@@ -101,23 +101,31 @@ def test_a_teacher_is_compared_with_in_training(name, tiles):
     teacher = task_of(name, tiles, vocab_multiple=8, d_model=8, num_heads=1, norm="rms")
     train = {"loss": "distillation"} | options
     task = task_of(name, tiles, teacher=ModelTeacher(teacher), train=train, dropout_rate=0.0)
-    params, frozen = (one.init(jax.random.key(i)) for i, one in enumerate((task, teacher)))
+    params, frozen = (drawn_params(one, seed) for seed, one in enumerate((task, teacher)))
     batch = batch_of(task)
     inputs, labels, counted = task.supervised(batch)
 
     def log_probs(task, params, t):
-        z = np.float64(apply_model(task.model, params, *inputs)) / t
+        z = np.float64(compiled.logits(task, params, *inputs)) / t
         return z - np.log(np.exp(z).sum(-1, keepdims=True))
 
     log_p = log_probs(task, params, 1.0)
     ce = -np.take_along_axis(log_p, np.asarray(labels)[..., None], -1)[..., 0]
     q, p = log_probs(task, params, 2.0), log_probs(teacher, frozen, 2.0)
     losses = 0.7 * ce + 0.3 * 4 * (np.exp(p) * (p - q)).sum(-1)
-    found, weight, sums = task.loss(params, batch, jax.random.key(0), {"teacher": frozen})
+    given = jax.random.key(0), {"teacher": frozen}
+    found, weight, sums = compiled.loss_sums(task, params, batch, *given)
     assert float(found) == pytest.approx((losses * counted).sum(), rel=1e-5)
     assert float(sums["nll"]) == pytest.approx((ce * counted).sum(), rel=1e-5)
-    plain, _, _ = task.loss(params, batch, None, {})
-    assert float(plain) == pytest.approx((ce * counted).sum(), rel=1e-5) and weight == counted.sum()
+    assert weight == counted.sum()
+    plain = task_of(name, tiles, train={"label_smoothing": 0.0}, dropout_rate=0.0)
+    assert evaluation_program(task, batch) == evaluation_program(plain, batch)
+
+
+def evaluation_program(task, batch):
+    """Text of the lowered loss without dropout."""
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    return jax.jit(task.loss).lower(params, batch, None, {}).as_text()
 
 
 def lowered_gradient(task):
@@ -138,8 +146,8 @@ def found_by(task, params):
     return gradient, {name: float(value) for name, value in sums.items()}
 
 
-def drawn_params(task):
-    rng, shapes = np.random.default_rng(1), jax.eval_shape(task.init, jax.random.key(0))
+def drawn_params(task, seed=1):
+    rng, shapes = np.random.default_rng(seed), jax.eval_shape(task.init, jax.random.key(0))
     return jax.tree.map(lambda x: rng.normal(0, 0.3, x.shape).astype(np.float32), shapes)
 
 
@@ -217,15 +225,14 @@ def task(tokenizers_of, task_with):
 
 
 @pytest.fixture(scope="module")
-def params(task):
-    return task.init(jax.random.key(0))
+def params(task, random_params):
+    return random_params(task)
 
 
 def log_probs_of(task, params, tokens):
     """Log-probabilities of each token but the first, [T - 1, V]."""
-    row = jnp.array([tokens[:-1]])
-    where = jnp.arange(row.shape[1])[None], jnp.ones_like(row)
-    return jax.nn.log_softmax(task.model.apply({"params": params}, row, *where))[0]
+    row = compiled.padded_row(tokens[:-1], 16)
+    return np.asarray(jax.nn.log_softmax(compiled.logits(task, params, *row))[0, : len(tokens) - 1])
 
 
 def test_a_score_counts_the_target_alone(task, params):
@@ -277,20 +284,21 @@ def test_only_tokens_that_count_have_a_gradient(task, params):
     batch = {name: jnp.array(array) for name, array in padded_batch([row, row]).items()}
 
     def logits_of(batch):
-        return task.model.apply(
-            {"params": params}, batch["input"], batch["input_positions"], batch["input_segment_ids"]
-        )
+        inputs = batch["input"], batch["input_positions"], batch["input_segment_ids"]
+        return compiled.logits(task, params, *inputs)
 
     def loss(logits):
         found = token_losses(logits, batch["target"], 0.1)
         return (found.losses * (batch["counted"] > 0)).sum()
 
-    gradient = np.abs(jax.grad(loss)(logits_of(batch))).sum(axis=-1)
+    logits = logits_of(batch)
+    value, gradient = jax.jit(jax.value_and_grad(loss))(logits)
+    gradient = np.abs(gradient).sum(axis=-1)
     np.testing.assert_array_equal(gradient > 0, np.asarray(batch["counted"]) > 0)
-    assert loss(logits_of(batch)) == pytest.approx(float(task.loss(params, batch, None, {})[0]))
+    found, weight, _ = compiled.loss_sums(task, params, batch)
+    assert value == pytest.approx(float(found)) and weight == 4
     whole = {name: array for name, array in batch.items() if not name.startswith("counted")}
-    assert task.loss(params, whole, None, {})[1] == 10
-    assert task.loss(params, batch, None, {})[1] == 4
+    assert compiled.loss_sums(task, params, whole)[1] == 10
 
 
 def test_label_smoothing_does_not_change_a_score(task, params):
@@ -314,27 +322,33 @@ def test_r_drop_is_the_mean_of_two_losses_and_their_divergence(name):
     eps = 0.0 if name == "masked_lm" else 0.1
     train = {"r_drop": 4.0, "label_smoothing": eps}
     task = task_of(name, None, train=train, dropout_rate=0.3)
-    params, batch, key = task.init(jax.random.key(0)), batch_of(task), jax.random.key(1)
+    params, batch, key = drawn_params(task), batch_of(task), jax.random.key(1)
     inputs, labels, counted = task.supervised(
         {feature: np.repeat(rows, 2, axis=0) for feature, rows in batch.items()}
     )
-    logits = np.float64(apply_model(task.model, params, *inputs, rng=key))
+    logits = np.float64(compiled.logits(task, params, *inputs, rng=key))
     right = np.eye(logits.shape[-1])[labels[::2]] * (1 - eps) + eps / logits.shape[-1]
     p, q, counted = softmax(logits[::2]), softmax(logits[1::2]), counted[::2]
     entropy = -(right * (np.log(p) + np.log(q)) / 2).sum(axis=-1)
     apart = (p * np.log(p / q)).sum(axis=-1) + (q * np.log(q / p)).sum(axis=-1)
     assert (apart[counted] > 1e-4).all()  # dropout differs in the two copies of each row
-    loss, weight, sums = task.loss(params, batch, key, {})
+    loss, weight, sums = compiled.loss_sums(task, params, batch, key)
     assert weight == sums["tokens"] == counted.sum()
     assert loss == pytest.approx(((entropy + apart) * counted).sum(), rel=1e-5)  # 4 / 4 of it
 
 
 @LABELED
 def test_evaluation_has_no_r_drop(name):
-    with_it, plain = (task_of(name, None, train={"r_drop": alpha}) for alpha in (4.0, 0.0))
-    params, batch = plain.init(jax.random.key(0)), batch_of(plain)
-    found, expected = (task.loss(params, batch, None, {}) for task in (with_it, plain))
-    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    """It is the same program, and training is another."""
+
+    def programs(alpha):
+        task = task_of(name, None, train={"r_drop": alpha})
+        lower = jax.jit(task.loss).lower
+        given = jax.eval_shape(task.init, jax.random.key(0)), batch_of(task)
+        return [lower(*given, key, {}).as_text() for key in (None, jax.random.key(0))]
+
+    evaluated, trained = zip(programs(4.0), programs(0.0), strict=True)
+    assert evaluated[0] == evaluated[1] and trained[0] != trained[1]
 
 
 def test_r_drop_refuses_tiles():

@@ -3,11 +3,11 @@
 
 import logging
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.tasks import compiled
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
@@ -34,8 +34,8 @@ def task(build):
 
 
 @pytest.fixture(scope="module")
-def params(task):
-    return task.init(jax.random.key(0))
+def params(task, random_params):
+    return random_params(task)
 
 
 def masked_many_times(task, text=TEXT, times=400):
@@ -78,16 +78,16 @@ def test_whole_words_are_chosen_together(build):
 def test_the_loss_counts_the_chosen_tokens(task, params):
     prepared = task.prepare([TEXT], training=False)
     (batch, *_) = eval_batches(prepared, task.preprocess, lengths=task.lengths, rows=2)
-    loss, weight, sums = task.loss(params, batch, None, {})
+    loss, weight, sums = compiled.loss_sums(task, params, batch)
     everywhere = jnp.broadcast_to(jnp.arange(16), batch["text"].shape)
     row = (batch["text"], batch["text_positions"], batch["text_segment_ids"])
-    logits = task.model.apply({"params": params}, *row, everywhere)
+    logits = compiled.logits(task, params, *row, everywhere)
     losses = cross_entropy(logits, np.maximum(batch["labels"] - 1, 0))
     assert weight == sums["tokens"] == (batch["labels"] > 0).sum() > 0
     assert loss == pytest.approx(float(losses[batch["labels"] > 0].sum()), rel=1e-4)
 
 
-def test_rows_of_many_short_texts_mask_what_is_predicted_and_nothing_else(build):
+def test_rows_of_many_short_texts_mask_what_is_predicted_and_nothing_else(build, random_params):
     """At least one token of each text is chosen; of a row's 16 slots, 3 are predicted."""
     task = build(task__mask_rate=0.15, data__packing="apart")
     texts = task.prepare([{"text": "dog"}] * 40, training=False)
@@ -101,7 +101,7 @@ def test_rows_of_many_short_texts_mask_what_is_predicted_and_nothing_else(build)
     ranks = np.searchsorted(places, np.flatnonzero(kept[0]))
     assert np.ptp(np.diff([-1, *ranks])) <= 1 and ranks[-1] == len(places) - 1  # spread evenly
     assert not ((np.asarray(restored["text"]) == MASK) & ~kept).any()
-    sums = task.loss(task.init(jax.random.key(0)), batch, None, {})[2]
+    sums = compiled.loss_sums(task, random_params(task), batch)[2]
     assert sums["tokens"] == kept.sum() and sums["restored"] == number
     share = task.metrics({name: float(x) for name, x in sums.items()} | {"loss": 0.0}, [])
     assert share["restored"] == pytest.approx(float(number) / chosen.sum())
@@ -122,7 +122,7 @@ def test_blanks_are_filled_in_place(task, params, caplog):
     tokens = np.array([[BOS, *tokenizer.encode(lines[0]), EOS]])
     place = int(np.flatnonzero(tokens[0] == MASK)[0])
     row = (tokens, np.arange(tokens.shape[1])[None], np.ones_like(tokens), np.array([[place]]))
-    logits = np.array(task.model.apply({"params": params}, *row)[0, 0])
+    logits = np.array(compiled.logits(task, params, *row)[0, 0])
     logits[: MASK + 1] = -np.inf
     probabilities = np.exp(logits) / np.exp(logits).sum()
     best = np.argsort(-probabilities)[:3]

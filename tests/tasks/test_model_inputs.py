@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
+from tests.tasks import compiled
 from transformer_jax.analysis.pages.attention_page import attention_page
-from transformer_jax.models import apply_model
 
 LINE = "the old [MASK] sees"
 
@@ -41,7 +41,7 @@ def test_attention_is_labeled_with_the_tokens_of_the_line(run_of, name, stack):
 def test_the_lens_of_a_masked_model_ends_in_its_prediction(run_of):
     run = run_of("masked_lm")
     found, reading = run.hidden(LINE), run.model_inputs(LINE)
-    logits = apply_model(run.model, run.params, *reading.inputs)[0, : found.lens.shape[1]]
+    logits = compiled.logits(run.task, run.params, *reading.inputs)[0, : found.lens.shape[1]]
     np.testing.assert_allclose(found.lens[-1], jax.nn.log_softmax(logits), atol=1e-5)
 
 
@@ -101,7 +101,7 @@ def test_each_word_of_a_tagger_has_a_label(run_of):
 def test_a_language_model_predicts_a_token_at_each_position(run_of):
     run = run_of("language_modeling")
     found, reading = run.attention(LINE), run.model_inputs(LINE)
-    logits = np.asarray(apply_model(run.model, run.params, *reading.inputs)[0])
+    logits = np.asarray(compiled.logits(run.task, run.params, *reading.inputs)[0])
     assert found.predictions.what == "next token"
     best = logits[: len(found.tokens["decoder"])].argmax(-1).tolist()
     pieces = run.tokenizer.text("text").pieces(best)

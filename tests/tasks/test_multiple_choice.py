@@ -3,7 +3,6 @@
 
 import json
 
-import jax
 import numpy as np
 import pytest
 
@@ -33,8 +32,8 @@ def task(build):
 
 
 @pytest.fixture(scope="module")
-def params(task):
-    return task.init(jax.random.key(0))
+def params(task, random_params):
+    return random_params(task)
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from tests.tasks import compiled
 from tests.tasks.conftest import TEXT
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.inference.config import DecodeConfig
@@ -174,7 +175,7 @@ def test_a_forced_head_is_in_the_target_and_in_the_prompt_but_is_not_predicted(
         assert features[side].tolist() == [BOS, *text, EOS]
     params = drawn(task, seed=3)  # whose outputs end
     (batch,) = batches_of(task, examples, rows=4)
-    _, weight, _ = task.loss(params, batch, None, {})
+    _, weight, _ = compiled.loss_sums(task, params, batch)
     assert weight == sum(len(pair["target"].split()) + 1 for pair in PAIRS)
     plain = dataclasses.replace(decode, num_outputs=3, alpha=0.0)
     outputs = next(task.predict(params, lines, plain))

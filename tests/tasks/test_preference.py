@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.tasks import compiled
 from tests.tasks.test_instruction import CHANGES
 from transformer_jax.conversations import Turn, conversation_to_json
 from transformer_jax.errors import UserError
@@ -50,8 +51,8 @@ def task(build):
 
 
 @pytest.fixture(scope="module")
-def params(task):
-    return task.init(jax.random.key(0))
+def params(task, random_params):
+    return random_params(task)
 
 
 def log_prob(task, params, ask, answer):
@@ -60,9 +61,7 @@ def log_prob(task, params, ask, answer):
     tokenizer = task.tokenizers.text("text")
     prompt = [tokenizer.specials.first, *tokenizer.encode(text)]
     tokens = [*prompt, *tokenizer.encode(answer), tokenizer.specials.eos]
-    row, segments = jnp.array([tokens]), jnp.ones((1, len(tokens)), int)
-    positions = jnp.arange(len(tokens))[None]
-    logits = task.model.apply({"params": params}, row, positions, segments)[0].astype(float)
+    logits = np.asarray(compiled.logits(task, params, *compiled.padded_row(tokens, 64))[0])
     total = 0.0
     for place in range(len(prompt), len(tokens)):
         before = np.asarray(logits[place - 1], np.float64)
@@ -101,7 +100,8 @@ def test_the_gradient_equals_finite_differences(task, params, batches_of):
     def loss(params):
         return task.loss(params, batch, None, {})[0]
 
-    gradient = jax.grad(loss)(params)
+    loss = jax.jit(loss)
+    gradient = jax.jit(jax.grad(loss))(params)
     norm = sum(float((leaf**2).sum()) for leaf in jax.tree.leaves(gradient)) ** 0.5
     step = jax.tree.map(lambda slope: 1e-2 * slope / norm, gradient)
     ahead, back = (jax.tree.map(move, params, step) for move in (jnp.add, jnp.subtract))
@@ -109,9 +109,9 @@ def test_the_gradient_equals_finite_differences(task, params, batches_of):
     assert float(loss(ahead) - loss(back)) / 2e-2 == pytest.approx(norm, rel=1e-2)
 
 
-def test_the_loss_of_packed_pairs_is_that_of_each_alone(build, batches_of, sums_of):
+def test_the_loss_of_packed_pairs_is_that_of_each_alone(build, batches_of, sums_of, random_params):
     task = build(data__max_length=128, model__max_length=128)
-    params = task.init(jax.random.key(0))
+    params = random_params(task)
     (batch,) = batches_of(task, EXAMPLES)
     assert batch["chosen_input_segment_ids"].max() == 3
     together = sums_of(task, params, EXAMPLES)
@@ -125,14 +125,15 @@ def test_only_the_answer_and_its_end_count(task, params, batches_of):
     texts = {name[7:]: value for name, value in batch.items() if name.startswith("chosen_")}
     counted = texts["counted"] > 0
     assert counted.sum() == len(task.tokenizers.text("text").encode(PAIRS[0][1])) + 1
-    found = task.losses.log_probs(params, texts, None)
+    found = jax.jit(task.losses.log_probs)(params, texts, None)
     assert ((found != 0) == counted).all()
 
 
 def test_dropout_differs_between_keys(build, params, batches_of):
     task = build(model__dropout_rate=0.5)
     (batch,) = batches_of(task, EXAMPLES[:1])
-    losses = {float(task.loss(params, batch, jax.random.key(i), {})[0]) for i in (0, 0, 1)}
+    keys = [jax.random.key(i) for i in (0, 0, 1)]
+    losses = {float(compiled.loss_sums(task, params, batch, key)[0]) for key in keys}
     assert len(losses) == 2
 
 

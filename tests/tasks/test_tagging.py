@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.tasks import compiled
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
@@ -27,8 +28,8 @@ def task(tokenizers_of, task_with):
 
 
 @pytest.fixture(scope="module")
-def params(task):
-    return jax.tree.map(lambda x: x * 3, task.init(jax.random.key(0)))
+def params(task, random_params):
+    return random_params(task)
 
 
 def test_the_tag_of_a_word_is_at_its_first_piece(task):
@@ -47,14 +48,13 @@ def test_the_tag_of_a_word_is_at_its_first_piece(task):
 
 def test_the_loss_of_packed_rows_is_that_of_each_text_alone(task, params):
     batches = eval_batches(EXAMPLES, task.preprocess, lengths=task.lengths, rows=2)
-    packed = [task.loss(params, batch, None, {}) for batch in batches]
+    packed = [compiled.loss_sums(task, params, batch) for batch in batches]
     assert sum(float(weight) for _, weight, _ in packed) == 7
     alone = 0.0
     for example in EXAMPLES:
         features = task.preprocess(example, None)
-        tokens = features["text"][None]
-        row = (tokens, np.arange(tokens.shape[1])[None], np.ones_like(tokens))
-        log_probs = jax.nn.log_softmax(task.model.apply({"params": params}, *row))[0]
+        row = compiled.padded_row(features["text"], 16)
+        log_probs = jax.nn.log_softmax(compiled.logits(task, params, *row))[0]
         tagged = np.flatnonzero(features["tags"])
         alone -= sum(float(log_probs[i, features["tags"][i] - 1]) for i in tagged)
     assert sum(float(loss) for loss, _, _ in packed) == pytest.approx(alone, rel=1e-4)
@@ -70,8 +70,7 @@ def test_each_word_of_a_line_has_a_tag(task, params, caplog):
     left = tags[2].count("_")
     assert left and tags[2][-left:] == ["_"] * left
     tokens = task.preprocess(EXAMPLES[0], None)
-    row = (tokens["text"][None], np.arange(len(tokens["text"]))[None])
-    logits = task.model.apply({"params": params}, *row, np.ones_like(row[1]))[0]
+    logits = compiled.logits(task, params, *compiled.padded_row(tokens["text"], 16))[0]
     best = np.argmax(logits[np.flatnonzero(tokens["tags"])], axis=1)
     assert tags[0] == ["DNV"[i] for i in best]
 
