@@ -23,24 +23,12 @@ from transformer_jax.interop.importing import import_model
 from transformer_jax.tasks.instruction import Instruction
 from transformer_jax.tokenization import Tokenizers
 
-ctranslate2 = pytest.importorskip("ctranslate2")
-
 LINES = ["Der Hund", "A woman", "two people", "<s> and 😀"]
 
 
 @pytest.fixture(scope="module")
-def imported(tmp_path_factory):
-    """Function from the name of a fixture to its imported run."""
-    runs = {}
-
-    def run(name):
-        if name not in runs:
-            workdir = tmp_path_factory.mktemp(name) / "run"
-            import_model(str(FIXTURES / name), workdir)
-            runs[name] = tj.load(workdir).with_config({"model.dtype": "float32"})
-        return runs[name]
-
-    return run
+def ctranslate2():
+    return pytest.importorskip("ctranslate2")
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +43,8 @@ ROUND_TRIP += ["mixtral", "qwen3_moe"]
 
 
 @pytest.mark.parametrize("name", ROUND_TRIP)
-def test_exporting_an_imported_model_gives_the_original_files(imported, tmp_path, name):
-    run, out = imported(name), tmp_path / "out"
+def test_exporting_an_imported_model_gives_the_original_files(run_of, tmp_path, name):
+    run, out = run_of(name), tmp_path / "out"
     export_run(run, out, "hf")
     before, after = (load_file(one / "model.safetensors") for one in (FIXTURES / name, out))
     for tensor in after:
@@ -77,10 +65,10 @@ def test_exporting_an_imported_model_gives_the_original_files(imported, tmp_path
     )
 
 
-def test_vocabularies_that_the_task_does_not_use_are_not_exported(imported, tmp_path):
+def test_vocabularies_that_the_task_does_not_use_are_not_exported(run_of, tmp_path):
     """A classifier that started from a translator has the sides of both."""
-    run = imported("bart_classification")
-    sides = {**imported("bart").tokenizer.sides, **run.tokenizer.sides}
+    run = run_of("bart_classification")
+    sides = {**run_of("bart").tokenizer.sides, **run.tokenizer.sides}
     both = dataclasses.replace(
         run, task=dataclasses.replace(run.task, tokenizers=Tokenizers(sides))
     )
@@ -149,9 +137,9 @@ def test_an_exported_run_can_be_imported_again(own, tmp_path, caplog):
     np.testing.assert_allclose(*scores, rtol=1e-3)
 
 
-def test_a_chat_model_is_exported_with_its_template(imported, tmp_path):
+def test_a_chat_model_is_exported_with_its_template(run_of, tmp_path):
     """It has the class of its model, and the token that ends an answer also ends a generation."""
-    run = imported("gemma2")
+    run = run_of("gemma2")
     task = run.task
     template = dataclasses.replace(TEMPLATES["alpaca"], assistant="A: {content}<mask>")
     answers = Instruction(task.model, task.tokenizers, task.max_length, task.loss_options, template)
@@ -167,8 +155,8 @@ def test_a_chat_model_is_exported_with_its_template(imported, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["own", "marian", "bart", "t5"])
-def test_ctranslate2_gives_the_same_translations(own, imported, tmp_path, name):
-    run = own if name == "own" else imported(name)
+def test_ctranslate2_gives_the_same_translations(ctranslate2, own, run_of, tmp_path, name):
+    run = own if name == "own" else run_of(name)
     export_run(run, tmp_path / "out", "ctranslate2")
     translator = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32")
     source, target = run.tokenizer.text("source"), run.tokenizer.text("target")
@@ -191,8 +179,8 @@ def test_ctranslate2_gives_the_same_translations(own, imported, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3"])
-def test_ctranslate2_gives_the_same_continuations(imported, tmp_path, name):
-    run = imported(name)
+def test_ctranslate2_gives_the_same_continuations(ctranslate2, run_of, tmp_path, name):
+    run = run_of(name)
     export_run(run, tmp_path / "out", "ctranslate2", "float32")
     generator = ctranslate2.Generator(str(tmp_path / "out"), compute_type="float32")
     text = run.tokenizer.text("text")
@@ -209,7 +197,7 @@ def test_ctranslate2_gives_the_same_continuations(imported, tmp_path, name):
         assert text.decode([names[piece] for piece in found.sequences[0]]) == output
 
 
-def test_int8_is_smaller(own, tmp_path):
+def test_int8_is_smaller(ctranslate2, own, tmp_path):
     for quantization in ("float32", "int8"):
         export_run(own, tmp_path / quantization, "ctranslate2", quantization)
     sizes = [(tmp_path / one / "model.bin").stat().st_size for one in ("float32", "int8")]
@@ -227,15 +215,15 @@ def test_int8_is_smaller(own, tmp_path):
     ],
 )
 def test_an_unsupported_option_is_named_and_nothing_is_written(
-    imported, tmp_path, name, format, message
+    run_of, tmp_path, name, format, message
 ):
     with pytest.raises(UserError, match=message):
-        export_run(imported(name), tmp_path / "out", format)
+        export_run(run_of(name), tmp_path / "out", format)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_classifier_that_ctranslate2_cannot_run_is_refused(imported, tmp_path):
-    run = imported("bart_classification")
+def test_a_classifier_that_ctranslate2_cannot_run_is_refused(run_of, tmp_path):
+    run = run_of("bart_classification")
     with pytest.raises(UserError, match="the task classification writes no text"):
         export_run(run, tmp_path / "out", "ctranslate2")
     assert not (tmp_path / "out").exists()

@@ -35,33 +35,6 @@ MASKED = ["bert", "roberta", "distilbert", "roberta_prelayernorm", "camembert"]
 SHORT = {"max_extra_length": 3, "num_outputs": 1}
 
 
-@pytest.fixture(scope="module")
-def workdir_of(tmp_path_factory):
-    """Function from the name of a fixture to the workdir of its run, which must not be changed."""
-    made = {}
-
-    def workdir(name):
-        if name not in made:
-            made[name] = tmp_path_factory.mktemp("runs") / name
-            import_model(str(FIXTURES / name), made[name])
-        return made[name]
-
-    return workdir
-
-
-@pytest.fixture(scope="module")
-def run_of(workdir_of):
-    """Function from the name of a fixture to its run, loaded once, in float32."""
-    loaded = {}
-
-    def run(name):
-        if name not in loaded:
-            loaded[name] = tj.load(workdir_of(name)).with_config({"model.dtype": "float32"})
-        return loaded[name]
-
-    return run
-
-
 def tensors_of(directory):
     """Reads all tensors of a directory with the library safetensors."""
     names = [WEIGHTS]
@@ -91,7 +64,7 @@ def test_a_source_longer_than_the_positions_is_truncated(run_of, caplog):
     assert "line 1" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["marian", "bart", "gpt2"])
+@pytest.mark.parametrize("name", ["bart", "gpt2"])
 def test_outputs_of_a_line_do_not_depend_on_the_batch(run_of, name):
     run = run_of(name)
     together = run.n_best(LINES, **SHORT)
@@ -149,6 +122,8 @@ def test_classifier_logits_are_those_of_the_published_model(run_of, name):
     one_text = jnp.ones((len(rows), 1), jnp.int32)
     logits = jax.jit(run.task.logits)(run.params, text_rows(run.task, rows), one_text)[:, 0]
     np.testing.assert_allclose(logits, want["logits"], atol=1e-5 * np.abs(want["logits"]).max())
+    if name not in ("bert_classification", "bart_classification"):
+        return  # one of each architecture predicts
     # The run's predictions, the most probable first, for lines of different lengths.
     lines = [*said["texts"], *("\t".join(pair) for pair in said["pairs"])]
     for found, row in zip(run.n_best(lines, num_outputs=3), want["logits"], strict=True):
@@ -177,8 +152,10 @@ def test_logits_of_tags_are_those_of_the_published_model(run_of, name):
         expected_log = jax.nn.log_softmax(logits[: len(row)])
         np.testing.assert_allclose(np.log(probabilities[: len(row)]), expected_log, atol=1e-5)
     said = json.loads((FIXTURES / name / "expected.json").read_text())
-    (tags,) = run.predict(["The dog runs"])
-    assert len(tags.split()) == 3 and {*tags.split()} <= {*said["labels"]}
+    assert {*run.task.tokenizers.labels("tags").names} == {*said["labels"]}
+    if name == "bert_tagging":
+        (tags,) = run.predict(["The dog runs"])
+        assert len(tags.split()) == 3 and {*tags.split()} <= {*said["labels"]}
 
 
 @pytest.mark.parametrize("name", MASKED)
@@ -196,12 +173,15 @@ def test_predictions_of_masks_are_those_of_the_published_model(run_of, name):
     np.testing.assert_array_equal(best, want["top5_ids"])
     chances = np.take_along_axis(at_masks, best, axis=1)
     np.testing.assert_allclose(chances, want["top5_probabilities"], rtol=1e-5)
+    assert task.mask_text in lines[0]
+    if name not in ("bert", "roberta"):
+        return  # one of each mask token predicts
     # The run predicts no special tokens; the other probabilities are renormalized.
     (found,) = run.n_best([lines[0]], num_outputs=5)
     likely = np.where(task.is_text, at_masks[0], 0)
     likely /= likely.sum()
     np.testing.assert_allclose([one.score for one in found], np.sort(likely)[:-6:-1], rtol=1e-5)
-    assert task.mask_text in lines[0] and task.mask_text not in found[0].text
+    assert task.mask_text not in found[0].text
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models of sentence-transformers give its vectors, and are exported with their modules."""
 
+import functools
 import io
 import json
 import shutil
 import sys
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,7 +16,6 @@ import transformer_jax as tj
 from tests.interop.published import FIXTURES
 from transformer_jax.cli.main import main
 from transformer_jax.interop.exporting import export_run
-from transformer_jax.interop.importing import import_model
 from transformer_jax.interop.sentence_modules import read_sentence_modules
 
 EXPECTED = json.loads((FIXTURES / "sentences" / "expected.json").read_text())
@@ -22,10 +23,8 @@ LINES, VECTORS = EXPECTED["lines"], np.array(EXPECTED["vectors"])
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("sentences") / "run"
-    import_model(str(FIXTURES / "sentences"), workdir)
-    return tj.load(workdir).with_config({"model.dtype": "float32"})
+def run(run_of):
+    return run_of("sentences")
 
 
 @pytest.fixture
@@ -49,7 +48,8 @@ def test_pooling_and_normalization_can_be_chosen(run):
     np.testing.assert_allclose(raw / lengths, VECTORS, atol=1e-5)
     rows = jnp.asarray([run.task._row(LINES[0])])
     inputs = (rows, jnp.arange(rows.shape[1])[None], jnp.ones_like(rows))
-    states = run.model.apply({"params": run.params}, *inputs, method="features")[0]
+    features = jax.jit(functools.partial(run.model.apply, method="features"))
+    states = features({"params": run.params}, *inputs)[0]
     for pooling, vector in {"cls": states[0], "max": states.max(0), "mean": states.mean(0)}.items():
         other = run.with_config({"task.normalize": False, "task.pooling": pooling})
         np.testing.assert_allclose(other.embed(LINES[:2])[0], vector, atol=1e-5)

@@ -93,7 +93,8 @@ def test_an_invalid_size_is_named(error_of, copy_of, name):
     path = directory / "config.json"
     keys = json.loads(path.read_text())
     for key in SIZES[name]:
-        for value in INVALID_SIZES:
+        # All sizes are read by one function.
+        for value in INVALID_SIZES if key == "hidden_size" else INVALID_SIZES[:3]:
             path.write_text(json.dumps(keys | {key: value}))
             assert f"config.json: {key} is " in error_of(directory)
 
