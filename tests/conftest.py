@@ -43,6 +43,7 @@ jaxtyping.install_import_hook(
 )
 
 import transformer_jax as tj  # noqa: E402
+from transformer_jax.checkpoints.step_folder import step_folders  # noqa: E402
 from transformer_jax.data.config import DataConfig  # noqa: E402
 from transformer_jax.data.sources import open_split  # noqa: E402
 from transformer_jax.runs.settings import DEFAULTS  # noqa: E402
@@ -104,6 +105,17 @@ OF_PAIRS = ["model.num_encoder_layers", "model.num_decoder_layers", "eval.num_ex
 OF_PAIRS += ["data.max_source_length", "data.max_target_length"]
 OF_PAIRS += [f"data.{split}_{side}" for split in PAIRS for side in ("source", "target")]
 """Fields that `TINY` and the quick start set, but other tasks do not read."""
+
+
+def copy_at_step(workdir, step, copy):
+    """Copies a run as it is on a machine that was lost after it had saved `step`, and before it
+    saved a later one; returns the copy. A test that resumes it trains its first half no second
+    time."""
+    shutil.copytree(workdir, copy)
+    for saved, folder in step_folders(copy / "checkpoints").items():
+        if saved > step:
+            shutil.rmtree(folder)
+    return copy
 
 
 def pytest_addoption(parser):
@@ -281,6 +293,42 @@ def tiny_language_model(tiny):
 
 
 @pytest.fixture(scope="session")
+def tiny_classifier(tiny, shared_dir):
+    """Overrides for a classifier that tells the language of a line of the text."""
+    labeled = shared_dir / "labeled"
+    with _locked(labeled):
+        if not labeled.exists():
+            _write_labeled(tiny, labeled)
+    return tiny | {
+        "task.name": "classification",
+        "model.architecture": "encoder_only",
+        "model.num_layers": 1,
+        "model.max_length": 96,
+        "tokenizer.kind": "char",
+        "tokenizer.vocab_size": 100,
+        **{name: DEFAULTS[name] for name in (*OF_PAIRS, "decode.max_extra_length")},
+        "data.name": "labeled_tsv",
+        **{f"data.{split}_text": str(labeled / f"{split}.tsv") for split in PAIRS},
+        "data.max_length": 96,
+    }
+
+
+def _write_labeled(tiny, directory):
+    partial = directory.with_suffix(".partial")
+    partial.mkdir()
+    for split in PAIRS:
+        sides = (Path(tiny[f"data.{split}_{side}"]) for side in ("source", "target"))
+        texts = (path.read_text(encoding="utf-8").splitlines() for path in sides)
+        rows = [
+            f"{text}\t{label}\n"
+            for pair in zip(*texts, strict=True)
+            for text, label in zip(pair, ("English", "German"), strict=True)
+        ]
+        (partial / f"{split}.tsv").write_text("text\tlabel\n" + "".join(rows), encoding="utf-8")
+    partial.rename(directory)
+
+
+@pytest.fixture(scope="session")
 def tiny_config(tiny):
     """`tiny_config({"section.field": value})`: the shrunk quick start's config with changes."""
 
@@ -295,15 +343,40 @@ def tiny_config(tiny):
 
 
 @pytest.fixture(scope="session")
-def trained_workdir(shared_dir, tiny_config):
+def trained_once(shared_dir):
+    """`trained_once(name, config)`: the workdir of a finished run of the config; one test process
+    trains it for all."""
+
+    def train(name, config):
+        workdir = shared_dir / name
+        with _locked(workdir):
+            if not workdir.exists():
+                partial = workdir.with_suffix(".partial")
+                tj.train(config, partial)
+                partial.rename(workdir)
+        return workdir
+
+    return train
+
+
+@pytest.fixture(scope="session")
+def trained_workdir(trained_once, tiny_config):
     """Workdir of a finished run of `tiny_config()`; to change it, use the copy `workdir`."""
-    workdir = shared_dir / "trained"
-    with _locked(workdir):
-        if not workdir.exists():
-            partial = workdir.with_suffix(".partial")
-            tj.train(tiny_config(), partial)
-            partial.rename(workdir)
-    return workdir
+    return trained_once("trained", tiny_config())
+
+
+@pytest.fixture(scope="session")
+def language_model_workdir(trained_once, tiny_language_model):
+    """Workdir of a finished run of `tj.config(QUICKSTART, tiny_language_model)`; tests that change
+    it copy it."""
+    return trained_once("trained_language_model", tj.config(QUICKSTART, tiny_language_model))
+
+
+@pytest.fixture(scope="session")
+def classifier_workdir(trained_once, tiny_classifier):
+    """Workdir of a finished run of `tj.config(QUICKSTART, tiny_classifier)`; tests that change it
+    copy it."""
+    return trained_once("trained_classifier", tj.config(QUICKSTART, tiny_classifier))
 
 
 @pytest.fixture(scope="session")
@@ -330,6 +403,18 @@ def workdir(trained_workdir, tmp_path):
 def trained(trained_workdir):
     """`Run` of `trained_workdir`."""
     return tj.load(trained_workdir)
+
+
+@pytest.fixture(scope="session")
+def language_model(language_model_workdir):
+    """`Run` of `language_model_workdir`."""
+    return tj.load(language_model_workdir)
+
+
+@pytest.fixture(scope="session")
+def classifier(classifier_workdir):
+    """`Run` of `classifier_workdir`."""
+    return tj.load(classifier_workdir)
 
 
 @contextlib.contextmanager

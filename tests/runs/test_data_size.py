@@ -3,11 +3,12 @@
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import transformer_jax as tj
-from transformer_jax.runs.config import override, resolve_file
+from transformer_jax.runs.config import load_json, override, resolve_file
 from transformer_jax.runs.data_size import SCALED, scaled_to_data
 from transformer_jax.runs.prepare import build_tokenizers
 
@@ -39,11 +40,12 @@ def test_a_small_set_has_a_vocabulary_that_can_be_trained(kind, count, tmp_path)
 
 
 def test_a_medium_set_trains_longer_and_a_large_one_as_configured():
-    medium = sizes_of(scaled_to_data(resolve_file(CONFIG, {}), pairs(20_000)))
-    tokens = max(sum(len(pair[side]) for pair in pairs(20_000)) for side in ("source", "target"))
+    some = pairs(20_000)
+    medium = sizes_of(scaled_to_data(resolve_file(CONFIG, {}), some))
+    tokens = max(sum(len(pair[side]) for pair in some) for side in ("source", "target"))
     assert medium["train.num_steps"] == pytest.approx(30 * tokens / 4 / 4608, abs=1)
     assert 400 < medium["train.num_steps"] < 20_000
-    large = sizes_of(scaled_to_data(resolve_file(CONFIG, {}), pairs(30_000, words=80)))
+    large = sizes_of(scaled_to_data(resolve_file(CONFIG, {}), 6 * pairs(5_000, words=80)))
     assert large == sizes_of(resolve_file(CONFIG, {}))
 
 
@@ -58,14 +60,34 @@ def test_what_is_scaled_is_told_and_can_be_switched_off(caplog):
     assert scaled_to_data(off, pairs(300)) == off
 
 
-def test_a_run_keeps_the_sizes_that_it_started_with(tiny_config, tmp_path, monkeypatch):
+@pytest.fixture
+def fitted(monkeypatch):
+    """Settings of the runs that would be trained; none is."""
+    settings = []
+
+    def fit(trainable, *_):
+        settings.append(trainable.settings)
+        return SimpleNamespace(params={}, model_params={}, step=0)
+
+    monkeypatch.setattr("transformer_jax.runs.train.fit", fit)
+    return settings
+
+
+def test_a_run_saves_the_sizes_that_it_starts_with(tiny_config, tmp_path, fitted):
     changes = {"train.scale_to_data": True, "train.num_steps": 15, "optimizer.warmup_steps": 50}
-    config = tiny_config(changes)
-    run = tj.train(config, tmp_path / "run")
-    saved = tj.load(tmp_path / "run").settings
+    run = tj.train(tiny_config(changes), tmp_path / "run")
+    saved = load_json(tmp_path / "run" / "config.json")
     assert sizes_of(saved) == sizes_of(run.settings) and not saved.train.scale_to_data
     assert saved.optimizer.warmup_steps == 1 and saved.tokenizer.vocab_size < 800
-    monkeypatch.setattr("transformer_jax.runs.data_size._LEAST_STEPS", 4000)  # a later version
-    assert tj.train(config, tmp_path / "run").step == 15
-    longer = override(saved, {"train.num_steps": 16})
-    assert tj.train(longer, tmp_path / "run").step == 16
+    (settings,) = fitted
+    assert settings.tokenizer.vocab_size == saved.tokenizer.vocab_size
+
+
+def test_a_resumed_run_keeps_its_sizes(workdir, tiny_config, fitted):
+    """Its data would be scaled otherwise by this version."""
+    saved = load_json(workdir / "config.json")
+    run = tj.train(tiny_config({"train.scale_to_data": True}), workdir)
+    assert sizes_of(run.settings) == sizes_of(saved) == sizes_of(load_json(workdir / "config.json"))
+    assert saved.tokenizer.vocab_size == 800
+    tj.train(override(saved, {"train.num_steps": 31}), workdir)
+    assert [settings.train.num_steps for settings in fitted] == [30, 31]

@@ -6,7 +6,7 @@ import json
 import numpy as np
 
 import transformer_jax as tj
-from tests.runs.test_seeds import QUICKSTART
+from tests.conftest import QUICKSTART
 
 EXPERTS = {
     "model.feed_forward": "experts",

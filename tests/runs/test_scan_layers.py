@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from tests.runs.test_seeds import QUICKSTART, losses
+from tests.conftest import QUICKSTART, copy_at_step
+from tests.runs.test_seeds import losses
 from transformer_jax.runs.seeds import seed_configs, train_replicas
 
 PLACES = {f"layer_{i}" for i in range(2)} | {"final_norm"}
@@ -41,6 +42,12 @@ def unrolled(config_of, tmp_path_factory):
     return tj.train(config_of(4, scan=False), tmp_path_factory.mktemp("unrolled") / "run")
 
 
+@pytest.fixture(scope="module")
+def scanned(config_of, tmp_path_factory):
+    """The same run, its layers scanned."""
+    return tj.train(config_of(4, scan=True), tmp_path_factory.mktemp("scanned") / "run")
+
+
 def assert_near(found, expected):
     """Tolerance: 1e-5 of an array's largest element. Adam's first steps magnify rounding errors of
     small gradients."""
@@ -51,21 +58,26 @@ def assert_near(found, expected):
     )
 
 
+def test_a_scanned_run_is_the_unrolled_one(unrolled, scanned):
+    assert scanned.params["decoder"].keys() == PLACES
+    assert_near(scanned.params, unrolled.params)
+
+
 @pytest.mark.parametrize("first", [True, False])
-def test_a_run_resumes_with_layers_scanned_or_not(config_of, unrolled, tmp_path, first):
-    tj.train(config_of(2, scan=first), tmp_path)
-    run = tj.train(config_of(4, scan=not first), tmp_path)
+def test_a_run_resumes_with_layers_scanned_or_not(config_of, unrolled, scanned, tmp_path, first):
+    copy_at_step((scanned if first else unrolled).workdir, 2, tmp_path / "run")
+    run = tj.train(config_of(4, scan=not first), tmp_path / "run")
     assert run.params["decoder"].keys() == PLACES
     assert_near(run.params, unrolled.params)
     expected = pytest.approx(losses(unrolled.workdir), rel=1e-5)
-    assert losses(tmp_path) == expected
-    evaluated = losses(tmp_path, "valid")[-1], losses(unrolled.workdir, "valid")[-1]
+    assert losses(tmp_path / "run") == expected
+    evaluated = losses(tmp_path / "run", "valid")[-1], losses(unrolled.workdir, "valid")[-1]
     assert evaluated[0] == pytest.approx(evaluated[1], rel=1e-5)
 
 
 def test_a_scanned_run_resumes_bit_for_bit_and_predicts(config_of, tmp_path):
     whole = tj.train(config_of(4, True, rate=0.2), tmp_path / "whole")
-    tj.train(config_of(2, True, rate=0.2), tmp_path / "halves")
+    copy_at_step(tmp_path / "whole", 2, tmp_path / "halves")
     halves = tj.train(config_of(4, True, rate=0.2), tmp_path / "halves")
     jax.tree.map(np.testing.assert_array_equal, halves.params, whole.params)
     loaded = tj.load(tmp_path / "halves")
