@@ -3,6 +3,8 @@
 
 import dataclasses
 import shutil
+import tarfile
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -16,6 +18,7 @@ from transformer_jax.runs.seeds import train_replicas
 from transformer_jax.tools.plan.program import abstract_training
 from transformer_jax.training.profiling import step_products
 
+OLD = Path(__file__).parent / "old_workdirs"
 STUDENT = {"model.d_model": 8, "model.norm": "rms", "train.loss": "distillation"}
 STUDENT |= {"train.distillation.weight": 0.9, "train.distillation.temperature": 2.0}
 
@@ -27,10 +30,9 @@ STUDENT |= {
 
 
 @pytest.fixture(scope="module")
-def teacher(tmp_path_factory, tiny_language_model):
-    """A finished run, and the changes that make its config."""
-    workdir = tmp_path_factory.mktemp("teacher") / "run"
-    return tj.train(tj.config(QUICKSTART, tiny_language_model), workdir)
+def teacher(language_model):
+    """A finished run."""
+    return language_model
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +132,7 @@ def test_memory_and_work_of_a_teacher_are_planned(config, teacher):
     assert products[0].flops == products[1].flops + forward
 
 
-def test_what_cannot_teach_is_refused(config, tiny_language_model, tmp_path, message_of):
+def test_what_cannot_teach_is_refused(config, tmp_path, message_of):
     def told(**changes):
         return message_of(lambda: tj.train(config(**changes), tmp_path / "run"))
 
@@ -139,8 +141,9 @@ def test_what_cannot_teach_is_refused(config, tiny_language_model, tmp_path, mes
     assert "does not read it" in told(train__r_drop=1.0)
     together = told(train__distillation__top_k=4, data__packing="together")
     assert "set data.packing to 'apart', or leave top_k out" in together
-    other = tiny_language_model | {"tokenizer.vocab_size": 40, "train.num_steps": 1}
-    tj.train(tj.config(QUICKSTART, other), tmp_path / "other")
-    message = told(train__init_from=str(tmp_path / "other"))
+    with tarfile.open(OLD / "classification.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    size = tj.load(tmp_path / "classification").tokenizer["text"].vocab_size
+    message = told(train__init_from=str(tmp_path / "classification"))
     assert "(train.distillation.teacher) has another vocabulary: " in message
-    assert "tokens of side 'text', not 40; train both with the same tokenizers" in message
+    assert f"tokens of side 'text', not {size}; train both with the same tokenizers" in message

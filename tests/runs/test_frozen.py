@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from tests.conftest import QUICKSTART
+from tests.conftest import QUICKSTART, copy_at_step
 from transformer_jax.checkpoints import store
 from transformer_jax.checkpoints.step_folder import PARAMS, TRAINING, saved_arrays
 from transformer_jax.cli.main import main
@@ -24,10 +24,9 @@ FASTER = {"optimizer.schedule": "constant", "optimizer.learning_rate": 1e-2}
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory, tiny_language_model):
+def base(language_model, tiny_language_model):
     """A finished run, and the changes that make its config."""
-    workdir = tmp_path_factory.mktemp("base") / "run"
-    return tj.train(tj.config(QUICKSTART, tiny_language_model), workdir), tiny_language_model
+    return language_model, tiny_language_model
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +77,7 @@ def test_what_is_loaded_is_merged(run):
 
 
 def test_a_resumed_run_is_the_uninterrupted_one(config, run, tmp_path):
-    tj.train(config(train__num_steps=15), tmp_path / "run")
+    copy_at_step(run.workdir, 15, tmp_path / "run")
     resumed = tj.train(config(), tmp_path / "run")
     jax.tree.map(np.testing.assert_array_equal, resumed.params, run.params)
     again = tj.train(config(), tmp_path / "run")  # it has finished
@@ -93,21 +92,21 @@ def test_seeds_together_share_the_base(config, run, tmp_path):
 
 
 def test_two_adapters_share_a_base(config, run, tmp_path):
-    other = tj.train(config(seed=1, train__num_steps=15), tmp_path / "run")
-    assert other.step == 15 and tj.load(run.workdir).step == 30
+    other = tj.train(config(seed=1, train__num_steps=1), tmp_path / "run")
+    assert other.step == 1 and tj.load(run.workdir).step == 30
     with pytest.raises(UserError, match="its seed is 1, the config's is 0"):
-        tj.train(config(train__num_steps=15), tmp_path / "run")
+        tj.train(config(train__num_steps=1), tmp_path / "run")
 
 
 def test_a_base_that_changed_or_is_gone_is_refused(base, config, tmp_path):
     own, adapters = tmp_path / "base", tmp_path / "run"
     shutil.copytree(base[0].workdir, own)
-    changes = {"train__init_from": str(own), "train__num_steps": 15}
+    changes = {"train__init_from": str(own), "train__num_steps": 1}
     tj.train(config(**changes), adapters)
-    tj.train(tj.config(QUICKSTART, base[1] | {"train.num_steps": 45}), own)
+    tj.train(tj.config(QUICKSTART, base[1] | {"train.num_steps": 31}), own)
     for use in (
         lambda: tj.load(adapters),
-        lambda: tj.train(config(**changes | {"train__num_steps": 30}), adapters),
+        lambda: tj.train(config(**changes | {"train__num_steps": 2}), adapters),
     ):
         with pytest.raises(UserError, match="was trained with another base of its adapters: "):
             use()
@@ -236,8 +235,8 @@ def test_a_folder_beside_the_workdir_is_followed(
 def test_a_training_follows_what_its_config_names(config, base, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     address = f"file://{base[0].workdir}"
-    few = {"train__num_steps": 15, "train__init_from": address}
-    assert tj.train(config(**few), tmp_path / "run").step == 15
+    few = {"train__num_steps": 1, "train__init_from": address}
+    assert tj.train(config(**few), tmp_path / "run").step == 1
     monkeypatch.delenv("TRANSFORMER_JAX_ALLOW_ADDRESSES")
     with pytest.raises(UserError, match="is no address that may be used"):
         tj.train(config(**few), tmp_path / "other")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
+from tests.conftest import copy_at_step
 from transformer_jax.data.batches.pipeline import TrainBatches
 from transformer_jax.errors import UserError
 from transformer_jax.runs.seeds import train_replicas
@@ -92,22 +93,18 @@ def test_skipped_steps_leave_the_run_as_it_was(tiny_config, tmp_path, spike_at):
     jax.tree.map(np.testing.assert_array_equal, before, after)
 
 
-def test_a_resumed_run_may_start_or_stop_spike_detection(tiny_config, tmp_path):
-    def trained(num_steps, **changes):
-        changes = {f"train.{name}": value for name, value in changes.items()}
-        short = {"train.num_steps": num_steps, "eval.every_steps": 100, "logging.every_steps": 1}
-        return tj.train(tiny_config(short | changes), tmp_path / "run")
-
-    trained(22)
-    trained(24, on_spike="skip", spike_factor=50.0)
-    assert trained(25).step == 25
-    plain = tj.train(
-        tiny_config({"train.num_steps": 25, "eval.every_steps": 100}), tmp_path / "plain"
-    )
-    jax.tree.map(np.testing.assert_array_equal, plain.params, trained(25).params)
+def test_a_resumed_run_may_start_or_stop_spike_detection(tiny_config, language_model, tmp_path):
+    """Between its steps 15 and 24 it detects spikes, of which there are none."""
+    often = {"logging.every_steps": 1}
+    detected = {"train.on_spike": "skip", "train.spike_factor": 50.0}
+    copy_at_step(language_model.workdir, 15, tmp_path / "run")
+    assert tj.train(tiny_config(often | detected), tmp_path / "run", until=24).step == 24
+    run = tj.train(tiny_config(often), tmp_path / "run")
+    assert run.step == 30
+    jax.tree.map(np.testing.assert_array_equal, run.params, language_model.params)
     lines = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
-    told = {one["step"]: one.get("skipped") for one in lines if one["split"] == "train"}
-    assert [told[step] for step in (22, 23, 24, 25)] == [None, 0, 0, None]
+    skipped = {one["step"]: one.get("skipped") for one in lines if one["split"] == "train"}
+    assert [skipped[step] for step in (15, 16, 24, 25)] == [None, 0, 0, None]
 
 
 def test_a_spike_factor_without_detection_is_refused(tiny_config, tmp_path):

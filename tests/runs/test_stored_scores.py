@@ -18,11 +18,9 @@ OWN = {"system": "{content}\n", "user": "Q: {content}\n", "assistant": "A: {cont
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory, tiny_language_model):
+def base(language_model, tiny_language_model):
     """A finished run, and the changes that make its config."""
-    workdir = tmp_path_factory.mktemp("base") / "run"
-    changes = tiny_language_model | {"train.num_steps": 15}
-    return tj.train(tj.config(QUICKSTART, changes), workdir), changes
+    return language_model, tiny_language_model
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +39,7 @@ def config(base, tmp_path_factory):
         unread = ("data.packing", "data.documents")
         kept = {name: value for name, value in base[1].items() if name not in unread}
         changes = {name.replace("__", "."): value for name, value in more.items()}
-        return tj.config(QUICKSTART, kept | own | {"train.num_steps": 30} | changes)
+        return tj.config(QUICKSTART, kept | own | changes)
 
     return config
 
@@ -51,10 +49,8 @@ def run(config, tmp_path_factory):
     return tj.train(config(), tmp_path_factory.mktemp("preferring") / "run")
 
 
-def test_the_margin_of_held_out_pairs_rises(config, run, tmp_path):
-    still = tj.train(config(optimizer__learning_rate=1e-12), tmp_path / "run").evaluate(
-        split="valid"
-    )
+def test_the_margin_of_held_out_pairs_rises(base, run):
+    still = run.with_params(base[0].params).evaluate(split="valid")
     assert abs(still["margin"]) < 1e-5 and still["loss"] == pytest.approx(np.log(2), rel=1e-5)
     found = run.evaluate(split="valid")
     assert found["margin"] > 0.1 and found["accuracy"] == 1 and found["loss"] < still["loss"]
@@ -91,8 +87,8 @@ def test_a_damaged_file_is_computed_again(run):
 def test_a_base_that_changed_is_refused(base, config, tmp_path, message_of):
     own = tmp_path / "base"
     shutil.copytree(base[0].workdir, own)
-    run = tj.train(config(train__init_from=str(own)), tmp_path / "run")
-    tj.train(tj.config(QUICKSTART, base[1] | {"train.num_steps": 30}), own)
+    run = tj.train(config(train__init_from=str(own), train__num_steps=1), tmp_path / "run")
+    tj.train(tj.config(QUICKSTART, base[1] | {"train.num_steps": 31}), own)
     assert run.evaluate(split="valid")
     told = message_of(lambda: run.evaluate(split="test"))
     assert "was compared with another checkpoint of" in told
