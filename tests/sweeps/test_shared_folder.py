@@ -1,82 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several processes work on one sweep: rows are claimed, taken over, and trained once."""
-
-import json
-import multiprocessing
-import os
-import random
-import signal
-import time
-from pathlib import Path
+"""Rows of a sweep's folder are claimed by one process (killed ones: tests/campaigns)."""
 
 import pytest
 
 import transformer_jax as tj
-from transformer_jax.buckets import lease, mirror
 from transformer_jax.errors import BusyError
-from transformer_jax.sweeps import row_training
-from transformer_jax.sweeps import sweep as sweeps
-from transformer_jax.sweeps.results import asked_of
 from transformer_jax.sweeps.shared_folder import SweepFolder
-
-ROWS = {f"row {number}": {"optimizer.learning_rate": 0.001 * (number + 1)} for number in range(6)}
-SWEEP = tj.Sweep("quickstart", ROWS, seeds=1, metrics=["loss"])
-
-
-def work(workdir, log, seconds, environ):
-    """A worker, whose training takes some time, can be killed, and goes on where it was."""
-
-    def train_row(sweep, name, config, folder, at_once, modules):
-        if (folder / "result.json").exists():
-            return
-        steps = folder / "steps"
-        for _ in range(len(steps.read_bytes()) if steps.exists() else 0, 5):
-            time.sleep(seconds)
-            with steps.open("a") as file:
-                file.write(".")
-        with Path(log).open("a") as file:
-            file.write(f"{name}\n")
-        row = {"metrics": {"loss": [config.optimizer.learning_rate]}, "parameters": 1}
-        result = {"asked": asked_of(sweep, config), "row": row | SPEED}
-        (folder / "partial").write_text(json.dumps(result))
-        (folder / "partial").rename(folder / "result.json")
-
-    os.environ |= environ
-    lease.STALE_SECONDS, lease.RENEW_SECONDS, mirror.SCAN_SECONDS = 1.0, 0.2, 0.1
-    row_training.train_row, sweeps.check_row = train_row, lambda *_: None
-    sweeps._POLL_SECONDS = 0.05
-    sweeps.run_sweep(SWEEP, workdir, at_once=1, progress=False)
-
-
-SPEED = {"tokens_per_s": 1.0, "seconds": 1.0}
-FORK = multiprocessing.get_context("forkserver")  # it has no threads
-
-
-def run_workers(workdir, log, environs, seconds=0.02, kills=0):
-    """Runs a worker with each environment; kills some after a row has begun."""
-    FORK.set_forkserver_preload(["transformer_jax.sweeps.sweep"])
-    started = [FORK.Process(target=work, args=(workdir, log, seconds, one)) for one in environs]
-    for worker in started:
-        worker.start()
-    caches = [Path(one["XDG_CACHE_HOME"]) for one in environs if one]
-    while kills and not any(any(place.rglob("steps")) for place in caches or [workdir]):
-        time.sleep(0.01)
-    killed = random.Random(0).sample(started, kills)
-    for worker in killed:
-        os.kill(worker.pid, signal.SIGKILL)
-    for worker in started:
-        worker.join(300)
-    left = [worker.exitcode for worker in started if worker not in killed]
-    assert left == [0] * (len(environs) - kills)
-
-
-def test_rows_of_killed_workers_are_taken_over_and_each_is_trained_once(tmp_path):
-    log = tmp_path / "log"
-    run_workers(tmp_path / "sweep", log, [{}] * 8, kills=3)
-    assert sorted(log.read_text().splitlines()) == sorted(ROWS)
-    run_workers(tmp_path / "alone", tmp_path / "log_2", [{}], seconds=0)
-    tables = [(tmp_path / name / "table.csv").read_text() for name in ("sweep", "alone")]
-    assert tables[0] == tables[1] and tables[0].count("\n") == 1 + len(ROWS)
 
 
 def test_a_row_is_claimed_by_one_process(tmp_path):
