@@ -3,15 +3,17 @@
 
     python tests/recorded/twenty_steps.py --devices=one|mesh --folder=DIR
 
-It uses only the notebook's interface, so that it runs on any version of the package. The text is
-generated here; products are in float32. `numbers.json` beside this file has the recorded output; to
-record it again, see `test_numbers.py`.
+The tests call it in their own process for one device, and start it for a mesh. It uses only the
+notebook's interface, so that it runs on any version of the package. The text is generated here;
+products are in float32. `numbers.json` beside this file has the recorded output; to record it
+again, see `test_numbers.py`.
 """
 
 import argparse
 import json
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -156,6 +158,16 @@ def numbers(name: str, file: str, changes: dict, folder: Path) -> dict:
     }
 
 
+def numbers_on(devices: str, folder: Path, names: Sequence[str] | None = None) -> dict[str, dict]:
+    """The numbers of the configs that are trained on these devices, or of some of them."""
+    write_text(folder / "text")
+    return {
+        name: numbers(name, file, changes | PARALLEL[devices], folder / devices)
+        for name, (file, changes) in experiments(folder / "text").items()
+        if (devices == "mesh") == (name in ON_A_MESH) and (names is None or name in names)
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--devices", choices=DEVICES, required=True)
@@ -167,13 +179,7 @@ def main() -> None:
         f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
     )
     logging.getLogger("absl").setLevel(logging.ERROR)
-    write_text(args.folder / "text")
-    found = {
-        name: numbers(name, file, changes | PARALLEL[args.devices], args.folder / args.devices)
-        for name, (file, changes) in experiments(args.folder / "text").items()
-        if (args.devices == "mesh") == (name in ON_A_MESH)
-    }
-    print(json.dumps(found, indent=1))
+    print(json.dumps(numbers_on(args.devices, args.folder), indent=1))
 
 
 if __name__ == "__main__":

@@ -3,13 +3,18 @@
 `old_workdirs/make.py` trained them and recorded the results.
 """
 
+import contextlib
 import json
 import math
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.runs.old_workdirs.use import use_all
+from transformer_jax.nn.parameters import PARAMETERS
+from transformer_jax.nn.positions import POSITIONS
+from transformer_jax.runs import user_modules
 
 HERE = Path(__file__).parent / "old_workdirs"
 RUNS = ("translation", "language_model", "adapters", "classification")
@@ -29,10 +34,15 @@ def found(made_once, tmp_path_factory):
 
     def use():
         folder = tmp_path_factory.mktemp("old")
-        program = [sys.executable, HERE / "use.py", f"--folder={folder}"]
-        done = subprocess.run(program, capture_output=True, text=True, timeout=600)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        positions, parameters = dict(POSITIONS), list(PARAMETERS)  # one module registers there
+        loaded = dict(user_modules._loaded)
+        with contextlib.chdir(folder):
+            results = use_all(folder)
+        POSITIONS.restore(positions)
+        PARAMETERS[:] = parameters
+        for name in user_modules._loaded.keys() - loaded.keys():
+            del user_modules._loaded[name], sys.modules[name]
+        return json.dumps(results)
 
     return json.loads(made_once("old_workdirs.json", use))
 

@@ -114,17 +114,23 @@ def described(params) -> dict:
     return found
 
 
+def use_all(folder: Path) -> dict:
+    """Results of all runs, unpacked into `folder`, the current one: configs name their text
+    relative to it."""
+    shutil.copytree(HERE / "text", folder / "text")
+    for name in RUNS:
+        with tarfile.open(HERE / f"{name}.tar.gz") as archive:
+            archive.extractall(folder, filter="data")
+    return {"machine": machine(), "runs": {name: use(name) for name in RUNS}}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, required=True)
     args = parser.parse_args()
     logging.getLogger("absl").setLevel(logging.ERROR)
-    shutil.copytree(HERE / "text", args.folder / "text")
     os.chdir(args.folder)
-    for name in RUNS:
-        with tarfile.open(HERE / f"{name}.tar.gz") as archive:
-            archive.extractall(filter="data")
-    print(json.dumps({"machine": machine(), "runs": {name: use(name) for name in RUNS}}, indent=1))
+    print(json.dumps(use_all(args.folder), indent=1))
 
 
 if __name__ == "__main__":
