@@ -23,7 +23,8 @@ from transformer_jax.runs.prepare import build_tokenizers
 from transformer_jax.runs.workdir import SWEEP, lock_workdir
 from transformer_jax.scoring.text import score_translations
 from transformer_jax.sweeps.definition import Sweep, load_sweep
-from transformer_jax.sweeps.results import saved_rows
+from transformer_jax.sweeps.results import asked_of, saved_row, saved_rows
+from transformer_jax.sweeps.row_training import _timer
 from transformer_jax.sweeps.sweep import (
     run_seeds,
     run_sweep,
@@ -57,14 +58,19 @@ def swept(sweep, tmp_path_factory):
     return workdir, tj.sweep(sweep, workdir)
 
 
+def last_valid(run):
+    """The last record of a run's validations."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if record["split"] == "valid"][-1]
+
+
 def test_a_row_has_its_metrics_for_each_seed(swept):
     workdir, rows = swept
     assert [row.name for row in rows] == ["as it is", "few pairs"]
     assert list(rows[0].metrics) == ["loss", "perplexity", "twice as long"]
     for row in rows:
         assert row.seeds == 2 and row.parameters > 1000 and row.tokens_per_s > 0 < row.seconds
-    lines = (workdir / "as_it_is" / "seed_1" / "metrics.jsonl").read_text().splitlines()
-    last = [r for r in map(json.loads, lines) if r["split"] == "valid"][-1]
+    last = last_valid(workdir / "as_it_is" / "seed_1")
     assert rows[0].metrics["loss"][1] == last["loss"]
     # The same lines in longer rows have the same loss: sinusoids have no end.
     assert rows[0].metrics["twice as long"][1] == pytest.approx(last["loss"], rel=1e-4)
@@ -101,7 +107,7 @@ def test_seeds_one_by_one_have_the_metrics_of_seeds_together(sweep, swept, tmp_p
     assert alone.metrics["loss"] == pytest.approx(together.metrics["loss"], rel=1e-4)
 
 
-def test_more_seeds_train_alone_and_equal_those_trained_at_once(sweep, swept, tmp_path):
+def test_more_seeds_train_alone_and_equal_those_trained_by_themselves(sweep, swept, tmp_path):
     workdir, saved = tmp_path / "more", swept[1][0]
     shutil.copytree(swept[0] / "as_it_is", workdir / "as_it_is")
     before = {path: path.stat().st_mtime_ns for path in workdir.glob("*/seed_[01]/**/*")}
@@ -111,15 +117,19 @@ def test_more_seeds_train_alone_and_equal_those_trained_at_once(sweep, swept, tm
         assert row.seeds == seeds and row.seconds > saved.seconds
         assert run_sweep(more, workdir) == [row]  # from its file
     assert {path: path.stat().st_mtime_ns for path in workdir.glob("*/seed_[01]/**/*")} == before
-    (whole,) = run_sweep(more, tmp_path / "whole")
     for name, values in row.metrics.items():
         assert values[:2] == saved.metrics[name]
-        assert values == pytest.approx(whole.metrics[name], rel=1e-5)
-    for place in ("seed_2", "from_3/seed_3"):
-        own = tj.load(workdir / "as_it_is" / place).params
-        together = tj.load(tmp_path / "whole" / "as_it_is" / Path(place).name).params
-        close = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4)  # noqa: E731
-        jax.tree.map(close, own, together)
+    for seed, place in ((2, "seed_2"), (3, "from_3/seed_3"), (4, "from_3/seed_4")):
+        last = last_valid(workdir / "as_it_is" / place)
+        assert row.metrics["loss"][seed] == last["loss"]
+        assert row.metrics["perplexity"][seed] == last["perplexity"]
+        assert row.metrics["twice as long"][seed] == pytest.approx(last["loss"], rel=1e-4)
+    config = tj.config(QUICKSTART, sweep.base | {"seed": 3})
+    alone = tj.train(config, tmp_path / "alone")
+    assert row.metrics["loss"][3] == pytest.approx(last_valid(alone.workdir)["loss"], rel=1e-5)
+    together = tj.load(workdir / "as_it_is" / "from_3" / "seed_3").params
+    close = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4)  # noqa: E731
+    jax.tree.map(close, together, alone.params)
 
 
 def test_seeds_of_a_plain_config(sweep, swept, tmp_path):
@@ -160,21 +170,28 @@ def test_seeds_that_all_diverge_are_an_error(sweep, tmp_path, monkeypatch):
     assert "(2 of 2 diverged)" in (tmp_path / "seeds" / "table.txt").read_text()
 
 
-@pytest.mark.parametrize("damage", ["of an earlier version", "torn", "empty"])
-def test_a_result_that_cannot_be_read_is_measured_again(sweep, swept, tmp_path, damage, caplog):
-    folder = shutil.copytree(swept[0] / "as_it_is", tmp_path / "as_it_is")
-    kept = folder / "result.json"
-    whole = kept.read_text()
-    renamed = whole.replace('"metrics": {', '"figures": {')
-    kept.write_text({"of an earlier version": renamed, "torn": whole[:99], "empty": ""}[damage])
-    (folder / "seconds").write_text("" if damage == "empty" else "7000.0\n")
+def test_a_result_that_cannot_be_read_is_measured_again(sweep, swept, tmp_path, caplog):
+    """A file of seconds that cannot be read counts as none."""
     one = Sweep(sweep.config, {"as it is": {}}, sweep.base, 2, sweep.metrics, sweep.also)
+    folder = shutil.copytree(swept[0] / "as_it_is", tmp_path / "as_it_is")
+    kept, asked = folder / "result.json", asked_of(one, one.configs({})["as it is"])
+    whole = kept.read_text()
+    assert saved_row(kept, "as it is", asked) == swept[1][0]
+    for damaged in ("", whole[:99], whole.replace('"metrics": {', '"figures": {')):
+        kept.write_text(damaged)
+        assert saved_row(kept, "as it is", asked) is None
+        told = "result.json is damaged or of an earlier version; it is measured again"
+        assert told in caplog.text
+        caplog.clear()
+    (folder / "seconds").write_text("7000.0\n")
     (row,) = run_sweep(one, tmp_path)
     expected = swept[1][0]
     assert row.metrics == expected.metrics and row.parameters == expected.parameters
-    assert (row.seconds > 7000) == (damage != "empty")
-    assert "result.json is damaged or of an earlier version; it is measured again" in caplog.text
+    assert row.seconds > 7000
     assert json.loads(kept.read_text())["row"]["metrics"] == expected.metrics
+    (folder / "seconds").write_text("")
+    with _timer(folder / "seconds") as seconds:
+        assert seconds() < 7000
 
 
 def test_a_sweep_file_is_read(tmp_path):
