@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A notebook's own use of a run: batches, other parameters, a workdir of its own, records."""
 
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -90,14 +92,17 @@ def test_an_average_is_saved_as_it_predicts(trained_workdir, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, loaded.params, average.params)
 
 
-def test_a_saved_run_trains_on_as_the_run_itself(trained, workdir, tiny_config, tmp_path):
-    tj.load(workdir).save(tmp_path / "saved")
-    longer = {"train.num_steps": 32}
-    for folder in (workdir, tmp_path / "saved"):
-        assert tj.train(tiny_config(longer), folder).step == 32
-    one, other = tj.load(workdir), tj.load(tmp_path / "saved")
-    jax.tree.map(np.testing.assert_array_equal, one.params, other.params)
-    assert len(list(read_lines(tmp_path / "saved" / "metrics.jsonl"))) == len(one.records)
+def test_a_saved_run_trains_on_as_the_run_itself(
+    language_model, tiny_config, tiny_language_model, tmp_path
+):
+    language_model.save(tmp_path / "saved")
+    shutil.copytree(language_model.workdir, tmp_path / "run")
+    config = tiny_config(tiny_language_model | {"train.num_steps": 32})
+    run, saved = (tj.train(config, tmp_path / name) for name in ("run", "saved"))
+    assert run.step == saved.step == 32
+    jax.tree.map(np.testing.assert_array_equal, run.params, saved.params)
+    jax.tree.map(np.testing.assert_array_equal, tj.load(saved.workdir).params, saved.params)
+    assert len(list(read_lines(tmp_path / "saved" / "metrics.jsonl"))) == len(run.records)
 
 
 def test_records_are_a_table_and_a_picture(trained):
