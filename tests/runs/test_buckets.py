@@ -11,6 +11,7 @@ import pytest
 
 import transformer_jax as tj
 from experiments.faults.kill_resume import differences, metrics
+from tests.conftest import copy_at_step
 from transformer_jax.buckets.bucket import Bucket, BucketError
 from transformer_jax.buckets.lease import LEASE_FOLDER
 from transformer_jax.checkpoints.step_folder import step_folders
@@ -46,33 +47,41 @@ def get(address, folder):
     fsspec.filesystem("memory").get(f"{address}/", str(folder), recursive=True)
 
 
-def test_a_run_moves_between_disk_and_bucket(tiny_config, address, tmp_path, machine):
-    """Ten steps on disk, ten in a bucket and ten on another disk equal thirty on one disk."""
-    every = {"checkpoint.every_steps": 10, "eval.every_steps": 10}
-    tj.train(tiny_config(every), tmp_path / "whole")
-    tj.train(tiny_config(every | {"train.num_steps": 10}), tmp_path / "disk")
+def test_a_run_moves_between_disk_and_bucket(
+    language_model_workdir, tiny_config, tiny_language_model, address, tmp_path
+):
+    """Fifteen steps on disk, five in a bucket and ten on another disk equal thirty on one disk."""
+    config = tiny_config(tiny_language_model)
+    copy_at_step(language_model_workdir, 15, tmp_path / "disk")
     put(tmp_path / "disk", address)
-    tj.train(tiny_config(every | {"train.num_steps": 20}), address)
+    tj.train(config, address, until=20)
     get(address, tmp_path / "moved")
     assert 20 in step_folders(tmp_path / "moved" / "checkpoints")
-    trained = tj.train(tiny_config(every), tmp_path / "moved")
-    assert not differences(tmp_path / "whole", tmp_path / "moved")
-    assert metrics(tmp_path / "whole") == metrics(tmp_path / "moved")
+    tj.train(config, tmp_path / "moved")
+    assert not differences(language_model_workdir, tmp_path / "moved")
+    assert metrics(language_model_workdir) == metrics(tmp_path / "moved")
 
-    put(tmp_path / "moved", address)
+
+def test_a_run_in_a_bucket_is_used_on_another_machine(workdir, address, machine):
+    put(workdir, address)
     machine("another")
     loaded = tj.load(address, average=2)
-    assert loaded.predict(LINES) == tj.load(tmp_path / "moved", average=2).predict(LINES)
+    assert loaded.predict(LINES) == tj.load(workdir, average=2).predict(LINES)
     # What is of use for training alone stays where it is.
     assert loaded.workdir.name == "run" and not list(loaded.workdir.rglob("training"))
     examples = loaded.evaluate("valid")["num_examples"]
     kept = Bucket(address).read("predictions/valid-30.jsonl")
     assert len(kept.splitlines()) == examples
 
+
+def test_a_run_starts_from_one_in_a_bucket(
+    language_model, tiny_config, tiny_language_model, address
+):
+    put(language_model.workdir, address)
     changes = {"train.init_from": address, "train.num_steps": 1, "optimizer.learning_rate": 1e-6}
-    started = tj.train(tiny_config(changes), f"{address}_tuned")
+    started = tj.train(tiny_config(tiny_language_model | changes), f"{address}_tuned")
     near = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3)  # noqa: E731
-    jax.tree.map(near, started.params, trained.params)
+    jax.tree.map(near, started.params, language_model.params)
 
 
 def test_a_run_continues_whose_machine_was_lost_in_its_first_upload(address, machine, monkeypatch):

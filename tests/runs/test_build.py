@@ -10,7 +10,6 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from transformer_jax.data.batches.pipeline import eval_batches, train_batches
@@ -63,7 +62,8 @@ def test_a_loss_of_the_former_signature_is_refused(task_of, monkeypatch):
 
 
 def test_remat_keeps_the_gradient_and_saves_memory(tiny_config):
-    """Four layers show the saving; scanned layers compile as fast as one."""
+    """Four layers show the saving; scanned layers compile as fast as one. The program has no more
+    of a step than its gradient."""
     deep = {
         "task.name": "language_modeling",
         "model.architecture": "decoder_only",
@@ -77,18 +77,24 @@ def test_remat_keeps_the_gradient_and_saves_memory(tiny_config):
         settings = read_settings(tiny_config(deep | {"train.remat": remat}))
         task = build.build_task(settings, {"text": 100}, tokenizers=None)
         engine = build.build_engine(settings)
-        _, train_step, init_state = build.build_training(settings, task, engine)
+        _, _, init_state = build.build_training(settings, task, engine)
         abstract = build.abstract_state(settings, init_state, engine.mesh)
         shapes = batch_shapes(task.lengths, rows=8)
-        step = engine.compile(train_step, abstract, shapes)
+        update = build.build_update(settings, task, engine)
+
+        def gradient(state, batch, update=update):
+            found = update(state, batch)
+            return state.replace(params=found.grads), found.sums
+
+        step = engine.compile(gradient, abstract, shapes)
         first = first or create_state(init_state, 0, abstract)
         batch = {name: np.ones(x.shape, x.dtype) for name, x in shapes.items()}
         state, sums = step(engine.from_portable(jax.tree.map(jnp.copy, first)), batch)
-        results[remat] = optax.tree.get(state, "mu"), sums["loss"]
+        results[remat] = state.params, sums["loss"]
         memory[remat] = step.executable.memory_analysis().temp_size_in_bytes
     for remat in ("full", "dots", "offload"):
         jax.tree.map(
-            lambda got, want: np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6),
+            lambda got, want: np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5),
             results[remat],
             results["none"],
         )

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
+from tests.conftest import QUICKSTART, copy_at_step
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.runs.config import read_settings, resolve
 from transformer_jax.runs.seeds import seed_configs, train_replicas
 from transformer_jax.runs.settings import COMMAND, nested
 
-QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
-STEPS = 20
+STEPS = 8
 NUMBERS = {
     "optimizer.weight_decay": 0.01,
     "train.label_smoothing": 0.1,
@@ -31,8 +31,8 @@ NUMBERS = {
 
 @pytest.fixture(scope="module")
 def config(tiny_language_model):
-    steps = {"train.num_steps": STEPS, "eval.every_steps": 5, "checkpoint.every_steps": 10}
-    steps |= {"logging.watch_steps": 10, "optimizer.plateau_patience": 1}
+    steps = {"train.num_steps": STEPS, "eval.every_steps": 2, "checkpoint.every_steps": 4}
+    steps |= {"logging.watch_steps": 4, "optimizer.plateau_patience": 1}
     # A stable rate: chaos would magnify rounding.
     others = {"logging.every_steps": 1, "optimizer.learning_rate": 0.04, "optimizer.name": "adamw"}
     return tj.config(QUICKSTART, tiny_language_model | steps | others | NUMBERS)
@@ -94,7 +94,7 @@ def test_each_replica_is_the_run_that_its_config_makes(three, together, alone, n
     expected = losses(alone / name)[:STEPS]
     assert len(expected) == STEPS
     np.testing.assert_allclose(losses(workdir / name), expected, rtol=1e-5)
-    valid = losses(workdir / name, "valid"), losses(alone / name, "valid")[:4]
+    valid = losses(workdir / name, "valid"), losses(alone / name, "valid")[: STEPS // 2]
     assert valid[0] == pytest.approx(valid[1], rel=1e-5)
     rates = values(workdir / name, "learning_rate"), values(alone / name, "learning_rate")[:STEPS]
     assert rates[0] == pytest.approx(rates[1])
@@ -128,12 +128,15 @@ def test_the_folder_of_all_names_them(together):
 
 
 def test_replicas_are_resumed_together_bit_for_bit(three, together, tmp_path):
-    half = {name: changed(config, train__num_steps=10) for name, config in three.items()}
-    train_replicas(half, tmp_path)
-    resumed = train_replicas(three, tmp_path)
     workdir, runs = together
+    group = shutil.copytree(workdir, tmp_path / "group")
+    shutil.rmtree(group / "together")
+    copy_at_step(workdir / "together", STEPS // 2, group / "together")
     for name in three:
-        assert losses(tmp_path / name) == losses(workdir / name)
+        shutil.rmtree(group / name / "checkpoints")  # which are saved at the end
+    resumed = train_replicas(three, group)
+    for name in three:
+        assert losses(group / name) == losses(workdir / name)
         assert_same_arrays(resumed[name].params, runs[name].params)
 
 
@@ -204,7 +207,6 @@ print(jax.device_count(), len(runs["seed_0"].params["decoder"]["layer_0"]["feed_
         env=os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(root)},
         capture_output=True,
         text=True,
-        timeout=300,
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.split() == ["2", "2"]

@@ -31,6 +31,18 @@ def assert_same_arrays(left, right):
     jax.tree.map(np.testing.assert_array_equal, left, right)
 
 
+@pytest.fixture
+def config_of_text(tiny_config, tiny_language_model):
+    """`config_of_text(changes)`: the config of `language_model_workdir`, with changes."""
+    return lambda changes=None: tiny_config(tiny_language_model | (changes or {}))
+
+
+@pytest.fixture
+def text_workdir(language_model_workdir, tmp_path):
+    """Copy of the language model's run."""
+    return shutil.copytree(language_model_workdir, tmp_path / "run")
+
+
 # --- Progress ---
 
 
@@ -46,15 +58,22 @@ def tell(workdir, capsys, monkeypatch):
     return lines
 
 
-def test_a_call_of_train_tells_what_it_does_unless_unwanted(tell, workdir, tiny_config):
-    config = tiny_config({"train.num_steps": 31})
+def test_a_run_grows_and_tells_what_it_does_unless_unwanted(tell, workdir, tiny_config):
+    changes = {"train.num_steps": 32, "eval.num_examples": 1, "logging.every_steps": 1}
+    config = tiny_config(changes)
     told = tell(lambda wanted: tj.train(config, workdir, progress=wanted), True)
     for part in ("reading the training data", "training examples", "parameters", "compiling"):
         assert any(part.replace("training examples", "examples in") in line for line in told), part
-    assert any("step 31/31  loss " in line and " tokens/s  lr " in line for line in told)
-    assert any("step 31/31  valid  loss " in line and "bleu" in line for line in told)
+    assert any("step 32/32  loss " in line and " tokens/s  lr " in line for line in told)
+    assert any("step 32/32  valid  loss " in line and "bleu" in line for line in told)
     assert "best bleu" in told[-1] and told[-1].endswith(str(workdir))
-    assert tell(lambda wanted: tj.train(config, workdir, progress=wanted), False) == []
+    finished = []
+    again = lambda wanted: finished.append(tj.train(config, workdir, progress=wanted))  # noqa: E731
+    assert tell(again, False) == []
+    assert finished[0].step == 32
+    assert [r["step"] for r in records(workdir)][-3:] == [31, 32, 32]
+    assert json.loads((workdir / "config.json").read_text())["train"]["num_steps"] == 32
+    assert_same_arrays(tj.load(workdir).params, finished[0].params)
 
 
 # --- Trained ---
@@ -81,20 +100,20 @@ def test_a_workdir_holds_the_whole_run(trained_workdir, trained):
 
 
 def test_a_run_starts_from_another_and_keeps_its_moving_average(
-    trained, trained_workdir, tiny_config, tmp_path, caplog
+    language_model, config_of_text, tmp_path, caplog
 ):
     caplog.set_level(logging.INFO)
-    changes = {"train.init_from": str(trained_workdir), "optimizer.ema_decay": 0.9}
+    changes = {"train.init_from": str(language_model.workdir), "optimizer.ema_decay": 0.9}
     changes |= {"train.num_steps": 2, "optimizer.learning_rate": 1e-6}
-    run = tj.train(tiny_config(changes), tmp_path / "run")
+    run = tj.train(config_of_text(changes), tmp_path / "run")
     assert "parameter arrays loaded from" in caplog.text
     assert "copied the tokenizers of" in caplog.text
     # So small a learning rate leaves them where they started.
     near = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3)  # noqa: E731
-    jax.tree.map(near, run.params, trained.params)
+    jax.tree.map(near, run.params, language_model.params)
     loaded = tj.load(tmp_path / "run")
     assert_same_arrays(loaded.params, run.params)
-    assert loaded.predict(LINES) == trained.predict(LINES)
+    assert loaded.predict(LINES[:1]) == language_model.predict(LINES[:1])
 
 
 def test_training_learns(trained_workdir):
@@ -168,8 +187,14 @@ def test_scores_are_log_probabilities(trained):
         trained.score(["a"], ["b", "c"])
 
 
-def test_an_evaluation_returns_metrics_and_writes_outputs(workdir):
-    run = tj.load(workdir)
+@pytest.fixture(scope="module")
+def used(trained_workdir, tmp_path_factory):
+    """The trained run in a copy of its workdir: evaluations write there."""
+    return tj.load(shutil.copytree(trained_workdir, tmp_path_factory.mktemp("used") / "run"))
+
+
+def test_an_evaluation_returns_metrics_and_writes_outputs(used):
+    run, workdir = used, used.workdir
     program = 'import sys; n = len(list(sys.stdin)); print(\'{"lines": %d, "bleu": 999}\' % n)'
     command = shlex.join([sys.executable, "-c", program])
     metrics = run.evaluate(split="valid", command=command, beam_size=1)
@@ -228,22 +253,20 @@ def test_the_best_checkpoint_is_selected_by_the_given_corpus(tiny_language_model
     assert found["train/loss"] != found["loss"]
 
 
-def test_a_command_that_fails_costs_no_metric(workdir, caplog):
-    metrics = tj.load(workdir).evaluate(split="valid", command="no-such-program", beam_size=1)
+def test_a_command_that_fails_and_outputs_that_cannot_be_written_cost_no_metric(used, caplog):
+    predictions = used.workdir / "predictions"
+    aside = predictions.rename(used.workdir / "aside")
+    predictions.write_text("a file in the place of the folder")
+    metrics = used.evaluate(split="valid", command="no-such-program", beam_size=1)
     assert "no scores by the command: 'no-such-program' cannot be run" in caplog.text
-    assert "bleu" in metrics
-
-
-def test_an_evaluation_whose_outputs_cannot_be_written_returns_metrics(workdir, caplog):
-    shutil.rmtree(workdir / "predictions")
-    (workdir / "predictions").write_text("a file in the place of the folder")
-    metrics = tj.load(workdir).evaluate(split="valid", beam_size=1)
-    assert metrics["num_examples"] == 12
     assert "the outputs are not kept: " in caplog.text
+    assert "bleu" in metrics and metrics["num_examples"] == 12
+    predictions.unlink()
+    aside.rename(predictions)
 
 
-def test_a_run_may_be_used_with_rounded_weights(workdir):
-    run = tj.load(workdir)
+def test_a_run_may_be_used_with_rounded_weights(used):
+    run = used
     exact = run.evaluate(split="valid", beam_size=1)
     rounded = run.evaluate(split="valid", beam_size=1, weights="int8")
     assert 0 < abs(rounded["loss"] / exact["loss"] - 1) < 0.01
@@ -253,15 +276,15 @@ def test_a_run_may_be_used_with_rounded_weights(workdir):
         run.predict(LINES, weights="int4")
 
 
-def test_files_can_be_evaluated(workdir, tmp_path):
-    run = tj.load(workdir)
+def test_files_can_be_evaluated(used, tmp_path):
     (tmp_path / "a.en").write_text("The dog sees a cat.\n\nA man.\n")
     (tmp_path / "a.de").write_text("Der Hund sieht eine Katze.\n\nEin Mann.\n")
-    metrics = run.evaluate(source=str(tmp_path / "a.en"), target=str(tmp_path / "a.de"))
+    files = {"source": str(tmp_path / "a.en"), "target": str(tmp_path / "a.de")}
+    metrics = used.evaluate(**files, beam_size=1)
     assert (metrics["split"], metrics["num_examples"]) == ("a.en", 3)
-    assert (workdir / "predictions" / "a.en-30.jsonl").exists()
+    assert (used.workdir / "predictions" / "a.en-30.jsonl").exists()
     with pytest.raises(tj.UserError, match="has no split 'tset'"):
-        run.evaluate(split="tset")
+        used.evaluate(split="tset")
 
 
 # --- Resumed ---
@@ -322,14 +345,15 @@ def test_an_error_at_a_validation_loses_no_step(
     ]
 
 
-def test_a_paused_run_ends_as_one_that_was_not(trained_workdir, trained, tiny_config, tmp_path):
-    paused = tj.train(tiny_config(), tmp_path / "run", until=15)
+def test_a_paused_run_ends_as_one_that_was_not(language_model, config_of_text, tmp_path):
+    whole = untimed(language_model.workdir)
+    paused = tj.train(config_of_text(), tmp_path / "run", until=15)
     assert paused.step == 15
-    assert tj.train(tiny_config(), tmp_path / "run", until=15).step == 15
-    assert untimed(tmp_path / "run") == [r for r in untimed(trained_workdir) if r["step"] <= 15]
-    run = tj.train(tiny_config(), tmp_path / "run", until=1000)
-    assert_same_arrays(run.params, trained.params)
-    assert untimed(tmp_path / "run") == untimed(trained_workdir)
+    assert tj.train(config_of_text(), tmp_path / "run", until=15).step == 15
+    assert untimed(tmp_path / "run") == [record for record in whole if record["step"] <= 15]
+    run = tj.train(config_of_text(), tmp_path / "run", until=1000)
+    assert_same_arrays(run.params, language_model.params)
+    assert untimed(tmp_path / "run") == whole
 
 
 def fails(*_):
@@ -337,23 +361,14 @@ def fails(*_):
 
 
 def test_a_finished_run_is_evaluated_where_its_last_evaluation_did_not_end(
-    workdir, trained, tiny_config
+    text_workdir, language_model, config_of_text
 ):
-    before, path = untimed(workdir), workdir / "metrics.jsonl"
+    before, path = untimed(text_workdir), text_workdir / "metrics.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-    assert len(untimed(workdir)) == len(before) - 1
-    run = tj.train(tiny_config(), workdir)
-    assert untimed(workdir) == before
-    assert_same_arrays(run.params, trained.params)
-
-
-def test_a_run_may_grow(workdir, tiny_config):
-    changes = {"train.num_steps": 32, "eval.num_examples": 1, "logging.every_steps": 1}
-    run = tj.train(tiny_config(changes), workdir)
-    assert run.step == 32
-    assert [r["step"] for r in records(workdir)][-3:] == [31, 32, 32]
-    assert json.loads((workdir / "config.json").read_text())["train"]["num_steps"] == 32
-    assert_same_arrays(tj.load(workdir).params, run.params)
+    assert len(untimed(text_workdir)) == len(before) - 1
+    run = tj.train(config_of_text(), text_workdir)
+    assert untimed(text_workdir) == before
+    assert_same_arrays(run.params, language_model.params)
 
 
 def test_another_run_is_refused_and_kept(workdir, tiny_config):
@@ -378,17 +393,18 @@ class FakeState:
     params, model_params, step = {}, {}, 0
 
 
-def test_a_kernel_that_does_not_run_here_is_refused_by_its_name(workdir, tiny_config):
+def test_a_kernel_that_does_not_run_here_is_refused_by_its_name(text_workdir, config_of_text):
     changes = {"model.attention": "cudnn", "train.num_steps": 31}
     with pytest.raises(tj.UserError, match="attention is 'cudnn', but it runs on a gpu, and this"):
-        tj.train(tiny_config(changes), workdir)
-    run = tj.train(tiny_config(changes | {"model.attention": "plain"}), workdir)
+        tj.train(config_of_text(changes), text_workdir)
+    run = tj.train(config_of_text(changes | {"model.attention": "plain"}), text_workdir)
     assert run.step == 31
 
 
-def test_a_loss_that_is_not_finite_becomes_no_checkpoint(workdir, tiny_config):
+def test_a_loss_that_is_not_finite_becomes_no_checkpoint(text_workdir, config_of_text):
+    workdir = text_workdir
     changes = {"train.num_steps": 40, "checkpoint.every_steps": 1}
-    settings = read_settings(tiny_config(changes))
+    settings = read_settings(config_of_text(changes))
     _, _, init_state = build.build_training(
         settings, tj.load(workdir).task, build.build_engine(settings)
     )
@@ -398,6 +414,6 @@ def test_a_loss_that_is_not_finite_becomes_no_checkpoint(workdir, tiny_config):
         huge = jax.tree.map(lambda leaf: leaf * 1e30, state.params)
         checkpoints.save(31, state.replace(step=state.step + 1, params=huge), snapshot.data_state)
     with pytest.raises(tj.UserError, match="not finite at step 32, which was not saved"):
-        tj.train(tiny_config(changes), workdir)
+        tj.train(config_of_text(changes), workdir)
     assert checkpoints.latest_step() == 31
     assert max(record["step"] for record in records(workdir)) == 30
