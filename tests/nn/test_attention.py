@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention equals slow loops, with and without a cache; hooks read and replace its values."""
 
+import functools
 import math
 
 import flax.linen as nn
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.compiled import apply, run
 from transformer_jax.nn.attention import (
     MultiHeadAttention,
     Sequences,
@@ -34,7 +36,10 @@ MASK[0, 0] = [[1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]]  # one key, no key, ever
 
 
 def attention_weights(query, key, mask=None, bias=None, **options):
-    return softmax(attention_logits(query, key, bias, **options), mask)
+    def weights(query, key, mask, bias):
+        return softmax(attention_logits(query, key, bias, **options), mask)
+
+    return run(weights, query, key, mask, bias)
 
 
 def slow_softmax(logits):
@@ -63,12 +68,12 @@ def test_against_a_slow_loop(mask, bias):
         np.ones((B, 1, T, S), bool) if mask is None else mask,
         np.zeros((B, H, T, S)) if bias is None else bias,
     )
-    result = scaled_dot_product_attention(QUERY, KEY, VALUE, mask, logit_bias=bias)
+    result = run(scaled_dot_product_attention, QUERY, KEY, VALUE, mask, logit_bias=bias)
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_rows_sum_to_1_or_to_0_without_a_key():
-    sums = attention_weights(QUERY, KEY, MASK, BIAS).sum(axis=-1)
+    sums = np.asarray(attention_weights(QUERY, KEY, MASK, BIAS)).sum(axis=-1)
     expected = np.broadcast_to(MASK.any(axis=-1), (B, H, T))
     np.testing.assert_allclose(sums, expected, atol=1e-6)
     assert not expected.all()
@@ -83,23 +88,33 @@ def test_a_query_without_a_key_has_a_gradient_of_0():
     def total(query, key, value):
         return scaled_dot_product_attention(query, key, value, MASK, logit_bias=BIAS)[0, 1].sum()
 
-    for grad in jax.grad(total, argnums=(0, 1, 2))(QUERY, KEY, VALUE):
+    for grad in jax.jit(jax.grad(total, argnums=(0, 1, 2)))(QUERY, KEY, VALUE):
         np.testing.assert_array_equal(grad, 0)
 
 
 @pytest.mark.parametrize("masked", [True, False])
 def test_the_softmax_and_its_gradient_are_those_of_jax(masked):
-    keys = jax.random.split(jax.random.key(0), 3)
-    logits, cotangent = (10 * jax.random.normal(key, (4, 5, 6)) for key in keys[:2])
-    mask = jax.random.bernoulli(keys[2], 0.6, logits.shape).at[0, 0].set(False) if masked else None
-    weights, backward = jax.vjp(lambda x: softmax(x, mask), logits)
-    expected, of_jax = jax.vjp(lambda x: jax.nn.softmax(x, where=mask), logits)
+    rng = np.random.default_rng(0)
+    logits, cotangent = rng.normal(0, 10, (2, 4, 5, 6)).astype(np.float32)
+    mask = rng.random(logits.shape) < 0.6 if masked else None
+    if masked:
+        mask[0, 0] = False
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def value_and_gradient(function, logits, cotangent):
+        value, backward = jax.vjp(function, logits)
+        return value, *backward(cotangent)
+
+    weights, gradient = value_and_gradient(lambda x: softmax(x, mask), logits, cotangent)
+    expected, of_jax = value_and_gradient(
+        lambda x: jax.nn.softmax(x, where=mask), logits, cotangent
+    )
     np.testing.assert_allclose(weights, expected, atol=1e-6)
-    np.testing.assert_allclose(*backward(cotangent), *of_jax(cotangent), atol=1e-5)
+    np.testing.assert_allclose(gradient, of_jax, atol=1e-5)
 
 
 def test_large_products_do_not_overflow():
-    result = scaled_dot_product_attention(1e4 * QUERY, KEY, VALUE, MASK)
+    result = run(scaled_dot_product_attention, 1e4 * QUERY, KEY, VALUE, MASK)
     assert np.isfinite(result).all()
 
 
@@ -148,7 +163,7 @@ def test_concatenated_heads(random_params, choice, with_bias):
     concatenated = heads.reshape(B, T, H * V)
     expected = concatenated @ params["output"]["kernel"].reshape(H * V, D)
     expected += params["output"].get("bias", 0)
-    result = module.apply(variables, X, MEMORY, MASK, method=attend_to)
+    result = apply(module, variables, X, MEMORY, MASK, method=attend_to)
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -175,8 +190,8 @@ def test_self_attention_uses_the_encoding_s_rotation_and_bias(random_params):
     mask = np.ones((B, 1, T, T), bool)
     call = (X, Sequences(Doubling(module.config), positions, mask), True)
     variables = random_params(module, *call, method="self_attend")
-    (_, cache), state = module.apply(
-        variables, *call, method="self_attend", mutable="intermediates"
+    (_, cache), state = apply(
+        module, variables, *call, method="self_attend", mutable="intermediates"
     )
     assert cache is None
 
@@ -232,8 +247,14 @@ def test_a_cap_bounds_the_logits():
 
 def test_the_modules_logits_have_the_configs_cap(random_params):
     variables = random_params(attention(), X, MEMORY, MASK, method=attend_to)
-    found = attention(logit_cap=0.1).apply(
-        variables, X, MEMORY, MASK, method=attend_to, mutable="intermediates"
+    found = apply(
+        attention(logit_cap=0.1),
+        variables,
+        X,
+        MEMORY,
+        MASK,
+        method=attend_to,
+        mutable="intermediates",
     )[1]["intermediates"]["weights"][0]
     query = projected(variables["params"]["query"], X)
     key = projected(variables["params"]["key"], MEMORY)
@@ -253,7 +274,7 @@ def test_products_have_the_configs_scale(random_params, scale):
         attend_to(module, x, MEMORY, MASK)
 
     variables = random_params(module, X, method=weights)
-    _, state = module.apply(variables, X, method=weights, mutable="intermediates")
+    _, state = apply(module, variables, X, method=weights, mutable="intermediates")
     found = state["intermediates"]["weights"]
     query, *keys = (
         projected(variables["params"][name], x)
@@ -279,7 +300,7 @@ def test_queries_and_keys_are_normed_by_head(random_params, epsilon):
         return x / root * params[f"norm_{name}"]["scale"]
 
     assert params["norm_query"]["scale"].shape == (K,)
-    _, state = module.apply(variables, X, MEMORY, MASK, method=attend_to, mutable="intermediates")
+    _, state = apply(module, variables, X, MEMORY, MASK, method=attend_to, mutable="intermediates")
     expected = attention_weights(normed("query", X), normed("key", MEMORY), MASK)
     (weights,) = state["intermediates"]["weights"]
     np.testing.assert_allclose(weights, expected, rtol=1e-4, atol=1e-5)
@@ -296,8 +317,8 @@ def test_heads_that_share_keys_are_heads_with_copies_of_them(random_params, grou
     repeat = {name: np.repeat(params[name]["kernel"], 4 // groups, 1) for name in ("key", "value")}
     copies = params | {name: {"kernel": kernel} for name, kernel in repeat.items()}
     whole = MultiHeadAttention(TransformerConfig(d_model=D, num_heads=4, dtype="float32"))
-    expected = whole.apply({"params": copies}, X, MEMORY, MASK, method=attend_to)
-    found = shared.apply(variables, X, MEMORY, MASK, method=attend_to)
+    expected = apply(whole, {"params": copies}, X, MEMORY, MASK, method=attend_to)
+    found = apply(shared, variables, X, MEMORY, MASK, method=attend_to)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     cache = KVCache.empty(shared.config, rows=2, max_length=7)
     assert cache.keys.shape == cache.values.shape == (2, groups, 7, 1, 4)
@@ -315,13 +336,13 @@ def intercepted(module, variables, replace):
         return result if change is None else change(result)
 
     with nn.intercept_methods(interceptor):
-        return module.apply(variables, X, MEMORY, MASK, method=attend_to)
+        return apply(module, variables, X, MEMORY, MASK, method=attend_to)
 
 
 def test_weights_and_heads_are_sown_on_request(random_params):
     module = attention()
     variables = random_params(module, X, MEMORY, MASK, method=attend_to)
-    _, state = module.apply(variables, X, MEMORY, MASK, method=attend_to, mutable="intermediates")
+    _, state = apply(module, variables, X, MEMORY, MASK, method=attend_to, mutable="intermediates")
     (weights,), (heads,) = (state["intermediates"][name] for name in ("weights", "heads"))
     assert weights.shape == (B, H, T, S) and heads.shape == (B, T, H, V)
     value = projected(variables["params"]["value"], MEMORY)
@@ -336,7 +357,7 @@ def test_a_head_can_be_silenced(random_params):
     silenced = intercepted(module, variables, {"combine": lambda heads: heads.at[:, :, 1].set(0)})
     kernel = variables["params"]["output"]["kernel"]
     kernel[1] = 0  # the rows of W^O that head 1 goes through
-    expected = module.apply(variables, X, MEMORY, MASK, method=attend_to)
+    expected = apply(module, variables, X, MEMORY, MASK, method=attend_to)
     np.testing.assert_allclose(silenced, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -357,26 +378,23 @@ def test_dropout_acts_on_the_weights_after_they_are_sown(random_params):
     module = attention(attention_dropout_rate=0.5)
     mask = np.ones((B, 1, T, S), bool)
     variables = random_params(module, X, MEMORY, mask, method=attend_to)
-    seen = []
 
-    def watch(next_fun, args, kwargs, context):
-        result = next_fun(*args, **kwargs)
-        if context.method_name == "weigh":
-            seen.append(result)
-        return result
+    @jax.jit
+    def dropped_and_sown(variables, key):
+        weighed = []
 
-    with nn.intercept_methods(watch):
-        _, state = module.apply(
-            variables,
-            X,
-            MEMORY,
-            mask,
-            False,
-            method=attend_to,
-            rngs={"dropout": jax.random.key(0)},
-            mutable="intermediates",
-        )
-    dropped, (weights,) = np.asarray(seen[0]), state["intermediates"]["weights"]
+        def watch(next_fun, args, kwargs, context):
+            result = next_fun(*args, **kwargs)
+            if context.method_name == "weigh":
+                weighed.append(result)
+            return result
+
+        call = {"method": attend_to, "rngs": {"dropout": key}, "mutable": "intermediates"}
+        with nn.intercept_methods(watch):
+            _, state = module.apply(variables, X, MEMORY, mask, False, **call)
+        return weighed[0], state["intermediates"]["weights"]
+
+    dropped, (weights,) = jax.tree.map(np.asarray, dropped_and_sown(variables, jax.random.key(0)))
     np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-5)
     assert 0.2 < np.mean(dropped == 0) < 0.8
     np.testing.assert_allclose(dropped, np.where(dropped == 0, 0, 2 * weights), rtol=1e-6)
@@ -391,11 +409,12 @@ def test_self_attention_in_two_steps_with_a_cache_equals_one_step(random_params)
     causal = np.tril(np.ones((T, T), bool))[None, None]
     call = (X, Sequences(encoding, positions, causal), True)
     variables = random_params(module, *call, method="self_attend")
-    whole, _ = module.apply(variables, *call, method="self_attend")
+    whole, _ = apply(module, variables, *call, method="self_attend")
 
     cache, parts = KVCache.empty(module.config, B, T + 2), []
     for part in (slice(0, 2), slice(2, 3)):
-        y, cache = module.apply(
+        y, cache = apply(
+            module,
             variables,
             X[:, part],
             Sequences(encoding, positions[:, part], None),
@@ -423,7 +442,7 @@ def test_one_product_gives_queries_keys_and_values(random_params, compiling_for,
 
     def found():
         products = str(jax.make_jaxpr(projected)(variables)).count("dot_general")
-        return products, projected(variables), jax.grad(loss)(variables)
+        return products, *run(lambda x: (projected(x), jax.grad(loss)(x)), variables)
 
     apart = found()
     compiling_for("gpu")

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 
+from tests.compiled import run
 from tests.models.texts import PADDED
 from transformer_jax.metrics import compute_metrics
 from transformer_jax.models import apply_model
@@ -116,10 +117,11 @@ def updated(model, params, remat="none", parts=1, devices=1):
 )
 def test_a_step_adds_what_modules_add(expected, name, scanned, division):
     model, params, (square, positive), gradient = expected[name]
-    grads, sums = updated(model, stack_layers(params) if scanned else params, **division)
+    params = run(stack_layers, params) if scanned else params
+    grads, sums = updated(model, params, **division)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * np.abs(b).max()),
-        unstack_layers(grads),
+        run(unstack_layers, grads),
         gradient,
     )
     metrics = compute_metrics(sums | {"filled": 1.0, "slots": 1.0})
@@ -130,13 +132,13 @@ def test_a_step_adds_what_modules_add(expected, name, scanned, division):
 def test_nothing_is_added_outside_a_step(expected):
     model, params, *_ = expected["plain"]
     with nn.intercept_methods(add_squares):
-        logits = apply_model(model, params, *PADDED)  # no pair of outputs and variables
+        logits = run(apply_model, model, params, *PADDED)  # no pair of outputs and variables
         assert logits.ndim == 3
         with auxiliary.collect() as outer:
             with auxiliary.collect():
-                apply_model(model, params, *PADDED)
+                run(apply_model, model, params, *PADDED)
             assert outer.sums == {}
-        assert "auxiliary" not in model.init(jax.random.key(0), *PADDED)
+        assert "auxiliary" not in run(model.init, jax.random.key(0), *PADDED)
 
 
 def test_a_loss_and_a_metric_of_one_name_are_refused():

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.compiled import run
 from transformer_jax.nn import dropout
 
 SHAPE = (64, 257)
@@ -26,7 +27,7 @@ def drop(rate, x, seed=0, bits="threefry"):
 @pytest.mark.parametrize("bits", ["threefry", "hardware"])
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_zeroes_the_rate_and_keeps_the_mean(rate, bits):
-    y = np.asarray(drop(rate, jnp.ones((1000, 1001)), bits=bits))
+    y = np.asarray(run(drop, rate, np.ones((1000, 1001), np.float32), bits=bits))
     deviation = np.sqrt(rate * (1 - rate) / y.size)  # below 0.0005
     assert np.mean(y == 0) == pytest.approx(rate, abs=4 * deviation)
     assert y.mean() == pytest.approx(1, abs=4 * deviation / (1 - rate))
@@ -34,12 +35,12 @@ def test_zeroes_the_rate_and_keeps_the_mean(rate, bits):
 
 
 def test_every_column_is_dropped_sometimes():
-    y = drop(0.5, jnp.ones((200, 7)))
+    y = np.asarray(run(drop, 0.5, np.ones((200, 7), np.float32)))
     np.testing.assert_allclose((y == 0).mean(axis=0), 0.5, atol=0.15)
 
 
 def test_scales_each_element():
-    x = jax.random.normal(jax.random.key(1), SHAPE)
+    x = np.random.default_rng(1).normal(size=SHAPE).astype(np.float32)
     y = drop(0.5, x)
     np.testing.assert_array_equal(y, np.where(np.asarray(y) == 0, 0, 2 * np.asarray(x)))
 
@@ -71,14 +72,14 @@ def test_other_keys_drop_other_elements():
 
 
 def test_axes_after_the_second_have_their_own_bits():
-    y = np.asarray(drop(0.5, jnp.ones((20, 5, 6, 7))))
+    y = np.asarray(run(drop, 0.5, np.ones((20, 5, 6, 7), np.float32)))
     for axis in range(4):
         assert np.mean(y != np.roll(y, 1, axis)) == pytest.approx(0.5, abs=0.05)
 
 
 def test_the_gradient_drops_the_same_elements():
-    x = jax.random.normal(jax.random.key(1), SHAPE)
-    gradient = jax.grad(lambda x: (3 * drop(0.3, x)).sum())(x)
+    x = np.random.default_rng(1).normal(size=SHAPE).astype(np.float32)
+    gradient = run(jax.grad(lambda x: (3 * drop(0.3, x)).sum()), x)
     np.testing.assert_allclose(gradient, 3 * drop(0.3, jnp.ones(SHAPE)), rtol=1e-6)
 
 
@@ -115,8 +116,8 @@ def test_the_bits_of_each_place_in_a_word_are_uniform():
 
 
 def test_the_tangent_has_the_same_mask():
-    x, change = jax.random.normal(jax.random.key(1), (2, *SHAPE))
-    value, tangent = jax.jvp(lambda x: drop(0.5, x), (x,), (change,))
+    x, change = np.random.default_rng(1).normal(size=(2, *SHAPE)).astype(np.float32)
+    value, tangent = run(lambda *x: jax.jvp(lambda x: drop(0.5, x), *x), (x,), (change,))
     np.testing.assert_array_equal(tangent, np.where(np.asarray(value) == 0, 0, 2 * change))
 
 

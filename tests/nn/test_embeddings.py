@@ -7,11 +7,16 @@ import jax
 import numpy as np
 import pytest
 
+from tests.compiled import apply, run
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.embeddings import Embedding
 
 CONFIG = TransformerConfig(d_model=16, num_heads=4, dtype="float32")
 TOKENS = np.array([[3, 0, 10], [7, 7, 1]])
+
+
+def logits_of(module, x, bias=None):
+    return module.unprojected(x, bias).logits()
 
 
 @pytest.fixture
@@ -22,14 +27,14 @@ def embedding():
 def test_vectors_are_the_tables_rows_times_the_root_of_d_model(random_params, embedding):
     variables = random_params(embedding, TOKENS, method="embed")
     table = variables["params"]["table"]
-    vectors = embedding.apply(variables, TOKENS, method="embed")
+    vectors = apply(embedding, variables, TOKENS, method="embed")
     np.testing.assert_allclose(vectors, 4 * table[TOKENS], rtol=1e-6)
 
 
 def test_logits_are_products_with_the_tables_rows(random_params, embedding):
     variables = random_params(embedding, TOKENS, method="embed")
     x = np.random.default_rng(1).normal(size=(2, 3, 16)).astype(np.float32)
-    logits = embedding.apply(variables, x, method="unprojected").logits()
+    logits = apply(embedding, variables, x, method=logits_of)
     expected = x @ variables["params"]["table"].T
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
 
@@ -42,7 +47,7 @@ def test_logits_are_scaled_biased_and_capped(random_params):
     rng = np.random.default_rng(1)
     x = rng.normal(0, 8, (2, 3, 16)).astype(np.float32)
     bias = rng.normal(size=11).astype(np.float32)
-    found = embedding.apply(variables, x, bias, method="unprojected").logits()
+    found = apply(embedding, variables, x, bias, method=logits_of)
     products = x / 4 @ variables["params"]["table"].T + bias
     assert np.abs(products).max() > 3
     np.testing.assert_allclose(found, 1.5 * np.tanh(products / 1.5), rtol=1e-4, atol=1e-5)
@@ -51,14 +56,16 @@ def test_logits_are_scaled_biased_and_capped(random_params):
 def test_padding_of_the_vocabulary_is_zero_and_has_no_logits(embedding):
     padded = Embedding(TransformerConfig(d_model=16, vocab_multiple=8, dtype="float32"), 11)
     fresh, plain = (
-        module.init(jax.random.key(0), TOKENS, method="embed")["params"]["table"]
+        run(module.init, jax.random.key(0), TOKENS, method="embed")["params"]["table"]
         for module in (padded, embedding)
     )
     np.testing.assert_array_equal(fresh, np.pad(plain, ((0, 5), (0, 0))))
     x = np.ones((2, 3, 16), np.float32)
+    filled = fresh.copy()
+    filled[11:] = 1e9
     logits, expected = (
-        module.apply({"params": {"table": table}}, x, method="unprojected").logits()
-        for module, table in ((padded, fresh.at[11:].set(1e9)), (embedding, plain))
+        apply(module, {"params": {"table": table}}, x, method=logits_of)
+        for module, table in ((padded, filled), (embedding, plain))
     )
     assert logits.shape == (2, 3, 11)
     np.testing.assert_allclose(logits, expected, rtol=1e-6, atol=1e-6)
@@ -66,7 +73,7 @@ def test_padding_of_the_vocabulary_is_zero_and_has_no_logits(embedding):
 
 def test_vectors_start_with_unit_variance():
     embedding = Embedding(CONFIG, vocab_size=2000)
-    variables = embedding.init(jax.random.key(0), TOKENS, method="embed")
-    vectors = embedding.apply(variables, np.arange(2000)[None], method="embed")
+    variables = run(embedding.init, jax.random.key(0), TOKENS, method="embed")
+    vectors = apply(embedding, variables, np.arange(2000)[None], method="embed")
     assert np.std(vectors) == pytest.approx(1, rel=0.02)
     assert np.mean(vectors) == pytest.approx(0, abs=0.02)

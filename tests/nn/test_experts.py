@@ -11,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 
+from tests.compiled import apply
 from transformer_jax.models import apply_method, apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn import auxiliary
@@ -301,7 +302,7 @@ def test_bfloat16_is_near_float32(inputs, random_params):
     rounded = Experts(
         dataclasses.replace(layer.config, dtype="bfloat16", activation_dtype="bfloat16")
     )
-    found = rounded.apply({"params": params}, inputs.astype(jnp.bfloat16), True, REAL)
+    found = apply(rounded, {"params": params}, inputs.astype(jnp.bfloat16), True, REAL)
     assert found.dtype == jnp.bfloat16
-    expected = layer.apply({"params": params}, inputs, True, REAL)
+    expected = apply(layer, {"params": params}, inputs, True, REAL)
     np.testing.assert_allclose(found, expected, atol=0.1 * np.abs(expected).max())

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.compiled import apply
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.linear import Linear
@@ -56,7 +57,7 @@ def test_a_gate_multiplies(random_params, name, activation):
     gates = activation(X @ gate["kernel"] + gate["bias"])
     expected = (gates * (X @ inner["kernel"] + inner["bias"])) @ outer["kernel"] + outer["bias"]
     np.testing.assert_allclose(
-        module.apply(variables, X, True), expected, atol=2e-2 if name == "gelu" else 1e-4
+        apply(module, variables, X, True), expected, atol=2e-2 if name == "gelu" else 1e-4
     )
 
 
@@ -70,7 +71,7 @@ def test_the_formula(random_params, name, activation):
     expected = hidden @ outer["kernel"] + outer["bias"]
     # GELU is computed by its tanh approximation, good to 5e-4 an activation.
     np.testing.assert_allclose(
-        module.apply(variables, X, True), expected, atol=5e-3 if name == "gelu" else 1e-5
+        apply(module, variables, X, True), expected, atol=5e-3 if name == "gelu" else 1e-5
     )
 
 
@@ -84,23 +85,29 @@ def test_biases_are_optional(random_params, gated):
         name: part | {"bias": np.zeros(part["kernel"].shape[1], np.float32)}
         for name, part in variables["params"].items()
     }
-    expected = feed_forward(**options).apply({"params": zero}, X, True)
-    np.testing.assert_allclose(module.apply(variables, X, True), expected, atol=1e-6)
+    expected = apply(feed_forward(**options), {"params": zero}, X, True)
+    np.testing.assert_allclose(apply(module, variables, X, True), expected, atol=1e-6)
 
 
 def test_dropout_acts_on_the_inner_activations(random_params):
     module = feed_forward(feed_forward_dropout_rate=0.5)
     variables = random_params(module, X, True)
-    seen = {}
 
-    def watch(next_fun, args, kwargs, context):
-        y = next_fun(*args, **kwargs)
-        if isinstance(context.module, Linear):
-            seen[context.module.name] = args[0], y
-        return y
+    @jax.jit
+    def inputs_and_outputs(variables, key):
+        seen = {}
 
-    with nn.intercept_methods(watch):
-        module.apply(variables, X, False, rngs={"dropout": jax.random.key(0)})
+        def watch(next_fun, args, kwargs, context):
+            y = next_fun(*args, **kwargs)
+            if isinstance(context.module, Linear):
+                seen[context.module.name] = args[0], y
+            return y
+
+        with nn.intercept_methods(watch):
+            module.apply(variables, X, False, rngs={"dropout": key})
+        return seen
+
+    seen = inputs_and_outputs(variables, jax.random.key(0))
     activations, dropped = np.asarray(relu(seen["inner"][1])), np.asarray(seen["outer"][0])
     kept = dropped != 0
     np.testing.assert_allclose(dropped[kept], 2 * activations[kept], rtol=1e-6)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.compiled import apply
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn import fused_attention
 from transformer_jax.nn.attention import scaled_dot_product_attention
@@ -126,11 +127,11 @@ def test_packed_sentences_are_sentences_alone(splash_on_a_cpu, random_params, op
     variables = random_params(model, *side, *side)
     alone = [np.where(ids == 2, each, 0).astype(np.int32) for each in side]
     with use_sharded_call(call_whole), fused_attention.record_kernel_choices() as choices:
-        together = model.apply(variables, *side, *side)
-        apart = model.apply(variables, *alone, *alone)
+        together = apply(model, variables, *side, *side)
+        apart = apply(model, variables, *alone, *alone)
     assert choices == [fused_attention.KernelChoice("splash")]
     np.testing.assert_allclose(together[ids == 2], apart[ids == 2], rtol=1e-5, atol=1e-5)
-    plain = model.apply(variables, *side, *side)
+    plain = apply(model, variables, *side, *side)
     np.testing.assert_allclose(together[ids > 0], plain[ids > 0], rtol=0.05, atol=0.05)
 
 

@@ -153,7 +153,8 @@ def test_tokens_without_strength_and_decay_leave_the_state(extreme):
 
 def test_the_inverse_and_its_tangent():
     lower = np.tril(np.random.default_rng(0).normal(size=(3, 5, 5)), -1).astype(np.float32)
-    found, tangent = jax.jvp(inverse_of_unit_lower, (lower,), (lower[::-1],))
+    of_both = lambda *x: jax.jvp(inverse_of_unit_lower, x[:1], x[1:])  # noqa: E731
+    found, tangent = compiled(of_both, lower, lower[::-1])
     inverse = np.linalg.inv(np.eye(5) + lower)
     close(found, inverse)
     close(tangent, -inverse @ lower[::-1] @ inverse, atol=1e-4)
@@ -165,12 +166,13 @@ def test_a_convolution_continues_its_past_and_stays_within_sentences():
     past = rng.normal(size=(1, 3, 2, 3))
     joined = np.concatenate([past, x], 1)
     expected = [sum(taps[w] * joined[0, t + w] for w in range(4)) for t in range(7)]
-    close(causal_convolution(joined, taps)[0], expected)
+    close(compiled(causal_convolution, joined, taps)[0], expected)
 
-    found = causal_convolution(joined, taps, np.array([[0, 1, 2, 0, 1, 2, 3]]))
+    places = np.array([[0, 1, 2, 0, 1, 2, 3]])
+    found = np.asarray(compiled(causal_convolution, joined, taps, places))
     for start, end in ((0, 3), (3, 7)):
         alone = np.concatenate([0 * past, x[:, start:end]], 1)
-        close(found[:, start:end], causal_convolution(alone, taps))
+        close(found[:, start:end], compiled(causal_convolution, alone, taps))
 
 
 def test_memory_is_linear_in_the_tokens():

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.compiled import apply
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.int8 import Int8Matrix, convert_weights
@@ -53,8 +54,8 @@ def test_a_quantized_model_has_nearly_the_same_logits(random_params, positions):
     assert {name.rsplit("/", 1)[1] for name in of_kept} >= {"bias", "scale"}
     assert positions == "rotary" or any(name.endswith("table") for name in of_kept)
 
-    exact = model.apply({"params": params}, *arguments)
-    found = model.apply({"params": rounded}, *arguments)
+    exact = apply(model, {"params": params}, *arguments)
+    found = apply(model, {"params": rounded}, *arguments)
     error = np.sqrt(np.square(found - exact).mean())
     assert 0 < error < 0.03 * exact.std()
 
@@ -76,8 +77,8 @@ def test_each_output_has_its_own_scale(random_params, name, inputs, outputs):
     params = {"kernel": params["kernel"] * sizes, "bias": params["bias"] * sizes}
     rounded = convert_weights("int8", {name: params})[name]
     assert rounded["kernel"].scales.shape == (sizes.size,)
-    exact = module.apply({"params": params}, x)
-    found = module.apply({"params": rounded}, x)
+    exact = apply(module, {"params": params}, x)
+    found = apply(module, {"params": rounded}, x)
     np.testing.assert_allclose(found / sizes, exact / sizes, atol=0.05)
 
 

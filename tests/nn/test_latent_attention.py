@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.compiled import apply, run
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.attention_inputs import AttentionInputs
 from transformer_jax.nn.config import TransformerConfig
@@ -114,7 +115,7 @@ def decoded(model, params, parents=None):
 
 def test_cached_decoding_equals_the_full_forward_pass(model):
     module, params = model
-    full = module.apply({"params": params}, TOKENS)
+    full = apply(module, {"params": params}, TOKENS)
     for i, logits in enumerate(decoded(module, params)):
         np.testing.assert_allclose(
             logits, full[[0, 1], [2 + i, 1 + i]], rtol=0, atol=1e-5 * np.abs(full).max()
@@ -151,14 +152,14 @@ def test_the_cache_holds_a_latent_vector_and_a_rotated_key():
 def test_the_scale_and_the_window_of_the_config():
     config = config_of(attention_scale=0.5, attention_window=2)
     module, sequences = LatentAttention(config), sequences_of(config)
-    params = module.init(jax.random.key(0), X, sequences, True, method="self_attend")
-    query = module.apply(params, X, method="queries")
-    plain = LatentAttention(config_of()).apply(params, X, method="queries")
+    params = run(module.init, jax.random.key(0), X, sequences, True, method="self_attend")
+    query = apply(module, params, X, method="queries")
+    plain = apply(LatentAttention(config_of()), params, X, method="queries")
     np.testing.assert_allclose(query, plain * 0.5 * np.sqrt(K + P), rtol=1e-6)
-    found, _ = module.apply(params, X, sequences, True, method="self_attend")
+    found, _ = apply(module, params, X, sequences, True, method="self_attend")
     last = X.copy()
     last[:, :4] = 0  # the last token sees two
-    again, _ = module.apply(params, last, sequences, True, method="self_attend")
+    again, _ = apply(module, params, last, sequences, True, method="self_attend")
     np.testing.assert_allclose(again[0, 5], found[0, 5], atol=1e-6)
     assert np.abs(again[0, 4] - found[0, 4]).max() > 1e-3
 
@@ -166,10 +167,10 @@ def test_the_scale_and_the_window_of_the_config():
 def test_an_absorbed_query_has_the_same_logits():
     module = LatentAttention(config_of())
     sequences = sequences_of(module.config)
-    params = module.init(jax.random.key(0), X, sequences, True, method="self_attend")
+    params = run(module.init, jax.random.key(0), X, sequences, True, method="self_attend")
     query, key = RNG.normal(size=(2, T, H, K + P)), RNG.normal(size=(2, T, 1, R + P))
     inputs = AttentionInputs(jnp.array(query), jnp.array(key), None, None)
-    plain, absorbed = (module.apply(params, inputs, method=m) for m in ("plain", "absorbed"))
+    plain, absorbed = (apply(module, params, inputs, method=m) for m in ("plain", "absorbed"))
     expected = np.einsum("bthk,bshk->bhts", plain.query, plain.key) / np.sqrt(K + P)
     found = np.einsum("bthk,bsk->bhts", absorbed.query, absorbed.key[:, :, 0]) / np.sqrt(R + P)
     np.testing.assert_allclose(found, expected, atol=1e-5)

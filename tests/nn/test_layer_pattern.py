@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.compiled import apply
 from tests.models.texts import PADDED
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_only import EncoderOnly
@@ -93,7 +94,7 @@ def test_each_layer_computes_as_its_config_says(random_params):
     text = "default | positions=none | attention_window=2 rope_theta=7"
     model = DecoderOnly(dataclasses.replace(CONFIG, layers=text))
     variables = random_params(model, *PADDED)
-    _, state = model.apply(variables, *PADDED, capture_intermediates=True, method="features")
+    _, state = apply(model, variables, *PADDED, capture_intermediates=True, method="features")
     found = state["intermediates"]["decoder"]
     changes = [{}, {"positions": "none"}, {"attention_window": 2, "rope_theta": 7.0}]
     tokens, positions, segment_ids = PADDED
@@ -104,7 +105,7 @@ def test_each_layer_computes_as_its_config_says(random_params):
         sequences = Sequences.packed(encoding, positions, segment_ids)
         params = {"params": variables["params"]["decoder"][f"layer_{i}"]}
         layer = DecoderLayer(config, attends_to_encoder=False, depth=3)
-        x, _ = layer.apply(params, x, sequences, None, True)
+        x, _ = apply(layer, params, x, sequences, None, True)
         np.testing.assert_allclose(found[f"layer_{i}"]["__call__"][0][0], x, rtol=1e-5, atol=1e-5)
 
 

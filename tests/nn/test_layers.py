@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.compiled import apply
 from transformer_jax.errors import UserError
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.attention import MultiHeadAttention
@@ -90,24 +91,24 @@ def model_of(**fields):
 def test_a_recurrent_layer_passes_over_the_padding_of_prompts(registered):
     model, params = model_of(attention_layer="total", positions="none", feed_forward="routed")
     assert "total_scale" in params["decoder"]["layer_1"]["self_attention"]
-    full = model.apply({"params": params}, TOKENS)
+    full = apply(model, {"params": params}, TOKENS)
     lengths = np.array([5, 3])
     prefill = lambda *given: model.apply({"params": params}, *given, 8, method="prefill")  # noqa: E731
     logits, memory, state = jax.jit(prefill)(TOKENS, lengths)
     np.testing.assert_allclose(logits, full[[0, 1], lengths - 1], atol=1e-5)
-    logits, state = model.apply(
-        {"params": params}, jnp.array([7, 7]), memory, state, method="decode_step"
+    logits, state = apply(
+        model, {"params": params}, jnp.array([7, 7]), memory, state, method="decode_step"
     )
     more = np.concatenate([TOKENS[1:, :3], [[7]]], axis=1)
-    np.testing.assert_allclose(logits[1], model.apply({"params": params}, more)[0, -1], atol=1e-5)
+    np.testing.assert_allclose(logits[1], apply(model, {"params": params}, more)[0, -1], atol=1e-5)
     np.testing.assert_array_equal(state[0].length, lengths + 1)
 
 
 def test_a_layer_without_a_cache_does_not_decode(registered):
     model, params = model_of(attention_layer="untold")
-    model.apply({"params": params}, TOKENS)
+    apply(model, {"params": params}, TOKENS)
     with pytest.raises(UserError, match="Untold has no `init_cache`, so that it cannot decode"):
-        model.apply({"params": params}, TOKENS, np.array([5, 5]), 8, method="prefill")
+        apply(model, {"params": params}, TOKENS, np.array([5, 5]), 8, method="prefill")
 
 
 def test_layers_are_named_in_the_config_and_bring_rows_of_the_table(registered):

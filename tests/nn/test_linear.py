@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.compiled import apply, run
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.int8 import Int8Matrix
 from transformer_jax.nn.linear import Linear
@@ -27,7 +28,7 @@ def test_contracts_the_last_axes(random_params, inputs, outputs, use_bias):
     assert set(params) == ({"kernel", "bias"} if use_bias else {"kernel"})
     expected = np.tensordot(x, params["kernel"], axes=len(inputs))
     expected += params["bias"] if use_bias else 0
-    np.testing.assert_allclose(linear.apply(variables, x), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(apply(linear, variables, x), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_contracts_the_last_axes(random_params, inputs, outputs, use_bias):
 )
 def test_kernels_are_xavier_uniform_over_all_heads(inputs, outputs, fan_in, fan_out):
     linear = Linear(inputs, outputs, True, CONFIG)
-    params = linear.init(jax.random.key(0), jnp.ones((1, *inputs)))["params"]
+    params = run(linear.init, jax.random.key(0), np.ones((1, *inputs), np.float32))["params"]
     bound = np.sqrt(6 / (fan_in + fan_out))
     assert 0.99 * bound < np.abs(params["kernel"]).max() <= bound
     assert np.std(params["kernel"]) == pytest.approx(bound / np.sqrt(3), rel=0.03)
@@ -58,6 +59,6 @@ def test_the_matrix_of_a_map_is_an_array_whatever_the_kernel():
         (rounded, 0.1),
     ):
         variables = {"params": {"kernel": given}}
-        matrix = linear.apply(variables, method="matrix")
-        expected = linear.apply(variables, jnp.array(x, jnp.float32))
+        matrix = apply(linear, variables, method="matrix")
+        expected = apply(linear, variables, jnp.array(x, jnp.float32))
         np.testing.assert_allclose(np.tensordot(x, matrix, 1), expected, atol=tolerance)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.compiled import apply, run
 from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.config import TransformerConfig
@@ -24,7 +25,7 @@ from transformer_jax.training.lora import LoraConfig
 CONFIG = TransformerConfig(
     d_model=16, d_ff=24, num_heads=2, num_layers=2, vocab_size=20, max_length=12, dtype="float32"
 )
-ROW = (jnp.arange(8)[None] % 20, jnp.arange(8)[None], jnp.ones((1, 8), jnp.int32))
+ROW = (np.arange(8)[None] % 20, np.arange(8)[None], np.ones((1, 8), np.int32))
 ALL = LoraConfig(rank=3, targets="kernel$")
 
 
@@ -35,7 +36,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def params(model):
-    return model.init(jax.random.key(0), *ROW)["params"]
+    return run(model.init, jax.random.key(0), *ROW)["params"]
 
 
 def drawn(adapters):
@@ -48,11 +49,10 @@ def drawn(adapters):
 
 
 def test_initial_adapters_change_no_bit(model, params):
-    adapters = ALL.init_adapters(jax.random.key(1), params)
+    adapters = run(ALL.init_adapters, jax.random.key(1), params)
     assert len(adapters) == 2 * 6  # query, key, value, output, inner, outer
     plain, beside = (
-        np.asarray(apply_model(model, one, *ROW))
-        for one in (params, with_adapters(params, adapters))
+        run(apply_model, model, one, *ROW) for one in (params, with_adapters(params, adapters))
     )
     np.testing.assert_array_equal(plain, beside)
 
@@ -67,14 +67,14 @@ def test_initial_adapters_are_those_of_peft():
 
 
 def test_merged_equals_unmerged(model, params):
-    beside = with_adapters(params, drawn(ALL.init_adapters(jax.random.key(1), params)))
+    beside = with_adapters(params, drawn(run(ALL.init_adapters, jax.random.key(1), params)))
+    merged = run(merge_adapters, beside)
     apart, together, plain = (
-        np.asarray(apply_model(model, one, *ROW))
-        for one in (beside, merge_adapters(beside), params)
+        run(apply_model, model, one, *ROW) for one in (beside, merged, params)
     )
     np.testing.assert_allclose(apart, together, atol=1e-5)
     assert np.abs(apart - plain).max() > 0.01
-    assert jax.tree.structure(merge_adapters(beside)) == jax.tree.structure(params)
+    assert jax.tree.structure(merged) == jax.tree.structure(params)
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [((6,), (2, 4)), ((2, 3), (5,))])
@@ -86,7 +86,7 @@ def test_an_adapted_map_equals_the_papers_formula(inputs, outputs):
     low = LowRankAdapter(jnp.array(down, jnp.float32), jnp.array(up, jnp.float32), 8 / 2, 0.0)
     module = Linear(inputs, outputs, use_bias=False, config=CONFIG)
     x = rng.normal(size=(3, *inputs)).astype(np.float32)
-    found = module.apply({"params": {"kernel": AdaptedMatrix(jnp.array(kernel), low)}}, x)
+    found = apply(module, {"params": {"kernel": AdaptedMatrix(jnp.array(kernel), low)}}, x)
     flat = x.reshape(3, 6)
     expected = flat @ kernel.reshape(6, -1) + 4 * (flat @ down @ up)
     np.testing.assert_allclose(found.reshape(3, -1), expected, rtol=1e-4, atol=1e-4)
@@ -99,18 +99,16 @@ def test_scales():
 
 def test_dropout_acts_only_on_the_inputs_of_adapters(model, params):
     dropping = dataclasses.replace(ALL, dropout_rate=0.5)
-    fresh = dropping.init_adapters(jax.random.key(1), params)
-    plain = np.asarray(apply_model(model, params, *ROW))
+    fresh = run(dropping.init_adapters, jax.random.key(1), params)
+    plain = run(apply_model, model, params, *ROW)
     key = jax.random.key(2)
     # B is 0, so that dropout changes nothing. (The config has no other dropout.)
     no_dropout = DecoderOnly(dataclasses.replace(CONFIG, dropout_rate=0.0))
-    found = apply_model(no_dropout, with_adapters(params, fresh), *ROW, rng=key)
+    logits = jax.jit(lambda params, rng: apply_model(no_dropout, params, *ROW, rng=rng))
+    found = logits(with_adapters(params, fresh), key)
     np.testing.assert_array_equal(found, plain)
     beside = with_adapters(params, drawn(fresh))
-    one, same, other = (
-        np.asarray(apply_model(no_dropout, beside, *ROW, rng=rng))
-        for rng in (key, key, jax.random.key(3))
-    )
+    one, same, other = (np.asarray(logits(beside, rng)) for rng in (key, key, jax.random.key(3)))
     np.testing.assert_array_equal(one, same)
     assert np.abs(one - other).max() > 0.001
 

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 
+from tests.compiled import apply, run
 from transformer_jax.nn.auxiliary import COLLECTION
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.norms import NORMS, BatchNorm, make_norm, real_tokens, standardize
@@ -30,13 +31,13 @@ def test_norms_are_their_formulas(random_params, name, epsilon):
     centered = x - x.mean(-1, keepdims=True) if name == "layer" else x
     y = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + epsilon)
     expected = y * (params["scale"] + (name == "rms_plus_one")) + params.get("bias", 0)
-    np.testing.assert_allclose(norm.apply(variables, x), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(apply(norm, variables, x), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", OF_A_VECTOR)
 def test_an_initial_norm_scales_by_1(name):
     norm = make_norm(TransformerConfig(norm=name))
-    y = norm.apply(norm.init(jax.random.key(0), X), X)
+    y = apply(norm, run(norm.init, jax.random.key(0), X), X)
     np.testing.assert_allclose((y**2).mean(-1), 1, rtol=1e-4)
 
 
@@ -44,8 +45,10 @@ def test_an_initial_norm_scales_by_1(name):
 def test_layer_norm_is_exact_where_the_mean_is_large(ratio, error):
     """Compared with double precision; mean(x^2) - mean(x)^2 has errors of 6e-3 and 0.2."""
     x = np.random.default_rng(0).normal(ratio, 1, (64, 512)).astype(np.float32)
-    y = make_norm(TransformerConfig()).apply(
-        {"params": {"scale": np.ones(512), "bias": np.zeros(512)}}, x
+    y = apply(
+        make_norm(TransformerConfig()),
+        {"params": {"scale": np.ones(512), "bias": np.zeros(512)}},
+        x,
     )
     wide = x.astype(np.float64)
     exact = (wide - wide.mean(-1, keepdims=True)) / wide.std(-1, keepdims=True)
@@ -78,9 +81,9 @@ def test_norms_are_float32_inside_and_out(random_params, name):
     norm = NORMS[name]()
     rounded = jnp.asarray(X, jnp.bfloat16)
     variables = random_params(norm, X)
-    y = norm.apply(variables, rounded)
+    y = apply(norm, variables, rounded)
     assert y.dtype == jnp.float32
-    np.testing.assert_array_equal(y, norm.apply(variables, rounded.astype(jnp.float32)))
+    np.testing.assert_array_equal(y, apply(norm, variables, rounded.astype(jnp.float32)))
 
 
 # --- BatchNorm ---
@@ -112,8 +115,8 @@ def test_a_training_step_normalizes_by_the_real_tokens_of_its_batch(random_param
 def test_elsewhere_it_normalizes_by_averages_of_updates():
     """A batch counts by its tokens; averages begin at 0, which cancels in the ratio."""
     norm, optimizer = BatchNorm(0.0), update_statistics(optax.sgd(1.0))
-    params = {"final_norm": norm.init(jax.random.key(0), X)["params"]}
-    np.testing.assert_allclose(norm.apply({"params": params["final_norm"]}, X), X, rtol=1e-6)
+    params = {"final_norm": run(norm.init, jax.random.key(0), X)["params"]}
+    np.testing.assert_allclose(apply(norm, {"params": params["final_norm"]}, X), X, rtol=1e-6)
     assert parameter_at("decoder/final_norm/averages").kind == "average"
     state, total = optimizer.init(params), np.zeros((3, 16))
     for rows in (X[:1], 3 * X, X[:, :2]):  # 5, 10 and 4 tokens
@@ -125,5 +128,5 @@ def test_elsewhere_it_normalizes_by_averages_of_updates():
         params = optax.apply_updates(params, updates)
         total = 0.9 * total + 0.1 * sums
     mean, variance = total[0] / total[2], total[1] / total[2]
-    found = norm.apply({"params": params["final_norm"]}, X)
+    found = apply(norm, {"params": params["final_norm"]}, X)
     np.testing.assert_allclose(found, (X - mean) / np.sqrt(variance), rtol=1e-4, atol=1e-4)

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.compiled import apply
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn import fused_attention
 from transformer_jax.nn.additive_attention import AdditiveAttention
@@ -73,7 +74,7 @@ def test_a_sink_takes_its_share_of_the_weights(random_params, learned):
     mask = np.array([[[[1, 0, 1], [0, 0, 0]]]], bool)
     drawn = random_params(layer, logits, mask, method="normalize")
     assert ("params" in drawn and "sink" in drawn["params"]) == learned
-    found = layer.apply(drawn, logits, mask, method="normalize")
+    found = apply(layer, drawn, logits, mask, method="normalize")
     for h, i, j in np.ndindex(4, 2, 3):
         sink = float(drawn["params"]["sink"][h]) if learned else 0.0
         seen = [math.exp(logits[0, h, i, k]) for k in range(3) if mask[0, 0, i, k]]
@@ -86,7 +87,7 @@ def test_an_additive_score_equals_its_formula(random_params):
     query, key = (RNG.normal(size=(1, 3, heads, 2)).astype(np.float32) for heads in (4, 2))
     drawn = random_params(layer, query, key, method="score")
     energy = drawn["params"]["energy"]
-    found = layer.apply(drawn, query, key, method="score")
+    found = apply(layer, drawn, query, key, method="score")
     for h, i, j in np.ndindex(4, 3, 3):
         expected = energy[h] @ np.tanh(query[0, i, h] + key[0, j, h // 2])
         np.testing.assert_allclose(found[0, h, i, j], expected, rtol=1e-5, atol=1e-6)

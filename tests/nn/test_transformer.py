@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.compiled import apply
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.norms import LayerNorm, final_norm
 from transformer_jax.nn.transformer import Residual
@@ -48,7 +49,7 @@ def test_the_formula(random_params, placement):
 
     module = residual(placement)
     variables = random_params(module, X, sublayer, method=around_a_sublayer)
-    y = module.apply(variables, X, sublayer, method=around_a_sublayer)
+    y = apply(module, variables, X, sublayer, method=around_a_sublayer)
     expected = written_out(placement, variables["params"], X, sublayer)
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
 
@@ -59,7 +60,7 @@ def test_without_residual_connections_the_stream_is_what_a_sublayer_returns(
 ):
     module = residual(placement, residual_connections=False)
     variables = random_params(module, X, jnp.negative, method=around_a_sublayer)
-    y = module.apply(variables, X, lambda x: x @ WEIGHT, method=around_a_sublayer)
+    y = apply(module, variables, X, lambda x: x @ WEIGHT, method=around_a_sublayer)
     params = variables["params"]
     x = layer_norm(X, params["norm_before"]) if "norm_before" in params else X
     expected = layer_norm(x @ WEIGHT, params["norm_after"]) if placement != "pre" else x @ WEIGHT
@@ -75,7 +76,8 @@ def test_dropout_acts_only_on_the_sublayers_output(random_params, placement):
         return args[0] if isinstance(context.module, LayerNorm) else next_fun(*args, **kwargs)
 
     with nn.intercept_methods(without_norms):
-        y = module.apply(
+        y = apply(
+            module,
             variables,
             X,
             jnp.ones_like,

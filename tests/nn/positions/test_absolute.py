@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.compiled import apply
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.nn.positions.absolute import sinusoids
@@ -19,7 +20,7 @@ PACKED = np.array([[0, 1, 2, 0, 1, 0]])
 def embed(name, x, positions, random_params, **changes):
     encoding = POSITIONS[name](dataclasses.replace(CONFIG, **changes))
     variables = random_params(encoding, x, positions, method="embed")
-    return encoding.apply(variables, x, positions, method="embed"), variables
+    return apply(encoding, variables, x, positions, method="embed"), variables
 
 
 def test_literal_values():

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from tests.compiled import apply
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.positions.biases import LinearBiases, T5Buckets, alibi_slopes, t5_buckets
 
@@ -31,7 +32,7 @@ def test_slopes(num_heads, expected):
 
 
 def test_a_bias_is_a_slope_times_the_distance():
-    found = LinearBiases(CONFIG).apply({}, DISTANCE, method="bias")
+    found = apply(LinearBiases(CONFIG), {}, DISTANCE, method="bias")
     assert found.shape == (2, 3, 3, 4)
     for b, h, t, s in np.ndindex(found.shape):
         distance = abs(int(QUERIES[b, t]) - int(KEYS[b, s]))
@@ -85,7 +86,7 @@ def test_other_numbers_of_buckets(random_params, causal, num_buckets, max_distan
     config = dataclasses.replace(CONFIG, num_buckets=num_buckets, max_distance=max_distance)
     encoding = T5Buckets(config, causal)
     variables = random_params(encoding, DISTANCE, method="bias")
-    found = encoding.apply(variables, distance[None, None], method="bias")
+    found = apply(encoding, variables, distance[None, None], method="bias")
     table = variables["params"]["bucket_biases"]
     np.testing.assert_array_equal(found[0, :, 0], table[expected].T)
 
@@ -96,7 +97,7 @@ def test_each_bucket_has_a_bias_of_each_head(random_params, causal):
     variables = random_params(encoding, DISTANCE, method="bias")
     table = variables["params"]["bucket_biases"]
     assert table.shape == (32, 3)
-    found = encoding.apply(variables, DISTANCE, method="bias")
+    found = apply(encoding, variables, DISTANCE, method="bias")
     for b, h, t, s in np.ndindex(2, 3, 3, 4):
         distance = int(KEYS[b, s]) - int(QUERIES[b, t])  # at most 7, each its own bucket
         bucket = max(-distance, 0) if causal else abs(distance) + 16 * (distance > 0)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.compiled import apply
 from transformer_jax.nn.attention import MultiHeadAttention, Sequences
 from transformer_jax.nn.cache import Memory
 from transformer_jax.nn.config import TransformerConfig
@@ -95,7 +96,7 @@ def test_shaws_keys_and_values(random_params, scale):
         return v(b, h, s) + tables["values"][row(b, t, s)]
 
     expected = slow(params, logit, value)
-    np.testing.assert_allclose(module.apply(variables, X), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(apply(module, variables, X), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("positions", ["deberta", "deberta_hf"])
@@ -129,7 +130,7 @@ def test_debertas_three_terms(random_params, clip, positions, scale):
         return terms / math.sqrt(3) * (scale or 1 / math.sqrt(K))
 
     expected = slow(params, logit, lambda b, h, t, s: v(b, h, s))
-    np.testing.assert_allclose(module.apply(variables, X), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(apply(module, variables, X), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("positions", ["relative", "deberta"])

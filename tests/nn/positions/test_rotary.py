@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.compiled import apply
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.positions.rotary import (
     SCALINGS,
@@ -23,7 +24,7 @@ RNG = np.random.default_rng(0)
 def turned(x, places=PLACES, **options):
     """Rotates queries x, and checks that keys are rotated alike."""
     encoding = RotaryPositions(TransformerConfig(key_size=x.shape[-1], **options))
-    query, key = encoding.apply({}, jnp.asarray(x), x[:, :, :1], places, method="rotate")
+    query, key = apply(encoding, {}, jnp.asarray(x), x[:, :, :1], places, method="rotate")
     np.testing.assert_array_equal(key, query[:, :, :1])
     return np.asarray(query)
 

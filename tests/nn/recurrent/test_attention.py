@@ -5,6 +5,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.compiled import apply
 from tests.nn.recurrent import recurrent_oracle as oracle
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.recurrent.attention import SCORES, SourceAttention, additive_scores
@@ -28,7 +29,7 @@ def attend(attention, queries, ids):
 def test_weights_equal_the_papers_equations(random_params, score, radius):
     attention = SourceAttention(CONFIG, score, radius)
     drawn = random_params(attention, QUERIES, QUERY_IDS, method=attend)
-    context, weights = attention.apply(drawn, QUERIES, QUERY_IDS, method=attend)
+    context, weights = apply(attention, drawn, QUERIES, QUERY_IDS, method=attend)
     params = jax.tree.map(np.asarray, drawn.get("params", {}))
     for at, segment in enumerate(QUERY_IDS[0]):
         seen = SEGMENTS[segment]
@@ -47,9 +48,9 @@ def test_beams_share_the_memory_of_their_sentence(random_params):
     """There are more rows of queries than sentences; neighboring rows belong to one sentence."""
     attention = SourceAttention(CONFIG, "general", None)
     drawn = random_params(attention, QUERIES, QUERY_IDS, method=attend)
-    whole = attention.apply(drawn, QUERIES, QUERY_IDS, method=attend)
+    whole = apply(attention, drawn, QUERIES, QUERY_IDS, method=attend)
     beams = (QUERIES.reshape(4, 1, 8), QUERY_IDS.reshape(4, 1))
-    context, weights = attention.apply(drawn, *beams, method=attend)
+    context, weights = apply(attention, drawn, *beams, method=attend)
     np.testing.assert_array_equal(context.reshape(1, 4, 8), whole[0])
     np.testing.assert_array_equal(weights, whole[1])
 

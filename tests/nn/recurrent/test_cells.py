@@ -5,6 +5,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.compiled import apply, run
 from tests.nn.recurrent import recurrent_oracle as oracle
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.recurrent.cells import CELLS
@@ -20,11 +21,11 @@ def test_a_step_equals_the_papers_equations(random_params, name):
     step, vectors = oracle.CELLS[name]
     state = tuple(RNG.normal(size=(2, 4)).astype(np.float32) for _ in range(vectors))
 
-    def apply(cell, state):
+    def one_step(cell, state):
         return cell.step(state, cell.project(x)[:, 0], feedback)
 
-    drawn = random_params(cell, state, method=apply)
-    found = cell.apply(drawn, state, method=apply)
+    drawn = random_params(cell, state, method=one_step)
+    found = apply(cell, drawn, state, method=one_step)
     params = jax.tree.map(np.asarray, drawn["params"])
     for row in range(2):
         wanted = step(params, x[row, 0], tuple(part[row] for part in state), feedback[row])
@@ -34,5 +35,5 @@ def test_a_step_equals_the_papers_equations(random_params, name):
 
 def test_the_forget_gate_of_an_initial_lstm_is_open():
     cell = CELLS["lstm"](CONFIG, inputs=2, size=3)
-    fresh = cell.init(jax.random.key(0), np.zeros((1, 1, 2)), method="project")["params"]
+    fresh = run(cell.init, jax.random.key(0), np.zeros((1, 1, 2)), method="project")["params"]
     assert fresh["gate_biases"].sum(axis=1).tolist() == [0, 3, 0, 0]

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules applied as one program; eagerly each operation compiles a program of its own."""
+
+import jax
+import numpy as np
+
+
+def apply(module, *args, **kwargs):
+    """Returns `module.apply(*args, **kwargs)`.
+
+    Arrays are arguments of the program; names, hooks and numbers are part of it. Each call traces
+    anew, so that hooks and devices of the moment are those of the program.
+    """
+    return run(module.apply, *args, **kwargs)
+
+
+def run(function, *args, **kwargs):
+    """Returns `function(*args, **kwargs)`, compiled as one program in the same way.
+
+    Results are NumPy arrays: what a test reads of them compiles nothing, either.
+    """
+    leaves, structure = jax.tree.flatten((args, kwargs))
+    arrays = {i: leaf for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray | jax.Array)}
+
+    def program(arrays):
+        inputs = [arrays.get(i, leaf) for i, leaf in enumerate(leaves)]
+        args, kwargs = jax.tree.unflatten(structure, inputs)
+        return function(*args, **kwargs)
+
+    return jax.device_get(jax.jit(program)(arrays))
