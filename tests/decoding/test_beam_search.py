@@ -30,7 +30,7 @@ def compiled_search(model, *, max_length, beam_size, num_outputs=None, **options
 
 def search(model, limits, **settings):
     run = compiled_search(model, **({"max_length": max(limits)} | settings))
-    return jax.tree.map(np.asarray, run(*model.prefill(), max_lengths=jnp.array(limits)))
+    return jax.tree.map(np.asarray, run(*model.prefill(), max_lengths=np.array(limits)))
 
 
 # Reference searches, one sentence at a time. They return lists of (score, tokens), best first.
@@ -93,9 +93,7 @@ def assert_found(found, sentence, expected):
     np.testing.assert_allclose(scores[: len(expected)], [s for s, _ in expected], 1e-5, 1e-6)
 
 
-@pytest.mark.parametrize(
-    "alpha, penalty", [(0.0, "gnmt"), (0.6, "gnmt"), (1.0, "gnmt"), (0.6, "power"), (1.0, "power")]
-)
+@pytest.mark.parametrize("alpha, penalty", [(0.0, "gnmt"), (0.6, "gnmt"), (0.6, "power")])
 def test_a_wide_beam_finds_what_enumeration_finds(alpha, penalty):
     num_words, limit, batch_size = 4, 4, 6
     beam_size = (num_words + 1) * num_words ** (limit - 1)  # hypotheses at the limit
@@ -127,7 +125,7 @@ def test_one_beam_is_greedy_search():
 
 
 @pytest.mark.parametrize(
-    ("beam_size", "alpha", "vocab_size"), [(2, 0.6, 640), (4, 0.0, 17), (4, 0.6, 17), (4, 3.0, 17)]
+    ("beam_size", "alpha", "vocab_size"), [(2, 0.6, 640), (4, 0.0, 17), (4, 3.0, 17)]
 )
 def test_equals_a_slow_search_that_never_stops_early(beam_size, alpha, vocab_size):
     """Banned tokens keep their probability, and each sentence has its own limit."""
@@ -141,11 +139,9 @@ def test_equals_a_slow_search_that_never_stops_early(beam_size, alpha, vocab_siz
 
 def test_eos_named_among_the_banned_counts_once():
     model = Historian(3, batch_size=4, vocab_size=17, eos_bonus=1.0)
-    options = {"beam_size": 2, "alpha": 0.6}
-    once = search(model, [8] * 4, banned_ids=BANNED, **options)
-    twice = search(model, [8] * 4, banned_ids=(*BANNED, EOS), **options)
-    np.testing.assert_array_equal(once.tokens, twice.tokens)
-    np.testing.assert_allclose(once.scores, twice.scores, rtol=1e-6)
+    found = search(model, [8] * 4, banned_ids=(*BANNED, EOS), beam_size=2, alpha=0.6)
+    for sentence in range(4):
+        assert_found(found, sentence, slow_beam_search(model, sentence, 8, 0.6, 2, BANNED))
 
 
 def test_no_output_is_longer_than_its_limit():
@@ -168,7 +164,7 @@ def test_empty_places_have_score_minus_infinity_and_padding():
 
 def test_a_sentence_does_not_depend_on_its_neighbours():
     model = Historian(9, batch_size=5, vocab_size=17, eos_bonus=2.0)
-    limits = jnp.array([5, 12, 2, 9, 12])
+    limits = np.array([5, 12, 2, 9, 12])
     run = compiled_search(model, max_length=12, beam_size=4, alpha=0.6, banned_ids=BANNED)
     together = run(*model.prefill(), max_lengths=limits)
     for i in range(len(limits)):
@@ -190,7 +186,7 @@ def test_stops_when_no_hypothesis_can_enter_the_result(beam_size, most_steps):
     model.decode_step = counted_step
     settings = {"max_length": 100, "beam_size": beam_size, "alpha": 0.6, "banned_ids": BANNED}
     run = compiled_search(model, **settings)
-    found = run(*model.prefill(), max_lengths=jnp.array([100, 100]))
+    found = run(*model.prefill(), max_lengths=np.array([100, 100]))
     jax.effects_barrier()
     assert (found.tokens == EOS).any(axis=2).all()
     assert len(steps) <= most_steps
@@ -218,20 +214,20 @@ def test_when_half_of_a_large_batch_is_done_the_rest_continues_alone(beam_size, 
     apart = compiled_search(model, **settings)
     for start in range(0, batch_size, SMALLEST_BATCH):
         rows = slice(start, start + SMALLEST_BATCH)
-        found = apart(*model.prefill(rows), max_lengths=jnp.array(limits[rows]))
+        found = apart(*model.prefill(rows), max_lengths=np.array(limits[rows]))
         np.testing.assert_array_equal(found.tokens, together.tokens[rows])
         # A score is a difference of logits near 10, summed up in an order that the size decides.
         np.testing.assert_allclose(found.scores, together.scores[rows], rtol=1e-6, atol=3e-6)
 
 
-@pytest.mark.parametrize("num_outputs", [1, 2])
-def test_fewer_outputs_are_the_best_of_all(num_outputs):
+def test_fewer_outputs_are_the_best_of_all():
     model = Historian(4, batch_size=8, vocab_size=17, eos_bonus=np.linspace(0, 6, 8))
     settings = {"beam_size": 4, "alpha": 0.6, "banned_ids": BANNED}
     full = search(model, [12] * 8, **settings)
-    found = search(model, [12] * 8, num_outputs=num_outputs, **settings)
-    np.testing.assert_array_equal(found.tokens, full.tokens[:, :num_outputs])
-    np.testing.assert_allclose(found.scores, full.scores[:, :num_outputs], rtol=1e-6)
+    for num_outputs in (1, 2):
+        found = search(model, [12] * 8, num_outputs=num_outputs, **settings)
+        np.testing.assert_array_equal(found.tokens, full.tokens[:, :num_outputs])
+        np.testing.assert_allclose(found.scores, full.scores[:, :num_outputs], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +256,7 @@ def test_no_step_sorts_all_candidates():
 
 def assert_equals_lax(x, k):
     values, columns = jax.jit(top_k, static_argnums=1)(x, k)
-    expected_values, expected_columns = jax.lax.top_k(x, k)
+    expected_values, expected_columns = jax.jit(jax.lax.top_k, static_argnums=1)(x, k)
     np.testing.assert_array_equal(columns, expected_columns)
     np.testing.assert_array_equal(values, expected_values)
 

@@ -41,20 +41,24 @@ def is_allowed(output):
 def found_by(search, num_outputs):
     model, constraint = MarkovChain(0, BATCH, WORDS, VOCAB), NoRepetition()
     logits, memory, state = model.prefill()
-    logits = logits.at[:, PAD].set(1.0)  # a banned token with a probability of its own
-    model.chains[:, :, PAD], memory = 1.0, memory.at[:, :, PAD].set(1.0)
-    zeros = jnp.zeros(BATCH, jnp.int32)
-    first = constraint.begin(None, zeros, zeros)
-    start = Start(
-        masked_logits(logits, constraint.allowed(first), PAD),
-        memory,
-        (state, first),
-        jnp.full(BATCH, LIMIT),
-        jax.vmap(jax.random.key)(jnp.arange(BATCH)),
-    )
+    logits = logits.copy()
+    logits[:, PAD] = memory[:, :, PAD] = 1.0  # a banned token with a probability of its own
     step = constrained(model.decode_step, constraint, PAD)
-    find = jax.jit(lambda: search.find(step, start, num_outputs=num_outputs, max_length=LIMIT))
-    found = jax.tree.map(np.asarray, find())
+
+    @jax.jit
+    def find(logits, memory):
+        zeros = jnp.zeros(BATCH, jnp.int32)
+        first = constraint.begin(None, zeros, zeros)
+        start = Start(
+            masked_logits(logits, constraint.allowed(first), PAD),
+            memory,
+            (state, first),
+            jnp.full(BATCH, LIMIT),
+            jax.vmap(jax.random.key)(jnp.arange(BATCH)),
+        )
+        return search.find(step, start, num_outputs=num_outputs, max_length=LIMIT)
+
+    found = jax.tree.map(np.asarray, find(logits, memory))
     return model, SimpleNamespace(
         outputs=[[tuple(t[t != PAD].tolist()) for t in row] for row in found.tokens],
         scores=found.scores,

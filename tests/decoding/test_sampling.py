@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.compiled import run
 from transformer_jax.decoding import Sampler, Start, truncated_logits
 from transformer_jax.inference.config import DecodeConfig
 
@@ -84,10 +85,10 @@ def test_samples_of_a_sentence_depend_on_its_own_key_only():
 
 
 def test_top_k_and_top_p_keep_the_most_likely():
-    logits = jnp.log(jnp.array([[0.4, 0.3, 0.2, 0.1]]))
+    logits = np.log(np.array([[0.4, 0.3, 0.2, 0.1]], np.float32))
 
     def left(**options):
-        return np.isfinite(np.asarray(truncated_logits(logits, 1.0, **options))[0]).tolist()
+        return np.isfinite(np.asarray(run(truncated_logits, logits, 1.0, **options))[0]).tolist()
 
     assert left(top_k=2) == [True, True, False, False]
     assert left(top_k=9) == left(top_p=1.0) == [True] * 4
@@ -97,13 +98,13 @@ def test_top_k_and_top_p_keep_the_most_likely():
     # Of the two that top_k keeps, the first has probability 4 / 7.
     assert left(top_k=2, top_p=0.5) == [True, False, False, False]
     assert left(banned_ids=(0,)) == [False, True, True, True]
-    np.testing.assert_allclose(truncated_logits(logits, 0.5), 2 * logits, rtol=1e-6)
+    np.testing.assert_allclose(run(truncated_logits, logits, 0.5), 2 * logits, rtol=1e-6)
 
 
 def test_top_k_keeps_the_first_of_equal_tokens():
-    logits = jnp.tile(jnp.array([[0.0, 2.0, 1.0, 2.0, 1.0, 1.0]]), (2, 60))  # blocks of equals
+    logits = np.tile(np.array([[0, 2, 1, 2, 1, 1]], np.float32), (2, 60))  # blocks of equals
     for k in (1, 2, 121, 122):
-        left = np.isfinite(np.asarray(truncated_logits(logits, 1.0, top_k=k)))
+        left = np.isfinite(np.asarray(run(truncated_logits, logits, 1.0, top_k=k)))
         order = np.argsort(-np.asarray(logits), axis=1, kind="stable")[:, :k]
         assert (left.sum(axis=1) == k).all()
         assert np.take_along_axis(left, order, axis=1).all()
@@ -111,16 +112,18 @@ def test_top_k_keeps_the_first_of_equal_tokens():
 
 @pytest.mark.parametrize(("top_p", "count"), [(0.05, 1), (0.35, 4), (0.95, 10), (1.0, 10)])
 def test_top_p_keeps_the_fewest_of_equal_tokens(top_p, count):
-    left = np.isfinite(np.asarray(truncated_logits(jnp.zeros((1, 10)), 1.0, top_p=top_p)))[0]
+    left = np.isfinite(
+        np.asarray(run(truncated_logits, np.zeros((1, 10), np.float32), 1.0, top_p=top_p))
+    )[0]
     assert left.tolist() == [True] * count + [False] * (10 - count)
 
 
 def test_top_p_keeps_the_nucleus_of_rounded_logits():
     """Rounded to bfloat16, many logits are equal. Compared with a stable sort in float64."""
     rng = np.random.default_rng(0)
-    logits = jnp.asarray(4 * rng.normal(size=(8, 500)), jnp.bfloat16).astype(jnp.float32)
+    logits = (4 * rng.normal(size=(8, 500))).astype(jnp.bfloat16).astype(np.float32)
     for top_p in (0.3, 0.9, 0.99):
-        left = np.isfinite(np.asarray(truncated_logits(logits, 1.0, top_p=top_p)))
+        left = np.isfinite(np.asarray(run(truncated_logits, logits, 1.0, top_p=top_p)))
         for row, kept in zip(np.asarray(logits, np.float64), left, strict=True):
             order = np.argsort(-row, kind="stable")
             sums = np.cumsum(np.exp(row[order] - row.max())) / np.exp(row - row.max()).sum()
@@ -129,8 +132,8 @@ def test_top_p_keeps_the_nucleus_of_rounded_logits():
 
 
 def test_top_p_of_one_keeps_unlikely_tokens():
-    logits = jnp.array([[0.0, -20.0, -30.0, -80.0]])
-    assert np.isfinite(np.asarray(truncated_logits(logits, 1.0, top_p=1.0))).all()
+    logits = np.array([[0, -20, -30, -80]], np.float32)
+    assert np.isfinite(np.asarray(run(truncated_logits, logits, 1.0, top_p=1.0))).all()
 
 
 def test_top_k_of_one_is_greedy():

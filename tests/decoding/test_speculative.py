@@ -26,44 +26,66 @@ class Count(NamedTuple):
         return Count(self.read - counts)
 
 
-def two_chains(seed, num_words=3, share=0.0, ends=True):
-    """Logits of a Markov chain, and its decode step with a draft: a chain that has this share of
-    its logits. Without `ends`, outputs never end."""
+def two_tables(seed, num_words=3, share=0.0, ends=True):
+    """Logits of a Markov chain, and of its draft: a chain that has this share of its logits.
+    Without `ends`, outputs never end."""
     chain, other = (
         MarkovChain(each, 1, num_words, 4 + num_words).chains[0] for each in (seed, seed + 100)
     )
     chain[:, EOS] = chain[:, EOS] if ends else -np.inf
     with np.errstate(invalid="ignore"):
         draft = np.where(np.isneginf(chain), chain, share * chain + (1 - share) * other)
+    return chain, draft
+
+
+def steps_of(chain, draft):
+    """Decode step of a chain with its draft."""
 
     def step(tokens, memory, state, table, name):
         width = 1 if tokens.ndim == 1 else tokens.shape[1]
-        return jnp.array(table)[tokens], {**state, name: Count(state[name].read + width)}
+        return jnp.asarray(table)[tokens], {**state, name: Count(state[name].read + width)}
 
-    def step_of(table, name):
-        return functools.partial(step, table=table, name=name)
+    return DraftedStep(
+        functools.partial(step, table=chain, name="model"),
+        functools.partial(step, table=draft, name="draft"),
+    )
 
-    return chain, DraftedStep(step_of(chain, "model"), step_of(draft, "draft"))
+
+def two_chains(seed, **options):
+    """Logits of a Markov chain, and its decode step with a draft, as of `two_tables`."""
+    chain, draft = two_tables(seed, **options)
+    return chain, steps_of(chain, draft)
 
 
 def start_of(chain, limits, first=BOS):
     """Inputs of a search with a row for each limit; `first` is the token before each output."""
-    limits = jnp.array(limits)
-    state = {name: Count(jnp.zeros_like(limits)) for name in ("model", "draft")}
-    logits = jnp.broadcast_to(jnp.array(chain)[first], (len(limits), len(chain)))
+    limits = np.array(limits, np.int32)
+    state = {name: Count(np.zeros_like(limits)) for name in ("model", "draft")}
+    logits = np.broadcast_to(chain[first], (len(limits), len(chain)))
     return Start(logits, (), state, limits, jax.random.split(jax.random.key(0), len(limits)))
+
+
+@functools.cache
+def compiled_greedy_search(draft_length):
+    """(chain, draft, start) -> hypotheses; a plain search if `draft_length` is None."""
+    sampler = Sampler(1.0, top_k=1, top_p=None, **IDS)
+    if draft_length is not None:
+        sampler = SpeculativeSampler(**vars(sampler), draft_length=draft_length)
+    return jax.jit(
+        lambda chain, draft, start: sampler.find(
+            steps_of(chain, draft), start, num_outputs=1, max_length=12
+        )
+    )
 
 
 @pytest.mark.parametrize("draft_length", [1, 4])
 @pytest.mark.parametrize("share", [0.0, 0.7, 1.0])
 def test_greedy_search_finds_the_tokens_of_plain_search(draft_length, share):
     for seed in range(5):
-        chain, step = two_chains(seed, num_words=8, share=share)
+        chain, draft = two_tables(seed, num_words=8, share=share)
         start = start_of(chain, [1, 2, 5, 9, 12, 12, 12, 12], first=np.arange(4, 12))
-        plain = Sampler(1.0, top_k=1, top_p=None, **IDS)
-        drafted = SpeculativeSampler(**vars(plain), draft_length=draft_length)
-        expected = plain.find(step, start, num_outputs=1, max_length=12)
-        found = drafted.find(step, start, num_outputs=1, max_length=12)
+        expected = compiled_greedy_search(None)(chain, draft, start)
+        found = compiled_greedy_search(draft_length)(chain, draft, start)
         np.testing.assert_array_equal(found.tokens, expected.tokens)
         np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
 
@@ -71,7 +93,8 @@ def test_greedy_search_finds_the_tokens_of_plain_search(draft_length, share):
 def test_a_perfect_draft_saves_all_steps_but_one_in_five():
     chain, step = two_chains(1, num_words=8, share=1.0, ends=False)
     sampler = SpeculativeSampler(1.0, None, None, **IDS, draft_length=4)
-    found = sampler.find(step, start_of(chain, [21] * 3), num_outputs=2, max_length=21)
+    find = jax.jit(lambda start: sampler.find(step, start, num_outputs=2, max_length=21))
+    found = find(start_of(chain, [21] * 3))
     # One token by the prefill, then five by each step; two outputs of each sentence.
     np.testing.assert_array_equal(found.num_steps, [8, 8, 8])
     assert (found.tokens != PAD).all()
@@ -149,8 +172,12 @@ def test_outputs_are_as_frequent_as_under_the_model_alone(options, in_pieces):
 def test_log_probabilities_are_those_of_the_model():
     chain, step = two_chains(3, share=0.5)
     sampler = SpeculativeSampler(0.7, None, None, **IDS, draft_length=3)
-    start = start_of(chain, [9] * 50)
-    samples = sampler.extend(sampler.begin(start, max_length=9), step, (), 9)
+
+    @jax.jit
+    def sample(start):
+        return sampler.extend(sampler.begin(start, max_length=9), step, (), 9)
+
+    samples = jax.device_get(sample(start_of(chain, [9] * 50)))
     log_p = chain - np.log(np.exp(chain).sum(axis=1, keepdims=True))
     for tokens, found in zip(samples.tokens.tolist(), samples.log_probs, strict=True):
         tokens = tokens[: tokens.index(PAD)] if PAD in tokens else tokens
@@ -162,10 +189,18 @@ def test_log_probabilities_are_those_of_the_model():
 def test_both_models_have_read_all_tokens_but_the_last():
     chain, step = two_chains(5, num_words=8, share=0.5, ends=False)
     sampler = SpeculativeSampler(1.0, None, None, **IDS, draft_length=3)
-    samples = sampler.begin(start_of(chain, [20] * 6), max_length=20)
-    for length in (4, 11, 20):
-        samples = sampler.extend(samples, step, (), length)
-        for part in samples.state.values():
+    lengths = (4, 11, 20)
+
+    @jax.jit
+    def states(start):
+        samples, states = sampler.begin(start, max_length=20), []
+        for length in lengths:
+            samples = sampler.extend(samples, step, (), length)
+            states.append(samples.state)
+        return states
+
+    for length, state in zip(lengths, states(start_of(chain, [20] * 6)), strict=True):
+        for part in state.values():
             np.testing.assert_array_equal(part.read, length - 1)
 
 

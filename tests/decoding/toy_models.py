@@ -26,7 +26,7 @@ class MarkovChain:
         return self.chains[sentence, prefix[-1] if prefix else BOS]
 
     def prefill(self):
-        return jnp.array(self.chains[:, BOS]), jnp.array(self.chains), ()
+        return self.chains[:, BOS], self.chains, ()
 
     @staticmethod
     def decode_step(tokens, memory, state):
@@ -60,10 +60,10 @@ class Historian:
         return self.tables[sentence, hashed] + sums.reshape(-1) @ self.readout
 
     def prefill(self, sentences=slice(None)):
-        tables = jnp.array(self.tables[sentences])
+        tables = self.tables[sentences]
         state = {
-            "hash": jnp.ones(len(tables), jnp.int32),
-            "sums": jnp.zeros((len(tables), 2, self.width)),
+            "hash": np.ones(len(tables), np.int32),
+            "sums": np.zeros((len(tables), 2, self.width), np.float32),
         }
         return tables[:, 1], {"tables": tables}, state
 
