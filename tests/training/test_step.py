@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training step: means over all weights, micro-batches, random keys, averages and spikes."""
 
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -152,16 +152,23 @@ def test_accumulated_gradients_of_the_model_equal_those_of_one_large_batch(
     assert min(jax.tree.leaves(moved)) > 1e-4
 
 
+def loss_of_scaled_gradient(params, batch, rng, frozen):
+    """Loss whose gradient has the norm `batch`."""
+    grad = jnp.array([0.6, 0.8])
+    return batch * (params["w"] @ grad), jnp.float32(1), {"tokens": jnp.float32(1)}
+
+
+@cache
+def step_with_spikes(factor, **options):
+    """Adam and its compiled step, which skips spikes."""
+    optimizer = optax.adam(0.1)
+    return optimizer, jit_step(loss_of_scaled_gradient, optimizer, spike_factor=factor, **options)
+
+
 class TestSpikes:
     def run(self, scales, factor=3.0, **options):
         """(state, sums) of steps whose gradients have these norms."""
-
-        def loss(params, batch, rng, frozen):
-            grad = jnp.array([0.6, 0.8])
-            return batch * (params["w"] @ grad), jnp.float32(1), {"tokens": jnp.float32(1)}
-
-        optimizer = optax.adam(0.1)
-        step = jit_step(loss, optimizer, spike_factor=factor, **options)
+        optimizer, step = step_with_spikes(factor, **options)
         state = TrainState.create(
             {"w": jnp.ones(2)},
             optimizer,
