@@ -7,6 +7,7 @@ import numpy as np
 import optax
 import pytest
 
+from tests.compiled import run
 from transformer_jax.errors import UserError
 from transformer_jax.losses import (
     TOKEN_LOSSES,
@@ -48,21 +49,25 @@ def log_normalizer():
 def test_value(eps, z):
     written_out = -(smoothed_targets(eps) * log_softmax(LOGITS)).sum(axis=-1)
     written_out += z * log_normalizer() ** 2
-    loss = cross_entropy(LOGITS, LABELS, eps, z)
+    loss = run(cross_entropy, LOGITS, LABELS, eps, z)
     np.testing.assert_allclose(loss, written_out, rtol=1e-5)
 
 
 @SMOOTHING
 def test_it_equals_optax(eps):
-    loss = cross_entropy(LOGITS, LABELS, eps)
-    smoothed = optax.smooth_labels(jax.nn.one_hot(LABELS, V), eps)
-    np.testing.assert_allclose(loss, optax.softmax_cross_entropy(LOGITS, smoothed), rtol=1e-5)
+    def of_optax(logits, labels):
+        smoothed = optax.smooth_labels(jax.nn.one_hot(labels, V), eps)
+        return optax.softmax_cross_entropy(logits, smoothed)
+
+    loss = run(cross_entropy, LOGITS, LABELS, eps)
+    np.testing.assert_allclose(loss, run(of_optax, LOGITS, LABELS), rtol=1e-5)
 
 
 @OPTIONS
 def test_gradient(eps, z):
     weights = RNG.normal(size=LABELS.shape).astype(np.float32)
-    grad = jax.grad(lambda logits: (cross_entropy(logits, LABELS, eps, z) * weights).sum())(LOGITS)
+    weighted = lambda logits: (cross_entropy(logits, LABELS, eps, z) * weights).sum()  # noqa: E731
+    grad = run(jax.grad(weighted), LOGITS)
     of_probability = 1 + 2 * z * log_normalizer()[..., None]
     expected = of_probability * np.exp(log_softmax(LOGITS)) - smoothed_targets(eps)
     expected *= weights[..., None]
@@ -71,13 +76,14 @@ def test_gradient(eps, z):
 
 @SMOOTHING
 def test_uniform_logits_cost_the_logarithm_of_the_vocabulary(eps):
-    loss = cross_entropy(np.full((3, V), 7.0, np.float32), np.array([0, 4, V - 1]), eps)
+    loss = run(cross_entropy, np.full((3, V), 7.0, np.float32), np.array([0, 4, V - 1]), eps)
     np.testing.assert_allclose(loss, np.log(V), rtol=1e-5)
 
 
 def test_large_logits_do_not_overflow():
     logits = np.array([[1e4, 0, -1e4]], np.float32)
-    loss, grad = jax.value_and_grad(lambda x: cross_entropy(x, np.array([1]))[0])(logits)
+    first = jax.value_and_grad(lambda x: cross_entropy(x, np.array([1]))[0])
+    loss, grad = run(first, logits)
     assert loss == pytest.approx(1e4)
     np.testing.assert_allclose(grad, [[1, -1, 0]], atol=1e-6)
 
@@ -93,7 +99,7 @@ def test_tangent(eps, z):
         return cost - (targets * jax.nn.log_softmax(logits)).sum(axis=-1)
 
     found, expected = (
-        (jax.jvp(f, (LOGITS,), (change,))[1], jax.jvp(of_sum(f), (LOGITS,), (change,))[1])
+        run(lambda *x, f=f: [jax.jvp(g, *x)[1] for g in (f, of_sum(f))], (LOGITS,), (change,))
         for f in (lambda logits: cross_entropy(logits, LABELS, eps, z), plain)
     )
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-5)
@@ -105,7 +111,7 @@ def of_sum(losses):
 
 
 def test_metrics_have_no_gradient():
-    grad = jax.grad(lambda logits: token_losses(logits, LABELS).nll.sum())(LOGITS)
+    grad = run(jax.grad(lambda logits: token_losses(logits, LABELS).nll.sum()), LOGITS)
     np.testing.assert_array_equal(grad, 0)
 
 
@@ -170,17 +176,17 @@ TAUGHT = RNG.normal(0, 3, LOGITS.shape).astype(np.float32)
 def test_the_divergence_from_a_teacher(t):
     p, q = (log_softmax(logits / t) for logits in (TAUGHT, LOGITS))
     written_out = t**2 * (np.exp(p) * (p - q)).sum(axis=-1)
-    np.testing.assert_allclose(teacher_divergence(LOGITS, TAUGHT, t), written_out, rtol=1e-4)
-    assert float(jnp.abs(teacher_divergence(LOGITS, LOGITS + 7.0, t)).max()) < 1e-4
+    np.testing.assert_allclose(run(teacher_divergence, LOGITS, TAUGHT, t), written_out, rtol=1e-4)
+    assert np.abs(run(teacher_divergence, LOGITS, LOGITS + 7.0, t)).max() < 1e-4
     summed = lambda *logits: teacher_divergence(*logits, t).sum()  # noqa: E731
-    gradient, of_teacher = jax.grad(summed, (0, 1))(LOGITS, TAUGHT)
+    gradient, of_teacher = run(jax.grad(summed, (0, 1)), LOGITS, TAUGHT)
     np.testing.assert_allclose(gradient, t * (np.exp(q) - np.exp(p)), rtol=1e-3, atol=1e-5)
     assert not np.any(of_teacher)
 
 
 @pytest.mark.parametrize("k", [1, 4, V - 1, V])
 def test_the_rest_of_the_vocabulary_is_one_class(k):
-    kept = TopPredictions.of_logits(TAUGHT, k, 2.0)
+    kept = run(TopPredictions.of_logits, TAUGHT, k, 2.0)
     p, q = (np.exp(log_softmax(logits / 2.0)) for logits in (TAUGHT, LOGITS))
     order = np.argsort(-p, axis=-1)[..., :k]
     classes = []
@@ -188,11 +194,11 @@ def test_the_rest_of_the_vocabulary_is_one_class(k):
         chosen = np.take_along_axis(each, order, -1)
         classes.append(np.append(chosen, 1 - chosen.sum(-1, keepdims=True) + 1e-12, axis=-1))
     written_out = 4 * (classes[0] * np.log(classes[0] / classes[1])).sum(-1)
-    found = top_k_divergence(LOGITS, kept, 2.0)
+    found = run(top_k_divergence, LOGITS, kept, 2.0)
     np.testing.assert_allclose(found, written_out, rtol=1e-3, atol=1e-5)
-    whole = teacher_divergence(LOGITS, TAUGHT, 2.0)
+    whole = run(teacher_divergence, LOGITS, TAUGHT, 2.0)
     assert np.all(found <= whole + 1e-4) and np.allclose(found, whole, rtol=1e-4) == (k >= V - 1)
-    gradient = jax.grad(lambda logits: top_k_divergence(logits, kept, 2.0).sum())(LOGITS)
+    gradient = run(jax.grad(lambda logits: top_k_divergence(logits, kept, 2.0).sum()), LOGITS)
     assert np.all(np.isfinite(gradient))
 
 
@@ -200,9 +206,9 @@ def test_the_rest_of_the_vocabulary_is_one_class(k):
 def test_distillation_mixes_both_losses(weight):
     own = DistillationOptions("a run", weight, temperature=2.0)
     loss = LossOptions(0.1, None, 0.0, 0.02, "distillation", options=(own,)).token_loss
-    ce = cross_entropy(LOGITS, LABELS, 0.1, 0.02)
-    found = loss.of_taught(jnp.array(LOGITS), jnp.array(TAUGHT), LABELS)
-    expected = (1 - weight) * ce + weight * teacher_divergence(LOGITS, TAUGHT, 2.0)
+    ce = run(cross_entropy, LOGITS, LABELS, 0.1, 0.02)
+    found = run(loss.of_taught, LOGITS, TAUGHT, LABELS)
+    expected = (1 - weight) * ce + weight * run(teacher_divergence, LOGITS, TAUGHT, 2.0)
     np.testing.assert_allclose(found.losses, expected, rtol=1e-5)
-    np.testing.assert_allclose(found.nll, cross_entropy(LOGITS, LABELS), rtol=1e-5)
-    np.testing.assert_allclose(loss.of(jnp.array(LOGITS), LABELS).losses, ce, rtol=1e-5)
+    np.testing.assert_allclose(found.nll, run(cross_entropy, LOGITS, LABELS), rtol=1e-5)
+    np.testing.assert_allclose(run(loss.of, jnp.array(LOGITS), LABELS).losses, ce, rtol=1e-5)

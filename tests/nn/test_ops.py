@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.compiled import run
 from transformer_jax.nn.ops import (
     dtype_for_rows,
     einsum,
@@ -25,8 +26,11 @@ RNG = np.random.default_rng(0)
 
 
 def value_and_gradients(product, subscripts, a, b, cotangent):
-    value, vjp = jax.vjp(lambda a, b: product(subscripts, a, b), a, b)
-    return value, *vjp(cotangent)
+    def of_arrays(a, b, cotangent):
+        value, vjp = jax.vjp(lambda a, b: product(subscripts, a, b), a, b)
+        return value, *vjp(cotangent)
+
+    return run(of_arrays, a, b, cotangent)
 
 
 def operands(subscripts, a_shape, b_shape, draw):
@@ -81,7 +85,10 @@ def test_tangents_are_those_of_the_plain_product(
         def gradients(a, b):
             return jax.grad(lambda a, b: (product(a, b) ** 2).sum() / 64, (0, 1))(a, b)
 
-        return [jax.jvp(f, (a, b), (da, db))[1] for f in (product, gradients)]
+        return run(
+            lambda *args: [jax.jvp(f, args[:2], args[2:])[1] for f in (product, gradients)],
+            *(a, b, da, db),
+        )
 
     ours = tangents(lambda a, b: einsum(subscripts, a, b, jnp.dtype(dtype)))
     plain = tangents(lambda a, b: jnp.einsum(subscripts, a, b))
@@ -189,9 +196,9 @@ def test_neighboring_heads_share_keys(groups):
     )
     copies = np.repeat(shared, H // groups, axis=2)
     products = np.einsum("bthk,bshk->bhts", query, copies)
-    np.testing.assert_allclose(head_products(query, shared, jnp.float32), products, atol=1e-5)
+    np.testing.assert_allclose(run(head_products, query, shared, jnp.float32), products, atol=1e-5)
     sums = np.einsum("bhts,bshk->bthk", weights, copies)
-    np.testing.assert_allclose(head_outputs(weights, shared, jnp.float32), sums, atol=1e-5)
+    np.testing.assert_allclose(run(head_outputs, weights, shared, jnp.float32), sums, atol=1e-5)
 
 
 def test_no_key_is_repeated():
