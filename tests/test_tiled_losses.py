@@ -25,9 +25,7 @@ LABELS = RNG.integers(0, V, (3, 5)).astype(np.int32)
 WEIGHTS = RNG.normal(size=LABELS.shape).astype(np.float32)
 
 
-X, TABLE, BIAS = (
-    jnp.asarray(RNG.normal(size=shape), jnp.float32) for shape in ((3, 5, D), (V, D), (V,))
-)
+X, TABLE, BIAS = (RNG.normal(size=shape).astype(np.float32) for shape in ((3, 5, D), (V, D), (V,)))
 WITH_BIAS = Unprojected(X, TABLE, BIAS, jnp.dtype(jnp.float32), V)
 
 
@@ -47,10 +45,12 @@ def apart(found, expected):
     return max(np.linalg.norm(np.float64(a) - b) / np.linalg.norm(b) for a, b in pairs)
 
 
-@pytest.mark.parametrize("cap", [None, 1.5])
-@pytest.mark.parametrize(("eps", "z"), [(0.0, 0.0), (0.1, 0.0), (0.1, 0.02)])
-@pytest.mark.parametrize("tiles", [2, 5, 8, 40])
-def test_value_and_gradient_equal_those_of_all_logits(eps, z, tiles, cap):
+CASES = [(5, *terms, cap) for terms in ((0.0, 0.0), (0.1, 0.0), (0.1, 0.02)) for cap in (None, 1.5)]
+CASES += [(tiles, 0.1, 0.02, 1.5) for tiles in (2, 8, 40)]
+
+
+@pytest.mark.parametrize(("tiles", "eps", "z", "cap"), CASES)
+def test_value_and_gradient_equal_those_of_all_logits(tiles, eps, z, cap):
     """Numbers of tiles that divide the vocabulary, that do not, and that exceed it."""
     predicted = WITH_BIAS.replace(cap=cap)
     found, gradient = found_and_gradient(predicted, eps, tiles, z)
@@ -64,7 +64,7 @@ def test_value_and_gradient_equal_those_of_all_logits(eps, z, tiles, cap):
 def test_a_teacher_is_compared_tile_by_tile(tiles, rows):
     """A teacher of another width, with another padding of its vocabulary."""
     x, table = RNG.normal(size=(3, 5, 6)), RNG.normal(size=(rows, 6))
-    teacher = Unprojected(jnp.float32(x), jnp.float32(table), None, jnp.dtype(jnp.float32), V)
+    teacher = Unprojected(np.float32(x), np.float32(table), None, jnp.dtype(jnp.float32), V)
     student = WITH_BIAS.replace(cap=3.0)
 
     def divergence(one, tiles):
@@ -99,7 +99,7 @@ def test_a_teachers_top_k_is_compared_by_position(tiles):
 def test_a_bias_is_optional():
     without = WITH_BIAS.replace(bias=None)
     found, gradient = found_and_gradient(without, 0.1, 5)
-    zero = WITH_BIAS.replace(bias=jnp.zeros(V))
+    zero = WITH_BIAS.replace(bias=np.zeros(V, np.float32))
     expected, expected_gradient = found_and_gradient(zero, 0.1, 1)
     assert gradient.bias is None
     assert apart(found[:2], expected[:2]) < 1e-6
@@ -116,15 +116,20 @@ def test_products_are_rounded_as_those_of_layers():
     assert {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {jnp.dtype(jnp.float32)}
 
 
+@functools.partial(jax.jit, static_argnums=1)
+def correct_in_tiles(table, tiles):
+    """Whether each of four labels is the prediction of logits that are the table's rows."""
+    predicted = Unprojected(jnp.ones((4, 1)), table, None, jnp.dtype(jnp.float32), 4)
+    return tiled_token_losses(predicted, jnp.arange(4), tiles=tiles).correct
+
+
 @pytest.mark.parametrize("tiles", [2, 3])
 @pytest.mark.parametrize(
     ("logits", "right"),
     [([1, 3, 3, 2], 1), ([3, 2, 3, 3], 0), ([0, 1, 2, 3], 3), ([np.nan, 1, 1, 1], None)],
 )
 def test_of_equal_logits_in_several_tiles_the_first_is_the_prediction(tiles, logits, right):
-    table = jnp.array(logits, jnp.float32)[:, None]
-    predicted = Unprojected(jnp.ones((4, 1)), table, None, jnp.dtype(jnp.float32), 4)
-    correct = tiled_token_losses(predicted, jnp.arange(4), tiles=tiles).correct
+    correct = np.asarray(correct_in_tiles(np.array(logits, np.float32)[:, None], tiles))
     assert correct.tolist() == [label == right for label in range(4)]
 
 
@@ -132,7 +137,7 @@ def test_large_logits_do_not_overflow():
     table = jnp.array([[1e4], [0], [-1e4]], jnp.float32)
     predicted = Unprojected(jnp.ones((1, 1)), table, None, jnp.dtype(jnp.float32), 3)
     loss = lambda predicted: tiled_token_losses(predicted, jnp.array([1]), tiles=3).losses[0]  # noqa: E731
-    value, grad = jax.value_and_grad(loss)(predicted)
+    value, grad = jax.jit(jax.value_and_grad(loss))(predicted)
     assert value == 1e4
     np.testing.assert_allclose(grad.table[:, 0], [1, -1, 0], atol=1e-6)
 

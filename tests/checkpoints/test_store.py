@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import flax.struct
@@ -268,16 +269,21 @@ def test_a_synchronous_save_is_complete_when_it_returns(tmp_path, monkeypatch):
 
 
 def test_an_unfinished_save_is_not_the_latest_step(tmp_path, monkeypatch):
-    write = manifest.write_manifest
-    monkeypatch.setattr(manifest, "write_manifest", lambda folder: (time.sleep(0.5), write(folder)))
+    write, may_end = manifest.write_manifest, threading.Event()
+    monkeypatch.setattr(
+        manifest, "write_manifest", lambda folder: (may_end.wait(60), write(folder))
+    )
     with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
         assert checkpoints.latest_step() is None
         checkpoints.save(1, make_state(1), None)
         assert checkpoints.latest_step() is None
+        may_end.set()
         checkpoints.wait()
         assert checkpoints.latest_step() == 1
+        may_end.clear()
         checkpoints.save(2, make_state(2), None)
         assert checkpoints.latest_step() == 1
+        may_end.set()
     assert checkpoints.latest_step() == 2
 
 

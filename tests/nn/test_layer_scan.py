@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 
+from tests.compiled import run
 from tests.models.texts import PADDED
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder
@@ -64,13 +65,13 @@ def test_scanned_layers_are_unrolled_layers(loss_and_params):
     """Equal in float32: gradients differ by less than 1e-6 of their largest element."""
     loss, params = loss_and_params
     expected, gradient = jax.jit(jax.value_and_grad(loss))(params)
-    stacked = stack_layers(params)
+    stacked = run(stack_layers, params)
     assert has_stacks(stacked) and not has_stacks(params)
     found, scanned = jax.jit(jax.value_and_grad(loss))(stacked)
     assert float(found) == pytest.approx(float(expected), rel=1e-6)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * np.abs(b).max()),
-        unstack_layers(scanned),
+        run(unstack_layers, scanned),
         gradient,
     )
 
@@ -87,11 +88,11 @@ def test_each_scanned_layer_has_its_own_dropout(random_params):
         return result
 
     @jax.jit
-    def run(params, key):
+    def additions(params, key):
         with nn.intercept_methods(look):
             return model.apply({"params": params}, *PADDED, False, rngs={"dropout": key})
 
-    run(stack_layers(params), jax.random.key(1)).block_until_ready()
+    additions(run(stack_layers, params), jax.random.key(1)).block_until_ready()
     jax.effects_barrier()
     first, second = (np.abs(each) < 1e-6 for each in added)
     assert 0.3 < first.mean() < 0.7 and 0.3 < (first == second).mean() < 0.7
@@ -100,12 +101,12 @@ def test_each_scanned_layer_has_its_own_dropout(random_params):
 def test_stacking_and_unstacking_is_the_identity(random_params):
     model = DecoderOnly(CONFIG)
     params = random_params(model, *PADDED)["params"]
-    state = (optax.adam(1e-3).init(params), {"params": params})
-    stacked = stack_layers(state)
+    state = run(lambda params: (optax.adam(1e-3).init(params), {"params": params}), params)
+    stacked = run(stack_layers, state)
     assert stacked[1]["params"]["decoder"].keys() == {STACKED, "final_norm"}
     kernel = stacked[0][0].mu["decoder"][STACKED]["feed_forward"]["inner"]["kernel"]
     assert kernel.shape == (2, 16, 24)
-    again = unstack_layers(stacked)
+    again = run(unstack_layers, stacked)
     assert jax.tree.structure(again) == jax.tree.structure(state)
     jax.tree.map(np.testing.assert_array_equal, again, state)
 
@@ -125,23 +126,24 @@ def test_layers_of_different_shapes_are_not_stacked(layers):
 
 
 PATTERNS = {
-    "windows": "default | 2 x attention_window=2 rope_theta=50",
-    "shapes": "qk_norm=true | d_ff=8 positions=none",
-    "groups": "qk_norm=true | default | qk_norm=true attention_window=2 | default",
+    "windows": ("default | 2 x attention_window=2 rope_theta=50", 7),
+    "shapes": ("qk_norm=true | d_ff=8 positions=none", 5),
+    "groups": ("qk_norm=true | default | qk_norm=true attention_window=2 | default", 7),
 }
 
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_a_pattern_is_scanned_by_its_period(name, random_params):
-    """Seven layers: whole periods, and layers after them; arrays may differ within a period."""
-    changes = {"layers": PATTERNS[name], "positions": "rotary", "num_layers": 7}
+    """Whole periods, and layers after them; arrays may differ within a period."""
+    layers, num_layers = PATTERNS[name]
+    changes = {"layers": layers, "positions": "rotary", "num_layers": num_layers}
     model = DecoderOnly(dataclasses.replace(CONFIG, **changes, num_heads=2, d_model=8))
     params = random_params(model, *PADDED)["params"]
 
     def loss(params):
         return (model.apply({"params": params}, *PADDED) ** 2).mean()
 
-    state = stack_layers((optax.adam(1e-3).init(params), params))
+    state = run(lambda params: stack_layers((optax.adam(1e-3).init(params), params)), params)
     keys = [key for key in state[1]["decoder"] if key.startswith(STACKED)]
     assert keys == ([STACKED] if name == "windows" else [f"{STACKED}_0", f"{STACKED}_1"])
     assert state[0][0].mu.keys() == state[1].keys()
@@ -150,6 +152,6 @@ def test_a_pattern_is_scanned_by_its_period(name, random_params):
     assert float(found) == pytest.approx(float(expected), rel=1e-6)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * np.abs(b).max()),
-        unstack_layers(scanned),
+        run(unstack_layers, scanned),
         gradient,
     )
