@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.compiled import run
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.encoder_only import EncoderOnly
@@ -17,9 +18,9 @@ SIZES = dict(
     d_model=32,
     d_ff=64,
     num_heads=4,
-    num_encoder_layers=2,
-    num_decoder_layers=2,
-    num_layers=2,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+    num_layers=1,
     source_vocab_size=11,
     target_vocab_size=11,
     vocab_size=11,
@@ -56,7 +57,7 @@ def test_the_stream_is_bfloat16_and_the_rest_float32(random_params, kind, placem
         assert logits.dtype == jnp.float32
         return jnp.square(logits).mean()
 
-    found = {name: jax.value_and_grad(loss)(variables, name) for name in models}
+    found = {name: run(jax.value_and_grad(loss), variables, name) for name in models}
     half = len(streams) // 2
     assert set(streams[:half]) == {jnp.dtype(jnp.float32)}
     assert set(streams[half:]) == {jnp.dtype(jnp.bfloat16)}
@@ -81,7 +82,7 @@ def test_the_gradient_of_gathered_rows_is_added_up_in_float32():
     config = TransformerConfig(**sizes, activation_dtype="bfloat16")
     model = DecoderOnly(config)
     tokens = jnp.full((1, 1000), 5)
-    variables = model.init(jax.random.key(0), *SIDE)
+    variables = run(model.init, jax.random.key(0), *SIDE)
     embed = lambda v: model.apply(v, tokens, method=lambda m, t: m.embedding.embed(t))  # noqa: E731
-    gradient = jax.grad(lambda v: embed(v).astype(jnp.float32).sum())(variables)
+    gradient = run(jax.grad(lambda v: embed(v).astype(jnp.float32).sum()), variables)
     np.testing.assert_array_equal(gradient["params"]["embedding"]["table"][5], 1000)

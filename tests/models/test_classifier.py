@@ -6,6 +6,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from tests.compiled import apply
 from transformer_jax.models.classifier import TextClassifier, TokenClassifier
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder, PackedTokens
@@ -36,14 +37,14 @@ def text_logits(params, features):
 def test_a_text_s_class_is_read_at_one_token(random_params, body, places):
     model = TextClassifier(body, num_classes=3)
     variables = random_params(model, *ROW, TEXTS)
-    logits = model.apply(variables, *ROW, TEXTS)
+    logits = apply(model, variables, *ROW, TEXTS)
     assert logits.shape == (1, 3, 3)
     own = {
         "params": {
             k: v for k, v in variables["params"].items() if k not in ("pooler", "classifier")
         }
     }
-    features = np.asarray(body.apply(own, *ROW, method="features"))[0]
+    features = np.asarray(apply(body, own, *ROW, method="features"))[0]
     expected = text_logits(variables["params"], features[places])
     np.testing.assert_allclose(logits[0, :2], expected, rtol=1e-4, atol=1e-4)
 
@@ -56,13 +57,13 @@ def test_both_stacks_of_an_encoder_decoder_read_the_text(random_params):
     variables = random_params(model, *ROW, TEXTS)
     params = variables["params"]
     own = {"params": {path: of for path, of in params.items() if path not in HEADS}}
-    logits = model.apply(variables, *ROW, TEXTS)
+    logits = apply(model, variables, *ROW, TEXTS)
     for slot, (text, given) in enumerate([([2, 8, 3], [9, 2, 8]), ([2, 4, 5, 3], [9, 2, 4, 5])]):
         alone = [
             PackedTokens(*(np.array([row]) for row in (ids, range(len(ids)), [1] * len(ids))))
             for ids in (text, given)
         ]
-        features = np.asarray(body.apply(own, *alone, True, method="features"))[0]
+        features = np.asarray(apply(body, own, *alone, True, method="features"))[0]
         expected = text_logits(params, features[-1])
         np.testing.assert_allclose(logits[0, slot], expected, rtol=1e-4, atol=1e-4)
 
@@ -72,10 +73,10 @@ def test_each_token_has_a_class(random_params, body):
     model = TokenClassifier(body, num_classes=3)
     variables = random_params(model, *ROW)
     own = {"params": {k: v for k, v in variables["params"].items() if k != "classifier"}}
-    features = body.apply(own, *ROW, method="features")
+    features = apply(body, own, *ROW, method="features")
     head = variables["params"]["classifier"]
     expected = features @ head["kernel"] + head["bias"]
-    np.testing.assert_allclose(model.apply(variables, *ROW), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(apply(model, variables, *ROW), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("head", [TextClassifier, TokenClassifier])

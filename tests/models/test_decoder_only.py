@@ -2,6 +2,7 @@
 """GPT equals its formulas and its published size; cached and packed results are consistent."""
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.compiled import apply
 from tests.models.texts import PACKED, PADDED
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.config import TransformerConfig
@@ -56,7 +58,7 @@ def test_it_has_as_many_parameters_as_gpt2():
 
 def test_initial_parameters_have_gpt2s_standard_deviations():
     wide = dataclasses.replace(SMALL, d_model=128, d_ff=128, vocab_size=200, max_length=64)
-    params = DecoderOnly(wide).init(jax.random.key(0), *PADDED)["params"]
+    params = jax.jit(DecoderOnly(wide).init)(jax.random.key(0), *PADDED)["params"]
     layer = params["decoder"]["layer_1"]
     spread = {
         "query": layer["self_attention"]["query"]["kernel"],
@@ -67,12 +69,14 @@ def test_initial_parameters_have_gpt2s_standard_deviations():
         "outer": layer["feed_forward"]["outer"]["kernel"],
     }
     expected = [0.02] * 4 + [0.02 / math.sqrt(2 * 2)] * 2
-    np.testing.assert_allclose([np.std(x) for x in spread.values()], expected, rtol=0.05)
+    np.testing.assert_allclose(
+        [np.std(np.asarray(x)) for x in spread.values()], expected, rtol=0.05
+    )
 
 
 def test_logits_equal_the_formula(model, variables, formulas):
     params = variables["params"]
-    found = model.apply(variables, *PADDED)
+    found = apply(model, variables, *PADDED)
     for row, text in zip(found, TEXTS, strict=True):
         table = params["embedding"]["table"]
         x = table[np.array(text)] + params["input"]["positions"]["table"][: len(text)]
@@ -154,7 +158,7 @@ def test_gemma_2_equals_its_formula(random_params, formulas):
 
 
 def test_texts_packed_into_a_row_do_not_see_each_other(model, variables):
-    alone, together = model.apply(variables, *PADDED), model.apply(variables, *PACKED)
+    alone, together = apply(model, variables, *PADDED), apply(model, variables, *PACKED)
     np.testing.assert_allclose(together[0, :5], alone[0], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(together[0, 5:8], alone[1, :3], rtol=1e-4, atol=1e-4)
 
@@ -169,7 +173,7 @@ def test_no_token_sees_a_later_one(variables):
         separate = DecoderOnly(dataclasses.replace(SMALL, tie_embeddings="none"))
         return separate.apply({"params": untied}, *(part[:1] for part in PADDED))[0].sum(axis=-1)
 
-    sensitivity = np.abs(jax.jacobian(of_embeddings)(table)).sum(axis=-1)  # [T, V]
+    sensitivity = np.abs(jax.jit(jax.jacobian(of_embeddings))(table)).sum(axis=-1)  # [T, V]
     by_place = sensitivity[:, np.array(TEXTS[0])]  # [T, T]
     assert (np.triu(by_place, 1) == 0).all()
     assert (by_place[np.tril_indices(5)] > 0).all()
@@ -177,21 +181,21 @@ def test_no_token_sees_a_later_one(variables):
 
 def test_cached_decoding_equals_the_full_forward_pass(model, variables):
     """Prompts of unequal lengths are prefilled together, then continued token by token."""
-    whole = model.apply(variables, *PADDED)
+    whole = np.asarray(apply(model, variables, *PADDED))
     prompt, lengths = np.array([[3, 4, 5], [7, 0, 0]]), np.array([3, 1])
-    logits, memory, state = model.apply(variables, prompt, lengths, 8, method="prefill")
+    logits, memory, state = apply(model, variables, prompt, lengths, 8, method="prefill")
     np.testing.assert_allclose(logits, whole[[0, 1], lengths - 1], rtol=1e-4, atol=1e-4)
+    decode = jax.jit(functools.partial(model.apply, method="decode_step"))
     for step, tokens in enumerate([[6, 8], [9, 10]]):
-        logits, state = model.apply(
-            variables, np.array(tokens), memory, state, method="decode_step"
-        )
+        logits, state = decode(variables, np.array(tokens), memory, state)
         places = lengths + step
         np.testing.assert_allclose(logits, whole[[0, 1], places], rtol=1e-4, atol=1e-4)
 
 
 def test_dropout_acts_on_embeddings_attention_and_residuals(variables):
+    plain = apply(DecoderOnly(SMALL), variables, *PADDED)
+    rngs = {"dropout": jax.random.key(0)}
     for rate in ("dropout_rate", "embedding_dropout_rate", "attention_dropout_rate"):
         dropping = DecoderOnly(dataclasses.replace(SMALL, **{"dropout_rate": 0.0, rate: 0.5}))
-        rngs = {"dropout": jax.random.key(0)}
-        dropped = dropping.apply(variables, *PADDED, deterministic=False, rngs=rngs)
-        assert not np.allclose(dropped, dropping.apply(variables, *PADDED))
+        dropped = apply(dropping, variables, *PADDED, deterministic=False, rngs=rngs)
+        assert not np.allclose(dropped, plain)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.compiled import apply
 from transformer_jax.models.encoder_only import EncoderOnly, token_types
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.tokenization.specials import EOS
@@ -73,7 +74,7 @@ def test_it_has_as_many_parameters_as_bert_base():
 def test_logits_equal_the_formula(model, variables, formulas):
     params = variables["params"]
     places = np.array([[3, 1], [1, 0]])
-    found = model.apply(variables, *PADDED, places)
+    found = apply(model, variables, *PADDED, places)
     table, inputs = params["embedding"]["table"], params["input"]
     for row, text, types, chosen in zip(found, TEXTS, TYPES, places, strict=True):
         x = table[np.array(text)] + inputs["positions"]["table"][: len(text)]
@@ -86,8 +87,8 @@ def test_logits_equal_the_formula(model, variables, formulas):
 
 
 def test_texts_packed_into_a_row_do_not_see_each_other(model, variables):
-    alone = model.apply(variables, *PADDED, method="features")
-    together = model.apply(variables, *PACKED, method="features")
+    alone = apply(model, variables, *PADDED, method="features")
+    together = apply(model, variables, *PACKED, method="features")
     np.testing.assert_allclose(together[0, :5], alone[0], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(together[0, 5:8], alone[1, :3], rtol=1e-4, atol=1e-4)
 
@@ -95,8 +96,8 @@ def test_texts_packed_into_a_row_do_not_see_each_other(model, variables):
 def test_every_token_sees_both_sides(model, variables):
     changed = PADDED[0].copy()
     changed[0, 3] = 9
-    before = model.apply(variables, *PADDED, method="features")
-    after = model.apply(variables, changed, *PADDED[1:], method="features")
+    before = apply(model, variables, *PADDED, method="features")
+    after = apply(model, variables, changed, *PADDED[1:], method="features")
     assert (np.abs(after - before)[0].max(axis=-1) > 1e-3).all()
     np.testing.assert_array_equal(after[1, :3], before[1, :3])
 
