@@ -6,7 +6,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.generation import Output
 from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.nn.ops import product_dtype
-from transformer_jax.parallel.engines import create_state
+from transformer_jax.parallel.engines import CompiledStep, Rows, create_state
 from transformer_jax.parallel.sharding import row_shards
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
@@ -55,37 +55,78 @@ def train(
     """
     settings = read_settings(config)
     task = build.build_untokenized_task(settings, planned_teacher(settings))
+    lengths = _row_lengths(task, source_length, target_length)
+    program = compile_training(settings, task, batch_size, lengths)
+    sizes = build.assumed_vocab_sizes(settings)
+    text_size = max(sizes[side] for side in build.task_kind(settings).texts)
+    batch = _random_batch(lengths, batch_size, dict.fromkeys(lengths, text_size) | sizes)
+    seconds = median_seconds(lambda: jax.block_until_ready(program.run(batch)), steps)
+    tokens = batch_size * sum(lengths[side] for side in task.read)
+    params = program.abstract.model_params
+    return _report(settings, params, seconds, tokens, program.step.executable, program.compile_s)
+
+
+@dataclasses.dataclass
+class TrainingProgram:
+    """A compiled training step with the state that it changes.
+
+    Attributes:
+      task: the task of the config.
+      step: compiled for batches of `rows` rows.
+      state: in the engine's form; each step replaces it.
+      abstract: shapes of the first state, in the portable form.
+      rows: rows of a batch.
+      flops: of the model in a step (`training.profiling.step_products`).
+      compile_s: seconds that the compilation took.
+    """
+
+    task: Task
+    step: CompiledStep
+    state: Any
+    abstract: Any
+    rows: int
+    flops: int
+    compile_s: float
+
+    def run(self, batch: Rows) -> dict[str, jax.Array]:
+        """Takes one step; returns its sums without waiting for them."""
+        self.state, sums = self.step(self.state, batch)
+        return sums
+
+
+def compile_training(
+    settings: Settings, task: Task, rows: int, lengths: Mapping[str, int]
+) -> TrainingProgram:
+    """Compiles the training step of a config and draws its first state.
+
+    Args:
+      settings: of the run; gradient accumulation is disabled.
+      task: the task of these settings.
+      rows: rows of a batch.
+      lengths: tokens of a row by feature.
+
+    Raises:
+      UserError: the rows do not divide among the devices, or the step has no room there.
+    """
     whole = dataclasses.replace(settings.train, accumulation_steps=1, rows_per_device=None)
     settings = dataclasses.replace(settings, train=whole)
     engine = build.build_engine(settings)
     _, train_step, init_state = build.build_training(settings, task, engine)
     abstract = build.abstract_state(settings, init_state, engine.mesh)
     state = engine.from_portable(create_state(init_state, settings.seed, abstract))
-    if batch_size % row_shards(engine.mesh):
+    if rows % row_shards(engine.mesh):
         raise UserError(
-            f"--batch_size {batch_size} does not divide among {row_shards(engine.mesh)} devices"
+            f"--batch_size {rows} does not divide among {row_shards(engine.mesh)} devices"
         )
-    lengths = _row_lengths(task, source_length, target_length)
-    shapes = batch_shapes(lengths, batch_size)
-    largest = step_products(task, abstract.model_params, shapes, abstract.frozen).largest
-    require_room(settings, abstract, engine, largest)
-    sizes = build.assumed_vocab_sizes(settings)
-    text_size = max(sizes[side] for side in build.task_kind(settings).texts)
-    batch = _random_batch(lengths, batch_size, dict.fromkeys(lengths, text_size) | sizes)
+    shapes = batch_shapes(lengths, rows)
+    products = step_products(task, abstract.model_params, shapes, abstract.frozen)
+    require_room(settings, abstract, engine, products.largest)
     start = time.perf_counter()
     step = engine.compile(train_step, abstract, shapes)
-    executable = step.executable
+    step.compiling.result()
     compile_s = time.perf_counter() - start
     limit_kept_memory(step_bytes(step))
-
-    def run() -> None:
-        nonlocal state
-        state, sums = step(state, batch)
-        jax.block_until_ready(sums)
-
-    seconds = _median_seconds(run, steps)
-    tokens = batch_size * sum(lengths[side] for side in task.read)
-    return _report(settings, abstract.model_params, seconds, tokens, executable, compile_s)
+    return TrainingProgram(task, step, state, abstract, rows, products.flops, compile_s)
 
 
 def decode(
@@ -130,7 +171,7 @@ def decode(
             "benchmark decode: the config's task must be translation or language_modeling"
         )
     compile_s = time.perf_counter() - start
-    seconds = _median_seconds(run, steps)
+    seconds = median_seconds(run, steps)
     report = _report(settings, params, seconds, batch_size * output_length, None, compile_s)
     return {"beam_size": options.beam_size, "weights": options.weights} | report
 
@@ -220,7 +261,8 @@ def _random_batch(
     return batch
 
 
-def _median_seconds(run: Callable[[], None], times: int) -> float:
+def median_seconds(run: Callable[[], Any], times: int) -> float:
+    """Median seconds of a call that waits for its results, after some that warm up."""
     seconds = []
     for _ in range(_WARM_UP_STEPS + times):
         start = time.perf_counter()
