@@ -80,11 +80,11 @@ campaigns: setup  ## run the campaigns of experiments/results/faults.md, whose s
 	for bucket in s3 gs; do $(FAULTS).bucket_faults --bucket=$$bucket $(TINY) $(call steps,6000) \
 		$(call often,50) --kills=20 --flips=20 --workdir=$(CAMPAIGNS)/bucket_$$bucket || exit; done
 
-lint: setup  ## ruff's checks, its format as a check, mypy's types, and shellcheck of the launch files
+lint: setup  ## ruff's checks, its format as a check, mypy's types, and shellcheck of the scripts
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/shellcheck experiments/launch/*.sh
+	$(VENV)/bin/shellcheck experiments/launch/*.sh experiments/devices/*.sh
 
 format: setup  ## let ruff fix what it can
 	$(VENV)/bin/ruff check --fix .

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The check of devices, with tiny sizes on a CPU and without PyTorch."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from experiments.devices.__main__ import LIMITS, chosen_parts
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_part_succeeds(tmp_path):
+    words = [sys.executable, "-m", "experiments.devices", "--dry", f"--out={tmp_path}"]
+    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    results = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert ended.returncode == 0, [result for result in results if result.get("ok") is False]
+    labels = {part: {r["label"] for r in results if r["part"] == part} for part in LIMITS}
+    assert all("took" in labels[part] for part in LIMITS if part != "peer")
+    assert not any("left out" in label for part in labels for label in labels[part])
+    assert {"groups, ms", "kernel", "losses against plain attention"} <= labels["base"]
+    assert {"loop, batches ready", "loop, 0 workers", "loop, 1 workers"} <= labels["base"]
+    assert (tmp_path / "kernels_gpt2.txt").read_text()
+    assert "| base | step alone | step_ms" in ended.stdout
+
+
+def test_a_part_that_ends_early_is_a_failure(tmp_path):
+    words = [sys.executable, "-m", "experiments.devices", "environment", f"--out={tmp_path}"]
+    environment = os.environ | {"JAX_PLATFORMS": "nowhere"}
+    ended = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 1 and "| environment | versions | jax " in ended.stdout
+    assert "| environment | ended | ok False, problem exit code 1, log " in ended.stdout
+    assert "nowhere" in ended.stdout
+
+
+def test_a_part_without_time_left_is_left_out(tmp_path):
+    words = [sys.executable, "-m", "experiments.devices", "big", f"--out={tmp_path}", "--seconds=9"]
+    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0 and "| big | left out | reason no time left |" in ended.stdout
+
+
+def test_groups_and_parts_are_chosen_in_their_order():
+    assert chosen_parts([], dry=False) == chosen_parts(["all"], dry=False) == [*LIMITS]
+    assert chosen_parts(["first"], dry=True)[:2] == ["environment", "attention"]
+    assert "peer" not in chosen_parts(["second"], dry=True)
+    assert chosen_parts(["gpt2", "base"], dry=False) == ["base", "gpt2"]
+    assert chosen_parts(["first", "gpt2"], dry=False) == chosen_parts(["bse"], dry=False) == []
