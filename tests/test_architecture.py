@@ -2,13 +2,20 @@
 """The architecture: which package may import which, and which libraries each may use."""
 
 import ast
-import functools
 import graphlib
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-PACKAGE = "transformer_jax"
+from tests.imports import (
+    OF_PACKAGE,
+    PACKAGE,
+    PATHS,
+    ROOT,
+    files_of_closure,
+    imports,
+    is_part_of,
+    own_imports,
+    tree,
+)
 
 LAYERS = [
     {"errors", "fields", "ranges", "registry", "suggestions", "summary"},
@@ -67,19 +74,6 @@ LIBRARIES = {
 """Libraries that only these packages import."""
 
 
-def module_name(path):
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-PATHS = {module_name(path): path for path in sorted((ROOT / PACKAGE).rglob("*.py"))}
-
-
-@functools.cache  # not when tests are collected, which each process does
-def tree_of(module):
-    return ast.parse(PATHS[module].read_text())
-
-
 def package_of(module):
     """Subpackage of a module; a top-level module is its own."""
     return module.split(".")[1] if "." in module else module
@@ -90,31 +84,7 @@ def layer_of(module):
 
 
 def modules_of(folder):
-    return [module for module in PATHS if package_of(module) == folder]
-
-
-def imports(module):
-    """Dotted names of all imports of a module, including those in functions."""
-    names = set()
-    for node in ast.walk(tree_of(module)):
-        match node:
-            case ast.Import():
-                names |= {alias.name for alias in node.names}
-            case ast.ImportFrom():
-                names |= {f"{'.' * node.level}{node.module}.{alias.name}" for alias in node.names}
-            case ast.Call(func=ast.Name("import_module"), args=[ast.Constant(name)]):
-                names.add(name)
-    return names
-
-
-def own_imports(module):
-    """Imported modules of this package."""
-    own = {name for name in imports(module) if is_part_of(name, PACKAGE)}
-    return {name if name in PATHS else name.rpartition(".")[0] for name in own} - {module}
-
-
-def is_part_of(name, *wholes):
-    return f"{name}.".startswith(tuple(f"{whole}." for whole in wholes))
+    return [module for module in OF_PACKAGE if package_of(module) == folder]
 
 
 def may_import(module, imported):
@@ -131,18 +101,18 @@ def may_import(module, imported):
 def test_each_package_is_in_one_layer():
     listed = [name for layer in LAYERS for name in layer]
     assert len(listed) == len(set(listed))
-    assert {package_of(module) for module in PATHS} <= set(listed)
+    assert {package_of(module) for module in OF_PACKAGE} <= set(listed)
 
 
 def test_imports_are_absolute_and_exist():
-    assert [name for module in PATHS for name in imports(module) if name.startswith(".")] == []
-    assert {name for module in PATHS for name in own_imports(module)} <= set(PATHS)
+    assert [name for module in OF_PACKAGE for name in imports(module) if name.startswith(".")] == []
+    assert {name for module in OF_PACKAGE for name in own_imports(module)} <= set(OF_PACKAGE)
 
 
 def test_imports_go_down():
     upward = [
         f"{module} imports {imported}"
-        for module in PATHS
+        for module in OF_PACKAGE
         for imported in own_imports(module)
         if not may_import(module, imported)
     ]
@@ -152,15 +122,22 @@ def test_imports_go_down():
 def test_imports_have_no_cycle():
     graph = {
         module: {name for name in own_imports(module) if (module, name) not in EXCEPTIONS}
-        for module in PATHS
+        for module in OF_PACKAGE
     }
     graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_the_step_depends_on_what_it_computes_with():
+    """A reader of the step meets the state, its losses and traced numbers, but no task and no
+    data."""
+    files = files_of_closure(f"{PACKAGE}.training.step")
+    assert len(files) <= 15, sorted(path.relative_to(ROOT).as_posix() for path in files)
 
 
 def test_libraries_are_imported_only_by_their_packages():
     strays = [
         f"{module} imports {name}"
-        for module in PATHS
+        for module in OF_PACKAGE
         for name in imports(module)
         for library, packages in LIBRARIES.items()
         if is_part_of(name, library) and package_of(module) not in packages
@@ -181,7 +158,7 @@ def test_nn_knows_nothing_but_jax_and_linen():
     names = {name for name in names if not is_part_of(name, fused)}
     assert [name for name in names if is_part_of(name, "jax.sharding", "jax.experimental")] == []
     for module in modules_of("nn"):
-        called = {node.id for node in ast.walk(tree_of(module)) if isinstance(node, ast.Name)}
+        called = {node.id for node in ast.walk(tree(module)) if isinstance(node, ast.Name)}
         assert not called & {"open", "print"}, module
 
 
@@ -193,17 +170,17 @@ def test_decoding_knows_no_model():
 
 
 def test_no_file_is_named_utils():
-    stems = {path.stem for path in PATHS.values()}
+    stems = {PATHS[module].stem for module in OF_PACKAGE}
     assert not stems & {"utils", "util", "helpers", "common", "misc"}
 
 
 def test_every_module_says_what_it_is_for():
-    assert [module for module in PATHS if not ast.get_docstring(tree_of(module))] == []
+    assert [module for module in OF_PACKAGE if not ast.get_docstring(tree(module))] == []
 
 
 def test_only_tokenization_knows_ids_of_special_tokens():
     own = f"{PACKAGE}.tokenization.specials"
-    found = {m for m in PATHS if any(name.startswith(own) for name in imports(m))}
+    found = {m for m in OF_PACKAGE if any(name.startswith(own) for name in imports(m))}
     assert found and {package_of(module) for module in found} == {"tokenization"}
 
 

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from transformer_jax.losses import token_losses
-from transformer_jax.metrics import add_sums, compute_metrics, token_sums
+from transformer_jax.losses import token_losses, token_sums
+from transformer_jax.metrics import add_sums, compute_metrics
 
 # Four positions over three words; the third is padding.
 PROBABILITIES = np.array([[[0.5, 0.25, 0.25], [0.1, 0.8, 0.1], [0.9, 0.05, 0.05], [0.2, 0.2, 0.6]]])

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Num
 
 from transformer_jax.errors import UserError
 from transformer_jax.fields import Configurable
@@ -253,6 +253,26 @@ def token_losses(
     fixed = jax.lax.stop_gradient(logits)
     losses = cross_entropy(logits, labels, label_smoothing, z_loss)
     return TokenLosses(losses, cross_entropy(fixed, labels), _is_argmax(fixed, labels))
+
+
+def token_sums(
+    predictions: TokenLosses, weights: Num[Array | np.ndarray, "*B"]
+) -> dict[str, Num[Array, ""]]:
+    """Sums over a batch that its metrics are computed from.
+
+    Args:
+      predictions: losses of each position.
+      weights: 0 for positions that do not count.
+
+    Returns:
+      "tokens" (total weight), "nll" (negative log-likelihood, nats) and "correct" (labels that are
+      the argmax).
+    """
+    return {
+        "tokens": jnp.sum(weights),
+        "nll": (predictions.nll * weights).sum(),
+        "correct": (predictions.correct * weights).sum(),
+    }
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))

@@ -8,38 +8,23 @@ unequal padding add up correctly.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Num
 
-from transformer_jax.losses import TokenLosses
 from transformer_jax.nn.auxiliary import COUNT, TOTAL
+
+LossSums = tuple[jax.Array, jax.Array, dict[str, jax.Array]]
+"""(loss, weight, other sums), each summed over a packed batch: what a task's loss returns. The
+other sums must have "tokens" (number of predictions, which divides the reported loss), "filled" and
+"slots" (`padding_sums`). With "nll" and "correct", perplexity and accuracy are reported too."""
 
 HostSums = dict[str, Any]
 """Sums by name, on the host: numbers, or arrays [R] of R replicas."""
 
 MEANS = ("margin", "chosen_reward", "rejected_reward")
 """Names of sums whose means are reported (`tasks.preference`)."""
-
-
-def token_sums(
-    found: TokenLosses, weights: Num[Array | np.ndarray, "*B"]
-) -> dict[str, Num[Array, ""]]:
-    """Sums over a batch that its metrics are computed from.
-
-    Args:
-      found: losses of each position.
-      weights: 0 for positions that do not count.
-
-    Returns:
-      "tokens" (total weight), "nll" (negative log-likelihood, nats) and "correct" (labels that are
-      the argmax).
-    """
-    return {
-        "tokens": jnp.sum(weights),
-        "nll": (found.nll * weights).sum(),
-        "correct": (found.correct * weights).sum(),
-    }
 
 
 def padding_sums(

@@ -22,6 +22,7 @@ from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs
 from transformer_jax.inference.pairs import PairScore
 from transformer_jax.losses import LossOptions
+from transformer_jax.metrics import LossSums
 from transformer_jax.models import MODELS
 from transformer_jax.models.config import ModelConfig
 from transformer_jax.nn.positions import check_num_positions
@@ -37,11 +38,6 @@ Batch = Mapping[str, jax.Array]
 Frozen = Mapping[str, Params]
 """Parameters that training leaves as they are, by name: "base" of adapters, "reference" (the run
 that training starts from), "teacher"."""
-
-LossSums = tuple[jax.Array, jax.Array, dict[str, jax.Array]]
-"""(loss, weight, other sums), each summed over a packed batch. The other sums must have "tokens"
-(number of predictions, which divides the reported loss), "filled" and "slots"
-(`metrics.padding_sums`). With "nll" and "correct", perplexity and accuracy are reported too."""
 
 
 class Supervised(NamedTuple):

@@ -23,8 +23,14 @@ from transformer_jax.inference.pairs import (
     row_bytes,
     score_pairs,
 )
-from transformer_jax.losses import Distillation, LossOptions, TokenLosses, symmetric_kl
-from transformer_jax.metrics import padding_sums, token_sums
+from transformer_jax.losses import (
+    Distillation,
+    LossOptions,
+    TokenLosses,
+    symmetric_kl,
+    token_sums,
+)
+from transformer_jax.metrics import padding_sums
 from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import shift_right

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, Num
 
+from transformer_jax.metrics import LossSums
 from transformer_jax.nn import auxiliary
 from transformer_jax.nn.traced_numbers import use_traced_numbers
-from transformer_jax.tasks.interface import Frozen, LossSums
 from transformer_jax.training.state import TrainState
 
 Params = Any
@@ -26,7 +26,7 @@ Batch = Any
 Sums = dict[str, Num[Array, ""]]
 """Sums over the tokens of a batch: name -> sum."""
 
-LossFn = Callable[[Params, Batch, Array | None, Frozen], LossSums]
+LossFn = Callable[[Params, Batch, Array | None, Mapping[str, Params]], LossSums]
 """(params, batch, dropout key, frozen) -> sums."""
 
 _BoundLoss = Callable[[Params, Batch, Array], LossSums]
