@@ -8,6 +8,7 @@ source files are the same on the site and on GitHub.
 import os
 import re
 import sys
+from importlib import import_module
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,7 @@ def mark_commands(app: Any, doctree: Any) -> None:
 
 
 def setup(app: Any) -> None:
+    import_module("transformer_jax.analysis")  # gives `Run` the methods that look inside it
     app.connect("doctree-read", mark_commands)
     app.connect("autodoc-process-docstring", hide_colon, priority=400)  # before napoleon
     app.connect("autodoc-process-docstring", to_rst, priority=900)

@@ -47,17 +47,32 @@ def nodes_of(module):
 
 
 def imports(module):
-    """Dotted names of all imports of a module, including those in functions."""
+    """Dotted names of all imports of a module: those in functions, and those of registries that
+    name a function by "module:function" and import it when it is called, too; but of the package
+    itself not those that it makes when it is asked for a name (`LAZY`)."""
     names = set()
+    names_modules = is_part_of(module, PACKAGE) and module != PACKAGE
     for node in nodes_of(module):
         match node:
             case ast.Import():
                 names |= {alias.name for alias in node.names}
             case ast.ImportFrom():
                 names |= {f"{'.' * node.level}{node.module}.{alias.name}" for alias in node.names}
-            case ast.Call(func=ast.Name("import_module"), args=[ast.Constant(name)]):
-                names.add(name)
+            case ast.Constant(str(text)) if names_modules:
+                names |= _modules_named(text, module)  # also for `import_module`
     return names
+
+
+def _modules_named(text, module):
+    """Modules that a text in a module names: in full, or by their place in its folder before a
+    colon, such as "translation:Translation.build" in `tasks`."""
+    name, _, function = text.partition(":")
+    if not function.replace(".", "").isidentifier():
+        full = f"{module}{text}" if text.startswith(".") else text  # of f"{__name__}.huggingface"
+        return {full} if full.startswith(f"{PACKAGE}.") and full in PATHS else set()
+    folder = module if PATHS[module].name == "__init__.py" else module.rpartition(".")[0]
+    own = (other for other in OF_PACKAGE if is_part_of(other, folder))
+    return {other for other in own if f".{other}".endswith(f".{name}")} - {module}
 
 
 def own_imports(module):

@@ -41,11 +41,6 @@ A module imports from lower layers and from its own package. A top-level module 
 the other top-level modules of its layer.
 """
 
-EXCEPTIONS = {
-    (f"{PACKAGE}.runs.run", f"{PACKAGE}.analysis.inspect"),
-}
-"""Imports that methods of `Run` make when they are called: inspection is a higher layer."""
-
 LIBRARIES = {
     "flax.linen": {"nn", "models"},
     "sentencepiece": {"tokenization"},
@@ -90,8 +85,6 @@ def modules_of(folder):
 def may_import(module, imported):
     if package_of(imported) == package_of(module):
         return True
-    if (module, imported) in EXCEPTIONS:
-        return True
     both_top_level = not any(
         (ROOT / PACKAGE / package_of(name)).is_dir() for name in (module, imported)
     )
@@ -120,11 +113,7 @@ def test_imports_go_down():
 
 
 def test_imports_have_no_cycle():
-    graph = {
-        module: {name for name in own_imports(module) if (module, name) not in EXCEPTIONS}
-        for module in OF_PACKAGE
-    }
-    graphlib.TopologicalSorter(graph).prepare()
+    graphlib.TopologicalSorter({module: own_imports(module) for module in OF_PACKAGE}).prepare()
 
 
 def test_the_step_depends_on_what_it_computes_with():

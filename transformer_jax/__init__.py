@@ -56,12 +56,17 @@ _LAZY = {
     "verify": ("transformer_jax.verification.verify", "verify"),
 }
 
+_GIVES_RUNS = ("Chat", "load", "load_ensemble", "sweep", "train")
+
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _LAZY[name]
-    return getattr(import_module(module), attribute)
+    value = getattr(import_module(module), attribute)
+    if name in _GIVES_RUNS:
+        import_module("transformer_jax.analysis")  # gives `Run` methods that look inside it
+    return value
 
 
 def __dir__() -> list[str]:

@@ -7,9 +7,9 @@ import functools
 import itertools
 import logging
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import numpy as np
@@ -53,7 +53,6 @@ logger = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from transformer_jax.analysis.inspect import Attention, Hidden, Importance, Walk
     from transformer_jax.models.patches import HookPointAxes
     from transformer_jax.pictures.style import Picture
 
@@ -78,6 +77,12 @@ class Run(Summarized):
     params: Params
     step: int
     stored: bool = True
+
+    # Methods that look inside the model; `analysis`, which is above this package, sets them.
+    attention: ClassVar[Callable[..., Any]]
+    hidden: ClassVar[Callable[..., Any]]
+    walk: ClassVar[Callable[..., Any]]
+    head_importance: ClassVar[Callable[..., Any]]
 
     def summary(self) -> Mapping[str, Any]:
         """The workdir, the kind of model, its data, and how far it was trained."""
@@ -251,36 +256,6 @@ class Run(Summarized):
 
         return find_hook_points(self.task.init)
 
-    def attention(
-        self, source: str, target: str | None = None, also: Collection[str] = ()
-    ) -> "Attention":
-        """Attention weights of every layer and head, for one example.
-
-        Args:
-          source: the example, as for `predict`.
-          target: the target of a task on pairs; None: the run's own output. Of a classifier or
-            tagger, the gold label, or the words' gold tags, with spaces between.
-          also: other activations to collect: "queries", "keys", "values", "heads", "stream".
-        """
-        from transformer_jax.analysis import inspect
-
-        return inspect.attention(self, source, target, also)
-
-    def hidden(self, source: str, target: str | None = None) -> "Hidden":
-        """The residual stream after each layer, and its logits (the logit lens).
-
-        Arguments as of `attention`.
-        """
-        from transformer_jax.analysis import inspect
-
-        return inspect.hidden(self, source, target)
-
-    def walk(self, source: str, target: str | None = None) -> "Walk":
-        """The computation of one example step by step (`analysis.walk`); as `attention`."""
-        from transformer_jax.analysis import inspect
-
-        return inspect.walk(self, source, target)
-
     def model_inputs(self, source: str, target: str | None = None) -> ModelInputs:
         """The tokens of an example, as the model reads them; arguments as of `attention`.
 
@@ -302,12 +277,6 @@ class Run(Summarized):
         if not isinstance(self.task, SupportsBeamTree):
             raise UserError("beam_tree: this run's task does not search with beams")
         return self.task.beam_tree(self.params, line, self._decode("predict", decode))
-
-    def head_importance(self, split: str = "valid", by: str = "gradient") -> "Importance":
-        """Importance of each head for the loss of a split (`analysis.importance`)."""
-        from transformer_jax.analysis import inspect
-
-        return inspect.head_importance(self, split, by)
 
     def predict(
         self, lines: Sequence[str], prefixes: Sequence[str] | None = None, **decode: Any
