@@ -3,6 +3,7 @@
 #   PYTHON=/path/to/python   the interpreter to build the environment with (otherwise one is searched for)
 #   CAMPAIGNS=runs/again      the folder of `make campaigns`, new
 #   PEERS=FILE               programs that `make benchmarks` compares with, one `WORK: COMMAND` a line
+#   SINCE=REVISION           what `make test_changed` compares with
 #   EXTRAS=cuda13            extras of pyproject.toml to install too (cuda13, tpu)
 
 SHELL := /bin/bash
@@ -22,7 +23,7 @@ find_python = for python in $(candidates); do "$$python" -c 'import sys, venv, e
 have_uv = uv --version >/dev/null 2>&1
 
 .DELETE_ON_ERROR:
-.PHONY: help setup notebooks quickstart test test_all docs benchmarks campaigns lint format
+.PHONY: help setup notebooks quickstart test test_all test_changed weight docs benchmarks campaigns lint format
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z_]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -37,6 +38,12 @@ test: lint  ## lint, check the format and run the tests
 
 test_all: lint  ## the same, with campaigns against faults, launches, servers of buckets, and all notebooks
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
+
+test_changed: setup  ## run the tests of what changed since SINCE, or where main was left, nearest first
+	$(VENV)/bin/python -m tests.changed $(addprefix --since=,$(SINCE)) $(PYTEST_FLAGS)
+
+weight: setup  ## print lines, executed files, reads of the config and closures of imports (a minute)
+	$(VENV)/bin/python -m tests.weight --cases
 
 docs: setup  ## build the documentation site, docs/_build/html/index.html
 	$(VENV)/bin/sphinx-build -q -W --keep-going -j auto -d docs/_build/doctrees -c docs . docs/_build/html
