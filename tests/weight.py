@@ -29,7 +29,7 @@ import tokenize
 from tests.imports import PACKAGE, PATHS, ROOT, files_of_closure, is_part_of, tree
 
 CONFIG = "configs/quickstart.py"
-READS = ("resolve", "read_settings", "chosen_names", "unread_fields")
+READS = ("build_settings", "chosen_names")
 CLOSURES = ("training.step", "nn.attention", "runs.train")
 PARTS = (PACKAGE, "tests", "tests.campaigns", "experiments", "docs.recipes")
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
@@ -90,6 +90,7 @@ def num_cases(folder):
 def train(workdir, num_steps=20):
     """Trains the model of the tests on the embedded task."""
     import transformer_jax as tj
+    from transformer_jax.runs.config import resolve_file
 
     tiny = next(
         node for node in tree("tests.conftest").body if ast.unparse(node).startswith("TINY =")
@@ -97,7 +98,8 @@ def train(workdir, num_steps=20):
     half = dict.fromkeys(["eval.every_steps", "checkpoint.every_steps"], num_steps // 2)
     data = {"data.name": "synthetic_en_de", "data.synthetic_size": 400}
     overrides = {**ast.literal_eval(tiny.value), **data, **half, "train.num_steps": num_steps}
-    tj.train(tj.config(CONFIG, overrides), workdir)
+    # As the verb `train` does; `tj.config` gives a ConfigDict, which is read again.
+    tj.train(resolve_file(CONFIG, overrides), workdir)
 
 
 def predict(workdir):
