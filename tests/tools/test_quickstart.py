@@ -23,9 +23,9 @@ def test_it_trains_the_shipped_config_from_any_folder_and_reports(monkeypatch, t
         (tmp_path / "predictions" / f"{split}-7.jsonl").write_text(text)
         return {"bleu": 98.26, "signature": "nrefs:1"}
 
-    def train(config, workdir):
-        asked.append((config.train.num_steps, config.model.d_model, workdir))
-        return SimpleNamespace(workdir=tmp_path, config=config, step=7, evaluate=evaluate)
+    def train(settings, workdir):
+        asked.append((settings.train.num_steps, settings.model.d_model, workdir))
+        return SimpleNamespace(workdir=tmp_path, settings=settings, step=7, evaluate=evaluate)
 
     monkeypatch.setattr(quickstart, "train", train)
     monkeypatch.setattr(quickstart, "write_pages", lambda run: ["the pages"])
