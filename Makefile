@@ -40,7 +40,7 @@ test_all: lint  ## the same, with campaigns against faults, launches, servers of
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
 
 test_changed: setup  ## run the tests of what changed since SINCE, or where main was left, nearest first
-	$(VENV)/bin/python -m tests.changed $(addprefix --since=,$(SINCE)) $(PYTEST_FLAGS)
+	$(VENV)/bin/python -m tests.changed $(addprefix --since=,$(SINCE)) --flags='$(PYTEST_FLAGS)'
 
 weight: setup  ## print lines, executed files, reads of the config and closures of imports (a minute)
 	$(VENV)/bin/python -m tests.weight --cases

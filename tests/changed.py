@@ -99,7 +99,8 @@ def main():
     parser.add_argument("files", nargs="*", help="changed files, in place of those that git names")
     parser.add_argument("--since", help="revision to compare with; unset: where main was left")
     parser.add_argument("--list", action="store_true", help="print the test files, run nothing")
-    args, flags = parser.parse_known_args()
+    parser.add_argument("--flags", default="", help="flags of pytest, in one argument")
+    args = parser.parse_args()
     changed = [Path(name).resolve() for name in args.files]
     tests = nearest_first(changed or changed_files(args.since or branch_point()))
     names = [path.relative_to(ROOT).as_posix() for path in tests]
@@ -107,7 +108,7 @@ def main():
         print(*names, sep="\n")
         return
     for part in rounds(names):
-        command = [sys.executable, "-m", "pytest", *flags, *part]
+        command = [sys.executable, "-m", "pytest", *args.flags.split(), *part]
         status = subprocess.run(command, cwd=ROOT).returncode
         if status not in (0, 5):  # 5: no test was collected
             sys.exit(status)
