@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 
+import transformer_jax as tj
 from transformer_jax.nn.experts import ExpertsOptions
 from transformer_jax.nn.latent_attention import LatentOptions
 from transformer_jax.runs.config import resolve_file
@@ -11,7 +12,7 @@ from transformer_jax.verification.subject import ROWS, Subject, padded, shrunk
 
 
 def test_sizes_fall_and_choices_stay():
-    small = shrunk(resolve_file("decoder_7b", {})).model
+    small = shrunk(tj.config("decoder_7b")).model
     assert (small.d_model, small.d_ff, small.num_layers) == (32, 64, 2)
     assert (small.num_heads, small.num_key_value_heads) == (4, 2)  # 32 and 8
     assert (small.positions, small.norm, small.gated_feed_forward) == ("rotary", "rms", True)

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.tree_util import KeyPath
+from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
 from transformer_jax.nn.config import TransformerConfig
@@ -22,7 +23,7 @@ from transformer_jax.nn.parameters import parameter_at
 from transformer_jax.parallel.engines import Engine, create_state
 from transformer_jax.parallel.sharding import ParallelConfig
 from transformer_jax.runs import build
-from transformer_jax.runs.config import override
+from transformer_jax.runs.config import override, read_settings
 from transformer_jax.runs.settings import FIELDS, Settings
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.losses import batch_shapes
@@ -82,13 +83,14 @@ _LENGTHS = ("data.max_length", "data.max_source_length", "data.max_target_length
 _LARGEST_OPTION = 8
 
 
-def shrunk(settings: Settings, kept: Collection[str] = ()) -> Settings:
+def shrunk(config: Settings | ConfigDict, kept: Collection[str] = ()) -> Settings:
     """Shrinks a config: two periods of layers, small widths that divide, short rows.
 
     Args:
-      settings: of a run.
+      config: of a run.
       kept: fields "section.field" that keep their values.
     """
+    settings = read_settings(config)
     values = {**settings.values}
     changes = {
         name: min(values[name], limit)
