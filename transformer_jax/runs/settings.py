@@ -60,7 +60,7 @@ _VALIDATION_STARTS = ("data.valid_", "data.max_source", "data.max_target")
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """Where a value of a config comes from.
+    """The origin of a value of a config.
 
     Attributes:
       kind: the default of the field, a config file, this command (or the Python code that gives a
@@ -142,7 +142,7 @@ class Settings:
         return self.resolved.values
 
     def origin(self, name: str) -> Origin:
-        """Where the value of the field "section.field" comes from."""
+        """The origin of the value of the field "section.field"."""
         return self.origins.get(name, DEFAULT)
 
     @property
@@ -242,7 +242,7 @@ class _Tables:
 
 @functools.lru_cache(maxsize=1)
 def _tables_after(changes: int) -> _Tables:
-    """The tables after so many changes of registries."""
+    """The tables; the number of changes of the registries is the key under which they are kept."""
     names = {}
     options = {}
     choosers = {}
