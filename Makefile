@@ -69,7 +69,6 @@ campaigns: setup  ## run the campaigns of experiments/results/faults.md, whose s
 	$(SCRIPTS)/disagree.py --workdir=$(CAMPAIGNS)/disagree --cases=60
 	$(SCRIPTS)/foreign_names.py --cases=500
 	$(SCRIPTS)/hostile_workdirs.py --workdir=$(CAMPAIGNS)/hostile --cases=2000
-	$(SCRIPTS)/hostile_tokenizers.py --cases=100
 	$(SCRIPTS)/signals.py --workdir=$(CAMPAIGNS)/signals --cases=200
 	$(SCRIPTS)/kill_transfer.py --model=tests/interop/fixtures/gpt2 --workdir=$(CAMPAIGNS)/kill_transfer --kills=100
 	$(SCRIPTS)/kill_resume.py $(TINY) --workdir=$(CAMPAIGNS)/kill --quick --kills=100 --during_save=50 \

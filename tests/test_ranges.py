@@ -7,7 +7,7 @@ from typing import Annotated
 import numpy as np
 import pytest
 
-from transformer_jax.ranges import DropoutRate, OneOf, Range, Size, check_fields
+from transformer_jax.ranges import DropoutRate, OneOf, PathPattern, Range, Size, check_fields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,6 +17,7 @@ class Config:
     rate: DropoutRate = 0.0
     share: Annotated[float, Range(0, 1, "(]")] = 1.0
     engine: Annotated[str, OneOf("jit", "pmap")] = "jit"
+    pattern: PathPattern | None = None
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -26,7 +27,7 @@ class Config:
 def test_values_within_the_limits_pass():
     Config(width=1, window=None, rate=0, share=1, note="any")
     Config(width=65_536, window=3, rate=np.float32(0.5), share=1e-9, engine="pmap")
-    Config(width=np.int64(4))
+    Config(width=np.int64(4), pattern="(query|value)/kernel$")
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,11 @@ def test_values_within_the_limits_pass():
         ({"share": 0.0}, "share is 0.0; it must lie in (0, 1]"),
         ({"share": float("inf")}, "share is inf; it must lie in (0, 1]"),
         ({"engine": "jot"}, "engine is 'jot', not one of jit, pmap"),
+        (
+            {"pattern": "(a"},
+            "pattern is '(a', not a regular expression: "
+            "missing ), unterminated subpattern at position 0, or be none",
+        ),
     ],
 )
 def test_the_message_has_field_value_and_limits(given, message):

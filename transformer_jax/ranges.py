@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import re
 import reprlib
 import typing
 from typing import Annotated, Any, Protocol
@@ -88,6 +89,17 @@ class OneOf:
         return None if value in self.names else f", not one of {', '.join(self.names)}"
 
 
+class RegularExpression:
+    """A text that the module `re` compiles."""
+
+    def violation(self, value: Any, type_: type) -> str | None:
+        try:
+            re.compile(value)
+        except (re.error, OverflowError, RecursionError) as error:
+            return f", not a regular expression: {error}"
+        return None
+
+
 Size = Annotated[int, Range(1, 65_536)]
 """Width of a layer."""
 Layers = Annotated[int, Range(1, 256)]
@@ -102,6 +114,8 @@ Steps = Annotated[int, Range(1, 10**9)]
 Seed = Annotated[int, Range(0, 2**31 - 1)]
 """Seed of random numbers; JAX uses 32 bits of it, with a sign."""
 DropoutRate = Annotated[float, Range(0, 1, "[)")]
+PathPattern = Annotated[str, RegularExpression()]
+"""Expression that is searched for in the paths of parameters."""
 
 
 def check_fields(config: Any) -> None:

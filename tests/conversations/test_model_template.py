@@ -3,7 +3,6 @@
 
 import gzip
 import json
-import signal
 from pathlib import Path
 
 import pytest
@@ -95,7 +94,6 @@ def test_an_unknown_template_is_run_only_if_the_user_allows_it(tokenizer_with, m
 @pytest.mark.parametrize(
     "template, message",
     [
-        ("{{ 'a' * 10 ** 10 }}", "MemoryError"),
         ("{{ ''.__class__.__mro__ }}", "SecurityError"),
         ("{{ cycler.__init__.__globals__.os.listdir('/') }}", "SecurityError"),
         ("{% include '/etc/hostname' %}", "TypeError"),
@@ -106,19 +104,9 @@ def test_an_unknown_template_is_run_only_if_the_user_allows_it(tokenizer_with, m
         ("{% for m in messages %}{{ m.content }}{{ loop.index }}{% endfor %}", "not regular"),
     ],
 )
-def test_a_hostile_template_is_refused(monkeypatch, template, message):
-    monkeypatch.setattr(model_template, "_SECONDS", 300)  # however slow the machine is
+def test_a_template_that_cannot_be_used_is_refused(template, message):
     with pytest.raises(ValueError, match=message):
         read_markup(JinjaRenderer(template, TOKENS).render)
-
-
-def test_a_template_that_does_not_end_is_stopped(monkeypatch):
-    monkeypatch.setattr(model_template, "_SECONDS", 0.1)
-    template = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-    renderer = JinjaRenderer(template, TOKENS)
-    with pytest.raises(ValueError, match="it makes no text within 0.1 seconds, or ended its proc"):
-        read_markup(renderer.render)
-    assert renderer._process.returncode == -signal.SIGKILL
 
 
 def test_a_template_that_changes_a_conversation_is_refused_when_it_does():

@@ -2,23 +2,19 @@
 """The chat template of a published model, as a `Template`.
 
 A template in Jinja is a program. Those of well-known models are recognised by the digest of their
-text, and `TEMPLATES` has exact translations. Any other is run only at the user's wish, in a process
-of its own (`jinja_worker`): a few conversations show its markup, and later each conversation is
-rendered by both, and must be the same.
+text, and `TEMPLATES` has exact translations. Any other is run only at the user's wish, in Jinja's
+sandbox: a few conversations show its markup, and later each conversation is rendered by both, and
+must be the same.
 """
 
 import dataclasses
 import functools
 import hashlib
-import importlib.util
 import json
 import os
-import select
-import subprocess
-import sys
-import weakref
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
 
 from transformer_jax.conversations.templates import CONTENT, EOS, TEMPLATES, Template
 from transformer_jax.conversations.turns import ASSISTANT, SYSTEM, USER, Conversation, Turn
@@ -43,9 +39,6 @@ RECOGNIZED = {
 }
 """SHA-256 of a template's text -> its translation in `TEMPLATES`. A last line feed is left out, and
 escaped ones, which some files have within strings, are written as line feeds."""
-
-_SECONDS = 10
-_MAX_TEXT = 10_000_000
 
 
 def load_model_template(tokenizer: Tokenizer) -> Template:
@@ -165,7 +158,8 @@ def _common_prefix(a: str, b: str) -> str:
 
 
 class JinjaRenderer:
-    """Renders conversations by a Jinja template, in a process of its own.
+    """Renders conversations by a template in Jinja's sandbox, which has no files and forbids access
+    to Python's internals.
 
     Args:
       template: the template's text.
@@ -173,64 +167,42 @@ class JinjaRenderer:
     """
 
     def __init__(self, template: str, tokens: Mapping[str, str]):
-        if importlib.util.find_spec("jinja2") is None:
-            raise UserError(
-                "to run a model's chat template, install Jinja: make setup EXTRAS=templates"
-            )
-        self._given = {"template": template, "tokens": dict(tokens)}
+        self._template = template
+        self._tokens = dict(tokens)
+        self._jinja = _import_jinja()
 
     @functools.cached_property
-    def _process(self) -> subprocess.Popen[bytes]:
-        worker = Path(__file__).with_name("jinja_worker.py")
-        process = subprocess.Popen(
-            [sys.executable, "-I", str(worker)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            bufsize=0,
-            env={},
+    def _compiled(self) -> Any:
+        environment = self._jinja.sandbox.ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
-        weakref.finalize(self, _end, process)
-        self._send(process, self._given)
-        return process
+        environment.globals["raise_exception"] = self._raise
+        environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+        return environment.from_string(self._template)
+
+    def _raise(self, message: str) -> NoReturn:
+        raise self._jinja.TemplateError(str(message))
 
     def render(self, conversation: Conversation, add_generation_prompt: bool) -> str:
         """Text of a conversation.
 
         Raises:
-          ValueError: the template refuses it, or takes too much time or memory.
+          ValueError: the template is wrong, or refuses the conversation.
         """
         messages = [{"role": role, "content": content} for role, content in conversation]
-        request = {"messages": messages, "add_generation_prompt": add_generation_prompt}
-        self._send(self._process, request)
-        reply = self._receive(self._process)
-        if "error" in reply:
-            raise ValueError(short_repr(reply["error"]))
-        return reply["text"]
-
-    def _send(self, process: subprocess.Popen[bytes], content: object) -> None:
-        assert process.stdin
         try:
-            process.stdin.write(json.dumps(content).encode() + b"\n")
-        except BrokenPipeError as error:
-            raise ValueError("it ended its process") from error
-
-    def _receive(self, process: subprocess.Popen[bytes]) -> dict[str, str]:
-        """The reply to a request. Ends the process if there is none in time."""
-        assert process.stdout
-        received = b""
-        while not received.endswith(b"\n"):
-            ready, _, _ = select.select([process.stdout], [], [], _SECONDS)
-            part = process.stdout.read(1 << 16) if ready else b""
-            received += part
-            if not part or len(received) > _MAX_TEXT:
-                _end(process)
-                reason = "too long a text" if part else f"no text within {_SECONDS} seconds"
-                raise ValueError(f"it makes {reason}, or ended its process")
-        reply: dict[str, str] = json.loads(received)
-        return reply
+            return self._compiled.render(
+                messages=messages, add_generation_prompt=add_generation_prompt, **self._tokens
+            )
+        except Exception as error:  # a template may fail in any way
+            raise ValueError(short_repr(f"{type(error).__name__}: {error}")) from error
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
+def _import_jinja() -> ModuleType:
+    try:
+        import jinja2.sandbox
+    except ImportError as error:
+        raise UserError(
+            "to run a model's chat template, install Jinja: make setup EXTRAS=templates"
+        ) from error
+    return jinja2

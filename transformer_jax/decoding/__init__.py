@@ -30,7 +30,6 @@ from transformer_jax.decoding.sampling import (
     penalized_logits,
     truncated_logits,
 )
-from transformer_jax.decoding.speculative import DraftedStep, SpeculativeSampler
 
 __all__ = [
     # Interface between models and searches.
@@ -57,8 +56,6 @@ __all__ = [
     # Searches.
     "BeamSearch",
     "Sampler",
-    "SpeculativeSampler",
-    "DraftedStep",
     "LENGTH_PENALTIES",
     "length_penalty",
     "penalized_logits",

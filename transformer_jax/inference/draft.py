@@ -16,14 +16,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.decoding import (
-    DecodeStep,
-    DraftedStep,
-    Sampler,
-    Search,
-    SpeculativeSampler,
-    can_rewind,
-)
+from transformer_jax.decoding import DecodeStep, Sampler, Search, can_rewind
 from transformer_jax.errors import UserError
 from transformer_jax.models import apply_method
 from transformer_jax.nn.cache import state_bytes
@@ -220,6 +213,8 @@ def searching(model: Any, search: Search) -> Search:
             "decode.draft: a draft serves greedy search and sampling; set decode.search to "
             "'greedy', or decode.temperature"
         )
+    from transformer_jax.decoding.speculative import SpeculativeSampler
+
     return SpeculativeSampler(**vars(search), draft_length=model.length)
 
 
@@ -237,4 +232,8 @@ def decode_step_of(model: Any, step_by: Callable[[str], DecodeStep]) -> DecodeSt
       step_by: name of a method of `model` -> a decode step that applies it.
     """
     step = step_by("decode_step")
-    return DraftedStep(step, step_by("draft_step")) if isinstance(model, DraftedModel) else step
+    if not isinstance(model, DraftedModel):
+        return step
+    from transformer_jax.decoding.speculative import DraftedStep
+
+    return DraftedStep(step, step_by("draft_step"))

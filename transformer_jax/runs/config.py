@@ -41,7 +41,6 @@ from transformer_jax.runs.settings import (
     refuse_unread,
     refuse_unread_layers,
 )
-from transformer_jax.runs.shipped import find_file, suggest_shipped
 from transformer_jax.runs.user_modules import (
     Modules,
     describe_error,
@@ -406,11 +405,15 @@ def _require_file(path: Path, kind: str, given: str | Path) -> None:
         return
     if (path / CONFIG).is_file():
         raise UserError(f"{given} is a folder; did you mean {path / CONFIG}?")
+    from transformer_jax.runs.shipped import suggest_shipped
+
     raise UserError(f"there is no {kind} file {given}{suggest_shipped(path, kind)}")
 
 
 def _local_file(path: str | Path, kind: str) -> Path:
     if not is_address(path):
+        from transformer_jax.runs.shipped import find_file
+
         return find_file(path, kind)
     from transformer_jax.buckets.copies import fetch_folder
 

@@ -2,6 +2,7 @@
 """Tokenizer trained by the library `sentencepiece`: kinds "bpe", "unigram", "char" and "word"."""
 
 import contextlib
+import functools
 import io
 import re
 import sys
@@ -262,6 +263,7 @@ def _normalization_of(config: TokenizerConfig) -> Iterator[dict[str, Any]]:
         yield {"normalization_rule_tsv": str(rules)}
 
 
+@functools.cache  # a table takes seconds to make
 def _lowercase_rules(normalization: str) -> str:
     """Table for sentencepiece's normalizer that normalizes text and then makes it lower case.
 

@@ -3,15 +3,15 @@
 
 import dataclasses
 import math
+import re
 from typing import Annotated, Any
 
 import jax
 
 from transformer_jax.errors import UserError
-from transformer_jax.nn.lora import Adapters, init_adapter
+from transformer_jax.nn.lora import Adapters, LowRankAdapter, init_adapter
 from transformer_jax.nn.parameters import parameter_at
-from transformer_jax.ranges import Range, check_fields, short_repr
-from transformer_jax.runtime.patterns import check_pattern, matching
+from transformer_jax.ranges import PathPattern, Range, check_fields, short_repr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,13 +32,12 @@ class LoraConfig:
 
     rank: Annotated[int, Range(1, 65_536)] | None = None
     alpha: Annotated[float, Range(1e-6, 1e6)] = 16.0
-    targets: str = "(query|value)/kernel$"
+    targets: PathPattern = "(query|value)/kernel$"
     dropout_rate: Annotated[float, Range(0, 1, "[)")] = 0.0
     rank_stabilized: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
-        check_pattern("targets", self.targets)
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if self.rank is None and value != field.default:
@@ -63,26 +62,24 @@ class LoraConfig:
           UserError: no linear map matches.
         """
         assert self.rank is not None
-        found, leaves = (
-            {},
-            {
-                jax.tree_util.keystr(path, simple=True, separator="/"): leaf
-                for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-            },
-        )
-        targets = matching("lora.targets", self.targets, [*leaves])
-        for number, (name, leaf) in enumerate(leaves.items()):
+        adapters: dict[str, LowRankAdapter] = {}
+        for number, (path, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(params)):
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
             parameter = parameter_at(name)
-            if parameter is None or parameter.kind != "matrix" or name not in targets:
+            if parameter is None or parameter.kind != "matrix" or not re.search(self.targets, name):
                 continue
-            own_key, axes = jax.random.fold_in(key, number), parameter.input_axes
-            found[name] = init_adapter(
-                own_key, leaf, axes, self.rank, self.scale, self.dropout_rate
+            adapters[name] = init_adapter(
+                jax.random.fold_in(key, number),
+                leaf,
+                parameter.input_axes,
+                self.rank,
+                self.scale,
+                self.dropout_rate,
             )
-        if not found:
+        if not adapters:
             kernels = "query/kernel, inner/kernel"
             raise UserError(
                 f"config.lora.targets {self.targets!r} matches the path of no linear map; such "
                 f"paths end in {kernels} and so on"
             )
-        return found
+        return adapters

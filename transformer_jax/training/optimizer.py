@@ -3,6 +3,7 @@
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, Any
 
@@ -15,9 +16,8 @@ from transformer_jax.fields import Configurable
 from transformer_jax.nn.layer_scan import STACKED, has_stacks, stack_layers, unstack_layers
 from transformer_jax.nn.parameters import SIDE_GRADIENT, parameter_at
 from transformer_jax.nn.traced_numbers import traced_number
-from transformer_jax.ranges import Range, Steps, check_fields
+from transformer_jax.ranges import PathPattern, Range, Steps, check_fields
 from transformer_jax.registry import Registry
-from transformer_jax.runtime.patterns import check_pattern, matching
 from transformer_jax.training.schedules import SCHEDULES, ScheduleOptions
 
 Params = Any
@@ -80,7 +80,7 @@ class OptimizerConfig(Configurable):
     weight_decay: Annotated[float, Range(0, 100)] = 0.0
     clip_norm: Annotated[float, Range(1e-12, 1e12)] | None = None
     ema_decay: Annotated[float, Range(0, 1, "()")] | None = None
-    frozen: str | None = None
+    frozen: PathPattern | None = None
     beta1: Decay = 0.9
     beta2: Decay = 0.98
     epsilon: Annotated[float, Range(1e-30, 1)] = 1e-9
@@ -93,7 +93,6 @@ class OptimizerConfig(Configurable):
                 f"decay_steps is {self.decay_steps}; it must be greater than warmup_steps "
                 f"{self.warmup_steps}"
             )
-        check_pattern("frozen", self.frozen or "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -358,9 +357,10 @@ def frozen_labels(frozen: str, params: Params) -> Params:
       UserError: all parameters match, or none.
     """
 
-    paths = jax.tree.leaves(_map_with_path(lambda path, _: path, params))
-    matched = matching("optimizer.frozen", frozen, paths)
-    labels = _map_with_path(lambda path, _: "frozen" if path in matched else "trained", params)
+    def label(path: str, _: jax.Array) -> str:
+        return "frozen" if re.search(frozen, path) else "trained"
+
+    labels = _map_with_path(label, params)
     if set(jax.tree.leaves(labels)) != {"trained", "frozen"}:
         raise UserError(f"optimizer.frozen {frozen!r} matches the paths of all parameters or none")
     return labels

@@ -23,7 +23,6 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from transformer_jax.errors import UserError
 from transformer_jax.ranges import short_repr
 from transformer_jax.tokenization.huggingface import huggingface_resegmenter
-from transformer_jax.tokenization.published.limits import check_limits
 from transformer_jax.tokenization.sentencepiece import (
     load_sentencepiece,
     sentencepiece_resegmenter,
@@ -224,7 +223,12 @@ def token_text(token: Any) -> str:
 
 def tokenizer_json(files: Files, side: str) -> Vocabulary:
     """Hugging Face's format, with any model, normalizer and pre-tokenizer."""
-    check_limits(json.loads(files["tokenizer.json"]))
+    content = json.loads(files["tokenizer.json"])
+    model = content.get("model") if isinstance(content, Mapping) else None
+    if not isinstance(model, Mapping):
+        raise ValueError("tokenizer.json has no model")
+    if model.get("dropout"):
+        raise ValueError("its model drops merges at random (dropout); tokens must not be random")
     return _hugging_face(tokenizers.Tokenizer.from_str(files["tokenizer.json"].decode()))
 
 
