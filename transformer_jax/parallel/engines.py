@@ -10,6 +10,7 @@ is passed from step to step. They differ only in `parallel.scan_engine`.
 """
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar, Protocol, Self
@@ -295,8 +296,10 @@ def create_state(
         return [leaves[index] for index in drawn]
 
     shardings = [shapes[index].sharding for index in drawn]
-    # The program runs once, so it is not worth optimizing; the numbers are the same.
-    options = {"xla_backend_optimization_level": 1} if platform.is_cpu() else {}
+    # The program runs once, so it is not worth optimizing, unless the user's flags choose a level.
+    level = "xla_backend_optimization_level"
+    chosen = level in os.environ.get("XLA_FLAGS", "")
+    options = {level: 1} if platform.is_cpu() and not chosen else {}
     found = jax.jit(init, out_shardings=shardings, compiler_options=options)(seed)
     leaves = dict(enumerate(shapes)) | dict(zip(drawn, found, strict=True))
     return jax.tree.unflatten(jax.tree.structure(abstract), leaves.values())
