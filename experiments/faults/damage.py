@@ -22,7 +22,6 @@ from typing import Any
 from transformer_jax.checkpoints import manifest
 from transformer_jax.checkpoints.step_folder import step_folders
 
-HUGE = 40 << 30
 NASTY = [b"", b"\0", b"[" * 100_000, b"-1", b"1e999", b"9" * 400, b"null", b'{"a": 1}', b"../../x"]
 VALUES: list[Any] = [
     *(None, True, -1, 0, 1, 7, 2**31, 2**63, 10**30, 1.5, -1e300, float("nan"), float("inf")),
@@ -111,19 +110,6 @@ def no_file(run: Path, outside: Path, draw: random.Random) -> str:
     else:
         os.mkfifo(path)
     return f"{path.relative_to(run)} is a {kind}"
-
-
-def huge(run: Path, outside: Path, draw: random.Random) -> str:
-    """Makes a file sparse and many gigabytes large; the manifest may give that size."""
-    path = draw.choice(files(run))
-    os.truncate(path, HUGE)
-    step = step_of(run, path)
-    if step and path.name != manifest.MANIFEST and draw.random() < 0.7:
-        entries = manifest.read_entries(step)
-        if entry := entries.get(path.relative_to(step).as_posix()):
-            entry["size"] = HUGE
-            manifest.write_entries(step, entries)
-    return f"{path.relative_to(run)} has {HUGE} bytes"
 
 
 def mutated_file(run: Path, outside: Path, draw: random.Random) -> str:
@@ -250,14 +236,6 @@ def deep(run: Path, outside: Path, draw: random.Random) -> str:
     return f"{path.relative_to(run)} holds 600 folders, each in the one before"
 
 
-def second_names(run: Path, outside: Path, draw: random.Random) -> str:
-    """Makes files hard links to outside ones."""
-    paths = [run / name for name in (".transformer_jax", "metrics.jsonl", "config.json")]
-    for number, path in enumerate(draw.sample([*paths, draw.choice(files(run))], 2)):
-        os.link(path, outside / f"hard_{number}")
-    return "hard links to outside"
-
-
 def lost(run: Path, outside: Path, draw: random.Random) -> str:
     """Deletes a file or folder, or replaces it by another one."""
     path = draw.choice(sorted(run.rglob("*")))
@@ -271,9 +249,9 @@ def lost(run: Path, outside: Path, draw: random.Random) -> str:
 
 
 KINDS: list[tuple[Damage, int]] = [
-    *((linked, 5), (no_file, 3), (huge, 2), (mutated_file, 4), (mutated_vocabulary, 3)),
+    *((linked, 5), (no_file, 3), (mutated_file, 4), (mutated_vocabulary, 3)),
     *((mutated_json, 6), (mutated_layout, 2), (leaving_names, 2), (rights, 1), (strange_names, 2)),
-    *((many_steps, 1), (deep, 2), (second_names, 2), (lost, 2)),
+    *((many_steps, 1), (deep, 2), (lost, 2)),
 ]
 """Kinds of damage with their relative frequencies."""
 

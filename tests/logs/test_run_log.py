@@ -130,15 +130,6 @@ def test_a_resume_reads_the_end_of_a_file_of_any_size(tmp_path, monkeypatch):
     assert recorded_splits(path, 41) == set()
 
 
-def test_a_line_that_no_run_writes_is_an_error_and_not_read_into_memory(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    with path.open("wb") as file:
-        file.truncate(2**36)
-    for read in (records.read_lines, records.read_lines_backwards):
-        with pytest.raises(OSError, match="longer than any record"):
-            list(read(path))
-
-
 def test_tensorboard_has_the_same_numbers_and_purges_on_resume(tmp_path):
     write_run(tmp_path, start_step=0, steps=[10, 20])
     write_run(tmp_path, start_step=10, steps=[20])

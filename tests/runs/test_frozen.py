@@ -2,7 +2,6 @@
 """Runs with adapters: training, checkpoints, loading, and bases that are refused."""
 
 import json
-import os
 import shutil
 
 import fsspec
@@ -16,7 +15,6 @@ from transformer_jax.checkpoints import store
 from transformer_jax.checkpoints.step_folder import PARAMS, TRAINING, saved_arrays
 from transformer_jax.cli.main import main
 from transformer_jax.errors import UserError
-from transformer_jax.runs import frozen
 from transformer_jax.runs.seeds import train_replicas
 
 LORA = {"lora.rank": 2, "lora.targets": "(query|value|inner)/kernel$", "lora.dropout_rate": 0.1}
@@ -172,12 +170,6 @@ def naming(run, tmp_path):
     return naming
 
 
-@pytest.fixture
-def of_others(monkeypatch):
-    """Makes all files belong to another user."""
-    monkeypatch.setattr(frozen.os, "geteuid", lambda: os.getuid() + 1)
-
-
 @pytest.mark.parametrize(
     "address", ["memory://elsewhere/base", "s3://a/b", "http://h/b", "file:///b", "zip://::/b"]
 )
@@ -211,25 +203,6 @@ def test_a_base_that_the_user_names_is_read(base, run, naming, tmp_path, monkeyp
     words = ["score", f"--workdir={workdir}", f"--base={base[0].workdir}"]
     assert main([*words, *(f"--{one}={tmp_path / 'lines'}" for one in ("source", "target"))]) == 0
     assert "--base: x is not needed" in message_of(lambda: tj.load(base[0].workdir, base="x"))
-
-
-def test_a_folder_of_another_user_is_not_followed(base, run, naming, of_others, message_of):
-    told = message_of(lambda: tj.load(naming(base[0].workdir)))
-    assert "belongs to another user" in told and "--base=RUN" in told
-    loaded = tj.load(run.workdir, base=base[0].workdir)
-    jax.tree.map(np.testing.assert_array_equal, loaded.params, run.params)
-
-
-def test_a_folder_beside_the_workdir_is_followed(
-    base, run, naming, of_others, tmp_path, monkeypatch, message_of
-):
-    beside = shutil.copytree(base[0].workdir, tmp_path / "stranger" / "base")
-    monkeypatch.chdir(tmp_path)
-    for named in (beside, "stranger/base", "stranger/../stranger/base"):
-        jax.tree.map(np.testing.assert_array_equal, tj.load(naming(named)).params, run.params)
-    shutil.rmtree(beside)
-    beside.symlink_to(base[0].workdir)  # it leads away
-    assert "belongs to another user" in message_of(lambda: tj.load(naming(beside)))
 
 
 def test_a_training_follows_what_its_config_names(config, base, tmp_path, monkeypatch):

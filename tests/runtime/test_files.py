@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Atomic writing, links, size limits, locks and names of files."""
+"""Atomic writing, links, locks and names of files."""
 
 import errno
 import os
@@ -118,28 +118,11 @@ def test_only_regular_files_are_read_or_appended_to(tmp_path, monkeypatch, becom
     path = tmp_path / "file"
     become(path.relative_to(tmp_path), tmp_path)
     with pytest.raises(OSError, match=str(path)):
-        read_regular(path, 100)
+        read_regular(path)
     with pytest.raises(OSError, match=str(path)):
         open_to_append(path)
     assert (tmp_path / "precious").read_text() == "mine"
     assert not (tmp_path / "nowhere").exists()
-
-
-def test_a_file_above_the_size_limit_is_not_read(tmp_path):
-    path = tmp_path / "file"
-    path.write_text("12345")
-    assert read_regular(path, 5) == b"12345"
-    with pytest.raises(OSError, match="5 bytes, and a run writes fewer: .*file"):
-        read_regular(path, 4)
-
-
-def test_hard_links_are_not_appended_to(tmp_path):
-    (tmp_path / "precious").write_text("mine")
-    os.link(tmp_path / "precious", tmp_path / "file")
-    with pytest.raises(OSError, match="second name"):
-        open_to_append(tmp_path / "file")
-    write_atomic(tmp_path / "file", "new")
-    assert (tmp_path / "precious").read_text() == "mine"
 
 
 def test_entries_below_a_folder_do_not_include_those_behind_links(tmp_path):

@@ -150,16 +150,6 @@ def test_a_manifest_cannot_name_other_files(directory, name):
         load_tokenizers(directory)
 
 
-def test_a_file_larger_than_any_vocabulary_is_not_read(directory, monkeypatch):
-    sizes = {name: (directory / name).stat().st_size for name in names(directory)}
-    largest = max(sizes, key=sizes.get)
-    monkeypatch.setattr(vocabularies, "VOCABULARY_BYTES", sizes[largest])
-    load_tokenizers(directory)
-    monkeypatch.setattr(vocabularies, "VOCABULARY_BYTES", sizes[largest] - 1)
-    with pytest.raises(UserError, match=f"{largest}: the tokenizer cannot be read .it has"):
-        load_tokenizers(directory)
-
-
 @pytest.mark.parametrize("name", ["joint.model", "sides.json"])
 def test_a_pipe_is_not_read(directory, name):
     (directory / name).unlink()

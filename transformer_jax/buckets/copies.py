@@ -31,8 +31,6 @@ from transformer_jax.buckets.mirror import Mirror, MirrorLayout
 from transformer_jax.errors import BusyError, UserError
 from transformer_jax.runtime import processes
 from transformer_jax.runtime.files import (
-    METADATA_BYTES,
-    SETTINGS_BYTES,
     cache_folder,
     is_safe_name,
     open_locked,
@@ -142,7 +140,7 @@ def working_copy(address: str, layout: MirrorLayout) -> Iterator[Path]:
 def working_copy_id(address: str) -> str:
     """Unique id of the working copy that this process sees; "" if it sees none."""
     with contextlib.suppress(OSError, UserError):
-        return read_regular(_home_path("workdirs", address) / _ID, SETTINGS_BYTES).decode()
+        return read_regular(_home_path("workdirs", address) / _ID).decode()
     return ""
 
 
@@ -216,7 +214,7 @@ def _files(home: Path) -> Path:
 
 
 def _address(home: Path) -> str:
-    return read_regular(home / _ADDRESS, SETTINGS_BYTES).decode()
+    return read_regular(home / _ADDRESS).decode()
 
 
 def _index(home: Path) -> dict[str, str]:
@@ -225,7 +223,7 @@ def _index(home: Path) -> dict[str, str]:
 
 
 def _read_index(path: Path) -> dict[str, str]:
-    index = json.loads(read_regular(path, METADATA_BYTES))
+    index = json.loads(read_regular(path))
     if not isinstance(index, dict):
         raise ValueError("it is no object")
     return index
@@ -234,7 +232,7 @@ def _read_index(path: Path) -> dict[str, str]:
 def _id(home: Path) -> str:
     if not (home / _ID).exists():
         write_atomic(home / _ID, uuid.uuid4().hex)
-    return read_regular(home / _ID, SETTINGS_BYTES).decode()
+    return read_regular(home / _ID).decode()
 
 
 def _clear(home: Path) -> None:

@@ -23,8 +23,6 @@ import jax
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts
 from transformer_jax.runtime.files import (
-    METADATA_BYTES,
-    entries_below,
     is_below,
     open_regular,
     read_regular,
@@ -33,14 +31,13 @@ from transformer_jax.runtime.files import (
 
 MANIFEST = "manifest.json"
 _DIGITS = 32  # of a SHA-256 in a message
-_ARRAYS = "d"  # Orbax's folders of array contents
 _SECONDS_OF_A_SAVE = 3600  # how long other processes wait until all files are written
 _SECONDS_TO_HASH = 60  # how long process 0 waits for the others after it has hashed its own share
 
 # Errors that a file which was written whole cannot give; any other error may be temporary.
 _DAMAGE = {
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
-    *(errno.EINVAL, errno.EFBIG, errno.ENXIO),
+    *(errno.EINVAL, errno.ENXIO),
 }
 
 
@@ -123,10 +120,10 @@ def read_entries(folder: Path) -> dict[str, Any]:
     """Reads the entries of a manifest, {path in `folder`: {"size": bytes, "sha256": ...}}.
 
     Raises:
-      OSError: the manifest is missing, or is not a regular file of moderate size.
+      OSError: the manifest is missing, or is not a regular file.
       ValueError: it is damaged.
     """
-    read = json.loads(read_regular(folder / MANIFEST, METADATA_BYTES))
+    read = json.loads(read_regular(folder / MANIFEST))
     if not isinstance(read, dict):
         raise ValueError("no object")
     if all("/" in name for name in read):
@@ -162,7 +159,7 @@ def _entry(file: BufferedReader) -> dict[str, int | str]:
 def checkpoint_id(folder: Path) -> str:
     """The step and the SHA-256 of the manifest, which identify a checkpoint."""
     try:
-        content = read_regular(folder / MANIFEST, METADATA_BYTES)
+        content = read_regular(folder / MANIFEST)
     except OSError:
         return f"step {folder.name}"  # `find_damage` reports the error
     return f"step {folder.name}, SHA-256 {hashlib.sha256(content).hexdigest()[:_DIGITS]}"
@@ -171,7 +168,6 @@ def checkpoint_id(folder: Path) -> str:
 def find_damage(
     folder: Path,
     subfolders: Collection[str] | None = None,
-    most: int | None = None,
     reader: tuple[int, int] = (0, 1),
 ) -> str | None:
     """Names the first damaged file and the reason; returns None if all files are intact.
@@ -181,12 +177,10 @@ def find_damage(
     Args:
       folder: the folder of a checkpoint.
       subfolders: where to look; None: everywhere.
-      most: maximal size of the files there in bytes, all together; None: no limit.
       reader: (process, number of processes); a process verifies its share of the files alone.
 
     Raises:
-      UserError: a file may be intact but cannot be read now (permissions, a disk fault), or the
-        files are larger than any that a run writes.
+      UserError: a file may be intact but cannot be read now (permissions, a disk fault).
     """
     try:
         with _proving_damage(folder / MANIFEST):
@@ -195,7 +189,6 @@ def find_damage(
         return f"{MANIFEST} is missing"
     except (OSError, ValueError, RecursionError):
         return f"{MANIFEST} cannot be read"
-    _require_bounded(folder, subfolders, most)
     if subfolders is not None:
         entries = {name: entries[name] for name in entries if name.split("/")[0] in subfolders}
     own = share_of_files({name: _size(entry) for name, entry in entries.items()}, *reader)
@@ -214,9 +207,7 @@ def find_damage(
     return None
 
 
-def find_damage_in_job(
-    folder: Path, subfolders: Collection[str] | None = None, most: int | None = None
-) -> str | None:
+def find_damage_in_job(folder: Path, subfolders: Collection[str] | None = None) -> str | None:
     """Runs `find_damage` in all processes together; all return what one of them finds.
 
     Processes that see the same folder verify a share of it each. A process with a copy of its own
@@ -230,7 +221,7 @@ def find_damage_in_job(
     reader = (jax.process_index(), hosts.num_processes()) if shared else (0, 1)
     own, _ = hosts.require_agreement(
         lambda: (
-            find_damage(folder, subfolders, most, reader),
+            find_damage(folder, subfolders, reader),
             {"checkpoint": checkpoint_id(folder)},
         )
     )
@@ -257,27 +248,6 @@ def _proving_damage(path: Path) -> Iterator[None]:
             f"{path} cannot be read: {error.strerror}; it may be intact and is kept: "
             "make it readable, or choose another checkpoint"
         ) from error
-
-
-def _require_bounded(folder: Path, subfolders: Collection[str] | None, most: int | None) -> None:
-    """Raises UserError for files that are larger than any that a run writes.
-
-    The manifest may list them with their true sizes, and it does not list every file that Orbax
-    reads.
-    """
-    total = size = 0
-    for entry in entries_below(folder):
-        with contextlib.suppress(OSError):  # deleted by the run meanwhile, or nested too deeply
-            size = entry.stat(follow_symlinks=False).st_size
-        name = Path(entry.path).relative_to(folder)
-        if subfolders is None or name.parts[0] in subfolders:
-            total += size
-        too_large = size > METADATA_BYTES and name.parent.name != _ARRAYS
-        if too_large or (most is not None and total > most):
-            raise UserError(
-                f"{entry.path} has {size:,} bytes, more than a run of this config writes; "
-                "take another checkpoint"
-            )
 
 
 def _is_as_written(path: Path, entry: Any) -> bool:

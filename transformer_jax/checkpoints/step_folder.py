@@ -30,7 +30,6 @@ from transformer_jax.errors import UserError
 from transformer_jax.nn.parameters import parameter_at
 from transformer_jax.parallel import hosts
 from transformer_jax.runtime.files import (
-    METADATA_BYTES,
     parse_json,
     read_regular,
     remove,
@@ -103,18 +102,7 @@ def saved_arrays(folder: Path, item: str) -> Leaves:
     """Shapes and dtypes of the saved arrays of an item; UserError if they cannot be read."""
     reader = ocp.StandardCheckpointer(multiprocessing_options=participants())
     with _reading(folder / item), reader:
-        saved = dict(reader.metadata(folder / item).item_metadata.items())
-        for name, array in saved.items():
-            # A whole chunk is unpacked in memory, however little of it is read.
-            if math.prod(array.storage.chunk_shape) > max(math.prod(array.shape), 1):
-                raise ValueError(f"{name} is stored in chunks larger than itself")
-        return saved
-
-
-def most_bytes(abstract: Any) -> int:
-    """An upper bound of the bytes of a checkpoint of these parameters, or of this state."""
-    own = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract))
-    return 16 * own + METADATA_BYTES
+        return dict(reader.metadata(folder / item).item_metadata.items())
 
 
 def read_arrays(
@@ -173,7 +161,7 @@ def read_score(folder: Path) -> float | None:
     if not os.path.lexists(folder / _SCORE):
         return None
     with _reading(folder / METRICS):
-        return float(parse_json(read_regular(folder / _SCORE, METADATA_BYTES))["score"])
+        return float(parse_json(read_regular(folder / _SCORE))["score"])
 
 
 def write_score(folder: Path, score: float) -> None:

@@ -32,7 +32,6 @@ from transformer_jax.checkpoints.step_folder import (
     Leaves,
     fill,
     join_state,
-    most_bytes,
     named_leaves,
     read_arrays,
     read_data,
@@ -46,7 +45,6 @@ from transformer_jax.checkpoints.writer import CheckpointWriter, Retention
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.hosts import Fingerprint
-from transformer_jax.runtime.files import METADATA_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +53,7 @@ Which = int | str | None
 
 SNAPSHOTS = "snapshots"
 
-FindDamage = Callable[[Path, Collection[str], int | None], str | None]
+FindDamage = Callable[[Path, Collection[str]], str | None]
 """Signature of `manifest.find_damage`."""
 
 
@@ -135,9 +133,7 @@ class Snapshot:
         latest = sorted(full)[-keep:] if keep else full
         saved = step_folders(directory / SNAPSHOTS) | {step: full[step] for step in latest}
         earlier = [saved[step] for step in sorted(saved, reverse=True) if step < self.step]
-        verified = skip_damaged(
-            earlier, (PARAMS,), most_bytes(abstract_params), manifest.find_damage_in_job
-        )
+        verified = skip_damaged(earlier, (PARAMS,), manifest.find_damage_in_job)
         folders = [self.folder, *itertools.islice(verified, max(count - 1, 0))]
         if count < 1 or len(folders) < count:
             raise UserError(
@@ -162,7 +158,6 @@ def open_snapshot(
     directory: Path,
     which: Which = "latest",
     items: Collection[str] = ITEMS,
-    most: int | None = None,
 ) -> Snapshot:
     """Chooses and verifies a checkpoint; arguments and errors as of `find_checkpoint`.
 
@@ -171,9 +166,7 @@ def open_snapshot(
     """
 
     def find() -> tuple[Path, Fingerprint]:
-        folder = find_checkpoint(
-            directory.absolute(), which, items, most, manifest.find_damage_in_job
-        )
+        folder = find_checkpoint(directory.absolute(), which, items, manifest.find_damage_in_job)
         return folder, {"checkpoint": folder.name}
 
     return Snapshot(hosts.require_agreement(find)[0])
@@ -183,7 +176,6 @@ def find_checkpoint(
     directory: Path,
     which: Which,
     items: Collection[str] = ITEMS,
-    most: int | None = None,
     find_damage: FindDamage = manifest.find_damage,
 ) -> Path:
     """The folder of the checkpoint that `which` names, verified against its manifest.
@@ -195,7 +187,6 @@ def find_checkpoint(
       directory: of the checkpoints.
       which: a step or its digits, "best", "latest" or None (the latest).
       items: the items that will be read; only these are verified.
-      most: maximal size of these items in bytes (see `manifest.find_damage`).
       find_damage: the function that verifies the files.
 
     Raises:
@@ -214,10 +205,10 @@ def find_checkpoint(
                 raise UserError(f"no checkpoint in {directory} has a score; take latest, or a step")
         case _:
             folder = _folder_of_step(directory, folders, str(which))
-            if problem := find_damage(folder, items, most):
+            if problem := find_damage(folder, items):
                 raise UserError(f"checkpoint {folder} is damaged: {problem}; take another one")
             return folder
-    for folder in skip_damaged(candidates, items, most, find_damage):
+    for folder in skip_damaged(candidates, items, find_damage):
         return folder
     raise UserError(f"no intact checkpoint in {directory}: every one of them is damaged")
 
@@ -232,12 +223,11 @@ def _folder_of_step(directory: Path, folders: dict[int, Path], which: str) -> Pa
 def skip_damaged(
     folders: Iterable[Path],
     items: Collection[str],
-    most: int | None = None,
     find_damage: FindDamage = manifest.find_damage,
 ) -> Iterator[Path]:
     """Yields the folders whose `items` are intact; warns about each other one."""
     for folder in folders:
-        if problem := find_damage(folder, items, most):
+        if problem := find_damage(folder, items):
             logger.warning("skipping the damaged checkpoint %s: %s", folder, problem)
         else:
             yield folder
@@ -246,7 +236,7 @@ def skip_damaged(
 def best_first(newest_first: list[Path]) -> list[Path]:
     """The folders that have a score, the highest first; the newest of equals."""
     scores: dict[Path, float] = {}
-    for folder in skip_damaged(newest_first, (METRICS,), METADATA_BYTES):
+    for folder in skip_damaged(newest_first, (METRICS,)):
         score = read_score(folder)
         if score is not None:
             scores[folder] = score
@@ -276,11 +266,9 @@ class Checkpoints:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def open(
-        self, which: Which = "latest", items: Collection[str] = ITEMS, most: int | None = None
-    ) -> Snapshot:
+    def open(self, which: Which = "latest", items: Collection[str] = ITEMS) -> Snapshot:
         """Chooses and verifies a checkpoint, once; arguments and errors as of `open_snapshot`."""
-        return open_snapshot(self.directory, which, items, most)
+        return open_snapshot(self.directory, which, items)
 
     def save(self, step: int, state: Any, data_state: Any) -> None:
         """Saves a step, in the background if the config says so.
@@ -305,7 +293,7 @@ class Checkpoints:
             DATA: ocp.args.JsonSave(json.loads(json.dumps(data_state))),
             PROVENANCE: ocp.args.JsonSave(dict(self.provenance)),
         }
-        full, *snapshots = self._writers(most_bytes(state))
+        full, *snapshots = self._writers()
         full.save(step, items)
         for writer in snapshots:
             writer.save(step, {PARAMS: items[PARAMS]})
@@ -324,7 +312,7 @@ class Checkpoints:
         """
         provenance = ocp.args.JsonSave(dict(self.provenance))
         items = {PARAMS: ocp.args.PyTreeSave(named_leaves(params)), PROVENANCE: provenance}
-        self._writers(most_bytes(params))[0].save(step, items)
+        self._writers()[0].save(step, items)
         self.wait()
 
     def has_params_only(self) -> bool:
@@ -365,13 +353,13 @@ class Checkpoints:
         """The newest finished step, damaged or not; None if there is none."""
         return max(step_folders(self.directory), default=None)
 
-    def _writers(self, most: int) -> list[CheckpointWriter]:
+    def _writers(self) -> list[CheckpointWriter]:
         # Opened by the first save, since reading must not touch the directory.
         if not self._opened:
             kept: dict[Path, Retention] = {self.directory: self._latest_and_best}
             if self._config.keep_params:
                 kept[self.directory / SNAPSHOTS] = lambda steps: steps[-self._config.keep_params :]
-            self._opened = [CheckpointWriter(*item, most) for item in kept.items()]
+            self._opened = [CheckpointWriter(*item) for item in kept.items()]
         return self._opened
 
     def _latest_and_best(self, steps: Sequence[int]) -> set[int]:
@@ -423,12 +411,8 @@ class PrimaryCheckpoints(Checkpoints):
     process 0.
     """
 
-    def open(
-        self, which: Which = "latest", items: Collection[str] = ITEMS, most: int | None = None
-    ) -> Snapshot:
-        path = hosts.run_on_primary(
-            lambda: str(find_checkpoint(self.directory, which, items, most))
-        )
+    def open(self, which: Which = "latest", items: Collection[str] = ITEMS) -> Snapshot:
+        path = hosts.run_on_primary(lambda: str(find_checkpoint(self.directory, which, items)))
         return PrimarySnapshot(Path(path))
 
     def save(self, step: int, state: Any, data_state: Any) -> None:

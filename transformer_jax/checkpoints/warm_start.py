@@ -16,7 +16,6 @@ from transformer_jax.checkpoints.step_folder import (
     fill,
     first_few,
     misfits,
-    most_bytes,
     named_leaves,
     read_some_arrays,
     saved_arrays,
@@ -64,8 +63,7 @@ class WarmStart:
     """
 
     def __init__(self, abstract: Any, workdir: Path):
-        most = most_bytes(abstract)
-        folder = open_snapshot(workdir / "checkpoints", items=(PARAMS,), most=most).folder
+        folder = open_snapshot(workdir / "checkpoints", items=(PARAMS,)).folder
         there, wanted = saved_arrays(folder, PARAMS), named_leaves(abstract)
         names = {name: _saved_name(name, there) for name in wanted}
         saved = {name: there[names[name]] for name in wanted if names[name] in there}

@@ -53,13 +53,12 @@ class CheckpointWriter:
     Args:
       directory: the directory of the steps.
       retention: chooses the steps to keep; the newest must be one of them.
-      most: maximal size of a step of this run in bytes.
 
     Raises:
       UserError: the directory cannot be written; also from `save`, `wait` and `close`.
     """
 
-    def __init__(self, directory: Path, retention: Retention, most: int):
+    def __init__(self, directory: Path, retention: Retention):
         self._directory = directory
         self._retention = retention
         self._processes = hosts.num_processes()
@@ -68,7 +67,7 @@ class CheckpointWriter:
         self._helper: threading.Thread | None = None
         try:
             hosts.run_on_primary(lambda: directory.mkdir(parents=True, exist_ok=True))
-            _delete_damaged(directory, most)
+            _delete_damaged(directory)
             self._manager = self._open()
         except Exception as error:
             raise UserError(f"cannot write checkpoints in {directory}: {_cause(error)}") from error
@@ -178,10 +177,10 @@ class _Preserves(PreservationPolicy):
         return [step in kept for step in steps]
 
 
-def _delete_damaged(directory: Path, most: int) -> None:
+def _delete_damaged(directory: Path) -> None:
     for step in hosts.run_on_primary(lambda: list(step_folders(directory))):
         folder = directory / str(step)
-        if problem := manifest.find_damage_in_job(folder, most=most):
+        if problem := manifest.find_damage_in_job(folder):
             hosts.run_on_primary(functools.partial(_delete, folder, problem))
 
 

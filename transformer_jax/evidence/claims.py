@@ -47,7 +47,7 @@ from transformer_jax.runs.workdir import (
     open_for_writing,
     read_metrics,
 )
-from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
+from transformer_jax.runtime.files import read_regular, write_atomic
 from transformer_jax.scoring.sequential import UNDECIDED, Decision, Plan, decide
 from transformer_jax.suggestions import suggest
 from transformer_jax.summary import Summarized
@@ -185,7 +185,7 @@ def load_claim(path: str | Path) -> Claim:
         if name not in known:
             hint = suggest(str(name), known) or f"; the fields are {', '.join(known)}"
             raise UserError(f"claim file {path}: there is no field {name}{hint}")
-    content = read_regular(find_file(path, "claim"), SETTINGS_BYTES)
+    content = read_regular(find_file(path, "claim"))
     try:
         return Claim(
             **given, name=Path(path).stem, digest=digest_of(without_words(content.decode()))

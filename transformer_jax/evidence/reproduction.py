@@ -30,7 +30,7 @@ from transformer_jax.runs.workdir import (
     open_for_writing,
     seed_workdirs,
 )
-from transformer_jax.runtime.files import SETTINGS_BYTES, parse_json, read_regular, write_atomic
+from transformer_jax.runtime.files import parse_json, read_regular, write_atomic
 from transformer_jax.suggestions import suggest
 from transformer_jax.summary import Summarized
 from transformer_jax.sweeps.definition import Sweep, load_sweep
@@ -152,7 +152,7 @@ def load_reproduction(path: str | Path) -> Reproduction:
         if field not in known:
             hint = suggest(str(field), known) or f"; the fields are {', '.join(known)}"
             raise UserError(f"reproduction file {path}: there is no field {field}{hint}")
-    content = read_regular(find_file(path, "reproduction"), SETTINGS_BYTES)
+    content = read_regular(find_file(path, "reproduction"))
     name = "/".join(Path(path).with_suffix("").parts[-2:])
     try:
         return Reproduction(**given, name=name, digest=hashlib.sha256(content).hexdigest())
@@ -263,7 +263,7 @@ def _require_same(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
     """
     path = folder / f"{REPRODUCTION}.json"
     try:
-        saved = parse_json(read_regular(path, SETTINGS_BYTES))
+        saved = parse_json(read_regular(path))
         before = saved["asked"]
         differing = [name for name in asked if before.get(name) != asked[name]]
     except FileNotFoundError:

@@ -22,7 +22,7 @@ from transformer_jax.runs.provenance import data_provenance
 from transformer_jax.runs.settings import Settings, chosen_fields
 from transformer_jax.runs.shipped import shipped_files, shipped_modules
 from transformer_jax.runs.user_modules import Modules, UserModule, load_modules
-from transformer_jax.runtime.files import SETTINGS_BYTES, parse_json, read_regular
+from transformer_jax.runtime.files import parse_json, read_regular
 from transformer_jax.scoring.sequential import FAILS, HOLDS, UNDECIDED
 
 PLACES = ("data.dir", "data.cache_dir", "data.num_workers")
@@ -66,7 +66,7 @@ class Freshness(NamedTuple):
 def read_verdict(path: Path) -> dict[str, Any]:
     """Reads a verdict; UserError if the file is missing or damaged."""
     try:
-        found = parse_json(read_regular(path, SETTINGS_BYTES))
+        found = parse_json(read_regular(path))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is no verdict: {error}") from error
     if not isinstance(found, dict) or found.get("verdict") not in (HOLDS, FAILS, UNDECIDED):

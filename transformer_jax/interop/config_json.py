@@ -16,7 +16,7 @@ from transformer_jax.interop.families import FAMILIES, Family
 from transformer_jax.interop.families.base import Keys, ReadKeys
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.ranges import short_repr
-from transformer_jax.runtime.files import METADATA_BYTES, path_of_published, read_regular
+from transformer_jax.runtime.files import path_of_published, read_regular
 from transformer_jax.tokenization import Labels, Tokenizers
 
 NO_TOKEN = -1
@@ -61,7 +61,7 @@ def read_json(path: Path, directory: Path | None = None) -> dict[str, Any]:
       UserError: the file is missing, contains something else, or is a link out of the model.
     """
     try:
-        content = json.loads(read_regular(path_of_published(path, directory), METADATA_BYTES))
+        content = json.loads(read_regular(path_of_published(path, directory)))
     except FileNotFoundError as error:
         raise UserError(f"{path.parent} contains no model: {path.name} is missing") from error
     except (OSError, ValueError, RecursionError) as error:

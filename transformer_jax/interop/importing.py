@@ -36,7 +36,6 @@ from transformer_jax.runs.workdir import (
     open_for_writing,
 )
 from transformer_jax.runtime.files import (
-    METADATA_BYTES,
     atomic_folder,
     path_of_published,
     read_regular,
@@ -123,7 +122,7 @@ def _import(source: str, workdir: Path, allow_nonfinite: bool) -> None:
 def _license(directory: Path) -> dict[str, str]:
     """The licence that the model's card names, as provenance; empty if there is none."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        card = read_regular(path_of_published(directory / _CARD), METADATA_BYTES).decode()
+        card = read_regular(path_of_published(directory / _CARD)).decode()
         if found := _LICENSE.match(card.replace("\r\n", "\n")):
             return {LICENSE: found[1]}
     return {}

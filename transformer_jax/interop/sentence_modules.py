@@ -15,7 +15,6 @@ from transformer_jax.errors import UserError
 from transformer_jax.interop.config_json import read_json
 from transformer_jax.ranges import short_repr
 from transformer_jax.runtime.files import (
-    METADATA_BYTES,
     is_safe_name,
     path_of_published,
     read_regular,
@@ -113,7 +112,7 @@ def sentence_files(task: TaskConfig, width: int, length: int) -> dict[str, bytes
 def _read_modules(path: Path) -> list[tuple[str, str]]:
     """Class name and folder of each module."""
     try:
-        content = json.loads(read_regular(path_of_published(path), METADATA_BYTES))
+        content = json.loads(read_regular(path_of_published(path)))
         return [(str(one["type"]).rpartition(".")[2], str(one["path"])) for one in content]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from error

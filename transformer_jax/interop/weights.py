@@ -22,7 +22,6 @@ from transformer_jax.interop.tensor_mapping import TensorMapping
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.parameters import parameter_at
 from transformer_jax.runtime.files import (
-    METADATA_BYTES,
     is_safe_name,
     open_regular,
     path_of_published,
@@ -127,7 +126,7 @@ def _weight_files(directory: Path) -> list[Path]:
 
 def _shards(index: Path) -> list[Path]:
     try:
-        content = json.loads(read_regular(path_of_published(index), METADATA_BYTES))
+        content = json.loads(read_regular(path_of_published(index)))
         names: Any = sorted(set(content["weight_map"].values()))
         if not names or not all(map(_is_plain_file_name, names)):
             raise ValueError("it names no files of its folder")

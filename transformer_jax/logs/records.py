@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """metrics.jsonl: the records of a run, one strict JSON object per line, in order of writing."""
 
-import errno
 import itertools
 import json
 import logging
@@ -12,7 +11,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from transformer_jax.runtime.files import SETTINGS_BYTES, open_regular, open_to_append, parse_json
+from transformer_jax.runtime.files import open_regular, open_to_append, parse_json
 
 logger = logging.getLogger(__name__)
 
@@ -110,15 +109,12 @@ def read_lines(path: Path) -> Iterator[bytes]:
     """Reads the lines of a file of records, of any size; none if the file does not exist.
 
     Raises:
-      OSError: the file cannot be read (`files.open_regular`), or a line is too long for a record.
+      OSError: the file cannot be read (`files.open_regular`).
     """
     if not os.path.lexists(path):
         return
     with open_regular(path) as file:
-        while line := file.readline(SETTINGS_BYTES):
-            if len(line) == SETTINGS_BYTES:
-                raise _too_long(path)
-            yield line
+        yield from file
 
 
 def read_lines_backwards(path: Path) -> Iterator[bytes]:
@@ -130,8 +126,6 @@ def read_lines_backwards(path: Path) -> Iterator[bytes]:
         for block in _blocks_backwards(file):
             rest, *lines = (block + rest).splitlines(keepends=True)
             yield from reversed(lines)
-            if len(rest) >= SETTINGS_BYTES:
-                raise _too_long(path)
         if rest:
             yield rest
 
@@ -143,10 +137,6 @@ def _blocks_backwards(file: BufferedReader) -> Iterator[bytes]:
         file.seek(start)
         yield file.read(stop - start)
         stop = start
-
-
-def _too_long(path: Path) -> OSError:
-    return OSError(errno.EFBIG, "it has a line that is longer than any record", str(path))
 
 
 def _size_up_to(path: Path, last_step: int) -> int:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from transformer_jax.errors import UserError, install_hint
 from transformer_jax.registry import Registry
-from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
+from transformer_jax.runtime.files import read_regular, write_atomic
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class TrackedRun:
     def config(self) -> dict[str, Any]:
         """Config of the run, {section: {field: value}}."""
         path = self.workdir / "config.json"
-        return json.loads(read_regular(path, SETTINGS_BYTES)) if path.exists() else {}
+        return json.loads(read_regular(path)) if path.exists() else {}
 
     def stored_id(self, tracker: str, make: Callable[[], str]) -> str:
         """Id of the run in a tracker: made once, and kept in the workdir, so that a resumed run
@@ -59,7 +59,7 @@ class TrackedRun:
         former = self.workdir / tracker / "run_id"  # where earlier versions kept it
         for each in (path, former):
             if each.exists():
-                return read_regular(each, SETTINGS_BYTES).decode()
+                return read_regular(each).decode()
         path.parent.mkdir(exist_ok=True)
         write_atomic(path, made := make())
         return made

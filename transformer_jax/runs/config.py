@@ -48,7 +48,7 @@ from transformer_jax.runs.user_modules import (
     load_modules,
 )
 from transformer_jax.runs.workdir import CONFIG, fetch_files
-from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
+from transformer_jax.runtime.files import read_regular, write_atomic
 from transformer_jax.suggestions import suggest_file
 from transformer_jax.summary import Summarized
 from transformer_jax.tasks import TASKS
@@ -228,7 +228,7 @@ def load_json(path: Path, overrides: Mapping[str, Any] | None = None) -> Setting
 def _read_json(path: Path) -> dict[Any, Any]:
     """Reads an object of sections; errors are those of `load_json`."""
     try:
-        given = json.loads(read_regular(path, SETTINGS_BYTES))
+        given = json.loads(read_regular(path))
     except FileNotFoundError as error:
         hint = "" if path.parent.exists() else suggest_file(path.parent)
         raise UserError(f"{path.parent} holds no run: {path.name} is missing{hint}") from error
@@ -336,7 +336,7 @@ def model_options(init_from: str | None, architecture: str | None = None) -> dic
         return {}
     try:
         path = fetch_files(init_from, (CONFIG,)) / CONFIG
-        model = json.loads(read_regular(path, SETTINGS_BYTES))["model"]
+        model = json.loads(read_regular(path))["model"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}
     if not isinstance(model, Mapping):

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 import jax
 
-from transformer_jax.checkpoints.step_folder import most_bytes
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
 from transformer_jax.errors import DivergedError, UserError
@@ -257,7 +256,7 @@ class _ResumePoints:
         if self.checkpoints.latest_step() is None:
             return None
         trainable, settings = self.trainable, self.trainable.settings
-        snapshot = self.checkpoints.open("latest", most=most_bytes(self.abstract.saved))
+        snapshot = self.checkpoints.open()
         check_provenance(self.checkpoints.provenance, snapshot.provenance, trainable.workdir)
         state = snapshot.state(self.abstract.saved, OPTIONAL_FIELDS)
         state = state.replace(frozen=trainable.frozen(self.abstract.frozen))

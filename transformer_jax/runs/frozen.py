@@ -10,7 +10,6 @@ command. A config that is trained is the user's own: it may name any run.
 import dataclasses
 import hashlib
 import logging
-import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,8 +36,6 @@ from transformer_jax.tokenization import Tokenizer, Tokenizers
 from transformer_jax.tokenization.word_level import Labels
 
 logger = logging.getLogger(__name__)
-
-_BYTES_OF_NAMES = 1 << 16
 
 
 class FrozenSource(NamedTuple):
@@ -317,7 +314,7 @@ def open_source(settings: Settings, tree: str) -> Opened:
 
 
 def require_trusted(settings: Settings, field: str, how: str) -> None:
-    """Raises UserError for a run that a loaded config may not choose by itself.
+    """Raises UserError for an address of a run that a loaded config may not choose by itself.
 
     Args:
       settings: the settings of the run that reads another one.
@@ -329,19 +326,10 @@ def require_trusted(settings: Settings, field: str, how: str) -> None:
         return
     run = str(settings.values[field])
     if "://" in run:
-        reason = "is an address"
-    elif not os.path.exists(run):
-        return  # the reader reports the error
-    else:
-        path = Path(run).resolve()
-        is_beside = path.is_relative_to(loaded_from.resolve().parent)
-        if is_beside or path.stat().st_uid == os.geteuid():
-            return
-        reason = "belongs to another user"
-    raise UserError(
-        f"{loaded_from}: its config names the run {run!r} ({field}), which {reason}, and a config "
-        f"may come from strangers; if you trust that run, name it: {how}"
-    )
+        raise UserError(
+            f"{loaded_from}: its config names the run {run!r} ({field}), which is an address, and "
+            f"a config may come from strangers; if you trust that run, name it: {how}"
+        )
 
 
 def with_stored_scores(task: Task, settings: Settings, workdir: Path) -> Task:
@@ -445,8 +433,7 @@ def _read_scores(path: Path, count: int | None = None) -> _ScoresFile | None:
     """
 
     def read(path: Path) -> _ScoresFile:
-        most = None if count is None else 4 * count + _BYTES_OF_NAMES
-        with open_regular(path, most) as file:
+        with open_regular(path) as file:
             arrays: Any = np.load(file, allow_pickle=False)
             scores = _ScoresFile(arrays["log_probs"], str(arrays["base"]))
         if scores.log_probs.dtype != np.float32 or count not in (None, len(scores.log_probs)):

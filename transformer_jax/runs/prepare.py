@@ -53,7 +53,7 @@ from transformer_jax.runs.workdir import (
     TOKENIZER,
     workdir_path,
 )
-from transformer_jax.runtime.files import METADATA_BYTES, remove
+from transformer_jax.runtime.files import remove
 from transformer_jax.tasks.interface import TaskKind
 from transformer_jax.tasks.teachers import Teacher
 from transformer_jax.tokenization import (
@@ -228,7 +228,7 @@ def prepare(training: Training, workdir: Path) -> None:
 
 
 def _latest_provenance(directory: Path) -> dict[str, str]:
-    return open_snapshot(directory, items=(PROVENANCE,), most=METADATA_BYTES).provenance
+    return open_snapshot(directory, items=(PROVENANCE,)).provenance
 
 
 def _check_origin(run: str, field: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer_jax.checkpoints.step_folder import PARAMS, PROVENANCE, TRAINING, most_bytes
+from transformer_jax.checkpoints.step_folder import PARAMS, PROVENANCE, TRAINING
 from transformer_jax.checkpoints.store import Checkpoints, open_snapshot
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import RecordFile
@@ -62,7 +62,7 @@ def _training_state(run: Any) -> TrainState:
     engine = build.build_engine(run.settings, jax.local_devices()[:1])
     _, _, init_state = build.build_training(run.settings, run.task, engine)
     abstract = jax.eval_shape(init_state, run.settings.seed).saved
-    snapshot = open_snapshot(run.workdir / CHECKPOINTS, run.step, most=most_bytes(abstract))
+    snapshot = open_snapshot(run.workdir / CHECKPOINTS, run.step)
     state: TrainState = snapshot.state(abstract, OPTIONAL_FIELDS)
     # An average of snapshots, say, is of the workdir but not what its checkpoint holds.
     equal = jax.tree.all(jax.tree.map(np.array_equal, state.params, run.params))

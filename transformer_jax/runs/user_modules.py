@@ -28,7 +28,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.registry import reload_registrations
 from transformer_jax.runs.settings import CHOICES, Settings
 from transformer_jax.runs.workdir import CHECKPOINTS, MODULES, TOGETHER
-from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
+from transformer_jax.runtime.files import read_regular, write_atomic
 from transformer_jax.suggestions import suggest_file
 
 _warn_once = functools.cache(logging.getLogger(__name__).warning)
@@ -289,7 +289,7 @@ def _recorded_modules(workdir: Path) -> list[UserModule]:
     if not os.path.lexists(path) or not step_folders(workdir / CHECKPOINTS):
         return []
     try:
-        modules = [UserModule(**one) for one in json.loads(read_regular(path, SETTINGS_BYTES))]
+        modules = [UserModule(**one) for one in json.loads(read_regular(path))]
         if not all(str.isprintable(one.name) for one in modules):
             raise ValueError("a name in it is no plain text")
     except (OSError, ValueError, TypeError, RecursionError) as error:

@@ -55,7 +55,6 @@ from transformer_jax.parallel.hosts import Fingerprint
 from transformer_jax.runtime import processes
 from transformer_jax.runtime.files import (
     PARTIAL,
-    SETTINGS_BYTES,
     NoLocksError,
     entries_below,
     open_locked,
@@ -298,7 +297,7 @@ def _lock(workdir: Path, kind: WorkdirKind, locks: contextlib.ExitStack, wait: b
         require_own_folder(workdir, kind)
         file = locks.enter_context(open_locked(workdir / kind.mark, wait=wait))
     except BlockingIOError as error:
-        holder = read_regular(workdir / kind.mark, SETTINGS_BYTES).decode().strip()
+        holder = read_regular(workdir / kind.mark).decode().strip()
         raise BusyError(
             f"{workdir}: {holder or 'another process'} is training there; "
             "wait for it, or choose another --workdir"
@@ -325,7 +324,7 @@ def _wait_for_mark(mark: Path, content: str) -> Fingerprint:
     deadline = time.monotonic() + _SECONDS_TO_APPEAR
     while content:
         with contextlib.suppress(OSError, UnicodeDecodeError):
-            if read_regular(mark, SETTINGS_BYTES).decode() == content:
+            if read_regular(mark).decode() == content:
                 break
         if time.monotonic() > deadline:
             raise UserError(

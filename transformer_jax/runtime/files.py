@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Safe reading, atomic writing and locking of files.
 
-A workdir may come from a stranger. So only regular files are read, up to a size; links are not
-followed. The size limits are far above what any run writes: a sparse file of terabytes ends in an
-error message, not in the use of all memory.
+A workdir may come from a stranger. So only regular files are read; links are not followed.
 
 What can be made again never stops a run: see `read_cached`.
 """
@@ -25,14 +23,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from transformer_jax.errors import UserError
-
-SETTINGS_BYTES = 2**20
-"""Size limit of config.json, modules.json, a sweep's result, and one record of metrics.jsonl."""
-VOCABULARY_BYTES = 2**26
-"""Size limit of a file in tokenizer/."""
-METADATA_BYTES = 2**26
-"""Size limit of a checkpoint's files other than arrays. (The manifest of a thousand files has
-2**17; the shardings of 1,500 arrays on 4,096 devices just fit.)"""
 
 logger = logging.getLogger(__name__)
 
@@ -126,28 +116,19 @@ def cache_folder(name: str) -> Path | None:
     return root / "transformer_jax" / name
 
 
-def open_regular(path: Path, most: int | None = None) -> BufferedReader:
+def open_regular(path: Path) -> BufferedReader:
     """Opens a regular file to read it.
 
-    Args:
-      path: of the file.
-      most: size limit in bytes; None: no limit.
-
     Raises:
-      OSError: the file cannot be opened, is larger, or is not regular (a link, a pipe, a device).
+      OSError: the file cannot be opened, or is not regular (a link, a pipe, a device).
     """
-    file = os.fdopen(_open_descriptor(path, os.O_RDONLY), "rb")
-    size = os.fstat(file.fileno()).st_size
-    if most is None or size <= most:
-        return file
-    file.close()
-    raise OSError(errno.EFBIG, f"it has {size:,} bytes, and a run writes fewer", str(path))
+    return os.fdopen(_open_descriptor(path, os.O_RDONLY), "rb")
 
 
-def read_regular(path: Path, most: int) -> bytes:
-    """Reads a regular file; arguments and errors are those of `open_regular`."""
-    with open_regular(path, most) as file:
-        return file.read(most)
+def read_regular(path: Path) -> bytes:
+    """Reads a regular file; errors are those of `open_regular`."""
+    with open_regular(path) as file:
+        return file.read()
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -349,13 +330,9 @@ def open_to_append(path: Path) -> TextIO:
     """Opens a UTF-8 text file, line-buffered, to read and append; creates it if missing.
 
     Raises:
-      OSError: the file cannot be written, is not regular, or has a second name (a hard link), whose
-        content would change too.
+      OSError: the file cannot be written, or is not regular.
     """
     descriptor = _open_descriptor(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-    if os.fstat(descriptor).st_nlink > 1:
-        os.close(descriptor)
-        raise OSError(errno.EMLINK, "it has a second name (a hard link)", str(path))
     return os.fdopen(descriptor, "a+", buffering=1, encoding="utf-8")
 
 

@@ -22,7 +22,6 @@ import numpy as np
 
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import (
-    SETTINGS_BYTES,
     cache_folder,
     read_cached,
     read_regular,
@@ -85,7 +84,7 @@ def _kept_seconds(key: tuple[str, ...]) -> dict[str, float]:
 
 
 def _read_seconds(path: Path) -> dict[str, float]:
-    found = json.loads(read_regular(path, SETTINGS_BYTES))
+    found = json.loads(read_regular(path))
     seconds = {dtype: float(found[dtype]) for dtype in _DTYPES}
     if not all(value > 0 for value in seconds.values()):
         raise ValueError("a time is not above 0")

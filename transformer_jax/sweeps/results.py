@@ -19,7 +19,7 @@ from transformer_jax.pictures import Records
 from transformer_jax.runs.config import resolve
 from transformer_jax.runs.settings import Origin, Settings, flatten, is_validation_field, nested
 from transformer_jax.runs.workdir import METRICS, RESULT, TABLE, read_metrics, workdir_path
-from transformer_jax.runtime.files import SETTINGS_BYTES, parse_json, read_regular
+from transformer_jax.runtime.files import parse_json, read_regular
 from transformer_jax.sweeps.definition import Sweep
 from transformer_jax.sweeps.shared_folder import SweepFolder, folder_name
 from transformer_jax.sweeps.tables import Row, Rows
@@ -298,7 +298,7 @@ def _mismatch(result: Result, asked: Mapping[str, Any]) -> str:
 def _results(workdir: Path) -> list[Result]:
     """Finished rows of a sweep, or of `train --seeds`, in the order of the table."""
     try:
-        names = _table_names(read_regular(workdir / f"{TABLE}.csv", SETTINGS_BYTES))
+        names = _table_names(read_regular(workdir / f"{TABLE}.csv"))
     except OSError:
         return []
     paths = {name: workdir / folder_name(name) / RESULT for name in names}
@@ -321,7 +321,7 @@ def _table_names(table: bytes) -> list[str]:
 def _read_result(path: Path, name: str, told: str) -> Result | None:
     """The result in a file, as `_parse_result`; None if there is no file."""
     try:
-        content = read_regular(path, SETTINGS_BYTES)
+        content = read_regular(path)
     except FileNotFoundError:
         return None
     except OSError:

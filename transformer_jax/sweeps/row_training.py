@@ -32,7 +32,7 @@ from transformer_jax.runs.workdir import (
     read_metrics,
     workdir_within,
 )
-from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
+from transformer_jax.runtime.files import read_regular, write_atomic
 from transformer_jax.sweeps.definition import Sweep
 from transformer_jax.sweeps.programs import (
     describe_group,
@@ -250,7 +250,7 @@ def _timer(path: Path) -> Iterator[Callable[[], float]]:
     They are saved to a file after a run has begun beside it.
     """
     try:
-        before = float(read_regular(path, SETTINGS_BYTES))
+        before = float(read_regular(path))
     except (OSError, ValueError):
         before = 0.0
     start = time.perf_counter()

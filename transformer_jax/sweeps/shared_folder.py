@@ -26,7 +26,7 @@ from transformer_jax.runs.workdir import (
     workdir_path,
     workdir_within,
 )
-from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
+from transformer_jax.runtime.files import read_regular, write_atomic
 
 
 def folder_name(row: str) -> str:
@@ -94,7 +94,7 @@ class SweepFolder:
         """Content of a file; None if it does not exist."""
         with contextlib.suppress(FileNotFoundError, NotInBucketError):
             if self._bucket is None:
-                return read_regular(self._folder / name, SETTINGS_BYTES)
+                return read_regular(self._folder / name)
             return self._bucket.read(name)
         return None
 

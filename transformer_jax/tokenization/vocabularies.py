@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.errors import UserError
-from transformer_jax.runtime.files import VOCABULARY_BYTES, read_regular, remove
+from transformer_jax.runtime.files import read_regular, remove
 from transformer_jax.summary import Summarized
 from transformer_jax.tokenization.config import TOKENIZERS, TokenizerConfig
 from transformer_jax.tokenization.specials import DEFAULT_SPECIALS, SpecialTokens
@@ -366,7 +366,7 @@ def _sha256(content: bytes) -> str:
 
 def _read(path: Path) -> bytes:
     try:
-        return read_regular(path, VOCABULARY_BYTES)
+        return read_regular(path)
     except OSError as error:
         raise UserError(
             f"{path}: the tokenizer cannot be read ({error.strerror}); "

@@ -219,31 +219,6 @@ def test_links_in_the_cache_are_removed_and_not_followed(cache, tmp_path, name):
 
 
 @pytest.mark.usefixtures("few_parts")
-@pytest.mark.parametrize("name", ["", "tokens.bin", "index.json", ".."])
-def test_tokens_that_others_could_have_written_are_not_used(cache, name, caplog):
-    cache.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos)
-    (folder,) = [path for path in cache.folder.iterdir() if path.is_dir()]
-    (folder / name).chmod(0o777)
-    assert cache.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos) is None
-    assert "may have been written by other users" in caplog.text
-
-
-@pytest.mark.usefixtures("few_parts")
-def test_tokens_of_another_user_are_not_used(cache, monkeypatch):
-    cache.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos)
-    (folder,) = [path for path in cache.folder.iterdir() if path.is_dir()]
-    lstat = type(folder).lstat
-
-    def owned(path):
-        found = lstat(path)
-        uid = 12345 if path.name == "sizes.npy" else found.st_uid
-        return os.stat_result((*found[:4], uid, *found[5:10]))
-
-    monkeypatch.setattr(type(folder), "lstat", owned)
-    assert cache.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos) is None
-
-
-@pytest.mark.usefixtures("few_parts")
 def test_a_umask_that_lets_everyone_write_does_not_hold_for_the_cache(cache):
     before = os.umask(0)
     try:

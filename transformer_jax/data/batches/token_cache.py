@@ -12,7 +12,7 @@ killed process has finished are not encoded again.
 
 Links in the cache are not followed, and damaged files are made again. The digests find damage, not
 forgery: whoever can write to the folder, or to the bucket, can replace tokens and digests together.
-So tokens that another user could have written are not used (`_is_private`).
+A folder that is made here is private.
 """
 
 import contextlib
@@ -20,8 +20,6 @@ import functools
 import hashlib
 import json
 import logging
-import os
-import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +39,6 @@ from transformer_jax.data.batches.windows import (
 from transformer_jax.data.examples import Corpora, Corpus, Example, Features, Parsed, RandomAccess
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import (
-    SETTINGS_BYTES,
     atomic_writer,
     cache_folder,
     open_locked,
@@ -141,14 +138,8 @@ class TokenCache:
         parts = int(min(size // _PART_BYTES, _MAX_PARTS, len(documents)))
         key = token_key(self.tokenizer_digest, documents, tokenizer, first)
         try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             cached = _CachedStream(self.folder / key, documents, tokenizer, first, parts)
-            if not self._is_private(cached.folder):
-                logger.warning(
-                    "%s may have been written by other users: it is not used, and text is "
-                    "tokenized at each start; set data.cache_dir to a folder of your own",
-                    cached.folder,
-                )
-                return None
             return cached.read() or self._download(cached) or self._encode(cached)
         except OSError as error:
             problem = f"cannot keep tokens in {self.folder}: {error.strerror or error}"
@@ -159,23 +150,6 @@ class TokenCache:
             )
         logger.warning("%s; text is tokenized at each start", problem)
         return None
-
-    def _is_private(self, stream: Path) -> bool:
-        """Returns True if only this user, root and the owner of the cache can write to a stream.
-
-        The user who names a cache folder trusts its owner.
-        """
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        root = self.folder.stat()
-        if root.st_mode & stat.S_IWOTH and not root.st_mode & stat.S_ISVTX:
-            return False
-        for path in (stream, *(stream / name for name in (*_FILES, _PARTS))):
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                found = path.lstat()
-                is_open = found.st_mode & stat.S_IWOTH and not stat.S_ISLNK(found.st_mode)
-                if is_open or found.st_uid not in (0, os.geteuid(), root.st_uid):
-                    return False
-        return True
 
     def _download(self, cached: "_CachedStream") -> TokenStream | None:
         """Copies the stream from the bucket; None if it is not there."""
@@ -218,7 +192,7 @@ class _CachedStream:
 
     def _read(self) -> TokenStream:
         """Reads the stream. FileNotFoundError: it is not complete."""
-        index = json.loads(read_regular(self._index, SETTINGS_BYTES))
+        index = json.loads(read_regular(self._index))
         files = {name: self.folder / name for name in _FILES[:-1]}
         for name, path in files.items():
             if not path.exists() or _digest(path) != index["sha256"][name]:

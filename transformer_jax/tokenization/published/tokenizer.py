@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.errors import UserError
-from transformer_jax.runtime.files import VOCABULARY_BYTES, path_of_published, read_regular
+from transformer_jax.runtime.files import path_of_published, read_regular
 from transformer_jax.tokenization.huggingface import CONTINUATION_PREFIX, WHITESPACE_PIECES
 from transformer_jax.tokenization.published.formats import (
     CHAT_TEMPLATE,
@@ -176,10 +176,7 @@ def import_tokenizer(
     if outside := [i for i in specials.ids if not 0 <= i < (rows or size)]:
         raise UserError(f"{path}: a special token has id {outside[0]}; there are {rows or size}")
     own_side = side if FORMATS[format].by_side else ""
-    content = _serialize(format, files, own_side, specials, rows or size)
-    if len(content) > VOCABULARY_BYTES:
-        raise UserError(f"{path}: the tokenizer's files are larger than {VOCABULARY_BYTES:,} bytes")
-    return content
+    return _serialize(format, files, own_side, specials, rows or size)
 
 
 def special_tokens(
@@ -360,6 +357,6 @@ def _find_format(path: Path, paths: Mapping[str, Path]) -> tuple[str, Files]:
 
 def _read(path: Path) -> bytes:
     try:
-        return read_regular(path_of_published(path), VOCABULARY_BYTES)
+        return read_regular(path_of_published(path))
     except OSError as error:
         raise UserError(f"{path}: the tokenizer cannot be read ({error.strerror})") from error
