@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The user's modules: loaded, recorded by the run, required again, never executed from it."""
 
-import importlib
-import importlib.util
 import json
 import logging
 import os
@@ -119,79 +117,6 @@ def test_a_file_that_fails_registers_nothing(write):
     working = POSITIONS["mine"]
     told(load_modules, write(POSITION.format(name="other") + "1 / 0\n"))
     assert POSITIONS["mine"] is working and "other" not in POSITIONS
-
-
-@pytest.mark.parametrize(
-    ("line", "hint"),
-    [
-        (
-            "import transformer_jax.nn.heads",
-            "transformer_jax.nn.heads is now transformer_jax.nn.ops",
-        ),
-        (
-            "from transformer_jax.nn.heads import multiply",
-            "transformer_jax.nn.heads is now transformer_jax.nn.ops",
-        ),
-        (
-            "from transformer_jax.nn import heads",
-            "transformer_jax.nn.heads is now transformer_jax.nn.ops",
-        ),
-        (
-            "from transformer_jax.runs import trainable",
-            "transformer_jax.runs.trainable is now transformer_jax.runs.fit",
-        ),
-        (
-            "from transformer_jax.parallel.hosts import alone",
-            "transformer_jax.parallel.hosts.alone is now "
-            "transformer_jax.parallel.hosts.single_process",
-        ),
-        (
-            "from transformer_jax.parallel import hosts; hosts.alone()",
-            "transformer_jax.parallel.hosts.alone is now "
-            "transformer_jax.parallel.hosts.single_process",
-        ),
-    ],
-)
-def test_the_error_of_an_old_import_has_the_new_name(write, line, hint):
-    message = told(load_modules, write(f"VERSION = 1\n{line}\n"))
-    assert message.startswith("modules: mine.py, line 2: ") and message.endswith(f"; {hint}")
-
-
-def test_a_renamed_name_in_a_moved_module_is_found_by_both_modules(monkeypatch):
-    moved = {
-        "transformer_jax.a": "transformer_jax.b",
-        "transformer_jax.a.old": "transformer_jax.b.new",
-    }
-    monkeypatch.setattr(user_modules, "_moved_names", lambda: moved)
-    for old in ("transformer_jax.a.old", "transformer_jax.b.old"):
-        assert user_modules.moved_name(old) == "transformer_jax.b.new"
-    assert user_modules.moved_name("transformer_jax.b.other") is None
-    assert user_modules.moved_name("another.package") is None
-
-
-def test_the_error_of_a_config_files_old_import_has_the_new_name(write):
-    path = write("from transformer_jax.nn.heads import multiply\n", "config.py")
-    now = "transformer_jax.nn.heads is now transformer_jax.nn.ops (line 1)"
-    assert told(tj.config, path).endswith(now)
-
-
-def test_moved_names_are_gone_and_their_new_names_exist():
-    for old, new in user_modules._moved_names().items():
-        assert _is_module(new) or _has_name(new), new
-        # A package may export a name that was also one of its modules.
-        assert not _is_module(old) and (_is_module(new) or not _has_name(old)), old
-
-
-def _is_module(name):
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # nor is its parent
-        return False
-
-
-def _has_name(dotted):
-    module, _, name = dotted.rpartition(".")
-    return _is_module(module) and hasattr(importlib.import_module(module), name)
 
 
 def test_an_importable_module_and_what_it_imports(write, monkeypatch):

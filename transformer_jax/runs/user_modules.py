@@ -38,9 +38,6 @@ Modules = str | Path | Sequence[str | Path]
 dotted name of a module that can be imported."""
 
 _PACKAGE = "transformer_jax"
-_MOVED_NAMES = Path(__file__).with_name("moved_names.json")
-"""Modules and names of earlier versions, {"package.old_module": "package.new_module",
-"package.module.old_name": "package.new_module.new_name"}."""
 
 
 @dataclass(frozen=True)
@@ -215,51 +212,9 @@ def _reason(error: BaseException) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """An error of a user's code in one line.
-
-    If the code uses a module or a name of this package that was renamed, the line has the new one.
-    """
+    """An error of a user's code in one line."""
     message = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
-    return f"{type(error).__name__}: {message}{_moved_name_hint(error)}"
-
-
-def _moved_name_hint(error: BaseException) -> str:
-    """The new name of what an error does not find, such as "; a.b is now a.c"; empty if unknown."""
-    match error:
-        case ImportError(name=str(module), name_from=str(name)):
-            old = f"{module}.{name}"
-        case ImportError(name=str(module)):
-            old = module
-        case AttributeError(obj=types.ModuleType(__name__=module), name=str(name)):
-            old = f"{module}.{name}"
-        case _:
-            return ""
-    new = moved_name(old)
-    return f"; {old} is now {new}" if new else ""
-
-
-def moved_name(old: str) -> str | None:
-    """The current dotted name of a module, function or class of this package.
-
-    A function that was renamed is found by its old and by its new module. Returns None if the name
-    is not known to have changed.
-    """
-    if not old.startswith(f"{_PACKAGE}."):
-        return None
-    moved = _moved_names()
-    if old in moved:
-        return moved[old]
-    module, _, name = old.rpartition(".")
-    for before, now in moved.items():
-        former, _, former_name = before.rpartition(".")
-        if former_name == name and moved.get(former) == module:
-            return now
-    return None
-
-
-@functools.cache
-def _moved_names() -> dict[str, str]:
-    return json.loads(_MOVED_NAMES.read_text())
+    return f"{type(error).__name__}: {message}"
 
 
 def _needed_modules(workdir: Path) -> list[UserModule]:
