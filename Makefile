@@ -54,8 +54,8 @@ benchmarks: setup  ## measure training, searches and input on this machine, besi
 notebooks: setup  ## run the notebooks and save them with their outputs (minutes)
 	$(VENV)/bin/python -m experiments.rerun_notebooks
 
-FAULTS := $(VENV)/bin/python -m experiments.faults
-SCRIPTS := $(VENV)/bin/python experiments/faults
+FAULTS := $(VENV)/bin/python -m tests.campaigns.faults
+SCRIPTS := $(VENV)/bin/python tests/campaigns/faults
 TINY := --config=configs/quickstart.py $(addprefix --config.,model.d_model=16 model.d_ff=32 \
 	model.num_heads=2 model.num_encoder_layers=1 model.num_decoder_layers=1 data.synthetic_size=400 \
 	tokenizer.vocab_size=800 train.tokens_per_batch=192 eval.num_examples=3 optimizer.warmup_steps=5 \

@@ -8,12 +8,12 @@ import time
 import fsspec
 import pytest
 
-from experiments.faults.emulators import Faults, emulator
 from tests.buckets.test_bucket import (  # noqa: F401
     test_any_content_is_read_back_unchanged,
     test_files_are_written_listed_read_and_deleted,
     test_one_of_many_concurrent_creates_succeeds,
 )
+from tests.campaigns.faults.emulators import Faults, emulator
 from transformer_jax.buckets import bucket
 from transformer_jax.buckets.bucket import Bucket, BucketError, NotInBucketError
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import transformer_jax as tj
-from experiments.faults.emulators import emulator
+from tests.campaigns.faults.emulators import emulator
 from transformer_jax.buckets import lease, mirror
 from transformer_jax.buckets.bucket import Bucket
 from transformer_jax.sweeps import row_training

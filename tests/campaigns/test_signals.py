@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SIGNALS = Path(__file__).parents[2] / "experiments" / "faults" / "signals.py"
+SIGNALS = Path(__file__).parent / "faults" / "signals.py"
 
 
 def test_a_command_that_gets_a_signal_ends_as_documented_and_goes_on(tmp_path):

@@ -303,7 +303,7 @@ def test_a_benchmark_prints_one_json_object(shell, train_words, monkeypatch, wha
 
 @pytest.fixture
 def kill_resume():
-    path = ROOT / "experiments" / "faults" / "kill_resume.py"
+    path = ROOT / "tests" / "campaigns" / "faults" / "kill_resume.py"
     spec = importlib.util.spec_from_file_location("kill_resume", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

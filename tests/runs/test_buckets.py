@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from experiments.faults.kill_resume import differences, metrics
+from tests.campaigns.faults.kill_resume import differences, metrics
 from tests.conftest import copy_at_step
 from transformer_jax.buckets.bucket import Bucket, BucketError
 from transformer_jax.buckets.lease import LEASE_FOLDER

@@ -14,7 +14,7 @@ def test_a_run_in_a_bucket_loses_nothing(tiny_language_model, tmp_path):
     words = [f"--config.{name}={value}" for name, value in fields.items() if value is not None]
     run = subprocess.run(
         [
-            *(sys.executable, "-m", "experiments.faults.bucket_faults", "--bucket=s3"),
+            *(sys.executable, "-m", "tests.campaigns.faults.bucket_faults", "--bucket=s3"),
             *("--config=configs/quickstart.py", "--kills=0", "--flips=1", "--seed=1"),
             *(f"--workdir={tmp_path / 'campaign'}", *words),
         ],

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-FAULTS = Path(__file__).parents[3] / "experiments" / "faults"
+FAULTS = Path(__file__).parent
 
 PROGRAM = """
 import os, signal, sys, time

@@ -6,7 +6,7 @@ import os
 import fsspec
 import pytest
 
-from experiments.faults import damaged_caches
+from tests.campaigns.faults import damaged_caches
 from transformer_jax.data.batches import token_cache
 
 

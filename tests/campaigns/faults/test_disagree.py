@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[3] / "experiments" / "faults" / "disagree.py"
+SCRIPT = Path(__file__).parent / "disagree.py"
 
 
 def test_two_processes_that_differ_both_say_in_what(tmp_path):

@@ -5,7 +5,7 @@ import contextlib
 import socket
 from urllib.parse import urlsplit
 
-from experiments.faults.emulators import emulator
+from tests.campaigns.faults.emulators import emulator
 from transformer_jax.buckets.bucket import Bucket
 
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from experiments.faults import foreign_names
+from tests.campaigns.faults import foreign_names
 
 
 @pytest.fixture(autouse=True)

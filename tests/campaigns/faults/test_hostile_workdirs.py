@@ -9,7 +9,7 @@ import pytest
 
 import transformer_jax as tj
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "experiments" / "faults"))
+sys.path.insert(0, str(Path(__file__).parent))
 import campaign  # noqa: E402
 import damage  # noqa: E402
 import hostile_workdirs  # noqa: E402

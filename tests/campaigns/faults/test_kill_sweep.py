@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-FAULTS = Path(__file__).parents[3] / "experiments" / "faults"
+FAULTS = Path(__file__).parent
 
 
 @pytest.fixture

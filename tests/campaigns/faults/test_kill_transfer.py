@@ -8,7 +8,7 @@ import pytest
 
 from transformer_jax.runtime.files import PARTIAL
 
-FAULTS = Path(__file__).parents[3] / "experiments" / "faults"
+FAULTS = Path(__file__).parent
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fuzzes command lines, inputs and environments: success, or a one-line error.
 
-    python experiments/faults/fuzz_shell.py --workdir=runs/fuzz_shell --cases=2000
+    python tests/campaigns/faults/fuzz_shell.py --workdir=runs/fuzz_shell --cases=2000
 
 Each case is one shell command on a copy of a tiny finished run. Its words are damaged (repeated,
 misspelled, of the wrong type, huge, not Unicode; paths of folders, links, devices, long names), as

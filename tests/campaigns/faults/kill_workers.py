@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that workers on one sweep folder, some of them killed, train each row once.
 
-python -m experiments.faults.kill_workers --bucket=s3 --workdir=runs/kill_workers --kills=3
+python -m tests.campaigns.faults.kill_workers --bucket=s3 --workdir=runs/kill_workers --kills=3
 
 Several processes work on a tiny sweep in a bucket of an emulator on loopback, each with copies of
 its own, as on machines of their own; without --bucket on a disk. Some are killed (SIGKILL) at
@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from experiments.faults.emulators import emulator
+from tests.campaigns.faults.emulators import emulator
 from transformer_jax.buckets.bucket import Bucket
 from transformer_jax.sweeps.shared_folder import folder_name
 

@@ -7,7 +7,7 @@
 
 As a script, it serves one until it is stopped, and prints the variables to set:
 
-    python experiments/faults/emulators.py s3
+    python tests/campaigns/faults/emulators.py s3
 """
 
 import contextlib

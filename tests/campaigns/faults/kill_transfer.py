@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that an import or an export that is killed leaves nothing that the next one refuses.
 
-python experiments/faults/kill_transfer.py --model=tests/interop/fixtures/gpt2 \\
+python tests/campaigns/faults/kill_transfer.py --model=tests/interop/fixtures/gpt2 \\
     --workdir=runs/kill_transfer --kills=20
 
 Imports a published model and exports the run, first without interruption, then with SIGKILLs at

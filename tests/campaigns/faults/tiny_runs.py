@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains tiny runs of every task in seconds, for the campaigns.
 
-python experiments/faults/tiny_runs.py --workdir=runs/tiny
+python tests/campaigns/faults/tiny_runs.py --workdir=runs/tiny
 """
 
 import argparse
@@ -17,7 +17,7 @@ import transformer_jax as tj
 
 QUICKEST = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIGS = Path(__file__).parents[3] / "configs"
 SMALL = {
     "model.d_model": 16,
     "model.d_ff": 32,

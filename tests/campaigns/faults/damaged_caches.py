@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Damages every cache that the program reads, and checks that results stay the same.
 
-    python -m experiments.faults.damaged_caches --folder=/tmp/caches --flips=1000
+    python -m tests.campaigns.faults.damaged_caches --folder=/tmp/caches --flips=1000
 
 Caches: finished tokens, finished parts of tokens, stored reference log-probabilities (DPO), the
 index of files fetched from a bucket, and compiled programs. Each is written once. Then each of its

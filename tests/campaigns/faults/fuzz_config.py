@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fuzzes config values: training must succeed or fail with a one-line error.
 
-    python experiments/faults/fuzz_config.py --workdir=runs/fuzz_config --cases=2000
+    python tests/campaigns/faults/fuzz_config.py --workdir=runs/fuzz_config --cases=2000
 
 Each case trains a tiny config of one of the tasks for two steps, with one to three fields set to
 other values: wrong types, bounds of ranges and values just outside, NaN, huge and negative numbers,

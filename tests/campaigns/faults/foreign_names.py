@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests names and addresses of others: none is written, deleted or contacted that should not be.
 
-    python experiments/faults/foreign_names.py --cases=500
+    python tests/campaigns/faults/foreign_names.py --cases=500
 
 Each case draws names or an address, which most often try to leave a folder, and gives them to one
 reader (see `READERS`): the listing of a bucket, the index of a copy, the manifest of a checkpoint,
@@ -42,7 +42,7 @@ from transformer_jax.sweeps.shared_folder import folder_name
 PARTS = ["a", "b.txt", "..", ".", "", "~", "C:", "link", "\0", "\n", " ", "..\\x", "a\\..\\..\\b"]
 PARTS += ["\u2024\u2024", "\uff0f", "%2e%2e", "con", "-rf", "\u202e", "\x1b[2J", "ü", "n" * 300]
 PROTOCOLS = ["http", "https", "file", "local", "ftp", "zip", "github", "memory", "reference", "S3"]
-CONFIG = Path(__file__).parents[2] / "configs" / "quickstart.py"
+CONFIG = Path(__file__).parents[3] / "configs" / "quickstart.py"
 OWN = "outside"
 """What all files beside the readers' folders contain."""
 

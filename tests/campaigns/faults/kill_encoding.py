@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests the token cache against SIGKILLs while text is tokenized.
 
-    python -m experiments.faults.kill_encoding --folder=/tmp/encoding --kills=20
+    python -m tests.campaigns.faults.kill_encoding --folder=/tmp/encoding --kills=20
 
 Generates 60 MB of text and tokenizes it without interruption, then for the cache in processes that
 are killed after random times, until one finishes. Prints the progress that each found, and compares
@@ -46,7 +46,7 @@ def main() -> int:
     encoded = (tokenizer.encode(example["text"]) for example in text)
     expected = digest(store_token_stream(encoded, specials.first, specials.eos))
     while killed < args.kills:
-        command = [sys.executable, "-m", "experiments.faults.kill_encoding", "--encode"]
+        command = [sys.executable, "-m", "tests.campaigns.faults.kill_encoding", "--encode"]
         command += [f"--folder={args.folder}", f"--workers={args.workers}"]
         process = subprocess.Popen(command)
         time.sleep(rng.uniform(2.0, 8.0))

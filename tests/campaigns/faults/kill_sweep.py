@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that a sweep that is killed many times has the table of an uninterrupted one.
 
-python experiments/faults/kill_sweep.py --workdir=runs/kill_sweep --kills=20
+python tests/campaigns/faults/kill_sweep.py --workdir=runs/kill_sweep --kills=20
 
 Trains a tiny sweep of two rows with two seeds each without interruption, and then again and again
 with SIGKILLs at random moments, from the start of the process to the writing of the last table.
@@ -63,7 +63,7 @@ def write_sweep(folder: Path, rows: Mapping[str, Any] = ROWS) -> Path:
     """Writes the texts and the file of the sweep."""
     write_texts(folder / "texts")
     base = overrides("language_model", folder / "texts") | STEPS
-    config = str(Path(__file__).parents[2] / "configs" / "lm_from_text.py")
+    config = str(Path(__file__).parents[3] / "configs" / "lm_from_text.py")
     fields = {"config": config, "rows": rows, "base": base, "seeds": 2}
     path = folder / "sweep.py"
     path.write_text(f"def get_sweep():\n    return {fields!r}\n")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that every command ends as documented after a signal, in every phase.
 
-    python experiments/faults/signals.py --workdir=/tmp/signals --cases=200
+    python tests/campaigns/faults/signals.py --workdir=/tmp/signals --cases=200
 
 Each case sends one signal at a random moment: in a phase of `train` (import, data, tokenizer,
 compilation, steps, checkpoint, validation, end), or during another command. It must end with the
@@ -33,7 +33,7 @@ from transformer_jax.checkpoints import manifest
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.cli import terminal
 
-CONFIG = Path(__file__).resolve().parents[2] / "configs" / "quickstart.py"
+CONFIG = Path(__file__).resolve().parents[3] / "configs" / "quickstart.py"
 SMALL = {
     "model.d_model": 16,
     "model.d_ff": 32,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests runs in buckets against kills, lost machines and flipped bits.
 
-python -m experiments.faults.bucket_faults --bucket=s3 --config=configs/quickstart.py \
+python -m tests.campaigns.faults.bucket_faults --bucket=s3 --config=configs/quickstart.py \
     --workdir=runs/bucket_faults
 
 Trains once on disk without interruption, and once in a bucket of an emulator on loopback (s3 or gs)
@@ -31,8 +31,8 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 import transformer_jax as tj
-from experiments.faults.emulators import Emulator, emulator
-from experiments.faults.kill_resume import (
+from tests.campaigns.faults.emulators import Emulator, emulator
+from tests.campaigns.faults.kill_resume import (
     QUICK,
     differences,
     finish,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests checkpoints against flipped bits and a full disk.
 
-    python experiments/faults/damaged_storage.py --config=configs/quickstart.py --workdir=runs/d
+    python tests/campaigns/faults/damaged_storage.py --config=configs/quickstart.py --workdir=runs/d
 
 Trains a run. Then, 100 times: flips one bit in a file of the last checkpoint, opens the checkpoint
 to resume from, and restores the bit. Each time the damage must be detected and the previous

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests damaged workdirs: each must work or fail with a one-line error.
 
-    python experiments/faults/hostile_workdirs.py --workdir=runs/hostile --cases=2000
+    python tests/campaigns/faults/hostile_workdirs.py --workdir=runs/hostile --cases=2000
 
 Trains two tiny runs. Each case copies one, damages it at random (see `damage`), and uses it:
 predict, evaluate, score, plot, resume, or initialize from it. The program must succeed or exit with
@@ -29,7 +29,7 @@ os.environ.setdefault(  # compiling takes most of the time here
 import campaign  # noqa: E402
 import damage  # noqa: E402
 
-CONFIG = Path(__file__).parents[2] / "configs" / "quickstart.py"
+CONFIG = Path(__file__).parents[3] / "configs" / "quickstart.py"
 STEPS = 4
 TINY = {
     "model.d_model": 16,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that processes of a job detect disagreements before they start.
 
-    python experiments/faults/disagree.py --workdir=runs/disagree --cases=60
+    python tests/campaigns/faults/disagree.py --workdir=runs/disagree --cases=60
 
 Each case starts two processes of one job, with two devices each, on this machine. They differ in
 one field of the config, in the data, the user's module, the code, a flag of JAX, the number of
@@ -26,7 +26,7 @@ from typing import Any
 
 from campaign import Case, Command, Ended, report, run
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 CONFIG = REPOSITORY / "configs/quickstart.py"
 DEVICES = "--xla_force_host_platform_device_count={} --xla_backend_optimization_level=0"
 DEVICES += " --xla_disable_hlo_passes=onednn-contraction-rewriter"  # the others cannot be cached

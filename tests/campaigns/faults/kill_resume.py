@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that a run that is killed many times ends bit for bit as an uninterrupted one.
 
-python experiments/faults/kill_resume.py --config=configs/quickstart.py --workdir=runs/kill_resume
+python tests/campaigns/faults/kill_resume.py --config=configs/quickstart.py --workdir=runs/kill
 
 Trains once without interruption and once with SIGKILL (or `--signal=SIGTERM`, which loses no step)
 at random steps, some of them while a checkpoint is being written. Then compares the last
