@@ -66,13 +66,6 @@ def test_a_step_that_does_not_fit_is_an_error_after_its_report(reports, capfd):
     )
 
 
-def test_two_configs_are_compared(reports, capfd):
-    reports(FITTING, FITTING)
-    other = "configs/multi30k_en_de_tiny.py"
-    assert main(["plan", QUICKSTART, "--device=h100:1", f"--compare={other}"]) == 0
-    assert list(json.loads(capfd.readouterr().out)) == ["configs/quickstart.py", other]
-
-
 def test_meshes_are_tried_until_they_fit_and_ranked(reports, monkeypatch, capfd):
     sizes = {"devices": 4, "local": 4, "state": 10**9, "rows": 64, "d_model": 256, "heads": 1}
     monkeypatch.setattr(planning, "_run_child", lambda request: sizes)
@@ -96,7 +89,7 @@ def test_meshes_are_tried_until_they_fit_and_ranked(reports, monkeypatch, capfd)
         ([QUICKSTART], "plan needs --device"),
         (["--device=h100:1"], "plan needs --config"),
         ([QUICKSTART, "--device=h100:1", "--search", "--decode"], "leave --decode out"),
-        ([QUICKSTART, "--device=h100:1", "--search", "--compare=x"], "not allowed with"),
+        ([QUICKSTART, "--device=h100:1", "--search", "--kernels=2"], "not allowed with"),
         ([QUICKSTART, "--device=h10:1"], "did you mean h100"),
         ([QUICKSTART, "--device=h100:1", "--slices=0"], "positive whole number"),
     ],

@@ -547,13 +547,19 @@ def _add_plan(verbs: Verbs) -> None:
     plan.add_argument(
         "--decode", action="store_true", help="plan the search instead of the training step"
     )
-    compared = plan.add_mutually_exclusive_group()
-    compared.add_argument(
+    printed = plan.add_mutually_exclusive_group()
+    printed.add_argument(
         "--search",
         action="store_true",
         help="try meshes, gradient accumulation and remat; rank what fits",
     )
-    compared.add_argument("--compare", metavar="FILE", help="plan this config, too, side by side")
+    printed.add_argument(
+        "--kernels",
+        type=positive_int,
+        default=0,
+        metavar="N",
+        help="also print the N groups of kernels that take longest",
+    )
     add_modules_flag(plan)
 
 

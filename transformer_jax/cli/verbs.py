@@ -425,24 +425,22 @@ def plan(args: argparse.Namespace) -> None:
     """Prints the cost of a config's step or search on other devices as one JSON object."""
     from transformer_jax.runs.config import resolve_file
     from transformer_jax.tools.plan import plan as planning
-    from transformer_jax.tools.plan.report import plans_as_text, ranking_as_text
+    from transformer_jax.tools.plan.report import plan_as_text, ranking_as_text
 
     if args.search and args.decode:
         raise UserError("--search tries meshes for training; leave --decode out")
-    paths = [args.config, args.compare] if args.compare else [args.config]
-    configs = [resolve_file(path, args.overrides, args.modules) for path in paths]
+    settings = resolve_file(args.config, args.overrides, args.modules)
     target = {"device": args.device, "slices": args.slices, "modules": args.modules}
     if args.search:
-        found = planning.search_meshes(configs[0], **target)
-        terminal.print_message(ranking_as_text(found["meshes"]))
-    else:
-        reports = [planning.plan(config, decode=args.decode, **target) for config in configs]
-        terminal.print_message(plans_as_text(reports))
-        found = dict(zip(paths, reports, strict=True)) if args.compare else reports[0]
-    _write_json(found)
-    for planned in [] if args.search else reports:
-        if not planned["memory"]["fits"]:
-            raise UserError(planning.does_not_fit_message(planned))
+        ranking = planning.search_meshes(settings, **target)
+        terminal.print_message(ranking_as_text(ranking["meshes"]))
+        _write_json(ranking)
+        return
+    report = planning.plan(settings, decode=args.decode, **target)
+    terminal.print_message(plan_as_text(report, args.kernels))
+    _write_json(report)
+    if not report["memory"]["fits"]:
+        raise UserError(planning.does_not_fit_message(report))
 
 
 def verify(args: argparse.Namespace) -> int:

@@ -45,24 +45,27 @@ def test_a_plan_of_the_training_step(step, trained):
     nbytes = found["memory"]["parameters_gib"] * 2**30
     assert nbytes == pytest.approx(4 * found["parameters"], rel=0.01)
     assert found["flops"]["program_per_device"] == pytest.approx(found["flops"]["model"], rel=0.05)
-    groups = found["groups"]
-    assert {"attention", "feed-forward", "norm", "dropout", "loss", "optimizer"} <= groups.keys()
-    in_groups = sum(group["ms"] for group in groups.values())
-    assert in_groups == pytest.approx(found["kernels_ms"], rel=0.1)
+    groups = found["kernel_groups"]
+    assert sum(group["ms"] for group in groups) == pytest.approx(found["kernels_ms"], rel=0.1)
+    assert sum(group["flops"] for group in groups) == found["flops"]["program_per_device"]
+    assert groups == sorted(groups, key=lambda group: -group["ms"])
+    largest = max(groups, key=lambda group: group["flops"])
+    assert (
+        "logits" in largest["place"] and "layer_N" in str(groups) and "layer_0" not in str(groups)
+    )
     assert found["step_ms"] >= found["memory_ms"] and 0 < found["mfu"] < 1
-    assert len(found["most_expensive"]) == 10
     assert found["interconnect"] == []
 
 
 def test_a_plan_of_the_search(planned):
     found = planned("decode")
     assert found["mfu"] is None and found["tokens_per_s"] > 0
-    assert {"attention", "search"} <= found["groups"].keys()
+    assert any("attention" in group["place"] for group in found["kernel_groups"])
 
 
 def test_a_plan_of_a_continuation(planned, tiny_language_model):
     found = planned("decode", tiny_language_model | {"decode.temperature": 1.0})
-    assert found["tokens_per_s"] > 0 and "attention" in found["groups"]
+    assert found["tokens_per_s"] > 0 and found["kernel_groups"]
 
 
 def test_a_plan_has_the_bytes_of_a_cache_for_each_attention_layer(tiny_config, tiny_language_model):
@@ -83,7 +86,7 @@ def test_a_plan_has_the_bytes_of_a_cache_for_each_attention_layer(tiny_config, t
     floats = {"full": 2 * 4 * 8, "grouped": 2 * 2 * 8, "latent": 12 + 4}
     for name, count in floats.items():
         assert found[name]["bytes"] == 2 * (tokens * (4 * count + slot) + 4), name
-    assert "tokens of 136 bytes" in report.plans_as_text([{"cache": found["latent"], **TEXT}])
+    assert "tokens of 136 bytes" in report.plan_as_text({"cache": found["latent"], **TEXT})
 
 
 TEXT = {"device": "none", "note": "", "warnings": []}
@@ -96,9 +99,8 @@ def test_a_refused_step_reports_its_memory_and_advice(planned, monkeypatch):
     monkeypatch.setattr(JitEngine, "compile", refuse)
     found = planned()
     assert found["memory"]["left_gib"] == -4.75 and "train.accumulation_steps=2" in found["advice"]
-    assert "does not" not in report.plans_as_text(
-        [found]
-    ) and "NO, -4.75 GiB left" in report.plans_as_text([found])
+    text = report.plan_as_text(found)
+    assert "does not" not in text and "NO, -4.75 GiB left" in text
     by_rows = planned(changes={"train.rows_per_device": 2})  # of 4
     assert by_rows["accumulation_steps"] == 2 and "train.rows_per_device=1" in by_rows["advice"]
 
@@ -108,12 +110,15 @@ def test_a_task_without_search_has_no_decode_plan(planned):
         planned("decode", {"task.name": "masked_lm", "model.architecture": "encoder_only"})
 
 
-def test_plans_are_shown_side_by_side(step):
-    text = report.plans_as_text([step, step])
+def test_a_plan_is_shown_as_tables(step):
+    text = report.plan_as_text(step)
     (line,) = (line for line in text.splitlines() if line.startswith("parameters"))
-    assert line.split()[1:] == [f"{step['parameters']:,}"] * 2
-    assert all(kernel["part"] in text for kernel in step["most_expensive"])
-    assert text.rstrip().endswith(plan.NOTE)
+    assert line.split()[1:] == [f"{step['parameters']:,}"]
+    assert "Kernels" not in text and text.rstrip().endswith(plan.NOTE)
+    rows = report.plan_as_text(step, 3).partition("\nKernels\n")[2].splitlines()
+    for row, group in zip(rows[1:], step["kernel_groups"][:3], strict=False):
+        assert row.endswith(group["place"]) and f"  {group['shape']}  " in row
+    assert rows[4] == ""
 
 
 MESSAGE = (

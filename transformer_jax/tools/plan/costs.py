@@ -51,6 +51,7 @@ class KernelCost:
     Attributes:
       name: in the program.
       op_name: names of the scopes in the source, as in `HloInstruction`.
+      shape: of its results, as "bf16[64,512]".
       times: number of runs in a step.
       flops: of the products in one run.
       dtype: of the products' operands, a key of `Accelerator.peaks`.
@@ -63,6 +64,7 @@ class KernelCost:
 
     name: str
     op_name: str
+    shape: str
     times: int
     flops: int
     dtype: str
@@ -145,6 +147,7 @@ def kernel_costs(module: HloModule, in_memory: frozenset[int], loops: int = 1) -
         kernel = KernelCost(
             name=instruction.name,
             op_name=instruction.op_name,
+            shape=", ".join(map(str, instruction.arrays)),
             times=execution.times,
             flops=flops,
             dtype=dtype,

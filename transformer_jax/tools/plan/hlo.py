@@ -39,6 +39,9 @@ class HloArray:
         bits = _BITS.get(self.dtype) or (int(digits[1]) if digits else 8)
         return self.size * bits // 8
 
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.dims))}]"
+
 
 @dataclasses.dataclass(frozen=True)
 class HloInstruction:

@@ -14,34 +14,10 @@ from transformer_jax.tools.plan.hlo import parse_module
 from transformer_jax.tools.plan.program import Program, memory_of
 from transformer_jax.tools.plan.target import GIB, usable_bytes
 
-PARTS = [
-    (r"dropout", "dropout", "5.4 Residual dropout"),
-    (r"logits|prediction_head|classifier", "loss", "3.4 Pre-softmax linear layer"),
-    (r"embed\b|embedding|positions|token_types", "embedding", "3.4, 3.5 Embeddings and positions"),
-    (r"_residual\b|norm", "norm", "3.1 Residual connections and normalization"),
-    (r"feed_forward", "feed-forward", "3.3 Position-wise feed-forward networks"),
-    (
-        r"attention.*/(query|key|value|output)\b",
-        "attention",
-        "3.2.2 Multi-head attention: projections",
-    ),
-    (r"attention|attend|remember|mask", "attention", "3.2.1 Scaled dot-product attention"),
-    (r"coder/while/body/(jit\(dynamic_\w+\)/)?dynamic_", "other", "kept by scanned layers"),
-    (r"decode_step|prefill", "search", "6.1 Search"),
-    (r"jvp\(", "loss", "5.4 Label smoothing: the loss"),
-]
-"""(regular expression, group, part of the paper); the first that matches the names decides."""
-
-GROUPS = (
-    *("attention", "feed-forward", "norm", "dropout", "embedding", "loss", "optimizer"),
-    *("search", "other"),
-)
-NUM_EXPENSIVE_KERNELS = 10
 LAUNCH_SECONDS = 3e-6
 """Approximate time to launch a kernel on a GPU; not in the bound, since launches may overlap."""
 
-_DROPOUT = ("dropout", "5.4 Residual dropout")
-_OUTSIDE_MODEL = {"train": ("optimizer", "5.3 Optimizer"), "decode": ("search", "6.1 Search")}
+_KERNEL_COLUMNS = ["ms", "limit", "times", "FLOPs", "bytes", "shape", "place"]
 _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 TABLE_ROWS = {
@@ -105,14 +81,8 @@ def time_kernel(kernel: KernelCost, accelerator: Accelerator) -> TimedKernel:
     return TimedKernel(kernel, kernel.times * limits[limit], limit)
 
 
-def cost_report(program: Program, accelerator: Accelerator, what: str) -> dict[str, Any]:
-    """Costs of a program: FLOPs, bytes and times, by group and of the most expensive kernels.
-
-    Args:
-      program: compiled for devices of this kind.
-      accelerator: specification of one device.
-      what: "train" or "decode".
-    """
+def cost_report(program: Program, accelerator: Accelerator) -> dict[str, Any]:
+    """FLOPs, bytes and times of a program compiled for devices of this kind, and of its kernels."""
     spaces = frozenset([0]) if accelerator.platform == "tpu" else frozenset(range(16))
     modules = [parse_module(compiled.as_text() or "") for compiled in program.compiled]
     kernels = [k for module in modules for k in kernel_costs(module, spaces, program.loops)]
@@ -139,10 +109,7 @@ def cost_report(program: Program, accelerator: Accelerator, what: str) -> dict[s
         "memory_ms": _ms(nbytes / accelerator.bandwidth),
         "products_ms": _ms(product_seconds),
         "interconnect_ms": _ms(collective_seconds),
-        "groups": _by_group(timed, what, kernel_seconds),
-        "most_expensive": [
-            _as_row(kernel, what) for kernel in sorted(timed, key=lambda kernel: -kernel.seconds)
-        ][:NUM_EXPENSIVE_KERNELS],
+        "kernel_groups": kernel_groups(timed),
         "kernels": sum(kernel.times for kernel in kernels if not kernel.is_transfer),
         "kernels_of_unknown_cost": sum(kernel.times for kernel in kernels if kernel.is_opaque),
         "tokens_per_s": round(program.tokens / seconds),
@@ -196,55 +163,31 @@ def _in_gib(sizes: Mapping[str, float], accelerator: Accelerator, usable: float)
     }
 
 
-def group_and_part(op_name: str, what: str) -> tuple[str, str]:
-    """The group of a kernel and its part of the paper.
+def kernel_groups(timed: Sequence[TimedKernel]) -> list[dict[str, Any]]:
+    """Sums of kernels of one shape and one place in the model, the longest first.
 
-    Args:
-      op_name: JAX's and Flax's names, as "jit(train_step)/jvp(Model)/decoder/layer_0/...".
-      what: "train" or "decode"; kernels outside the model belong to the optimizer or the search.
+    The place is JAX's and Flax's names, as "jit(train_step)/jvp(Model)/decoder/layer_N/..."; layers
+    that are alike count as one.
     """
-    if not op_name:
-        return "other", "made by the compiler"
-    for pattern, group, part in PARTS:
-        if re.search(pattern, op_name):
-            return group, part
-    return _OUTSIDE_MODEL[what]
-
-
-def _group_and_part(timed: TimedKernel, what: str) -> tuple[str, str]:
-    """The group and part of a kernel; one limited by integer operations makes random bits."""
-    return _DROPOUT if timed.limit == "integers" else group_and_part(timed.kernel.op_name, what)
-
-
-def _by_group(timed: Sequence[TimedKernel], what: str, whole: float) -> dict[str, Any]:
-    seconds: dict[str, float] = collections.defaultdict(float)
-    count: collections.Counter[str] = collections.Counter()
+    groups: dict[tuple[str, str, str], list[TimedKernel]] = collections.defaultdict(list)
     for kernel in timed:
-        group, _ = _group_and_part(kernel, what)
-        seconds[group] += kernel.seconds
-        count[group] += 0 if kernel.kernel.is_transfer else kernel.kernel.times
-    return {
-        group: {
-            "ms": _ms(seconds[group]),
-            "share": round(seconds[group] / whole, 4) if whole else 0.0,
-            "kernels": count[group],
-        }
-        for group in GROUPS
-        if count[group] or seconds[group]
-    }
-
-
-def _as_row(timed: TimedKernel, what: str) -> dict[str, Any]:
-    group, part = _group_and_part(timed, what)
-    return {
-        "kernel": timed.kernel.name,
-        "ms": _ms(timed.seconds),
-        "limit": timed.limit,
-        "times": timed.kernel.times,
-        "group": group,
-        "part": part,
-        "op_name": timed.kernel.op_name,
-    }
+        place = re.sub(r"layer_\d+", "layer_N", kernel.kernel.op_name)
+        groups[place, kernel.kernel.shape, kernel.limit].append(kernel)
+    rows = []
+    for (place, shape, limit), kernels in groups.items():
+        costs = [kernel.kernel for kernel in kernels]
+        rows.append(
+            {
+                "ms": round(1e3 * sum(kernel.seconds for kernel in kernels), 6),
+                "limit": limit,
+                "times": sum(cost.times for cost in costs),
+                "flops": sum(cost.times * cost.flops for cost in costs),
+                "bytes": sum(cost.times * cost.nbytes for cost in costs),
+                "shape": shape,
+                "place": place or "made by the compiler",
+            }
+        )
+    return sorted(rows, key=lambda row: -row["ms"])
 
 
 def _by_kind(sent: Sequence[Collective]) -> list[dict[str, Any]]:
@@ -269,20 +212,16 @@ def _ms(seconds: float) -> float:
     return round(1e3 * seconds, 4)
 
 
-def plans_as_text(reports: Sequence[Mapping[str, Any]]) -> str:
-    """Reports of plans as a table, side by side."""
-    lines = [["", *(report["device"] for report in reports)]]
-    for title, cell in TABLE_ROWS.items():
-        lines.append([title, *(_cell(cell, report) for report in reports)])
-    lines.append([])
-    groups = dict.fromkeys(group for report in reports for group in report.get("groups", {}))
-    lines += [
-        [f"{name}, ms", *(_group_cell(report, name) for report in reports)] for name in groups
-    ]
-    text = _aligned(lines)
-    for report in reports:
-        text += _details(report, f" ({report['device']})" if len(reports) > 1 else "")
-    return text + f"\n{reports[0]['note']}\n"
+def plan_as_text(report: Mapping[str, Any], num_kernels: int = 0) -> str:
+    """A plan as tables: its figures, the exchanges, and the first groups of kernels."""
+    lines = [["", report["device"]]]
+    lines += [[title, _cell(cell, report)] for title, cell in TABLE_ROWS.items()]
+    text = _aligned(lines) + _exchanges(report)
+    if groups := report.get("kernel_groups", [])[:num_kernels]:
+        text += "\nKernels\n" + _aligned([_KERNEL_COLUMNS, *map(_kernel_cells, groups)])
+    for warning in report["warnings"]:
+        text += f"\nwarning: {warning}\n"
+    return text + f"\n{report['note']}\n"
 
 
 def ranking_as_text(found: Sequence[Mapping[str, Any]]) -> str:
@@ -300,8 +239,8 @@ def ranking_as_text(found: Sequence[Mapping[str, Any]]) -> str:
     return _aligned(lines)
 
 
-def _details(report: Mapping[str, Any], suffix: str) -> str:
-    """Tables of collectives and of the most expensive kernels, and warnings."""
+def _exchanges(report: Mapping[str, Any]) -> str:
+    """Table of the exchanges between devices; empty if there are none."""
     rows = [
         [
             row["kind"],
@@ -312,17 +251,15 @@ def _details(report: Mapping[str, Any], suffix: str) -> str:
         ]
         for row in report.get("interconnect", [])
     ]
-    text = ""
-    if rows:
-        head = ["exchange", "axes", "times", "bytes sent", "ms"]
-        text += f"\nExchanges between devices{suffix}\n" + _aligned([head, *rows])
-    if kernels := report.get("most_expensive"):
-        head = ["ms", "limit", "part of the paper", "kernel"]
-        body = [[f"{k['ms']:.3f}", k["limit"], k["part"], k["kernel"]] for k in kernels]
-        text += f"\nThe most expensive kernels{suffix}\n" + _aligned([head, *body])
-    for warning in report["warnings"]:
-        text += f"\nwarning{suffix}: {warning}\n"
-    return text
+    if not rows:
+        return ""
+    head = ["exchange", "axes", "times", "bytes sent", "ms"]
+    return "\nExchanges between devices\n" + _aligned([head, *rows])
+
+
+def _kernel_cells(row: Mapping[str, Any]) -> list[str]:
+    times = [f"{row['ms']:.3f}", row["limit"], str(row["times"])]
+    return [*times, with_unit(row["flops"]), with_unit(row["bytes"]), row["shape"], row["place"]]
 
 
 def _cell(cell: Any, report: Mapping[str, Any]) -> str:
@@ -330,11 +267,6 @@ def _cell(cell: Any, report: Mapping[str, Any]) -> str:
         return cell(report)
     except KeyError:
         return ""  # a program that does not fit has few numbers
-
-
-def _group_cell(report: Mapping[str, Any], name: str) -> str:
-    group = report.get("groups", {}).get(name)
-    return f"{group['ms']:.2f} ({group['share']:.0%}, {group['kernels']} kernels)" if group else ""
 
 
 def _gib(report: Mapping[str, Any], name: str) -> str:
