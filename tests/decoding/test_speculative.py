@@ -12,7 +12,8 @@ import pytest
 from scipy import stats
 
 from tests.decoding.toy_models import BANNED, BOS, EOS, PAD, MarkovChain
-from transformer_jax.decoding import DraftedStep, Sampler, SpeculativeSampler, Start
+from transformer_jax.decoding import Sampler, Start
+from transformer_jax.decoding.speculative import DraftedStep, SpeculativeSampler
 
 IDS = {"eos_id": EOS, "pad_id": PAD, "banned_ids": BANNED}
 
