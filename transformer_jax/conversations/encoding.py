@@ -68,9 +68,9 @@ class ChatTokenizer:
     @functools.cached_property
     def answer_end(self) -> int:
         """Token that ends an answer."""
-        found = self._specials.match(self.template.markup(ASSISTANT).suffix)
-        assert found
-        return self._ids[found[0]]
+        match = self._specials.match(self.template.markup(ASSISTANT).suffix)
+        assert match
+        return self._ids[match[0]]
 
     @functools.cached_property
     def adds_first_token(self) -> bool:
@@ -112,6 +112,7 @@ class ChatTokenizer:
 
     @functools.cached_property
     def _specials(self) -> re.Pattern[str]:
+        # The first alternative that matches wins, and a token may begin with another.
         longest_first = sorted(self._ids, key=len, reverse=True)
         return re.compile("|".join(map(re.escape, longest_first)))
 
@@ -150,10 +151,10 @@ class ChatTokenizer:
     def _split_markup(self, text: str) -> Iterator[_Segment]:
         """Splits the template's text at its special tokens."""
         position = 0
-        for found in self._specials.finditer(text):
-            yield from _plain_segment(text[position : found.start()])
-            yield _Segment(found[0], self._ids[found[0]], in_loss=False)
-            position = found.end()
+        for match in self._specials.finditer(text):
+            yield from _plain_segment(text[position : match.start()])
+            yield _Segment(match[0], self._ids[match[0]], in_loss=False)
+            position = match.end()
         yield from _plain_segment(text[position:])
 
     def _encode_segments(self, segments: Iterable[_Segment]) -> EncodedConversation:
@@ -162,12 +163,16 @@ class ChatTokenizer:
         Libraries encode the whole text together. An answer is separate here, because generation
         starts after the tokens of the prompt.
         """
-        tokens, loss_mask, texts = list[int](), list[bool](), list[str]()
+        tokens: list[int] = []
+        loss_mask: list[bool] = []
+        texts: list[str] = []  # adjacent, outside of the loss
 
         def add(ids: list[int], in_loss: bool) -> None:
             tokens.extend(ids)
             loss_mask.extend([in_loss] * len(ids))
 
+        if self.adds_first_token:
+            add([self.tokenizer.specials.first], False)
         for text, special, in_loss, is_answer in segments:
             if special is None and not is_answer:
                 texts.append(text)
@@ -176,8 +181,6 @@ class ChatTokenizer:
             texts.clear()
             add(encode_plain(self.tokenizer, text) if special is None else [special], in_loss)
         add(encode_plain(self.tokenizer, "".join(texts)), False)
-        if self.adds_first_token:
-            tokens, loss_mask = [self.tokenizer.specials.first, *tokens], [False, *loss_mask]
         return EncodedConversation(tokens, loss_mask)
 
 
@@ -227,20 +230,23 @@ class ConversationSplitter:
             return [whole]
         system, exchanges = split_exchanges(conversation)
         self.num_split += len(exchanges) > 1
-        rows, kept, lost = list[EncodedConversation](), list[Turn](), 0
+        rows: list[EncodedConversation] = []
+        row_turns: list[Turn] = []  # of the last row; empty if no exchange may follow in it
+        is_shortened = False
         for exchange in exchanges:
-            longer = self._encode_row((*system, *kept, *exchange))
-            if kept and self._fits(longer):
-                rows[-1], kept = longer, [*kept, *exchange]
+            longer = self._encode_row((*system, *row_turns, *exchange))
+            if row_turns and self._fits(longer):
+                rows[-1] = longer
+                row_turns = [*row_turns, *exchange]
                 continue
             alone = self._encode_row((*system, *exchange))
             if self._fits(alone):
                 rows.append(alone)
-                kept = [*exchange]
+                row_turns = [*exchange]
             else:
-                lost += 1
-                kept = []
-        self.num_shortened += lost > 0
+                is_shortened = True
+                row_turns = []
+        self.num_shortened += is_shortened
         return [row for row in rows if any(row.loss_mask)]
 
     def _encode_row(self, conversation: Conversation) -> EncodedConversation:
@@ -250,11 +256,11 @@ class ConversationSplitter:
         return EncodedConversation(tokens[:end], loss_mask[:end])
 
     def _fits(self, row: EncodedConversation) -> bool:
-        return len(row.tokens) - 1 <= self.max_length
+        return len(row.tokens) - 1 <= self.max_length  # the last token is a target only
 
     def report(self, count: int) -> None:
         """Logs a warning for each kind of loss; `count` is the number of all conversations."""
-        for number, what in (
+        for number, message in (
             (
                 self.num_split,
                 f"are longer than a row of {self.max_length} tokens (data.max_length), and were "
@@ -268,7 +274,7 @@ class ConversationSplitter:
             (self.num_rejected, "contain text that looks like the template's markup, left out"),
         ):
             if number:
-                logger.warning("%d of %d conversations %s", number, count, what)
+                logger.warning("%d of %d conversations %s", number, count, message)
 
 
 def fit_prompt(
@@ -284,8 +290,8 @@ def fit_prompt(
     """
     system, exchanges = split_exchanges(conversation)
     for left_out in range(len(exchanges)):
-        kept = [turn for exchange in exchanges[left_out:] for turn in exchange]
-        prompt = chat_tokenizer.encode_prompt((*system, *kept))
+        turns = [turn for exchange in exchanges[left_out:] for turn in exchange]
+        prompt = chat_tokenizer.encode_prompt((*system, *turns))
         if len(prompt) <= max_tokens:
             return prompt, left_out
     raise ValueError(
@@ -299,4 +305,4 @@ def split_exchanges(conversation: Conversation) -> tuple[Conversation, list[Conv
     system = conversation[:1] if conversation[0].role == SYSTEM else ()
     starts = [i for i, turn in enumerate(conversation) if turn.role == USER]
     ends = [*starts[1:], len(conversation)]
-    return system, [conversation[i:j] for i, j in zip(starts, ends, strict=True)]
+    return system, [conversation[start:end] for start, end in zip(starts, ends, strict=True)]

@@ -28,7 +28,6 @@ def require_read(found: Mapping[str, Any], read: Collection[str]) -> None:
     """Checks that each key of an object is read or may be ignored.
 
     Args:
-      found: the object.
       read: the keys that the caller reads.
 
     Raises:

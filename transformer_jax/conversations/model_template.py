@@ -98,63 +98,62 @@ def read_markup(render: Render) -> ModelTemplate:
     Raises:
       ValueError: it does something else.
     """
-    s, a, b, c = "\ue000s", "\ue000a", "\ue000b", "\ue000c"
-    system, question = Turn(SYSTEM, s), Turn(USER, a)
-    answered = (question, Turn(ASSISTANT, b))
-    longer = (*answered, Turn(USER, c))
-    first, between, after = _split(render(answered, False), a, b)
-    _, _, next_turn, asked = _split(render(longer, True), a, b, c)
-    _, _, _, user_end = _split(render(longer, False), a, b, c)
+    # Contents with a character for private use do not occur in a template.
+    question = Turn(USER, "\ue000a")
+    answered = (question, Turn(ASSISTANT, "\ue000b"))
+    longer = (*answered, Turn(USER, "\ue000c"))
+    first, between, after = _split(render(answered, False), answered)
+    _, _, next_turn, asked = _split(render(longer, True), longer)
+    _, _, _, user_end = _split(render(longer, False), longer)
     # `end` follows an answer and a question alike; `asked` has the question's suffix without it.
-    suffix = _common_prefix(user_end, asked)
-    end, prompt = user_end[len(suffix) :], asked[len(suffix) :]
+    suffix = os.path.commonprefix([user_end, asked])
+    end = user_end[len(suffix) :]
+    prompt = asked[len(suffix) :]
     if not between.startswith(suffix) or not after.endswith(end):
         raise ValueError("its turns are not regular")
-    prefix, answer_end = between[len(suffix) :], after[: len(after) - len(end)]
+    prefix = between[len(suffix) :]
+    answer_end = after[: len(after) - len(end)]
     if prefix != prompt or not next_turn.startswith(answer_end):
         raise ValueError("answers begin otherwise than the text that asks for them")
     user = next_turn[len(answer_end) :]
     if not first.endswith(user):
         raise ValueError("the first question begins otherwise than later ones")
     opening = first[: len(first) - len(user)]
+    begin = opening
+    default_system = None
+    instructed = (Turn(SYSTEM, "\ue000s"), question)
     try:
-        before_system, after_system, _ = _split(render((system, question), False), s, a)
+        before_system, after_system, _ = _split(render(instructed, False), instructed)
     except ValueError:
-        system_turn, default = None, None
-        begin = opening
+        system = None
     else:
-        begin, default = opening, None
-        if not before_system.startswith(opening):
+        if not before_system.startswith(opening):  # the opening has a system turn by default
             system_suffix = after_system[: len(after_system) - len(user)]
-            default = opening[len(before_system) :].removesuffix(system_suffix)
+            default_system = opening[len(before_system) :].removesuffix(system_suffix)
             begin = ""
-        system_turn = before_system[len(begin) :] + CONTENT + after_system.removesuffix(user)
-    spaced = render((Turn(USER, f" {a} "),), False)
+        system = before_system[len(begin) :] + CONTENT + after_system.removesuffix(user)
+    spaced = Turn(USER, f" {question.content} ")
     return ModelTemplate(
         user=user + CONTENT + suffix,
         assistant=prefix + CONTENT + answer_end,
-        system=system_turn,
+        system=system,
         begin=begin,
-        default_system=default,
-        trims=f" {a} " not in spaced,
+        default_system=default_system,
+        trims=spaced.content not in render((spaced,), False),
         end=end,
         render_original=render,
     )
 
 
-def _split(text: str, *contents: str) -> list[str]:
-    """Text before, between and after contents. Each content must occur once."""
+def _split(text: str, turns: Conversation) -> list[str]:
+    """Text before, between and after the contents of turns. Each content must occur once."""
     parts = []
-    for content in contents:
-        before, found, text = text.partition(content)
-        if not found or content in text:
+    for turn in turns:
+        before, match, text = text.partition(turn.content)
+        if not match or turn.content in text:
             raise ValueError(f"a turn is left out or doubled in {short_repr(before + text)}")
         parts.append(before)
     return [*parts, text]
-
-
-def _common_prefix(a: str, b: str) -> str:
-    return os.path.commonprefix([a, b])
 
 
 class JinjaRenderer:

@@ -19,8 +19,10 @@ from transformer_jax.conversations.turns import (
 )
 from transformer_jax.registry import Registry
 
-CONTENT, EOS = "{content}", "{eos}"
-_THINK, _THOUGHT = "<think>", "</think>"
+CONTENT = "{content}"
+EOS = "{eos}"
+_THINK = "<think>"
+_THOUGHT = "</think>"
 
 _SAMPLE = (Turn(SYSTEM, "s"), Turn(USER, "a"), Turn(ASSISTANT, "b"), Turn(USER, "c"))
 
@@ -146,7 +148,7 @@ class Template:
         return self.render_turns(self.complete_turns(conversation)) + prompt
 
     def render_turns(self, turns: Conversation) -> str:
-        """Text of turns that `complete_turns` returned."""
+        """Text of completed turns (`complete_turns`) with their markup, from `begin` on."""
         parts = [(self.markup(role), content) for role, content in turns]
         return self.begin + "".join(markup.prefix + text + markup.suffix for markup, text in parts)
 
@@ -159,7 +161,8 @@ class Template:
         """
         if not text.startswith(self.begin):
             raise ValueError("the text does not begin as the template does")
-        position, turns = len(self.begin), list[Turn]()
+        position = len(self.begin)
+        turns: list[Turn] = []
         while position < len(text):
             role = self._find_role(text, position, first=not turns)
             prefix, suffix = self.markup(role)
@@ -172,7 +175,8 @@ class Template:
     def _find_role(self, text: str, position: int, first: bool) -> str:
         """Role of the turn that begins at a character; the longest matching prefix decides."""
         roles = [role for role in (USER, INPUT, ASSISTANT) if getattr(self, role) is not None]
-        roles += [SYSTEM] * (first and self.system is not None)
+        if first and self.system is not None:
+            roles.append(SYSTEM)
         for role in sorted(roles, key=lambda role: -len(self.markup(role).prefix)):
             if text.startswith(self.markup(role).prefix, position):
                 return role
@@ -196,15 +200,17 @@ class Template:
 
 def _with_reasoning(answer: str, is_last: bool) -> str:
     """An answer of a template that `thinks`, with its block of reasoning if it is the last."""
-    reasoning, text = "", answer
+    reasoning = ""
+    text = answer
     if _THOUGHT in answer:
+        # As in Qwen3's template: up to the first end of a block, and after the last.
         before = answer.split(_THOUGHT)[0].rstrip("\n")
-        reasoning = before.split(_THINK)[-1].lstrip("\n")
+        reasoning = before.split(_THINK)[-1].strip("\n")
         text = answer.split(_THOUGHT)[-1].lstrip("\n")
     if not is_last:
         return text
-    block, stripped = reasoning.strip("\n"), text.lstrip("\n")
-    return f"{_THINK}\n{block}\n{_THOUGHT}\n\n{stripped}"
+    text = text.lstrip("\n")
+    return f"{_THINK}\n{reasoning}\n{_THOUGHT}\n\n{text}"
 
 
 _ALPACA = "Below is an instruction that describes a task{}. Write a response that appropriately"
@@ -296,10 +302,9 @@ def chat_template(template: Template, adds_first_token: bool = False) -> str:
     An input is a message of role "input" after its question.
 
     Args:
-      template: the template.
       adds_first_token: start with `bos_token`, as `ChatTokenizer.adds_first_token` says.
     """
-    content = "message['content']" + " | trim" * template.trims
+    content = "message['content'] | trim" if template.trims else "message['content']"
     contents = dict.fromkeys((SYSTEM, USER, INPUT, ASSISTANT), f"({content})")
     if template.thinks:
         contents[ASSISTANT] = f"({_jinja_reasoning(content)})"
@@ -315,7 +320,7 @@ def chat_template(template: Template, adds_first_token: bool = False) -> str:
     prompt = _jinja_text(template.markup(ASSISTANT).prefix)
     end = f"{{% else %}}{_jinja_text(template.end)}" if template.end else ""
     return (
-        "{{ bos_token }}" * adds_first_token
+        ("{{ bos_token }}" if adds_first_token else "")
         + _jinja_text(template.begin)
         + _jinja_default_system(template)
         + f"{{% for message in messages %}}{cases}{{% endif %}}{{% endfor %}}"
@@ -325,11 +330,12 @@ def chat_template(template: Template, adds_first_token: bool = False) -> str:
 
 def _jinja_reasoning(content: str) -> str:
     """`_with_reasoning` of the Jinja expression `content`."""
-    has, line = f"'{_THOUGHT}' in {content}", "'\\n'"
-    text = f"({content}).split('{_THOUGHT}')[-1].lstrip({line}) if {has} else {content}"
-    before = f"({content}).split('{_THOUGHT}')[0].rstrip({line})"
-    block = f"{before}.split('{_THINK}')[-1].strip({line}) if {has} else ''"
-    whole = f"'{_THINK}\\n' + ({block}) + '\\n{_THOUGHT}\\n\\n' + ({text}).lstrip({line})"
+    has_block = f"'{_THOUGHT}' in {content}"
+    newline = "'\\n'"
+    text = f"({content}).split('{_THOUGHT}')[-1].lstrip({newline}) if {has_block} else {content}"
+    before = f"({content}).split('{_THOUGHT}')[0].rstrip({newline})"
+    block = f"{before}.split('{_THINK}')[-1].strip({newline}) if {has_block} else ''"
+    whole = f"'{_THINK}\\n' + ({block}) + '\\n{_THOUGHT}\\n\\n' + ({text}).lstrip({newline})"
     return f"({whole}) if loop.last else ({text})"
 
 

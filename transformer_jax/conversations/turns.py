@@ -10,7 +10,10 @@ from typing import Any, NamedTuple
 
 from transformer_jax.conversations.keys import require_read
 
-SYSTEM, USER, INPUT, ASSISTANT = "system", "user", "input", "assistant"
+SYSTEM = "system"
+USER = "user"
+INPUT = "input"
+ASSISTANT = "assistant"
 
 _ROLES = {
     "system": SYSTEM,
@@ -103,8 +106,8 @@ def parse_conversation(found: Any, *, is_answered: bool = True) -> Conversation:
         if found.get(key) is not None:
             require_read(found, (key, "system", "prompt"))
             turns = parse_messages(found[key], key, role, content)
-            asked = next((turn.content for turn in turns if turn.role == USER), None)
-            if found.get("prompt") and found["prompt"] != asked:
+            first_question = next((turn.content for turn in turns if turn.role == USER), None)
+            if found.get("prompt") and found["prompt"] != first_question:
                 raise ValueError('"prompt" is not the first question')
             break
     else:
@@ -126,11 +129,11 @@ def parse_request(line: str) -> Conversation:
       ValueError: as `parse_conversation`.
     """
     try:
-        found = json.loads(line) if line.lstrip().startswith("{") else None
+        parsed = json.loads(line) if line.lstrip().startswith("{") else None
     except (ValueError, RecursionError):
-        found = None
-    if isinstance(found, Mapping) and any(key in found for key in CONVERSATION_KEYS):
-        return parse_conversation(found)
+        parsed = None
+    if isinstance(parsed, Mapping) and any(key in parsed for key in CONVERSATION_KEYS):
+        return parse_conversation(parsed)
     return (Turn(USER, line),)
 
 
@@ -189,7 +192,6 @@ def parse_messages(found: Any, key: str, role: str, content: str) -> Conversatio
     """Converts a list of messages to turns, whose order is not checked.
 
     Args:
-      found: the list.
       key: name of the list in error messages.
       role, content: keys of a message.
 
@@ -213,11 +215,11 @@ def parse_messages(found: Any, key: str, role: str, content: str) -> Conversatio
     return tuple(turns)
 
 
-def _content_text(found: Any) -> str:
+def _content_text(content: Any) -> str:
     """Text of a message: a text, null (empty), or a list of one part of type "text"."""
-    match found:
+    match content:
         case str():
-            return found
+            return content
         case None:
             return ""
         case [{"type": "text", "text": str(text), **rest}] if not any(rest.values()):
@@ -248,24 +250,26 @@ def parse_system(found: Any) -> Conversation:
     return (Turn(SYSTEM, found),) if found else ()
 
 
-def _parse_instruction(found: Mapping[str, Any], is_answered: bool) -> Conversation:
-    given = {key: found.get(key) or "" for key in ("instruction", "input")}
-    if not all(isinstance(text, str) for text in given.values()):
+def _parse_instruction(row: Mapping[str, Any], is_answered: bool) -> Conversation:
+    instruction_input = row.get("input") or ""
+    if not isinstance(instruction_input, str):
         raise ValueError('"input" is no text')
-    turns = [*_parse_history(found.get("history")), Turn(USER, given["instruction"])]
-    if given["input"]:
-        turns.append(Turn(INPUT, given["input"]))
-    if is_answered and "output" in found:
-        output = "" if found["output"] is None else found["output"]
+    turns = [*_parse_history(row.get("history")), Turn(USER, row["instruction"])]
+    if instruction_input:
+        turns.append(Turn(INPUT, instruction_input))
+    if is_answered and "output" in row:
+        output = "" if row["output"] is None else row["output"]
         if not isinstance(output, str):
             raise ValueError('"output" is no text')
         turns.append(Turn(ASSISTANT, output))
     return tuple(turns)
 
 
-def _parse_history(found: Any) -> Iterator[Turn]:
+def _parse_history(history: Any) -> Iterator[Turn]:
     """Questions and answers of a list of pairs."""
-    for pair in found if isinstance(found, list) else [found] if found else []:
+    if not history:
+        return
+    for pair in history if isinstance(history, list) else [history]:
         match pair:
             case [str(question), str(answer)]:
                 yield from (Turn(USER, question), Turn(ASSISTANT, answer))
@@ -278,8 +282,8 @@ def check_order(conversation: Conversation) -> None:
     previous = None
     for number, (role, content) in enumerate(conversation, 1):
         if role not in _NEXT_ROLES[previous]:
-            where = "comes first" if previous is None else f"follows one of role {previous}"
-            raise ValueError(f"turn {number}, of role {role}, {where}, which is not allowed")
+            place = "comes first" if previous is None else f"follows one of role {previous}"
+            raise ValueError(f"turn {number}, of role {role}, {place}, which is not allowed")
         if role == USER and not content.strip():
             raise ValueError(f"turn {number} is an empty question")
         previous = role

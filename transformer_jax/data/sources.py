@@ -58,11 +58,6 @@ def _public(path: str, splits: Sequence[str] = SourceSet.splits, **part: str) ->
     return SourceSet(open_part, tuple(splits), ("data.dir",))
 
 
-def _user_files(read: str) -> SourceSet:
-    """A set in the user's files, one corpus per file, read with `read(path)`."""
-    return SourceSet(functools.partial(open_files, read=_imported(read)), reads=_FILES)
-
-
 def _user_rows(path: str) -> SourceSet:
     """A set in rows of the user's files, one corpus per file, read with `read(path, split,
     on_bad_row)`."""
@@ -114,7 +109,10 @@ SOURCES: Registry[SourceSet] = Registry(
         "cola": _public("glue:open_split", _LABELED, name="cola"),
         "mrpc": _public("glue:open_split", (*_LABELED, "test"), name="mrpc"),
         "rte": _public("glue:open_split", _LABELED, name="rte"),
-        "tagged_words": _user_files("files.tsv:read_tagged_words"),
+        "tagged_words": SourceSet(
+            functools.partial(open_files, read=_imported("files.tsv:read_tagged_words")),
+            reads=_FILES,
+        ),
         "pos_gum": _public("gum:open_pos"),
         "bracketed_trees": SourceSet(
             _imported("files.trees:open_bracketed"),
@@ -157,8 +155,8 @@ def open_split(config: DataConfig, split: str) -> Corpus:
         return _concatenate(sets[0].open(configs[0], split))
     corpora = [
         corpus
-        for each, own_config in zip(sets, configs, strict=True)
-        for corpus in each.open(own_config, split)
+        for source_set, set_config in zip(sets, configs, strict=True)
+        for corpus in source_set.open(set_config, split)
     ]
     if len(corpora) > 1 and any(isinstance(corpus, TextBlocks) for corpus in corpora):
         raise UserError(
@@ -188,12 +186,12 @@ def open_corpora(config: DataConfig, split: str) -> dict[str, Corpus]:
     Raises:
       UserError: as `open_split`, or there is only one corpus.
     """
-    sets, configs = find_sets(config.name), _config_per_set(config)
+    sets = find_sets(config.name)
+    configs = _config_per_set(config)
     if len(sets) > 1:
-        pairs = zip(configs, sets, strict=True)
         return {
-            own_config.name: _concatenate(each.open(own_config, split))
-            for own_config, each in pairs
+            set_config.name: _concatenate(source_set.open(set_config, split))
+            for source_set, set_config in zip(sets, configs, strict=True)
         }
     corpora = sets[0].open(configs[0], split)
     if len(corpora) == 1:
@@ -212,18 +210,19 @@ def _first(examples: Corpus, count: int | None) -> Corpus:
         return examples
     if count > len(examples):
         is_running_text = len(examples) and examples[0].keys() == {"text"}
-        what = (
+        unit = (
             "documents: it counts the documents of running text (data.documents says what one is)"
             if is_running_text
             else "examples"
         )
-        raise UserError(f"data.num_train_examples is {count}, but there are {len(examples)} {what}")
+        raise UserError(f"data.num_train_examples is {count}, but there are {len(examples)} {unit}")
     return Selection(examples, np.arange(count))
 
 
 def _config_per_set(config: DataConfig) -> list[DataConfig]:
     """Config of each set in `config.name`, with its own name and folder."""
-    names, folders = config.name.split(","), (config.dir or "").split(",")
+    names = config.name.split(",")
+    folders = (config.dir or "").split(",")
     if len(folders) == 1:
         folders *= len(names)
     if len(folders) != len(names):

@@ -41,14 +41,14 @@ def scores_by_command(command: str, records: Sequence[Mapping[str, Any]]) -> dic
         last = (ended.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
         raise ValueError(f"{command!r} ended with status {ended.returncode}: {last}")
     try:
-        found = parse_json(ended.stdout)
+        scores = parse_json(ended.stdout)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or not found or not all(map(_is_number, found.values())):
+        scores = None
+    if not isinstance(scores, dict) or not scores or not all(map(_is_number, scores.values())):
         raise ValueError(
             f"{command!r} printed {ended.stdout[:80]!r}; it must print one JSON object of numbers"
         )
-    return found
+    return scores
 
 
 def _is_number(value: Any) -> bool:

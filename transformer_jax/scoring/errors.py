@@ -67,23 +67,24 @@ def decisions(records: Iterable[Mapping[str, Any]]) -> list[Decision]:
     Raises:
       ValueError: the records are of another task.
     """
-    found = list[Decision]()
+    chosen: list[Decision] = []
     for record in records:
         match record:
             case {"text": str(text), "label": str(label), "output": str(output)}:
-                text = "\t".join([text, *([record["pair"]] if "pair" in record else [])])
+                if "pair" in record:
+                    text = "\t".join((text, record["pair"]))
                 words = len(text.split())
-                found.append(Decision(text, label, output, record.get("score"), words))
+                chosen.append(Decision(text, label, output, record.get("score"), words))
             case {"text": str(text), "tags": str(tags), "output": str(output)}:
                 sides = [list(filter(None, side.split(" "))) for side in (text, tags, output)]
                 words = len(sides[0])
-                found += [
-                    Decision(word, tag, output, None, words)
-                    for word, tag, output in zip(*sides, strict=True)
+                chosen += [
+                    Decision(word, tag, predicted, None, words)
+                    for word, tag, predicted in zip(*sides, strict=True)
                 ]
             case _:
                 raise ValueError("they are of a task without labels or tags")
-    return found
+    return chosen
 
 
 def confusion(found: Sequence[Decision]) -> tuple[list[str], np.ndarray]:
@@ -91,18 +92,20 @@ def confusion(found: Sequence[Decision]) -> tuple[list[str], np.ndarray]:
     # Imported here because it takes seconds, and few runs need it.
     from sklearn.metrics import confusion_matrix
 
-    counts = Counter(one.expected for one in found)
-    counts.update(dict.fromkeys((one.predicted for one in found if one.predicted not in counts), 0))
+    expected = [decision.expected for decision in found]
+    predicted = [decision.predicted for decision in found]
+    counts = Counter(expected)
+    for label in predicted:
+        counts.setdefault(label, 0)  # labels that are only predicted come last
     labels = [label for label, _ in counts.most_common()]
-    expected, predicted = [one.expected for one in found], [one.predicted for one in found]
     return labels, confusion_matrix(expected, predicted, labels=labels)
 
 
 def worst_errors(found: Iterable[Decision]) -> list[Error]:
     """The most frequent errors first, and of equally frequent ones those that the model was surest
     of."""
-    counts = Counter(one[:4] for one in found if one.is_wrong)
-    errors = [Error(*one, count) for one, count in counts.items()]
+    counts = Counter(decision[:4] for decision in found if decision.is_wrong)
+    errors = [Error(*fields, count) for fields, count in counts.items()]
     return sorted(errors, key=lambda error: (-error.number, -(error.probability or 0.0)))
 
 
@@ -112,56 +115,59 @@ def calibration(found: Sequence[Decision], bins: int = 10) -> list[Bin]:
     Raises:
       ValueError: a decision has no probability.
     """
-    if any(one.probability is None for one in found):
+    if any(decision.probability is None for decision in found):
         raise ValueError("tags have no probabilities of their own")
-    probabilities = np.array([one.probability for one in found])
-    right = np.array([not one.is_wrong for one in found])
-    number = np.minimum((probabilities * bins).astype(int), bins - 1)
+    probabilities = np.array([decision.probability for decision in found])
+    right = np.array([not decision.is_wrong for decision in found])
+    bin_of = np.minimum((probabilities * bins).astype(int), bins - 1)  # 1 is in the last bin
+    masks = [bin_of == i for i in range(bins)]
     return [
-        Bin(float(probabilities[held].mean()), float(right[held].mean()), int(held.sum()))
-        for i in range(bins)
-        if (held := number == i).any()
+        Bin(float(probabilities[mask].mean()), float(right[mask].mean()), int(mask.sum()))
+        for mask in masks
+        if mask.any()
     ]
 
 
 def calibration_error(found: Sequence[Bin]) -> float:
     """Expected calibration error (Naeini et al. 2015): mean distance of probability and accuracy,
     weighted by the number of decisions."""
-    total = sum(one.number for one in found)
-    return sum(one.number * abs(one.probability - one.accuracy) for one in found) / total
+    total = sum(group.number for group in found)
+    return sum(group.number * abs(group.probability - group.accuracy) for group in found) / total
 
 
 def rates_by_class(found: Iterable[Decision]) -> list[Rate]:
     """Error rates of each expected label, most frequent first."""
-    rates = _rates((one.expected, one) for one in found)
+    rates = _rates((decision.expected, decision) for decision in found)
     return sorted(rates, key=lambda rate: -rate.number)
 
 
 def rates_by_length(found: Iterable[Decision]) -> list[Rate]:
     """Error rates by the number of words of the text or sentence, in groups of doubling width."""
-    return _rates_by_size((one.words, one) for one in found)
+    return _rates_by_size((decision.words, decision) for decision in found)
 
 
 def rates_by_frequency(found: Iterable[Decision], counts: Mapping[str, int]) -> list[Rate]:
     """Error rates by how often the training data has the word; of a text, its rarest word.
 
     Args:
-      found: the decisions.
       counts: word -> number of times that it occurs in the training data.
     """
     return _rates_by_size(
-        (min((counts.get(word, 0) for word in one.text.split()), default=0), one) for one in found
+        (min((counts.get(word, 0) for word in decision.text.split()), default=0), decision)
+        for decision in found
     )
 
 
 def _rates_by_size(sized: Iterable[tuple[int, Decision]]) -> list[Rate]:
     """Rates in groups 0, 1, 2-3, 4-7 and so on."""
-    rates = _rates((size.bit_length(), one) for size, one in sized)
+    rates = _rates((size.bit_length(), decision) for size, decision in sized)
     return [rate._replace(group=_range_of_bits(int(rate.group))) for rate in rates]
 
 
 def _range_of_bits(bits: int) -> str:
-    low, high = 2**bits // 2, 2**bits - 1
+    """Range of the numbers with `bits` bits, such as 4 to 7 for 3."""
+    low = 2**bits // 2
+    high = 2**bits - 1
     return str(low) if low == high else f"{low}\N{EN DASH}{high}"
 
 
@@ -169,10 +175,11 @@ def _rates(grouped: Iterable[tuple[Any, Decision]]) -> list[Rate]:
     """Rate of each group, in order of the groups."""
     from scipy.stats import binomtest
 
-    total, wrong = Counter[Any](), Counter[Any]()
-    for group, one in grouped:
+    total: Counter[Any] = Counter()
+    wrong: Counter[Any] = Counter()
+    for group, decision in grouped:
         total[group] += 1
-        wrong[group] += one.is_wrong
+        wrong[group] += decision.is_wrong
     rates = []
     for group in sorted(total):
         interval = binomtest(wrong[group], total[group]).proportion_ci(method="wilson")

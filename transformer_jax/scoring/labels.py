@@ -33,7 +33,8 @@ def classification_scores(
         raise ValueError(f"{len(predicted)} labels cannot be scored against {len(expected)}")
     if not expected:
         raise ValueError("there are no labels to score")
-    predicted, expected = list(predicted), list(expected)
+    predicted = list(predicted)
+    expected = list(expected)
     scored = [_positive(labels)] if len(labels) == 2 else list(labels)
     f1 = f1_score(expected, predicted, labels=scored, average="macro", zero_division=0.0)
     occurring = {*predicted, *expected}
@@ -46,7 +47,11 @@ def classification_scores(
 
 
 def _positive(labels: Sequence[str]) -> str:
-    return next((label for label in labels if f"not_{label}" in labels), max(labels))
+    """The positive one of two labels, by the rule of `classification_scores`."""
+    for label in labels:
+        if f"not_{label}" in labels:
+            return label
+    return max(labels)
 
 
 def multiple_choice_accuracy(
@@ -67,7 +72,8 @@ def multiple_choice_accuracy(
     """
     if not answers:
         raise ValueError("no examples to score")
-    raw, by_length = 0, 0
+    raw = 0
+    by_length = 0
     for example, texts, answer in zip(log_probs, choices, answers, strict=True):
         lengths = [max(len(text), 1) for text in texts]
         raw += int(np.argmax(example)) == answer

@@ -45,23 +45,26 @@ def parseval(outputs: Sequence[str], references: Sequence[str]) -> dict[str, flo
     """
     if not outputs:
         raise ValueError("no trees to score")
-    matched = found = expected = exact = right = words = 0
+    matched = in_outputs = in_references = exact = right = words = 0
     for number, texts in enumerate(zip(outputs, references, strict=True), 1):
         output, reference = map(parse_tree, texts)
         if output.words() != reference.words():
             raise ValueError(f"tree {number} is over other words than its reference")
-        kept = [tag not in DELETED_TAGS for _, tag in reference.leaves()]
-        in_output, in_reference = constituents(output, kept), constituents(reference, kept)
-        matched += (in_output & in_reference).total()
-        found, expected = found + in_output.total(), expected + in_reference.total()
-        exact += in_output == in_reference
-        leaves = zip(kept, output.leaves(), reference.leaves(), strict=True)
-        same = [one == other for keep, one, other in leaves if keep]
-        right, words = right + sum(same), words + len(same)
+        is_counted = [tag not in DELETED_TAGS for _, tag in reference.leaves()]
+        output_spans = constituents(output, is_counted)
+        reference_spans = constituents(reference, is_counted)
+        matched += (output_spans & reference_spans).total()
+        in_outputs += output_spans.total()
+        in_references += reference_spans.total()
+        exact += output_spans == reference_spans
+        leaves = zip(is_counted, output.leaves(), reference.leaves(), strict=True)
+        same_tag = [leaf == expected for counted, leaf, expected in leaves if counted]
+        right += sum(same_tag)
+        words += len(same_tag)
     return {
-        "f1": _share(2 * matched, found + expected),
-        "precision": _share(matched, found),
-        "recall": _share(matched, expected),
+        "f1": _share(2 * matched, in_outputs + in_references),
+        "precision": _share(matched, in_outputs),
+        "recall": _share(matched, in_references),
         "exact_match": exact / len(outputs),
         "tag_accuracy": _share(right, words),
     }
@@ -70,19 +73,21 @@ def parseval(outputs: Sequence[str], references: Sequence[str]) -> dict[str, flo
 def constituents(tree: Tree, kept: Sequence[bool]) -> Counter[Span]:
     """Counts of each (label, first word, word after the last) of a tree. Words are numbered among
     those that are kept; roots and empty constituents are left out."""
-    spans, open_nodes = Counter[Span](), list[tuple[str, int]]()
-    place, keep = 0, iter(kept)
+    spans: Counter[Span] = Counter()
+    open_nodes: list[tuple[str, int]] = []  # label and first word
+    position = 0
+    keep = iter(kept)
     for node in tree.walk():
         if node is None:
             label, start = open_nodes.pop()
             if not label.startswith("-"):  # EVALB cuts -LRB- to nothing
                 label = _FUNCTION.sub("", label)
-            if start < place and label not in ROOTS:
-                spans[_EQUIVALENT.get(label, label), start, place] += 1
+            if start < position and label not in ROOTS:
+                spans[_EQUIVALENT.get(label, label), start, position] += 1
         elif node.word is None:
-            open_nodes.append((node.label, place))
+            open_nodes.append((node.label, position))
         else:
-            place += next(keep)
+            position += next(keep)
     return spans
 
 

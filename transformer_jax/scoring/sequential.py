@@ -14,7 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import stats
 
-HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
+HOLDS = "holds"
+FAILS = "does not hold"
+UNDECIDED = "undecided"
 _SIMULATED = 200_000
 
 
@@ -99,13 +101,15 @@ def decide(differences: Sequence[float], plan: Plan) -> Decision:
       differences: of each seed.
       plan: the plan, whose looks include the number of seeds.
     """
-    found = np.nan_to_num(np.asarray(differences, float), nan=0.0, posinf=np.inf, neginf=-np.inf)
-    count = len(found)
-    if not np.isfinite(found).all():
-        return _decide_by_signs(found, plan)
-    mean, deviation = float(found.mean()), float(found.std(ddof=1))
-    half = stats.t.isf(plan.level, count - 1) * deviation / math.sqrt(count)
-    low, high = mean - float(half), mean + float(half)
+    values = np.nan_to_num(np.asarray(differences, float), nan=0.0, posinf=np.inf, neginf=-np.inf)
+    count = len(values)
+    if not np.isfinite(values).all():
+        return _decide_by_signs(values, plan)
+    mean = float(values.mean())
+    deviation = float(values.std(ddof=1))
+    half = float(stats.t.isf(plan.level, count - 1) * deviation / math.sqrt(count))
+    low = mean - half
+    high = mean + half
     if high < plan.smallest or (plan.smallest == 0 and high <= 0):
         verdict = FAILS
     else:
@@ -113,13 +117,15 @@ def decide(differences: Sequence[float], plan: Plan) -> Decision:
     return Decision(verdict, mean, low, high, count, "sequential paired t-test")
 
 
-def _decide_by_signs(found: np.ndarray, plan: Plan) -> Decision:
+def _decide_by_signs(values: np.ndarray, plan: Plan) -> Decision:
     """Sign test (Bonferroni over the looks): of differences above 0, and below the smallest."""
-    count, level = len(found), plan.error_rate / len(plan.looks)
-    above, below = int((found > 0).sum()), int((found < plan.smallest).sum())
+    count = len(values)
+    level = plan.error_rate / len(plan.looks)
+    above = int((values > 0).sum())
+    below = int((values < plan.smallest).sum())
     if stats.binom.sf(below - 1, count, 0.5) <= level:
         verdict = FAILS
     else:
         verdict = HOLDS if stats.binom.sf(above - 1, count, 0.5) <= level else UNDECIDED
-    middle = float(np.median(found))
-    return Decision(verdict, middle, -math.inf, math.inf, count, "sequential sign test")
+    median = float(np.median(values))
+    return Decision(verdict, median, -math.inf, math.inf, count, "sequential sign test")

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-_TRIALS, _LEVEL = 1000, 0.05
+_TRIALS = 1000
+_LEVEL = 0.05
 _SACREBLEU = (("bleu", "chrf", "ter"), ("bleu_lowercase",))
 
 
@@ -67,19 +68,20 @@ def translation_significance(
     systems: list[tuple[str, Sequence[str]]] = [("first", list(first)), ("second", list(second))]
     # Both kinds of BLEU have one name in sacreBLEU, so each needs a test of its own.
     groups = (BLEU(), CHRF(), TER()), (BLEU(lowercase=True),)
-    found: list[PairedScores] = []
+    tests: list[PairedScores] = []
     for names, scores in zip(_SACREBLEU, groups, strict=True):
         metrics: dict[str, Any] = dict(zip(names, scores, strict=True))
         with _quiet("sacrebleu"):
-            (signatures, randomized), (_, resampled) = (
-                PairedTest(systems, metrics, [list(references)], kind, _TRIALS)()
-                for kind in ("ar", "bs")
-            )
-        found += (
+            # Approximate randomization and bootstrap.
+            signatures, randomized = PairedTest(
+                systems, metrics, [list(references)], "ar", _TRIALS
+            )()
+            _, resampled = PairedTest(systems, metrics, [list(references)], "bs", _TRIALS)()
+        tests += (
             _paired_scores(name, str(signatures[label]), randomized[label], resampled[label])
             for name, label in zip(names, signatures, strict=True)
         )
-    return found
+    return tests
 
 
 def _paired_scores(
@@ -90,19 +92,20 @@ def _paired_scores(
     sacreBLEU gives equal scores a p-value of 0.001, although no exchange changes them; here it is
     1.
     """
-    (first, second), (_, by_bootstrap) = randomized, resampled
+    first, second = randomized
+    _, second_resampled = resampled
     is_equal = first.score == second.score
-    interval, other_interval = (
-        (float(one.mean - one.ci), float(one.mean + one.ci)) for one in resampled
+    first_interval, second_interval = (
+        (float(result.mean - result.ci), float(result.mean + result.ci)) for result in resampled
     )
     return PairedScores(
         metric,
         float(first.score),
         float(second.score),
-        interval,
-        other_interval,
+        first_interval,
+        second_interval,
         1.0 if is_equal else float(second.p_value),
-        1.0 if is_equal else float(by_bootstrap.p_value),
+        1.0 if is_equal else float(second_resampled.p_value),
         f"approximate randomization, {signature}",
     )
 
@@ -119,19 +122,21 @@ def randomized_significance(
     Args:
       score: outputs of all examples -> score.
       first, second: outputs of the two systems.
-      metric: name of the score.
       trials: number of exchanges.
     """
-    rng, extreme = np.random.default_rng(0), 0
-    one, two = score(first), score(second)
+    rng = np.random.default_rng(0)
+    first_score = score(first)
+    second_score = score(second)
+    observed = abs(second_score - first_score) - 1e-12  # minus rounding errors
+    extreme = 0
     for _ in range(trials):
-        swapped = rng.integers(0, 2, len(first)).astype(bool)
-        a = [y if swap else x for x, y, swap in zip(first, second, swapped, strict=True)]
-        b = [x if swap else y for x, y, swap in zip(first, second, swapped, strict=True)]
-        extreme += abs(score(b) - score(a)) >= abs(two - one) - 1e-12
-    p = (extreme + 1) / (trials + 1)
+        swaps = rng.integers(0, 2, len(first)).astype(bool)
+        a = [y if swap else x for x, y, swap in zip(first, second, swaps, strict=True)]
+        b = [x if swap else y for x, y, swap in zip(first, second, swaps, strict=True)]
+        extreme += abs(score(b) - score(a)) >= observed
+    p = (extreme + 1) / (trials + 1)  # the observed outputs are one of the exchanges
     name = f"approximate randomization, {trials} trials"
-    return PairedScores(metric, one, two, None, None, p, None, name)
+    return PairedScores(metric, first_score, second_score, None, None, p, None, name)
 
 
 @contextlib.contextmanager

@@ -80,18 +80,17 @@ def compare_seeds(metric: str, values: Mapping[str, Sequence[float]]) -> list[Se
     """Tests of a metric of several variants against the base, corrected for their number.
 
     Args:
-      metric: name of the metric.
       values: name -> value of each seed; the first is the base. Variants with less than two values
         are left out, and all are if the base has less.
     """
     (_, first), *others = values.items()
-    kept = {name: each for name, each in others if min(len(each), len(first)) > 1}
-    differences = {name: over_seeds(first, each) for name, each in kept.items()}
-    adjusted = holm([one.p for one in differences.values()])
+    samples = {name: sample for name, sample in others if min(len(sample), len(first)) > 1}
+    differences = {name: over_seeds(first, sample) for name, sample in samples.items()}
+    adjusted = holm([difference.p for difference in differences.values()])
     tests = []
     for (name, difference), p in zip(differences.items(), adjusted, strict=True):
-        needed = seeds_to_decide(first, kept[name], LEVEL / len(kept))
-        permuted = permutation_p(first, kept[name])
+        needed = seeds_to_decide(first, samples[name], LEVEL / len(samples))
+        permuted = permutation_p(first, samples[name])
         tests.append(SeedTest(name, metric, difference, permuted, p, None if p < LEVEL else needed))
     return tests
 
@@ -106,13 +105,16 @@ def over_seeds(first: Sequence[float], second: Sequence[float]) -> Difference:
     """
     if min(len(first), len(second)) < 2:
         raise ValueError("a test over seeds needs at least two seeds of each")
-    a, b = np.asarray(first, float), np.asarray(second, float)
-    mean, number = float(b.mean() - a.mean()), (len(a), len(b))
+    a = np.asarray(first, float)
+    b = np.asarray(second, float)
+    mean = float(b.mean() - a.mean())
+    number = (len(a), len(b))
     if a.std() == b.std() == 0:
         p = permutation_p(first, second)
         return Difference(mean, mean, mean, p, "permutation", math.nan, number)
     errors = np.array([a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)])  # of the means, squared
-    error, freedom = math.sqrt(errors.sum()), _welch_freedom(errors, number)
+    error = math.sqrt(errors.sum())
+    freedom = _welch_freedom(errors, number)
     p = float(2 * stats.t.sf(abs(mean) / error, freedom))
     half = float(stats.t.isf(LEVEL / 2, freedom)) * error
     effect = hedges_g(first, second)
@@ -131,14 +133,14 @@ def permutation_p(first: Sequence[float], second: Sequence[float]) -> float:
     seeds can have is 2 / binomial(n + m, n): 0.1 with three of each.
     """
     samples = np.asarray(second, float), np.asarray(first, float)
-    found = stats.permutation_test(
+    result = stats.permutation_test(
         samples,
         lambda b, a, axis: b.mean(axis) - a.mean(axis),
         vectorized=True,
         n_resamples=_MOST_PERMUTATIONS,
         rng=np.random.default_rng(0),
     )
-    return float(found.pvalue)
+    return float(result.pvalue)
 
 
 def over_examples(first: Sequence[float], second: Sequence[float]) -> Difference:
@@ -154,15 +156,17 @@ def over_examples(first: Sequence[float], second: Sequence[float]) -> Difference
     if len(first) != len(second) or not first:
         raise ValueError(f"{len(first)} and {len(second)} values are no pairs of the same examples")
     differences = np.subtract(second, first).astype(float)
-    mean, number = float(differences.mean()), len(differences)
+    mean = float(differences.mean())
+    number = len(differences)
     rng = np.random.default_rng(0)
-    exchanged, drawn = np.empty(_RESAMPLES), np.empty(_RESAMPLES)
+    exchanged = np.empty(_RESAMPLES)  # means with the signs of random examples changed
+    drawn = np.empty(_RESAMPLES)  # means of examples drawn again
     rows = max(1, _MOST_DRAWN // number)
     for start in range(0, _RESAMPLES, rows):
-        some = slice(start, min(start + rows, _RESAMPLES))
-        shape = (some.stop - some.start, number)
-        exchanged[some] = (rng.integers(0, 2, shape, np.int8) * 2 - 1) @ differences / number
-        drawn[some] = differences[rng.integers(0, number, shape, np.int32)].mean(1)
+        chunk = slice(start, min(start + rows, _RESAMPLES))
+        shape = (chunk.stop - chunk.start, number)
+        exchanged[chunk] = (rng.integers(0, 2, shape, np.int8) * 2 - 1) @ differences / number
+        drawn[chunk] = differences[rng.integers(0, number, shape, np.int32)].mean(1)
     tolerance = 1e-12 * max(abs(mean), 1e-300)
     extreme = int((np.abs(exchanged) >= abs(mean) - tolerance).sum())
     tail = expanded_tail(number)
@@ -190,7 +194,8 @@ def expanded_tail(number: int) -> float:
 
 def hedges_g(first: Sequence[float], second: Sequence[float]) -> float:
     """Difference in units of the pooled deviation, corrected for small samples (Hedges 1981)."""
-    a, b = np.asarray(first, float), np.asarray(second, float)
+    a = np.asarray(first, float)
+    b = np.asarray(second, float)
     freedom = len(a) + len(b) - 2
     pooled = ((len(a) - 1) * a.var(ddof=1) + (len(b) - 1) * b.var(ddof=1)) / freedom
     correction = 1 - 3 / (4 * freedom - 1)
@@ -201,7 +206,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """Adjusted p-values of several tests (Holm 1979): below the level, the family of all tests has
     at most that share of false differences."""
     order = np.argsort(p_values)
-    adjusted, largest = np.empty(len(p_values)), 0.0
+    adjusted = np.empty(len(p_values))
+    largest = 0.0  # an adjusted p-value is never below that of a smaller one
     for rank, index in enumerate(order):
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = largest
@@ -218,14 +224,17 @@ def seeds_to_decide(
       first, second: samples, with at least two values each.
       level: of the two-sided test.
     """
-    a, b = np.asarray(first, float), np.asarray(second, float)
-    variance, distance = a.var(ddof=1) + b.var(ddof=1), abs(b.mean() - a.mean())
+    a = np.asarray(first, float)
+    b = np.asarray(second, float)
+    variance = a.var(ddof=1) + b.var(ddof=1)
+    distance = abs(b.mean() - a.mean())
     if not distance:
         return None
     for count in range(2, _MOST_SEEDS + 1):
         freedom = 2 * (count - 1)
         shift = distance / math.sqrt(variance / count) if variance else math.inf
         limit = stats.t.isf(level / 2, freedom)
+        # Power of the t-test: the share of a t-distribution around the shift beyond the limit.
         if not variance or stats.nct.sf(limit, freedom, shift) >= _POWER:
             return count
     return None
@@ -242,14 +251,14 @@ def mean_line(values: Sequence[float]) -> str:
 
 def seeds_line(test: SeedTest) -> str:
     """One line: difference, interval, p-values, and the verdict."""
-    found = test.difference
+    difference = test.difference
     line = (
-        f"{found.mean:+.4g} [{found.low:.4g}, {found.high:.4g}], p = {found.p:.2g} ({found.test}), "
-        f"{test.p_permutation:.2g} (permutation)"
+        f"{difference.mean:+.4g} [{difference.low:.4g}, {difference.high:.4g}], "
+        f"p = {difference.p:.2g} ({difference.test}), {test.p_permutation:.2g} (permutation)"
     )
-    if test.p_adjusted != found.p:
+    if test.p_adjusted != difference.p:
         line += f", adjusted {test.p_adjusted:.2g}"
     if test.differs:
-        return f"{line}: differs, g = {found.effect:.2g}"
+        return f"{line}: differs, g = {difference.effect:.2g}"
     needed = test.seeds_to_decide
     return f"{line}: undecided" + (f"; about {needed} seeds each would decide" if needed else "")

@@ -32,7 +32,8 @@ def score_translations(hypotheses: Sequence[str], references: Sequence[str]) -> 
         )
     if not hypotheses:
         raise ValueError("there are no translations to score")
-    lines, streams = list(hypotheses), [list(references)]
+    lines = list(hypotheses)
+    streams = [list(references)]
     bleu = BLEU(tokenize="13a")
     score = bleu.corpus_score(lines, streams).score
     # `force` only avoids a second warning about text that looks tokenized.
@@ -112,7 +113,8 @@ def edits(output: Sequence[Any], reference: Sequence[Any]) -> int:
     """Edit distance: fewest insertions, deletions and replacements between two sequences."""
     row = list(range(len(reference) + 1))  # to each prefix of the reference
     for i, x in enumerate(output, 1):
-        above, row = row, [i]
+        above = row
+        row = [i]
         for j, y in enumerate(reference):
             row.append(min(above[j] + (x != y), above[j + 1] + 1, row[j] + 1))
     return row[-1]
@@ -147,7 +149,8 @@ def rouge(outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]
         raise ValueError("no outputs to compare")
     totals = dict.fromkeys(("rouge1", "rouge2", "rougeL"), 0.0)
     for output, reference in zip(outputs, references, strict=True):
-        a, b = _words(output), _words(reference)
+        a = _words(output)
+        b = _words(reference)
         totals["rouge1"] += _f1(_shared(a, b), len(a), len(b))
         totals["rouge2"] += _f1(_shared(pairwise(a), pairwise(b)), len(a) - 1, len(b) - 1)
         totals["rougeL"] += _f1(common_subsequence(a, b), len(a), len(b))
@@ -166,7 +169,8 @@ def common_subsequence(a: Sequence[object], b: Sequence[object]) -> int:
     """Length of the longest common subsequence."""
     row = [0] * (len(b) + 1)
     for x in a:
-        above, row = row, [0]
+        above = row
+        row = [0]
         for j, y in enumerate(b):
             row.append(above[j] + 1 if x == y else max(above[j + 1], row[j]))
     return row[-1]

@@ -98,7 +98,8 @@ _hugging_face = partial(
 )
 
 _WORDS = ("tokenizer.character_coverage", "tokenizer.lowercase")
-_CHARACTERS, _SAMPLING = (*_WORDS, "tokenizer.normalization"), "tokenizer.sampling"
+_CHARACTERS = (*_WORDS, "tokenizer.normalization")
+_SAMPLING = "tokenizer.sampling"
 _SUBWORDS = _sentencepiece(reads=(*_CHARACTERS, "tokenizer.byte_fallback", _SAMPLING))
 
 TOKENIZERS.register("bpe", _SUBWORDS)

@@ -45,6 +45,7 @@ from transformer_jax.tokenization.tokenizer import (
 BYTE_CHARACTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
 """Characters that represent the 256 bytes in pieces of kind "byte_bpe"."""
 
+# GPT-2's code: printable bytes are written as themselves, the others as characters from 256 on.
 _KEPT_BYTES = [byte for byte in range(256) if chr(byte) in BYTE_CHARACTERS]
 _OTHER_BYTES = sorted({*range(256)}.difference(_KEPT_BYTES))
 _BYTES = {character: ord(character) for character in map(chr, _KEPT_BYTES)}
@@ -85,12 +86,14 @@ class HuggingFaceTokenizer(BaseTokenizer):
         vocab = self._tokenizer.get_vocab()
         self._pieces = sorted(vocab, key=lambda piece: vocab[piece])
         if isinstance(self._tokenizer.model, models.WordPiece):
-            self.specials, self._separator = WORDPIECE_SPECIALS, ""
+            self.specials = WORDPIECE_SPECIALS
+            self._separator = ""
             self._is_word_start = [
                 not piece.startswith(CONTINUATION_PREFIX) for piece in self._pieces
             ]
         else:
-            self.specials, self._separator = DEFAULT_SPECIALS, " "
+            self.specials = DEFAULT_SPECIALS
+            self._separator = " "
             self._is_word_start = [piece.startswith(WHITESPACE_PIECES) for piece in self._pieces]
 
     def __reduce__(self) -> tuple[type["HuggingFaceTokenizer"], tuple[bytes]]:
@@ -133,17 +136,19 @@ def huggingface_resegmenter(tokenizer: tokenizers.Tokenizer) -> Resegmenter | No
     """The `Resegmenter` of a tokenizer; None if its model is neither byte-pair encoding nor
     unigram."""
     model = json.loads(tokenizer.to_str())["model"]
-    kept = {*tokenizer.get_added_tokens_decoder()}
+    not_text = {*tokenizer.get_added_tokens_decoder()}
     segmenter: Segmenter
     if model["type"] == "Unigram":
-        kept.add(model["unk_id"])
-        scores = {piece: score for i, (piece, score) in enumerate(model["vocab"]) if i not in kept}
-        ids = {piece: i for i, (piece, _) in enumerate(model["vocab"]) if i not in kept}
+        not_text.add(model["unk_id"])
+        scores = {
+            piece: score for i, (piece, score) in enumerate(model["vocab"]) if i not in not_text
+        }
+        ids = {piece: i for i, (piece, _) in enumerate(model["vocab"]) if i not in not_text}
         segmenter = UnigramSampling(ids, scores)
     elif model["type"] == "BPE" and not (
         model["continuing_subword_prefix"] or model["end_of_word_suffix"]
     ):
-        ids = {piece: i for piece, i in model["vocab"].items() if i not in kept}
+        ids = {piece: i for piece, i in model["vocab"].items() if i not in not_text}
         segmenter = BpeDropout(ids, {(a, b): rank for rank, (a, b) in enumerate(model["merges"])})
     else:
         return None
@@ -173,8 +178,10 @@ def _starts_of_bytes(tokenizer: tokenizers.Tokenizer) -> StartsWord:
 def _whole_characters(pieces: Sequence[str]) -> tuple[int, int]:
     """Range of the pieces without the first and the last ones that hold parts of characters, as
     where running text is cut."""
-    continues = (0x80 <= _BYTES[piece[0]] < 0xC0 for piece in pieces)
-    first = next((i for i, one in enumerate(continues) if not one), len(pieces))
+    first = 0
+    # UTF-8: bytes from 80 to bf continue a character, which has at most four.
+    while first < len(pieces) and 0x80 <= _BYTES[pieces[first][0]] < 0xC0:
+        first += 1
     for stop in range(len(pieces), max(first, len(pieces) - 4), -1):
         with contextlib.suppress(UnicodeDecodeError):
             bytes(map(_BYTES.__getitem__, "".join(pieces[first:stop]))).decode()
@@ -201,13 +208,13 @@ def wordpiece(
       reads_mask: read "[MASK]" in a text as the special token. Training must not, to learn its
         characters like any others. Other special tokens are never read.
     """
-    unknown, mask = WORDPIECE_SPECIAL_PIECES[UNK], WORDPIECE_SPECIAL_PIECES[MASK]
+    unknown = WORDPIECE_SPECIAL_PIECES[UNK]
     tokenizer = tokenizers.Tokenizer(models.WordPiece(dict(vocab), unk_token=unknown))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION_PREFIX)
     if reads_mask:
-        tokenizer.add_special_tokens([mask])
+        tokenizer.add_special_tokens([WORDPIECE_SPECIAL_PIECES[MASK]])
     return tokenizer
 
 
@@ -221,7 +228,8 @@ def _from_json(model: bytes) -> tokenizers.Tokenizer:
 
 def _build(content: Mapping) -> tokenizers.Tokenizer:
     """Tokenizer of a parsed file. Malformed content raises ValueError, KeyError, TypeError, ..."""
-    kind, vocab = content["model"]["type"], content["model"]["vocab"]
+    kind = content["model"]["type"]
+    vocab = content["model"]["vocab"]
     if kind == "WordPiece":
         _check_vocabulary(vocab, WORDPIECE_SPECIAL_PIECES)
         return wordpiece(vocab, lowercase=content["normalizer"]["lowercase"])
@@ -329,7 +337,6 @@ def _alphabet(
         for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normalized):
             counts.update(dict.fromkeys(word, times))
             inner.update(word[1:])
-    kept = sorted(counts, key=lambda character: (-counts[character], character))[:limit]
-    return sorted(kept), [
-        CONTINUATION_PREFIX + character for character in sorted(inner.intersection(kept))
-    ]
+    frequent = sorted(counts, key=lambda character: (-counts[character], character))[:limit]
+    continuing = [CONTINUATION_PREFIX + character for character in sorted(inner & {*frequent})]
+    return sorted(frequent), continuing

@@ -68,7 +68,8 @@ class SentencePieceTokenizer(BaseTokenizer):
         Raises:
           ValueError: `model` is not a sentencepiece model, or was not trained by this package.
         """
-        p = self._processor = load_sentencepiece(model)
+        self._processor = load_sentencepiece(model)
+        p = self._processor
         if (p.pad_id(), p.unk_id(), p.bos_id(), p.eos_id()) != (PAD, UNK, BOS, EOS):
             raise ValueError(f"the model's ids of pad, unk, bos, eos are not 0 to {EOS}")
         try:
@@ -157,8 +158,8 @@ class _WordCache(dict[str, tuple[int, ...]]):
     def __missing__(self, word: str) -> tuple[int, ...]:
         if len(self) >= _MAX_CACHED_WORDS:
             self.clear()
-        ids = self[word] = tuple(self._encode(word))
-        return ids
+        self[word] = tuple(self._encode(word))
+        return self[word]
 
 
 def load_sentencepiece(content: bytes) -> sentencepiece.SentencePieceProcessor:
@@ -181,12 +182,12 @@ def sentencepiece_resegmenter(
       ids: piece -> id of the tokens.
     """
     scores = {piece: score for piece, score in _scores(processor).items() if piece in ids}
-    known = {piece: ids[piece] for piece in scores}
-    segmenter: Segmenter = (
-        BpeDropout.from_scores(known, scores)
-        if _ranks_merges(scores)
-        else UnigramSampling(known, scores)
-    )
+    text_ids = {piece: ids[piece] for piece in scores}
+    segmenter: Segmenter
+    if _ranks_merges(scores):
+        segmenter = BpeDropout.from_scores(text_ids, scores)
+    else:
+        segmenter = UnigramSampling(text_ids, scores)
     return Resegmenter(segmenter, starts_at_spaces)
 
 
@@ -288,12 +289,14 @@ def _lowercase_rules(normalization: str) -> str:
 
 
 def _training_error(message: str, config: TokenizerConfig, name: str) -> str:
-    asked = f"tokenizer.vocab_size {config.vocab_size} is too"
-    if found := _TOO_HIGH.search(message):
-        return f"{asked} large: the {name} text allows at most {found[1]} with {config.kind}"
-    if found := _TOO_LOW.search(message):
+    problem = f"tokenizer.vocab_size {config.vocab_size} is too"
+    too_high = _TOO_HIGH.search(message)
+    if too_high:
+        return f"{problem} large: the {name} text allows at most {too_high[1]} with {config.kind}"
+    too_low = _TOO_LOW.search(message)
+    if too_low:
         return (
-            f"{asked} small: the characters of the {name} text alone need {found[1]}; "
+            f"{problem} small: the characters of the {name} text alone need {too_low[1]}; "
             "ask for more, or lower tokenizer.character_coverage"
         )
     return f"sentencepiece could not train the {name} tokenizer: {' '.join(message.split())}"

@@ -103,8 +103,8 @@ class SpecialTokens:
         """Ids that a search never generates: padding, unknown, heads and unused; never an end."""
         heads = (self.start, self.first, *self.translation.head, *self.encoder.head)
         unknown = () if self.unk is None else (self.unk,)
-        found = dict.fromkeys((self.pad, *unknown, *heads, *self.unused))
-        return tuple(i for i in found if i not in (self.eos, *self.ends))
+        ids = dict.fromkeys((self.pad, *unknown, *heads, *self.unused))
+        return tuple(i for i in ids if i not in (self.eos, *self.ends))
 
 
 DEFAULT_SPECIALS = SpecialTokens(

@@ -71,10 +71,10 @@ class BpeDropout:
     def sample(self, word: str, rate: float, rng: random.Random) -> list[int]:
         """Token ids of a word. At each step each possible merge is dropped with probability `rate`,
         and the first of the others is made."""
-        pieces, draw = tuple(word), rng.random
+        pieces = tuple(word)
         while True:
             for i in self._possible_merges(pieces):
-                if draw() >= rate:
+                if rng.random() >= rate:
                     pieces = (*pieces[:i], pieces[i] + pieces[i + 1], *pieces[i + 2 :])
                     break
             else:
@@ -83,6 +83,7 @@ class BpeDropout:
     @functools.cached_property
     def _possible_merges(self) -> Callable[[tuple[str, ...]], list[int]]:
         """Indices of the first pieces of all possible merges, in the order of their ranks."""
+        # A cache of each instance: one on the method would keep all instances alive.
         return functools.lru_cache(_MAX_CACHED)(self._find_merges)
 
     def _find_merges(self, pieces: tuple[str, ...]) -> list[int]:
@@ -107,7 +108,9 @@ class UnigramSampling:
     def sample(self, word: str, rate: float, rng: random.Random) -> list[int]:
         """Token ids of a word. The probability of a segmentation x is proportional to P(x)^`rate`,
         the paper's alpha: forward filtering, backward sampling."""
-        tokens, end, last_pieces = list[int](), len(word), self._filtered(word, rate)
+        tokens: list[int] = []
+        last_pieces = self._filtered(word, rate)
+        end = len(word)
         while end:
             starts, weights = last_pieces[end]
             (start,) = rng.choices(starts, cum_weights=weights)
@@ -122,18 +125,20 @@ class UnigramSampling:
     def _filter(self, word: str, rate: float) -> list[tuple[list[int], list[float]]]:
         """For each end of a beginning of the word the possible starts of its last piece, and their
         cumulative probabilities."""
-        log_sums, found = [0.0], [(list[int](), list[float]())]
+        log_sums = [0.0]  # of the segmentations of each beginning
+        last_pieces: list[tuple[list[int], list[float]]] = [([], [])]
         for end in range(1, len(word) + 1):
             log_weights = {
                 start: log_sums[start] + rate * self.log_probs[word[start:end]]
                 for start in range(max(0, end - self._longest), end)
                 if word[start:end] in self.log_probs and log_sums[start] > -math.inf
             }
-            most = max(log_weights.values(), default=-math.inf)
-            weights = [math.exp(weight - most) for weight in log_weights.values()]
-            log_sums.append(most + math.log(sum(weights)) if weights else most)
-            found.append(([*log_weights], [*itertools.accumulate(weights)]))
-        return found
+            # Relative to the largest: probabilities of long words would underflow.
+            largest = max(log_weights.values(), default=-math.inf)
+            weights = [math.exp(weight - largest) for weight in log_weights.values()]
+            log_sums.append(largest + math.log(sum(weights)) if weights else largest)
+            last_pieces.append(([*log_weights], [*itertools.accumulate(weights)]))
+        return last_pieces
 
     @functools.cached_property
     def _longest(self) -> int:
@@ -160,14 +165,15 @@ class Resegmenter:
           rate: as `tokenizer.sampling`, more than 0.
           rng: draws the seed of the generator that draws tokens, a faster one for single numbers.
         """
-        draws, found = random.Random(int(rng.integers(1 << 63))), list[int]()
-        for stays, run in itertools.groupby(map(int, ids), self._stays):
+        word_rng = random.Random(int(rng.integers(1 << 63)))
+        tokens: list[int] = []
+        for stays, group in itertools.groupby(map(int, ids), self._stays):
             if stays:
-                found += run
+                tokens += group
                 continue
-            for word in self._words([self._pieces[i] for i in run]):
-                found += self.segmenter.sample(word, rate, draws)
-        return found
+            for word in self._words([self._pieces[i] for i in group]):
+                tokens += self.segmenter.sample(word, rate, word_rng)
+        return tokens
 
     @functools.cached_property
     def _pieces(self) -> dict[int, str]:
@@ -186,7 +192,7 @@ class Resegmenter:
         return not is_known or self.segmenter.sample(piece, 0.0, random.Random(0)) != [token]
 
     def _words(self, pieces: Sequence[str]) -> list[str]:
-        words = list[str]()
+        words: list[str] = []
         for piece, starts in zip(pieces, self.starts_word(pieces), strict=True):
             if starts or not words or len(words[-1]) + len(piece) > _MAX_WORD:
                 words.append(piece)
@@ -210,7 +216,9 @@ class SampledTokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer, rate: float, rng: np.random.Generator):
-        self._tokenizer, self._rate, self._rng = tokenizer, rate, rng
+        self._tokenizer = tokenizer
+        self._rate = rate
+        self._rng = rng
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tokenizer, name)

@@ -93,8 +93,9 @@ def encode_and_warn(tokenizer: Tokenizer, text: str, name: str | None) -> list[i
     The warning names the text by `name`, such as "line 3"; without a name there is none.
     """
     ids = tokenizer.encode(text)
-    if name is not None and (unknown := tokenizer.count_unknown(ids)):
-        logger.warning("%s has %d pieces unknown to the tokenizer", name, unknown)
+    num_unknown = 0 if name is None else tokenizer.count_unknown(ids)
+    if num_unknown:
+        logger.warning("%s has %d pieces unknown to the tokenizer", name, num_unknown)
     return ids
 
 
@@ -110,9 +111,9 @@ def encode_words_separately(
 ) -> list[list[int]]:
     """Implements `Tokenizer.encode_words`, with `separator` before all words but the first."""
     special = tokenizer.specials
-    none = [special.eos if special.unk is None else special.unk]
+    unknown = [special.eos if special.unk is None else special.unk]
     return [
-        tokenizer.encode(separator + word if number else word) or none
+        tokenizer.encode(separator + word if number else word) or unknown
         for number, word in enumerate(words)
     ]
 
@@ -128,7 +129,8 @@ def mark_word_starts(
         word.
       special: ids of special tokens.
     """
-    starts, after_special = [], True
+    starts = []
+    after_special = True  # the first id begins a word
     for i in ids:
         is_special = i in special
         starts.append(is_special or after_special or is_word_start[i])

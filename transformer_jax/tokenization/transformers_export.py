@@ -22,8 +22,11 @@ Files = dict[str, bytes]
 _CONFIG = "tokenizer_config.json"
 _COMMON = {"clean_up_tokenization_spaces": False}
 
-_UNIGRAM, _BPE, _CHAR = 1, 2, 4  # sentencepiece's TrainerSpec.ModelType
-_NORMAL = 1  # sentencepiece's SentencePiece.Type
+# sentencepiece's TrainerSpec.ModelType and SentencePiece.Type
+_UNIGRAM = 1
+_BPE = 2
+_CHAR = 4
+_NORMAL = 1
 _SPACE = "▁"
 
 
@@ -46,7 +49,8 @@ def transformers_files(sides: Tokenizers, architecture: str) -> Files:
             return _tokenizer_json_files(tokenizer, specials.encoder)
         frame = Frame((specials.first,), ())
         return _tokenizer_json_files(tokenizer, frame, bos_token=specials.first)
-    source, target = sides.text("source"), sides.text("target")
+    source = sides.text("source")
+    target = sides.text("target")
     if isinstance(source, PublishedTokenizer):
         return dict(source.files)
     if source is target:
@@ -61,7 +65,6 @@ def _tokenizer_json_files(tokenizer: Tokenizer, frame: Frame, **overrides: int) 
     """tokenizer.json and its config.
 
     Args:
-      tokenizer: to convert.
       frame: special tokens that transformers adds to a text.
       overrides: ids of special tokens by transformers' names, in place of the tokenizer's own.
     """
@@ -79,16 +82,17 @@ def _tokenizer_json_files(tokenizer: Tokenizer, frame: Frame, **overrides: int) 
 def _marian_files(source: Tokenizer, target: Tokenizer) -> Files:
     """Marian's format: a sentencepiece model and a vocabulary for each side."""
     sides = {"source": source, "target": target}
-    if not all(isinstance(one, SentencePieceTokenizer) for one in sides.values()):
-        raise ValueError(
-            "transformers can load separate source and target vocabularies (tokenizer.joint false) "
-            "only for tokenizer.kind bpe, unigram, char and word"
-        )
-    files = {f"{side}.spm": one.model for side, one in sides.items()}  # type: ignore[attr-defined]
-    vocabularies = {
-        side: {piece: i for i, piece in enumerate(one.pieces(range(one.vocab_size)))}
-        for side, one in sides.items()
-    }
+    files: Files = {}
+    vocabularies = {}
+    for side, tokenizer in sides.items():
+        if not isinstance(tokenizer, SentencePieceTokenizer):
+            raise ValueError(
+                "transformers can load separate source and target vocabularies (tokenizer.joint "
+                "false) only for tokenizer.kind bpe, unigram, char and word"
+            )
+        files[f"{side}.spm"] = tokenizer.model
+        pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+        vocabularies[side] = {piece: i for i, piece in enumerate(pieces)}
     names = _special_token_names(source)
     config = {
         "tokenizer_class": "MarianTokenizer",
@@ -96,8 +100,9 @@ def _marian_files(source: Tokenizer, target: Tokenizer) -> Files:
         "separate_vocabs": True,
         **_COMMON,
     }
-    files |= {"vocab.json": _json(vocabularies["source"])}
-    files |= {"target_vocab.json": _json(vocabularies["target"]), _CONFIG: _json(config)}
+    files["vocab.json"] = _json(vocabularies["source"])
+    files["target_vocab.json"] = _json(vocabularies["target"])
+    files[_CONFIG] = _json(config)
     return files
 
 
@@ -112,7 +117,8 @@ def _library_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
 def _special_token_names(tokenizer: Tokenizer) -> dict[str, str]:
     """transformers' name of each special token -> its piece."""
     specials = tokenizer.specials
-    head, tail = specials.encoder.head, specials.encoder.tail
+    head = specials.encoder.head
+    tail = specials.encoder.tail
     ids: dict[str, int | None] = {
         "pad_token": specials.pad,
         "unk_token": specials.unk,
@@ -169,7 +175,8 @@ def _convert_sentencepiece(model: bytes) -> tokenizers.Tokenizer:
 
 
 def _library_model(proto: Any) -> models.Model:
-    kind, spec = proto.trainer_spec.model_type, proto.trainer_spec
+    spec = proto.trainer_spec
+    kind = spec.model_type
     pieces = [piece.piece for piece in proto.pieces]
     vocab = {piece: i for i, piece in enumerate(pieces)}
     if kind == _UNIGRAM:

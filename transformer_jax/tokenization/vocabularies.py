@@ -36,7 +36,8 @@ logger = logging.getLogger(__name__)
 MAX_TEXTS = 2_000_000
 """Vocabularies hardly change with more texts. A larger corpus is sampled evenly."""
 
-_LABELS_SUFFIX, _SYMBOLS_SUFFIX = ".labels.json", ".symbols.json"
+_LABELS_SUFFIX = ".labels.json"
+_SYMBOLS_SUFFIX = ".symbols.json"
 _MANIFEST = "sides.json"
 _FILE_NAME = re.compile(r"\w+((?:\.\w+)+)")
 
@@ -80,9 +81,9 @@ class Tokenizers(Summarized):
 
     def text(self, side: str) -> Tokenizer:
         """Tokenizer of a side of text."""
-        found = self.sides[side]
-        assert not isinstance(found, Labels), f"side {side} holds labels"
-        return found
+        tokenizer = self.sides[side]
+        assert not isinstance(tokenizer, Labels), f"side {side} holds labels"
+        return tokenizer
 
     def specials(self, side: str) -> SpecialTokens:
         """Special tokens of a side of text; the defaults if there is no such side."""
@@ -90,15 +91,15 @@ class Tokenizers(Summarized):
 
     def labels(self, side: str) -> Labels:
         """Labels of a side of classes."""
-        found = self.sides[side]
-        assert isinstance(found, Labels), f"side {side} holds text"
-        return found
+        labels = self.sides[side]
+        assert isinstance(labels, Labels), f"side {side} holds text"
+        return labels
 
     def summary(self) -> Mapping[str, object]:
         """The vocabulary of each side."""
         return {
-            side: f"{type(found).__name__}, {found.vocab_size:,} entries"
-            for side, found in self.sides.items()
+            side: f"{type(vocabulary).__name__}, {vocabulary.vocab_size:,} entries"
+            for side, vocabulary in self.sides.items()
         }
 
     @property
@@ -121,7 +122,6 @@ def train_tokenizers(
     """Trains a run's vocabularies, or imports them if the kind is not trained, and stores them.
 
     Args:
-      config: tokenizer options.
       texts: side -> its texts, which are read once.
       directory: folder to create.
       labels: side -> its labels or symbols.
@@ -215,17 +215,21 @@ def copy_tokenizers(
     contents = _read_folder(Path(source))
     _load_contents(Path(source), contents)
     if labels is not None:
-        kept = {
-            side: file
-            for side, file in contents.items()
-            if not file[0].endswith(_LABELS_SUFFIX)
-            and (file[0].endswith(_SYMBOLS_SUFFIX) or side not in labels)
+        copied = {
+            side: (name, content)
+            for side, (name, content) in contents.items()
+            if not name.endswith(_LABELS_SUFFIX)
+            and (name.endswith(_SYMBOLS_SUFFIX) or side not in labels)
         }
-        texts = {file for file in kept.values() if not file[0].endswith(_SYMBOLS_SUFFIX)}
-        if len(texts) == 1:
-            kept = dict.fromkeys(sides, *texts) | kept
-        new = {side: listed for side, listed in labels.items() if side not in kept}
-        contents = _with_labels(kept, new)
+        tokenizer_files = {
+            (name, content)
+            for name, content in copied.values()
+            if not name.endswith(_SYMBOLS_SUFFIX)
+        }
+        if len(tokenizer_files) == 1:
+            copied = dict.fromkeys(sides, *tokenizer_files) | copied
+        new_labels = {side: names for side, names in labels.items() if side not in copied}
+        contents = _with_labels(copied, new_labels)
     _write_folder(contents, Path(directory))
     logger.info("copied the tokenizers of %s", source)
     return load_tokenizers(directory)
@@ -237,8 +241,6 @@ def train_vocabulary(config: TokenizerConfig, texts: Iterable[str], name: str) -
     Reads the texts once and holds at most MAX_TEXTS of them.
 
     Args:
-      config: tokenizer options.
-      texts: to learn from.
       name: the vocabulary's name in messages.
 
     Raises:
@@ -269,29 +271,27 @@ def sample_texts(texts: Iterable[str], limit: int) -> list[str]:
     for index, text in enumerate(texts):
         if index < limit:
             sample.append(text)
-        elif (slot := draw(index + 1)) < limit:
+            continue
+        slot = draw(index + 1)
+        if slot < limit:
             sample[slot] = text
     return sample
 
 
 def _with_labels(contents: FolderContents, labels: Mapping[str, LabelSource]) -> FolderContents:
-    if both := contents.keys() & labels.keys():
+    both = contents.keys() & labels.keys()
+    if both:
         raise ValueError(f"of side {min(both)!r} there are both texts and labels")
     added = {}
-    for side, listed in labels.items():
-        if isinstance(listed, SymbolTokenizer):
-            added[side] = (side + _SYMBOLS_SUFFIX, listed.to_json())
+    for side, source in labels.items():
+        if isinstance(source, SymbolTokenizer):
+            added[side] = (side + _SYMBOLS_SUFFIX, source.to_json())
             continue
-        names = listed if isinstance(listed, Labels) else Labels(_sorted_labels(listed, side))
-        added[side] = (side + _LABELS_SUFFIX, names.to_json())
+        names = source.names if isinstance(source, Labels) else tuple(sorted(set(source)))
+        if not names:
+            raise UserError(f"there are no labels to learn for side {side!r}")
+        added[side] = (side + _LABELS_SUFFIX, Labels(names).to_json())
     return {**contents, **added}
-
-
-def _sorted_labels(names: Iterable[str], side: str) -> tuple[str, ...]:
-    """Distinct labels. Raises UserError if there are none."""
-    if ordered := tuple(sorted(set(names))):
-        return ordered
-    raise UserError(f"there are no labels to learn for side {side!r}")
 
 
 def _load_contents(directory: Path, contents: FolderContents) -> Tokenizers:
@@ -317,9 +317,10 @@ def _loaders() -> dict[str, Callable[[bytes], Tokenizer | Labels]]:
 
 def _suffix_of(name: str) -> str:
     """Suffixes of a file name. Raises ValueError if no file of a folder could have this name."""
-    if found := _FILE_NAME.fullmatch(name):
-        return found[1]
-    raise ValueError(f"{name!r} is not the name of a file")
+    match = _FILE_NAME.fullmatch(name)
+    if not match:
+        raise ValueError(f"{name!r} is not the name of a file")
+    return match[1]
 
 
 def _read_folder(directory: Path) -> FolderContents:
@@ -333,7 +334,8 @@ def _read_folder(directory: Path) -> FolderContents:
         raise UserError(_damaged(path)) from error
     if not sides:
         raise UserError(_damaged(path))
-    if unknown := sorted(suffixes - _loaders().keys()):
+    unknown = sorted(suffixes - _loaders().keys())
+    if unknown:
         raise UserError(
             f"{path}: the tokenizer is damaged, or no registered kind stores *{unknown[0]}; name "
             "the module that registers it (--modules)"

@@ -102,7 +102,7 @@ class SymbolTokenizer(BaseTokenizer):
 
     def __init__(self, symbols: Iterable[str]):
         self.symbols = tuple(symbols)
-        if not all(isinstance(one, str) and one and " " not in one for one in self.symbols):
+        if not all(isinstance(name, str) and name and " " not in name for name in self.symbols):
             raise ValueError("symbols must be texts without spaces")
         if not self.symbols or len({*self.symbols, *SPECIAL_PIECES}) < self.vocab_size:
             raise ValueError("symbols must differ, from special tokens too, and be at least one")
@@ -172,17 +172,23 @@ def word_class(word: str) -> str:
     """Class of a word: UNK-LC-ing of "jogging", UNK-CAPS of "NASA", UNK-NUM of "1984"."""
     lowered = word.lower()
     capitals = sum(letter.isupper() or letter.istitle() for letter in word)
-    digits, dash = any(map(str.isdigit, word)), "-" in word
+    has_digit = any(map(str.isdigit, word))
+    has_dash = "-" in word
     name = UNKNOWN_CLASS
     if word[:1].isupper() or (capitals and not word[:1].isalpha()):
         name += "-CAPS"
     elif any(map(str.islower, word)):
         name += "-LC"
-    name += "-NUM" * digits + "-DASH" * dash
+    if has_digit:
+        name += "-NUM"
+    if has_dash:
+        name += "-DASH"
     if lowered.endswith("s") and len(word) >= 3:
-        return name + "-s" * (not lowered.endswith(_NOT_PLURAL))
-    if len(word) >= 5 and not dash and not (digits and capitals):
-        return name + next((f"-{end}" for end in _ENDINGS if lowered.endswith(end)), "")
+        return name if lowered.endswith(_NOT_PLURAL) else f"{name}-s"
+    if len(word) >= 5 and not has_dash and not (has_digit and capitals):
+        for ending in _ENDINGS:
+            if lowered.endswith(ending):
+                return f"{name}-{ending}"
     return name
 
 
@@ -204,18 +210,18 @@ def choose_words_and_classes(counts: Mapping[str, int], limit: int) -> list[str]
     while ordered and (counts[ordered[-1]] == 1 or len(ordered) + len(classes) > limit):
         word = ordered.pop()
         classes[word_class(word)] += counts[word]
-    more = Counter({name: count for name, count in classes.items() if name not in {*ordered}})
-    return [*ordered, *sorted(name for name, _ in more.most_common(limit - len(ordered)))]
+    added = Counter({name: count for name, count in classes.items() if name not in {*ordered}})
+    return [*ordered, *sorted(name for name, _ in added.most_common(limit - len(ordered)))]
 
 
 def _read_list(content: bytes, of: str) -> list[Any]:
     try:
-        found = json.loads(content)
+        names = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"this is no list of {of}") from error
-    if not isinstance(found, list):
+    if not isinstance(names, list):
         raise ValueError(f"this is no list of {of}")
-    return found
+    return names
 
 
 def _write_list(names: Sequence[str]) -> bytes:

@@ -16,7 +16,9 @@ from transformer_jax.data.examples import Features, RandomAccess
 LOSS_MASK_FEATURES = ("input", "target", "counted")
 """Features of a text with a loss mask."""
 
-CHOSEN, REJECTED, REFERENCE = "chosen", "rejected", "reference"
+CHOSEN = "chosen"
+REJECTED = "rejected"
+REFERENCE = "reference"
 SIDES = (CHOSEN, REJECTED)
 PREFERENCE_FEATURES = (
     *(f"{side}_{name}" for side in SIDES for name in LOSS_MASK_FEATURES),
@@ -46,14 +48,14 @@ def resegmented(features: Features, resegment: Callable[[list[int]], Sequence[in
       resegment: tokens -> others of the same text.
     """
     first, *tokens = features["input"][:1].tolist() + features["target"].tolist()
-    found, loss_mask = [first], [False]
-    for in_loss, run in itertools.groupby(
-        zip(features["counted"].tolist(), tokens, strict=True), lambda one: one[0] > 0
-    ):
-        drawn = resegment([token for _, token in run])
-        found += drawn
+    new_tokens = [first]
+    loss_mask = [False]  # the first token is never a target
+    pairs = zip(features["counted"].tolist(), tokens, strict=True)
+    for in_loss, group in itertools.groupby(pairs, lambda pair: pair[0] > 0):
+        drawn = resegment([token for _, token in group])
+        new_tokens += drawn
         loss_mask += [in_loss] * len(drawn)
-    return loss_mask_features(found, loss_mask)
+    return loss_mask_features(new_tokens, loss_mask)
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,9 @@ class LossMaskedTexts(RandomAccess[Features]):
     @classmethod
     def from_texts(cls, texts: Iterable[tuple[Sequence[int], Sequence[bool]]]) -> "LossMaskedTexts":
         """Concatenates texts, given as (tokens, loss mask)."""
-        tokens, loss_mask, starts = array("i"), array("b"), array("q", [0])
+        tokens = array("i")
+        loss_mask = array("b")
+        starts = array("q", [0])
         for text_tokens, text_mask in texts:
             tokens.extend(text_tokens)
             loss_mask.extend(text_mask)

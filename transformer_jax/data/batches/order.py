@@ -31,12 +31,12 @@ class EpochOrder(grain.MapDataset[int]):
 
     Args:
       first, stop: range of the numbers; not empty.
-      seed: seed of the orders.
     """
 
     def __init__(self, first: int, stop: int, seed: int):
         super().__init__()
-        self._first, self._size = first, stop - first
+        self._first = first
+        self._size = stop - first
         self._seed = seed
         self._orders: dict[int, np.ndarray] = {}  # of the last two epochs requested
 
@@ -44,17 +44,18 @@ class EpochOrder(grain.MapDataset[int]):
         return sys.maxsize
 
     def __getitem__(self, index: int) -> int:
-        epoch, i = divmod(index, self._size)
+        epoch, position = divmod(index, self._size)
         order = self._orders.get(epoch)
         if order is None:
             order = self._draw(epoch)
-        return self._first + int(order[i])
+        return self._first + int(order[position])
 
     def _draw(self, epoch: int) -> np.ndarray:
         order = np.arange(self._size, dtype=np.uint32)
         np.random.default_rng([self._seed, epoch]).shuffle(order)
-        kept = [*self._orders.items()][-1:]  # streams reach the end of an epoch at different times
-        self._orders = {**dict(kept), epoch: order}
+        # The last epoch's order stays: streams reach the end of an epoch at different times.
+        last = [*self._orders.items()][-1:]
+        self._orders = {**dict(last), epoch: order}
         return order
 
 
@@ -79,6 +80,7 @@ class IndexedRng:
 
     def at(self, index: int) -> np.random.Generator:
         """Generator for an index, valid until the next call."""
+        # The highest of four 64-bit words: no index draws the numbers of another.
         self._state["state"]["counter"][3] = index
         self._rng.bit_generator.state = self._state
         return self._rng
@@ -105,8 +107,8 @@ class OrderedFeatures[Item](RandomAccess[Features]):
 
     def shard(self, index: int, count: int) -> "OrderedFeatures[Item]":
         """Every `count`-th item, from item `index` on."""
-        first, step = self.first + index * self.step, count * self.step
-        return dataclasses.replace(self, first=first, step=step)
+        first = self.first + index * self.step
+        return dataclasses.replace(self, first=first, step=count * self.step)
 
     def __len__(self) -> int:
         return len(range(self.first, len(self.order), self.step))
@@ -171,8 +173,11 @@ class BlockFeatures(Sequence[Features]):
         shard_index: int = 0,
         num_shards: int = 1,
     ):
-        self._text, self._preprocess, self._seed = text, preprocess, seed
-        self._shard_index, self._num_shards = shard_index, num_shards
+        self._text = text
+        self._preprocess = preprocess
+        self._seed = seed
+        self._shard_index = shard_index
+        self._num_shards = num_shards
         self._order = endless_order(text.blocks, seed)
         self._current: tuple[int, Sequence[Features], np.ndarray] | None = None
 
@@ -201,9 +206,9 @@ class BlockFeatures(Sequence[Features]):
         """Windows of a block of this shard, and their order."""
         if self._current is None or self._current[0] != block:
             global_block = block * self._num_shards + self._shard_index
-            order_rng, cut_rng = (
-                np.random.default_rng([self._seed, global_block, use]) for use in (1, 2)
-            )
+            # Two generators, so that the order does not depend on how many numbers `cut` draws.
+            order_rng = np.random.default_rng([self._seed, global_block, 1])
+            cut_rng = np.random.default_rng([self._seed, global_block, 2])
             windows = self._text.cut(self._text[self._order[global_block]], cut_rng)
             self._current = block, windows, order_rng.permutation(len(windows))
         return self._current[1:]
@@ -214,5 +219,5 @@ class BlockFeatures(Sequence[Features]):
 
     def __getstate__(self) -> dict[str, Any]:
         """State without the current block and the generator, which each process makes itself."""
-        kept = {name: value for name, value in vars(self).items() if name != "_rng"}
-        return kept | {"_current": None}
+        state = {name: value for name, value in vars(self).items() if name != "_rng"}
+        return state | {"_current": None}

@@ -58,7 +58,7 @@ class PackedRows:
         room = self._free[0] >= sizes[0]
         for free, size in zip(self._free[1:], sizes[1:], strict=True):
             room &= free >= size
-        row = int(room.argmax())
+        row = int(room.argmax())  # the first one with room
         if not room[row]:
             return False
         for free, size in zip(self._free, sizes, strict=True):
@@ -75,7 +75,8 @@ class PackedRows:
         each segment.
         """
         order = np.argsort(self._rows, kind="stable")  # by row, then in the order of `add`
-        rows, sizes = np.array(self._rows)[order], np.array(self._sizes)[order]
+        rows = np.array(self._rows)[order]
+        sizes = np.array(self._sizes)[order]
         first = np.searchsorted(rows, rows)  # index of the first example of the same row, [N]
         segments = 1 + np.arange(len(rows)) - first
         packed = {}
@@ -160,7 +161,9 @@ class Packer:
         Raises:
           UserError: all examples of the epoch are overlong.
         """
-        packed, overlong, index = PackedRows(self.lengths, self.rows), 0, start
+        packed = PackedRows(self.lengths, self.rows)
+        overlong = 0
+        index = start
         count = len(examples)
         while index < count:
             example = examples[index]
@@ -210,7 +213,9 @@ def pack_streams(
       starts: index of the first example of each stream.
     """
     while True:
-        groups = {i: each.packer.pack(each.examples, starts[i]) for i, each in streams.items()}
+        groups = {
+            i: stream.packer.pack(stream.examples, starts[i]) for i, stream in streams.items()
+        }
         starts = {i: group.end for i, group in groups.items()}
         yield groups
 

@@ -96,9 +96,8 @@ class TokenCacheOptions:
         bucket = None if self.folder == "auto" else Bucket(self.folder)
         if user_folder is None:
             return None
-        return TokenCache(
-            user_folder, tokenizer_digest, bucket is not None, bucket, self.num_workers
-        )
+        is_required = bucket is not None
+        return TokenCache(user_folder, tokenizer_digest, is_required, bucket, self.num_workers)
 
 
 @dataclass(frozen=True)
@@ -130,16 +129,17 @@ class TokenCache:
           UserError: the text is empty, the bucket cannot be used, or the configured folder has no
             room or cannot be written.
         """
-        spread = np.linspace(0, len(documents) - 1, min(len(documents), 100)).astype(int)
-        sampled = sum(len(documents[i]["text"].encode(*TEXT_ENCODING)) for i in spread.tolist())
-        size = sampled * len(documents) / max(1, len(spread))
+        # Bytes of all documents, estimated from at most 100 of them.
+        sample = np.linspace(0, len(documents) - 1, min(len(documents), 100)).astype(int)
+        sampled = sum(len(documents[i]["text"].encode(*TEXT_ENCODING)) for i in sample.tolist())
+        size = sampled * len(documents) / max(1, len(sample))
         if size < _MIN_BYTES:
             return None
-        parts = int(min(size // _PART_BYTES, _MAX_PARTS, len(documents)))
+        num_parts = int(min(size // _PART_BYTES, _MAX_PARTS, len(documents)))
         key = token_key(self.tokenizer_digest, documents, tokenizer, first)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            cached = _CachedStream(self.folder / key, documents, tokenizer, first, parts)
+            cached = _CachedStream(self.folder / key, documents, tokenizer, first, num_parts)
             return cached.read() or self._download(cached) or self._encode(cached)
         except OSError as error:
             problem = f"cannot keep tokens in {self.folder}: {error.strerror or error}"
@@ -182,7 +182,7 @@ class _CachedStream:
     def read(self) -> TokenStream | None:
         """Reads the stream; None if it is missing or damaged. A damaged stream is removed."""
         for folder in (self.folder, self._parts_folder):
-            if folder.is_symlink() or folder.is_file():
+            if folder.is_symlink() or folder.is_file():  # not made by this program
                 remove(folder)
         with contextlib.suppress(Exception):
             return self._read()
@@ -246,12 +246,14 @@ class _CachedStream:
 
     def _encode_part(self, number: int) -> None:
         count = len(self.documents)
-        first, last = (count * i // self.num_parts for i in (number, number + 1))
-        texts = (self.documents[i]["text"] for i in range(first, last))
+        start = count * number // self.num_parts
+        stop = count * (number + 1) // self.num_parts
+        texts = (self.documents[i]["text"] for i in range(start, stop))
         encoded = [np.asarray(self.tokenizer.encode(text), np.int32) for text in texts]
         stream = [piece for tokens in encoded for piece in (tokens, self._separator)]
+        sizes = [len(tokens) for tokens in encoded]
         with atomic_writer(self._part(number)) as file:
-            np.savez(file, tokens=np.concatenate(stream), sizes=np.array([len(x) for x in encoded]))
+            np.savez(file, tokens=np.concatenate(stream), sizes=np.array(sizes))
 
     def _is_complete(self) -> bool:
         """Returns True if the stream is complete; joins the parts once all of them are there."""
@@ -306,11 +308,11 @@ class _Part(NamedTuple):
 
 
 def _read_part(path: Path) -> _Part:
-    with open_regular(path) as file, np.load(file) as part:
-        found = _Part(part["tokens"], part["sizes"])
-    if found.tokens.dtype != np.int32 or found.sizes.dtype != np.int64:
+    with open_regular(path) as file, np.load(file) as archive:
+        part = _Part(archive["tokens"], archive["sizes"])
+    if part.tokens.dtype != np.int32 or part.sizes.dtype != np.int64:
         raise ValueError("its arrays have other types")
-    return found
+    return part
 
 
 def _digest(path: Path) -> str:
@@ -329,8 +331,6 @@ def tokenize_pairs(
 
     Args:
       examples: pairs {"source": str, "target": str}.
-      tokenizers: tokenizers of the two sides.
-      options: the token cache.
 
     Raises:
       UserError: a folder that the user configured has no room for the tokens.

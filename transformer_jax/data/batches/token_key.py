@@ -44,7 +44,6 @@ def token_key(tokenizer_digest: str, documents: Corpus, tokenizer: Tokenizer, fi
     Args:
       tokenizer_digest: digest of the tokenizer's vocabulary.
       documents: examples {"text": str}.
-      tokenizer: tokenizes their text.
       first: token before each document.
     """
     libraries = [f"{name} {importlib.metadata.version(name)}" for name in _LIBRARIES]
@@ -79,50 +78,52 @@ def text_digest(documents: Corpus) -> bytes:
     return digest.digest()
 
 
-def _content(found: object) -> Iterator[Buffer]:
-    """Bytes of everything that examples are made from.
+def _content(source: object) -> Iterator[Buffer]:
+    """Bytes of everything that examples are made from: their corpus and, recursively, its parts.
 
     Raises:
       _UnknownError: there is an object of an unknown type.
     """
-    yield f"{type(found).__name__} ".encode()
-    match found:
+    yield f"{type(source).__name__} ".encode()
+    match source:
         case None | str() | int() | range():
-            yield f"{found!r} ".encode(*TEXT_ENCODING)
+            yield f"{source!r} ".encode(*TEXT_ENCODING)
         case tuple() | list():
-            yield f"{len(found)} ".encode()
-            for one in found:
-                yield from _content(one)
+            yield f"{len(source)} ".encode()
+            for element in source:
+                yield from _content(element)
         case np.ndarray():
-            yield f"{found.dtype.str} {found.shape} ".encode()
-            yield np.ascontiguousarray(found)
+            yield f"{source.dtype.str} {source.shape} ".encode()
+            yield np.ascontiguousarray(source)
         case TextLines():
-            yield f"{len(found.content)} ".encode()
-            yield found.content
+            yield f"{len(source.content)} ".encode()
+            yield source.content
         case WholeFiles():
-            yield from _content(tuple(map(TextLines, found.paths)))
+            yield from _content(tuple(map(TextLines, source.paths)))
         case functools.partial():
-            yield from _content((found.func, found.args, *sorted(found.keywords.items())))
+            yield from _content((source.func, source.args, *sorted(source.keywords.items())))
         case FunctionType():
-            name = f"{found.__module__}.{found.__qualname__} "
+            name = f"{source.__module__}.{source.__qualname__} "
             if not name.startswith("transformer_jax.data.") or "<" in name:  # such as a lambda
                 raise _UnknownError
             yield name.encode()
         case Selection() | Parsed() | LinePairs() | Corpora() | JsonArray():
-            for field in fields(found):
-                yield from _content(getattr(found, field.name))
+            for field in fields(source):
+                yield from _content(getattr(source, field.name))
         case _:
             raise _UnknownError
 
 
 def _digest_of_examples(documents: Corpus) -> bytes:
-    digest, texts = hashlib.sha256(), (document["text"] for document in documents)
+    digest = hashlib.sha256()
+    texts = (document["text"] for document in documents)
     with tqdm(
         total=len(documents), desc="text", unit="doc", delay=BAR_AFTER_SECONDS, disable=None
     ) as bar:
         for chunk in batched(texts, 1024):
             encoded = [text.encode(*TEXT_ENCODING) for text in chunk]
-            digest.update(np.array([len(one) for one in encoded], np.int64))
+            # With the sizes, the same text divided into other documents has another digest.
+            digest.update(np.array([len(text) for text in encoded], np.int64))
             digest.update(b"".join(encoded))
             bar.update(len(chunk))
     return digest.digest()

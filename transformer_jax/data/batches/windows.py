@@ -85,10 +85,10 @@ class TokenStream:
 
         Parts of any tokens list no documents, and the last token of each is the first of the next.
         """
-        none = np.array([], np.int64)
+        empty = np.array([], np.int64)
         if not whole_documents:
             starts = range(0, len(self.tokens) - 1, size)
-            return [TokenStream(self.tokens[i : i + size + 1], none, none) for i in starts]
+            return [TokenStream(self.tokens[i : i + size + 1], empty, empty) for i in starts]
         _, firsts = np.unique(self.starts // size, return_index=True)
         return [
             TokenStream(
@@ -108,8 +108,9 @@ class TokenStream:
         borders = np.unique(np.concatenate([self.starts, self.ends]))
         parts = np.split(self.tokens, borders)
         parts = [np.array(resegment(part.tolist()), np.int32) for part in parts]
-        moved = np.cumsum([len(part) for part in parts])
-        starts, ends = (moved[np.searchsorted(borders, at)] for at in (self.starts, self.ends))
+        new_borders = np.cumsum([len(part) for part in parts])  # part i ends at border i
+        starts = new_borders[np.searchsorted(borders, self.starts)]
+        ends = new_borders[np.searchsorted(borders, self.ends)]
         return TokenStream(np.concatenate(parts), starts, ends)
 
     def document(self, index: int) -> np.ndarray:
@@ -179,8 +180,10 @@ class DocumentPieces(RandomAccess[Features]):
     @cached_property
     def ranges(self) -> np.ndarray:
         """Range of the inputs of each piece, int64 [number of pieces, 2]."""
-        starts, ends = self.stream.starts, self.stream.ends
-        counts = -((starts - ends) // self.length)  # pieces of each document
+        starts = self.stream.starts
+        ends = self.stream.ends
+        counts = -((starts - ends) // self.length)  # pieces of each document, rounded up
+        # Number of each piece in its document.
         number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         first = np.repeat(starts, counts) + number * self.length
         return np.stack([first, np.minimum(first + self.length, np.repeat(ends, counts))], axis=1)
@@ -222,7 +225,8 @@ def document_separator(first: int, end: int) -> np.ndarray:
 
 
 def _store(documents: Iterable[Sequence[int]], first: int, end: int) -> TokenStream:
-    sizes, separator = array("q"), document_separator(first, end)
+    sizes = array("q")
+    separator = document_separator(first, end)
     with tempfile.TemporaryFile() as file:
         file.write(np.array([first], np.int32))
         for tokens in tqdm(documents, "tokens", unit="doc", delay=BAR_AFTER_SECONDS, disable=None):

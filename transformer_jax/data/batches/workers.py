@@ -46,7 +46,7 @@ class PackingWorkers:
     def __init__(self, streams: Mapping[str, PackingStream], count: int):
         self._numbers = list(streams)
         self._parts = [self._numbers[i::count] for i in range(min(count, len(streams)))]
-        self._num_bytes = max(each.packer.num_bytes for each in streams.values())
+        self._num_bytes = max(stream.packer.num_bytes for stream in streams.values())
         self._file = SharedFile.on_disk()
         self._streams = self._file.dump(dict(streams))
         self._lifeline = Lifeline()
@@ -67,8 +67,8 @@ class PackingWorkers:
         with ThreadPoolExecutor(len(workers)) as threads:
             try:
                 while True:
-                    found = dict(chain.from_iterable(threads.map(_Worker.take, workers)))
-                    yield {i: found[i] for i in self._numbers}
+                    groups = dict(chain.from_iterable(threads.map(_Worker.take, workers)))
+                    yield {i: groups[i] for i in self._numbers}  # in the order of `streams`
             except RuntimeError as error:
                 if not str(error).startswith(_WORKER_DIED):
                     raise
@@ -115,17 +115,20 @@ class _PackedStreams(grain.IterDataset[SharedObject]):
         self, file: SharedFile, streams: SharedObject, starts: Mapping[str, int], memory: SharedFile
     ):
         super().__init__()
-        self._file, self._streams, self._starts, self._memory = file, streams, starts, memory
+        self._file = file
+        self._streams = streams
+        self._starts = starts
+        self._memory = memory
 
     def __iter__(self) -> "_PackedStreamsIterator":
         return _PackedStreamsIterator(self._pack())
 
     def _pack(self) -> Iterator[SharedObject]:
         streams = self._file.load(self._streams)
-        size = self._memory.size // _SLOTS
-        found = pack_streams({i: streams[i] for i in self._starts}, self._starts)
-        for number, groups in enumerate(found):
-            yield self._memory.dump(groups, start=number % _SLOTS * size)
+        slot_size = self._memory.size // _SLOTS
+        packed = pack_streams({i: streams[i] for i in self._starts}, self._starts)
+        for number, groups in enumerate(packed):
+            yield self._memory.dump(groups, start=number % _SLOTS * slot_size)
 
 
 class _PackedStreamsIterator(grain.DatasetIterator[SharedObject]):
@@ -183,10 +186,11 @@ def helper_processes(work: Callable[[], object], count: int) -> Iterator[None]:
     if not count:
         yield
         return
-    file, lifeline = SharedFile.on_disk(), Lifeline()
-    given = (lifeline, file, file.dump(work))
+    file = SharedFile.on_disk()
+    lifeline = Lifeline()
+    arguments = (lifeline, file, file.dump(work))
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_help, args=given, daemon=True) for _ in range(count)]
+    processes = [context.Process(target=_help, args=arguments, daemon=True) for _ in range(count)]
     try:
         for process in processes:
             process.start()

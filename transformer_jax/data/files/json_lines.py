@@ -52,8 +52,8 @@ def read_conversations(path: str, split: str, on_bad_row: str = "stop") -> Corpu
     return select_rows(open_rows(path), _conversation_example, split, on_bad_row)
 
 
-def _conversation_example(found: Any) -> Example:
-    conversation = parse_conversation(found)
+def _conversation_example(row: Any) -> Example:
+    conversation = parse_conversation(row)
     check_answered(conversation)
     return {"turns": conversation_to_json(conversation), "text": join_contents(conversation)}
 
@@ -61,7 +61,7 @@ def _conversation_example(found: Any) -> Example:
 def read_answers(path: str, split: str, on_bad_row: str = "stop") -> Corpus:
     """Reads the answers in a file of conversations: {"source": turns before it, "target": answer}.
 
-    This is the form of conversations for encoder-decoders. Raises as `read_conversations`.
+    This is the form of conversations for encoder-decoders. Raises as `open_rows` and `select_rows`.
     """
     conversations = read_conversations(path, split, on_bad_row)
     positions = [
@@ -89,10 +89,10 @@ def read_preferences(path: str, split: str, on_bad_row: str = "stop") -> Corpus:
     return select_rows(open_rows(path), _preference_example, split, on_bad_row)
 
 
-def _preference_example(found: Any) -> Example:
-    if not isinstance(found, Mapping) or any(name not in found for name in _ANSWERS):
+def _preference_example(row: Any) -> Example:
+    if not isinstance(row, Mapping) or any(name not in row for name in _ANSWERS):
         raise ValueError(f"write {_PREFERENCE_FORMAT}")
-    prompt, chosen, rejected = _parse_preference(found)
+    prompt, chosen, rejected = _parse_preference(row)
     check_unanswered(prompt)
     for name, answer in zip(_ANSWERS, (chosen, rejected), strict=True):
         if not answer.strip():
@@ -107,15 +107,16 @@ def _preference_example(found: Any) -> Example:
     }
 
 
-def _parse_preference(found: Mapping[str, Any]) -> tuple[Conversation, str, str]:
-    """Returns the prompt and both answers."""
-    (before, chosen), (other, rejected) = (_split_answer(found[name], name) for name in _ANSWERS)
-    if before != other:
+def _parse_preference(row: Mapping[str, Any]) -> tuple[Conversation, str, str]:
+    """Prompt and both answers of a row."""
+    before, chosen = _split_answer(row["chosen"], "chosen")
+    before_rejected, rejected = _split_answer(row["rejected"], "rejected")
+    if before != before_rejected:
         raise ValueError('"chosen" and "rejected" differ before their last turns')
-    asked = _parse_asked(found)
-    if before and asked and not _repeats(before, asked):
+    prompt = _parse_prompt(row)
+    if before and prompt and not _repeats(before, prompt):
         raise ValueError('the prompt differs from the turns before the last of "chosen"')
-    turns = before or asked
+    turns = before or prompt
     if not turns:
         raise ValueError(f"write {_PREFERENCE_FORMAT}")
     try:
@@ -125,9 +126,9 @@ def _parse_preference(found: Mapping[str, Any]) -> tuple[Conversation, str, str]
     return turns, chosen, rejected
 
 
-def _parse_asked(found: Mapping[str, Any]) -> Conversation:
-    """The turns to be answered that are beside the answers; empty if there are none."""
-    rest = {key: value for key, value in found.items() if key not in _ANSWERS}
+def _parse_prompt(row: Mapping[str, Any]) -> Conversation:
+    """Turns to be answered, from the keys beside the answers; empty if there are none."""
+    rest = {key: value for key, value in row.items() if key not in _ANSWERS}
     prompt = rest.pop("prompt", None)
     if prompt is None and any(rest.get(key) is not None for key in CONVERSATION_KEYS):
         return parse_conversation(rest, is_answered=False)
@@ -135,22 +136,22 @@ def _parse_asked(found: Mapping[str, Any]) -> Conversation:
     if prompt is None:
         return parse_system(rest.get("system"))
     is_text = isinstance(prompt, str)
-    asked = (Turn(USER, prompt),) if is_text else _parse_messages(prompt, "prompt")
-    return (*parse_system(rest.get("system")), *asked)
+    turns = (Turn(USER, prompt),) if is_text else _parse_messages(prompt, "prompt")
+    return (*parse_system(rest.get("system")), *turns)
 
 
-def _repeats(before: Conversation, asked: Conversation) -> bool:
+def _repeats(before: Conversation, prompt: Conversation) -> bool:
     """Returns True if the turns before both answers are the prompt, or a prompt of one question is
     the first or the last of theirs."""
     questions = [turn for turn in before if turn.role == USER]
-    return before == asked or (len(asked) == 1 and asked[0] in (questions[0], questions[-1]))
+    return before == prompt or (len(prompt) == 1 and prompt[0] in (questions[0], questions[-1]))
 
 
-def _split_answer(found: Any, name: str) -> tuple[Conversation, str]:
-    """The turns before an answer, and its text: a text, a message or a list of messages."""
-    if isinstance(found, str):
-        return (), found
-    messages = [found] if isinstance(found, Mapping) else found
+def _split_answer(value: Any, name: str) -> tuple[Conversation, str]:
+    """Turns before an answer and its text, from a text, a message or a list of messages."""
+    if isinstance(value, str):
+        return (), value
+    messages = [value] if isinstance(value, Mapping) else value
     if not isinstance(messages, list) or not messages:
         raise ValueError(f'"{name}" is neither a text nor messages')
     *before, answer = _parse_messages(messages, name)
@@ -161,13 +162,14 @@ def _split_answer(found: Any, name: str) -> tuple[Conversation, str]:
     return tuple(before), answer.content
 
 
-def _parse_messages(found: Any, name: str) -> Conversation:
-    """Messages with the keys of chat messages or of ShareGPT."""
-    first = found[0] if isinstance(found, list) and found else None
-    is_shared = isinstance(first, Mapping) and "from" in first
-    keys = MESSAGE_KEYS[int(is_shared)][1:]
+def _parse_messages(messages: Any, name: str) -> Conversation:
+    """Turns of messages with the keys of chat messages or of ShareGPT."""
+    chat_keys, sharegpt_keys = MESSAGE_KEYS
+    first = messages[0] if isinstance(messages, list) and messages else None
+    is_sharegpt = isinstance(first, Mapping) and "from" in first
+    _, role, content = sharegpt_keys if is_sharegpt else chat_keys
     try:
-        return parse_messages(found, name, *keys)
+        return parse_messages(messages, name, role, content)
     except ValueError as error:
         raise ValueError(f'"{name}": {error}') from error
 
@@ -189,11 +191,11 @@ def parse_question(line: str) -> tuple[str, list[str]]:
       ValueError: another format.
     """
     try:
-        found = parse_json(line)
+        question = parse_json(line)
     except ValueError as error:
         raise ValueError(f"{error}; write {CHOICES_FORMAT}") from error
-    _check_question(found)
-    return found["context"], found["choices"]
+    _check_question(question)
+    return question["context"], question["choices"]
 
 
 def choice_continuation(context: str, choice: str) -> str:
@@ -202,19 +204,21 @@ def choice_continuation(context: str, choice: str) -> str:
     return choice if separated else f" {choice}"
 
 
-def _check_question(found: Any) -> None:
-    choices = found.get("choices") if isinstance(found, Mapping) else None
-    if not isinstance(choices, list) or not isinstance(found.get("context"), str):
+def _check_question(row: Any) -> None:
+    choices = row.get("choices") if isinstance(row, Mapping) else None
+    if not isinstance(choices, list) or not isinstance(row.get("context"), str):
         raise ValueError(f"write {CHOICES_FORMAT}")
     if len(choices) < 2 or not all(isinstance(text, str) and text for text in choices):
         raise ValueError('"choices" are not two texts or more')
-    require_read(found, ("context", "choices", "answer"))
+    require_read(row, ("context", "choices", "answer"))
 
 
-def _choices_example(found: Any) -> Example:
-    _check_question(found)
-    context, choices, answer = found["context"], found["choices"], found.get("answer")
-    if type(answer) is not int or not 0 <= answer < len(choices):
+def _choices_example(row: Any) -> Example:
+    _check_question(row)
+    context = row["context"]
+    choices = row["choices"]
+    answer = row.get("answer")
+    if type(answer) is not int or not 0 <= answer < len(choices):  # True is no index
         last = len(choices) - 1
         raise ValueError(f'"answer" is {answer!r}; write 0 to {last}, an index of "choices"')
     return {

@@ -118,7 +118,8 @@ class TextLines(RandomAccess[str]):
         self._bytes = memoryview(state["_bytes"])
 
     def _check_utf8(self) -> None:
-        start, size = 0, len(self._bytes)
+        start = 0
+        size = len(self._bytes)
         while start < size:
             # Whole lines, so that no character is split.
             last = np.searchsorted(self._ends, min(start + _CHUNK_BYTES, size - 1))
@@ -171,18 +172,18 @@ def expand_paths(paths: str, field: str) -> list[str]:
     Files at addresses, such as "s3://...", are copied to the local cache.
 
     Args:
-      paths: the list.
       field: name of the config field, for messages.
 
     Raises:
       UserError: a pattern matches no file, or a remote file cannot be read.
     """
-    found = []
+    expanded = []
     for pattern in map(os.path.expanduser, filter(None, paths.split(","))):
-        if not (matches := _matches(pattern)):
+        matches = _matches(pattern)
+        if not matches:
             raise UserError(f"{field}: no file matches {pattern}")
-        found += matches
-    return found
+        expanded += matches
+    return expanded
 
 
 def _matches(pattern: str) -> list[str]:
@@ -204,6 +205,7 @@ def zstd_unpacked(file: BinaryIO) -> BinaryIO:
 def _map_into_memory(path: str, once: bool) -> mmap.mmap:
     try:
         kind = os.stat(path).st_mode
+        # A folder gets the message of `open`.
         if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind) or (once and stat.S_ISFIFO(kind))):
             raise UserError(f"{path} is not a regular file; copy its content to one")
         with open(path, "rb") as file:
@@ -246,10 +248,10 @@ def _copied(content: BinaryIO | gzip.GzipFile, path: str) -> mmap.mmap:
 
 def _line_ends(data: mmap.mmap) -> np.ndarray:
     """Index of each line feed, and of the end of the file if the last line has none."""
-    ends, size = [np.empty(0, np.int64)], len(data)
-    for start in range(0, size, _CHUNK_BYTES):
+    ends = [np.empty(0, np.int64)]
+    for start in range(0, len(data), _CHUNK_BYTES):
         chunk = np.frombuffer(data[start : start + _CHUNK_BYTES], np.uint8)
         ends.append(np.flatnonzero(chunk == ord("\n")) + start)
-    if data[size - 1 :] != b"\n":
-        ends.append(np.array([size]))
+    if data[len(data) - 1 :] != b"\n":
+        ends.append(np.array([len(data)]))
     return np.concatenate(ends)

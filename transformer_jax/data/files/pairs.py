@@ -26,10 +26,12 @@ def open_parallel_text(config: DataConfig, split: str) -> Sequence[Corpus]:
       UserError: the fields do not list equally many files, or one cannot be used.
     """
     fields = [f"{split}_source", f"{split}_target"]
-    given = [field for field in fields if getattr(config, field)]
-    if len(given) == 1:
-        (other,) = {*fields} - {*given}
-        raise UserError(f"data.{other} is not set, but data.{given[0]} is: files go in pairs")
+    configured = [field for field in fields if getattr(config, field)]
+    if len(configured) == 1:
+        (missing,) = {*fields} - {*configured}
+        raise UserError(
+            f"data.{missing} is not set, but data.{configured[0]} is: files go in pairs"
+        )
     sources, targets = (configured_paths(config, field) for field in fields)
     if len(sources) != len(targets):
         raise UserError(
@@ -54,7 +56,8 @@ def read_aligned(source_path: str, target_path: str, *, once: bool = False) -> C
     Raises:
       UserError: a file cannot be read, or the numbers of lines differ.
     """
-    sources, targets = TextLines(source_path, once=once), TextLines(target_path, once=once)
+    sources = TextLines(source_path, once=once)
+    targets = TextLines(target_path, once=once)
     if len(sources) != len(targets):
         raise UserError(
             f"{source_path} has {len(sources)} lines but {target_path} has {len(targets)}: "
@@ -89,16 +92,15 @@ def drop_blank(pairs: Corpus, name: str) -> Corpus:
     Raises:
       UserError: no pair is left.
     """
-    kept = np.flatnonzero(_text_mask(pairs))
-    if not len(kept):
+    indices = np.flatnonzero(_text_mask(pairs))
+    if not len(indices):
         raise UserError(f"no line has text on both sides in {name}")
-    if len(kept) == len(pairs):
+    num_blank = len(pairs) - len(indices)
+    if not num_blank:
         return pairs
-    logger.warning(
-        "left out %d of %d pairs of %s: no text on one side or on both",
-        *(len(pairs) - len(kept), len(pairs), name),
-    )
-    return Selection(pairs, kept)
+    message = "left out %d of %d pairs of %s: no text on one side or on both"
+    logger.warning(message, num_blank, len(pairs), name)
+    return Selection(pairs, indices)
 
 
 def _tsv_example(line: str) -> Example:
@@ -108,17 +110,17 @@ def _tsv_example(line: str) -> Example:
     return dict(zip(_SIDES, columns, strict=True))
 
 
-def _pair_example(found: Any) -> Example:
-    if not isinstance(found, Mapping) or any(side not in found for side in _SIDES):
+def _pair_example(row: Any) -> Example:
+    if not isinstance(row, Mapping) or any(side not in row for side in _SIDES):
         raise ValueError('write {"source": text, "target": text}')
-    require_read(found, _SIDES)
-    return {side: text_of(found[side], f'"{side}"') for side in _SIDES}
+    require_read(row, _SIDES)
+    return {side: text_of(row[side], f'"{side}"') for side in _SIDES}
 
 
 def _text_mask(pairs: Corpus) -> np.ndarray:
     """Mask of the pairs that have text on both sides, bool [N]."""
     match pairs:
-        case LinePairs(TextLines() as sources, TextLines() as targets):
+        case LinePairs(TextLines() as sources, TextLines() as targets):  # without decoding lines
             return ~(sources.blank_mask() | targets.blank_mask())
-    both = (bool(pair["source"].strip() and pair["target"].strip()) for pair in pairs)
-    return np.fromiter(both, bool, len(pairs))
+    mask = (bool(pair["source"].strip() and pair["target"].strip()) for pair in pairs)
+    return np.fromiter(mask, bool, len(pairs))

@@ -104,11 +104,8 @@ class RowFilter:
     def report(self, count: int, level: int = logging.WARNING) -> None:
         """Logs what was left out of `count` rows."""
         for reason, (number, first) in self.left_out.items():
-            logger.log(
-                level,
-                "left out %d of %d rows of %s: %s (the first: %s)",
-                *(number, count, self.name, reason, first),
-            )
+            message = "left out %d of %d rows of %s: %s (the first: %s)"
+            logger.log(level, message, number, count, self.name, reason, first)
 
     def _leave_out(self, error: ValueError, where: str) -> None:
         if isinstance(error, NothingToLearn) and self.split == "train":
@@ -129,17 +126,23 @@ class RowFilter:
 
 
 def select_rows(rows: Rows, convert: Convert, split: str, on_bad_row: str = "stop") -> Corpus:
-    """The examples of the rows that are kept (see the module).
+    """Examples of the rows that the rule for rows keeps (see the module).
+
+    Args:
+      split: the split that is read; "train" leaves out more.
+      on_bad_row: "stop" at an invalid row, or "skip" it.
 
     Raises:
       UserError: a row is invalid (the first one is named), or none is left.
     """
     convert = partial(_parsed, rows.parse, convert) if rows.parse else convert
-    kept = RowFilter(rows.name, split, on_bad_row)
-    indices = np.fromiter((i for i, _ in kept.keep(rows.items, convert, rows.where)), np.int64)
-    kept.report(len(rows.items))
+    row_filter = RowFilter(rows.name, split, on_bad_row)
+    examples = row_filter.keep(rows.items, convert, rows.where)
+    indices = np.fromiter((index for index, _ in examples), np.int64)
+    row_filter.report(len(rows.items))
     if not len(indices):
-        reasons = "; ".join(f"{reason}, {first}" for reason, (_, first) in kept.left_out.items())
+        left_out = row_filter.left_out.items()
+        reasons = "; ".join(f"{reason}, {first}" for reason, (_, first) in left_out)
         raise UserError(
             f"{rows.name} has no {rows.unit} to learn from ({reasons or 'it is empty'})"
         )
@@ -180,10 +183,10 @@ def open_rows(path: str) -> Rows:
 
 
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    json_object = dict(pairs)
+    if len(json_object) < len(pairs):
         raise ValueError("an object has the same key twice")
-    return found
+    return json_object
 
 
 def parse_json(text: str) -> Any:
@@ -215,6 +218,7 @@ class JsonArray(RandomAccess[str]):
 
 
 _STRING_OR_BRACKET = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
+"""A string matches as a whole, so that the brackets in it do not count."""
 
 
 def _ranges_of_objects(lines: TextLines) -> np.ndarray:
@@ -223,35 +227,38 @@ def _ranges_of_objects(lines: TextLines) -> np.ndarray:
     Raises:
       UserError: the file is not one array of objects.
     """
-    content, ranges = lines.content, array("q")
-    depth, start, end = 0, 0, 0  # the current object; `end`: of what was read before it
-    for found in _STRING_OR_BRACKET.finditer(content):
-        match content[found.start()]:
+    content = lines.content
+    ranges = array("q")
+    depth = 0
+    start = 0  # of the current object
+    end = 0  # of the bracket or the object before it
+    for bracket in _STRING_OR_BRACKET.finditer(content):
+        match content[bracket.start()]:
             case 0x5B | 0x7B:  # [ {
                 depth += 1
                 if depth == 1:
-                    end = found.end()
+                    end = bracket.end()
                 elif depth == 2:
-                    start = found.start()
+                    start = bracket.start()
                     _require_between(lines, end, start, b"," if ranges else b"")
             case 0x5D | 0x7D:  # ] }
                 depth -= 1
                 if depth == 1:
-                    end = found.end()
+                    end = bracket.end()
                     ranges.extend((start, end))
                 elif depth == 0:
-                    _require_between(lines, end, found.start(), b"")
-                    _require_between(lines, found.end(), len(content), b"")
+                    _require_between(lines, end, bracket.start(), b"")
+                    _require_between(lines, bracket.end(), len(content), b"")
                     return np.array(ranges, np.int64).reshape(-1, 2)
     raise UserError(f"{lines.path} begins a JSON array that has no end: get the whole file")
 
 
-def _require_between(lines: TextLines, start: int, stop: int, wanted: bytes) -> None:
-    """Raises UserError unless the bytes are `wanted`, apart from white space."""
-    found = bytes(lines.content[start:stop]).strip()
-    if found != wanted:
+def _require_between(lines: TextLines, start: int, stop: int, expected: bytes) -> None:
+    """Raises UserError unless the bytes are those expected, apart from white space."""
+    text = bytes(lines.content[start:stop]).strip()
+    if text != expected:
         raise UserError(
-            f"{lines.path} begins as a JSON array but has {found[:40].decode(errors='replace')!r} "
+            f"{lines.path} begins as a JSON array but has {text[:40].decode(errors='replace')!r} "
             f"at byte {start}; write an array of objects, or one object per line"
         )
 

@@ -226,15 +226,18 @@ class TextBlocks(RandomAccess[Example]):
     def _texts(self, block: Block, rows: Iterable[Any], convert: Convert) -> list[str]:
         """Documents of rows. Says what is left out of the first block of each file that this
         process reads; a later epoch or block would say it again and again."""
-        kept, count = RowFilter(block.path, "train", self.on_bad_row), itertools.count()
-        where = f"{'row group' if block.path.endswith('.parquet') else 'byte'} {block.start}"
-        counted = (row for row, _ in zip(rows, count, strict=False))
-        found = kept.keep(counted, convert, lambda _: f"a row after {where}")
-        texts = [example["text"] for _, example in found]
+        row_filter = RowFilter(block.path, "train", self.on_bad_row)
+        unit = "row group" if block.path.endswith(".parquet") else "byte"
+        position = f"a row after {unit} {block.start}"
+        # Counts the rows that are read, since the filter yields only those that it keeps.
+        counter = itertools.count()
+        counted = (row for row, _ in zip(rows, counter, strict=False))
+        examples = row_filter.keep(counted, convert, lambda _: position)
+        texts = [example["text"] for _, example in examples]
         level = logging.DEBUG if block.path in _reported else logging.WARNING
-        if kept.left_out:
+        if row_filter.left_out:
             _reported.add(block.path)
-        kept.report(next(count), level)
+        row_filter.report(next(counter), level)
         return texts
 
     def sample(self, num_bytes: int) -> "TextBlocks":
@@ -266,7 +269,8 @@ def open_blocks(config: DataConfig, paths: Sequence[str]) -> TextBlocks:
             "data.documents is 'paragraph', but a paragraph may extend over two blocks; with "
             "data.block_megabytes set it to line or file"
         )
-    by_line, size = config.documents == "line", int(config.block_megabytes * 2**20)
+    by_line = config.documents == "line"
+    size = int(config.block_megabytes * 2**20)
     blocks: list[Block] = []
     for path in itertools.chain.from_iterable(map(_matches, paths)):
         is_splittable = by_line or path.endswith(TABLE_ENDINGS)
@@ -282,11 +286,11 @@ def _matches(pattern: str) -> list[str]:
         if "*" not in pattern:
             return [pattern]
         system, path = _file_system(pattern)
-        found = sorted(system.glob(path))
-    if not found:
+        matches = sorted(system.glob(path))
+    if not matches:
         raise UserError(f"data.train_text: no file matches {pattern}")
     protocol = pattern.partition("://")[0] if "://" in pattern else ""
-    return [f"{protocol}://{one}" if protocol else one for one in map(str, found)]
+    return [f"{protocol}://{match}" if protocol else str(match) for match in matches]
 
 
 def _file_system(path: str) -> tuple[Any, str]:
@@ -315,12 +319,14 @@ def _cut(path: str, file: Any, size: float) -> Iterator[Block]:
     import pyarrow.parquet as pq
 
     metadata = pq.ParquetFile(file).metadata
-    first, num_bytes = 0, 0
+    first = 0
+    num_bytes = 0
     for group in range(metadata.num_row_groups):
         num_bytes += metadata.row_group(group).total_byte_size
         if num_bytes >= size or group == metadata.num_row_groups - 1:
             yield Block(path, total, first, group + 1, num_bytes)
-            first, num_bytes = group + 1, 0
+            first = group + 1
+            num_bytes = 0
 
 
 @contextlib.contextmanager
@@ -349,8 +355,13 @@ def _read_lines(file: Any, block: Block) -> Iterator[bytes]:
     if block.start:  # skip the rest of a line that begins in the previous block
         file.seek(block.start - 1)
         file.readline()
-    while (start := file.tell()) < block.stop and (line := file.readline()):
+    start = file.tell()
+    while start < block.stop:
+        line = file.readline()
+        if not line:
+            return
         yield line_content(line, is_first=start == 0)
+        start = file.tell()
 
 
 def _read_rows(file: Any, block: Block, column: str) -> Iterator[dict[str, Any]]:

@@ -35,12 +35,10 @@ def open_bracketed(config: DataConfig, split: str) -> Sequence[Corpus]:
 
 def _clean(tree: Tree, traces: bool, function_tags: bool) -> Tree:
     """Removes traces and function tags; ValueError if the tree has only traces."""
-    if traces:
-        kept = without_traces(tree)
-        if kept is None:
-            raise ValueError("the tree has no words except traces")
-        tree = kept
-    return without_function_tags(tree) if function_tags else tree
+    cleaned = without_traces(tree) if traces else tree
+    if cleaned is None:
+        raise ValueError("the tree has no words except traces")
+    return without_function_tags(cleaned) if function_tags else cleaned
 
 
 def read_parses(path: str, clean: Callable[[Tree], Tree] = lambda tree: tree) -> Corpus:

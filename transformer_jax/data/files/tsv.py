@@ -35,10 +35,10 @@ class TsvColumns:
         Raises:
           ValueError: a wrong number of columns, or no label.
         """
-        found = line.split("\t")
-        if len(found) != len(self.columns):
-            raise ValueError(f"{len(found)} columns; expected {self}, {len(self.columns)} of them")
-        values = dict(zip(self.columns, found, strict=True))
+        cells = line.split("\t")
+        if len(cells) != len(self.columns):
+            raise ValueError(f"{len(cells)} columns; expected {self}, {len(self.columns)} of them")
+        values = dict(zip(self.columns, cells, strict=True))
         if not values[self.fields["label"]].strip():
             raise ValueError("no label")
         return {field: values[column] for field, column in self.fields.items()}
@@ -85,15 +85,12 @@ def _find_layout(lines: TextLines, layouts: Sequence[TsvColumns]) -> TsvColumns:
     for layout in layouts:
         if not layout.has_header or layout.columns == header:
             return layout
+    text = "<tab>".join(header)
+    shortened = text if len(text) <= 80 else f"{text[:80]}..."
     raise UserError(
-        f"{lines.path}: the header is {_shorten(header)}; "
+        f"{lines.path}: the header is {shortened!r}; "
         f"expected {' or '.join(map(str, layouts))}, separated by tabs"
     )
-
-
-def _shorten(header: Sequence[str]) -> str:
-    text = "<tab>".join(header)
-    return repr(text if len(text) <= 80 else f"{text[:80]}...")
 
 
 def read_tagged_words(path: str) -> Corpus:

@@ -59,7 +59,8 @@ def download(remote: RemoteFile, folder: Path) -> Path:
     path = folder / remote.name
     logger.info("downloading %s to %s", remote.url, folder)
     try:
-        _make_private(folder)
+        for missing in reversed([folder, *folder.parents]):  # `mkdir(parents=True)` ignores modes
+            missing.mkdir(mode=0o700, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, delete_on_close=False) as partial:
             with urllib.request.urlopen(remote.url, timeout=_TIMEOUT_SECONDS) as response:
                 _copy_verified(response, partial, remote)
@@ -73,18 +74,14 @@ def download(remote: RemoteFile, folder: Path) -> Path:
     return path
 
 
-def _make_private(folder: Path) -> None:
-    for missing in reversed([folder, *folder.parents]):
-        missing.mkdir(mode=0o700, exist_ok=True)
-
-
 def _copy_verified(response: HTTPResponse, file: IO[bytes], remote: RemoteFile) -> None:
     """Copies the body of a response to `file`.
 
     Raises:
       OSError: the size or the hash is not that of `remote`.
     """
-    digest, received = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    received = 0
     with tqdm(desc=remote.name, total=remote.size, unit="B", unit_scale=True, disable=None) as bar:
         while chunk := response.read(_CHUNK_BYTES):
             received += len(chunk)
@@ -124,8 +121,9 @@ class PublicSet:
         Raises:
           UserError: `folder` does not have the file, or it cannot be downloaded.
         """
-        if found := self.find(file_name, folder):
-            return found
+        path = self.find(file_name, folder)
+        if path is not None:
+            return path
         local = self.local_folder(folder)
         if folder or file_name not in self.files:
             otherwise = self.source or "leave it unset to download them"
@@ -152,7 +150,8 @@ class PublicSet:
 
 
 def _data_root() -> Path:
-    if root := os.environ.get("TRANSFORMER_JAX_DATA"):
+    root = os.environ.get("TRANSFORMER_JAX_DATA")
+    if root:
         return Path(os.path.expanduser(root))
     folder = cache_folder("data")
     if folder is None:

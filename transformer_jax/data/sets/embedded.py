@@ -48,9 +48,11 @@ def translate_word_for_word(sentence: str) -> str:
     Keeps unknown words, punctuation and the case of the first letter.
     """
     entries = _dictionary()
-    translation = re.sub(
-        r"\w+", lambda word: entries.get(word[0]) or entries.get(word[0].lower(), word[0]), sentence
-    )
+
+    def translate(word: re.Match[str]) -> str:
+        return entries.get(word[0]) or entries.get(word[0].lower(), word[0])
+
+    translation = re.sub(r"\w+", translate, sentence)
     return translation[0].upper() + translation[1:] if sentence[:1].isupper() else translation
 
 

@@ -88,21 +88,22 @@ def _load(library: Any, config: DataConfig, split: str) -> Any:
     folder = Path(config.hf_name or "").expanduser()
     try:
         if (folder / "dataset_info.json").exists() or (folder / "dataset_dict.json").exists():
-            found = library.load_from_disk(str(folder))
-            found = found if isinstance(found, Mapping) else {"train": found}
+            loaded = library.load_from_disk(str(folder))
+            # A set that was saved without splits is training data.
+            splits = loaded if isinstance(loaded, Mapping) else {"train": loaded}
         else:
             name = str(folder) if folder.is_dir() else config.hf_name
-            found = library.load_dataset(name, config.hf_config, cache_dir=config.dir)
+            splits = library.load_dataset(name, config.hf_config, cache_dir=config.dir)
     except Exception as error:
         raise UserError(
             f"data.hf_name {config.hf_name} cannot be loaded: {_one_line(error)}"
         ) from error
     for name in _SPLITS[split]:
-        if name in found:
-            return found[name]
+        if name in splits:
+            return splits[name]
     raise MissingSplitError(
         f"data.hf_name {config.hf_name} has no split {_SPLITS[split][0]!r}; it has "
-        f"{', '.join(map(str, found))}"
+        f"{', '.join(map(str, splits))}"
     )
 
 
@@ -111,8 +112,9 @@ def _training_files(library: Any, config: DataConfig) -> list[str]:
     try:
         builder = library.load_dataset_builder(config.hf_name, config.hf_config)
         files = [str(path) for path in builder.config.data_files["train"]]
-        if other := [path for path in files if not path.endswith(BLOCK_ENDINGS)]:
-            raise ValueError(f"{other[0]} is none of {', '.join(BLOCK_ENDINGS)}")
+        for path in files:
+            if not path.endswith(BLOCK_ENDINGS):
+                raise ValueError(f"{path} is none of {', '.join(BLOCK_ENDINGS)}")
         return files
     except Exception as error:
         raise UserError(
@@ -134,11 +136,10 @@ def _readers(config: DataConfig, features: Mapping[str, Any]) -> dict[str, RowTo
             side: _language_reader(config, features, side, languages[side]) for side in languages
         }
     columns = {"text": config.text_field or "text"}
-    columns |= {
-        key: column
-        for key in ("pair", "label")
-        if (column := getattr(config, f"{key}_field")) is not None
-    }
+    for key in ("pair", "label"):
+        column = getattr(config, f"{key}_field")
+        if column is not None:
+            columns[key] = column
     return {key: _column_reader(config, features, key, column) for key, column in columns.items()}
 
 

@@ -93,7 +93,7 @@ def open_split(config: DataConfig, split: str, name: str) -> Sequence[Corpus]:
 
 def _parse(line: str) -> Example:
     """Example of a line; ValueError if it has another form."""
-    found = _LINE.fullmatch(line.strip())
-    if not found:
+    match = _LINE.fullmatch(line.strip())
+    if not match:
         raise ValueError('not "IN: command OUT: actions"')
-    return {"source": found[1], "target": found[2]}
+    return {"source": match[1], "target": match[2]}

@@ -77,12 +77,14 @@ def assign_splits(pairs: Iterable[Sequence[str]]) -> list[str]:
     on the MD5 of its first side: 2% of the groups are "valid" and 2% "test"; large groups are
     "train".
     """
-    roots: dict[str, str] = {}
+    roots: dict[str, str] = {}  # union-find: side -> a connected side, or itself
 
     def root(side: str) -> str:
-        while (parent := roots.setdefault(side, side)) != side:
+        parent = roots.setdefault(side, side)
+        while parent != side:
             roots[side] = roots[parent]  # path halving
             side = parent
+            parent = roots[side]
         return side
 
     firsts = []

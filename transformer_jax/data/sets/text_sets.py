@@ -96,12 +96,15 @@ def open_gutenberg(config: DataConfig, split: str) -> Sequence[Corpus]:
     Raises:
       UserError: a held-out book or all others are missing, or a book cannot be used.
     """
-    held_out = {each: GUTENBERG.path(f"{b}.txt", config.dir) for each, b in HELD_OUT_BOOKS.items()}
+    held_out = {
+        name: GUTENBERG.path(f"{book}.txt", config.dir) for name, book in HELD_OUT_BOOKS.items()
+    }
     if split != "train":
         return [WholeFiles((held_out[split],))]
     folder = GUTENBERG.local_folder(config.dir)
     names = {name.removesuffix(".gz") for name in os.listdir(folder)}
     books = {GUTENBERG.path(name, config.dir) for name in names if name.endswith(".txt")}
-    if not (train := sorted(books - set(held_out.values()))):
+    train = sorted(books - set(held_out.values()))
+    if not train:
         raise UserError(f"{folder} has no book to train on: add others as NAME.txt")
     return [WholeFiles(tuple(train))]

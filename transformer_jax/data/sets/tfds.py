@@ -116,8 +116,9 @@ def _with_pair_config(tfds: Any, name: str, languages: tuple[str, ...]) -> str:
     if not configs:
         return name
     for pattern in _PAIR_CONFIGS:
-        if (pair := pattern.format(*languages)) in configs:
-            return f"{name}/{pair}"
+        pair_config = pattern.format(*languages)
+        if pair_config in configs:
+            return f"{name}/{pair_config}"
     raise UserError(
         f"data.tfds_name {name} does not have the languages {' and '.join(languages)}; "
         f"it has {', '.join(configs)}"
@@ -131,7 +132,8 @@ def _translation_example(
 
 
 def _required(config: DataConfig, field: str) -> str:
-    if not (value := getattr(config, field)):
+    value = getattr(config, field)
+    if not value:
         raise UserError(f"data.{field} is not set: tfds needs it")
     return value
 

@@ -14,7 +14,6 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any
 
 import tokenizers
@@ -35,7 +34,8 @@ logger = logging.getLogger(__name__)
 Files = Mapping[str, bytes]
 """File name -> its content."""
 
-CONFIG, SPECIAL_MAP = "tokenizer_config.json", "special_tokens_map.json"
+CONFIG = "tokenizer_config.json"
+SPECIAL_MAP = "special_tokens_map.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 """Read if they are in the same folder as the files of a format."""
 
@@ -178,24 +178,24 @@ def declared_special(settings: Mapping[str, Any]) -> set[str]:
 
 def read_settings(files: Files) -> dict[str, Any]:
     """Settings of `tokenizer_config.json` and `special_tokens_map.json`, as far as they exist."""
-    found: dict[str, Any] = {}
-    for name in (SPECIAL_MAP, CONFIG):
-        settings = json.loads(files[name]) if name in files else {}
-        if not isinstance(settings, dict):
+    settings: dict[str, Any] = {}
+    for name in (SPECIAL_MAP, CONFIG):  # the later file wins
+        content = json.loads(files[name]) if name in files else {}
+        if not isinstance(content, dict):
             raise ValueError(f"{name} is not a JSON object")
-        found |= {key: value for key, value in settings.items() if value is not None}
-    return found
+        settings |= {key: value for key, value in content.items() if value is not None}
+    return settings
 
 
 def read_chat_template(files: Files) -> str | None:
     """The model's chat template: of a file of its own, or the default one of the settings."""
     if CHAT_TEMPLATE in files:
         return files[CHAT_TEMPLATE].decode(errors="replace")
-    found = read_settings(files).get("chat_template")
-    if isinstance(found, list):
-        named = {one.get("name"): one.get("template") for one in found if isinstance(one, Mapping)}
-        found = named.get("default")
-    return found if isinstance(found, str) else None
+    template = read_settings(files).get("chat_template")
+    if isinstance(template, list):  # several templates with names
+        named = [entry for entry in template if isinstance(entry, Mapping)]
+        template = {entry.get("name"): entry.get("template") for entry in named}.get("default")
+    return template if isinstance(template, str) else None
 
 
 def _read_vocab(content: bytes) -> dict[str, int]:
@@ -278,12 +278,12 @@ def _with_special_tokens(tokenizer: tokenizers.Tokenizer, files: Files) -> token
     """
     settings = read_settings(files)
     named = [token_text(settings[key]) for key in settings if key.endswith("_token")]
-    named = [piece for piece in (*named, *_USUAL_SPECIALS) if type(piece) is str]
-    known = [piece for piece in named if tokenizer.token_to_id(piece) is not None]
+    pieces = [piece for piece in (*named, *_USUAL_SPECIALS) if type(piece) is str]
+    in_vocabulary = [piece for piece in pieces if tokenizer.token_to_id(piece) is not None]
     tokenizer.add_special_tokens(
         [
             tokenizers.AddedToken(piece, special=True, normalized=False, lstrip=piece == "<mask>")
-            for piece in dict.fromkeys(known)
+            for piece in dict.fromkeys(in_vocabulary)
         ]
     )
     return tokenizer
@@ -328,19 +328,16 @@ def _frame(tokenizer: tokenizers.Tokenizer) -> Frame | None:
     """Special tokens that the post-processor adds to one text and to a pair."""
     if tokenizer.post_processor is None:
         return None
-    single, pair = tokenizer.encode("a"), tokenizer.encode("a", "a")
-
-    def special(found: tokenizers.Encoding, backwards: bool = False) -> tuple[int, ...]:
-        both = [*zip(found.ids, found.sequence_ids, strict=True)][:: -1 if backwards else 1]
-        ids = [i for i, text in takewhile(lambda one: one[1] is None, both)]
-        return tuple(ids[::-1] if backwards else ids)
-
+    # The sequence id of a token is 0 in the first text, 1 in the second, None for a special token.
+    single = tokenizer.encode("a")
+    pair = tokenizer.encode("a", "a")
     if 0 not in single.sequence_ids or 1 not in pair.sequence_ids:
         return None
-    last_of_first = len(pair) - 1 - pair.sequence_ids[::-1].index(0)
-    between = pair.ids[last_of_first + 1 : pair.sequence_ids.index(1)]
-    head, tail = special(single), special(single, backwards=True)
-    return Frame(head, tail, tuple(between)) if head or tail else None
+    head = single.ids[: single.sequence_ids.index(0)]
+    tail = single.ids[len(single) - single.sequence_ids[::-1].index(0) :]
+    end_of_first = len(pair) - pair.sequence_ids[::-1].index(0)
+    between = pair.ids[end_of_first : pair.sequence_ids.index(1)]
+    return Frame(tuple(head), tuple(tail), tuple(between)) if head or tail else None
 
 
 def sentencepiece(files: Files, side: str) -> Vocabulary:
@@ -357,6 +354,7 @@ def sentencepiece(files: Files, side: str) -> Vocabulary:
         "bos": processor.bos_id(),
         "eos": processor.eos_id(),
     }
+    # T5 has no bos, and its last id is <extra_id_0>.
     is_t5 = tuple(roles.values()) == (2, 0, -1, 1) and "<extra_id_0>" not in pieces
     extra = read_settings(files).get("extra_ids", 100) if is_t5 else 0
     if type(extra) is not int or not 0 <= extra <= 1000:
@@ -382,11 +380,12 @@ def marian(files: Files, side: str) -> Vocabulary:
 
     The target has ids of its own if target_vocab.json exists.
     """
-    target = side == "target"
-    processor = load_sentencepiece(files["target.spm" if target else "source.spm"])
-    of_target = "target_vocab.json" in files and target
-    vocab = _read_vocab(files["target_vocab.json" if of_target else "vocab.json"])
-    pieces, unknown = _pieces_by_id(vocab), vocab["<unk>"]
+    is_target = side == "target"
+    processor = load_sentencepiece(files["target.spm" if is_target else "source.spm"])
+    has_own_ids = is_target and "target_vocab.json" in files
+    vocab = _read_vocab(files["target_vocab.json" if has_own_ids else "vocab.json"])
+    pieces = _pieces_by_id(vocab)
+    unknown = vocab["<unk>"]
     names: tuple[str, ...] = ("</s>", "<pad>", "<unk>")
     special = {piece: vocab[piece] for piece in names if piece in vocab}
 
@@ -417,13 +416,15 @@ def _make_encode(
     special: Mapping[str, int], encode: Callable[[str], list[int]]
 ) -> Callable[[str], list[int]]:
     """Wraps `encode` to read spelled-out special tokens; `special` is piece -> id."""
-    found = re.compile("|".join(re.escape(piece) for piece in special) or r"(?!)")
+    nothing = r"(?!)"  # an empty pattern would match everywhere
+    pattern = re.compile("|".join(map(re.escape, special)) or nothing)
 
     def read(text: str) -> list[int]:
-        ids, start = list[int](), 0
-        for token in found.finditer(text):
-            ids += [*encode(text[start : token.start()]), special[token[0]]]
-            start = token.end()
+        ids: list[int] = []
+        start = 0
+        for match in pattern.finditer(text):
+            ids += [*encode(text[start : match.start()]), special[match[0]]]
+            start = match.end()
         return ids + encode(text[start:])
 
     return read
@@ -448,8 +449,10 @@ class Format:
     def find(self, file: str, names: Iterable[str]) -> str | None:
         """The first of `names` that matches an entry of `files`; None if there is none."""
         is_suffix = file.startswith(".")
-        found = (name for name in names if name == file or (is_suffix and name.endswith(file)))
-        return next(found, None)
+        for name in names:
+            if name == file or (is_suffix and name.endswith(file)):
+                return name
+        return None
 
 
 FORMATS: dict[str, Format] = {

@@ -80,16 +80,17 @@ class PublishedTokenizer(BaseTokenizer):
         """
         self._content = content
         try:
-            found = json.loads(content)
-            self.format: str = found["format"]
+            stored = json.loads(content)
+            self.format: str = stored["format"]
             self.files: Files = {
-                name: base64.b64decode(text, validate=True) for name, text in found["files"].items()
+                name: base64.b64decode(text, validate=True)
+                for name, text in stored["files"].items()
             }
-            vocabulary = _build_vocabulary(self.format, self.files, found["side"])
-            self.vocab_size: int = found["vocab_size"]
+            vocabulary = _build_vocabulary(self.format, self.files, stored["side"])
+            self.vocab_size: int = stored["vocab_size"]
             if not len(vocabulary.pieces) <= self.vocab_size <= _MAX_IDS:
                 raise ValueError(f"{len(vocabulary.pieces)} pieces, and {self.vocab_size} ids")
-            self.specials = _read_specials(found["specials"], vocabulary.pieces, self.vocab_size)
+            self.specials = _read_specials(stored["specials"], vocabulary.pieces, self.vocab_size)
         except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"this is no tokenizer from a file ({reason})") from error
@@ -108,10 +109,13 @@ class PublishedTokenizer(BaseTokenizer):
     def named_tokens(self) -> dict[str, str]:
         """Special tokens by the names of the settings files, such as {"eos_token": "</s>"}."""
         settings = read_settings(self.files)
-        texts = {key: token_text(one) for key, one in settings.items() if key.endswith("_token")}
-        names = {"bos_token": self.specials.first, "eos_token": self.specials.eos}
-        own = {name: self.pieces([i])[0] for name, i in names.items()}
-        return own | {key: text for key, text in texts.items() if isinstance(text, str)}
+        ids = {"bos_token": self.specials.first, "eos_token": self.specials.eos}
+        tokens = {name: self.pieces([i])[0] for name, i in ids.items()}
+        for name, value in settings.items():
+            text = token_text(value) if name.endswith("_token") else None
+            if isinstance(text, str):
+                tokens[name] = text
+        return tokens
 
     @functools.cached_property
     def resegmenter(self) -> Resegmenter | None:
@@ -126,6 +130,7 @@ class PublishedTokenizer(BaseTokenizer):
         return self._vocabulary.encode_plain(replace_lone_surrogates(text))
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        # Some tokenizers add a space before each text.
         adds_space = self._vocabulary.decode(self.encode("a") * 2) == "a a"
         return encode_words_separately(words, self, "" if adds_space else " ")
 
@@ -133,8 +138,8 @@ class PublishedTokenizer(BaseTokenizer):
         return self._vocabulary.decode([int(i) for i in ids if i not in self.specials.ids])
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        known = self._vocabulary.pieces
-        return [(known[i] if i < len(known) else None) or "⟨unused⟩" for i in ids]
+        pieces = self._vocabulary.pieces
+        return [(pieces[i] if i < len(pieces) else None) or "⟨unused⟩" for i in ids]
 
     def starts_word(self, ids: Iterable[int]) -> list[bool]:
         return mark_word_starts(ids, self._is_word_start, self.specials.ids)
@@ -173,10 +178,12 @@ def import_tokenizer(
             f"from id {rows} on from the tokenizer's files (added tokens, which the model never "
             "learned)"
         )
-    if outside := [i for i in specials.ids if not 0 <= i < (rows or size)]:
-        raise UserError(f"{path}: a special token has id {outside[0]}; there are {rows or size}")
-    own_side = side if FORMATS[format].by_side else ""
-    return _serialize(format, files, own_side, specials, rows or size)
+    num_ids = rows or size
+    for i in specials.ids:
+        if not 0 <= i < num_ids:
+            raise UserError(f"{path}: a special token has id {i}; there are {num_ids}")
+    stored_side = side if FORMATS[format].by_side else ""
+    return _serialize(format, files, stored_side, specials, num_ids)
 
 
 def special_tokens(
@@ -197,33 +204,36 @@ def special_tokens(
     Raises:
       ValueError: no token ends a text, or `given` has an unknown role.
     """
-    known = (*ROLES, *FRAME_PARTS, ENDS)
-    if unknown := given.keys() - {*known}:
-        roles = ", ".join(known)
-        raise ValueError(f"{min(unknown)!r} is none of the roles {roles}")
+    role_names = (*ROLES, *FRAME_PARTS, ENDS)
+    unknown = given.keys() - {*role_names}
+    if unknown:
+        raise ValueError(f"{min(unknown)!r} is none of the roles {', '.join(role_names)}")
     ids = {piece: i for i, piece in enumerate(vocabulary.pieces) if piece is not None}
     named = declared_special(settings)
     declared = {*vocabulary.special, *(ids[piece] for piece in named if piece in ids)}
-    found = _find_roles(vocabulary, settings, given, ids, declared)
-    is_roberta = "bos" in found and found.get("mask", -1) == ids.get("<mask>")
-    has_cls = "cls" in found or is_roberta
-    eos = found.get("eos", found.get("sep"))
+    roles = _find_roles(vocabulary, settings, given, ids, declared)
+    eos = roles.get("eos", roles.get("sep"))
     if eos is None:
         usual = ", ".join(_USUAL_PIECES["eos"])
         raise ValueError(f"no token ends a text: none is named in the files, or is {usual}")
-    pad, bos = found.get("pad", eos), found.get("bos")
-    start = found.get("start", pad if bos is None else bos)
-    first = found.get("first", eos if bos is None else bos)
-    cls, sep = found.get("cls", first), found.get("sep", eos)
+    bos = roles.get("bos")
+    pad = roles.get("pad", eos)
+    start = roles.get("start", pad if bos is None else bos)
+    first = roles.get("first", eos if bos is None else bos)
+    cls = roles.get("cls", first)
+    sep = roles.get("sep", eos)
+    # RoBERTa writes a text as <s> text </s>, and </s></s> between two, also if no file names cls.
+    is_roberta = "bos" in roles and roles.get("mask", -1) == ids.get("<mask>")
+    has_cls = "cls" in roles or is_roberta
     between = (sep, sep) if (cls, sep) == (bos, eos) and has_cls else (sep,)
-    frame = vocabulary.frame or Frame((cls,) * has_cls, (sep,), between)
+    frame = vocabulary.frame or Frame((cls,) if has_cls else (), (sep,), between)
     return SpecialTokens(
         pad=pad,
         eos=eos,
         start=start,
         first=first,
-        unk=found.get("unk"),
-        mask=found.get("mask"),
+        unk=roles.get("unk"),
+        mask=roles.get("mask"),
         translation=_translation_frame(frame, given, start, eos, side),
         encoder=Frame(frame.head or (cls,), frame.tail or (sep,), frame.between or between),
         ends=_other_ends(given, ids.get(token_text(settings.get("eos_token"))), eos),
@@ -231,40 +241,43 @@ def special_tokens(
     )
 
 
-def _other_ends(given: Ids, named: int | None, eos: int) -> tuple[int, ...]:
-    """Ends beside `eos`: the given ones and, with them, that of the settings files.
+def _other_ends(overrides: Ids, named: int | None, eos: int) -> tuple[int, ...]:
+    """Ends beside `eos`: the caller's and, with them, that of the settings files.
 
     Files of one model may name different ones.
     """
-    ends = [*given.get(ENDS, ()), *([] if named is None or ENDS not in given else [named])]
+    ends = [*overrides.get(ENDS, ())]
+    if named is not None and ENDS in overrides:
+        ends.append(named)
     return tuple(i for i in dict.fromkeys(ends) if i != eos)
 
 
 def _find_roles(
     vocabulary: Vocabulary,
     settings: Mapping[str, Any],
-    given: Ids,
+    overrides: Ids,
     ids: Mapping[str, int],
     declared: Collection[int],
 ) -> dict[str, int]:
-    found = {
+    """Id of each role. The sources are read by increasing precedence, so that the last one wins."""
+    roles = {
         role: ids[piece]
         for role, usual in _USUAL_PIECES.items()
-        for piece in usual[::-1]
+        for piece in usual[::-1]  # the most common one last
         if ids.get(piece) in declared
     }
-    found |= vocabulary.roles
+    roles |= vocabulary.roles
     named = {role: token_text(settings.get(f"{role}_token")) for role in _USUAL_PIECES}
-    found |= {role: ids[piece] for role, piece in named.items() if piece in ids}
-    return found | {role: int(i) for role, i in given.items() if role in ROLES}
+    roles |= {role: ids[piece] for role, piece in named.items() if piece in ids}
+    return roles | {role: int(i) for role, i in overrides.items() if role in ROLES}
 
 
-def _translation_frame(frame: Frame, given: Ids, start: int, eos: int, side: str) -> Frame:
+def _translation_frame(frame: Frame, overrides: Ids, start: int, eos: int, side: str) -> Frame:
     """Frame of a source or target: it ends in `eos`, and a target does not begin with `start`."""
     tail = frame.tail if eos in frame.tail else (*frame.tail, eos)
     head = () if side == "target" and frame.head == (start,) else frame.head
     parts = {"head": head, "tail": (eos,) if side == "target" else tail, "between": frame.between}
-    parts |= {name: tuple(given[name]) for name in FRAME_PARTS if name in given}
+    parts |= {name: tuple(overrides[name]) for name in FRAME_PARTS if name in overrides}
     return Frame(**parts)
 
 
@@ -273,7 +286,7 @@ def _build_vocabulary(format: str, files: Files, side: str) -> Vocabulary:
     try:
         with hidden_panics():
             vocabulary = FORMATS[format].build(files, side)
-            vocabulary.decode(vocabulary.encode("a"))
+            vocabulary.decode(vocabulary.encode("a"))  # some damage shows only in use
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException as error:  # a panic of the library `tokenizers` is not an `Exception`
@@ -286,14 +299,14 @@ def _serialize(
 ) -> bytes:
     fields = dataclasses.asdict(specials)
     del fields["unused"]  # follows from the vocabulary and its size
-    found = {
+    stored = {
         "format": format,
         "side": side,
         "vocab_size": vocab_size,
         "specials": fields,
         "files": {name: base64.b64encode(files[name]).decode() for name in sorted(files)},
     }
-    return (json.dumps(found, indent=1) + "\n").encode()
+    return (json.dumps(stored, indent=1) + "\n").encode()
 
 
 def _read_specials(
@@ -317,24 +330,25 @@ def _read_specials(
 
 def _mark_word_start_pieces(pieces: Sequence[str | None]) -> list[bool]:
     """True for each piece that begins a word: it has a leading space, or no continuation prefix."""
-    known = [piece or "" for piece in pieces]
-    if "Ġ" in known:
-        return [piece.startswith(WHITESPACE_PIECES) for piece in known]
-    if any(piece.startswith("▁") for piece in known):
-        return [piece.startswith("▁") or piece[:1].isspace() for piece in known]
-    return [not piece.startswith(CONTINUATION_PREFIX) for piece in known]
+    texts = [piece or "" for piece in pieces]
+    if "Ġ" in texts:  # byte-level
+        return [text.startswith(WHITESPACE_PIECES) for text in texts]
+    if any(text.startswith("▁") for text in texts):  # sentencepiece
+        return [text.startswith("▁") or text[:1].isspace() for text in texts]
+    return [not text.startswith(CONTINUATION_PREFIX) for text in texts]
 
 
 def _read_files(path: Path) -> tuple[str, Files]:
     """Format of a tokenizer, and its files by the names that the format gives them."""
     if path.is_file() and not _is_one_of_several(path.name):
         name = "tokenizer.json" if path.suffix == ".json" else path.name
-        paths = {one: path.parent / one for one in _CONFIG_FILES if (path.parent / one).is_file()}
+        beside = [path.parent / config_name for config_name in _CONFIG_FILES]
+        paths = {file.name: file for file in beside if file.is_file()}
         return _find_format(path, {name: path.resolve(), **paths})
     folder = path.parent if path.is_file() else path
     if not folder.is_dir():
         raise UserError(f"tokenizer.path {path}: there is no such file or folder")
-    return _find_format(path, {found.name: found for found in sorted(folder.iterdir())})
+    return _find_format(path, {file.name: file for file in sorted(folder.iterdir())})
 
 
 def _is_one_of_several(name: str) -> bool:
@@ -344,10 +358,10 @@ def _is_one_of_several(name: str) -> bool:
 
 def _find_format(path: Path, paths: Mapping[str, Path]) -> tuple[str, Files]:
     for name, format in FORMATS.items():
-        found = [format.find(file, paths) for file in format.files]
-        if None not in found:
-            names = [*filter(None, found), *format.optional, *_CONFIG_FILES]
-            return name, {one: _read(paths[one]) for one in names if one in paths}
+        required = [format.find(file, paths) for file in format.files]
+        if None not in required:
+            files = [*filter(None, required), *format.optional, *_CONFIG_FILES]
+            return name, {file: _read(paths[file]) for file in files if file in paths}
     raise UserError(
         f"tokenizer.path {path}: no tokenizer is there; it may be tokenizer.json, a sentencepiece "
         ".model, Marian's source.spm, target.spm and vocab.json, GPT-2's vocab.json and "
