@@ -37,11 +37,14 @@ def draw_profiles(
     for (title, profiles), ax in zip(panels.items(), axes, strict=True):
         for name, values in profiles.items():
             number = names.index(name)
-            style = {"color": COLORS, "marker": MARKERS, "ls": LINES}
-            own = {key: each[number % len(each)] for key, each in style.items()}
-            held = {float(x): seeds for x, seeds in enumerate(values) if len(seeds)}
-            draw_band(ax, held, **own, label=drawable(name))
-            if held:
+            style = {
+                "color": COLORS[number % len(COLORS)],
+                "marker": MARKERS[number % len(MARKERS)],
+                "ls": LINES[number % len(LINES)],
+            }
+            seeds_by_x = {float(x): seeds for x, seeds in enumerate(values) if len(seeds)}
+            draw_band(ax, seeds_by_x, **style, label=drawable(name))
+            if seeds_by_x:
                 lines.setdefault(name, ax.lines[-1])
         ax.set_xticks(range(len(groups)), list(map(drawable, groups)))
         ax.set(title=drawable(title), xlabel=drawable(xlabel), ylabel=drawable(ylabel))
