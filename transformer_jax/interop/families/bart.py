@@ -50,7 +50,7 @@ _NO_EFFECT = (
     *("num_hidden_layers", "classifier_dropout", "classif_dropout", "add_bias_logits"),
     *("normalize_embedding", "extra_pos_embeddings", "static_position_embeddings"),
 )
-_POSITION_OFFSET = 2
+_POSITION_OFFSET = 2  # two unused rows; fairseq counted positions from pad_token_id + 1
 
 
 def _to_options(keys: Keys) -> dict[str, Any]:
@@ -92,7 +92,8 @@ def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     for i in range(model.num_encoder_layers):
         yield from _map_layer(f"encoder/layer_{i}", f"model.encoder.layers.{i}")
     for i in range(model.num_decoder_layers):
-        path, prefix = f"decoder/layer_{i}", f"model.decoder.layers.{i}"
+        path = f"decoder/layer_{i}"
+        prefix = f"model.decoder.layers.{i}"
         yield from _map_layer(path, prefix)
         yield from map_attention(f"{path}/cross_attention", f"{prefix}.encoder_attn", _ATTENTION)
         yield from _map_norms(f"{path}/cross_attention", f"{prefix}.encoder_attn_layer_norm")
