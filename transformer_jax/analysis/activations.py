@@ -41,7 +41,6 @@ def collect(
     Args:
       model: a Flax module that takes `reading.inputs`.
       params: its parameters, on the devices that compute.
-      reading: the example.
       patterns: patterns of hook points (`nn.hooks`), such as "**.weights". The model's output is
         always included, as `LOGITS`.
     """
@@ -196,9 +195,7 @@ def attention(
     """Attention of an example, in one pass.
 
     Args:
-      model: a Flax module that takes `reading.inputs`.
-      params: its parameters, on the devices that compute.
-      reading: the example.
+      model, params, reading: as of `collect`.
       also: further activations, names of `ALSO`; "stream" is the residual stream.
       outputs: vocabulary or labels of the predictions; None: predictions are left out.
 
@@ -250,12 +247,7 @@ def _example_summary(
 
 
 def hidden(model: Any, params: Any, reading: ModelInputs) -> Hidden:
-    """Residual streams of an example, and their logit lens.
-
-    Args:
-      model: a Flax module that takes `reading.inputs`.
-      params: its parameters, on the devices that compute.
-      reading: the example.
+    """Residual streams of an example, and their logit lens; arguments of `collect`.
 
     Raises:
       UserError: a stack has no residual stream (recurrent models).

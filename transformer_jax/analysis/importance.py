@@ -51,9 +51,8 @@ def by_gradient(
     Equation 2 of Michel et al., with L(x) the summed loss of x.
 
     Args:
-      loss: loss without dropout.
-      params: parameters of the model.
-      batches: batches with one example a row.
+      loss: without dropout.
+      batches: one example a row.
       heads: number of heads by path.
     """
 
@@ -129,9 +128,6 @@ def head_importance(
     """Importance of each head for the loss of a split.
 
     Args:
-      settings: settings of the run.
-      task: its task.
-      params: its parameters.
       frozen: parameters of other runs that its loss reads.
       split: split of its data; examples longer than a row are left out.
       by: "gradient", or "switching_off", which takes a pass over the split for each head.

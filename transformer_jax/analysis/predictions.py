@@ -47,8 +47,7 @@ def find_predictions(
     """Predictions for an example, from the model's output.
 
     Args:
-      reading: the example.
-      logits: logits of the last stack [T, V], or of a text classifier [1, C].
+      logits: of the last stack [T, V], or of a text classifier [1, C].
       outputs: vocabulary or labels of the predictions.
     """
     kind, positions = _read_positions(reading, outputs)

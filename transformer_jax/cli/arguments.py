@@ -204,10 +204,7 @@ def add_run_flags(parser: argparse.ArgumentParser, ensembles: bool = False) -> N
         help="which parameters to use (default: latest)",
     )
     parser.add_argument(
-        "--average",
-        type=positive_int,
-        metavar="K",
-        help="average the last K parameter snapshots",
+        "--average", type=positive_int, metavar="K", help="average the last K parameter snapshots"
     )
     add_base_flag(parser)
     add_modules_flag(parser)

@@ -65,6 +65,8 @@ CHAT_COMMANDS = (
     "/reset starts over, /system TEXT starts over with an instruction how to answer, /quit ends"
 )
 
+_ANY_FIELD = f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE."
+
 _RUN_VERBS = ("evaluate", "predict", "chat", "score", "embed", "inspect", "import", "export")
 """Verbs that take no config: the run has its own."""
 _SEARCH_VERBS = ("evaluate", "predict", "chat")
@@ -196,8 +198,7 @@ def _add_train(verbs: Verbs) -> None:
     train = verbs.add_parser(
         "train",
         help="train a config in a workdir, or resume from its last checkpoint",
-        epilog=f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE. Without "
-        "--config, the run in DIR continues with its own.",
+        epilog=f"{_ANY_FIELD} Without --config, the run in DIR continues with its own.",
     )
     add_config_flag(train)
     train.add_argument("--workdir", metavar="DIR", help="the run's directory; made if absent")
@@ -376,8 +377,7 @@ def _add_score(verbs: Verbs) -> None:
 
 def _add_embed(verbs: Verbs) -> None:
     embed = verbs.add_parser(
-        "embed",
-        help="read one text a line from stdin, write its vector as a JSON list, one a line",
+        "embed", help="read one text a line from stdin, write its vector as a JSON list, one a line"
     )
     add_run_flags(embed)
     add_max_length_flag(embed)
@@ -433,7 +433,7 @@ def _add_claim(verbs: Verbs) -> None:
         "or the seeds of its last look are trained, and writes NAME.verdict.json. --check says "
         "which verdicts are out of date because the claim, code, a config or data have changed; "
         "without names, of all recorded verdicts on shipped claims.",
-        epilog=f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE.",
+        epilog=_ANY_FIELD,
     )
     claim.add_argument(
         "names", nargs="*", metavar="CLAIM", help="a claim file; with --check verdicts"
@@ -451,8 +451,7 @@ def _add_reproduce(verbs: Verbs) -> None:
         description="Trains the rows of a paper's table at a small scale, or with a config of "
         "yours, and prints the paper's numbers beside them. Without an item it lists what there "
         "is.",
-        epilog=f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE. The same "
-        "command resumes.",
+        epilog=f"{_ANY_FIELD} The same command resumes.",
     )
     reproduce.add_argument(
         "item", nargs="?", metavar="PAPER/ITEM", help="such as vaswani2017/table3"
@@ -470,7 +469,7 @@ def _add_plot(verbs: Verbs) -> None:
         "plot",
         help="draw runs, a sweep, a run's attention, errors or trees, or a config's rates and "
         "positions",
-        epilog=f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE.",
+        epilog=_ANY_FIELD,
     )
     add_config_flag(plot)
     plot.add_argument(
@@ -533,8 +532,7 @@ def _add_plan(verbs: Verbs) -> None:
     plan = verbs.add_parser(
         "plan",
         help="compile a config's step for devices that are not here; prints what it would cost",
-        epilog=f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE. One JSON "
-        "object goes to stdout, a table to stderr.",
+        epilog=f"{_ANY_FIELD} One JSON object goes to stdout, a table to stderr.",
     )
     add_config_flag(plan)
     plan.add_argument(
@@ -653,10 +651,7 @@ def _add_fields(verbs: Verbs) -> None:
         help="part of the name SECTION.FIELD, or a glob such as 'data.*_text' (default: all)",
     )
     fields.add_argument(
-        "--format",
-        choices=("text", "json"),
-        default="text",
-        help="json: one list of objects",
+        "--format", choices=("text", "json"), default="text", help="json: one list of objects"
     )
     add_modules_flag(fields)
 

@@ -428,7 +428,7 @@ def _check_verdicts(args: argparse.Namespace) -> None:
 def reproduce(args: argparse.Namespace) -> None:
     """Prints a paper's table beside ours, with the verdicts on its statements; lists the papers."""
     if args.item is None:
-        return _list_shipped("reproduction")
+        return _list_reproductions()
     from transformer_jax.evidence.reproduction import load_reproduction
     from transformer_jax.evidence.reproduction import reproduce as reproduce_item
 
@@ -446,11 +446,11 @@ def reproduce(args: argparse.Namespace) -> None:
             terminal.write(f"{report.as_text()}\n")
 
 
-def _list_shipped(kind: str) -> None:
-    """Lists shipped files of a kind with the first line of their docstrings."""
+def _list_reproductions() -> None:
+    """Lists the shipped reproductions with the first line of their docstrings."""
     from transformer_jax.runs.shipped import shipped_files
 
-    paths = shipped_files(kind)
+    paths = shipped_files("reproduction")
     width = max(map(len, paths))
     for name, path in paths.items():
         terminal.write(f"{name.ljust(width)}  {_summary(path)}\n")

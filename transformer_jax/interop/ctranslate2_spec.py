@@ -28,7 +28,7 @@ def build_specification(model: TransformerConfig, leaves: Leaves, positions: int
 
     Args:
       model: options of the run, without padded vocabularies.
-      leaves: path -> array.
+      leaves: its arrays by path.
       positions: rows of a sinusoid table.
 
     Raises:
@@ -80,13 +80,7 @@ def _require_supported(model: TransformerConfig) -> None:
 
 
 class _StackBuilder:
-    """Builds the specification of an encoder or a decoder.
-
-    Args:
-      model: options.
-      leaves: path -> array.
-      positions: rows of a sinusoid table.
-    """
+    """Builds the specification of an encoder or a decoder; arguments of `build_specification`."""
 
     def __init__(self, model: TransformerConfig, leaves: Leaves, positions: int):
         self._model = model
@@ -96,9 +90,7 @@ class _StackBuilder:
     def build(self, name: str, side: str) -> Any:
         """Specification of the stack `name` ("encoder" or "decoder") with its arrays.
 
-        Args:
-          name: of the stack.
-          side: of its embeddings: "source", "target", or "input" if there is only one.
+        `side` is that of its embeddings: "source", "target", or "input" if there is only one.
         """
         stack = self._empty_spec(name)
         c = self._model

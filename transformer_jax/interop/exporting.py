@@ -22,11 +22,7 @@ from transformer_jax.interop.family_match import (
     match_family,
     remove_vocab_padding,
 )
-from transformer_jax.interop.generation_config import (
-    GENERATION,
-    generation_keys,
-    search_warnings,
-)
+from transformer_jax.interop.generation_config import GENERATION, generation_keys, search_warnings
 from transformer_jax.interop.hub import HUB
 from transformer_jax.interop.importing import LICENSE, SOURCE
 from transformer_jax.interop.sentence_modules import sentence_files
@@ -55,7 +51,6 @@ def export_run(run: Run, directory: Path, format: str, quantization: str | None 
     """Exports a run for another library.
 
     Args:
-      run: to export.
       directory: new or empty.
       format: "hf" for `from_pretrained` of transformers, or "ctranslate2" for
         `ctranslate2.Translator` and `Generator`.

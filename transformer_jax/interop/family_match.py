@@ -72,8 +72,6 @@ def match_family(
     """Finds the first family that supports all options of a model.
 
     Args:
-      model: options of the run.
-      leaves: arrays of the run.
       task: name of the task that the family's class must do.
       keys: keys of config.json that do not follow from the options: special tokens, sizes of
         vocabularies, labels.

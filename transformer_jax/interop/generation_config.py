@@ -90,7 +90,6 @@ def read_generation(directory: Path, config: ReadKeys, architecture: str | None)
     """Reads the settings of generation of the model in a directory.
 
     Args:
-      directory: of the model.
       config: its config.json. Without a generation_config.json, its keys of generation hold, as in
         transformers; with one they have no effect. Both are noted as read.
       architecture: of the model, an entry of `models.MODELS`; None: its class has no `generate`.
@@ -110,12 +109,7 @@ def end_tokens(keys: Keys) -> tuple[int, ...]:
 
 
 class _Reader:
-    """Translates keys of generation; collects warnings about those that a search cannot follow.
-
-    Args:
-      file: name of the file, for messages.
-      keys: of the file.
-    """
+    """Translates the keys of a file; collects warnings about those that a search cannot follow."""
 
     def __init__(self, file: str, keys: Keys):
         self._file = file
@@ -200,7 +194,6 @@ def generation_keys(decode: DecodeConfig, has_encoder: bool, longest: int) -> di
     """Keys of generation_config.json for a search, as far as `generate` can do it.
 
     Args:
-      decode: the section `decode` of the run.
       has_encoder: True if the model has an encoder and a decoder.
       longest: tokens of the longest target, for a model with an encoder.
     """

@@ -43,11 +43,7 @@ from transformer_jax.runtime.files import (
 )
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import Task
-from transformer_jax.tokenization import (
-    Labels,
-    Tokenizers,
-    store_tokenizers,
-)
+from transformer_jax.tokenization import Labels, Tokenizers, store_tokenizers
 from transformer_jax.tokenization.published import PublishedTokenizer, import_tokenizer
 
 logger = logging.getLogger(__name__)

@@ -14,11 +14,7 @@ from typing import Any
 from transformer_jax.errors import UserError
 from transformer_jax.interop.config_json import read_json
 from transformer_jax.ranges import short_repr
-from transformer_jax.runtime.files import (
-    is_safe_name,
-    path_of_published,
-    read_regular,
-)
+from transformer_jax.runtime.files import is_safe_name, path_of_published, read_regular
 from transformer_jax.tasks.config import TaskConfig
 
 MODULES = "modules.json"

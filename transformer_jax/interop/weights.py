@@ -31,12 +31,7 @@ from transformer_jax.runtime.files import (
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.msgpack", "*.h5")
-_DTYPES = {
-    "F64": np.float64,
-    "F32": np.float32,
-    "F16": np.float16,
-    "BF16": ml_dtypes.bfloat16,
-}
+_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 _OLD_SUFFIXES = ((r"\.gamma$", ".weight"), (r"\.beta$", ".bias"))
 """Suffix of norm tensors in files of the first models, named as in TensorFlow -> suffix today."""
 _OPTIONAL = "logits_bias"
@@ -224,8 +219,7 @@ def match_tensors(
     Args:
       family: of the published model.
       model: options that follow from its config.json.
-      leaves: path -> array, or its shape (`.shape`).
-      tensors: of the published model.
+      leaves: arrays by path, or their shapes (`.shape`).
 
     Raises:
       UserError: a tensor is missing, has a wrong shape or does not belong to this model, or copies

@@ -98,7 +98,6 @@ def draw_recipe(
 
     Args:
       schedule: number of steps done -> learning rate.
-      num_steps: steps in all.
       encodings: [L, D], the vector added at each position; None: nothing is added.
     """
     figure, axes = grid(1 if encodings is None else 3)

@@ -39,9 +39,7 @@ _SHORT = 25
 def draw_confusion(found: Sequence[Decision], most: int = 15) -> Picture:
     """Confusion matrix: each row is the shares of predicted labels, in percent.
 
-    Args:
-      found: the decisions.
-      most: number of labels drawn; the rarest ones are together, as "others".
+    At most `most` labels are drawn; the rarest ones are together, as "others".
     """
     labels, counts = confusion(found)
     if len(labels) > most:
@@ -92,12 +90,9 @@ def draw_calibration(bins: Sequence[Bin]) -> Picture:
 
 @styled
 def draw_rates(rates: Sequence[Rate], by: str, most: int = 15) -> Picture:
-    """Error rate of each group, with its 95% interval.
+    """Error rate of each of the first `most` groups, with its 95% interval.
 
-    Args:
-      rates: of the groups.
-      by: what the groups are, such as "words of the text".
-      most: number of groups drawn, the first ones.
+    `by` says what the groups are, such as "words of the text".
     """
     rates = rates[:most]
     figure, (ax,) = grid(1, 1.0 + 0.2 * len(rates))

@@ -28,8 +28,7 @@ def draw_profiles(
 
     Args:
       panels: title of a panel -> its profiles.
-      groups: names of the groups, in order.
-      xlabel, ylabel: titles of the axes.
+      groups: their names, in order.
     """
     figure, axes = grid(len(panels), 2.6)
     names = list(dict.fromkeys(name for profiles in panels.values() for name in profiles))

@@ -81,12 +81,7 @@ def picture(width: float, height: float) -> Picture:
 
 def grid(panels: int, height: float = 2.2) -> tuple[Picture, list[Axes]]:
     """A picture and its panels, filled row by row: one has the width of a column, more are two in a
-    row.
-
-    Args:
-      panels: number of panels.
-      height: of a panel, in inches.
-    """
+    row. `height` is that of a panel, in inches."""
     columns = min(panels, 2)
     rows = -(-panels // columns)
     figure = picture(FULL if columns == 2 else COLUMN, height * rows)

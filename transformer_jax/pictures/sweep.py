@@ -102,9 +102,7 @@ def draw_differences(tests: Sequence[SeedTest], base: str) -> Picture:
     A filled dot is a difference by the corrected test. The label of any other row says how many
     seeds would decide.
 
-    Args:
-      tests: as `compare_seeds` makes them.
-      base: name of the first row.
+    `tests` are those of `compare_seeds`, and `base` is the name of the first row.
     """
     metrics = list(dict.fromkeys(test.metric for test in tests))
     rows = list(dict.fromkeys(test.name for test in tests))

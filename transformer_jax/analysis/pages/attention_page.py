@@ -61,8 +61,7 @@ def attention_page(
     """HTML page of the attention of an example.
 
     Args:
-      attention: the attention.
-      title: title of the page, plain text.
+      title: plain text.
       beams: hypotheses that the beam search kept and dropped; None: no beam view.
       neuron_layers: layers whose queries and keys are included, if collected. By default the last
         layers that fit into `BUDGET`.

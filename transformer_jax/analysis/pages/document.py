@@ -49,7 +49,7 @@ def page(title: str, body: str, styles: Sequence[str], scripts: Sequence[str], d
     """A complete HTML document.
 
     Args:
-      title: title, plain text.
+      title: plain text.
       body: HTML of the project; must not contain user text.
       styles: texts of the stylesheets, in order (`asset`).
       scripts: texts of the scripts, in order (`asset`).

@@ -71,10 +71,8 @@ def prediction_table(
     """The most likely outputs with logit and probability [N, 2].
 
     Args:
-      trace: the example.
-      kind: kind of the step.
       group: appended to ("prediction",), or the whole group of a decoding step.
-      logits: logits [V].
+      logits: [V].
       place: location of the prediction, a part of a sentence.
       written: further sentences.
     """
@@ -252,11 +250,7 @@ def _decoded(
 
 
 def _cache_step(
-    trace: Trace,
-    group: tuple[str, ...],
-    index: int,
-    keys: np.ndarray,
-    layers: Sequence[int],
+    trace: Trace, group: tuple[str, ...], index: int, keys: np.ndarray, layers: Sequence[int]
 ) -> WalkStep:
     heads, slots, size = keys.shape
     length = index + 1

@@ -27,18 +27,12 @@ STYLES = ("theme.css", "walk.css")
 SCRIPTS = ("packed.js", "document.js", "colours.js", "walk_table.js", "diagram.js", "walk.js")
 
 
-def walk(
-    model: Any,
-    params: Any,
-    reading: ModelInputs,
-    outputs: Tokenizer | Labels,
-) -> Walk:
+def walk(model: Any, params: Any, reading: ModelInputs, outputs: Tokenizer | Labels) -> Walk:
     """All steps of one example, with the model's own numbers.
 
     Args:
       model: a Flax module that takes `reading.inputs`.
       params: its parameters, on the devices that compute.
-      reading: the example.
       outputs: vocabulary of the last stack, or labels.
 
     Raises:
@@ -76,8 +70,8 @@ def walk_page(walk: Walk, title: str, command: str = "") -> str:
     """HTML page of a walk: diagram and contents on the left, a step with its numbers on the right.
 
     Args:
-      walk: the walk. Large arrays are cut.
-      title: title of the page, plain text.
+      walk: its large arrays are cut.
+      title: plain text.
       command: shell command that makes a page of another sentence; empty: the page shows none.
     """
     styles = list(map(asset, STYLES))

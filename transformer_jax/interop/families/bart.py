@@ -30,12 +30,7 @@ _FIELDS = {
     "scale_embedding": "scale_embeddings",
     "max_position_embeddings": "max_length",
 }
-_FIXED = {
-    "norm": "layer",
-    "norm_epsilon": 1e-5,
-    "attention_bias": "all",
-    "logits_bias": True,
-}
+_FIXED = {"norm": "layer", "norm_epsilon": 1e-5, "attention_bias": "all", "logits_bias": True}
 _DEFAULTS: dict[str, Any] = {
     "dropout": 0.1,
     "attention_dropout": 0.0,

@@ -277,12 +277,8 @@ def activation_name(activation: str) -> str:
 
 
 def parse_activation(name: Any, key: str) -> str:
-    """Our name of an activation of transformers. Raises UserError if there is none.
-
-    Args:
-      name: value in config.json.
-      key: its key, for messages.
-    """
+    """Our name of an activation of transformers. Raises UserError, which names its key in
+    config.json, if there is none."""
     if name not in ACTIVATIONS:
         raise UserError(f"config.json: {key} is {name!r}; supported are {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]

@@ -66,7 +66,7 @@ _ROPE_FIELDS: Mapping[str, Mapping[str, str]] = {
 """Scaling of rotary positions (`rope_type`) -> its keys -> fields of the section `model`."""
 
 _ROPE_KEYS = {key for keys in _ROPE_FIELDS.values() for key in keys} | {
-    *("rope_type", "type", "rope_theta", "partial_rotary_factor"),
+    *("rope_type", "type", "rope_theta", "partial_rotary_factor")
 }
 
 
