@@ -482,15 +482,16 @@ def plan(args: argparse.Namespace) -> None:
     configs = [resolve_file(path, args.overrides, args.modules) for path in paths]
     target = {"device": args.device, "slices": args.slices, "modules": args.modules}
     if args.search:
-        ranking = planning.search_meshes(configs[0], **target)
-        terminal.print_message(ranking_as_text(ranking["meshes"]))
-        return _write_json(ranking)
-    reports = [planning.plan(config, decode=args.decode, **target) for config in configs]
-    terminal.print_message(plans_as_text(reports))
-    _write_json(dict(zip(paths, reports, strict=True)) if args.compare else reports[0])
-    for report in reports:  # the results are printed all the same
-        if not report["memory"]["fits"]:
-            raise UserError(planning.does_not_fit_message(report))
+        found = planning.search_meshes(configs[0], **target)
+        terminal.print_message(ranking_as_text(found["meshes"]))
+    else:
+        reports = [planning.plan(config, decode=args.decode, **target) for config in configs]
+        terminal.print_message(plans_as_text(reports))
+        found = dict(zip(paths, reports, strict=True)) if args.compare else reports[0]
+    _write_json(found)
+    for planned in [] if args.search else reports:
+        if not planned["memory"]["fits"]:
+            raise UserError(planning.does_not_fit_message(planned))
 
 
 def verify(args: argparse.Namespace) -> int:
