@@ -58,12 +58,8 @@ def _add_completers(parser: argparse.ArgumentParser, with_fields: bool) -> None:
         elif action.dest in completers:
             action.completer = completers[action.dest]  # type: ignore[attr-defined]
     if with_fields and any(action.dest == "config" for action in parser._actions):
-        _add_fields(parser)
-
-
-def _add_fields(parser: argparse.ArgumentParser) -> None:
-    for name, choices, meaning in _fields():
-        parser.add_argument(f"{OVERRIDE}{name}", choices=choices or None, help=meaning)
+        for name, choices, meaning in _fields():
+            parser.add_argument(f"{OVERRIDE}{name}", choices=choices or None, help=meaning)
 
 
 @functools.cache

@@ -118,7 +118,7 @@ class _StackBuilder:
         return stack
 
     def _empty_spec(self, name: str) -> Any:
-        from ctranslate2.specs import common_spec, transformer_spec
+        from ctranslate2.specs import attention_spec, common_spec, transformer_spec
 
         c = self._model
         options: dict[str, Any] = {
@@ -135,12 +135,12 @@ class _StackBuilder:
             "pre_post_layer_norm": c.norm_placement == "sandwich",
         }
         if c.positions == "rotary":
-            scaled = c.rope_scaling == "linear"
+            linear = attention_spec.RotaryScalingType.Linear
             options |= {
                 "rotary_dim": int(c.d_k * c.rope_fraction),
                 "rotary_interleave": c.rope_layout == "pairs",
                 "rotary_base": c.rope_theta,
-                "rotary_scaling_type": _linear_scaling() if scaled else None,
+                "rotary_scaling_type": linear if c.rope_scaling == "linear" else None,
                 "rotary_scaling_factor": c.rope_factor,
             }
         if name == "encoder":
@@ -233,9 +233,3 @@ class _StackBuilder:
         zeros = jnp.zeros((1, self._positions, c.d_model))
         positions = jnp.arange(self._positions)[None]
         return np.asarray(encoding_class(c)(c).apply({}, zeros, positions, method="embed"))[0]
-
-
-def _linear_scaling() -> Any:
-    from ctranslate2.specs import attention_spec
-
-    return attention_spec.RotaryScalingType.Linear

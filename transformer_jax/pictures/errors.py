@@ -20,7 +20,6 @@ from transformer_jax.pictures.style import (
 from transformer_jax.scoring.errors import (
     Bin,
     Decision,
-    Error,
     Rate,
     calibration_error,
     confusion,
@@ -120,15 +119,12 @@ def draw_worst(found: Sequence[Decision], most: int = 20) -> Picture:
     ax.set_axis_off()
     table = [["text", "expected", "predicted", "probability" if has_probabilities else "times"]]
     for error in worst:
-        texts = (error.text, error.expected, error.predicted)
-        table.append([*map(drawable, texts), _last_cell(error)])
+        texts = map(drawable, (error.text, error.expected, error.predicted))
+        last = error.number if error.probability is None else f"{error.probability:.3f}"
+        table.append([*texts, str(last)])
     for row, cells in enumerate(table):
         for x, cell in zip(columns, cells, strict=True):
             weight = "bold" if row == 0 else "normal"
             ax.text(x, -row, cell, fontsize=6.5, va="center", weight=weight, clip_on=True)
     ax.set(xlim=(0, 1), ylim=(-len(worst) - 0.6, 0.6))
     return figure
-
-
-def _last_cell(error: Error) -> str:
-    return str(error.number) if error.probability is None else f"{error.probability:.3f}"

@@ -91,9 +91,10 @@ def prediction_table(
 
 def _head_step(trace: Trace, stack: str) -> WalkStep:
     """BERT's prediction head, between the last layer and the embedding matrix."""
+    program = jax.jit(lambda p, x: apply_model(trace.model, p, *x, method="unprojected").x)
+    rows = np.asarray(hosts.to_host(program(trace.params, trace.reading.inputs)))
     # Without padding, which `collect` has removed from the other activations.
-    count = len(trace.values[stack])
-    features = _unprojected(trace.model, trace.params, trace.reading.inputs)[:count]
+    features = rows[0, : len(trace.values[stack])]
     at = trace.example(stack)
     explanation = (
         f"A dense layer, {trace.config.activation} and a norm turn the features of "
@@ -101,11 +102,6 @@ def _head_step(trace: Trace, stack: str) -> WalkStep:
     )
     axes = (trace.tokens(stack), "feature")
     return step("prediction_head", ("prediction",), explanation, features, axes, (stack,), (at,))
-
-
-def _unprojected(model: Any, params: Any, inputs: Sequence[np.ndarray]) -> np.ndarray:
-    program = jax.jit(lambda p, x: apply_model(model, p, *x, method="unprojected").x)
-    return np.asarray(hosts.to_host(program(params, inputs)))[0]
 
 
 def _logits_step(trace: Trace, stack: str) -> WalkStep:
