@@ -208,10 +208,10 @@ def attention(
     patterns = ("**.weights", *(pattern for name in sorted(also) for pattern in ALSO[name]))
     values = collect(model, params, reading, patterns)
     predictions = find_predictions(reading, values[LOGITS], outputs) if outputs else None
-    result = Attention(reading.texts, reading.pieces, values, predictions)
-    if not result.kinds:
+    collected = Attention(reading.texts, reading.pieces, values, predictions)
+    if not collected.kinds:
         raise UserError("attention: this run's model has no layer with attention weights")
-    return result
+    return collected
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -292,7 +292,7 @@ def plot(args: argparse.Namespace) -> None:
     from transformer_jax.pictures import picture_format
 
     subject = next(flag for flag in _DRAW if getattr(args, flag) is not None)
-    names = {
+    names = {  # attention and tree are called like their flag
         "config": Path(args.config or "curves").stem,
         "errors": args.errors,
         "workdir": "curves",

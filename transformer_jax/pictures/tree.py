@@ -37,10 +37,8 @@ def draw_tree(tree: str | Tree) -> Picture:
     ax.set_axis_off()
     ax.set(xlim=(0, width), ylim=(height, 0))
     for upper, lower in edges:
-        ys = (
-            _y(upper.depth) + 0.08,
-            _y(lower.depth) - 0.09,
-        )  # from below one text to above the other
+        # From below one text to above the other.
+        ys = (_y(upper.depth) + 0.08, _y(lower.depth) - 0.09)
         ax.plot([upper.x, lower.x], ys, color="0.6", lw=0.7)
     for place in places:
         color = "black" if place.is_word else COLORS[0]

@@ -83,7 +83,8 @@ def attention_page(
         return page(title, asset("attention.html"), styles, scripts, data)
 
     if neuron_layers is None:
-        room = BUDGET - len(write().encode()) - 1000  # for the sentences about layers left out
+        # 1000 bytes for the sentences about layers that are left out.
+        room = BUDGET - len(write().encode()) - 1000
         left_out = _add_vectors(data["kinds"], attention, room)
         reason = f"the page would exceed {BUDGET // 1_000_000} MB"
     else:

@@ -65,7 +65,7 @@ def page(title: str, body: str, styles: Sequence[str], scripts: Sequence[str], d
     }
     return _PAGE.format(
         policy="; ".join(f"{directive} {allowed}" for directive, allowed in policy.items()),
-        # Half a surrogate pair, as a broken text may have one, is not UTF-8 and becomes "?".
+        # A lone surrogate, as in a text that was decoded wrongly, becomes "?".
         title=html.escape(title.encode("utf-8", "replace").decode("utf-8")),
         styles="\n".join(f"<style>{style}</style>" for style in styles),
         body=body,
