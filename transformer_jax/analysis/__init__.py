@@ -45,7 +45,7 @@ def hidden(run: Run, source: str, target: str | None = None) -> "Hidden":
 
 
 def walk_through(run: Run, source: str, target: str | None = None) -> "Walk":
-    """The computation of one example step by step (`analysis.walk`); as `attention`."""
+    """The computation of one example step by step (`analysis.walk`); arguments of `attention`."""
     from transformer_jax.analysis.walk import walk
 
     reading = run.model_inputs(source, target)

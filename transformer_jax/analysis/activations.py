@@ -41,15 +41,15 @@ def collect(
     Args:
       model: a Flax module that takes `reading.inputs`.
       params: its parameters, on the devices that compute.
-      reading: the example.
       patterns: patterns of hook points (`nn.hooks`), such as "**.weights". The model's output is
         always included, as `LOGITS`.
     """
     program, axes = _program(model, tuple(patterns))
     rows = round_up_rows(1, params)
     inputs = jax.tree.map(lambda x: np.repeat(x, rows, axis=0), reading.inputs)
-    found = unpad(program(params, place_like(params, inputs)), 1)
-    return {path: _cut(path, value[0], axes, reading) for path, value in found.items()}
+    # The first call traces the program, which fills `axes`.
+    activations = unpad(program(params, place_like(params, inputs)), 1)
+    return {path: _cut(path, value[0], axes, reading) for path, value in activations.items()}
 
 
 @functools.lru_cache(maxsize=16)
@@ -60,17 +60,19 @@ def _program(
     axes: dict[str, tuple[str, ...]] = {LOGITS: ("position",)}
 
     def collected(params: Any, inputs: Sequence[jax.Array]) -> dict[str, jax.Array]:
-        found: dict[str, jax.Array] = {}
+        activations: dict[str, jax.Array] = {}
 
         def keep(point: HookPoint, x: jax.Array) -> jax.Array:
-            axes[point.path], found[point.path] = point.axes, x.astype(jnp.float32)
+            axes[point.path] = point.axes
+            activations[point.path] = x.astype(jnp.float32)
             return x
 
-        with intercept_activations(
-            keep, lambda path: any(matches_pattern(one, path) for one in patterns)
-        ):
+        def matches(path: str) -> bool:
+            return any(matches_pattern(pattern, path) for pattern in patterns)
+
+        with intercept_activations(keep, matches):
             logits = apply_model(model, params, *inputs)
-        return found | {LOGITS: logits.astype(jnp.float32)}
+        return activations | {LOGITS: logits.astype(jnp.float32)}
 
     return jax.jit(collected, compiler_options=platform.compiler_options()), axes
 
@@ -159,7 +161,7 @@ class Attention(Summarized):
         stack, _ = KINDS[kind]
         name = "cross_attention" if kind == "cross" else "self_attention"
         path = re.compile(rf"{stack}\.layer_(\d+)\.{name}\.weights")
-        return sorted(int(found[1]) for found in map(path.fullmatch, self.values) if found)
+        return sorted(int(match[1]) for match in map(path.fullmatch, self.values) if match)
 
     def stacks(self, kind: str) -> tuple[str, str]:
         """Stack of the queries and stack of the keys."""
@@ -193,24 +195,23 @@ def attention(
     """Attention of an example, in one pass.
 
     Args:
-      model: a Flax module that takes `reading.inputs`.
-      params: its parameters, on the devices that compute.
-      reading: the example.
+      model, params, reading: as of `collect`.
       also: further activations, names of `ALSO`; "stream" is the residual stream.
       outputs: vocabulary or labels of the predictions; None: predictions are left out.
 
     Raises:
       UserError: a name is not in `ALSO`, or the model has no attention.
     """
-    if unknown := sorted(set(also) - ALSO.keys()):
+    unknown = sorted(set(also) - ALSO.keys())
+    if unknown:
         raise UserError(f"attention: also has {unknown[0]!r}; choose from {', '.join(ALSO)}")
     patterns = ("**.weights", *(pattern for name in sorted(also) for pattern in ALSO[name]))
     values = collect(model, params, reading, patterns)
     predictions = find_predictions(reading, values[LOGITS], outputs) if outputs else None
-    found = Attention(reading.texts, reading.pieces, values, predictions)
-    if not found.kinds:
+    collected = Attention(reading.texts, reading.pieces, values, predictions)
+    if not collected.kinds:
         raise UserError("attention: this run's model has no layer with attention weights")
-    return found
+    return collected
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -246,30 +247,25 @@ def _example_summary(
 
 
 def hidden(model: Any, params: Any, reading: ModelInputs) -> Hidden:
-    """Residual streams of an example, and their logit lens.
-
-    Args:
-      model: a Flax module that takes `reading.inputs`.
-      params: its parameters, on the devices that compute.
-      reading: the example.
+    """Residual streams of an example, and their logit lens; arguments of `collect`.
 
     Raises:
       UserError: a stack has no residual stream (recurrent models).
     """
-    found = collect(model, params, reading, ("*.input", "*.layer_*"))  # of the stacks
-    streams = {stack: _streams(found, stack) for stack in reading.tokens}
+    activations = collect(model, params, reading, ALSO["stream"])
+    streams = {stack: _stack_stream(activations, stack) for stack in reading.tokens}
     logits = _logits_of(model, params, reading, streams[reading.last_stack])
     log_probs = np.asarray(jax.nn.log_softmax(logits))
     return Hidden(reading.texts, reading.pieces, streams, log_probs)
 
 
-def _streams(found: Mapping[str, np.ndarray], stack: str) -> np.ndarray:
-    if f"{stack}.input" not in found:
+def _stack_stream(activations: Mapping[str, np.ndarray], stack: str) -> np.ndarray:
+    if f"{stack}.input" not in activations:
         raise UserError(f"hidden: this model's {stack} has no residual stream")
-    layers = [found[f"{stack}.input"]]
-    while (path := f"{stack}.layer_{len(layers) - 1}") in found:
-        layers.append(found[path])
-    return np.stack(layers)
+    streams = [activations[f"{stack}.input"]]
+    while (path := f"{stack}.layer_{len(streams) - 1}") in activations:
+        streams.append(activations[path])
+    return np.stack(streams)
 
 
 def _logits_of(model: Any, params: Any, reading: ModelInputs, streams: np.ndarray) -> np.ndarray:
@@ -280,8 +276,8 @@ def _logits_of(model: Any, params: Any, reading: ModelInputs, streams: np.ndarra
     path = f"{reading.last_stack}.layer_{len(streams) - 2}"
     rows = round_up_rows(len(streams), params)
     width = reading.inputs[-2].shape[1]  # a classifier's last input is its texts, not a row
-    missing = rows - len(streams), width - streams.shape[1]
-    streams_padded = np.pad(streams, ((0, missing[0]), (0, missing[1]), (0, 0)))
+    padding = ((0, rows - len(streams)), (0, width - streams.shape[1]), (0, 0))
+    streams_padded = np.pad(streams, padding)
     inputs = [np.repeat(x, rows, axis=0) for x in reading.inputs]
     placed = place_like(params, {"streams": streams_padded, "inputs": inputs})
     logits = unpad(_hidden_program(model, path)(params, **placed), len(streams))
@@ -294,7 +290,7 @@ def _hidden_program(model: Any, path: str) -> Callable[..., jax.Array]:
         def replace(point: HookPoint, x: jax.Array) -> jax.Array:
             return streams
 
-        with intercept_activations(replace, lambda found: found == path):
+        with intercept_activations(replace, lambda point: point == path):
             return apply_model(model, params, *inputs).astype(jnp.float32)
 
     return jax.jit(logits, compiler_options=platform.compiler_options())

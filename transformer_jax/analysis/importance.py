@@ -51,25 +51,24 @@ def by_gradient(
     Equation 2 of Michel et al., with L(x) the summed loss of x.
 
     Args:
-      loss: loss without dropout.
-      params: parameters of the model.
-      batches: batches with one example a row.
+      loss: without dropout.
+      batches: one example a row.
       heads: number of heads by path.
     """
 
     def gradients(params: Any, batch: Batch) -> tuple[Array, Gates]:
         rows = len(next(iter(batch.values())))
+        # A gate for each row, because the absolute value is taken of each example's gradient.
         gates = {place: jnp.ones((rows, count)) for place, count in heads.items()}
 
         def gated(gates: Gates) -> tuple[Array, Array]:
             return _gated(loss, gates, params, batch)
 
-        found, weight = jax.grad(gated, has_aux=True)(gates)
-        return weight, jax.tree.map(lambda x: jnp.abs(x).sum(axis=0), found)
+        by_gate, weight = jax.grad(gated, has_aux=True)(gates)
+        return weight, jax.tree.map(lambda x: jnp.abs(x).sum(axis=0), by_gate)
 
-    weight, sums = _summed(
-        jax.jit(gradients, compiler_options=platform.compiler_options()), params, batches
-    )
+    program = jax.jit(gradients, compiler_options=platform.compiler_options())
+    weight, sums = _summed(program, params, batches)
     return Importance({place: x / weight for place, x in sums.items()})
 
 
@@ -88,15 +87,18 @@ def by_switching_off(
     program = jax.jit(sums, compiler_options=platform.compiler_options())
     ones = {place: np.ones((1, count), np.float32) for place, count in heads.items()}
 
-    def of(gates: Gates) -> float:
+    def mean_loss(gates: Gates) -> float:
         weight, total = _summed(functools.partial(program, gates=gates), params, batches)
         return float(total / weight)
 
-    whole, found = of(ones), Importance()
+    with_all = mean_loss(ones)
+    importance = Importance()
     for place, count in heads.items():
-        without = 1 - np.eye(count, dtype=np.float32)
-        found[place] = np.array([of({**ones, place: row[None]}) - whole for row in without])
-    return found
+        without = 1 - np.eye(count, dtype=np.float32)  # row i switches head i off
+        importance[place] = np.array(
+            [mean_loss({**ones, place: gates[None]}) - with_all for gates in without]
+        )
+    return importance
 
 
 def _gated(loss: Loss, gates: Gates, params: Any, batch: Batch) -> tuple[Array, Array]:
@@ -110,11 +112,11 @@ def _gated(loss: Loss, gates: Gates, params: Any, batch: Batch) -> tuple[Array, 
 
 
 def _summed(program: Callable[..., Any], params: Any, batches: Iterable[Batch]) -> Any:
-    found: Any = None
+    totals: Any = None
     for batch in batches:
         sums = hosts.to_host(program(params, place_like(params, batch)))
-        found = sums if found is None else jax.tree.map(np.add, found, sums)
-    return found
+        totals = sums if totals is None else jax.tree.map(np.add, totals, sums)
+    return totals
 
 
 MEASURES = {"gradient": by_gradient, "switching_off": by_switching_off}
@@ -126,9 +128,6 @@ def head_importance(
     """Importance of each head for the loss of a split.
 
     Args:
-      settings: settings of the run.
-      task: its task.
-      params: its parameters.
       frozen: parameters of other runs that its loss reads.
       split: split of its data; examples longer than a row are left out.
       by: "gradient", or "switching_off", which takes a pass over the split for each head.
@@ -143,7 +142,6 @@ def head_importance(
         raise UserError(f"head_importance: by is {by!r}; choose from {', '.join(MEASURES)}")
     places = find_hook_points(task.init).items()
     heads = {path: axes["head"] or 0 for path, axes in places if path.endswith(".heads")}
-
     if not heads:
         raise UserError("head_importance: this run's model has no heads")
 

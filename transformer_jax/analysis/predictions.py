@@ -47,18 +47,17 @@ def find_predictions(
     """Predictions for an example, from the model's output.
 
     Args:
-      reading: the example.
-      logits: logits of the last stack [T, V], or of a text classifier [1, C].
+      logits: of the last stack [T, V], or of a text classifier [1, C].
       outputs: vocabulary or labels of the predictions.
     """
-    what, positions = _read_positions(reading, outputs)
+    kind, positions = _read_positions(reading, outputs)
     gold: Sequence[str | None] = reading.gold or [None] * len(positions)
     probabilities = np.asarray(jax.nn.softmax(logits))
-    each = (
+    predictions = (
         Predicted(position, _likeliest(probabilities[position or 0], outputs), label)
         for position, label in zip(positions, gold, strict=True)
     )
-    return Predictions(what, tuple(each))
+    return Predictions(kind, tuple(predictions))
 
 
 def _read_positions(
@@ -75,7 +74,7 @@ def _read_positions(
 
 
 def _likeliest(probabilities: np.ndarray, outputs: Tokenizer | Labels) -> tuple[Prediction, ...]:
-    best = np.argsort(-probabilities, kind="stable")
+    best = np.argsort(-probabilities, kind="stable")  # of equal ones, the lower id first
     if isinstance(outputs, Labels):
         names = [outputs.names[i] for i in best]
     else:

@@ -78,9 +78,9 @@ class PrintVersion(argparse.Action):
     def __call__(self, *_: Any) -> NoReturn:
         from importlib.metadata import version
 
-        own, jax = version("transformer_jax"), version("jax")
         python = ".".join(map(str, sys.version_info[:3]))
-        terminal.write(f"transformer_jax {own} (jax {jax}, Python {python})\n")
+        package = version("transformer_jax")
+        terminal.write(f"transformer_jax {package} (jax {version('jax')}, Python {python})\n")
         terminal.flush()
         sys.exit(0)
 
@@ -91,7 +91,8 @@ type Verbs = argparse._SubParsersAction[OneLineParser]
 
 def positive_int(text: str) -> int:
     """A whole number from 1 to 2^31 - 1."""
-    if not 1 <= (number := _whole_number(text)) <= _MAX_INT32:
+    number = _whole_number(text)
+    if not 1 <= number <= _MAX_INT32:
         raise argparse.ArgumentTypeError(
             f"{_shortened(text)} is not a positive whole number below 2^31"
         )
@@ -100,7 +101,8 @@ def positive_int(text: str) -> int:
 
 def natural_int(text: str) -> int:
     """A whole number from 0 to 2^31 - 1."""
-    if not 0 <= (number := _whole_number(text)) <= _MAX_INT32:
+    number = _whole_number(text)
+    if not 0 <= number <= _MAX_INT32:
         raise argparse.ArgumentTypeError(
             f"{_shortened(text)} is not a whole number from 0 to 2^31 - 1"
         )
@@ -109,7 +111,8 @@ def natural_int(text: str) -> int:
 
 def seed_count(text: str) -> int:
     """A number of seeds to train together, which are all in memory at once."""
-    if (number := positive_int(text)) > _MAX_SEEDS:
+    number = positive_int(text)
+    if number > _MAX_SEEDS:
         raise argparse.ArgumentTypeError(f"{number} seeds; at most {_MAX_SEEDS} train together")
     return number
 
@@ -127,7 +130,8 @@ def checkpoint_choice(text: str) -> str | int:
     """latest, best or the number of a step."""
     if text in ("latest", "best"):
         return text
-    if (step := _whole_number(text)) < 0:
+    step = _whole_number(text)
+    if step < 0:
         raise argparse.ArgumentTypeError(
             f"{_shortened(text)} is not latest, best or the number of a step"
         )
@@ -186,11 +190,11 @@ def add_run_flags(parser: argparse.ArgumentParser, ensembles: bool = False) -> N
 
     With `ensembles`, the verb also takes several runs.
     """
-    several = "; several, with commas between, predict together, as an ensemble"
+    workdir_help = "the run's directory"
+    if ensembles:
+        workdir_help += "; several, with commas between, predict together, as an ensemble"
     parser.add_argument(
-        "--workdir",
-        metavar="DIR[,DIR...]" if ensembles else "DIR",
-        help=f"the run's directory{several if ensembles else ''}",
+        "--workdir", metavar="DIR[,DIR...]" if ensembles else "DIR", help=workdir_help
     )
     parser.add_argument(
         "--checkpoint",
@@ -200,10 +204,7 @@ def add_run_flags(parser: argparse.ArgumentParser, ensembles: bool = False) -> N
         help="which parameters to use (default: latest)",
     )
     parser.add_argument(
-        "--average",
-        type=positive_int,
-        metavar="K",
-        help="average the last K parameter snapshots",
+        "--average", type=positive_int, metavar="K", help="average the last K parameter snapshots"
     )
     add_base_flag(parser)
     add_modules_flag(parser)

@@ -58,12 +58,8 @@ def _add_completers(parser: argparse.ArgumentParser, with_fields: bool) -> None:
         elif action.dest in completers:
             action.completer = completers[action.dest]  # type: ignore[attr-defined]
     if with_fields and any(action.dest == "config" for action in parser._actions):
-        _add_fields(parser)
-
-
-def _add_fields(parser: argparse.ArgumentParser) -> None:
-    for name, choices, meaning in _fields():
-        parser.add_argument(f"{OVERRIDE}{name}", choices=choices or None, help=meaning)
+        for name, choices, meaning in _fields():
+            parser.add_argument(f"{OVERRIDE}{name}", choices=choices or None, help=meaning)
 
 
 @functools.cache
@@ -77,6 +73,7 @@ def _fields() -> list[tuple[str, Sequence[str], str]]:
     package = Path(__file__).parents[1]
     newest = max(path.stat().st_mtime_ns for path in package.rglob("*.py"))
     version = [str(package), newest]
+    # Without a home there is no cache folder: nothing can be read or written below /dev/null.
     folder = cache_folder("completion") or Path(os.devnull)
     file = folder / "fields.json"
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
@@ -87,7 +84,7 @@ def _fields() -> list[tuple[str, Sequence[str], str]]:
 
     fields: list[tuple[str, Sequence[str], str]]
     fields = [(field.field, field.choices, field.meaning) for field in find_fields()]
-    with contextlib.suppress(OSError):  # without a home there is no cache
+    with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(file, json.dumps({"version": version, "fields": fields}))
     return fields

@@ -79,14 +79,15 @@ def read_batches(stream: ReadableStream, *, most: int) -> Iterator[list[str]]:
 
 def _read_available(stream: ReadableStream, most: int) -> Iterator[tuple[bytes, ...]]:
     parts: list[bytes] = []  # of a line whose end is not read yet
-    while block := _read_block(stream):
+    while block := _read_block(stream):  # b"" at the end
         first, *others = block.split(b"\n")
         parts.append(first)
         if others:
             lines = [b"".join(parts), *others]
             parts = [lines.pop()]
             yield from batched((line + b"\n" for line in lines), most)
-    if rest := b"".join(parts):
+    rest = b"".join(parts)
+    if rest:  # a last line without a line feed
         yield (rest,)
 
 
@@ -124,7 +125,10 @@ class LineCount:
     def __init__(self, participle: str, total: int | None = None) -> None:
         from tqdm import tqdm
 
-        self._participle, self._count, self._start = participle, 0, time.perf_counter()
+        self._participle = participle
+        self._count = 0
+        self._start = time.perf_counter()
+        # disable=None: a bar only on a terminal.
         self._bar = tqdm(total=total, unit=" lines", disable=None, leave=False)
 
     def __enter__(self) -> Self:

@@ -81,15 +81,16 @@ def _exit_status(error: Exception, with_traceback: bool) -> int:
         case FileNotFoundError() if error.filename is None:  # only os.getcwd
             return _fail("the current folder is gone; go to another one")
         case OSError() if error.errno is not None:  # from the system: rights, full or failing disk
-            where = "" if error.filename is None else f"{error.filename}: "
-            return _fail(f"{where}{error.strerror}")
+            prefix = "" if error.filename is None else f"{error.filename}: "
+            return _fail(f"{prefix}{error.strerror}")
         case MemoryError():
             return _fail(f"out of memory: {error}")
         case RuntimeError() if str(error).startswith("RESOURCE_EXHAUSTED"):  # from XLA
             return _fail(f"out of memory: {error}")
     from transformer_jax.runs.user_modules import describe_module_error
 
-    if line := describe_module_error(error):
+    line = describe_module_error(error)
+    if line:
         return _fail(f"{line} (--traceback shows how it got there)")
     raise error
 
@@ -105,7 +106,8 @@ def _run_in_job(args: argparse.Namespace) -> int:
     try:
         status = _run(args)
     except Exception as error:
-        if lost := hosts.lost_process(error):
+        lost = hosts.lost_process(error)
+        if lost:
             _fail(
                 f"lost another process ({lost}); start the job again: its last checkpoint is there"
             )

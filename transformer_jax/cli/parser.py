@@ -65,11 +65,13 @@ CHAT_COMMANDS = (
     "/reset starts over, /system TEXT starts over with an instruction how to answer, /quit ends"
 )
 
+_ANY_FIELD = f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE."
+
 _RUN_VERBS = ("evaluate", "predict", "chat", "score", "embed", "inspect", "import", "export")
 """Verbs that take no config: the run has its own."""
 _SEARCH_VERBS = ("evaluate", "predict", "chat")
 """Of these, the verbs that take options of a search."""
-_OF_SEARCH = re.compile(r"decode\.\w+\.")
+_OF_SEARCH = re.compile(r"decode\.\w+\.")  # decode.SEARCH.OPTION
 _POSITIONAL = ("verb", "what", "pattern", "shell", "runs", "names", "item", "folders")
 _REQUIRED = {
     "score": {"source", "target"},
@@ -119,7 +121,8 @@ def take_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     Raises:
       UserError: a field has no value.
     """
-    words, overrides = [], {}
+    words = []
+    overrides = {}
     rest = iter(argv)
     for word in rest:
         if word.startswith("--") and word.endswith("=--"):  # argparse makes [] of it
@@ -158,7 +161,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_compare(verbs)
     _add_claim(verbs)
     _add_reproduce(verbs)
-    what = _add_benchmark(verbs)
+    measures = _add_benchmark(verbs)
     _add_plan(verbs)
     _add_verify(verbs)
     _add_inspect(verbs)
@@ -167,7 +170,7 @@ def build_parser() -> argparse.ArgumentParser:
     verbs.add_parser("configs", help="list the configs that come with the project")
     _add_fields(verbs)
     _add_completion(verbs)
-    for verb in [*verbs.choices.values(), *what.choices.values()]:
+    for verb in [*verbs.choices.values(), *measures.choices.values()]:
         verb.add_argument(
             "--traceback",
             action="store_true",
@@ -195,8 +198,7 @@ def _add_train(verbs: Verbs) -> None:
     train = verbs.add_parser(
         "train",
         help="train a config in a workdir, or resume from its last checkpoint",
-        epilog=f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE. Without "
-        "--config, the run in DIR continues with its own.",
+        epilog=f"{_ANY_FIELD} Without --config, the run in DIR continues with its own.",
     )
     add_config_flag(train)
     train.add_argument("--workdir", metavar="DIR", help="the run's directory; made if absent")
@@ -375,8 +377,7 @@ def _add_score(verbs: Verbs) -> None:
 
 def _add_embed(verbs: Verbs) -> None:
     embed = verbs.add_parser(
-        "embed",
-        help="read one text a line from stdin, write its vector as a JSON list, one a line",
+        "embed", help="read one text a line from stdin, write its vector as a JSON list, one a line"
     )
     add_run_flags(embed)
     add_max_length_flag(embed)
@@ -432,7 +433,7 @@ def _add_claim(verbs: Verbs) -> None:
         "or the seeds of its last look are trained, and writes NAME.verdict.json. --check says "
         "which verdicts are out of date because the claim, code, a config or data have changed; "
         "without names, of all recorded verdicts on shipped claims.",
-        epilog=f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE.",
+        epilog=_ANY_FIELD,
     )
     claim.add_argument(
         "names", nargs="*", metavar="CLAIM", help="a claim file; with --check verdicts"
@@ -450,8 +451,7 @@ def _add_reproduce(verbs: Verbs) -> None:
         description="Trains the rows of a paper's table at a small scale, or with a config of "
         "yours, and prints the paper's numbers beside them. Without an item it lists what there "
         "is.",
-        epilog=f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE. The same "
-        "command resumes.",
+        epilog=f"{_ANY_FIELD} The same command resumes.",
     )
     reproduce.add_argument(
         "item", nargs="?", metavar="PAPER/ITEM", help="such as vaswani2017/table3"
@@ -469,7 +469,7 @@ def _add_plot(verbs: Verbs) -> None:
         "plot",
         help="draw runs, a sweep, a run's attention, errors or trees, or a config's rates and "
         "positions",
-        epilog=f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE.",
+        epilog=_ANY_FIELD,
     )
     add_config_flag(plot)
     plot.add_argument(
@@ -514,26 +514,25 @@ def _add_plot(verbs: Verbs) -> None:
 
 
 def _add_benchmark(verbs: Verbs) -> Verbs:
-    """Returns the verbs of what is timed."""
+    """Returns the verbs that follow `benchmark`: train and decode."""
     benchmark = verbs.add_parser(
         "benchmark", help="time a config's training step or search; prints one JSON object"
     )
-    what = benchmark.add_subparsers(dest="what", metavar="train|decode", title="what to time")
+    measures = benchmark.add_subparsers(dest="what", metavar="train|decode", title="what to time")
     for name, sizes in BENCHMARK_SIZES.items():
-        verb = what.add_parser(name, help=f"{name} on random tokens, warm, median of many")
+        verb = measures.add_parser(name, help=f"{name} on random tokens, warm, median of many")
         add_config_flag(verb)
         for size in sizes:
             verb.add_argument(f"--{size}", type=positive_int, metavar="N")
         add_modules_flag(verb)
-    return what
+    return measures
 
 
 def _add_plan(verbs: Verbs) -> None:
     plan = verbs.add_parser(
         "plan",
         help="compile a config's step for devices that are not here; prints what it would cost",
-        epilog=f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE. One JSON "
-        "object goes to stdout, a table to stderr.",
+        epilog=f"{_ANY_FIELD} One JSON object goes to stdout, a table to stderr.",
     )
     add_config_flag(plan)
     plan.add_argument(
@@ -658,10 +657,7 @@ def _add_fields(verbs: Verbs) -> None:
         help="part of the name SECTION.FIELD, or a glob such as 'data.*_text' (default: all)",
     )
     fields.add_argument(
-        "--format",
-        choices=("text", "json"),
-        default="text",
-        help="json: one list of objects",
+        "--format", choices=("text", "json"), default="text", help="json: one list of objects"
     )
     add_modules_flag(fields)
 
@@ -678,15 +674,15 @@ def _add_completion(verbs: Verbs) -> None:
 
 
 def _check_verbs(words: Sequence[str]) -> None:
-    known = VERBS
+    verbs = VERBS
     for word in words:
-        if not known or word.startswith("-"):
+        if not verbs or word.startswith("-"):
             return
-        if word not in known:
-            synonyms = VERB_SYNONYMS if known is VERBS else None
-            hint = suggest(word, known, synonyms) or f"; known: {', '.join(known)}"
+        if word not in verbs:
+            synonyms = VERB_SYNONYMS if verbs is VERBS else None
+            hint = suggest(word, verbs, synonyms) or f"; known: {', '.join(verbs)}"
             raise UserError(f"unknown verb {word}{hint}")
-        known = known[word]
+        verbs = verbs[word]  # those that may follow this one
 
 
 def _check_unknown(args: argparse.Namespace, unknown: Sequence[str]) -> None:
@@ -697,9 +693,10 @@ def _check_unknown(args: argparse.Namespace, unknown: Sequence[str]) -> None:
         raise UserError(f"unexpected argument {word}; flags are written --FLAG=VALUE")
     flags = ["--" + name for name in vars(args) if name not in _POSITIONAL]
     hint = suggest(word, flags or ["--help"], FLAG_SYNONYMS)
-    if fields := _fields_of_flag(args, word):
-        found = " or ".join(f"{OVERRIDE}{field}=VALUE" for field in fields)
-        hint = f"; did you mean {found}?"
+    fields = _fields_of_flag(args, word)
+    if fields:
+        overrides = " or ".join(f"{OVERRIDE}{field}=VALUE" for field in fields)
+        hint = f"; did you mean {overrides}?"
     raise UserError(f"unknown flag {word}{hint or f'; known: {", ".join(flags)}'}")
 
 
@@ -707,7 +704,7 @@ def _fields_of_flag(args: argparse.Namespace, word: str) -> list[str]:
     """Fields of the config that an unknown flag names, if the verb takes a config."""
     if "config" not in vars(args):
         return []
-    from transformer_jax.runs.settings import FIELDS
+    from transformer_jax.runs.settings import FIELDS  # takes seconds, only for an error
 
     return fields_named(word, FIELDS)
 
@@ -715,7 +712,7 @@ def _fields_of_flag(args: argparse.Namespace, word: str) -> list[str]:
 def _check_overrides(args: argparse.Namespace, overrides: Mapping[str, str]) -> None:
     draws_runs = args.verb == "plot" and args.workdir is not None
     if args.verb in _SEARCH_VERBS:
-        overrides = {one: text for one, text in overrides.items() if not _OF_SEARCH.match(one)}
+        overrides = {name: text for name, text in overrides.items() if not _OF_SEARCH.match(name)}
     if overrides and (draws_runs or args.verb in _RUN_VERBS):
         raise UserError(
             f"{args.verb} takes no {OVERRIDE}{next(iter(overrides))}: "
@@ -724,19 +721,22 @@ def _check_overrides(args: argparse.Namespace, overrides: Mapping[str, str]) -> 
 
 
 def _check_required(args: argparse.Namespace) -> None:
-    # argparse would report a misspelt flag as a missing one.
+    # Not by `required=True` of argparse, which would report a misspelt flag as a missing one.
     if args.verb is None or getattr(args, "what", "") is None:
-        known = VERBS if args.verb is None else VERBS[args.verb]
-        place = f"{PROGRAM} {args.verb or ''}".strip()
-        raise UserError(f"`{place}` needs a verb: {', '.join(known)}; see `{place} --help`")
+        verbs = VERBS if args.verb is None else VERBS[args.verb]
+        command = f"{PROGRAM} {args.verb or ''}".strip()
+        raise UserError(f"`{command}` needs a verb: {', '.join(verbs)}; see `{command} --help`")
     required = {"config", "workdir"} & vars(args).keys()
     if getattr(args, "dry_run", False):
         required.remove("workdir")
     elif args.verb == "train" and args.workdir is not None and not args.seeds:
         required.remove("config")  # the run in the workdir has one
     if args.verb == "sweep":
-        required = {"sweep", "workdir"} - ({"workdir"} if args.plan else set())
-        required -= {"sweep"} if args.replay else set()
+        required = {"sweep", "workdir"}
+        if args.plan:
+            required.remove("workdir")
+        if args.replay:
+            required.remove("sweep")
     if args.verb == "reproduce":  # what it needs depends on the item
         required = set()
     if args.verb == "claim" and args.check:
@@ -753,10 +753,10 @@ def _check_required(args: argparse.Namespace) -> None:
 
 def _check_exclusive(args: argparse.Namespace) -> None:
     """Raises UserError if a flag would have no effect beside another."""
-    given = {name for name, value in vars(args).items() if value is not None and value is not False}
+    flags = {name for name, value in vars(args).items() if value is not None and value is not False}
     if getattr(args, "format", None) == "text":  # its default
-        given.remove("format")
-    if args.verb == "predict" and "format" not in given and (args.num_outputs or 1) > 1:
+        flags.remove("format")
+    if args.verb == "predict" and "format" not in flags and (args.num_outputs or 1) > 1:
         raise UserError("--num_outputs above 1 needs --format=jsonl: text has one line an example")
     if args.verb == "plot":
         for name in ("kind", "layer", "base", "split"):
@@ -764,7 +764,8 @@ def _check_exclusive(args: argparse.Namespace) -> None:
             if getattr(args, name) is not None and getattr(args, other) is None:
                 raise UserError(f"--{name} goes with --{other}")
     for name, others in _EXCLUDED.items():
-        if name in given and (excluded := sorted(given & others)):
+        excluded = sorted(flags & others)
+        if name in flags and excluded:
             raise UserError(f"--{excluded[0]} does not go with --{name}; leave one of them out")
 
 

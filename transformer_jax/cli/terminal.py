@@ -25,7 +25,7 @@ INTERRUPTED = 130
 """Exit status of a program that SIGINT ended."""
 
 _PACKAGE = "transformer_jax"
-_RAISE_AGAIN_SECONDS = 0.01
+_RAISE_AGAIN_SECONDS = 0.01  # time for the destructor or callback that lost an interrupt to end
 
 _was_interrupted = False
 _interrupt_bytes: int | None = None
@@ -157,9 +157,9 @@ def handle_interrupts() -> None:
     global _interrupt_bytes
     signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGALRM, _interrupt)
-    _interrupt_bytes, written = os.pipe()
-    os.set_blocking(written, False)
-    signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+    _interrupt_bytes, write_end = os.pipe()
+    os.set_blocking(write_end, False)  # as set_wakeup_fd requires
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     sys.unraisablehook = _report_unraisable
 
 

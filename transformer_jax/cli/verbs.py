@@ -12,7 +12,6 @@ import logging
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 from itertools import batched
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from transformer_jax.runtime.files import write_atomic
 
 logger = logging.getLogger(__name__)
 
-_LINES_AT_ONCE = 512
+_LINES_AT_ONCE = 512  # of stdin, to be predicted, embedded or scored together
 _DIGITS = 4  # of numbers on a terminal
 _LENGTH_FIELDS = ("data.max_length", "data.max_source_length", "data.max_target_length")
 _PROCESS_FLAGS = (
@@ -110,11 +109,11 @@ def _print_next(run: Any, workdir: str) -> None:
 
     if not hosts.is_primary():
         return
-    command, flag = f"  {PROGRAM}", f"--workdir={shlex.quote(workdir)}"
-    terminal.print_message("next:")
-    terminal.print_message(f"{command} evaluate {flag}")
+    flag = f"--workdir={shlex.quote(workdir)}"
     verb = "chat" if isinstance(run.task, SupportsChat) else "predict"
-    terminal.print_message(f"{command} {verb} {flag}  # reads lines that you type")
+    terminal.print_message("next:")
+    terminal.print_message(f"  {PROGRAM} evaluate {flag}")
+    terminal.print_message(f"  {PROGRAM} {verb} {flag}  # reads lines that you type")
 
 
 def sweep(args: argparse.Namespace) -> None:
@@ -126,7 +125,7 @@ def sweep(args: argparse.Namespace) -> None:
     from transformer_jax.sweeps.sweep import run_sweep
 
     require_device()
-    loaded = load_sweep(args.sweep, **_given(args, ("config", "seeds")))
+    loaded = load_sweep(args.sweep, **_given_flags(args, ("config", "seeds")))
     if args.plan:
         from transformer_jax.sweeps.planning import plan_sweep
 
@@ -138,7 +137,8 @@ def sweep(args: argparse.Namespace) -> None:
         loaded, args.workdir, args.overrides, args.at_once, chosen=args.rows, modules=args.modules
     )
     _write_table(rows)
-    if loaded.space and rows and rows[0].parameters:  # 0 if all diverged
+    # Rows of a search are sorted, the best first; it has 0 parameters if all diverged.
+    if loaded.space and rows and rows[0].parameters:
         fields = {**loaded.base, **args.overrides, **rows[0].values}
         flags = [f"--config.{name}={value}" for name, value in fields.items()]
         words = [f"--config={loaded.config}", f"--workdir={args.workdir}-best", *flags]
@@ -173,7 +173,8 @@ def table(args: argparse.Namespace) -> None:
     }
     terminal.write(f"{formats[args.format](rows).rstrip()}\n")
     if args.to:
-        names, records = [row.name for row in rows], dict[str, dict[str, Any]]()
+        names = [row.name for row in rows]
+        records: dict[str, dict[str, Any]] = {}  # row -> seed -> its records
         for folder in args.folders:
             for name, seeds in row_records(readable_folder(folder), names).items():
                 records.setdefault(name, {}).update(seeds)
@@ -186,7 +187,7 @@ def evaluate(args: argparse.Namespace) -> None:
     examples = _examples_to_score(args)
     run = _load_in_job(args)
     if args.choices is None:
-        options = _given(args, ("command", *DECODE_OPTIONS))
+        options = _given_flags(args, ("command", *DECODE_OPTIONS))
         metrics = run.evaluate(**examples, **options)
     else:
         from transformer_jax.runs.evaluate import evaluate_choices
@@ -200,22 +201,24 @@ def predict(args: argparse.Namespace) -> None:
     """Writes one line for each line of stdin; in a job, process 0 reads stdin for all."""
     from transformer_jax.parallel import hosts
 
-    stdin, run = terminal.binary_stdin(), _load_in_job(args)
+    stdin = terminal.binary_stdin()  # a closed stdin is reported before a model is loaded
+    run = _load_in_job(args)
     if args.stream:
-        return _stream(run, _given(args, DECODE_OPTIONS), stdin, _example_reader(args, run))
-    options = _given(args, (*DECODE_OPTIONS, "num_outputs"))
-    as_text = partial(_as_text, escape if args.escape else one_line)
-    format_outputs = _as_json if args.format == "jsonl" else as_text
-    read_example, read_text = _example_reader(args, run), _text_reader(args)
-    prefixes_of = open_prefixes(args.prefixes, read_text)
-    first_line, batches = 1, read_batches(stdin, most=_LINES_AT_ONCE)
+        return _stream(run, _given_flags(args, DECODE_OPTIONS), stdin, _example_reader(args, run))
+    options = _given_flags(args, (*DECODE_OPTIONS, "num_outputs"))
+    to_line = escape if args.escape else one_line
+    read_example = _example_reader(args, run)
+    prefixes_of = open_prefixes(args.prefixes, _text_reader(args))
+    batches = read_batches(stdin, most=_LINES_AT_ONCE)
+    first_line = 1
     with LineCount("predicted") as count:
         while lines := hosts.run_on_primary(lambda: next(batches, None)):
             examples = list(map(read_example, lines))
             prefixes = prefixes_of(first_line, lines)
             n_best = run.n_best(examples, first_line=first_line, **options, **prefixes)
-            for _, outputs in zip(examples, n_best, strict=True):
-                _write_result(format_outputs(outputs))
+            for _, outputs in zip(examples, n_best, strict=True):  # one line out for one line in
+                as_json = args.format == "jsonl"
+                _write_result(_as_json(outputs) if as_json else to_line(outputs[0].text))
             terminal.flush()
             first_line += len(lines)
             count.advance(len(lines))
@@ -227,7 +230,7 @@ def chat(args: argparse.Namespace) -> None:
 
     stdin = terminal.binary_stdin()
     conversation = Chat(
-        load_run(args, ensembles=True), args.template, **_given(args, DECODE_OPTIONS)
+        load_run(args, ensembles=True), args.template, **_given_flags(args, DECODE_OPTIONS)
     )
     terminal.print_message(CHAT_COMMANDS)
     for line in _prompted_lines(stdin):
@@ -247,10 +250,14 @@ def chat(args: argparse.Namespace) -> None:
 
 def embed(args: argparse.Namespace) -> None:
     """Writes the vector of each line of stdin as a JSON list."""
-    given = {"pooling": args.pooling, "normalize": args.normalize and args.normalize == "true"}
-    changes = {f"task.{name}": value for name, value in given.items() if value is not None}
+    changes: dict[str, Any] = {}
+    if args.pooling is not None:
+        changes["task.pooling"] = args.pooling
+    if args.normalize is not None:
+        changes["task.normalize"] = args.normalize == "true"
     run = load_run(args)
-    run = run.with_config(changes) if changes else run
+    if changes:
+        run = run.with_config(changes)
     read_text = _text_reader(args)
     with LineCount("embedded") as count:
         for lines in read_batches(terminal.binary_stdin(), most=_LINES_AT_ONCE):
@@ -264,8 +271,10 @@ def score(args: argparse.Namespace) -> None:
     """Prints log P(target | source) of each pair of two files, one a line."""
     from transformer_jax.data.files.pairs import read_aligned
 
-    pairs, run = read_aligned(args.source, args.target, once=True), _load_in_job(args)
-    read_source, read_target = _example_reader(args, run), _text_reader(args)
+    pairs = read_aligned(args.source, args.target, once=True)
+    run = _load_in_job(args)
+    read_source = _example_reader(args, run)
+    read_target = _text_reader(args)
     with LineCount("scored", total=len(pairs)) as count:
         for indices in batched(range(len(pairs)), _LINES_AT_ONCE):
             chunk = [pairs[i] for i in indices]
@@ -280,43 +289,84 @@ def score(args: argparse.Namespace) -> None:
 
 def plot(args: argparse.Namespace) -> None:
     """Draws runs, one run's attention, trees or errors, or a config; prints the picture's path."""
-    from transformer_jax.pictures import picture_format, save_figure
-    from transformer_jax.runs.config import resolve_file
+    from transformer_jax.pictures import picture_format
+
+    subject = next(flag for flag in _DRAW if getattr(args, flag) is not None)
+    names = {  # attention and tree are called like their flag
+        "config": Path(args.config or "curves").stem,
+        "errors": args.errors,
+        "workdir": "curves",
+    }
+    output = Path(args.output or f"{names.get(subject, subject)}.png")
+    picture_format(output)  # before a model is loaded in vain
+    _DRAW[subject](args, output)
+    terminal.write(f"{output}\n")
+
+
+def _draw_attention(args: argparse.Namespace, output: Path) -> None:
     from transformer_jax.runs.load import load
+    from transformer_jax.tools import plots
+
+    run = load(args.workdir, modules=args.modules, base=args.base)
+    plots.plot_attention(run.attention(args.attention), output, args.kind, args.layer)
+
+
+def _draw_tree(args: argparse.Namespace, output: Path) -> None:
+    from transformer_jax.runs.load import load
+    from transformer_jax.tools import plots
+
+    tree = args.tree
+    if args.workdir is not None:  # --tree is a sentence, which the run parses
+        (tree,) = load(args.workdir, modules=args.modules).predict([tree])
+    plots.plot_tree(tree, output)
+
+
+def _draw_config(args: argparse.Namespace, output: Path) -> None:
+    from transformer_jax.runs.config import resolve_file
+    from transformer_jax.tools import plots
+
+    plots.plot_config(resolve_file(args.config, args.overrides, args.modules), output)
+
+
+def _draw_errors(args: argparse.Namespace, output: Path) -> None:
     from transformer_jax.runs.user_modules import load_modules
-    from transformer_jax.runs.workdir import CONFIG, METRICS, PREDICTIONS, fetch_files
+    from transformer_jax.runs.workdir import CONFIG, PREDICTIONS, fetch_files
+    from transformer_jax.tools import plots
+
+    load_modules(args.modules, args.workdir)
+    workdir = fetch_files(args.workdir, (CONFIG, PREDICTIONS))
+    plots.plot_errors(workdir, args.errors, args.split or "test", output)
+
+
+def _draw_runs(args: argparse.Namespace, output: Path) -> None:
+    """Draws the curves of runs, or the table of a sweep if --workdir is one."""
+    from transformer_jax.pictures import save_figure
+    from transformer_jax.runs.user_modules import load_modules
+    from transformer_jax.runs.workdir import METRICS, fetch_files
     from transformer_jax.sweeps.results import saved_rows
     from transformer_jax.sweeps.table_files import draw_table
     from transformer_jax.tools import plots
 
-    what = next((each for each in ("attention", "tree") if getattr(args, each) is not None), None)
-    default = what or args.errors or (Path(args.config).stem if args.config else "curves")
-    output = Path(args.output or f"{default}.png")
-    picture_format(output)  # before a model is loaded in vain
-    if args.attention is not None:
-        run = load(args.workdir, modules=args.modules, base=args.base)
-        plots.plot_attention(run.attention(args.attention), output, args.kind, args.layer)
-    elif args.tree is not None:
-        tree = args.tree
-        if args.workdir is not None:
-            (tree,) = load(args.workdir, modules=args.modules).predict([tree])
-        plots.plot_tree(tree, output)
-    elif args.config is not None:
-        plots.plot_config(resolve_file(args.config, args.overrides, args.modules), output)
-    elif args.errors is not None:
-        load_modules(args.modules, args.workdir)
-        workdir = fetch_files(args.workdir, (CONFIG, PREDICTIONS))
-        plots.plot_errors(workdir, args.errors, args.split or "test", output)
+    workdirs = args.workdir.split(",")
+    for workdir in workdirs:
+        load_modules(args.modules, workdir)
+    folders = [fetch_files(workdir, (METRICS,)) for workdir in workdirs]
+    rows = saved_rows(folders[0]) if len(folders) == 1 else None
+    if rows:
+        save_figure(draw_table(rows), output)
     else:
-        workdirs = args.workdir.split(",")
-        for workdir in workdirs:
-            load_modules(args.modules, workdir)
-        folders = [fetch_files(workdir, (METRICS,)) for workdir in workdirs]
-        if len(folders) == 1 and (rows := saved_rows(folders[0])):
-            save_figure(draw_table(rows), output)
-        else:
-            plots.plot_runs(folders, output)
-    terminal.write(f"{output}\n")
+        plots.plot_runs(folders, output)
+
+
+_DRAW: dict[str, Callable[[argparse.Namespace, Path], None]] = {
+    "attention": _draw_attention,
+    "tree": _draw_tree,
+    "config": _draw_config,
+    "errors": _draw_errors,
+    "workdir": _draw_runs,
+}
+"""Flag of `plot` -> the function that draws its subject. The first flag that is given decides;
+--workdir is last, because it also names the run of --attention, --tree and --errors."""
 
 
 def compare(args: argparse.Namespace) -> None:
@@ -325,16 +375,16 @@ def compare(args: argparse.Namespace) -> None:
     from transformer_jax.evidence.page import comparison_page
 
     metrics = args.metrics.split(",") if args.metrics else ()
-    found = compare(
+    comparison = compare(
         *args.runs, split=args.split, metrics=metrics, loss=args.loss, modules=args.modules
     )
     if args.format == "json":
-        _write_json(found.as_json())
+        _write_json(comparison.as_json())
     else:
-        terminal.write(f"{found.as_text()}\n")
+        terminal.write(f"{comparison.as_text()}\n")
     if args.to:
         path = Path(args.to).with_suffix(".html")
-        _write_page(path, comparison_page(found))
+        _write_page(path, comparison_page(comparison))
         logger.info("wrote %s", path)
 
 
@@ -347,8 +397,7 @@ def claim(args: argparse.Namespace) -> None:
         return _check_verdicts(args)
     if len(args.names) != 1:
         raise UserError("claim: name one claim file")
-    found = load_claim(args.names[0])
-    verdict = decide_claim(found, args.workdir, args.overrides, args.modules)
+    verdict = decide_claim(load_claim(args.names[0]), args.workdir, args.overrides, args.modules)
     if args.format == "json":
         _write_json(verdict)
     else:
@@ -379,31 +428,31 @@ def _check_verdicts(args: argparse.Namespace) -> None:
 def reproduce(args: argparse.Namespace) -> None:
     """Prints a paper's table beside ours, with the verdicts on its statements; lists the papers."""
     if args.item is None:
-        return _list_shipped("reproduction")
+        return _list_reproductions()
     from transformer_jax.evidence.reproduction import load_reproduction
     from transformer_jax.evidence.reproduction import reproduce as reproduce_item
 
     item = load_reproduction(args.item)
-    options = _given(args, ("scale", "config", "seeds"))
-    found = reproduce_item(
+    options = _given_flags(args, ("scale", "config", "seeds"))
+    report = reproduce_item(
         item, args.workdir, args.overrides, chosen=args.rows, modules=args.modules, **options
     )
     match args.format:
         case "json":
-            _write_json(found.as_json())
+            _write_json(report.as_json())
         case "markdown":
-            terminal.write(f"{found.as_markdown()}\n")
+            terminal.write(f"{report.as_markdown()}\n")
         case _:
-            terminal.write(f"{found.as_text()}\n")
+            terminal.write(f"{report.as_text()}\n")
 
 
-def _list_shipped(kind: str) -> None:
-    """Lists shipped files of a kind with the first line of their docstrings."""
+def _list_reproductions() -> None:
+    """Lists the shipped reproductions with the first line of their docstrings."""
     from transformer_jax.runs.shipped import shipped_files
 
-    found = shipped_files(kind)
-    width = max(map(len, found))
-    for name, path in found.items():
+    paths = shipped_files("reproduction")
+    width = max(map(len, paths))
+    for name, path in paths.items():
         terminal.write(f"{name.ljust(width)}  {_summary(path)}\n")
 
 
@@ -417,7 +466,7 @@ def benchmark(args: argparse.Namespace) -> None:
     measures: dict[str, Callable[..., dict[str, Any]]]
     measures = {"train": benchmark.train, "decode": benchmark.decode}
     settings = resolve_file(args.config, args.overrides, args.modules)
-    measured = measures[args.what](settings, **_given(args, BENCHMARK_SIZES[args.what]))
+    measured = measures[args.what](settings, **_given_flags(args, BENCHMARK_SIZES[args.what]))
     _write_json(measured)
 
 
@@ -449,13 +498,13 @@ def verify(args: argparse.Namespace) -> int:
     from transformer_jax.verification.verify import verify as run_oracles
 
     settings = resolve_file(args.config, args.overrides, args.modules)
-    given = _given(args, ("only", "seconds"))
-    found = run_oracles(settings, args.modules, keep=args.overrides, **given)
+    options = _given_flags(args, ("only", "seconds"))
+    report = run_oracles(settings, args.modules, keep=args.overrides, **options)
     if args.format == "json":
-        _write_json(found.as_dict())
+        _write_json(report.as_dict())
     else:
-        _write_result(found.table())
-    return 0 if found.is_proven else 1
+        _write_result(report.table())
+    return 0 if report.is_proven else 1
 
 
 def inspect(args: argparse.Namespace) -> None:
@@ -467,7 +516,8 @@ def inspect(args: argparse.Namespace) -> None:
         raise UserError(f"--to: pages are written to a folder of this machine, not to {args.to}")
     folder = Path(args.to)
     _require_empty(folder)
-    stdin, run = terminal.binary_stdin(), load_run(args)
+    stdin = terminal.binary_stdin()
+    run = load_run(args)
     read_text = _text_reader(args)
     folder.mkdir(parents=True, exist_ok=True)
     pages: list[tuple[str, str]] = []  # file name and line
@@ -526,12 +576,12 @@ def fields(args: argparse.Namespace) -> None:
     from transformer_jax.runs.user_modules import load_modules
 
     load_modules(args.modules)
-    found = find_fields(args.pattern)
+    matches = find_fields(args.pattern)
     if args.format == "json":
-        listed = [dataclasses.asdict(field) for field in found]
-        terminal.write(json.dumps(listed, indent=2, ensure_ascii=False) + "\n")
+        records = [dataclasses.asdict(field) for field in matches]
+        terminal.write(json.dumps(records, indent=2, ensure_ascii=False) + "\n")
     else:
-        terminal.write("\n\n".join(field.as_text() for field in found) + "\n")
+        terminal.write("\n\n".join(field.as_text() for field in matches) + "\n")
 
 
 def completion(args: argparse.Namespace) -> None:
@@ -582,12 +632,15 @@ def load_run(args: argparse.Namespace, ensembles: bool = False) -> Any:
         run = load_ensemble(*args.workdir.split(","), **options)
     else:
         run = load(args.workdir, **options)
+    # Not every verb that loads a run has these three flags.
     max_length = getattr(args, "max_length", None)
-    run = run.with_config(dict.fromkeys(_LENGTH_FIELDS, max_length)) if max_length else run
-    if args.overrides:
-        search = getattr(args, "search", None)
-        run = run.with_config(({"decode.search": search} if search else {}) | args.overrides)
+    search = getattr(args, "search", None)
     patches = getattr(args, "patch", None)
+    if max_length:
+        run = run.with_config(dict.fromkeys(_LENGTH_FIELDS, max_length))
+    if args.overrides:
+        # Options of a search are checked against --search, not against the search of the run.
+        run = run.with_config(({"decode.search": search} if search else {}) | args.overrides)
     return run.patched(dict(patches)) if patches else run
 
 
@@ -635,7 +688,7 @@ def _join_job(args: argparse.Namespace, load: Callable[[], Any]) -> Any:
     return join_job(job, prepare, lambda settings: settings.parallel.heartbeat_seconds)
 
 
-def _given(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+def _given_flags(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
     """The flags among `names` that were given; the config decides about the others."""
     values = {name: getattr(args, name) for name in names}
     return {name: value for name, value in values.items() if value is not None}
@@ -667,12 +720,9 @@ def _example_reader(args: argparse.Namespace, run: Any) -> Callable[[str], str]:
     return example_reader(escaped=args.escape, reads_objects=reads_objects)
 
 
-def _as_text(to_line: Callable[[str], str], outputs: list[Any]) -> str:
-    return to_line(outputs[0].text)
-
-
 def _as_json(outputs: list[Any]) -> str:
-    return to_json({"outputs": [{"text": one.text, "score": one.score} for one in outputs]})
+    records = [{"text": output.text, "score": output.score} for output in outputs]
+    return to_json({"outputs": records})
 
 
 def _write_result(line: str) -> None:

@@ -37,14 +37,8 @@ NO_EFFECT = (
     *("initializer_range", "init_std", "initializer_factor"),
     # Follow from other keys, or are of heads and pipelines that are not imported.
     *("is_encoder_decoder", "label2id", "num_labels", "_num_labels", "id2label", "problem_type"),
-    *(
-        "sep_token_id",
-        "cls_token_id",
-        "mask_token_id",
-        "unk_token_id",
-        "cross_attention_hidden_size",
-    ),
-    *("task_specific_params", "prefix"),
+    *("sep_token_id", "cls_token_id", "mask_token_id", "unk_token_id", "task_specific_params"),
+    *("cross_attention_hidden_size", "prefix"),
 )
 """Keys of any family that do not change what a model computes, if nothing reads them."""
 
@@ -125,10 +119,11 @@ def special_ids(keys: Keys) -> dict[str, int]:
     """Special tokens of a config.json: role, as in `import_tokenizer` -> id."""
     ids = {}
     for name in ("pad", "bos", "eos", "decoder_start"):
-        given = keys.get(f"{name}_token_id")
-        ids[name] = given[0] if isinstance(given, list) and given else given
+        token = keys.get(f"{name}_token_id")
+        # Of several end tokens, the first; `generation_config.end_tokens` has all.
+        ids[name] = token[0] if isinstance(token, list) and token else token
     ids["start"] = ids.pop("decoder_start")
-    return {name: given for name, given in ids.items() if type(given) is int and given != NO_TOKEN}
+    return {name: token for name, token in ids.items() if type(token) is int and token != NO_TOKEN}
 
 
 def class_names(keys: Keys) -> list[str]:
@@ -180,7 +175,8 @@ def tokenizer_keys(tokenizers: Tokenizers, model: TransformerConfig) -> dict[str
     keys |= {"vocab_size": model.source_vocab_size, "decoder_vocab_size": model.target_vocab_size}
     keys |= {"pad_token_id": special.pad, "eos_token_id": special.eos}
     keys |= {"decoder_start_token_id": special.start, "forced_eos_token_id": None}
-    if head := special.translation.head:
+    head = special.translation.head
+    if head:
         keys |= {"bos_token_id": head[0], "forced_bos_token_id": head[0]}
     return keys
 

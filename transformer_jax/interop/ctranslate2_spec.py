@@ -28,7 +28,7 @@ def build_specification(model: TransformerConfig, leaves: Leaves, positions: int
 
     Args:
       model: options of the run, without padded vocabularies.
-      leaves: path -> array.
+      leaves: its arrays by path.
       positions: rows of a sinusoid table.
 
     Raises:
@@ -71,7 +71,8 @@ def _require_supported(model: TransformerConfig) -> None:
         "vocab_multiple": (1,),
     }
     for field, values in supported.items():
-        if (value := getattr(model, field)) not in values:
+        value = getattr(model, field)
+        if value not in values:
             raise UserError(
                 f"--format=ctranslate2: config.model.{field} is {value!r}; CTranslate2 supports "
                 f"{' or '.join(map(repr, values))} here"
@@ -79,42 +80,37 @@ def _require_supported(model: TransformerConfig) -> None:
 
 
 class _StackBuilder:
-    """Builds the specification of an encoder or a decoder.
-
-    Args:
-      model: options.
-      leaves: path -> array.
-      positions: rows of a sinusoid table.
-    """
+    """Builds the specification of an encoder or a decoder; arguments of `build_specification`."""
 
     def __init__(self, model: TransformerConfig, leaves: Leaves, positions: int):
-        self._model, self._leaves, self._positions = model, leaves, positions
+        self._model = model
+        self._leaves = leaves
+        self._positions = positions
 
     def build(self, name: str, side: str) -> Any:
         """Specification of the stack `name` ("encoder" or "decoder") with its arrays.
 
-        Args:
-          name: of the stack.
-          side: of its embeddings: "source", "target", or "input" if there is only one.
+        `side` is that of its embeddings: "source", "target", or "input" if there is only one.
         """
         stack = self._empty_spec(name)
-        c, of_encoder = self._model, name == "encoder"
+        c = self._model
+        is_encoder = name == "encoder"
         embedding = "embedding" if side == "input" else f"{side}_embedding"
         if f"{embedding}/table" not in self._leaves:  # shared
             embedding = "target_embedding"
         table = self._leaves[f"{embedding}/table"]
-        (stack.embeddings[0] if of_encoder else stack.embeddings).weight = table
+        # An encoder has a list of embeddings, one for each source factor.
+        (stack.embeddings[0] if is_encoder else stack.embeddings).weight = table
         stack.scale_embeddings = float(c.d_model**0.5) if c.scale_embeddings else 1.0
-        where = "input/positions" if side == "input" else f"{side}_positions"
+        positions = "input/positions" if side == "input" else f"{side}_positions"
         if c.positions in _TABLE_POSITIONS:
-            stack.position_encodings.encodings = self._position_table(where)
+            stack.position_encodings.encodings = self._position_table(positions)
         self._norm(getattr(stack, "layer_norm", None), f"{name}/final_norm")
         self._norm(getattr(stack, "layernorm_embedding", None), f"{side}_norm")
         for i, layer in enumerate(stack.layer):
-            self._layer(layer, f"{name}/layer_{i}", where)
-        if not of_encoder:
-            projection = self._leaves.get("projection/table", table)
-            stack.projection.weight = projection
+            self._layer(layer, f"{name}/layer_{i}", positions)
+        if not is_encoder:
+            stack.projection.weight = self._leaves.get("projection/table", table)
             if "logits_bias" in self._leaves:
                 stack.projection.bias = self._leaves["logits_bias"]
             if c.scale_logits:
@@ -122,7 +118,7 @@ class _StackBuilder:
         return stack
 
     def _empty_spec(self, name: str) -> Any:
-        from ctranslate2.specs import common_spec, transformer_spec
+        from ctranslate2.specs import attention_spec, common_spec, transformer_spec
 
         c = self._model
         options: dict[str, Any] = {
@@ -139,12 +135,12 @@ class _StackBuilder:
             "pre_post_layer_norm": c.norm_placement == "sandwich",
         }
         if c.positions == "rotary":
-            scaled = c.rope_scaling == "linear"
+            linear = attention_spec.RotaryScalingType.Linear
             options |= {
                 "rotary_dim": int(c.d_k * c.rope_fraction),
                 "rotary_interleave": c.rope_layout == "pairs",
                 "rotary_base": c.rope_theta,
-                "rotary_scaling_type": _linear_scaling() if scaled else None,
+                "rotary_scaling_type": linear if c.rope_scaling == "linear" else None,
                 "rotary_scaling_factor": c.rope_factor,
             }
         if name == "encoder":
@@ -169,11 +165,12 @@ class _StackBuilder:
         for name, linear in names.items():
             self._linear(getattr(layer.ffn, linear), f"{path}/feed_forward/{name}")
         if self._model.norm_placement == "sandwich":
-            first, second = f"{path}/self_attention_residual", f"{path}/feed_forward_residual"
-            self._norm(layer.input_layer_norm, f"{first}/norm_before")
-            self._norm(layer.post_attention_layer_norm, f"{first}/norm_after")
-            self._norm(layer.pre_feedforward_layer_norm, f"{second}/norm_before")
-            self._norm(layer.post_feedforward_layer_norm, f"{second}/norm_after")
+            attention = f"{path}/self_attention_residual"
+            feed_forward = f"{path}/feed_forward_residual"
+            self._norm(layer.input_layer_norm, f"{attention}/norm_before")
+            self._norm(layer.post_attention_layer_norm, f"{attention}/norm_after")
+            self._norm(layer.pre_feedforward_layer_norm, f"{feed_forward}/norm_before")
+            self._norm(layer.post_feedforward_layer_norm, f"{feed_forward}/norm_after")
         else:
             self._residual(layer.self_attention, f"{path}/self_attention_residual")
             self._residual(layer.ffn, f"{path}/feed_forward_residual")
@@ -208,15 +205,15 @@ class _StackBuilder:
         """Fills a linear map, [outputs, inputs]. Concatenates several maps of the same inputs."""
         kernels = [self._leaves[f"{name}/kernel"] for name in paths]
         inputs = len(kernels[0].shape) - 1 if paths[0].endswith("output") else 1
-        flat = [each.reshape(int(np.prod(each.shape[:inputs])), -1) for each in kernels]
+        flat = [kernel.reshape(int(np.prod(kernel.shape[:inputs])), -1) for kernel in kernels]
         linear.weight = np.ascontiguousarray(np.concatenate(flat, axis=1).T)
         if f"{paths[0]}/bias" in self._leaves:
             biases = [self._leaves[f"{name}/bias"].reshape(-1) for name in paths]
             linear.bias = np.concatenate(biases)
 
     def _residual(self, sublayer: Any, path: str) -> None:
-        after = self._model.norm_placement == "post"
-        self._norm(sublayer.layer_norm, f"{path}/norm_{'after' if after else 'before'}")
+        side = "after" if self._model.norm_placement == "post" else "before"
+        self._norm(sublayer.layer_norm, f"{path}/norm_{side}")
 
     def _norm(self, norm: Any, path: str) -> None:
         if norm is None:
@@ -226,18 +223,13 @@ class _StackBuilder:
         if self._model.norm == "layer":
             norm.beta = self._leaves[f"{path}/bias"]
 
-    def _position_table(self, where: str) -> np.ndarray:
+    def _position_table(self, path: str) -> np.ndarray:
         c = self._model
         if c.positions == "learned":
-            return self._leaves[f"{where}/table"][c.position_offset :]
+            return self._leaves[f"{path}/table"][c.position_offset :]
         if c.positions == "none":
+            # Where a table is missing, CTranslate2 adds sinusoids.
             return np.zeros((self._positions, c.d_model), np.float32)
         zeros = jnp.zeros((1, self._positions, c.d_model))
         positions = jnp.arange(self._positions)[None]
         return np.asarray(encoding_class(c)(c).apply({}, zeros, positions, method="embed"))[0]
-
-
-def _linear_scaling() -> Any:
-    from ctranslate2.specs import attention_spec
-
-    return attention_spec.RotaryScalingType.Linear

@@ -22,11 +22,7 @@ from transformer_jax.interop.family_match import (
     match_family,
     remove_vocab_padding,
 )
-from transformer_jax.interop.generation_config import (
-    GENERATION,
-    generation_keys,
-    search_warnings,
-)
+from transformer_jax.interop.generation_config import GENERATION, generation_keys, search_warnings
 from transformer_jax.interop.hub import HUB
 from transformer_jax.interop.importing import LICENSE, SOURCE
 from transformer_jax.interop.sentence_modules import sentence_files
@@ -55,7 +51,6 @@ def export_run(run: Run, directory: Path, format: str, quantization: str | None 
     """Exports a run for another library.
 
     Args:
-      run: to export.
       directory: new or empty.
       format: "hf" for `from_pretrained` of transformers, or "ctranslate2" for
         `ctranslate2.Translator` and `Generator`.
@@ -83,8 +78,8 @@ def export_run(run: Run, directory: Path, format: str, quantization: str | None 
 def _to_transformers(run: Run, model: TransformerConfig, leaves: Leaves, directory: Path) -> None:
     model = dataclasses.replace(model, max_length=_context_length(run, model))
     sides = TASKS[run.settings.task.name].sides  # a run keeps those of the run it started from
-    given = run.tokenizer.sides.items()
-    tokenizers = Tokenizers({side: one for side, one in given if side in sides})
+    vocabularies = run.tokenizer.sides.items()
+    tokenizers = Tokenizers({side: entry for side, entry in vocabularies if side in sides})
     keys = tokenizer_keys(tokenizers, model)
     # A decoder exports as a language model, whatever task trained it.
     task = _LANGUAGE_MODELING if isinstance(run.model, DecoderOnly) else run.settings.task.name
@@ -96,8 +91,7 @@ def _to_transformers(run: Run, model: TransformerConfig, leaves: Leaves, directo
     if isinstance(run.task, Instruction) and run.settings.task.template != MODEL:
         template = chat_template(run.task.template, run.task.chat_tokenizer.adds_first_token)
         files[CHAT_TEMPLATE] = template.encode()
-    settings = run.settings
-    files |= sentence_files(settings.task, model.d_model, settings.data.max_length)
+    files |= sentence_files(run.settings.task, model.d_model, run.settings.data.max_length)
     config = {"architectures": [match.class_name], "dtype": "float32", **match.keys}
     tensors = to_tensors(match.family, match.model, match.leaves)
     with atomic_folder(directory, "--to") as folder:
@@ -154,18 +148,17 @@ def _has_target(run: Run) -> bool:
 
 def _model_card(run: Run, class_name: str) -> str:
     """Content of README.md: how to use the model, and what is known of its origin."""
-    known = open_snapshot(run.workdir / CHECKPOINTS, items=()).provenance
-    source, license_ = known.get(SOURCE, ""), known.get(LICENSE)
+    provenance = open_snapshot(run.workdir / CHECKPOINTS, items=()).provenance
+    source = provenance.get(SOURCE, "")
+    license_ = provenance.get(LICENSE)
     header = {"library_name": "transformers", "license": license_}
     if source.startswith(HUB):
         header["base_model"] = source.removeprefix(HUB).partition("@")[0]
     listed = "".join(f"{name}: {value}\n" for name, value in header.items() if value)
     origin = f"made from {source}, " if source.startswith(HUB) else ""
-    terms = (
-        ""
-        if license_
-        else "\nIts licence is not known: add `license:` above before you share it.\n"
-    )
+    terms = ""
+    if not license_:
+        terms = "\nIts licence is not known: add `license:` above before you share it.\n"
     return f"""\
 ---
 {listed}---

@@ -43,7 +43,8 @@ _NOT_COMPARED = (
 )
 """Options that do not change the float32 results of a trained model."""
 
-_SAME_ACTIVATION, _SIMILAR_ACTIVATIONS = {"silu", "swish"}, {"gelu", "gelu_exact"}
+_SAME_ACTIVATION = {"silu", "swish"}
+_SIMILAR_ACTIVATIONS = {"gelu", "gelu_exact"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +72,6 @@ def match_family(
     """Finds the first family that supports all options of a model.
 
     Args:
-      model: options of the run.
-      leaves: arrays of the run.
       task: name of the task that the family's class must do.
       keys: keys of config.json that do not follow from the options: special tokens, sizes of
         vocabularies, labels.
@@ -88,13 +87,13 @@ def match_family(
         class_name = _class_for_task(family, task)
         if class_name is None:
             continue
-        found = _match(family.of_class(class_name), class_name, model, leaves, keys)
-        if isinstance(found, FamilyMatch):
-            return found
-        mismatches.append((len(found), family, found))
+        match = _match(family.of_class(class_name), class_name, model, leaves, keys)
+        if isinstance(match, FamilyMatch):
+            return match
+        mismatches.append((family, match))
     if not mismatches:
         raise UserError(f"--format=hf: no class of transformers does the task {task} of this run")
-    _, family, differing = min(mismatches, key=lambda mismatch: mismatch[0])
+    family, differing = min(mismatches, key=lambda mismatch: len(mismatch[1]))
     field, value = next(iter(differing.items()))
     ours = short_repr(option_value(model, field))
     raise UserError(
@@ -106,14 +105,10 @@ def match_family(
 def _class_for_task(family: Family, task: str) -> str | None:
     """The family's class for a task. A class that writes a target can do every task that does."""
     writes = "target" in TASKS[task].sides
-    return next(
-        (
-            name
-            for name, its_task in family.tasks.items()
-            if its_task == task or (writes and "target" in TASKS[its_task].sides)
-        ),
-        None,
-    )
+    for name, class_task in family.tasks.items():
+        if class_task == task or (writes and "target" in TASKS[class_task].sides):
+            return name
+    return None
 
 
 def _match(
@@ -121,11 +116,15 @@ def _match(
     class_name: str,
     model: TransformerConfig,
     leaves: Leaves,
-    given: Mapping[str, Any],
+    other_keys: Mapping[str, Any],
 ) -> FamilyMatch | dict[str, Any]:
-    """Match with one family, or the options that it does not support, with their values there."""
+    """Match with one family, or the options that it does not support, with their values there.
+
+    A round trip through config.json shows what differs. One option is rewritten at a time, until
+    nothing differs or nothing that differs can be rewritten.
+    """
     while True:
-        keys = {**family.defaults, **family.keys(model), **given}
+        keys = {**family.defaults, **family.keys(model), **other_keys}
         try:
             differing = differing_options(model, default_model(family.options(keys)))
         except ValueError:  # the family derives the size of heads from other options
@@ -133,8 +132,9 @@ def _match(
         if not differing:
             return FamilyMatch(family, class_name, model, leaves, keys)
         for field, value in differing.items():
-            if (changed := rewrite_option(model, leaves, field, value)) is not None:
-                model, leaves = changed
+            rewritten = rewrite_option(model, leaves, field, value)
+            if rewritten is not None:
+                model, leaves = rewritten
                 break
         else:
             return differing
@@ -151,7 +151,8 @@ def default_model(options: Mapping[str, Any]) -> TransformerConfig:
 
 def differing_options(model: TransformerConfig, other: TransformerConfig) -> dict[str, Any]:
     """Options that affect results and differ between two models -> value in the second."""
-    ours, theirs = _canonical_options(model), _canonical_options(other)
+    ours = _canonical_options(model)
+    theirs = _canonical_options(other)
     return {field: theirs.get(field) for field, value in ours.items() if value != theirs.get(field)}
 
 
@@ -163,14 +164,15 @@ def _canonical_options(model: TransformerConfig) -> dict[str, Any]:
         named |= _component_options(layer)
     named |= {"key_size": model.d_k, "value_size": model.d_v}
     named["num_key_value_heads"] = model.key_value_heads
+    # Rounded, as the square root of a key and its square do not give the same last digit.
     named["attention_scale"] = round(model.attention_scale or model.d_k**-0.5, 9)
     if model.attention_window is None:
         del named["full_attention_every"]
-    if model.architecture != "encoder_decoder":
+    if model.architecture != "encoder_decoder":  # one table: "target" ties it as "all" does
         tied = model.tie_embeddings in ("all", "target")
         named["tie_embeddings"] = "all" if tied else "none"
     if model.positions == "t5" and model.max_distance is None:
-        named["max_distance"] = 128
+        named["max_distance"] = 128  # what None means
     unread = {*_NOT_COMPARED, *_unread(MODELS, model.architecture)}
     unread |= _unread(POSITIONS, model.positions) | _unread(SCALINGS, model.rope_scaling)
     unread |= _unread(ATTENTION_LAYERS, model.attention_layer)
@@ -180,19 +182,19 @@ def _canonical_options(model: TransformerConfig) -> dict[str, Any]:
 
 def _component_options(layer: TransformerConfig) -> dict[str, Any]:
     """Options of a layer's components, {"entry.option": value}."""
-    entries = (layer.attention_layer, layer.feed_forward, layer.positions)
-    classes = {name: cls for name in entries if (cls := options_of_entry("model", name))}
-    return {
-        f"{entry}.{option}": value
-        for entry, cls in classes.items()
-        for option, value in vars(layer.options_of(cls)).items()
-    }
+    values: dict[str, Any] = {}
+    for entry in (layer.attention_layer, layer.feed_forward, layer.positions):
+        cls = options_of_entry("model", entry)
+        if cls is not None:
+            options = vars(layer.options_of(cls))
+            values |= {f"{entry}.{option}": value for option, value in options.items()}
+    return values
 
 
 def _unread(registry: Mapping[str, Any], name: str) -> set[str]:
     """Options that some entries of a registry read, but not this one."""
-    every = {field for entry in registry.values() for field in getattr(entry, "reads", ())}
-    unread = every - set(getattr(registry[name], "reads", ()))
+    read_by_any = {field for entry in registry.values() for field in getattr(entry, "reads", ())}
+    unread = read_by_any - set(getattr(registry[name], "reads", ()))
     return {field.removeprefix("model.") for field in unread}
 
 
@@ -242,7 +244,6 @@ def approximation_warnings(model: TransformerConfig, other: TransformerConfig) -
 
 
 def _add_attention_biases(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
-    """Adds zero biases."""
     if value != "all" and model.attention_bias != "none":
         return None
     names = {"all": ("query", "key", "value", "output"), "qkv": ("query", "key", "value")}
@@ -300,11 +301,11 @@ def _reorder_rotary_pairs(model: TransformerConfig, leaves: Leaves, value: Any) 
 
 def _add_position_rows(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
     """Adds unused rows before that of position 0."""
-    more = value - model.position_offset
-    if more < 0:
+    rows = value - model.position_offset
+    if rows < 0:
         return None
     return {
-        path: np.pad(array, ((more, 0), (0, 0))) if path.endswith("positions/table") else array
+        path: np.pad(array, ((rows, 0), (0, 0))) if path.endswith("positions/table") else array
         for path, array in leaves.items()
     }
 

@@ -90,7 +90,6 @@ def read_generation(directory: Path, config: ReadKeys, architecture: str | None)
     """Reads the settings of generation of the model in a directory.
 
     Args:
-      directory: of the model.
       config: its config.json. Without a generation_config.json, its keys of generation hold, as in
         transformers; with one they have no effect. Both are noted as read.
       architecture: of the model, an entry of `models.MODELS`; None: its class has no `generate`.
@@ -104,18 +103,13 @@ def read_generation(directory: Path, config: ReadKeys, architecture: str | None)
 
 def end_tokens(keys: Keys) -> tuple[int, ...]:
     """Tokens of `eos_token_id`, which is one or a list."""
-    given = keys.get("eos_token_id")
-    listed = given if isinstance(given, list) else [given]
-    return tuple(dict.fromkeys(i for i in listed if type(i) is int and i >= 0))
+    eos = keys.get("eos_token_id")
+    tokens = eos if isinstance(eos, list) else [eos]
+    return tuple(dict.fromkeys(i for i in tokens if type(i) is int and i >= 0))
 
 
 class _Reader:
-    """Translates keys of generation; collects warnings about those that a search cannot follow.
-
-    Args:
-      file: name of the file, for messages.
-      keys: of the file.
-    """
+    """Translates the keys of a file; collects warnings about those that a search cannot follow."""
 
     def __init__(self, file: str, keys: Keys):
         self._file = file
@@ -145,9 +139,10 @@ class _Reader:
         )
 
     def _sampled(self) -> dict[str, Any]:
-        given = {key: self._keys.get(key, default) for key, (_, default) in _SAMPLING.items()}
-        limits = {key: value for key, value in _NO_LIMIT.items() if given[key] == value}
-        return self._fields({key: one for key, one in _SAMPLING.items() if key not in limits})
+        values = {key: self._keys.get(key, default) for key, (_, default) in _SAMPLING.items()}
+        unlimited = {key for key, value in _NO_LIMIT.items() if values[key] == value}
+        names = {key: field for key, field in _SAMPLING.items() if key not in unlimited}
+        return self._fields(names)
 
     def _searched(self) -> dict[str, Any]:
         beam = {"num_beams": ("beam_size", 1), "length_penalty": ("alpha", 1.0)}
@@ -155,16 +150,17 @@ class _Reader:
 
     def _fields(self, names: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
         """Fields of `decode` for keys: the default where a value is missing or not possible."""
-        found = {}
+        fields = {}
         for key, (field, default) in names.items():
             value = self._keys.get(key, default)
-            if value is not None and (reason := ranges.violation(DecodeConfig, field, value)):
+            reason = None if value is None else ranges.violation(DecodeConfig, field, value)
+            if reason:
                 used = "" if default is None else f"; {default} is used"
                 self._warn(key, f"{reason.lstrip(';, ')} here (decode.{field}){used}")
                 value = default
             if value is not None:
-                found[field] = value
-        return found
+                fields[field] = value
+        return fields
 
     def _head(self) -> tuple[int, ...] | None:
         forced = self._keys.get("forced_bos_token_id")
@@ -198,7 +194,6 @@ def generation_keys(decode: DecodeConfig, has_encoder: bool, longest: int) -> di
     """Keys of generation_config.json for a search, as far as `generate` can do it.
 
     Args:
-      decode: the section `decode` of the run.
       has_encoder: True if the model has an encoder and a decoder.
       longest: tokens of the longest target, for a model with an encoder.
     """
@@ -208,9 +203,10 @@ def generation_keys(decode: DecodeConfig, has_encoder: bool, longest: int) -> di
         if decode.repetition_penalty != 1:
             keys["repetition_penalty"] = decode.repetition_penalty
     if decode.temperature is not None:
-        given = {key: getattr(decode, field) for key, (field, _) in _SAMPLING.items()}
-        known = {key: value for key, value in given.items() if value is not None}
-        return {**keys, "do_sample": True, **_NO_LIMIT, **known}
+        values = {key: getattr(decode, field) for key, (field, _) in _SAMPLING.items()}
+        limits = {key: value for key, value in values.items() if value is not None}
+        # `generate` limits to the 50 likeliest tokens where a file says nothing.
+        return {**keys, "do_sample": True, **_NO_LIMIT, **limits}
     if not has_encoder:
         return keys
     keys["num_beams"] = decode.beam_size

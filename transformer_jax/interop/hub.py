@@ -46,12 +46,12 @@ def fetch_model(source: str) -> Path:
         if not Path(source).is_dir():
             raise UserError(f"--from: {source} is no directory (of the hub: hf:OWNER/NAME)")
         return Path(source)
-    found = _REPOSITORY.fullmatch(source.removeprefix(HUB))
-    if found is None:
+    match = _REPOSITORY.fullmatch(source.removeprefix(HUB))
+    if match is None:
         raise UserError(
             f"--from: {source} is not of the form hf:OWNER/NAME or hf:OWNER/NAME@REVISION"
         )
-    return _download(source, found[1], found[2])
+    return _download(source, match[1], match[2])
 
 
 def _download(source: str, repository: str, revision: str | None) -> Path:
@@ -68,19 +68,15 @@ def _download(source: str, repository: str, revision: str | None) -> Path:
     try:
         patterns = [*_TEXTS, _SHARDS]
         with contextlib.suppress(OfflineModeIsEnabled):  # the cache may have the model
-            listed = api.model_info(repository, revision=revision).siblings or ()
-            files = [one.rfilename for one in listed]
+            siblings = api.model_info(repository, revision=revision).siblings or ()
+            files = [sibling.rfilename for sibling in siblings]
             patterns = [glob.escape(name) for name in _read_by_import(files)]
             if not any(name.endswith(".safetensors") for name in files if "/" not in name):
                 raise UserError(_no_weights(api, source, repository, files))
-        return Path(
-            snapshot_download(
-                repository,
-                revision=revision,
-                allow_patterns=patterns,
-                etag_timeout=SECONDS,
-            )
+        folder = snapshot_download(
+            repository, revision=revision, allow_patterns=patterns, etag_timeout=SECONDS
         )
+        return Path(folder)
     except GatedRepoError as error:
         raise UserError(
             f"--from: {source} is gated: accept its terms at {api.endpoint}/{repository}, and set "
@@ -101,10 +97,10 @@ def _download(source: str, repository: str, revision: str | None) -> Path:
 
 def _read_by_import(files: Collection[str]) -> list[str]:
     """Files that an import reads; not copies of the model in other formats or in subfolders."""
-    weights = (WEIGHTS,) if WEIGHTS in files else (_SHARDS,)
-    beside = [name for name in files if "/" not in name]
-    found = [name for name in beside if any(fnmatch(name, one) for one in (*_TEXTS, *weights))]
-    return found + [name for name in files if fnmatch(name, _POOLING) and name.count("/") == 1]
+    patterns = (*_TEXTS, WEIGHTS if WEIGHTS in files else _SHARDS)
+    at_top = [name for name in files if "/" not in name]
+    read = [name for name in at_top if any(fnmatch(name, pattern) for pattern in patterns)]
+    return read + [name for name in files if fnmatch(name, _POOLING) and name.count("/") == 1]
 
 
 def _limit_time() -> None:
@@ -122,7 +118,7 @@ def _limit_time() -> None:
 
 def _no_weights(api: Any, source: str, repository: str, files: Collection[str]) -> str:
     """Message about a repository without safetensors."""
-    pickles = [name for name in files if any(Path(name).match(one) for one in PICKLES)]
+    pickles = [name for name in files if any(Path(name).match(pattern) for pattern in PICKLES)]
     if not pickles:
         return f"--from: {source} has no weights: {WEIGHTS} is missing"
     reason = (
@@ -142,7 +138,7 @@ def _no_weights(api: Any, source: str, repository: str, files: Collection[str]) 
 def _conversion(api: Any, repository: str) -> int | None:
     """Number of the first pull request that adds safetensors; None if none is found."""
     with contextlib.suppress(Exception):  # the message does without it
-        for one in api.get_repo_discussions(repository, discussion_type="pull_request"):
-            if _CONVERSION in one.title.lower() and type(one.num) is int:
-                return one.num
+        for request in api.get_repo_discussions(repository, discussion_type="pull_request"):
+            if _CONVERSION in request.title.lower() and type(request.num) is int:
+                return request.num
     return None

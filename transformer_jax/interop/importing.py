@@ -43,17 +43,15 @@ from transformer_jax.runtime.files import (
 )
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import Task
-from transformer_jax.tokenization import (
-    Labels,
-    Tokenizers,
-    store_tokenizers,
-)
+from transformer_jax.tokenization import Labels, Tokenizers, store_tokenizers
 from transformer_jax.tokenization.published import PublishedTokenizer, import_tokenizer
 
 logger = logging.getLogger(__name__)
 
-SOURCE, LICENSE = "published model", "license"
-"""Provenance of an imported run: where the model is from, and its licence if it names one."""
+SOURCE = "published model"
+"""Provenance of an imported run: where the model is from."""
+LICENSE = "license"
+"""Provenance of an imported run: the model's licence, if it names one."""
 
 _CARD = "README.md"
 _LICENSE = re.compile(r"\A---\n(?:(?!---).*\n)*?license: *([\w.-]+)")
@@ -87,32 +85,33 @@ def _import(source: str, workdir: Path, allow_nonfinite: bool) -> None:
     fields = {**_config_fields(source, family, class_name, keys), **generation.fields}
     is_masked_lm = fields["task.name"] == "masked_lm"
     sentences = read_sentence_modules(directory) if is_masked_lm else SentenceModules()
-    limit = min(
-        sentences.fields.get("data.max_length", _MAX_LENGTH), fields.get("data.max_length", 1)
-    )
-    fields |= {**sentences.fields, "data.max_length": limit} if sentences.fields else {}
+    if sentences.fields:
+        limit = min(
+            sentences.fields.get("data.max_length", _MAX_LENGTH), fields.get("data.max_length", 1)
+        )
+        fields |= {**sentences.fields, "data.max_length": limit}
     try:
-        origin = Origin("published model", "its options")
-        settings = resolve(nested(fields), {}, (), origin)
+        settings = resolve(nested(fields), {}, (), Origin("published model", "its options"))
     except UserError as error:
         raise UserError(f"{directory / config_json.CONFIG} cannot be a run: {error}") from error
     texts, labels = _vocabularies(directory, settings, family, keys, generation)
     sides = {side: PublishedTokenizer(content) for side, content in texts.items()}
     tokenizers = Tokenizers({**sides, **labels})
     task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
+    # Shapes are enough to match the tensors.
     abstract = jax.eval_shape(task.init, jax.random.key(0))
-    found = match_tensors(family, body_config(task.model), named_leaves(abstract), tensors)
+    matched = match_tensors(family, body_config(task.model), named_leaves(abstract), tensors)
     with atomic_folder(workdir, "--workdir") as folder, lock_workdir(folder):
         tokenizers = store_tokenizers("file", texts, folder / TOKENIZER, labels)
         with Checkpoints(folder / CHECKPOINTS, settings.checkpoint) as checkpoints:
             checkpoints.provenance |= provenance.tokenizer_provenance(tokenizers)
             checkpoints.provenance[SOURCE] = str(source)
             checkpoints.provenance |= _license(directory)
-            checkpoints.save_params(0, _params(task, found, abstract, allow_nonfinite))
+            checkpoints.save_params(0, _params(task, matched, abstract, allow_nonfinite))
         save_json(settings, folder / CONFIG)
-    logger.info("%s: %d arrays of a %s loaded", source, len(found.matches), class_name)
-    log_names("newly initialized", found.new)
-    log_names("ignored tensors, as models here have no such part", found.ignored)
+    logger.info("%s: %d arrays of a %s loaded", source, len(matched.matches), class_name)
+    log_names("newly initialized", matched.new)
+    log_names("ignored tensors, as models here have no such part", matched.ignored)
     unread, without_effect = config_json.unread_keys(family, keys)
     logger.info("config.json: %d keys have no effect on the model", without_effect)
     for warning in (*unread, *generation.warnings, *sentences.warnings):
@@ -123,8 +122,9 @@ def _license(directory: Path) -> dict[str, str]:
     """The licence that the model's card names, as provenance; empty if there is none."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         card = read_regular(path_of_published(directory / _CARD)).decode()
-        if found := _LICENSE.match(card.replace("\r\n", "\n")):
-            return {LICENSE: found[1]}
+        match = _LICENSE.match(card.replace("\r\n", "\n"))
+        if match:
+            return {LICENSE: match[1]}
     return {}
 
 
@@ -133,11 +133,7 @@ def _config_fields(source: str, family: Family, class_name: str, keys: ReadKeys)
     options = family.options(keys)
     fields = {f"model.{field}": value for field, value in options.items()}
     task = family.tasks[class_name]
-    fields |= {
-        "task.name": task,
-        "tokenizer.kind": "file",
-        "tokenizer.path": source,
-    }
+    fields |= {"task.name": task, "tokenizer.kind": "file", "tokenizer.path": source}
     return fields | _length_fields(options, task)
 
 
@@ -188,20 +184,21 @@ def _ids_of_search(generation: Generation) -> dict[str, Any]:
     In transformers they take precedence over those of config.json.
     """
     ids: dict[str, Any] = {"start": generation.start, "head": generation.head}
-    ids["eos"] = next(iter(generation.ends), None)
-    return {role: one for role, one in ids.items() if one is not None}
+    if generation.ends:
+        ids["eos"] = generation.ends[0]
+    return {role: tokens for role, tokens in ids.items() if tokens is not None}
 
 
-def _params(task: Task, found: MatchedTensors, abstract: Any, allow_nonfinite: bool) -> Any:
+def _params(task: Task, matched: MatchedTensors, abstract: Any, allow_nonfinite: bool) -> Any:
     """Parameters of the run. A head that the published model does not have is newly initialized.
 
     They are JAX arrays: a checkpoint that is being written would hold a copy of any other arrays.
     """
-    initial = named_leaves(task.init(jax.random.key(0))) if found.new else {}
-    arrays = {
-        path: initial[path]
-        if path in found.new
-        else jnp.asarray(found.read(path, leaf.shape, allow_nonfinite))
-        for path, leaf in named_leaves(abstract).items()
-    }
+    initial = named_leaves(task.init(jax.random.key(0))) if matched.new else {}
+    arrays = {}
+    for path, leaf in named_leaves(abstract).items():
+        if path in matched.new:
+            arrays[path] = initial[path]
+        else:
+            arrays[path] = jnp.asarray(matched.read(path, leaf.shape, allow_nonfinite))
     return fill(abstract, arrays)

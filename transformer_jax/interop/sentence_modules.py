@@ -14,14 +14,11 @@ from typing import Any
 from transformer_jax.errors import UserError
 from transformer_jax.interop.config_json import read_json
 from transformer_jax.ranges import short_repr
-from transformer_jax.runtime.files import (
-    is_safe_name,
-    path_of_published,
-    read_regular,
-)
+from transformer_jax.runtime.files import is_safe_name, path_of_published, read_regular
 from transformer_jax.tasks.config import TaskConfig
 
-MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
+MODULES = "modules.json"
+SETTINGS = "config_sentence_transformers.json"
 POOLING = "1_Pooling/config.json"
 _LIMITS = {
     "sentence_bert_config.json": "max_seq_length",
@@ -63,18 +60,18 @@ def read_sentence_modules(directory: Path) -> SentenceModules:
         if content.get("do_lower_case") and name.startswith("sentence"):
             return _not_imported(f"{name}: do_lower_case is True")
         limit = content.get(key)
-        if type(limit) is int and 0 < limit < 2**20:
+        if type(limit) is int and 0 < limit < 2**20:  # some tokenizers have 10^30 for no limit
             fields["data.max_length"] = min(limit, fields.get("data.max_length", limit))
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         return _not_imported(f"{MODULES}: the modules are {short_repr(kinds)}", fields)
     folder = dict(modules)["Pooling"]
     if not is_safe_name(folder):
         raise UserError(f"{path}: {folder!r} is not the name of a file below its folder")
-    pooling = read_json(directory / folder / "config.json", directory)
-    found = _pooling(pooling)
-    if found is None:
-        return _not_imported(f"{folder}/config.json: {short_repr(pooling)}", fields)
-    fields |= {"task.pooling": found, "task.normalize": kinds[-1] == "Normalize"}
+    keys = read_json(directory / folder / "config.json", directory)
+    pooling = _pooling(keys)
+    if pooling is None:
+        return _not_imported(f"{folder}/config.json: {short_repr(keys)}", fields)
+    fields |= {"task.pooling": pooling, "task.normalize": kinds[-1] == "Normalize"}
     settings = read_json(directory / SETTINGS) if (directory / SETTINGS).exists() else {}
     warnings = []
     if settings.get("default_prompt_name"):
@@ -106,14 +103,16 @@ def sentence_files(task: TaskConfig, width: int, length: int) -> dict[str, bytes
         POOLING: {"word_embedding_dimension": width, **modes},
         "sentence_bert_config.json": limits,
     }
-    return {name: (json.dumps(one, indent=2) + "\n").encode() for name, one in files.items()}
+    return {
+        name: (json.dumps(content, indent=2) + "\n").encode() for name, content in files.items()
+    }
 
 
 def _read_modules(path: Path) -> list[tuple[str, str]]:
     """Class name and folder of each module."""
     try:
         content = json.loads(read_regular(path_of_published(path)))
-        return [(str(one["type"]).rpartition(".")[2], str(one["path"])) for one in content]
+        return [(str(module["type"]).rpartition(".")[2], str(module["path"])) for module in content]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
 

@@ -12,7 +12,7 @@ from transformer_jax.nn.parameters import parameter_at
 
 @dataclasses.dataclass(frozen=True)
 class TensorMapping:
-    """One of our arrays, and the tensor that contains it.
+    """An array of ours, and the tensor that contains it.
 
     Attributes:
       path: of the array, such as "encoder/layer_0/feed_forward/inner/kernel".
@@ -22,7 +22,7 @@ class TensorMapping:
       part: (i, n): the array is the i-th of n parts of the tensor: equal parts of its last axis,
         unless there are `sizes`.
       sizes: length of each part along the tensor's first axis, the outputs of linear maps.
-      heads: number of heads, each of which has all parts in turn among these outputs.
+      heads: number of heads; among these outputs, each has all its parts in turn.
       offset: the array is the tensor plus this: scales of norms may be stored as their distance
         from 1.
       leading_axes: number of axes of size 1 before the others.
@@ -39,9 +39,9 @@ class TensorMapping:
 
     def tensor_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Shape of the whole tensor, given the shape of our array."""
-        first, *rest = stored = self._stored_shape(self._flat_shape(shape))
+        stored = self._stored_shape(self._flat_shape(shape))
         if self.sizes:
-            return (self.heads * sum(self.sizes), *rest)
+            return (self.heads * sum(self.sizes), *stored[1:])
         *rest, last = stored
         return (*(1,) * self.leading_axes, *rest, last * self.part[1])
 
@@ -82,7 +82,8 @@ class TensorMapping:
 
     def _flat_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """[inputs, outputs] for a kernel, one axis for a bias, unchanged for other arrays."""
-        if inputs := self._num_input_axes:
+        inputs = self._num_input_axes
+        if inputs:
             return math.prod(shape[:inputs]), math.prod(shape[inputs:])
         return (math.prod(shape),) if self.path.endswith("bias") else tuple(shape)
 
@@ -102,13 +103,9 @@ def map_joined(
     """Kernels of linear maps of the same input whose outputs, of these sizes, share a tensor, head
     by head."""
     for i, path in enumerate(paths):
-        yield TensorMapping(
-            f"{path}/kernel",
-            (f"{name}.weight",),
-            part=(i, len(paths)),
-            sizes=tuple(sizes),
-            heads=heads,
-        )
+        tensor = (f"{name}.weight",)
+        part = (i, len(paths))
+        yield TensorMapping(f"{path}/kernel", tensor, part=part, sizes=tuple(sizes), heads=heads)
 
 
 def map_norm(path: str, *names: str) -> Iterator[TensorMapping]:

@@ -31,12 +31,7 @@ from transformer_jax.runtime.files import (
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.msgpack", "*.h5")
-_DTYPES = {
-    "F64": np.float64,
-    "F32": np.float32,
-    "F16": np.float16,
-    "BF16": ml_dtypes.bfloat16,
-}
+_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 _OLD_SUFFIXES = ((r"\.gamma$", ".weight"), (r"\.beta$", ".bias"))
 """Suffix of norm tensors in files of the first models, named as in TensorFlow -> suffix today."""
 _OPTIONAL = "logits_bias"
@@ -87,7 +82,8 @@ class Tensors(Mapping[str, tuple[int, ...]]):
 
     def require_weights(self, name: str) -> None:
         """Raises UserError if a tensor's dtype is not a floating-point type."""
-        if (dtype := self._dtypes[name]) not in _DTYPES:
+        dtype = self._dtypes[name]
+        if dtype not in _DTYPES:
             path = self._files[name]
             raise UserError(
                 f"{path}: {name} has dtype {dtype}; weights must be {', '.join(_DTYPES)}"
@@ -111,12 +107,14 @@ def save_tensors(tensors: Mapping[str, np.ndarray], path: Path) -> None:
 
 
 def _weight_files(directory: Path) -> list[Path]:
-    whole, index = directory / WEIGHTS, directory / INDEX
+    whole = directory / WEIGHTS
     if whole.exists():
         return [whole]
+    index = directory / INDEX
     if index.exists():
         return _shards(index)
-    if pickles := sorted(path.name for one in PICKLES for path in directory.glob(one)):
+    pickles = sorted(path.name for pattern in PICKLES for path in directory.glob(pattern))
+    if pickles:
         raise UserError(
             f"{directory} has {pickles[0]} but no {WEIGHTS}: pickles are not read, because loading "
             "one can execute anything; convert it with transformers (save_pretrained)"
@@ -180,8 +178,8 @@ class MatchedTensors:
         """
         parameter = parameter_at(path)
         if parameter is not None and parameter.kind == "matrices":
-            numbered = numbered_paths(path, shape)
-            return np.stack([self.read(one, shape[1:], allow_nonfinite) for one in numbered])
+            paths = numbered_paths(path, shape)
+            return np.stack([self.read(matrix, shape[1:], allow_nonfinite) for matrix in paths])
         mapping, name = self.matches[path]
         array = np.ascontiguousarray(mapping.to_array(self.tensors.read(name), shape))
         if not (allow_nonfinite or np.isfinite(array).all()):
@@ -206,9 +204,10 @@ def _single_matrices(leaves: Mapping[str, Any]) -> dict[str, Any]:
         if parameter is None or parameter.kind != "matrices":
             single[path] = leaf
             continue
-        for i, one in enumerate(numbered_paths(path, leaf.shape)):
-            is_array = isinstance(leaf, np.ndarray | jax.Array)
-            single[one] = leaf[i] if is_array else jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+        is_array = isinstance(leaf, np.ndarray | jax.Array)
+        matrix_shape = jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+        for i, matrix_path in enumerate(numbered_paths(path, leaf.shape)):
+            single[matrix_path] = leaf[i] if is_array else matrix_shape
     return single
 
 
@@ -220,17 +219,18 @@ def match_tensors(
     Args:
       family: of the published model.
       model: options that follow from its config.json.
-      leaves: path -> array, or its shape (`.shape`).
-      tensors: of the published model.
+      leaves: arrays by path, or their shapes (`.shape`).
 
     Raises:
       UserError: a tensor is missing, has a wrong shape or does not belong to this model, or copies
         of a tied matrix differ.
     """
-    names, leaves = _current_names(family, tensors), _single_matrices(leaves)
-    mappings = {one.path: one for one in family.mappings(model) if one.path in leaves}
+    names = _current_names(family, tensors)
+    leaves = _single_matrices(leaves)
+    mappings = {mapping.path: mapping for mapping in family.mappings(model)}
     matches: dict[str, tuple[TensorMapping, str]] = {}
-    used, missing = set[str](), []
+    used: set[str] = set()
+    missing = []
     for path, leaf in leaves.items():
         present = [name for name in mappings[path].names if name in names]
         if not present:
@@ -244,7 +244,8 @@ def match_tensors(
     new = _check_missing(missing, mappings, leaves)
     others = [name for name in names if name not in used]
     ignored = [name for name in others if re.fullmatch(family.ignored_tensors, name)]
-    if extra := [names[name] for name in others if name not in ignored]:
+    extra = [names[name] for name in others if name not in ignored]
+    if extra:
         raise UserError(
             f"{tensors.file_of(extra[0])} has {extra[0]}, and a {family.model_type} model with "
             f"this config.json has no such tensor{_and_more(extra)}"
@@ -312,7 +313,8 @@ def _check_missing(
     """
     head = {path for path in leaves if path.startswith("prediction_head/")}
     allowed = {_OPTIONAL} | (head if head <= set(missing) else set())
-    if required := [path for path in missing if path not in allowed]:
+    required = [path for path in missing if path not in allowed]
+    if required:
         raise UserError(
             f"the weights have no tensor {mappings[required[0]].names[0]}, which config.json "
             f"requires ({required[0]}){_and_more(required)}"

@@ -2,12 +2,7 @@
 """Pictures for papers and notebooks, all in one style (`style`). Each function returns a figure."""
 
 from transformer_jax.pictures.curves import Records, draw_curves, draw_recipe
-from transformer_jax.pictures.errors import (
-    draw_calibration,
-    draw_confusion,
-    draw_rates,
-    draw_worst,
-)
+from transformer_jax.pictures.errors import draw_calibration, draw_confusion, draw_rates, draw_worst
 from transformer_jax.pictures.heads import draw_heads
 from transformer_jax.pictures.profiles import draw_profiles
 from transformer_jax.pictures.style import picture_format, save_figure

@@ -41,6 +41,7 @@ UNITS = {
 
 _SPLITS = {"train": "training", "valid": "validation"}
 _SCORES = ("bleu", "exact_match", "f1", "accuracy")
+"""Scores in order of preference: the first that was recorded has a panel."""
 
 
 @styled
@@ -58,21 +59,21 @@ def draw_curves(runs: Mapping[str, Sequence[Records]]) -> Picture:
       UserError: no run has recorded any of these.
     """
     recorded = {
-        (split, name)
+        (record.get("split"), name)
         for seeds in runs.values()
         for records in seeds
         for record in records
         for name, value in record.items()
-        if isinstance(value, int | float) and (split := record.get("split")) in [*_SPLITS]
+        if isinstance(value, int | float)
     }
     score = next((name for name in _SCORES if ("valid", name) in recorded), "")
-    panels = {"loss": ("train", "valid"), score: ("valid",)}
-    panels |= {"learning_rate": ("train",), "tokens_per_s": ("train",)}
-    panels = {
-        name: found
-        for name, splits in panels.items()
-        if (found := tuple(split for split in splits if (split, name) in recorded))
-    }
+    candidates = {"loss": ("train", "valid"), score: ("valid",)}
+    candidates |= {"learning_rate": ("train",), "tokens_per_s": ("train",)}
+    panels: dict[str, tuple[str, ...]] = {}
+    for name, candidate_splits in candidates.items():
+        splits = tuple(split for split in candidate_splits if (split, name) in recorded)
+        if splits:
+            panels[name] = splits
     if not panels:
         raise UserError("no curve to draw: the runs have recorded neither loss nor score")
     figure, axes = grid(len(panels))
@@ -97,11 +98,10 @@ def draw_recipe(
 
     Args:
       schedule: number of steps done -> learning rate.
-      num_steps: steps in all.
       encodings: [L, D], the vector added at each position; None: nothing is added.
     """
     figure, axes = grid(1 if encodings is None else 3)
-    counts = np.unique(np.linspace(0, num_steps - 1, 500).astype(int))
+    counts = np.unique(np.linspace(0, num_steps - 1, 500).astype(int))  # about one a pixel
     axes[0].plot(counts + 1, [float(schedule(count)) for count in counts])
     axes[0].set(xlabel="step", ylabel=UNITS["learning_rate"])
     if encodings is not None:
@@ -152,9 +152,9 @@ def _style(number: int, split: str, several: bool) -> dict[str, Any]:
 
 def series(seeds: Sequence[Records], split: str, name: str) -> dict[float, list[float]]:
     """Step -> value of each seed that has recorded it there, in order of steps."""
-    found = defaultdict[float, list[float]](list)
+    values = defaultdict[float, list[float]](list)
     for records in seeds:
         for record in records:
             if record.get("split") == split and isinstance(record.get(name), int | float):
-                found[record["step"]].append(record[name])
-    return dict(sorted(found.items()))
+                values[record["step"]].append(record[name])
+    return dict(sorted(values.items()))

@@ -20,7 +20,6 @@ from transformer_jax.pictures.style import (
 from transformer_jax.scoring.errors import (
     Bin,
     Decision,
-    Error,
     Rate,
     calibration_error,
     confusion,
@@ -39,18 +38,16 @@ _SHORT = 25
 def draw_confusion(found: Sequence[Decision], most: int = 15) -> Picture:
     """Confusion matrix: each row is the shares of predicted labels, in percent.
 
-    Args:
-      found: the decisions.
-      most: number of labels drawn; the rarest ones are together, as "others".
+    At most `most` labels are drawn; the rarest ones are together, as "others".
     """
     labels, counts = confusion(found)
     if len(labels) > most:
         labels = [*labels[: most - 1], OTHERS]
         for axis in (0, 1):
-            kept, rest = np.split(counts, [most - 1], axis)
-            counts = np.concatenate([kept, rest.sum(axis, keepdims=True)], axis)
+            frequent, rare = np.split(counts, [most - 1], axis)
+            counts = np.concatenate([frequent, rare.sum(axis, keepdims=True)], axis)
     totals = counts.sum(axis=1, keepdims=True)
-    percent = 100 * counts / np.maximum(totals, 1)
+    percent = 100 * counts / np.maximum(totals, 1)  # a label that is only predicted has no total
     size = min(FULL, max(COLUMN, 0.9 + 0.3 * len(labels)))
     figure = picture(size, 0.82 * size)
     ax = figure.subplots()
@@ -77,11 +74,13 @@ def draw_calibration(bins: Sequence[Bin]) -> Picture:
     """Accuracy by probability; the diagonal is a model that is as often right as it says."""
     figure, (ax,) = grid(1, COLUMN)
     (ideal,) = ax.plot([0, 1], [0, 1], "--", color="0.5", label="perfectly calibrated")
-    shown = [bin.probability for bin in bins]
+    probabilities = [bin.probability for bin in bins]
     label = f"model, calibration error {calibration_error(bins):.3f}"
-    (model,) = ax.plot(shown, [bin.accuracy for bin in bins], "o-", color=COLORS[0], label=label)
-    for one in bins:
-        ax.annotate(f"{one.number:,}", one[:2], (3, -8), textcoords="offset points", fontsize=6)
+    accuracies = [bin.accuracy for bin in bins]
+    (model,) = ax.plot(probabilities, accuracies, "o-", color=COLORS[0], label=label)
+    for bin in bins:
+        point = (bin.probability, bin.accuracy)
+        ax.annotate(f"{bin.number:,}", point, (3, -8), textcoords="offset points", fontsize=6)
     ax.set(xlabel="probability of the predicted label", ylabel="accuracy (share)")
     ax.set(xlim=(0, 1.02), ylim=(0, 1.02))
     add_legend(figure, [ideal, model])
@@ -90,26 +89,19 @@ def draw_calibration(bins: Sequence[Bin]) -> Picture:
 
 @styled
 def draw_rates(rates: Sequence[Rate], by: str, most: int = 15) -> Picture:
-    """Error rate of each group, with its 95% interval.
+    """Error rate of each of the first `most` groups, with its 95% interval.
 
-    Args:
-      rates: of the groups.
-      by: what the groups are, such as "words of the text".
-      most: number of groups drawn, the first ones.
+    `by` says what the groups are, such as "words of the text".
     """
     rates = rates[:most]
     figure, (ax,) = grid(1, 1.0 + 0.2 * len(rates))
     shares = np.array([rate.share for rate in rates])
     around = [shares - [rate.low for rate in rates], [rate.high for rate in rates] - shares]
-    bar: dict[str, Any] = {
-        "fmt": "o",
-        "color": COLORS[0],
-        "capsize": 2,
-        "elinewidth": 1,
-        "clip_on": False,
-    }
-    ax.errorbar(shares, range(len(rates)), xerr=np.maximum(around, 0), **bar)
-    ax.set_yticks(range(len(rates)), [f"{drawable(one.group)} ({one.number:,})" for one in rates])
+    bar: dict[str, Any] = {"fmt": "o", "color": COLORS[0], "capsize": 2, "elinewidth": 1}
+    # An interval that ends at the share itself can be below 0 by rounding, which errorbar refuses.
+    ax.errorbar(shares, range(len(rates)), xerr=np.maximum(around, 0), **bar, clip_on=False)
+    labels = [f"{drawable(rate.group)} ({rate.number:,})" for rate in rates]
+    ax.set_yticks(range(len(rates)), labels)
     ax.set_ylim(len(rates) - 0.5, -0.5)
     ax.set(xlabel="error rate (share), 95% interval", ylabel=f"{by} (number)", xlim=(0, None))
     return figure
@@ -120,26 +112,19 @@ def draw_worst(found: Sequence[Decision], most: int = 20) -> Picture:
     """Table of the worst errors (`scoring.errors.worst_errors`)."""
     worst = worst_errors(found)[:most]
     has_probabilities = bool(worst) and worst[0].probability is not None
-    is_narrow = max((len(one.text) for one in worst), default=0) < _SHORT
+    is_narrow = max((len(error.text) for error in worst), default=0) < _SHORT
     figure = picture(COLUMN if is_narrow else FULL, 0.35 + 0.19 * max(len(worst), 1))
     columns = (0, 0.45, 0.63, 0.81) if is_narrow else (0, 0.66, 0.78, 0.9)
     ax = figure.subplots()
     ax.set_axis_off()
-    cells = [
-        [
-            *map(drawable, one[:3]),
-            _sureness(one),
-        ]
-        for one in worst
-    ]
-    head = ["text", "expected", "predicted", "probability" if has_probabilities else "times"]
-    for row, line in enumerate([head, *cells]):
-        for x, cell in zip(columns, line, strict=True):
+    table = [["text", "expected", "predicted", "probability" if has_probabilities else "times"]]
+    for error in worst:
+        texts = map(drawable, (error.text, error.expected, error.predicted))
+        last = error.number if error.probability is None else f"{error.probability:.3f}"
+        table.append([*texts, str(last)])
+    for row, cells in enumerate(table):
+        for x, cell in zip(columns, cells, strict=True):
             weight = "bold" if row == 0 else "normal"
             ax.text(x, -row, cell, fontsize=6.5, va="center", weight=weight, clip_on=True)
     ax.set(xlim=(0, 1), ylim=(-len(worst) - 0.6, 0.6))
     return figure
-
-
-def _sureness(error: Error) -> str:
-    return str(error.number) if error.probability is None else f"{error.probability:.3f}"

@@ -28,8 +28,7 @@ def draw_profiles(
 
     Args:
       panels: title of a panel -> its profiles.
-      groups: names of the groups, in order.
-      xlabel, ylabel: titles of the axes.
+      groups: their names, in order.
     """
     figure, axes = grid(len(panels), 2.6)
     names = list(dict.fromkeys(name for profiles in panels.values() for name in profiles))
@@ -37,11 +36,14 @@ def draw_profiles(
     for (title, profiles), ax in zip(panels.items(), axes, strict=True):
         for name, values in profiles.items():
             number = names.index(name)
-            style = {"color": COLORS, "marker": MARKERS, "ls": LINES}
-            own = {key: each[number % len(each)] for key, each in style.items()}
-            held = {float(x): seeds for x, seeds in enumerate(values) if len(seeds)}
-            draw_band(ax, held, **own, label=drawable(name))
-            if held:
+            style = {
+                "color": COLORS[number % len(COLORS)],
+                "marker": MARKERS[number % len(MARKERS)],
+                "ls": LINES[number % len(LINES)],
+            }
+            seeds_by_x = {float(x): seeds for x, seeds in enumerate(values) if len(seeds)}
+            draw_band(ax, seeds_by_x, **style, label=drawable(name))
+            if seeds_by_x:
                 lines.setdefault(name, ax.lines[-1])
         ax.set_xticks(range(len(groups)), list(map(drawable, groups)))
         ax.set(title=drawable(title), xlabel=drawable(xlabel), ylabel=drawable(ylabel))

@@ -17,8 +17,10 @@ from matplotlib.rcsetup import cycler
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import atomic_writer
 
-COLUMN, FULL = 3.35, 7.0
-"""Inches: width of a column of a paper with two columns, and of its page."""
+COLUMN = 3.35
+"""Width in inches of a column of a paper with two columns."""
+FULL = 7.0
+"""Width in inches of its page."""
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colors of Okabe and Ito (2008), which color-blind readers tell apart."""
@@ -79,12 +81,7 @@ def picture(width: float, height: float) -> Picture:
 
 def grid(panels: int, height: float = 2.2) -> tuple[Picture, list[Axes]]:
     """A picture and its panels, filled row by row: one has the width of a column, more are two in a
-    row.
-
-    Args:
-      panels: number of panels.
-      height: of a panel, in inches.
-    """
+    row. `height` is that of a panel, in inches."""
     columns = min(panels, 2)
     rows = -(-panels // columns)
     figure = picture(FULL if columns == 2 else COLUMN, height * rows)
@@ -127,10 +124,10 @@ def deviation(values: Sequence[float]) -> float:
 
 def picture_format(output: Path) -> str:
     """Format of a picture by the suffix of its name: png, svg or pdf; else raises UserError."""
-    found = output.suffix.lower().removeprefix(".")
-    if found not in _DATES:
+    suffix = output.suffix.lower().removeprefix(".")
+    if suffix not in _DATES:
         raise UserError(f"{str(output)!r} is no name of a picture; end it in .png, .svg or .pdf")
-    return found
+    return suffix
 
 
 def save_figure(figure: Figure, output: Path) -> None:

@@ -52,7 +52,9 @@ def draw_sweep(rows: Mapping[str, Metrics], different: Collection[tuple[str, str
       different: (row, metric) of values that differ from the first row's; they are marked.
     """
     names = list(dict.fromkeys(name for metrics in rows.values() for name in metrics))
-    names = [name for name in names if any(finite(each.get(name, ())) for each in rows.values())]
+    names = [
+        name for name in names if any(finite(metrics.get(name, ())) for metrics in rows.values())
+    ]
     curves, xlabel = _numeric(list(rows))
     figure, axes = grid(max(len(names), 1), 2.2 if curves else 0.7 + 0.22 * len(rows))
     for ax, name in zip(axes, names, strict=False):
@@ -81,10 +83,11 @@ def draw_sweep_curves(rows: Mapping[str, Sequence[Records]], metrics: Sequence[s
         metric: {name: series(seeds, "valid", metric) for name, seeds in rows.items()}
         for metric in metrics
     }
-    curves = {metric: each for metric, each in curves.items() if any(each.values())}
+    curves = {metric: by_row for metric, by_row in curves.items() if any(by_row.values())}
     figure, axes = grid(max(len(curves), 1), 2.6)
-    for ax, (metric, each) in zip(axes, curves.items(), strict=False):
-        for number, values in enumerate(each.values()):
+    for ax, (metric, by_row) in zip(axes, curves.items(), strict=False):
+        for number, values in enumerate(by_row.values()):
+            # Each row has its markers at other steps, so that they do not cover each other.
             places = (number % _MARKER_GAP, _MARKER_GAP) if len(values) > 2 * _MARKER_GAP else 1
             draw_band(ax, values, **_style(number), markevery=places)
         ax.set(xlabel="step", ylabel=f"validation {drawable(UNITS.get(metric, metric))}")
@@ -96,28 +99,27 @@ def draw_sweep_curves(rows: Mapping[str, Sequence[Records]], metrics: Sequence[s
 def draw_differences(tests: Sequence[SeedTest], base: str) -> Picture:
     """Differences from the first row with their 95% intervals, a panel for each metric.
 
-    Filled dots are differences by the corrected test. Beside others is the number of seeds that
-    would decide.
+    A filled dot is a difference by the corrected test. The label of any other row says how many
+    seeds would decide.
 
-    Args:
-      tests: as `compare_seeds` makes them.
-      base: name of the first row.
+    `tests` are those of `compare_seeds`, and `base` is the name of the first row.
     """
     metrics = list(dict.fromkeys(test.metric for test in tests))
     rows = list(dict.fromkeys(test.name for test in tests))
     figure, axes = grid(max(len(metrics), 1), 0.7 + 0.22 * len(rows))
     for ax, metric in zip(axes, metrics, strict=False):
         labels: list[str] = []
-        for test in (one for one in tests if one.metric == metric):
-            found, height = test.difference, len(labels)
-            ax.plot([found.low, found.high], [height] * 2, color=COLORS[0], marker="|", ms=5)
+        for test in (test for test in tests if test.metric == metric):
+            interval = test.difference
+            height = len(labels)
+            ax.plot([interval.low, interval.high], [height] * 2, color=COLORS[0], marker="|", ms=5)
             face = COLORS[0] if test.differs else "white"
-            ax.plot([found.mean], [height], "o", color=COLORS[0], mfc=face)
+            ax.plot([interval.mean], [height], "o", color=COLORS[0], mfc=face)
             needed = f" ({test.seeds_to_decide} seeds)" if test.seeds_to_decide else ""
             labels.append(drawable(test.name) + (f" {MARK}" if test.differs else needed))
         ax.axvline(0, color="0.4", lw=0.8, ls="--")
         ax.set(yticks=range(len(labels)), yticklabels=labels)
-        ax.set_ylim(len(labels) - 0.5, -0.5)
+        ax.set_ylim(len(labels) - 0.5, -0.5)  # the first row is at the top
         ax.set(xlabel=f"{drawable(UNITS.get(metric, metric))}, difference from {drawable(base)}")
         ax.grid(False, axis="y")
     return figure
@@ -132,9 +134,10 @@ def is_geometric(numbers: Sequence[float]) -> bool:
     """Returns True if positive numbers, in order, have more equal ratios than differences."""
     if min(numbers) <= 0 or len(numbers) < _FEWEST:
         return False
+    # Relative spread of the gaps; 0 where all are equal.
     gaps = [np.diff(values) for values in (np.log(numbers), np.array(numbers, float))]
-    by_ratio, by_difference = (np.std(gap) / np.mean(gap) for gap in gaps)
-    return bool(by_ratio < by_difference)
+    of_ratios, of_differences = (np.std(gap) / np.mean(gap) for gap in gaps)
+    return bool(of_ratios < of_differences)
 
 
 def _numeric(names: Sequence[str]) -> tuple[dict[str, dict[float, str]], str]:
@@ -145,8 +148,9 @@ def _numeric(names: Sequence[str]) -> tuple[dict[str, dict[float, str]], str]:
         numbers = list(_NUMBER.finditer(name))
         if not numbers:
             return {}, ""
-        text = (name[: numbers[-1].start()], name[numbers[-1].end() :])
-        if curves[text].setdefault(float(numbers[-1][0]), name) != name:
+        last = numbers[-1]
+        text = (name[: last.start()], name[last.end() :])
+        if curves[text].setdefault(float(last[0]), name) != name:  # two rows of one number
             return {}, ""
     if min(map(len, curves.values()), default=0) < _FEWEST:
         return {}, ""
@@ -156,8 +160,8 @@ def _numeric(names: Sequence[str]) -> tuple[dict[str, dict[float, str]], str]:
     if len(curves) == 1:
         shared = f"{labels[0]} {shared}"
     sorted_rows = [dict(sorted(rows.items())) for rows in curves.values()]
-    found = dict(zip(labels, sorted_rows, strict=True))
-    return found, shared.strip(" =:_,") or "number in the name of the row"
+    rows_by_label = dict(zip(labels, sorted_rows, strict=True))
+    return rows_by_label, shared.strip(" =:_,") or "number in the name of the row"
 
 
 def _line(number: int, label: str) -> Line2D:
@@ -166,6 +170,7 @@ def _line(number: int, label: str) -> Line2D:
 
 def _style(number: int) -> dict[str, Any]:
     """Color, marker and line of a curve; 49 curves have different ones."""
+    # After each turn of the 7 colors, markers and lines are shifted by one.
     shifted = number + number // len(COLORS)
     return {
         "color": COLORS[number % len(COLORS)],
@@ -180,21 +185,17 @@ def _draw_curves(
     values: Mapping[str, Sequence[float | None]],
     marked: Collection[str],
 ) -> None:
-    at = defaultdict[float, list[float | None]](list)
+    seeds_at = defaultdict[float, list[float | None]](list)
     for number, rows in enumerate(curves.values()):
-        held = {x: finite(values[row]) for x, row in rows.items() if finite(values[row])}
-        draw_band(ax, held, **_style(number))
+        curve = {x: finite(values[row]) for x, row in rows.items() if finite(values[row])}
+        draw_band(ax, curve, **_style(number))
         for x, row in rows.items():
-            at[x] += values[row]
-    for x, seeds in at.items():
-        above: dict[str, Any] = {
-            "xycoords": ("data", "axes fraction"),
-            "ha": "center",
-            "va": "bottom",
-        }
+            seeds_at[x] += values[row]
+    above: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "bottom"}
+    for x, seeds in seeds_at.items():
         mark = MARK if any(rows.get(x) in marked for rows in curves.values()) else ""
         ax.annotate(f"{mark} {_diverged(seeds)}".strip(), (x, 1), **above, fontsize=6)
-    numbers = sorted(at)
+    numbers = sorted(seeds_at)
     if is_geometric(numbers):
         ax.set_xscale("log")
         if len(numbers) <= _MOST_TICKS:
@@ -206,23 +207,17 @@ def _draw_lines(
     ax: Axes, values: Mapping[str, Sequence[float | None]], marked: Collection[str]
 ) -> None:
     labels = []
+    bar: dict[str, Any] = {"fmt": "|", "color": COLORS[1], "capsize": 2.5, "elinewidth": 1}
     for height, (row, seeds) in enumerate(values.items()):
-        held = finite(seeds)
-        ax.plot(held, [height] * len(held), "o", color=COLORS[0], alpha=0.4, mew=0)
-        if held:
-            bar: dict[str, Any] = {
-                "fmt": "|",
-                "color": COLORS[1],
-                "capsize": 2.5,
-                "ms": 8,
-                "elinewidth": 1,
-            }
-            ax.errorbar(np.mean(held), height, xerr=deviation(held), **bar)
+        dots = finite(seeds)
+        ax.plot(dots, [height] * len(dots), "o", color=COLORS[0], alpha=0.4, mew=0)
+        if dots:
+            ax.errorbar(np.mean(dots), height, xerr=deviation(dots), **bar, ms=8)
         note = _diverged(seeds)
         mark = f" {MARK}" if row in marked else ""
         labels.append(drawable(row) + mark + (f" ({note})" if note else ""))
     ax.set(yticks=range(len(values)), yticklabels=labels)
-    ax.set_ylim(len(values) - 0.5, -0.5)
+    ax.set_ylim(len(values) - 0.5, -0.5)  # the first row is at the top
     ax.grid(False, axis="y")
 
 

@@ -8,8 +8,11 @@ from transformer_jax.errors import UserError
 from transformer_jax.pictures.style import COLORS, Picture, drawable, styled
 from transformer_jax.trees import Tree, parse_tree
 
-_FONT = 8
-_LETTER, _GAP, _LEVEL = 0.072, 0.12, 0.36  # inches
+_FONT = 8  # points
+# Inches: width of a letter of this font, between neighbours, and from a level to the next.
+_LETTER = 0.072
+_GAP = 0.12
+_LEVEL = 0.36
 _LARGEST = 200.0  # inches; Agg draws at most 2**16 pixels
 
 
@@ -34,17 +37,13 @@ def draw_tree(tree: str | Tree) -> Picture:
     ax.set_axis_off()
     ax.set(xlim=(0, width), ylim=(height, 0))
     for upper, lower in edges:
-        ys = _y(upper.depth) + 0.08, _y(lower.depth) - 0.09
+        # From below one text to above the other.
+        ys = (_y(upper.depth) + 0.08, _y(lower.depth) - 0.09)
         ax.plot([upper.x, lower.x], ys, color="0.6", lw=0.7)
     for place in places:
         color = "black" if place.is_word else COLORS[0]
-        centered: dict[str, Any] = {
-            "ha": "center",
-            "va": "center",
-            "fontsize": _FONT,
-            "color": color,
-        }
-        ax.text(place.x, _y(place.depth), drawable(place.text), **centered)
+        centered: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": _FONT}
+        ax.text(place.x, _y(place.depth), drawable(place.text), **centered, color=color)
     return figure
 
 
@@ -63,7 +62,8 @@ def _layout(root: Tree) -> tuple[list[_Place], list[tuple[_Place, _Place]], floa
 
     Does not recurse: trees may be arbitrarily deep.
     """
-    places, edges = list[_Place](), list[tuple[_Place, _Place]]()
+    places: list[_Place] = []
+    edges: list[tuple[_Place, _Place]] = []
     # Of each open constituent: its label, its children, its left edge, its first place.
     open_nodes: list[tuple[str, list[_Place], float, int]] = [("", [], 0.0, 0)]
     right = _GAP
@@ -78,8 +78,9 @@ def _layout(root: Tree) -> tuple[list[_Place], list[tuple[_Place, _Place]], floa
             places += [label, _Place(label.x, label.depth + 1, word, is_word=True)]
             edges.append((label, places[-1]))
             right += room + _GAP
-        else:
+        else:  # the end of a constituent
             text, children, left, first = open_nodes.pop()
+            # What is below a wider label moves to the label's middle.
             missing = max(0.0, _width(text) + _GAP - (right - left))
             for place in places[first:]:
                 place.x += missing / 2

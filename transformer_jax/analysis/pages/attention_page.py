@@ -61,8 +61,7 @@ def attention_page(
     """HTML page of the attention of an example.
 
     Args:
-      attention: the attention.
-      title: title of the page, plain text.
+      title: plain text.
       beams: hypotheses that the beam search kept and dropped; None: no beam view.
       neuron_layers: layers whose queries and keys are included, if collected. By default the last
         layers that fit into `BUDGET`.
@@ -77,13 +76,16 @@ def attention_page(
         "predictions": _predictions(attention.predictions),
         "beams": None if beams is None else _without_infinities(beams),
     }
-    styles, scripts = list(map(asset, STYLES)), list(map(asset, SCRIPTS))
+    styles = list(map(asset, STYLES))
+    scripts = list(map(asset, SCRIPTS))
 
     def write() -> str:
         return page(title, asset("attention.html"), styles, scripts, data)
 
     if neuron_layers is None:
-        left_out = _add_vectors(data["kinds"], attention, BUDGET - len(write().encode()) - 1000)
+        # 1000 bytes for the sentences about layers that are left out.
+        room = BUDGET - len(write().encode()) - 1000
+        left_out = _add_vectors(data["kinds"], attention, room)
         reason = f"the page would exceed {BUDGET // 1_000_000} MB"
     else:
         left_out = _add_vectors(data["kinds"], attention, math.inf, neuron_layers)
@@ -98,10 +100,10 @@ def _predictions(predictions: Predictions | None) -> dict[str, Any]:
     """JSON of the predictions; "rest" is the probability of outputs that are left out."""
     if predictions is None:
         return {"what": "", "each": []}
-    each = []
+    rows = []
     for position, outputs, gold in predictions.each:
         shown = outputs[: MOST_LABELS if position is None else MOST_OF_TOKEN]
-        each.append(
+        rows.append(
             {
                 "position": position,
                 "outputs": [[output.text, round(output.score, 6)] for output in shown],
@@ -109,7 +111,7 @@ def _predictions(predictions: Predictions | None) -> dict[str, Any]:
                 "gold": gold,
             }
         )
-    return {"what": predictions.what, "each": each}
+    return {"what": predictions.what, "each": rows}
 
 
 def _kind(attention: Attended, kind: str) -> dict[str, Any]:
@@ -137,29 +139,29 @@ def _add_vectors(
     """Adds at most `room` bytes of queries and keys; returns the layers left out, by kind."""
     left_out: dict[str, list[int]] = {}
     for kind, layer, vectors in _vectors(attention):
-        packed = {what: pack_scaled(values) for what, values in vectors.items()}
-        size = sum(len(json.dumps(one)) for one in packed.values())
+        packed = {name: pack_scaled(values) for name, values in vectors.items()}
+        size = sum(len(json.dumps(array)) for array in packed.values())
         number = kinds[kind]["layers"][layer]
         if size > room or (chosen is not None and number not in chosen):
             left_out.setdefault(kind, []).append(layer)
             continue
         room -= size
-        for what, one in packed.items():
-            kinds[kind][what][layer] = one
+        for name, array in packed.items():
+            kinds[kind][name][layer] = array
     return left_out
 
 
 def _vectors(attention: Attended) -> Iterator[tuple[str, int, dict[str, np.ndarray]]]:
     """(kind, layer, {"queries": [H, T, K], "keys": [G, S, K]}), last layers first."""
-    found = {}
+    collected = {}
     for kind in reversed(attention.kinds):
         with contextlib.suppress(KeyError):  # they were not collected
-            found[kind] = {what: attention.of(kind, what) for what in ("queries", "keys")}
-    depth = max((len(vectors["queries"]) for vectors in found.values()), default=0)
+            collected[kind] = {name: attention.of(kind, name) for name in ("queries", "keys")}
+    depth = max((len(vectors["queries"]) for vectors in collected.values()), default=0)
     for layer in reversed(range(depth)):
-        for kind, vectors in found.items():
+        for kind, vectors in collected.items():
             if layer < len(vectors["queries"]):
-                yield kind, layer, {what: of[layer] for what, of in vectors.items()}
+                yield kind, layer, {name: values[layer] for name, values in vectors.items()}
 
 
 def _without_infinities(beams: BeamTree) -> dict[str, Any]:

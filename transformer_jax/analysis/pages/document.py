@@ -49,7 +49,7 @@ def page(title: str, body: str, styles: Sequence[str], scripts: Sequence[str], d
     """A complete HTML document.
 
     Args:
-      title: title, plain text.
+      title: plain text.
       body: HTML of the project; must not contain user text.
       styles: texts of the stylesheets, in order (`asset`).
       scripts: texts of the scripts, in order (`asset`).
@@ -64,7 +64,8 @@ def page(title: str, body: str, styles: Sequence[str], scripts: Sequence[str], d
         "form-action": "'none'",
     }
     return _PAGE.format(
-        policy="; ".join(f"{what} {allowed}" for what, allowed in policy.items()),
+        policy="; ".join(f"{directive} {allowed}" for directive, allowed in policy.items()),
+        # A lone surrogate, as in a text that was decoded wrongly, becomes "?".
         title=html.escape(title.encode("utf-8", "replace").decode("utf-8")),
         styles="\n".join(f"<style>{style}</style>" for style in styles),
         body=body,
@@ -135,6 +136,7 @@ def unpack(packed: Packed) -> np.ndarray:
 
 
 def _pack(stored: np.ndarray, per: float) -> Packed:
+    # Plane i is byte i of every value.
     planes = np.frombuffer(stored.tobytes(), np.uint8).reshape(-1, stored.itemsize).T
     return {
         "shape": list(stored.shape),

@@ -79,9 +79,10 @@ class AttentionTrace:
 
     def visible(self) -> Bool[np.ndarray, "T S"]:
         """True where a query attends to a key."""
-        tokens, window = self.trace.reading.tokens, self.config.attention_window
+        tokens = self.trace.reading.tokens
+        window = self.config.attention_window
         queries, keys = (np.arange(len(tokens[stack])) for stack in (self.stack, self.source))
-        distance = keys - queries[:, None]
+        distance = keys - queries[:, None]  # below 0: the key is earlier
         visible = np.ones(distance.shape, bool)
         if not self.is_cross and self.stack == "decoder":
             visible &= distance <= 0
@@ -110,8 +111,9 @@ def attention_steps(at: AttentionTrace) -> Iterator[WalkStep]:
     products = head_products(at.value("queries"), at.value("keys"))
     logits = products / math.sqrt(at.config.d_k)
     yield from _product_steps(at, products, logits)
-    yield from (steps := _LogitSteps(at, logits)).all()
-    yield from _sum_steps(at, steps.logits)
+    steps = _LogitSteps(at, logits)
+    yield from steps.all()
+    yield from _sum_steps(at, steps.logits)  # which `all` has changed
 
 
 def _projection_steps(at: AttentionTrace) -> Iterator[WalkStep]:
@@ -121,73 +123,80 @@ def _projection_steps(at: AttentionTrace) -> Iterator[WalkStep]:
         x = at.value(kind)
         stack, index = (at.stack, query) if kind == "queries" else (at.source, key)
         method = methods[kind] if at.is_cross else "projections"
-        where = Where.of(getattr(MultiHeadAttention, method))
+        code = Where.of(getattr(MultiHeadAttention, method))
         read = "the encoder's output for" if at.is_cross and kind != "queries" else "the vector of"
-        said = (
+        explanation = (
             f"{matrix} projects {read} {at.trace.token(stack, index)} to {x.shape[2]} numbers for "
             f"each of {len(x)} head{'s' * (len(x) > 1)}; head 0 has {some(x[0, index])}."
             f"{_changes(at, kind)}"
         )
         axes = (Axis("head"), at.trace.tokens(stack), "feature")
-        yield step(kind, at.group, said, x, axes, (at.place(kind),), (0, index), where=where)
+        yield step(kind, at.group, explanation, x, axes, (at.place(kind),), (0, index), where=code)
 
 
 def _changes(at: AttentionTrace, kind: str) -> str:
     """Changes to queries or keys after their projection, as a sentence."""
-    c, done = at.config, []
+    c = at.config
     if kind == "values":
         shared = c.num_heads // c.key_value_heads
         return f" {shared} heads share each head of keys and values." if shared > 1 else ""
+    changes = []
     if c.qk_norm:
-        done.append("normed (qk_norm)")
+        changes.append("normed (qk_norm)")
     if kind == "queries" and c.attention_scale is not None:
-        done.append(f"multiplied by {number(c.query_scale)} (attention_scale)")
+        changes.append(f"multiplied by {number(c.query_scale)} (attention_scale)")
     if not at.is_cross and encoding_class(c).has("rotate"):
-        done.append(f"rotated by their positions ({c.positions})")
-    return f" They are shown as attention uses them: {', then '.join(done)}." if done else ""
+        changes.append(f"rotated by their positions ({c.positions})")
+    return f" They are shown as attention uses them: {', then '.join(changes)}." if changes else ""
 
 
 def _product_steps(
     at: AttentionTrace, products: np.ndarray, logits: np.ndarray
 ) -> Iterator[WalkStep]:
-    (query, key), d_k = at.example, at.config.d_k
-    product, logit = products[0, query, key], logits[0, query, key]
+    query, key = at.example
+    d_k = at.config.d_k
+    product = products[0, query, key]
     places = (at.place("queries"), at.place("keys"))
-    said = (
+    explanation = (
         f"In head 0 the dot product of the query of {at.query_token()} and the key of "
         f"{at.key_token()}, a sum of {d_k} products, is {number(product)}."
     )
-    yield step("products", at.group, said, products, at.axes, places, at.shown)
-    said = (
-        f"{number(product)} / √d_k = {number(product)} / √{d_k} = {number(logit)}. Products grow "
-        f"with d_k; without the scale the softmax would saturate, and its gradient vanish."
+    yield step("products", at.group, explanation, products, at.axes, places, at.shown)
+    explanation = (
+        f"{number(product)} / √d_k = {number(product)} / √{d_k} = {number(logits[0, query, key])}. "
+        "Products grow with d_k; without the scale the softmax would saturate, and its gradient "
+        "vanish."
     )
-    yield step("scale", at.group, said, logits, at.axes, places, at.shown)
+    yield step("scale", at.group, explanation, logits, at.axes, places, at.shown)
 
 
 class _LogitSteps:
     """Steps from scaled products to the softmax: bias, cap and mask; `logits` is the result."""
 
     def __init__(self, at: AttentionTrace, logits: np.ndarray) -> None:
-        self.at, self.logits = at, logits
+        self.at = at
+        self.logits = logits
 
     def all(self) -> Iterator[WalkStep]:
         """Steps of bias, cap and mask."""
-        at, (query, key) = self.at, self.at.example
-        if (place := at.place("logit_bias")) in at.trace.values:
+        at = self.at
+        query, key = at.example
+        place = at.place("logit_bias")
+        if place in at.trace.values:
             bias = at.value("logit_bias")
             self.logits = self.logits + bias
-            said = (
+            explanation = (
                 f"The bias of positions {query} and {key}, {number(bias[0, query, key])}, gives "
                 f"the logit {number(self.logits[0, query, key])}."
             )
             encoding = encoding_class(at.config)
             hook = "bias" if encoding.has("bias") else "logit_bias"
-            yield self._step("bias", said, (place,), where=Where.of(getattr(encoding, hook)))
-        if (cap := at.config.logit_cap) is not None:
+            yield self._step("bias", explanation, (place,), where=Where.of(getattr(encoding, hook)))
+        cap = at.config.logit_cap
+        if cap is not None:
             self.logits = cap * np.tanh(self.logits / cap)
-            said = f"No logit exceeds {number(cap)}: {number(self.logits[0, query, key])}."
-            yield self._step("cap", said)
+            explanation = f"No logit exceeds {number(cap)}: {number(self.logits[0, query, key])}."
+            yield self._step("cap", explanation)
         visible = at.visible()
         self.logits = np.where(visible, self.logits, -np.inf)
         yield self._mask(int((~visible).sum()), visible.size)
@@ -195,9 +204,10 @@ class _LogitSteps:
     def _mask(self, hidden: int, size: int) -> WalkStep:
         at = self.at
         window = None if at.is_cross else at.config.attention_window
-        causal, formula = at.stack == "decoder" and not at.is_cross, None
+        causal = at.stack == "decoder" and not at.is_cross
+        formula = None
         if not causal and window is None:
-            said = (
+            explanation = (
                 f"Every query attends to all {len(at.trace.reading.tokens[at.source])} tokens. The "
                 "mask removes only padding, which this page does not show."
             )
@@ -205,48 +215,55 @@ class _LogitSteps:
         else:
             order = "up to itself" if causal else "on either side"
             near = "" if window is None else f", less than {window} positions away"
-            said = (
+            explanation = (
                 f"A token attends to those {order}{near}: {hidden} of {size} logits of each head "
                 "become −∞, and their weights 0."
             )
             mask = look_ahead_mask if causal else window_mask
             formula = None if near else 'z_(i j) = −∞ "where" j > i'
-        return self._step("mask", said, where=Where.of(mask), formula=formula)
+        return self._step("mask", explanation, where=Where.of(mask), formula=formula)
 
-    def _step(self, kind: str, said: str, places: Sequence[str] = (), **instead: Any) -> WalkStep:
+    def _step(
+        self, kind: str, explanation: str, places: Sequence[str] = (), **instead: Any
+    ) -> WalkStep:
         at = self.at
-        return step(kind, at.group, said, self.logits, at.axes, places, at.shown, **instead)
+        return step(kind, at.group, explanation, self.logits, at.axes, places, at.shown, **instead)
 
 
 def _sum_steps(at: AttentionTrace, logits: np.ndarray) -> Iterator[WalkStep]:
-    weights, heads, (query, key) = at.value("weights"), at.value("heads"), at.example
-    apart = np.abs(softmax(logits) - weights).max()
-    said = (
+    weights = at.value("weights")
+    heads = at.value("heads")
+    query, key = at.example
+    difference = np.abs(softmax(logits) - weights).max()
+    explanation = (
         f"Head 0 of {at.query_token()} gives {100 * weights[0, query, key]:.1f}% of its attention "
         f"to {at.key_token()}, its largest weight; each row sums to 1."
     )
-    if apart > 1e-4:
-        said += (
+    if difference > 1e-4:  # more than float32 rounds
+        explanation += (
             f" These are the model's own weights. They differ from the softmax of the logits shown "
-            f"by up to {number(apart)}: the model computes in lower precision, or is patched."
+            f"by up to {number(difference)}: the model computes in lower precision, or is patched."
         )
-    yield step("softmax", at.group, said, weights, at.axes, (at.place("weights"),), at.shown)
+    yield step("softmax", at.group, explanation, weights, at.axes, (at.place("weights"),), at.shown)
 
-    adds = not at.is_cross and encoding_class(at.config).has("extra_values")
-    said = (
+    adds_positions = not at.is_cross and encoding_class(at.config).has("extra_values")
+    explanation = (
         f"The sum of all values, weighted by these weights: head 0 of {at.query_token()} has "
         f"{some(heads[0, query])}."
     )
-    said += " Relative positions add weighted vectors, one for each distance." * adds
-    formula = "head = softmax((Q K^T)/√(d_k) + B) V + R" if adds else None
-    tokens, places = at.trace.tokens(at.stack), tuple(map(at.place, ("weights", "values", "heads")))
+    formula = None
+    if adds_positions:
+        explanation += " Relative positions add weighted vectors, one for each distance."
+        formula = "head = softmax((Q K^T)/√(d_k) + B) V + R"
+    tokens = at.trace.tokens(at.stack)
+    places = tuple(map(at.place, ("weights", "values", "heads")))
     axes = (Axis("head"), tokens, "feature")
-    yield step("heads", at.group, said, heads, axes, places, (0, query), formula=formula)
+    yield step("heads", at.group, explanation, heads, axes, places, (0, query), formula=formula)
 
     output = at.trace.values[at.path]
-    said = (
+    explanation = (
         f"The {len(heads)} heads of {at.query_token()}, {heads.shape[2]} numbers each, are "
         f"concatenated to {len(heads) * heads.shape[2]} numbers; W^O projects them to "
         f"{output.shape[1]}: {some(output[query])}."
     )
-    yield step("output", at.group, said, output, (tokens, "feature"), (at.path,), (query,))
+    yield step("output", at.group, explanation, output, (tokens, "feature"), (at.path,), (query,))

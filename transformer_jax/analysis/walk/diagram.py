@@ -32,13 +32,12 @@ def diagram(steps: Sequence[WalkStep]) -> list[dict[str, Any]]:
     """
     stacks: list[dict[str, Any]] = []
     numbered = list(enumerate(steps))
-    for block, found in itertools.groupby(numbered, lambda one: _block(one[1])):
-        name, _ = block
-        if name in ("encoder", "decoder"):
-            if not stacks or stacks[-1]["name"] != name:
-                stacks.append({"name": name, "blocks": []})
-            name = block[1]
-        stacks[-1]["blocks"].append({"name": name, "parts": list(_parts(found))})
+    for (name, block), members in itertools.groupby(numbered, lambda pair: _block(pair[1])):
+        is_stack = name in ("encoder", "decoder")
+        if is_stack and (not stacks or stacks[-1]["name"] != name):
+            stacks.append({"name": name, "blocks": []})
+        title = block if is_stack else name
+        stacks[-1]["blocks"].append({"name": title, "parts": list(_parts(members))})
     return stacks
 
 
@@ -49,16 +48,16 @@ def _block(step: WalkStep) -> tuple[str, str]:
 
 
 def _parts(steps: Iterator[tuple[int, WalkStep]]) -> Iterator[dict[str, Any]]:
-    for _, found in itertools.groupby(steps, lambda one: _part(one[1])):
-        members = list(found)
+    for _, group in itertools.groupby(steps, lambda pair: _part(pair[1])):
+        members = list(group)
+        first, first_step = members[0]
+        last, _ = members[-1]
         titles = dict.fromkeys(_title(step) for _, step in members)
-        title = " & ".join(titles).capitalize()
-        sublayer = members[0][1].group[2:3]
         yield {
-            "title": title,
-            "sublayer": "".join(sublayer),
-            "first": members[0][0],
-            "last": members[-1][0],
+            "title": " & ".join(titles).capitalize(),
+            "sublayer": "".join(first_step.group[2:3]),
+            "first": first,
+            "last": last,
         }
 
 

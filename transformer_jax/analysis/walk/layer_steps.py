@@ -69,7 +69,8 @@ def _sublayer_steps(
     trace: Trace, stack: str, index: int, name: str, stream: np.ndarray
 ) -> Iterator[WalkStep]:
     """Steps of a sublayer with its norms and its residual connection."""
-    c, path = trace.config.of_layer(index), f"{stack}.layer_{index}.{name}"
+    c = trace.config.of_layer(index)
+    path = f"{stack}.layer_{index}.{name}"
     group = (stack, f"layer {index}", _TITLES[name])
     if c.norm_placement != "post":
         yield norm_step(trace, "norm_before", stack, group, stream, f"{path}.input")
@@ -83,19 +84,23 @@ def _sublayer_steps(
         source = "encoder" if name == "cross_attention" else stack
         yield from attention_steps(AttentionTrace(trace, path, stack, source, group, c))
 
-    y, after = trace.values[path], f"{path}_residual"
-    at, axes = trace.example(stack), (trace.tokens(stack), "feature")
+    y = trace.values[path]
+    after = f"{path}_residual"
+    at = trace.example(stack)
+    axes = (trace.tokens(stack), "feature")
     if c.norm_placement == "sandwich":
+        # The norm of the output is no hook point; it is what the residual adds.
         y = trace.values[after] - stream
         yield norm_step(trace, "norm_after", stack, group, trace.values[path], after, y)
+    # With "post", `after` is the norm of the sum.
     total = stream + y if c.norm_placement == "post" else trace.values[after]
-    what = "its norm" if c.norm_placement == "sandwich" else "the sublayer's output"
-    said = (
-        f"The stream of {trace.token(stack, at)} {some(stream[at])} plus {what} {some(y[at])} is "
+    addend = "its norm" if c.norm_placement == "sandwich" else "the sublayer's output"
+    explanation = (
+        f"The stream of {trace.token(stack, at)} {some(stream[at])} plus {addend} {some(y[at])} is "
         f"{some(total[at])}."
     )
-    how = _RESIDUALS.get(c.norm_placement, {})
-    yield step("residual", group, said, total, axes, (path, after), (at,), **how)
+    instead = _RESIDUALS.get(c.norm_placement, {})
+    yield step("residual", group, explanation, total, axes, (path, after), (at,), **instead)
     if c.norm_placement == "post":
         yield norm_step(trace, "norm_after", stack, group, total, after)
 
@@ -104,14 +109,16 @@ def _output_step(
     trace: Trace, stack: str, group: tuple[str, ...], path: str, sublayer: type
 ) -> WalkStep:
     """The output of a sublayer whose computation a walk does not explain."""
-    y, at = trace.values[path], trace.example(stack)
+    y = trace.values[path]
+    at = trace.example(stack)
     function = getattr(sublayer, "self_attend", None) or sublayer.__call__
-    said = (
+    explanation = (
         f"{sublayer.__name__} computes {some(y[at])} for {trace.token(stack, at)}. How it does so "
         "is in its code."
     )
-    axes, how = (trace.tokens(stack), "feature"), {"title": sublayer.__name__}
-    return step("sublayer", group, said, y, axes, (path,), (at,), where=Where.of(function), **how)
+    axes = (trace.tokens(stack), "feature")
+    instead: dict[str, Any] = {"where": Where.of(function), "title": sublayer.__name__}
+    return step("sublayer", group, explanation, y, axes, (path,), (at,), **instead)
 
 
 def norm_step(
@@ -124,53 +131,61 @@ def norm_step(
     y: np.ndarray | None = None,
 ) -> WalkStep:
     """Step of a norm of x. Its result is y, by default the activation at `place`."""
-    y, at = trace.values[place] if y is None else y, trace.example(stack)
-    spread = np.sqrt(np.square(x[at] - x[at].mean()).mean())
-    before = f"have mean {number(x[at].mean())} and standard deviation {number(spread)}"
-    if trace.config.norm != "layer":
+    y = trace.values[place] if y is None else y
+    at = trace.example(stack)
+    if trace.config.norm == "layer":
+        deviation = np.sqrt(np.square(x[at] - x[at].mean()).mean())
+        before = f"have mean {number(x[at].mean())} and standard deviation {number(deviation)}"
+    else:
         before = f"have the root mean square {number(np.sqrt(np.square(x[at]).mean()))}"
-    said = (
+    explanation = (
         f"The {x.shape[1]} numbers of {trace.token(stack, at)} {before}; normalized, then "
         f"multiplied by learned scales{' and shifted' * (trace.config.norm == 'layer')}, they are "
         f"{some(y[at])}."
     )
     formula, section = _NORMS.get(trace.config.norm, (None, None))
-    how: dict[str, Any] = {"formula": formula, "section": section}
-    how["where"] = Where.of(type(make_norm(trace.config)).__call__)
+    instead: dict[str, Any] = {"formula": formula, "section": section}
+    instead["where"] = Where.of(type(make_norm(trace.config)).__call__)
     axes = (trace.tokens(stack), "feature")
-    return step(kind, group, said, y, axes, (place,), (at,), **how)
+    return step(kind, group, explanation, y, axes, (place,), (at,), **instead)
 
 
 def _feed_forward_steps(
     trace: Trace, stack: str, group: tuple[str, ...], path: str
 ) -> Iterator[WalkStep]:
-    at, tokens = trace.example(stack), trace.tokens(stack)
-    hidden, y = trace.values[f"{path}.hidden"], trace.values[path]
+    at = trace.example(stack)
+    tokens = trace.tokens(stack)
+    hidden = trace.values[f"{path}.hidden"]
+    y = trace.values[path]
     active = int((hidden[at] > 0).sum())
     neuron = int(np.abs(hidden[at]).argmax())
-    said = (
+    explanation = (
         f"Each token is processed by itself. Of {hidden.shape[1]} neurons {active} are above 0 for "
         f"{trace.token(stack, at)}; neuron {neuron} has the largest magnitude, "
         f"{number(hidden[at, neuron])}."
     )
-    axes, places = (tokens, "neuron"), (f"{path}.input", f"{path}.hidden")
-    how = _activation(trace.config)
-    yield step("hidden", group, said, hidden, axes, places, (at, neuron), **how)
-    said = (
+    places = (f"{path}.input", f"{path}.hidden")
+    instead = _activation(trace.config)
+    yield step(
+        "hidden", group, explanation, hidden, (tokens, "neuron"), places, (at, neuron), **instead
+    )
+    explanation = (
         f"The {hidden.shape[1]} neurons of {trace.token(stack, at)} are projected to {y.shape[1]} "
         f"numbers: {some(y[at])}."
     )
     formula = None if trace.config.feed_forward_bias else "FFN(x) = h W_2"
-    yield step("feed_forward", group, said, y, (tokens, "feature"), (path,), (at,), formula=formula)
+    yield step(
+        "feed_forward", group, explanation, y, (tokens, "feature"), (path,), (at,), formula=formula
+    )
 
 
 def _activation(c: TransformerConfig) -> dict[str, str]:
     """Formula and source of the inner feed-forward layer."""
     applied, source = _ACTIVATIONS.get(c.activation, (f"{c.activation}({{}})", ""))
     linear = "x W_{0} + b_{0}" if c.feed_forward_bias else "x W_{0}"
-    inner, gate = linear.format(1), linear.format("g")
+    inner = linear.format(1)
     if c.gated_feed_forward:
-        gated = f"h = {applied.format(gate)} ⊙ ({inner})"
+        gated = f"h = {applied.format(linear.format('g'))} ⊙ ({inner})"
         return {"formula": gated, "section": "section 3.3; Shazeer 2020"}
     section = f"section 3.3; {source}" if source else "section 3.3, equation 2"
     return {"formula": f"h = {applied.format(inner)}", "section": section}
@@ -187,88 +202,91 @@ _ADDED = {
 
 def embedding_steps(trace: Trace, stack: str) -> Iterator[WalkStep]:
     """Steps from a stack's text to the input of its first layer."""
-    c, group = trace.config, (stack, "embedding")
-    at, tokens = trace.example(stack), trace.tokens(stack)
+    c = trace.config
+    group = (stack, "embedding")
+    at = trace.example(stack)
     ids = np.array(trace.reading.tokens[stack])
     yield from _token_steps(trace, stack, ids)
 
     place = _positions_place(trace, stack)
     embedded = trace.values[f"{place}.input"]
-    axes, places = (tokens, "feature"), (f"{place}.input",)
+    axes = (trace.tokens(stack), "feature")
+    places = (f"{place}.input",)
     scale = math.sqrt(c.d_model) if c.scale_embeddings else 1.0
-    said = (
+    explanation = (
         f"Row {ids[at]} of the embedding matrix E is the embedding of {trace.token(stack, at)}: "
         f"{some(embedded[at] / scale)}, {c.d_model} learned numbers."
     )
-    yield step("embedding", group, said, embedded / scale, axes, places, (at,))
+    yield step("embedding", group, explanation, embedded / scale, axes, places, (at,))
     if c.scale_embeddings:
-        said = (
+        explanation = (
             f"Each number is multiplied by √d_model = √{c.d_model} = {scale:.4g}; "
             f"{trace.token(stack, at)} has {some(embedded[at])}."
         )
-        yield step("embedding_scale", group, said, embedded, axes, places, (at,))
+        yield step("embedding_scale", group, explanation, embedded, axes, places, (at,))
 
     encoding = encoding_class(c)
     x = trace.values[place]
     if encoding.has("embed"):
-        added, where = x - embedded, Where.of(encoding.embed)
-        said = (
+        added = x - embedded
+        code = Where.of(encoding.embed)
+        explanation = (
             f"Attention alone ignores order. {trace.token(stack, at)} is at position {at}, so "
             f"{some(added[at])} is added to its embedding."
         )
-        how = {"where": where, "formula": _ADDED.get(encoding.__name__)}
-        yield step("positions", group, said, added, axes, (place,), (at,), **how)
-        said = f"The sum for {trace.token(stack, at)} begins with {some(x[at])}."
-        yield step("embedded", group, said, x, axes, (place,), (at,), where=where)
+        instead = {"where": code, "formula": _ADDED.get(encoding.__name__)}
+        yield step("positions", group, explanation, added, axes, (place,), (at,), **instead)
+        explanation = f"The sum for {trace.token(stack, at)} begins with {some(x[at])}."
+        yield step("embedded", group, explanation, x, axes, (place,), (at,), where=code)
     yield from _type_and_norm_steps(trace, stack, x)
 
 
 def _token_steps(trace: Trace, stack: str, ids: np.ndarray) -> Iterator[WalkStep]:
-    group, tokens = (stack, "embedding"), trace.tokens(stack)
-    text = _text(trace, stack)
-    given = "The text" if text is None else quoted(text)
-    if stack == "decoder" and "encoder" in trace.reading.tokens:
-        given += ", shifted right after a start token,"
-    said = (
-        f"{given} becomes {len(ids)} tokens, numbered from 0, with the tokenizer's special tokens "
-        "such as the end of the text."
-    )
-    yield step("tokens", group, said, np.arange(len(ids)), (tokens,))
-    at = trace.example(stack)
-    said = f"{trace.token(stack, at)} is entry {ids[at]} of the vocabulary."
-    yield step("ids", group, said, ids, (tokens,), example=(at,))
-
-
-def _text(trace: Trace, stack: str) -> str | None:
+    group = (stack, "embedding")
+    tokens = trace.tokens(stack)
     texts = trace.reading.texts
-    side = "source" if stack == "encoder" else "target"
-    return texts.get(side, texts.get("text"))
+    text = texts.get("source" if stack == "encoder" else "target", texts.get("text"))
+    subject = "The text" if text is None else quoted(text)
+    if stack == "decoder" and "encoder" in trace.reading.tokens:
+        subject += ", shifted right after a start token,"
+    explanation = (
+        f"{subject} becomes {len(ids)} tokens, numbered from 0, with the tokenizer's special "
+        "tokens such as the end of the text."
+    )
+    yield step("tokens", group, explanation, np.arange(len(ids)), (tokens,))
+    at = trace.example(stack)
+    explanation = f"{trace.token(stack, at)} is entry {ids[at]} of the vocabulary."
+    yield step("ids", group, explanation, ids, (tokens,), example=(at,))
 
 
 def _positions_place(trace: Trace, stack: str) -> str:
-    own = {"encoder": "source_positions", "decoder": "target_positions"}[stack]
-    return own if f"{own}.input" in trace.values else "input.positions"
+    """Path of the positions of a stack: its own, or those of a model with one stack."""
+    path = {"encoder": "source_positions", "decoder": "target_positions"}[stack]
+    return path if f"{path}.input" in trace.values else "input.positions"
 
 
 def _type_and_norm_steps(trace: Trace, stack: str, x: np.ndarray) -> Iterator[WalkStep]:
     """Steps of BERT's token types and of the norm before the first layer, if the model has them."""
-    c, group, axes = trace.config, (stack, "embedding"), (trace.tokens(stack), "feature")
-    at, read = trace.example(stack), trace.values[f"{stack}.input"]
+    c = trace.config
+    group = (stack, "embedding")
+    axes = (trace.tokens(stack), "feature")
+    places = (f"{stack}.input",)
+    at = trace.example(stack)
     if "token_types" in trace.params.get("input", {}):
         tokens, positions = trace.reading.inputs[:2]
-        found = token_types(jnp.asarray(tokens), jnp.asarray(positions), c.separator_id)
-        types = np.asarray(found)[0, : len(x)]
-        types = np.minimum(types, c.num_token_types - 1)
+        batch = token_types(jnp.asarray(tokens), jnp.asarray(positions), c.separator_id)
+        types = np.minimum(np.asarray(batch)[0, : len(x)], c.num_token_types - 1)
         x = x + np.asarray(trace.params["input"]["token_types"])[types]
-        said = (
+        explanation = (
             f"{trace.token(stack, at)} belongs to part {types[at]} of the text; adding the vector "
             f"of that part gives {some(x[at])}."
         )
-        yield step("token_types", group, said, x, axes, (f"{stack}.input",), (at,))
+        yield step("token_types", group, explanation, x, axes, places, (at,))
     if c.embedding_norm:
-        said = f"The norm over the {c.d_model} numbers of each token gives {some(read[at])}."
-        is_pair = "input.positions" not in trace.values
-        pair = Where.of(EncoderDecoder.encode)
-        instead = {"where": pair} if is_pair else {}
-        places = (f"{stack}.input",)
-        yield step("embedding_norm", group, said, read, axes, places, (at,), **instead)
+        normed = trace.values[f"{stack}.input"]
+        explanation = (
+            f"The norm over the {c.d_model} numbers of each token gives {some(normed[at])}."
+        )
+        has_two_stacks = "input.positions" not in trace.values
+        code = Where.of(EncoderDecoder.encode) if has_two_stacks else None
+        yield step("embedding_norm", group, explanation, normed, axes, places, (at,), where=code)

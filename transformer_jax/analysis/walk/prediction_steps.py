@@ -50,15 +50,14 @@ def prediction_steps(trace: Trace) -> Iterator[WalkStep]:
     yield _logits_step(trace, stack)
     if stack == "decoder":
         last = len(trace.reading.tokens[stack]) - 1
-        where = f"after {trace.token(stack, last)}"
-        yield prediction_table(trace, "next", (), trace.values[LOGITS][last], where)
+        place = f"after {trace.token(stack, last)}"
+        yield prediction_table(trace, "next", (), trace.values[LOGITS][last], place)
     else:
         ids = np.array(trace.reading.tokens[stack])
-        for place in np.flatnonzero(ids == trace.mask).tolist():
-            where = f"at position {place}, which is {trace.token(stack, place)}"
-            yield prediction_table(
-                trace, "filled", (f"place {place}",), trace.values[LOGITS][place], where
-            )
+        for i in np.flatnonzero(ids == trace.mask).tolist():
+            logits = trace.values[LOGITS][i]
+            place = f"at position {i}, which is {trace.token(stack, i)}"
+            yield prediction_table(trace, "filled", (f"place {i}",), logits, place)
 
 
 def prediction_table(
@@ -72,78 +71,78 @@ def prediction_table(
     """The most likely outputs with logit and probability [N, 2].
 
     Args:
-      trace: the example.
-      kind: kind of the step.
       group: appended to ("prediction",), or the whole group of a decoding step.
-      logits: logits [V].
+      logits: [V].
       place: location of the prediction, a part of a sentence.
       written: further sentences.
     """
     probabilities = softmax(logits.astype(np.float64))
     best = np.argsort(-probabilities, kind="stable")[:NUM_SHOWN]
     names = tuple(trace.name_of(int(i)) for i in best)
-    said = (
+    explanation = (
         f"The softmax over all {len(logits):,} logits gives probabilities: "
         f"{quoted(names[0])} has {100 * probabilities[best[0]]:.1f}% {place}.{written}"
     )
     values = np.stack([logits[best], probabilities[best]], axis=1)
     axes = (Axis("candidate", names), Axis("number", ("logit", "probability")))
     group = group if group[:1] == ("decoding",) else ("prediction", *group)
-    return step(kind, group, said, values, axes, (LOGITS,), (0, 1))
+    return step(kind, group, explanation, values, axes, (LOGITS,), (0, 1))
 
 
 def _head_step(trace: Trace, stack: str) -> WalkStep:
     """BERT's prediction head, between the last layer and the embedding matrix."""
-    features = _unprojected(trace.model, trace.params, trace.reading.inputs)[
-        : len(trace.values[stack])
-    ]
-    at, c = trace.example(stack), trace.config
-    said = (
-        f"A dense layer, {c.activation} and a norm turn the features of "
+    program = jax.jit(lambda p, x: apply_model(trace.model, p, *x, method="unprojected").x)
+    rows = np.asarray(hosts.to_host(program(trace.params, trace.reading.inputs)))
+    # Without padding, which `collect` has removed from the other activations.
+    features = rows[0, : len(trace.values[stack])]
+    at = trace.example(stack)
+    explanation = (
+        f"A dense layer, {trace.config.activation} and a norm turn the features of "
         f"{trace.token(stack, at)} into {some(features[at])}."
     )
-    group, axes = ("prediction",), (trace.tokens(stack), "feature")
-    return step("prediction_head", group, said, features, axes, (stack,), (at,))
-
-
-def _unprojected(model: Any, params: Any, inputs: Sequence[np.ndarray]) -> np.ndarray:
-    found = jax.jit(lambda p, x: apply_model(model, p, *x, method="unprojected").x)(params, inputs)
-    return np.asarray(hosts.to_host(found))[0]
+    axes = (trace.tokens(stack), "feature")
+    return step("prediction_head", ("prediction",), explanation, features, axes, (stack,), (at,))
 
 
 def _logits_step(trace: Trace, stack: str) -> WalkStep:
-    c, logits, at = trace.config, trace.values[LOGITS], trace.example(stack)
+    c = trace.config
+    logits = trace.values[LOGITS]
+    at = trace.example(stack)
     tied = c.tie_embeddings in ("all", "target")
     formula = f"x {'E' if tied else 'U'}^T"
-    formula = f"({formula})/√(d_model)" if c.scale_logits else formula
+    if c.scale_logits:
+        formula = f"({formula})/√(d_model)"
     if c.logits_bias or "prediction_head" in trace.params:
         formula += " + c"
-    formula = f"k tanh(({formula})/k)" if c.final_logit_cap else formula
+    if c.final_logit_cap:
+        formula = f"k tanh(({formula})/k)"
     best = int(logits[at].argmax())
     matrix = "rows of the embedding matrix E again" if tied else "rows of an output matrix U"
-    said = (
+    explanation = (
         f"The dot products of the features of {trace.token(stack, at)} with {logits.shape[1]:,} "
         f"{matrix}, one for each token of the vocabulary, are its logits; the highest, "
         f"{number(logits[at, best])}, is that of {quoted(trace.name_of(best))}."
     )
     entries = Axis("vocabulary entry", tuple(map(trace.name_of, range(logits.shape[1]))))
-    group, axes, places = ("prediction",), (trace.tokens(stack), entries), (stack, LOGITS)
+    axes = (trace.tokens(stack), entries)
+    places = (stack, LOGITS)
     formula = f"z = {formula}"
-    return step("logits", group, said, logits, axes, places, (at, best), formula=formula)
+    return step(
+        "logits", ("prediction",), explanation, logits, axes, places, (at, best), formula=formula
+    )
 
 
 def _class_steps(trace: Trace) -> Iterator[WalkStep]:
     """Class probabilities of a text, or of each token."""
-    logits, stack = trace.values[LOGITS], trace.reading.last_stack
+    logits = trace.values[LOGITS]
     if not isinstance(trace.model, TokenClassifier):
         yield prediction_table(trace, "classes", (), logits[0], "for the text")
         return
-    where = Where.of(TokenClassifier.__call__)
+    code = Where.of(TokenClassifier.__call__)  # `KINDS` has that of a classifier of texts
     for i, row in enumerate(logits):
-        of_token = prediction_table(
-            trace, "classes", (f"token {i}",), row, f"for {trace.token(stack, i)}"
-        )
-        yield dataclasses.replace(of_token, where=where)
+        place = f"for {trace.token(trace.reading.last_stack, i)}"
+        table = prediction_table(trace, "classes", (f"token {i}",), row, place)
+        yield dataclasses.replace(table, where=code)
 
 
 class DecodedToken(NamedTuple):
@@ -175,26 +174,27 @@ def decoding_steps(trace: Trace) -> Iterator[WalkStep]:
         for kind, name in (("past", "self"), ("source", "cross")):
             if name in decoded.weights:
                 yield _weights_step(trace, group, kind, index, decoded.weights[name])
-        taken = _continuation(trace, index, decoded.logits)
-        yield prediction_table(
-            trace, "next", group, decoded.logits, f"after {quoted(token)}", taken
-        )
+        place = f"after {quoted(token)}"
+        continuation = _continuation(trace, index, decoded.logits)
+        yield prediction_table(trace, "next", group, decoded.logits, place, continuation)
 
 
 def decode(trace: Trace) -> Iterator[DecodedToken]:
     """Feeds the decoder's tokens to the model one at a time, with its cache."""
-    tokens, inputs = trace.reading.tokens["decoder"], trace.reading.inputs
+    tokens = trace.reading.tokens["decoder"]
+    inputs = trace.reading.inputs
     rows = round_up_rows(1, trace.params)
 
     def on_devices(*values: Any) -> Any:
         return place_like(trace.params, tuple(np.repeat(value, rows, axis=0) for value in values))
 
-    given: tuple[np.ndarray, ...] = (np.array([tokens[:1]], np.int32), np.ones(1, np.int32))
+    # A prefix of one token, and its length; before them the source, and its length.
+    prompt: tuple[np.ndarray, ...] = (np.array([tokens[:1]], np.int32), np.ones(1, np.int32))
     if "encoder" in trace.reading.tokens:
-        given = (inputs[0], np.array([len(trace.reading.tokens["encoder"])], np.int32), *given)
+        prompt = (inputs[0], np.array([len(trace.reading.tokens["encoder"])], np.int32), *prompt)
     slots = inputs[-1].shape[1]
     prefill = _program(trace.model, "prefill", slots)
-    (logits, memory, state), weights = prefill(trace.params, *on_devices(*given))
+    (logits, memory, state), weights = prefill(trace.params, *on_devices(*prompt))
     yield _decoded(trace, logits, state, weights, 1)
     decode_step = _program(trace.model, "decode_step")
     for index, token in enumerate(tokens[1:], 1):
@@ -211,14 +211,14 @@ def _program(model: Any, method: str, *options: Any) -> Callable[..., Any]:
         return path.startswith("decoder.") and path.endswith("_attention.weights")
 
     def run(params: Any, *inputs: Any) -> Any:
-        found: dict[str, jax.Array] = {}
+        weights: dict[str, jax.Array] = {}
 
         def keep(point: HookPoint, x: jax.Array) -> jax.Array:
-            found[point.path] = x
+            weights[point.path] = x
             return x
 
         with intercept_activations(keep, wanted):
-            return apply_method(model, params, method, *inputs, *options), found
+            return apply_method(model, params, method, *inputs, *options), weights
 
     return jax.jit(run, compiler_options=platform.compiler_options())
 
@@ -226,15 +226,12 @@ def _program(model: Any, method: str, *options: Any) -> Callable[..., Any]:
 def _decoded(
     trace: Trace, logits: Any, state: Any, weights: dict[str, Any], length: int
 ) -> DecodedToken:
-    found = {path: value[0, :, 0] for path, value in unpad(weights, 1).items()}
+    by_path = {path: value[0, :, 0] for path, value in unpad(weights, 1).items()}
     widths = {"self": length, "cross": len(trace.reading.tokens.get("encoder", ()))}
     by_kind = {}
     for kind, width in widths.items():
-        layers = [
-            value[:, :width]
-            for i in range(len(state))
-            if (value := found.get(f"decoder.layer_{i}.{kind}_attention.weights")) is not None
-        ]
+        paths = [f"decoder.layer_{i}.{kind}_attention.weights" for i in range(len(state))]
+        layers = [by_path[path][:, :width] for path in paths if path in by_path]
         if layers:
             by_kind[kind] = np.stack(layers)
     classes = [attention_class(trace.config.of_layer(i)) for i in range(len(state))]
@@ -249,42 +246,40 @@ def _decoded(
 
 
 def _cache_step(
-    trace: Trace,
-    group: tuple[str, ...],
-    index: int,
-    keys: np.ndarray,
-    layers: Sequence[int],
+    trace: Trace, group: tuple[str, ...], index: int, keys: np.ndarray, layers: Sequence[int]
 ) -> WalkStep:
-    (heads, slots, size), length = keys.shape, index + 1
+    heads, slots, size = keys.shape
+    length = index + 1
     empty = [f"slot {i}" for i in range(length, slots)]
     pieces = trace.reading.pieces["decoder"][:length]
-    said = (
+    explanation = (
         f"The input is {trace.token('decoder', index)} alone. Each of the {len(layers)} layers "
         f"writes its key and value to slot {index} of its cache of {heads} × {slots} × {size} "
         f"numbers; {length} of {slots} slots are filled. Shown: the keys of layer {layers[0]}."
     )
     axes = (Axis("head"), Axis("slot", (*pieces, *empty)), "feature")
-    return step("cache", group, said, keys, axes, (), (0, index))
+    return step("cache", group, explanation, keys, axes, (), (0, index))
 
 
 def _weights_step(
     trace: Trace, group: tuple[str, ...], kind: str, index: int, weights: np.ndarray
 ) -> WalkStep:
     stack = "decoder" if kind == "past" else "encoder"
-    met = int(weights[-1, 0].argmax())
-    what = f"{index + 1} keys of the cache" if kind == "past" else "keys of the encoder's output"
-    said = (
-        f"The query of {trace.token('decoder', index)} attends to the {what}. In the last layer "
-        f"head 0 gives {100 * weights[-1, 0, met]:.1f}% to {trace.token(stack, met)}."
+    key = int(weights[-1, 0].argmax())
+    keys = f"{index + 1} keys of the cache" if kind == "past" else "keys of the encoder's output"
+    explanation = (
+        f"The query of {trace.token('decoder', index)} attends to the {keys}. In the last layer "
+        f"head 0 gives {100 * weights[-1, 0, key]:.1f}% to {trace.token(stack, key)}."
     )
     labels = tuple(trace.reading.pieces[stack][: weights.shape[2]])
     axes = (Axis("layer"), Axis("head"), Axis("key", labels))
-    return step(kind, group, said, weights, axes, (), (len(weights) - 1, 0, met))
+    return step(kind, group, explanation, weights, axes, (), (len(weights) - 1, 0, key))
 
 
 def _continuation(trace: Trace, index: int, logits: np.ndarray) -> str:
     """The next token of the text and its rank, as a sentence."""
     tokens = trace.reading.tokens["decoder"][1:]
+    # The decoder predicts the token that ends the text, but does not read it.
     following = [*tokens, *(trace.reading.outputs or ())[len(tokens) :]]
     if index >= len(following):
         return " The text ends here."

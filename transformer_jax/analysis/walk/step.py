@@ -299,13 +299,13 @@ def _fraction(tokens: list[str]) -> Tree:
 
 def _scripted(tokens: list[str]) -> Tree:
     base = _atom(tokens)
-    found = {}
+    scripts = {}
     while tokens and tokens[0] in _SCRIPTS:
         kind = _SCRIPTS[tokens.pop(0)]
-        found[kind] = _bare(_atom(tokens))
-    if len(found) == 2:
-        return ["msubsup", base, found["msub"], found["msup"]]
-    for kind, script in found.items():
+        scripts[kind] = _bare(_atom(tokens))
+    if len(scripts) == 2:  # one above the other
+        return ["msubsup", base, scripts["msub"], scripts["msup"]]
+    for kind, script in scripts.items():
         base = [kind, base, script]
     return base
 
@@ -314,7 +314,7 @@ def _atom(tokens: list[str]) -> Tree:
     token = tokens.pop(0)
     if token == "(":
         inner = _row(tokens)
-        tokens.pop(0)
+        tokens.pop(0)  # the closing parenthesis
         return ["mrow", ["mo", "("], inner, ["mo", ")"]]
     if token == "√":
         return ["msqrt", _bare(_scripted(tokens))]
@@ -402,7 +402,7 @@ def step(
     **instead: Any,
 ) -> WalkStep:
     """A step of a kind; `instead` replaces title, formula, section or code of `KINDS`."""
-    shared = KINDS[kind]._asdict() | {name: of for name, of in instead.items() if of is not None}
+    replaced = {name: value for name, value in instead.items() if value is not None}
     named = tuple(axis if isinstance(axis, Axis) else Axis(axis) for axis in axes)
     return WalkStep(
         kind=kind,
@@ -412,5 +412,5 @@ def step(
         axes=named,
         places=tuple(places),
         example=tuple(map(int, example)),
-        **shared,
+        **KINDS[kind]._asdict() | replaced,
     )

@@ -27,18 +27,12 @@ STYLES = ("theme.css", "walk.css")
 SCRIPTS = ("packed.js", "document.js", "colours.js", "walk_table.js", "diagram.js", "walk.js")
 
 
-def walk(
-    model: Any,
-    params: Any,
-    reading: ModelInputs,
-    outputs: Tokenizer | Labels,
-) -> Walk:
+def walk(model: Any, params: Any, reading: ModelInputs, outputs: Tokenizer | Labels) -> Walk:
     """All steps of one example, with the model's own numbers.
 
     Args:
       model: a Flax module that takes `reading.inputs`.
       params: its parameters, on the devices that compute.
-      reading: the example.
       outputs: vocabulary of the last stack, or labels.
 
     Raises:
@@ -76,13 +70,14 @@ def walk_page(walk: Walk, title: str, command: str = "") -> str:
     """HTML page of a walk: diagram and contents on the left, a step with its numbers on the right.
 
     Args:
-      walk: the walk. Large arrays are cut.
-      title: title of the page, plain text.
+      walk: its large arrays are cut.
+      title: plain text.
       command: shell command that makes a page of another sentence; empty: the page shows none.
     """
-    styles, scripts = list(map(asset, STYLES)), list(map(asset, SCRIPTS))
+    styles = list(map(asset, STYLES))
+    scripts = list(map(asset, SCRIPTS))
     document = ""
-    for tokens, others in _CUTS:
+    for tokens, others in _CUTS:  # the last one stays, even if its page is larger
         data = {
             "title": title,
             "texts": dict(walk.texts),
@@ -98,8 +93,8 @@ def walk_page(walk: Walk, title: str, command: str = "") -> str:
 
 def _step(step: WalkStep, tokens: int, others: int) -> dict[str, Any]:
     """JSON of a step: the numbers shown, and their indices in the whole array."""
-    kept = [
-        _kept(step.values, i, axis, tokens if axis.labels else others)
+    shown = [
+        _shown(step.values, i, axis, tokens if axis.labels else others)
         for i, axis in enumerate(step.axes)
     ]
     return {
@@ -122,18 +117,19 @@ def _step(step: WalkStep, tokens: int, others: int) -> dict[str, Any]:
                 "shown": list(indices),
                 "labels": [axis.labels[i] for i in indices] if axis.labels else None,
             }
-            for axis, size, indices in zip(step.axes, step.values.shape, kept, strict=True)
+            for axis, size, indices in zip(step.axes, step.values.shape, shown, strict=True)
         ],
-        "values": pack_floats(step.values[np.ix_(*kept)]),
+        "values": pack_floats(step.values[np.ix_(*shown)]),
     }
 
 
-def _kept(values: np.ndarray, number: int, axis: Axis, most: int) -> Sequence[int]:
+def _shown(values: np.ndarray, number: int, axis: Axis, most: int) -> Sequence[int]:
     """Indices shown along an axis: the first ones, or the largest values of a vocabulary axis."""
     size = values.shape[number]
     if axis.name in _WHOLE or size <= most:
         return range(size)
     if axis.name == "vocabulary entry":
-        highest = values.max(axis=tuple(i for i in range(values.ndim) if i != number))
+        other_axes = tuple(i for i in range(values.ndim) if i != number)
+        highest = values.max(axis=other_axes)
         return np.argsort(-highest, kind="stable")[: most // 4].tolist()
     return range(most)

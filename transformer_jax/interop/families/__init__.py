@@ -30,19 +30,8 @@ FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (
         *(MARIAN, PEGASUS, BART, MBART, T5),
-        *(
-            GPT2,
-            LLAMA,
-            MISTRAL,
-            QWEN2,
-            QWEN3,
-            GEMMA2,
-            GEMMA3,
-            PHI3,
-            MIXTRAL,
-            QWEN3_MOE,
-            DEEPSEEK_V2,
-        ),
+        *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3, PHI3),
+        *(MIXTRAL, QWEN3_MOE, DEEPSEEK_V2),
         *(BERT, ROBERTA, ROBERTA_PRELAYERNORM, DISTILBERT, XLM_ROBERTA, CAMEMBERT),
     )
 }

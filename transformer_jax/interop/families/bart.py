@@ -30,12 +30,7 @@ _FIELDS = {
     "scale_embedding": "scale_embeddings",
     "max_position_embeddings": "max_length",
 }
-_FIXED = {
-    "norm": "layer",
-    "norm_epsilon": 1e-5,
-    "attention_bias": "all",
-    "logits_bias": True,
-}
+_FIXED = {"norm": "layer", "norm_epsilon": 1e-5, "attention_bias": "all", "logits_bias": True}
 _DEFAULTS: dict[str, Any] = {
     "dropout": 0.1,
     "attention_dropout": 0.0,
@@ -50,7 +45,7 @@ _NO_EFFECT = (
     *("num_hidden_layers", "classifier_dropout", "classif_dropout", "add_bias_logits"),
     *("normalize_embedding", "extra_pos_embeddings", "static_position_embeddings"),
 )
-_POSITION_OFFSET = 2
+_POSITION_OFFSET = 2  # two unused rows; fairseq counted positions from pad_token_id + 1
 
 
 def _to_options(keys: Keys) -> dict[str, Any]:
@@ -92,7 +87,8 @@ def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     for i in range(model.num_encoder_layers):
         yield from _map_layer(f"encoder/layer_{i}", f"model.encoder.layers.{i}")
     for i in range(model.num_decoder_layers):
-        path, prefix = f"decoder/layer_{i}", f"model.decoder.layers.{i}"
+        path = f"decoder/layer_{i}"
+        prefix = f"model.decoder.layers.{i}"
         yield from _map_layer(path, prefix)
         yield from map_attention(f"{path}/cross_attention", f"{prefix}.encoder_attn", _ATTENTION)
         yield from _map_norms(f"{path}/cross_attention", f"{prefix}.encoder_attn_layer_norm")

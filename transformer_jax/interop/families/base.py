@@ -73,7 +73,9 @@ ACTIVATIONS = {
 }
 """Activation in transformers -> ours."""
 
-_SIZE, _AMOUNT, _RATE = Range(1, 2**31 - 1), Range(0, 1e30, "(]"), Range(0, 1, "[)")
+_SIZE = Range(1, 2**31 - 1)
+_AMOUNT = Range(0, 1e30, "(]")
+_RATE = Range(0, 1, "[)")
 
 _SIZES = (
     *("d_model", "hidden_size", "dim", "n_embd", "d_kv", "head_dim"),
@@ -199,11 +201,13 @@ class Family:
         if class_name not in self.heads:
             return self
         head = self.heads[class_name]
-        own = {mapping.path: mapping for mapping in head.mappings()}
+        of_head = {mapping.path: mapping for mapping in head.mappings()}
 
         def mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
-            yield from own.values()
-            yield from (one for one in self.mappings(model) if one.path not in own)
+            yield from of_head.values()
+            for mapping in self.mappings(model):
+                if mapping.path not in of_head:
+                    yield mapping
 
         fixed = {**self.fixed_fields, **head.fixed_fields}
         return dataclasses.replace(self, fixed_fields=fixed, mappings=mappings, heads={})
@@ -218,14 +222,15 @@ class Family:
         Raises:
           UserError: a key is missing, has a wrong type, or has a value that is not supported here.
         """
-        given = keys if isinstance(keys, ReadKeys) else ReadKeys(keys)
-        keys = given.with_defaults(self.defaults)
+        file = keys if isinstance(keys, ReadKeys) else ReadKeys(keys)
+        keys = file.with_defaults(self.defaults)
         check_keys(keys.content)
         for key, value in {**REQUIRED, **self.required}.items():
             if keys.get(key) not in (None, value):
                 raise UserError(f"config.json: {key} is {keys[key]!r}; only {value!r} is supported")
-        wanted = [*self.fields, *([self.activation_key] if self.activation_key else [])]
-        if missing := [key for key in wanted if key not in keys]:
+        needed = [*self.fields, *([self.activation_key] if self.activation_key else [])]
+        missing = [key for key in needed if key not in keys]
+        if missing:
             raise UserError(f"config.json has no {missing[0]}, which {self.model_type} needs")
         options = {"architecture": self.architecture, **self.fixed_fields}
         options |= {field: keys[key] for key, field in self.fields.items()}
@@ -251,7 +256,8 @@ def option_value(model: TransformerConfig, name: str) -> Any:
 def check_keys(keys: Keys) -> None:
     """Raises UserError if the value of a known key has a wrong type or is out of range."""
     for key in sorted(keys.keys() & _TYPES):
-        value, (type_, limit) = keys[key], _TYPES[key]
+        value = keys[key]
+        type_, limit = _TYPES[key]
         if value is None and key in _MAY_BE_NULL:
             continue
         if limit is not None:
@@ -271,12 +277,8 @@ def activation_name(activation: str) -> str:
 
 
 def parse_activation(name: Any, key: str) -> str:
-    """Our name of an activation of transformers. Raises UserError if there is none.
-
-    Args:
-      name: value in config.json.
-      key: its key, for messages.
-    """
+    """Our name of an activation of transformers. Raises UserError, which names its key in
+    config.json, if there is none."""
     if name not in ACTIVATIONS:
         raise UserError(f"config.json: {key} is {name!r}; supported are {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]

@@ -109,11 +109,13 @@ def _map_layer(path: str, prefix: str) -> Iterator[TensorMapping]:
     yield from map_attention(f"{path}/self_attention", f"{prefix}.attention", attention_names)
     yield from map_linear(f"{path}/feed_forward/inner", f"{prefix}.intermediate.dense")
     yield from map_linear(f"{path}/feed_forward/outer", f"{prefix}.output.dense")
-    first, second = f"{path}/self_attention_residual", f"{path}/feed_forward_residual"
-    yield from map_norm(f"{first}/norm_after", f"{prefix}.attention.output.LayerNorm")
-    yield from map_norm(f"{second}/norm_after", f"{prefix}.output.LayerNorm")
-    yield from map_norm(f"{first}/norm_before", f"{prefix}.attention.LayerNorm")
-    yield from map_norm(f"{second}/norm_before", f"{prefix}.intermediate.LayerNorm")
+    attention = f"{path}/self_attention_residual"
+    feed_forward = f"{path}/feed_forward_residual"
+    yield from map_norm(f"{attention}/norm_after", f"{prefix}.attention.output.LayerNorm")
+    yield from map_norm(f"{feed_forward}/norm_after", f"{prefix}.output.LayerNorm")
+    # Of the pre-norm variant.
+    yield from map_norm(f"{attention}/norm_before", f"{prefix}.attention.LayerNorm")
+    yield from map_norm(f"{feed_forward}/norm_before", f"{prefix}.intermediate.LayerNorm")
 
 
 def _distilbert_mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
@@ -123,7 +125,8 @@ def _distilbert_mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     yield TensorMapping("prediction_head/bias", ("vocab_projector.bias",))
     attention_names = ("q_lin", "k_lin", "v_lin", "out_lin")
     for i in range(model.num_layers):
-        path, prefix = f"encoder/layer_{i}", f"distilbert.transformer.layer.{i}"
+        path = f"encoder/layer_{i}"
+        prefix = f"distilbert.transformer.layer.{i}"
         yield from map_attention(f"{path}/self_attention", f"{prefix}.attention", attention_names)
         yield from map_linear(f"{path}/feed_forward/inner", f"{prefix}.ffn.lin1")
         yield from map_linear(f"{path}/feed_forward/outer", f"{prefix}.ffn.lin2")

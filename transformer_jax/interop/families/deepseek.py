@@ -77,10 +77,13 @@ def _rope_options(keys: Keys) -> Options:
     Raises:
       UserError: the scaling is not supported.
     """
-    scaling, given = keys.get("rope_scaling"), keys.get("rope_parameters")
-    rope: Mapping[str, Any] = {"rope_theta": keys.get("rope_theta"), **(scaling or given or {})}
+    scaling = keys.get("rope_scaling")
+    parameters = keys.get("rope_parameters")
+    rope: Mapping[str, Any]
+    rope = {"rope_theta": keys.get("rope_theta"), **(scaling or parameters or {})}
     kind = rope.get("rope_type", rope.get("type", "default"))
-    if unknown := sorted(rope.keys() - _ROPE_KEYS):
+    unknown = sorted(rope.keys() - _ROPE_KEYS)
+    if unknown:
         raise UserError(
             f"config.json: rope_parameters has {unknown[0]} {short_repr(rope[unknown[0]])}; "
             f"supported are {', '.join(sorted(_ROPE_KEYS))}"
@@ -90,8 +93,11 @@ def _rope_options(keys: Keys) -> Options:
         return {**theta, "rope_scaling": "none"}
     if kind != "yarn":
         raise UserError(f"config.json: rope_type is {kind!r}; supported are default, yarn")
-    factor, fast, slow, own, all_logits = (rope.get(key, value) for key, value in _YARN.items())
+    factor, fast, slow, rotated, all_logits = (rope.get(key, _YARN[key]) for key in _YARN)
     by_all = _mscale(factor, all_logits)
+    attention_factor = _mscale(factor, 1.0)
+    if rotated and all_logits:  # as in transformers, it takes both to change the factor
+        attention_factor = _mscale(factor, rotated) / by_all
     size = keys["qk_nope_head_dim"] + keys["qk_rope_head_dim"]
     original = rope.get("original_max_position_embeddings") or keys["max_position_embeddings"]
     return {
@@ -101,15 +107,13 @@ def _rope_options(keys: Keys) -> Options:
         "rope_original_length": original,
         "yarn.beta_fast": float(fast),
         "yarn.beta_slow": float(slow),
-        # As in transformers, it takes both to change the factor.
-        "yarn.attention_factor": _mscale(factor, own) / by_all
-        if own and all_logits
-        else _mscale(factor, 1.0),
+        "yarn.attention_factor": attention_factor,
         **({} if by_all == 1 else {"attention_scale": by_all**2 / math.sqrt(size)}),
     }
 
 
 def _mscale(factor: float, weight: float) -> float:
+    """Factor of keys and queries for YaRN's temperature (Peng et al. 2023, section 3.4)."""
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
@@ -132,12 +136,10 @@ def _to_keys(model: TransformerConfig) -> Keys:
 
 def _yarn_keys(model: TransformerConfig) -> Keys:
     """Keys of YaRN, the inverse of `_rope_options`."""
-    options, size = (
-        model.options_of(YarnOptions),
-        model.d_k + model.options_of(LatentOptions).rotary_size,
-    )
+    options = model.options_of(YarnOptions)
+    size = model.d_k + model.options_of(LatentOptions).rotary_size
     by_all = math.sqrt((model.attention_scale or size**-0.5) * math.sqrt(size))
-    own = (options.attention_factor or _mscale(model.rope_factor, 1.0)) * by_all
+    of_rotated = (options.attention_factor or _mscale(model.rope_factor, 1.0)) * by_all
     weight = 0.1 * math.log(model.rope_factor) or 1.0
     return {
         "rope_type": "yarn",
@@ -145,7 +147,7 @@ def _yarn_keys(model: TransformerConfig) -> Keys:
         "original_max_position_embeddings": model.rope_original_length,
         "beta_fast": options.beta_fast,
         "beta_slow": options.beta_slow,
-        "mscale": max(own - 1, 0) / weight,
+        "mscale": max(of_rotated - 1, 0) / weight,
         "mscale_all_dim": max(by_all - 1, 0) / weight,
     }
 
@@ -156,26 +158,28 @@ def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     yield map_table("projection/table", "lm_head.weight")
     yield from map_norm("decoder/final_norm", "model.norm")
     for i in range(model.num_layers):
-        path, prefix = f"decoder/layer_{i}", f"model.layers.{i}"
+        path = f"decoder/layer_{i}"
+        prefix = f"model.layers.{i}"
         yield from _map_attention(model, f"{path}/self_attention", f"{prefix}.self_attn")
         yield from _map_feed_forward(model.of_layer(i), f"{path}/feed_forward", f"{prefix}.mlp")
-        yield from map_norm(
-            f"{path}/self_attention_residual/norm_before", f"{prefix}.input_layernorm"
-        )
-        second = f"{prefix}.post_attention_layernorm"
-        yield from map_norm(f"{path}/feed_forward_residual/norm_before", second)
+        first_norm = f"{path}/self_attention_residual/norm_before"
+        second_norm = f"{path}/feed_forward_residual/norm_before"
+        yield from map_norm(first_norm, f"{prefix}.input_layernorm")
+        yield from map_norm(second_norm, f"{prefix}.post_attention_layernorm")
 
 
 def _map_attention(model: TransformerConfig, path: str, prefix: str) -> Iterator[TensorMapping]:
-    own = model.options_of(LatentOptions)
+    latent = model.options_of(LatentOptions)
     yield from map_linear(f"{path}/query", f"{prefix}.q_proj")
     yield from map_linear(f"{path}/query_down", f"{prefix}.q_a_proj")
     yield from map_norm(f"{path}/norm_query", f"{prefix}.q_a_layernorm")
     yield from map_linear(f"{path}/query_up", f"{prefix}.q_b_proj")
-    down, sizes = (f"{path}/latent", f"{path}/rotary"), (own.kv_rank, own.rotary_size)
+    down = (f"{path}/latent", f"{path}/rotary")
+    sizes = (latent.kv_rank, latent.rotary_size)
     yield from map_joined(down, sizes, f"{prefix}.kv_a_proj_with_mqa")
     yield from map_norm(f"{path}/norm_latent", f"{prefix}.kv_a_layernorm")
-    up, sizes = (f"{path}/key_up", f"{path}/value_up"), (model.d_k, model.d_v)
+    up = (f"{path}/key_up", f"{path}/value_up")
+    sizes = (model.d_k, model.d_v)
     yield from map_joined(up, sizes, f"{prefix}.kv_b_proj", heads=model.num_heads)
     yield from map_linear(f"{path}/output", f"{prefix}.o_proj")
 

@@ -4,11 +4,7 @@
 from collections.abc import Iterator
 
 from transformer_jax.interop.families.base import Family, Keys, Options
-from transformer_jax.interop.tensor_mapping import (
-    TensorMapping,
-    map_norm,
-    map_table,
-)
+from transformer_jax.interop.tensor_mapping import TensorMapping, map_norm, map_table
 from transformer_jax.nn.config import TransformerConfig
 
 
@@ -36,12 +32,12 @@ def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     yield map_table("input/positions/table", "transformer.wpe.weight")
     yield from map_norm("decoder/final_norm", "transformer.ln_f")
     for i in range(model.num_layers):
-        path, prefix = f"decoder/layer_{i}", f"transformer.h.{i}"
+        path = f"decoder/layer_{i}"
+        attention = f"{path}/self_attention"
+        prefix = f"transformer.h.{i}"
         for part, name in enumerate(("query", "key", "value")):
-            yield from _map_linear(
-                f"{path}/self_attention/{name}", f"{prefix}.attn.c_attn", (part, 3)
-            )
-        yield from _map_linear(f"{path}/self_attention/output", f"{prefix}.attn.c_proj")
+            yield from _map_linear(f"{attention}/{name}", f"{prefix}.attn.c_attn", (part, 3))
+        yield from _map_linear(f"{attention}/output", f"{prefix}.attn.c_proj")
         yield from _map_linear(f"{path}/feed_forward/inner", f"{prefix}.mlp.c_fc")
         yield from _map_linear(f"{path}/feed_forward/outer", f"{prefix}.mlp.c_proj")
         yield from map_norm(f"{path}/self_attention_residual/norm_before", f"{prefix}.ln_1")

@@ -66,7 +66,7 @@ _ROPE_FIELDS: Mapping[str, Mapping[str, str]] = {
 """Scaling of rotary positions (`rope_type`) -> its keys -> fields of the section `model`."""
 
 _ROPE_KEYS = {key for keys in _ROPE_FIELDS.values() for key in keys} | {
-    *("rope_type", "type", "rope_theta", "partial_rotary_factor"),
+    *("rope_type", "type", "rope_theta", "partial_rotary_factor")
 }
 
 
@@ -97,8 +97,10 @@ def _to_options_qwen(keys: Keys) -> Options:
 
 def _window_options(keys: Keys, has_window: bool = True) -> Options:
     """Window options. `layer_types`, or else `max_window_layers`, says which layers have none."""
-    window, layers = keys["sliding_window"], keys["num_hidden_layers"]
-    first, kinds = keys.get("max_window_layers", 0), keys.get("layer_types")
+    window = keys["sliding_window"]
+    layers = keys["num_hidden_layers"]
+    first = keys.get("max_window_layers", 0)
+    kinds = keys.get("layer_types")
     if not has_window or window is None:
         return {}
     kinds = kinds or [_LAYER_TYPES[i < first] for i in range(layers)]
@@ -110,6 +112,7 @@ def _window_options(keys: Keys, has_window: bool = True) -> Options:
     full = [i for i, kind in enumerate(kinds) if kind == "full_attention"]
     if len(full) == layers:
         return {}
+    # Full attention in every n-th layer; if that is not what the file says, it is refused.
     every = full[0] + 1 if full else None
     if full != ([i for i in range(layers) if (i + 1) % every == 0] if every else []):
         raise UserError(
@@ -134,11 +137,12 @@ def _to_keys_with_window(model: TransformerConfig) -> Keys:
 
 
 def _to_keys_with_layer_types(model: TransformerConfig) -> Keys:
-    every = model.full_attention_every or model.num_layers + 1
-    full = [model.attention_window is None or (i + 1) % every == 0 for i in range(model.num_layers)]
-    kinds = [_LAYER_TYPES[one] for one in full]
-    used = {"use_sliding_window": model.attention_window is not None, "max_window_layers": 0}
-    return {**_to_keys_with_window(model), **used, "layer_types": kinds}
+    has_window = model.attention_window is not None
+    every = model.full_attention_every or model.num_layers + 1  # + 1: none
+    full = [not has_window or (i + 1) % every == 0 for i in range(model.num_layers)]
+    kinds = [_LAYER_TYPES[is_full] for is_full in full]
+    windows = {"use_sliding_window": has_window, "max_window_layers": 0}
+    return {**_to_keys_with_window(model), **windows, "layer_types": kinds}
 
 
 def _to_options_llama(keys: Keys) -> Options:
@@ -169,8 +173,8 @@ def _to_keys_gemma2(model: TransformerConfig) -> Keys:
 
 def _to_options_gemma3(keys: Keys) -> Options:
     """The layers with a window have rotary positions of their own, without scaling."""
-    layers, every = keys["num_hidden_layers"], keys["sliding_window_pattern"]
-    kinds = [_LAYER_TYPES[(i + 1) % every == 0] for i in range(layers)]
+    every = keys["sliding_window_pattern"]
+    kinds = [_LAYER_TYPES[(i + 1) % every == 0] for i in range(keys["num_hidden_layers"])]
     windows = {name: keys[name] for name in ("sliding_window", "num_hidden_layers")}
     window = _window_options({**windows, "layer_types": keys.get("layer_types") or kinds})
     full, local = _rope_parameters_gemma3(keys)
@@ -190,25 +194,26 @@ def _rope_parameters_gemma3(keys: Keys) -> tuple[dict[str, Any], dict[str, Any]]
     Raises:
       UserError: they are no objects, or the latter have a scaling.
     """
-    given = keys.get("rope_parameters") or {}
-    if given and not given.keys() & {*_LAYER_TYPES}:
+    parameters = keys.get("rope_parameters") or {}
+    if parameters and not parameters.keys() & {*_LAYER_TYPES}:
         raise UserError(
-            f"config.json: rope_parameters is {short_repr(given)}; this family has one object for "
-            f"each of {' and '.join(_LAYER_TYPES)}"
+            f"config.json: rope_parameters is {short_repr(parameters)}; this family has one object "
+            f"for each of {' and '.join(_LAYER_TYPES)}"
         )
-    full = given.get("full_attention") or keys.get("rope_scaling") or {}
-    local = given.get("sliding_attention") or {}
-    for name, one in {"full_attention": full, "sliding_attention": local}.items():
-        if not isinstance(one, dict):
-            raise UserError(f"config.json: rope_parameters: {name} is {short_repr(one)}")
-        check_keys(one)
+    full = parameters.get("full_attention") or keys.get("rope_scaling") or {}
+    local = parameters.get("sliding_attention") or {}
+    for name, rope in {"full_attention": full, "sliding_attention": local}.items():
+        if not isinstance(rope, dict):
+            raise UserError(f"config.json: rope_parameters: {name} is {short_repr(rope)}")
+        check_keys(rope)
     if local.get("rope_type", "default") != "default":
         raise UserError(
             f"config.json: rope_type of sliding_attention is {local['rope_type']!r}; only "
             "'default' is supported"
         )
-    thetas = keys["rope_theta"], keys["rope_local_base_freq"]
-    return {"rope_theta": thetas[0], **full}, {"rope_theta": thetas[1], **local}
+    theta = {"rope_theta": keys["rope_theta"]}
+    local_theta = {"rope_theta": keys["rope_local_base_freq"]}
+    return theta | full, local_theta | local
 
 
 def _to_keys_gemma3(model: TransformerConfig) -> Keys:
@@ -221,9 +226,9 @@ def _to_keys_gemma3(model: TransformerConfig) -> Keys:
 
 def _mappings_gemma3(model: TransformerConfig) -> Iterator[TensorMapping]:
     """Scales of queries' and keys' norms are stored less 1, as those of the other norms."""
-    for one in _mappings(model):
-        is_of_heads = one.path.endswith(("norm_query/scale", "norm_key/scale"))
-        yield dataclasses.replace(one, offset=1.0) if is_of_heads else one
+    for mapping in _mappings(model):
+        is_of_heads = mapping.path.endswith(("norm_query/scale", "norm_key/scale"))
+        yield dataclasses.replace(mapping, offset=1.0) if is_of_heads else mapping
 
 
 def _round_if_close(number: float) -> float:
@@ -237,30 +242,32 @@ def _rope_options(keys: Keys) -> Options:
     Raises:
       UserError: the scaling is not supported, or one of its keys is missing.
     """
-    given = _rope_parameters(keys)
-    kind = given.get("rope_type", given.get("type", "default"))
+    rope = _rope_parameters(keys)
+    kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in _ROPE_FIELDS:
         raise UserError(
             f"config.json: rope_type is {kind!r}; supported are {', '.join(_ROPE_FIELDS)}"
         )
-    if unknown := sorted(given.keys() - _ROPE_KEYS):
+    unknown = sorted(rope.keys() - _ROPE_KEYS)
+    if unknown:
         raise UserError(
-            f"config.json: rope_parameters has {unknown[0]} {short_repr(given[unknown[0]])}; "
+            f"config.json: rope_parameters has {unknown[0]} {short_repr(rope[unknown[0]])}; "
             f"supported are {', '.join(sorted(_ROPE_KEYS))}"
         )
-    factors = _ROPE_FIELDS[kind]
-    if missing := [key for key in factors if key not in given]:
+    fields = _ROPE_FIELDS[kind]
+    missing = [key for key in fields if key not in rope]
+    if missing:
         raise UserError(f"config.json has no {missing[0]}, which rope_type {kind!r} needs")
-    fraction = given.get("partial_rotary_factor", 1.0)
+    fraction = rope.get("partial_rotary_factor", 1.0)
     if kind != "default" and fraction != 1:  # "default" ignores it, as in transformers
         raise UserError(
             f"config.json: partial_rotary_factor is {fraction!r}; rope_type {kind!r} of these "
             "models supports only 1.0"
         )
     return {
-        "rope_theta": float(given["rope_theta"]),
+        "rope_theta": float(rope["rope_theta"]),
         "rope_scaling": "none" if kind == "default" else kind,
-        **{field: given[key] for key, field in factors.items()},
+        **{field: rope[key] for key, field in fields.items()},
     }
 
 
@@ -268,7 +275,8 @@ def _rope_parameters(keys: Keys) -> dict[str, Any]:
     """Parameters of rotary positions, wherever a config.json has them."""
     others = {name: keys.get(name) for name in ("rope_theta", "partial_rotary_factor")}
     top = {name: value for name, value in others.items() if value is not None}
-    scaling, parameters = keys.get("rope_scaling"), keys.get("rope_parameters")
+    scaling = keys.get("rope_scaling")
+    parameters = keys.get("rope_parameters")
     original = keys.get("original_max_position_embeddings") or keys["max_position_embeddings"]
     return {
         "rope_theta": _ROPE_THETA,
@@ -281,8 +289,9 @@ def _rope_parameters(keys: Keys) -> dict[str, Any]:
 def _rope_keys(model: TransformerConfig) -> Keys:
     """Keys of rotary positions, as transformers before version 5 wrote them."""
     scaling = None
-    if factors := _ROPE_FIELDS.get(model.rope_scaling):  # an export refuses the others by name
-        scaling = {key: getattr(model, field) for key, field in factors.items()}
+    fields = _ROPE_FIELDS.get(model.rope_scaling)
+    if fields:  # an export refuses the others by name
+        scaling = {key: getattr(model, field) for key, field in fields.items()}
         scaling["rope_type"] = model.rope_scaling
     return {"rope_theta": model.rope_theta, "rope_scaling": scaling}
 
@@ -294,16 +303,19 @@ def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     yield from map_norm("decoder/final_norm", "model.norm")
     sandwich = model.norm_placement == "sandwich"
     for i in range(model.num_layers):
-        path, prefix = f"decoder/layer_{i}", f"model.layers.{i}"
-        self_attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
-        yield from map_attention(f"{path}/self_attention", self_attention, _ATTENTION)
-        yield from map_norm(f"{path}/self_attention/norm_query", f"{self_attention}.q_norm")
-        yield from map_norm(f"{path}/self_attention/norm_key", f"{self_attention}.k_norm")
-        yield from map_linear(f"{path}/feed_forward/gate", f"{mlp}.gate_proj")
-        yield from map_linear(f"{path}/feed_forward/inner", f"{mlp}.up_proj")
-        yield from map_linear(f"{path}/feed_forward/outer", f"{mlp}.down_proj")
-        first, second = f"{path}/self_attention_residual", f"{path}/feed_forward_residual"
+        attention = f"decoder/layer_{i}/self_attention"
+        feed_forward = f"decoder/layer_{i}/feed_forward"
+        prefix = f"model.layers.{i}"
+        yield from map_attention(attention, f"{prefix}.self_attn", _ATTENTION)
+        yield from map_norm(f"{attention}/norm_query", f"{prefix}.self_attn.q_norm")
+        yield from map_norm(f"{attention}/norm_key", f"{prefix}.self_attn.k_norm")
+        yield from map_linear(f"{feed_forward}/gate", f"{prefix}.mlp.gate_proj")
+        yield from map_linear(f"{feed_forward}/inner", f"{prefix}.mlp.up_proj")
+        yield from map_linear(f"{feed_forward}/outer", f"{prefix}.mlp.down_proj")
+        first = f"{attention}_residual"
+        second = f"{feed_forward}_residual"
         yield from map_norm(f"{first}/norm_before", f"{prefix}.input_layernorm")
+        # "post_attention_layernorm" follows attention in Gemma; elsewhere it precedes feed-forward.
         if sandwich:
             yield from map_norm(f"{first}/norm_after", f"{prefix}.post_attention_layernorm")
             yield from map_norm(f"{second}/norm_before", f"{prefix}.pre_feedforward_layernorm")
@@ -314,15 +326,18 @@ def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
 
 def _mappings_phi3(model: TransformerConfig) -> Iterator[TensorMapping]:
     """Phi-3 stores queries, keys and values in one tensor, and the two inner projections, too."""
+    query_size = model.num_heads * model.d_k
+    key_size = model.key_value_heads * model.d_k
     for i in range(model.num_layers):
-        path, prefix = f"decoder/layer_{i}", f"model.layers.{i}"
-        heads, groups = model.num_heads * model.d_k, model.key_value_heads * model.d_k
+        path = f"decoder/layer_{i}"
+        prefix = f"model.layers.{i}"
         attention = [f"{path}/self_attention/{name}" for name in ("query", "key", "value")]
-        yield from map_joined(attention, (heads, groups, groups), f"{prefix}.self_attn.qkv_proj")
+        sizes = (query_size, key_size, key_size)
+        yield from map_joined(attention, sizes, f"{prefix}.self_attn.qkv_proj")
         inner = [f"{path}/feed_forward/{name}" for name in ("gate", "inner")]
         yield from map_joined(inner, (model.d_ff, model.d_ff), f"{prefix}.mlp.gate_up_proj")
     joined = ("query/kernel", "key/kernel", "value/kernel", "gate/kernel", "inner/kernel")
-    yield from (one for one in _mappings(model) if not one.path.endswith(joined))
+    yield from (mapping for mapping in _mappings(model) if not mapping.path.endswith(joined))
 
 
 def _to_options_qwen3_moe(keys: Keys) -> Options:
@@ -341,9 +356,10 @@ def _mappings_of_experts(
 ) -> Iterator[TensorMapping]:
     """Mappings of experts, whose tensors have these names in the module `mlp` of a layer."""
     names = {"gate": gate, "inner": inner, "outer": outer}
-    yield from (one for one in _mappings(model) if "/feed_forward/" not in one.path)
+    yield from (mapping for mapping in _mappings(model) if "/feed_forward/" not in mapping.path)
     for i in range(model.num_layers):
-        path, prefix = f"decoder/layer_{i}/feed_forward", f"model.layers.{i}.{mlp}"
+        path = f"decoder/layer_{i}/feed_forward"
+        prefix = f"model.layers.{i}.{mlp}"
         yield from map_linear(f"{path}/router", f"{prefix}.gate")
         for expert in range(model.options_of(ExpertsOptions).num_experts):
             for ours, name in names.items():

@@ -29,16 +29,16 @@ def _to_options(keys: Keys) -> Options:
     # Models that scale no outputs (v1.1, Flan) have a projection of their own. transformers 4 wrote
     # `tie_word_embeddings: false` for them; version 5 writes true, and `scale_decoder_outputs`.
     scaled = keys.get("scale_decoder_outputs")
-    scaled = keys["tie_word_embeddings"] if scaled is None else scaled
+    if scaled is None:
+        scaled = keys["tie_word_embeddings"]
     tied = keys["tie_word_embeddings"] and scaled
-    num_decoder_layers = keys.get("num_decoder_layers")
     return {
         "activation": parse_activation(name, "feed_forward_proj"),
         "gated_feed_forward": gated,
         "key_size": keys["d_kv"],
         "value_size": keys["d_kv"],
         "max_distance": keys["relative_attention_max_distance"],
-        "num_decoder_layers": num_decoder_layers or keys["num_layers"],
+        "num_decoder_layers": keys.get("num_decoder_layers") or keys["num_layers"],
         "scale_logits": scaled,
         "tie_embeddings": "all" if tied else "inputs",
     }
@@ -74,7 +74,8 @@ def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
         yield map_table(f"{side}_positions/bucket_biases", biases)
         yield from map_norm(f"{stack}/final_norm", f"{stack}.final_layer_norm")
         for i in range(layers):
-            path, prefix = f"{stack}/layer_{i}", f"{stack}.block.{i}.layer"
+            path = f"{stack}/layer_{i}"
+            prefix = f"{stack}.block.{i}.layer"
             yield from _map_layer(path, prefix, feed_forward_index, model.gated_feed_forward)
 
 
