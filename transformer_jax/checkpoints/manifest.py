@@ -22,12 +22,7 @@ import jax
 
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts
-from transformer_jax.runtime.files import (
-    is_below,
-    open_regular,
-    read_regular,
-    write_atomic,
-)
+from transformer_jax.runtime.files import is_below, open_regular, read_regular, write_atomic
 
 MANIFEST = "manifest.json"
 _DIGITS = 32  # of a SHA-256 in a message
@@ -59,16 +54,15 @@ def write_manifest_in_job(folder: Path, name: str, count: int) -> None:
     Args:
       folder: the folder of a step, all of whose files are written.
       name: the name of this save, the same in all processes and used by no other save of the job.
-      count: the number of processes.
     """
     sizes = file_sizes(folder)
     hosts.kv_set(f"{name}/files", sizes)
     entries = entries_of(folder, share_of_files(sizes, 0, count))
-    until = time.monotonic() + _SECONDS_TO_HASH
+    deadline = time.monotonic() + _SECONDS_TO_HASH
     for process in range(1, count):
-        theirs = hosts.kv_get(f"{name}/{process}", until - time.monotonic()) or {}
+        share = hosts.kv_get(f"{name}/{process}", deadline - time.monotonic()) or {}
         # Skipped where the size differs: the file system shows that process an old file.
-        entries |= {file: one for file, one in theirs.items() if one["size"] == sizes[file]}
+        entries |= {file: entry for file, entry in share.items() if entry["size"] == sizes[file]}
     hosts.kv_delete(name)
     entries |= entries_of(folder, sizes.keys() - entries.keys())
     write_entries(folder, {file: entries[file] for file in sizes})
@@ -101,14 +95,14 @@ def share_of_files(sizes: Mapping[str, int], process: int, count: int) -> set[st
 
     They are assigned from the largest down, each to the process with the fewest bytes so far.
     """
-    own: set[str] = set()
+    share: set[str] = set()
     nbytes = [0] * count
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
         reader = nbytes.index(min(nbytes))
         nbytes[reader] += sizes[name]
         if reader == process:
-            own.add(name)
-    return own
+            share.add(name)
+    return share
 
 
 def entries_of(folder: Path, names: Iterable[str]) -> dict[str, Any]:
@@ -123,14 +117,14 @@ def read_entries(folder: Path) -> dict[str, Any]:
       OSError: the manifest is missing, or is not a regular file.
       ValueError: it is damaged.
     """
-    read = json.loads(read_regular(folder / MANIFEST))
-    if not isinstance(read, dict):
+    sealed = json.loads(read_regular(folder / MANIFEST))
+    if not isinstance(sealed, dict):
         raise ValueError("no object")
-    if all("/" in name for name in read):
-        return read  # as older versions wrote it, without a digest of its own
-    if set(read) != {"files", "sha256"} or read["sha256"] != _digest(read["files"]):
+    if all("/" in name for name in sealed):
+        return sealed  # as older versions wrote it, without a digest of its own
+    if set(sealed) != {"files", "sha256"} or sealed["sha256"] != _digest(sealed["files"]):
         raise ValueError("its SHA-256 differs")
-    return read["files"]
+    return sealed["files"]
 
 
 def write_entries(folder: Path, entries: dict[str, Any]) -> None:
@@ -166,16 +160,13 @@ def checkpoint_id(folder: Path) -> str:
 
 
 def find_damage(
-    folder: Path,
-    subfolders: Collection[str] | None = None,
-    reader: tuple[int, int] = (0, 1),
+    folder: Path, subfolders: Collection[str] | None = None, reader: tuple[int, int] = (0, 1)
 ) -> str | None:
     """Names the first damaged file and the reason; returns None if all files are intact.
 
     Files that the manifest does not list are ignored.
 
     Args:
-      folder: the folder of a checkpoint.
       subfolders: where to look; None: everywhere.
       reader: (process, number of processes); a process verifies its share of the files alone.
 
@@ -191,11 +182,11 @@ def find_damage(
         return f"{MANIFEST} cannot be read"
     if subfolders is not None:
         entries = {name: entries[name] for name in entries if name.split("/")[0] in subfolders}
-    own = share_of_files({name: _size(entry) for name, entry in entries.items()}, *reader)
+    share = share_of_files({name: _size(entry) for name, entry in entries.items()}, *reader)
     for name in entries:
         if not is_below(folder, name):
             return f"{name!r} is outside the folder"
-        if name not in own:
+        if name not in share:
             continue
         try:
             with _proving_damage(folder / name):
@@ -219,13 +210,10 @@ def find_damage_in_job(folder: Path, subfolders: Collection[str] | None = None) 
     """
     shared = len({*hosts.gather(_identity(folder / MANIFEST))}) == 1
     reader = (jax.process_index(), hosts.num_processes()) if shared else (0, 1)
-    own, _ = hosts.require_agreement(
-        lambda: (
-            find_damage(folder, subfolders, reader),
-            {"checkpoint": checkpoint_id(folder)},
-        )
+    damage, _ = hosts.require_agreement(
+        lambda: (find_damage(folder, subfolders, reader), {"checkpoint": checkpoint_id(folder)})
     )
-    return next(filter(None, hosts.gather(own)), None)
+    return next(filter(None, hosts.gather(damage)), None)
 
 
 def _identity(path: Path) -> str:
@@ -253,8 +241,8 @@ def _proving_damage(path: Path) -> Iterator[None]:
 def _is_as_written(path: Path, entry: Any) -> bool:
     with open_regular(path) as file:
         # The size first: a file of another size need not be read.
-        same_size = isinstance(entry, dict) and entry.get("size") == os.fstat(file.fileno()).st_size
-        return same_size and _entry(file) == entry
+        has_size = isinstance(entry, dict) and entry.get("size") == os.fstat(file.fileno()).st_size
+        return has_size and _entry(file) == entry
 
 
 def _size(entry: Any) -> int:

@@ -29,12 +29,7 @@ from transformer_jax.checkpoints import manifest
 from transformer_jax.errors import UserError
 from transformer_jax.nn.parameters import parameter_at
 from transformer_jax.parallel import hosts
-from transformer_jax.runtime.files import (
-    parse_json,
-    read_regular,
-    remove,
-    write_atomic,
-)
+from transformer_jax.runtime.files import parse_json, read_regular, remove, write_atomic
 
 # Orbax logs its progress, and its failures with tracebacks, through absl. Here failures are raised
 # as one line, so nothing of Orbax needs to reach stderr.
@@ -111,7 +106,6 @@ def read_arrays(
     """Reads the arrays of an item.
 
     Args:
-      folder: the folder of a step.
       item: one of `ITEMS`.
       abstract: shapes and dtypes. A leaf with a sharding gives an array with this sharding, a NumPy
         array gives a NumPy array, anything else an array on the first local device.
@@ -121,13 +115,15 @@ def read_arrays(
     Raises:
       UserError: it cannot be read, or the saved names, shapes or dtypes differ from `abstract`.
     """
-    fresh, saved = fresh or {}, saved_arrays(folder, item)
-    new = {name: leaf for name, leaf in abstract.items() if name in fresh and name not in saved}
-    wanted = {name: leaf for name, leaf in abstract.items() if name not in new}
-    there = {name: leaf for name, leaf in saved.items() if name in wanted or name not in fresh}
-    _require_fit(folder / item, there, wanted)
-    made = {name: _filled(_target(leaf), fresh[name]) for name, leaf in new.items()}
-    return read_some_arrays(folder, item, wanted) | made
+    fresh = fresh or {}
+    saved = saved_arrays(folder, item)
+    # Optional arrays may be missing in the checkpoint or here: options of training have changed.
+    missing = {name: leaf for name, leaf in abstract.items() if name in fresh and name not in saved}
+    wanted = {name: leaf for name, leaf in abstract.items() if name not in missing}
+    required = {name: leaf for name, leaf in saved.items() if name in wanted or name not in fresh}
+    _require_fit(folder / item, required, wanted)
+    filled = {name: _filled(_target(leaf), fresh[name]) for name, leaf in missing.items()}
+    return read_some_arrays(folder, item, wanted) | filled
 
 
 def read_some_arrays(folder: Path, item: str, abstract: Leaves) -> Leaves:
@@ -142,8 +138,7 @@ def read_some_arrays(folder: Path, item: str, abstract: Leaves) -> Leaves:
     # Orbax would read all arrays at once, and hold each three times meanwhile.
     at_once = max(max(sizes, default=0) + 1, sum(sizes) // 16, _LEAST_READ_AT_ONCE)
     handler = ocp.PyTreeCheckpointHandler(
-        restore_concurrent_gb=at_once / 1e9,
-        multiprocessing_options=participants(),
+        restore_concurrent_gb=at_once / 1e9, multiprocessing_options=participants()
     )
     reader = ocp.Checkpointer(handler, multiprocessing_options=participants())
     with _reading(folder / item), reader:
@@ -183,10 +178,10 @@ def read_provenance(folder: Path) -> dict[str, str]:
     if not (folder / PROVENANCE).is_dir():
         return {}
     with _reading(folder / PROVENANCE):
-        kept = ocp.JsonCheckpointHandler().restore(folder / PROVENANCE)
-        if not all(isinstance(text, str) and text.isprintable() for text in kept.values()):
+        provenance = ocp.JsonCheckpointHandler().restore(folder / PROVENANCE)
+        if not all(isinstance(text, str) and text.isprintable() for text in provenance.values()):
             raise ValueError("it holds no descriptions")
-        return dict(kept)
+        return dict(provenance)
 
 
 @contextlib.contextmanager
@@ -247,8 +242,8 @@ def _describe(leaf: Any) -> str:
 
 
 def _filled(target: jax.ShapeDtypeStruct | np.ndarray, value: float) -> jax.Array | np.ndarray:
-    whole = np.full(target.shape, value, target.dtype)
-    return whole if isinstance(target, np.ndarray) else jax.device_put(whole, target.sharding)
+    array = np.full(target.shape, value, target.dtype)
+    return array if isinstance(target, np.ndarray) else jax.device_put(array, target.sharding)
 
 
 def _target(leaf: Any) -> jax.ShapeDtypeStruct | np.ndarray:

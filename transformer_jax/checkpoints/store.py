@@ -41,7 +41,7 @@ from transformer_jax.checkpoints.step_folder import (
     step_folders,
     write_score,
 )
-from transformer_jax.checkpoints.writer import CheckpointWriter, Retention
+from transformer_jax.checkpoints.writer import CheckpointWriter
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.hosts import Fingerprint
@@ -117,7 +117,6 @@ class Snapshot:
         """The mean, taken in float32, of the last `count` saved parameters up to this step.
 
         Args:
-          count: number of saved parameters.
           abstract_params: as of `state`.
           keep: `checkpoint.keep` of the run. A full checkpoint before the latest `keep` is there
             only because it is the best, whatever was saved between it and them, so it is left out.
@@ -155,9 +154,7 @@ class Snapshot:
 
 
 def open_snapshot(
-    directory: Path,
-    which: Which = "latest",
-    items: Collection[str] = ITEMS,
+    directory: Path, which: Which = "latest", items: Collection[str] = ITEMS
 ) -> Snapshot:
     """Chooses and verifies a checkpoint; arguments and errors as of `find_checkpoint`.
 
@@ -184,10 +181,8 @@ def find_checkpoint(
     checkpoints are skipped with a warning; a step given by number must be intact.
 
     Args:
-      directory: of the checkpoints.
       which: a step or its digits, "best", "latest" or None (the latest).
       items: the items that will be read; only these are verified.
-      find_damage: the function that verifies the files.
 
     Raises:
       UserError: there is no such checkpoint, or it is damaged.
@@ -205,7 +200,8 @@ def find_checkpoint(
                 raise UserError(f"no checkpoint in {directory} has a score; take latest, or a step")
         case _:
             folder = _folder_of_step(directory, folders, str(which))
-            if problem := find_damage(folder, items):
+            problem = find_damage(folder, items)
+            if problem:
                 raise UserError(f"checkpoint {folder} is damaged: {problem}; take another one")
             return folder
     for folder in skip_damaged(candidates, items, find_damage):
@@ -221,13 +217,12 @@ def _folder_of_step(directory: Path, folders: dict[int, Path], which: str) -> Pa
 
 
 def skip_damaged(
-    folders: Iterable[Path],
-    items: Collection[str],
-    find_damage: FindDamage = manifest.find_damage,
+    folders: Iterable[Path], items: Collection[str], find_damage: FindDamage = manifest.find_damage
 ) -> Iterator[Path]:
     """Yields the folders whose `items` are intact; warns about each other one."""
     for folder in folders:
-        if problem := find_damage(folder, items):
+        problem = find_damage(folder, items)
+        if problem:
             logger.warning("skipping the damaged checkpoint %s: %s", folder, problem)
         else:
             yield folder
@@ -267,7 +262,7 @@ class Checkpoints:
         self.close()
 
     def open(self, which: Which = "latest", items: Collection[str] = ITEMS) -> Snapshot:
-        """Chooses and verifies a checkpoint, once; arguments and errors as of `open_snapshot`."""
+        """Chooses and verifies a checkpoint, once; arguments and errors as of `find_checkpoint`."""
         return open_snapshot(self.directory, which, items)
 
     def save(self, step: int, state: Any, data_state: Any) -> None:
@@ -276,7 +271,6 @@ class Checkpoints:
         The arrays may be donated as soon as this returns. A step that is already saved is skipped.
 
         Args:
-          step: the number of updates done.
           state: a tree of arrays with the parameters at its `params`. Random keys are given as
             their data (`jax.random.key_data`). NumPy arrays must not change afterwards.
           data_state: the state of the data iterator; JSON must be able to hold it.
@@ -307,7 +301,6 @@ class Checkpoints:
         `save`.
 
         Args:
-          step: the step number.
           params: a tree of jax arrays.
         """
         provenance = ocp.args.JsonSave(dict(self.provenance))
@@ -356,10 +349,12 @@ class Checkpoints:
     def _writers(self) -> list[CheckpointWriter]:
         # Opened by the first save, since reading must not touch the directory.
         if not self._opened:
-            kept: dict[Path, Retention] = {self.directory: self._latest_and_best}
-            if self._config.keep_params:
-                kept[self.directory / SNAPSHOTS] = lambda steps: steps[-self._config.keep_params :]
-            self._opened = [CheckpointWriter(*item) for item in kept.items()]
+            writers = [CheckpointWriter(self.directory, self._latest_and_best)]
+            count = self._config.keep_params
+            if count:
+                snapshots = self.directory / SNAPSHOTS
+                writers.append(CheckpointWriter(snapshots, lambda steps: steps[-count:]))
+            self._opened = writers
         return self._opened
 
     def _latest_and_best(self, steps: Sequence[int]) -> set[int]:
@@ -396,9 +391,9 @@ class PrimarySnapshot(Snapshot):
         self, item: str, abstract: Leaves, fresh: Mapping[str, float] | None = None
     ) -> Leaves:
         on_host = {name: _without_memory(leaf) for name, leaf in abstract.items()}
-        found: list[Leaves] = []
-        hosts.run_on_primary(lambda: found.append(read_arrays(self.folder, item, on_host, fresh)))
-        return hosts.arrays_from_primary(found.pop() if found else None, abstract)
+        arrays: list[Leaves] = []  # not a result, which `run_on_primary` would send to all as JSON
+        hosts.run_on_primary(lambda: arrays.append(read_arrays(self.folder, item, on_host, fresh)))
+        return hosts.arrays_from_primary(arrays.pop() if arrays else None, abstract)
 
     def _read_json(self, read: Callable[[Path], Any]) -> Any:
         return hosts.run_on_primary(lambda: read(self.folder))
@@ -416,8 +411,9 @@ class PrimaryCheckpoints(Checkpoints):
         return PrimarySnapshot(Path(path))
 
     def save(self, step: int, state: Any, data_state: Any) -> None:
-        whole, save = hosts.arrays_to_primary(state), super().save
-        hosts.run_on_primary(lambda: save(step, whole, data_state))
+        save = super().save
+        on_host = hosts.arrays_to_primary(state)
+        hosts.run_on_primary(lambda: save(step, on_host, data_state))
 
     def score(self, step: int, score: float) -> None:
         keep = super().score

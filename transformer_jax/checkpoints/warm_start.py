@@ -34,7 +34,8 @@ _ENCODER_ONLY_NAMES = {
 }
 """Parameter of an encoder-decoder -> its name in an encoder-only model."""
 
-_POSITIONS, _TOKEN_TYPES = "source_positions/table", "input/token_types"
+_POSITIONS = "source_positions/table"
+_TOKEN_TYPES = "input/token_types"
 
 
 def warm_start(params: Any, workdir: Path) -> Any:
@@ -53,7 +54,6 @@ class WarmStart:
 
     Args:
       abstract: shapes of the parameters; values are read onto their shardings.
-      workdir: the workdir of the other run.
 
     Attributes:
       replaced: names of the parameters whose fresh values are not needed.
@@ -64,26 +64,32 @@ class WarmStart:
 
     def __init__(self, abstract: Any, workdir: Path):
         folder = open_snapshot(workdir / "checkpoints", items=(PARAMS,)).folder
-        there, wanted = saved_arrays(folder, PARAMS), named_leaves(abstract)
-        names = {name: _saved_name(name, there) for name in wanted}
-        saved = {name: there[names[name]] for name in wanted if names[name] in there}
+        checkpoint = saved_arrays(folder, PARAMS)
+        wanted = named_leaves(abstract)
+        names = {name: _saved_name(name, checkpoint) for name in wanted}
+        # `saved` and `wanted` have the names of this model; `checkpoint` has those of the other.
+        saved = {name: checkpoint[names[name]] for name in wanted if names[name] in checkpoint}
         refitted = [name for name in saved if _is_refitted(name, saved[name], wanted[name], names)]
         fixed = {name: wanted[name] for name in saved if name not in refitted}
-        if problems := misfits(saved, fixed):
+        problems = misfits(saved, fixed)
+        if problems:
             raise UserError(f"train.init_from: {folder} does not fit: {first_few(problems)}")
         if not saved:
             raise UserError(f"train.init_from: {folder} has no parameter of this model")
-        added = [_TOKEN_TYPES] if _POSITIONS in refitted and _TOKEN_TYPES in there else []
+        added = [_TOKEN_TYPES] if _POSITIONS in refitted and _TOKEN_TYPES in checkpoint else []
         logger.info("%d of %d parameter arrays loaded from %s", len(saved), len(wanted), folder)
         log_names("new, with fresh values", [name for name in wanted if name not in saved])
-        used = {names[name] for name in saved}
-        left = [name for name in there if name not in {*used, *added}]
-        log_names("there, but not in this model", left)
+        used = {*(names[name] for name in saved), *added}
+        log_names("there, but not in this model", [name for name in checkpoint if name not in used])
         self.replaced = {*fixed}
-        self._folder, self._refitted = folder, refitted
+        self._folder = folder
+        self._refitted = refitted
         self._names = {name: names[name] for name in saved}
+        saved_names = [*(names[name] for name in refitted), *added]
+        # Without a sharding: their rows are fitted on the host before they are placed.
         self._others = {
-            name: _unplaced(there[name]) for name in (*(names[one] for one in refitted), *added)
+            name: jax.ShapeDtypeStruct(checkpoint[name].shape, checkpoint[name].dtype)
+            for name in saved_names
         }
 
     def load(self, params: Any) -> Any:
@@ -91,17 +97,17 @@ class WarmStart:
         they are `replaced`."""
         wanted = named_leaves(params)
         targets = {self._names[name]: wanted[name] for name in self.replaced}
-        found = read_some_arrays(self._folder, PARAMS, targets | self._others)
-        read = {name: found[there] for name, there in self._names.items()}
+        arrays = read_some_arrays(self._folder, PARAMS, targets | self._others)
+        loaded = {name: arrays[saved_name] for name, saved_name in self._names.items()}
         for name in self._refitted:
-            read[name] = _refitted(name, read[name], wanted[name], found.get(_TOKEN_TYPES))
-        return fill(params, wanted | read)
+            loaded[name] = _refitted(name, loaded[name], wanted[name], arrays.get(_TOKEN_TYPES))
+        return fill(params, wanted | loaded)
 
 
-def _saved_name(name: str, there: Leaves) -> str:
+def _saved_name(name: str, checkpoint: Leaves) -> str:
     """The name of the parameter in the checkpoint."""
     part, _, rest = name.partition("/")
-    return name if name in there else f"{_ENCODER_ONLY_NAMES.get(part, part)}/{rest}"
+    return name if name in checkpoint else f"{_ENCODER_ONLY_NAMES.get(part, part)}/{rest}"
 
 
 def _is_refitted(name: str, saved: Any, wanted: Any, names: Mapping[str, str]) -> bool:
@@ -114,14 +120,11 @@ def _is_refitted(name: str, saved: Any, wanted: Any, names: Mapping[str, str]) -
 def _refitted(name: str, saved: Any, wanted: Any, token_types: Any) -> jax.Array:
     if name != _POSITIONS:
         return _with_rows_of(name, saved, wanted)
-    table, rows = np.array(wanted), min(len(saved), len(wanted))
+    table = np.array(wanted)
+    rows = min(len(saved), len(wanted))
     token_type = 0 if token_types is None else np.asarray(token_types)[0]
     table[:rows] = np.asarray(saved)[:rows] + token_type
     return _placed(table, wanted)
-
-
-def _unplaced(array: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(array.shape, array.dtype)
 
 
 def _with_rows_of(name: str, saved: Any, wanted: Any) -> jax.Array:
@@ -130,7 +133,8 @@ def _with_rows_of(name: str, saved: Any, wanted: Any) -> jax.Array:
     Raises:
       UserError: a row that would be cut is not zero.
     """
-    table, rows = np.asarray(saved), wanted.shape[0]
+    table = np.asarray(saved)
+    rows = wanted.shape[0]
     if table[rows:].any():
         raise UserError(
             f"train.init_from: {name} has {len(table)} rows and the model {rows}, and the others "

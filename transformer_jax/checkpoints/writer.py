@@ -51,7 +51,6 @@ class CheckpointWriter:
     with a warning, damaged steps, so that neither counts as a step that is kept.
 
     Args:
-      directory: the directory of the steps.
       retention: chooses the steps to keep; the newest must be one of them.
 
     Raises:
@@ -80,7 +79,8 @@ class CheckpointWriter:
         self.wait()
         if step in step_folders(self._directory):
             return
-        self._saving, self._save_name = step, f"saves/{next(_saves)}"
+        self._saving = step
+        self._save_name = f"saves/{next(_saves)}"
         try:
             arguments = ocp.args.Composite(**items)
             self._manager.save(step, args=arguments, force=True)
@@ -100,8 +100,8 @@ class CheckpointWriter:
     def prune(self) -> None:
         """Deletes steps that need no longer be kept, e.g. when another one is now the best."""
         steps = sorted(self._manager.all_steps())
-        for old in hosts.run_on_primary(lambda: sorted({*steps} - {*self._retention(steps)})):
-            self._manager.delete(old)
+        for step in hosts.run_on_primary(lambda: sorted({*steps} - {*self._retention(steps)})):
+            self._manager.delete(step)
 
     def close(self) -> None:
         """Waits and ends the background threads."""
@@ -117,7 +117,7 @@ class CheckpointWriter:
         # Two writers save at once; each needs barriers of its own.
         processes = participants(self._directory.name)
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=_Preserves(self._retention),
+            preservation_policy=_RetentionPolicy(self._retention),
             create=False,
             cleanup_tmp_directories=True,
             multiprocessing_options=processes,
@@ -166,21 +166,24 @@ class CheckpointWriter:
 
 
 @dataclass(frozen=True)
-class _Preserves(PreservationPolicy):
+class _RetentionPolicy(PreservationPolicy):
+    """A `Retention` as Orbax calls it."""
+
     retention: Retention
 
     def should_preserve(
         self, checkpoints: Sequence[PolicyCheckpointInfo], *, context: PreservationContext
     ) -> list[bool]:
         steps = [info.step for info in checkpoints]
-        kept = self.retention(steps)
-        return [step in kept for step in steps]
+        retained = self.retention(steps)
+        return [step in retained for step in steps]
 
 
 def _delete_damaged(directory: Path) -> None:
     for step in hosts.run_on_primary(lambda: list(step_folders(directory))):
         folder = directory / str(step)
-        if problem := manifest.find_damage_in_job(folder):
+        problem = manifest.find_damage_in_job(folder)
+        if problem:
             hosts.run_on_primary(functools.partial(_delete, folder, problem))
 
 

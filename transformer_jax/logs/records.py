@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """metrics.jsonl: the records of a run, one strict JSON object per line, in order of writing."""
 
-import itertools
 import json
 import logging
 import math
@@ -24,7 +23,6 @@ def to_json(record: Mapping[str, Any], digits: int | None = None) -> str:
     Array scalars become numbers, and numbers that are not finite become null.
 
     Args:
-      record: the record.
       digits: significant digits that fractional numbers keep; None: all.
     """
     return json.dumps(_strict(record, digits), ensure_ascii=False, allow_nan=False)
@@ -45,9 +43,9 @@ def to_python(value: Any) -> Any:
 
 def _strict(value: Any, digits: int | None) -> Any:
     if isinstance(value, Mapping):
-        return {name: _strict(each, digits) for name, each in value.items()}
+        return {name: _strict(member, digits) for name, member in value.items()}
     if isinstance(value, list | tuple):
-        return [_strict(each, digits) for each in value]
+        return [_strict(element, digits) for element in value]
     plain = to_python(value)
     if not isinstance(plain, float):
         return plain
@@ -83,16 +81,23 @@ class RecordFile:
 
 def last_recorded_step(path: Path) -> int:
     """Step of the last record; 0 if there are none."""
-    return next((step for line in read_lines_backwards(path) if (step := _step(line))), 0)
+    for line in read_lines_backwards(path):
+        step = _step(line)
+        if step:
+            return step
+    return 0
 
 
 def recorded_splits(path: Path, step: int) -> set[str]:
     """Splits that have a record of this step."""
-    not_before = itertools.takewhile(
-        lambda line: not 0 < _step(line) < step, read_lines_backwards(path)
-    )
-    records = (parse_json(line) for line in not_before if _step(line) == step)
-    return {str(record.get("split")) for record in records}
+    splits = set()
+    for line in read_lines_backwards(path):
+        line_step = _step(line)
+        if line_step == step:
+            splits.add(str(parse_json(line).get("split")))
+        elif 0 < line_step < step:  # 0 is a torn line
+            break
+    return splits
 
 
 def read_records(path: Path, split: str, last_step: int) -> Iterator[dict[str, Any]]:
@@ -141,14 +146,16 @@ def _blocks_backwards(file: BufferedReader) -> Iterator[bytes]:
 
 def _size_up_to(path: Path, last_step: int) -> int:
     """Bytes of the file up to its last record that is not after `last_step`."""
-    size, count, dropped = path.stat().st_size, 0, 0
+    size = path.stat().st_size
+    num_dropped = 0
     for line in read_lines_backwards(path):
         if 0 < _step(line) <= last_step:
             break
-        count, dropped = count + 1, dropped + len(line)
-    if count:
-        logger.info("%s: %d lines after step %d dropped", path, count, last_step)
-    return size - dropped
+        num_dropped += 1
+        size -= len(line)
+    if num_dropped:
+        logger.info("%s: %d lines after step %d dropped", path, num_dropped, last_step)
+    return size
 
 
 def _step(line: bytes) -> int:

@@ -55,8 +55,10 @@ class LoggingConfig(Configurable):
     @property
     def projects(self) -> dict[str, str]:
         """Project of each tracker, by the tracker's name."""
-        found = dict.fromkeys(self.trackers.split(",") if self.trackers else (), self.project)
-        return found | ({"wandb": self.wandb} if self.wandb else {})
+        projects = dict.fromkeys(self.trackers.split(",") if self.trackers else (), self.project)
+        if self.wandb:
+            projects["wandb"] = self.wandb
+        return projects
 
 
 _DEFAULT = LoggingConfig()
@@ -86,7 +88,6 @@ class RunLog:
     and passes the same numbers as `split/name` to the trackers.
 
     Args:
-      workdir: workdir of the run.
       start_step: step where the run resumes, 0 for a new one. Later records of an earlier
         start are dropped.
       config: the section `logging`.
@@ -155,10 +156,8 @@ class ReplicaLogs(contextlib.ExitStack):
     """Logs of replicas that are trained together. Progress shows the means of their metrics.
 
     Args:
-      workdirs: workdirs of the replicas.
-      start_step: as in `RunLog`, like the following arguments.
-      config: the section `logging`.
-      console: shows the progress.
+      workdirs: of the replicas.
+      start_step, config, console: as in `RunLog`.
     """
 
     def __init__(
@@ -215,7 +214,8 @@ class Console:
 
     def __init__(self, start_step: int, num_steps: int, metric: str, style: str = "short") -> None:
         self._progress = Progress(num_steps, start_step)
-        self._metric, self._is_full = metric, style == "full"
+        self._metric = metric
+        self._is_full = style == "full"
         self._latest: dict[str, str] = {}
 
     def advance(self, step: int) -> None:
@@ -232,8 +232,8 @@ class Console:
         self._latest[split] = _join(parts if is_train else [*prefix, *parts[-1:]])
         if self._is_full:
             prefix, parts = [split], [format_metrics(metrics)]
-        left = self._progress.time_left() if is_train else ""
-        line = _join([f"step {step}/{self._progress.total}", *prefix, *parts, left])
+        time_left = self._progress.time_left() if is_train else ""
+        line = _join([f"step {step}/{self._progress.total}", *prefix, *parts, time_left])
         value = metrics.get("loss") if is_train else None
         self._progress.report(line, _join(self._latest.values()), value)
 

@@ -23,8 +23,13 @@ from pathlib import Path
 
 FLUSH_SECONDS = 10  # a flush takes milliseconds
 
-_VARINT, _DOUBLE, _BYTES, _FLOAT = 0, 1, 2, 5  # wire types of protocol buffers
-_START = 1
+# Wire types of protocol buffers.
+_VARINT = 0
+_DOUBLE = 1
+_BYTES = 2
+_FLOAT = 5
+
+_START = 1  # of SessionLog.Status
 _LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
 
 
@@ -83,10 +88,9 @@ def _double(field: int, value: float) -> bytes:
 
 
 def _float(field: int, value: float) -> bytes:
-    fits = not abs(value) > _LARGEST_FLOAT
-    return _key(field, _FLOAT) + struct.pack(
-        "<f", value if fits else math.copysign(math.inf, value)
-    )
+    if abs(value) > _LARGEST_FLOAT:  # struct would raise an OverflowError
+        value = math.copysign(math.inf, value)
+    return _key(field, _FLOAT) + struct.pack("<f", value)
 
 
 def _bytes(field: int, value: bytes) -> bytes:

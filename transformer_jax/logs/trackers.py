@@ -57,12 +57,13 @@ class TrackedRun:
         continues in the tracker."""
         path = self.workdir / FOLDER / tracker
         former = self.workdir / tracker / "run_id"  # where earlier versions kept it
-        for each in (path, former):
-            if each.exists():
-                return read_regular(each).decode()
+        for file in (path, former):
+            if file.exists():
+                return read_regular(file).decode()
         path.parent.mkdir(exist_ok=True)
-        write_atomic(path, made := make())
-        return made
+        run_id = make()
+        write_atomic(path, run_id)
+        return run_id
 
 
 class Tracker:
@@ -108,7 +109,8 @@ class TensorBoard(Tracker):
 class WeightsAndBiases(Tracker):
     """A run of Weights & Biases."""
 
-    package, reads = "wandb", ("logging.project",)
+    package = "wandb"
+    reads = ("logging.project",)
 
     def __init__(self, run: TrackedRun) -> None:
         import wandb
@@ -134,30 +136,35 @@ class WeightsAndBiases(Tracker):
 class MLflow(Tracker):
     """A run of MLflow, at $MLFLOW_TRACKING_URI or where MLflow stores runs by default."""
 
-    package, reads = "mlflow", ("logging.project",)
+    package = "mlflow"
+    reads = ("logging.project",)
 
     def __init__(self, run: TrackedRun) -> None:
         import mlflow
 
-        self._client, self._entities = mlflow.MlflowClient(), mlflow.entities
+        self._client = mlflow.MlflowClient()
+        self._entities = mlflow.entities
         self._id = run.stored_id("mlflow", lambda: self._create(run))
         self._client.update_run(self._id, status="RUNNING")
 
     def _create(self, run: TrackedRun) -> str:
-        found = self._client.get_experiment_by_name(run.project)
-        experiment = found.experiment_id if found else self._client.create_experiment(run.project)
-        made = self._client.create_run(experiment, run_name=run.workdir.name).info.run_id
+        existing = self._client.get_experiment_by_name(run.project)
+        if existing:
+            experiment = existing.experiment_id
+        else:
+            experiment = self._client.create_experiment(run.project)
+        run_id = self._client.create_run(experiment, run_name=run.workdir.name).info.run_id
         for section, fields in run.config.items():
             fields = fields if isinstance(fields, dict) else {"": fields}
             names = {f"{section}.{name}".rstrip("."): value for name, value in fields.items()}
             params = [self._entities.Param(name, str(value)) for name, value in names.items()]
-            self._client.log_batch(made, params=params)
-        return made
+            self._client.log_batch(run_id, params=params)
+        return run_id
 
     def log(self, step: int, metrics: Mapping[str, float], time: float) -> None:
         named = {re.sub(r"[^\w\-. :/]", "_", name): value for name, value in metrics.items()}
-        when = round(1e3 * time)
-        rows = [self._entities.Metric(name, value, when, step) for name, value in named.items()]
+        ms = round(1e3 * time)
+        rows = [self._entities.Metric(name, value, ms, step) for name, value in named.items()]
         self._client.log_batch(self._id, metrics=rows)
 
     def close(self) -> None:
@@ -167,7 +174,8 @@ class MLflow(Tracker):
 class Trackio(Tracker):
     """A run of Trackio, in $TRACKIO_DIR or where Trackio stores runs by default."""
 
-    package, reads = "trackio", ("logging.project",)
+    package = "trackio"
+    reads = ("logging.project",)
 
     def __init__(self, run: TrackedRun) -> None:
         with contextlib.redirect_stdout(sys.stderr):  # it prints, and stdout is for results
@@ -204,7 +212,6 @@ class TrackerThread:
 
     Args:
       name: entry of `TRACKERS`.
-      run: the run to track.
 
     Raises:
       UserError: the package of the tracker is not installed.
@@ -217,7 +224,9 @@ class TrackerThread:
                 f"logging.trackers: the package {package} is not installed: "
                 f"{install_hint(package)}; or leave {name} out"
             )
-        self._name, self._run, self._is_told = name, run, False
+        self._name = name
+        self._run = run
+        self._is_told = False
         self._records: queue.Queue[Any] = queue.Queue(_MOST_WAITING)
         self._thread = threading.Thread(target=self._track, name=name, daemon=True)
         self._thread.start()
@@ -245,7 +254,7 @@ class TrackerThread:
     def _track(self) -> None:
         try:
             tracker = TRACKERS[self._name](self._run)
-            for record in iter(self._records.get, None):
+            for record in iter(self._records.get, None):  # None is from `close`
                 try:
                     tracker.log(*record)
                 except Exception as error:

@@ -32,14 +32,7 @@ from transformer_jax.runs.user_modules import describe_module_error
 from transformer_jax.runtime.platform import require_memory_kind
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.base import preprocess_sampled
-from transformer_jax.tasks.interface import (
-    Batch,
-    Frozen,
-    LossSums,
-    Task,
-    TaskKind,
-    TaskParts,
-)
+from transformer_jax.tasks.interface import Batch, Frozen, LossSums, Task, TaskKind, TaskParts
 from transformer_jax.tasks.teachers import StoredTeacher, Teacher, preprocess_numbered
 from transformer_jax.tokenization import Tokenizers, expected_sizes, resegmenter_of
 from transformer_jax.training.callbacks import CALLBACKS, Callback, TrainingRun
@@ -65,8 +58,7 @@ def build_task(
     """Builds the task with its model.
 
     Args:
-      settings: the settings of the run.
-      vocab_sizes: the vocabulary size of each side.
+      vocab_sizes: {side: number of tokens}.
       tokenizers: the tokenizers of the run; None if no text is read.
       teacher: the teacher of training, if the loss has one (`runs.frozen.open_teacher`).
 
@@ -75,7 +67,8 @@ def build_task(
         metric is set for a task that compares no texts.
     """
     kind = task_kind(settings)
-    if missing := kind.sides - vocab_sizes.keys():
+    missing = kind.sides - vocab_sizes.keys()
+    if missing:
         raise UserError(
             f"task {settings.task.name} needs a vocabulary of side {min(missing)!r}, and there is "
             f"none among {', '.join(sorted(vocab_sizes))}; restore the run's tokenizer folder"
@@ -92,7 +85,10 @@ def build_task(
         model_class=_entry(MODELS, settings.model.architecture),
         data=settings.data,
         loss=LossOptions(
-            *(train.label_smoothing, train.loss_tiles, train.r_drop, train.z_loss),
+            label_smoothing=train.label_smoothing,
+            loss_tiles=train.loss_tiles,
+            r_drop=train.r_drop,
+            z_loss=train.z_loss,
             loss=train.loss,
             teacher=teacher,
             options=train.options,
@@ -113,7 +109,8 @@ def build_task(
     except UserError:
         raise
     except Exception as error:
-        if line := describe_module_error(error):
+        line = describe_module_error(error)
+        if line:
             raise UserError(f"config.model: {line}") from error
         if isinstance(error, ValueError):
             raise UserError(f"config.model: {error}") from error
@@ -122,24 +119,25 @@ def build_task(
 
 
 def _require_segmentations(task: Task, settings: Settings) -> None:
-    """Raises UserError if `tokenizer.sampling` is on, and no tokenizer or not the task can."""
+    """Raises UserError if `tokenizer.sampling` is on, and the tokenizers or the task cannot."""
     if not settings.tokenizer.sampling:
         return
-    field, sides = "config.tokenizer.sampling", task.tokenizers.sides.values()
+    sides = task.tokenizers.sides.values()
     if sides and not any(map(resegmenter_of, sides)):
         raise UserError(
-            f"{field}: the tokenizer of this run is neither byte-pair encoding nor unigram, and "
-            "has one way to cut a text; leave it out"
+            "config.tokenizer.sampling: the tokenizer of this run is neither byte-pair encoding "
+            "nor unigram, and has one way to cut a text; leave it out"
         )
     if not dataclasses.is_dataclass(task):
         raise UserError(
-            f"{field}: task {settings.task.name} ({type(task).__name__}) is no dataclass with the "
-            "field `tokenizers`, which sampling replaces; make it one, or leave sampling out"
+            f"config.tokenizer.sampling: task {settings.task.name} ({type(task).__name__}) is no "
+            "dataclass with the field `tokenizers`, which sampling replaces; make it one, or leave "
+            "sampling out"
         )
 
 
 def _require_frozen_argument(task: Task, name: str) -> None:
-    """Raises UserError if the task's loss has the signature (params, batch, rng) of before."""
+    """Raises UserError if the task's loss has the former signature (params, batch, rng)."""
     try:
         inspect.signature(task.loss).bind("params", "batch", "rng", "frozen")
     except TypeError as error:
@@ -160,8 +158,7 @@ def build_taught(settings: Settings, teacher: Settings, tokenizers: Tokenizers |
     """Builds the task of a run with the model of its teacher.
 
     Args:
-      settings: the settings of the run.
-      teacher: those of the teacher's run.
+      teacher: settings of the teacher's run.
       tokenizers: the tokenizers of both; None if no text is read.
 
     Raises:
@@ -182,9 +179,11 @@ def _teacher_of(task: Task) -> Teacher | None:
 
 def _frozen_inits(settings: Settings, task: Task) -> dict[str, Callable[[jax.Array], Any]]:
     """Initializers of the frozen trees, which give their shapes."""
-    teacher = _teacher_of(task)
     inits: dict[str, Any] = {name: task.init for name in held_trees(settings) if name != "teacher"}
-    return inits | ({"teacher": teacher.init} if teacher else {})
+    teacher = _teacher_of(task)
+    if teacher:
+        inits["teacher"] = teacher.init
+    return inits
 
 
 def build_untokenized_task(settings: Settings, teacher: Teacher | None = None) -> Task:
@@ -243,7 +242,8 @@ def build_training(
     """
     check_divided_tokens(settings, task)
     schedule, optimizer = _optimizer(settings)
-    train, ema_decay = settings.train, settings.optimizer.ema_decay
+    train = settings.train
+    ema_decay = settings.optimizer.ema_decay
     inits = _frozen_inits(settings, task)
     step = functools.partial(
         train_step,
@@ -282,7 +282,8 @@ def build_update(
 
 def check_divided_tokens(settings: Settings, task: Task) -> None:
     """UserError if the devices of `parallel.sequence` cannot divide the tokens of the rows."""
-    count, model = settings.parallel.sequence, settings.model
+    model = settings.model
+    count = settings.parallel.sequence
     if count == 1:
         return
     reason = undivided_reason(model)
@@ -290,8 +291,9 @@ def check_divided_tokens(settings: Settings, task: Task) -> None:
         reason = f"architecture {model.architecture!r} reads one token after another"
     if reason:
         raise UserError(f"config.parallel.sequence {count} cannot divide this model: {reason}")
+    unit = 2 * count  # two chunks a device (`ring_attention`)
     for side in task.read:
-        length, unit = task.lengths[side], 2 * count  # two chunks a device (`ring_attention`)
+        length = task.lengths[side]
         if length % unit:
             raise UserError(
                 f"config.parallel.sequence {count} cannot divide rows of {length} tokens ({side}): "
@@ -342,7 +344,6 @@ def batch_rows(settings: Settings, task: Task, shards: int = 1) -> int:
     """Rows of a training batch over all devices.
 
     Args:
-      settings: the settings of the run.
       task: the task, which defines the length of a row.
       shards: the number of parts into which the devices divide the rows.
 
@@ -382,17 +383,17 @@ def batches_of(
     """The training data, in the order of the settings' seed.
 
     Args:
-      settings, task, examples: of the run.
-      rows: the number of rows of a batch.
       shard: (process, number of processes).
       replicas: the number of replicas that share the worker processes.
     """
-    items, preprocess = task.prepare(examples, training=True), task.preprocess
-    teacher = _teacher_of(task)
+    items = task.prepare(examples, training=True)
+    preprocess = task.preprocess
     if task.tokenizers.sampling and not isinstance(items, WindowedBlocks):
         preprocess = functools.partial(preprocess_sampled, task)
-    if isinstance(teacher, StoredTeacher):
-        items, preprocess = teacher.numbered(items), functools.partial(preprocess_numbered, task)
+    teacher = _teacher_of(task)
+    if isinstance(teacher, StoredTeacher):  # whose predictions are found by the number of an item
+        items = teacher.numbered(items)
+        preprocess = functools.partial(preprocess_numbered, task)
     return train_batches(
         items,
         preprocess,
@@ -420,8 +421,9 @@ def build_evaluator(
 
 def build_callbacks(settings: Settings, task: Task, workdir: Path) -> list[Callback]:
     """The callbacks of `train.callbacks` that this process calls."""
-    names, run = settings.train.callbacks, TrainingRun(workdir, settings, task)
-    kinds = [_entry(CALLBACKS, name) for name in names.split(",")] if names else []
+    names = settings.train.callbacks.split(",") if settings.train.callbacks else []
+    kinds = [_entry(CALLBACKS, name) for name in names]
+    run = TrainingRun(workdir, settings, task)
     return [kind(run) for kind in kinds if kind.every_process or hosts.is_primary()]
 
 

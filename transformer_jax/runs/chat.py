@@ -37,7 +37,8 @@ class Chat(Summarized):
         self._decode = run._decode("stream", decode)
         task, self._params = run.with_decoding(self._decode)
         assert isinstance(task, SupportsChat)
-        self._run, self._task = run, task
+        self._run = run
+        self._task = task
         self.turns: tuple[Turn, ...] = ()
 
     def summary(self) -> Mapping[str, Any]:
@@ -53,12 +54,14 @@ class Chat(Summarized):
           UserError: the question alone is longer than the context, or contains text that looks like
             the template's markup; the conversation stays as it was.
         """
-        asked, pieces = (*self.turns, Turn(USER, question)), list[str]()
+        turns = (*self.turns, Turn(USER, question))
+        pieces = []
         with self._run.naming_layer([]):
-            for piece in self._task.reply(self._params, asked, self._decode):
+            for piece in self._task.reply(self._params, turns, self._decode):
                 pieces.append(piece)
                 yield piece
-        self.turns = (*asked, Turn(ASSISTANT, "".join(pieces)))
+        # Only now: after an error, or if the caller stops early, the conversation is as before.
+        self.turns = (*turns, Turn(ASSISTANT, "".join(pieces)))
 
     def reset(self, system: str | None = None) -> None:
         """Starts a new conversation, with a system prompt if given."""

@@ -41,12 +41,7 @@ from transformer_jax.runs.settings import (
     refuse_unread,
     refuse_unread_layers,
 )
-from transformer_jax.runs.user_modules import (
-    Modules,
-    describe_error,
-    line_in_file,
-    load_modules,
-)
+from transformer_jax.runs.user_modules import Modules, describe_error, line_in_file, load_modules
 from transformer_jax.runs.workdir import CONFIG, fetch_files
 from transformer_jax.runtime.files import read_regular, write_atomic
 from transformer_jax.suggestions import suggest_file
@@ -64,8 +59,10 @@ CHANGEABLE = (
     *("train.on_spike", "train.spike_factor", "train.callbacks"),
 )
 
-_ENCODER_ONLY, _ENCODER_DECODER = "encoder_only", "encoder_decoder"
+_ENCODER_ONLY = "encoder_only"
+_ENCODER_DECODER = "encoder_decoder"
 _SINGLE_STACK_OPTIONS = ("architecture", "num_layers", "num_token_types", "tie_embeddings")
+"""Options of an encoder-only model that an encoder-decoder does not take from it."""
 
 
 class Config(Summarized, ConfigDict):
@@ -82,7 +79,7 @@ class Config(Summarized, ConfigDict):
         return {section: ", ".join(fields) for section, fields in chosen.items()}
 
     def __eq__(self, other: object) -> bool:
-        """Compares with any ConfigDict, whereas that compares with its own class alone."""
+        """Compares with any ConfigDict; a ConfigDict compares with its own class alone."""
         return isinstance(other, ConfigDict) and self.to_dict() == other.to_dict()
 
     __hash__ = None  # type: ignore[assignment]
@@ -137,7 +134,11 @@ def resolve(
     load_modules(modules)
     changes = parsed(overrides, COMMAND.where)
     if isinstance(config, Settings):
-        return _override(config, changes)
+        if not changes:
+            return config
+        resolved = Resolved.of({**config.values, **changes})
+        refuse_unchosen(resolved, changes, COMMAND.where)
+        return build_settings(resolved, {**config.origins, **dict.fromkeys(changes, COMMAND)})
     is_whole = isinstance(config, ConfigDict)
     if isinstance(config, ConfigDict):
         config = config.to_dict()
@@ -147,7 +148,7 @@ def resolve(
     if origin.kind == "loaded run":
         defaults: Mapping[str, Any] = DEFAULTS
         resolved = Resolved.of({**defaults, **chosen, **changes})
-        if changes:
+        if changes:  # another component drops the stored options of the former one
             chosen = {name: value for name, value in chosen.items() if name in resolved.values}
     else:
         resolved, defaults, chosen = _resolve_chosen(chosen, changes)
@@ -161,15 +162,6 @@ def resolve(
     if origin.kind == "config file":
         _require_modules(settings)
     return settings
-
-
-def _override(settings: Settings, changes: Mapping[str, Any]) -> Settings:
-    """The settings with other values, of this command."""
-    if not changes:
-        return settings
-    resolved = Resolved.of({**settings.values, **changes})
-    refuse_unchosen(resolved, changes, COMMAND.where)
-    return build_settings(resolved, {**settings.origins, **dict.fromkeys(changes, COMMAND)})
 
 
 def override(settings: Settings, changes: Mapping[str, Any]) -> Settings:
@@ -207,8 +199,9 @@ def _resolve_chosen(
     }
     if not idle:
         return resolved, defaults, chosen
-    before = Resolved.of({**defaults_for(in_file), **in_file})
-    idle = {name for name in idle if name in before.values and name not in before.unread}
+    # A field without effect before the overrides too is a mistake in the file: kept, and refused.
+    of_file = Resolved.of({**defaults_for(in_file), **in_file})
+    idle = {name for name in idle if name in of_file.values and name not in of_file.unread}
     chosen = {name: value for name, value in in_file.items() if name not in idle}
     chosen |= changes
     defaults = defaults_for(chosen)
@@ -228,15 +221,15 @@ def load_json(path: Path, overrides: Mapping[str, Any] | None = None) -> Setting
 def _read_json(path: Path) -> dict[Any, Any]:
     """Reads an object of sections; errors are those of `load_json`."""
     try:
-        given = json.loads(read_regular(path))
+        tree = json.loads(read_regular(path))
     except FileNotFoundError as error:
         hint = "" if path.parent.exists() else suggest_file(path.parent)
         raise UserError(f"{path.parent} holds no run: {path.name} is missing{hint}") from error
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
-    if not isinstance(given, dict):
+    if not isinstance(tree, dict):
         raise UserError(f"{path} is damaged: it holds no object")
-    return given
+    return tree
 
 
 def save_json(settings: Settings, path: Path) -> None:
@@ -266,7 +259,9 @@ def check_same_run(settings: Settings, saved: Settings, workdir: str | Path) -> 
     before = saved.values
     now = settings.values
     unread = saved.resolved.unread  # earlier versions allowed them to be set
-    for name in [name for name in {**before, **now} if name not in unread]:
+    for name in {**before, **now}:
+        if name in unread:
+            continue
         old: Any = before.get(name)
         new: Any = now.get(name)
         fixed = name.partition(".")[0] in FIXED and name not in CHANGEABLE
@@ -278,17 +273,19 @@ def check_same_run(settings: Settings, saved: Settings, workdir: str | Path) -> 
                 f"{workdir} holds another run: its {name} is {old!r}, the config's is {new!r}; "
                 "choose another --workdir or the same value"
             )
-    lengths = before["train.num_steps"], now["train.num_steps"]
-    if lengths[0] < lengths[1]:
+    steps_before = before["train.num_steps"]
+    steps_now = now["train.num_steps"]
+    if steps_before < steps_now:
         width = settings.model.d_model
-        if message := raised_rate(saved.optimizer, settings.optimizer, width, *lengths):
+        message = raised_rate(saved.optimizer, settings.optimizer, width, steps_before, steps_now)
+        if message:
             logger.warning("%s: %s", workdir, message)
 
 
 def _require_modules(settings: Settings) -> None:
-    """Raises UserError if a component of the config was registered by a config file.
+    """Raises UserError if a config file, or a file beside it, registered a component of the config.
 
-    Or by a file beside it: a run could not name that file, for the user to give again.
+    A run could not name that file, for the user to give again.
     """
     for field, names in settings.resolved.choices.names.items():
         for name in names:
@@ -313,8 +310,8 @@ def defaults_for(chosen: Mapping[str, Any]) -> dict[str, Any]:
         defaults |= parsed(TASKS[task].defaults, f"defaults of task {task}")
     architecture = chosen.get("model.architecture", defaults["model.architecture"])
     if architecture in MODELS:
-        own = getattr(MODELS[architecture], "defaults", {})  # a user's class may have none
-        defaults |= parsed(own, f"defaults of architecture {architecture}")
+        of_model = getattr(MODELS[architecture], "defaults", {})  # a user's class may have none
+        defaults |= parsed(of_model, f"defaults of architecture {architecture}")
     init_from = chosen.get("train.init_from")
     options = model_options(init_from, chosen.get("model.architecture"))
     return defaults | parsed(options, f"{init_from}/config.json")
@@ -344,7 +341,8 @@ def model_options(init_from: str | None, architecture: str | None = None) -> dic
     options = dict(model)
     if (options.get("architecture"), architecture) == (_ENCODER_ONLY, _ENCODER_DECODER):
         options["num_encoder_layers"] = options.get("num_layers")
-        options = {name: one for name, one in options.items() if name not in _SINGLE_STACK_OPTIONS}
+        for name in _SINGLE_STACK_OPTIONS:
+            options.pop(name, None)
     return flatten({"model": options})
 
 
@@ -384,30 +382,30 @@ def run_file[Result](path: str | Path, kind: str, function: str, result: type[Re
       UserError: there is no such file, it fails or calls exit(), or it has no such function of this
         type.
     """
-    given, path = path, _local_file(path, kind)
-    _require_file(path, kind, given)
-    with failing_as(f"{kind} file {given} fails", path), _siblings_importable(path):
-        names = runpy.run_path(str(path))
-        found = names[function]() if function in names else None
-    if function not in names:
-        raise UserError(f"{kind} file {given} defines no {function}()")
-    if not isinstance(found, result):
-        returned, wanted = type(found).__name__, result.__name__
+    local = _local_file(path, kind)
+    _require_file(local, kind, path)
+    with failing_as(f"{kind} file {path} fails", local), _siblings_importable(local):
+        namespace = runpy.run_path(str(local))
+        returned = namespace[function]() if function in namespace else None
+    if function not in namespace:
+        raise UserError(f"{kind} file {path} defines no {function}()")
+    if not isinstance(returned, result):
         raise UserError(
-            f"{kind} file {given} fails: {function}() returns {returned}, not a {wanted}"
+            f"{kind} file {path} fails: {function}() returns {type(returned).__name__}, not a "
+            f"{result.__name__}"
         )
-    return found
+    return returned
 
 
-def _require_file(path: Path, kind: str, given: str | Path) -> None:
-    """Raises UserError if a path is not a file; it suggests one with a similar name."""
+def _require_file(path: Path, kind: str, name: str | Path) -> None:
+    """Raises UserError if a path, `name` to the user, is no file; it suggests a similar one."""
     if path.is_file():
         return
     if (path / CONFIG).is_file():
-        raise UserError(f"{given} is a folder; did you mean {path / CONFIG}?")
+        raise UserError(f"{name} is a folder; did you mean {path / CONFIG}?")
     from transformer_jax.runs.shipped import suggest_shipped
 
-    raise UserError(f"there is no {kind} file {given}{suggest_shipped(path, kind)}")
+    raise UserError(f"there is no {kind} file {name}{suggest_shipped(path, kind)}")
 
 
 def _local_file(path: str | Path, kind: str) -> Path:
@@ -418,7 +416,7 @@ def _local_file(path: str | Path, kind: str) -> Path:
     from transformer_jax.buckets.copies import fetch_folder
 
     folder, _, name = str(path).rpartition("/")
-    return fetch_folder(folder, lambda one: "/" not in one and one.endswith(".py")) / name
+    return fetch_folder(folder, lambda file: "/" not in file and file.endswith(".py")) / name
 
 
 @contextlib.contextmanager
@@ -431,9 +429,9 @@ def failing_as(what: str, path: Path | None = None) -> Iterator[None]:
         yield
     except (Exception, SystemExit) as error:
         line = line_in_file(error, path) if path else None
-        where = "" if line is None else f" (line {line})"
+        place = "" if line is None else f" (line {line})"
         reason = "it calls exit()" if isinstance(error, SystemExit) else describe_error(error)
-        raise UserError(f"{what}: {reason}{where}") from error
+        raise UserError(f"{what}: {reason}{place}") from error
 
 
 @contextlib.contextmanager
@@ -444,14 +442,14 @@ def _siblings_importable(path: Path) -> Iterator[None]:
     the same name would both get the first one's.
     """
     folder = path.resolve().parent
-    before = set(sys.modules)
+    loaded = set(sys.modules)
     importlib.invalidate_caches()
     sys.path.insert(0, str(folder))
     try:
         yield
     finally:
         sys.path.remove(str(folder))
-        for name in sys.modules.keys() - before:
+        for name in sys.modules.keys() - loaded:
             source = getattr(sys.modules[name], "__file__", None)
             if source and Path(source).parent == folder:
                 del sys.modules[name]
@@ -466,13 +464,12 @@ def to_config(settings: Settings) -> Config:
         config[section][name] = Config()
     with config.ignore_type():  # once: entering it takes longer than setting a field
         for name, value in settings.values.items():
-            # A reference with a type lets an optional field change between None and a value.
-            target = config
             *groups, field = name.split(".")
+            branch = config
             for group in groups:
-                target = target[group]
-            optional = fields[name].optional
-            target[field] = (
-                config_dict.FieldReference(value, fields[name].type) if optional else value
-            )
+                branch = branch[group]
+            if fields[name].optional:
+                # A reference with a type lets the field change between None and a value.
+                value = config_dict.FieldReference(value, fields[name].type)
+            branch[field] = value
     return config

@@ -16,12 +16,7 @@ from transformer_jax.tokenization import TOKENIZERS
 
 logger = logging.getLogger(__name__)
 
-SCALED = (
-    "train.num_steps",
-    "optimizer.warmup_steps",
-    "tokenizer.vocab_size",
-    "eval.every_steps",
-)
+SCALED = ("train.num_steps", "optimizer.warmup_steps", "tokenizer.vocab_size", "eval.every_steps")
 """Fields that `scaled_to_data` lowers."""
 
 _EPOCHS = 30  # Multi30k's config trains for 21 epochs, Tatoeba's for 5
@@ -42,14 +37,12 @@ def scaled_to_data(
     examples: Sequence[Mapping[str, str]],
     saved: Mapping[str, int] | None = None,
 ) -> Settings:
-    """The settings with the fields `SCALED` lowered to what its training examples are enough for.
+    """The settings with the fields `SCALED` lowered to the size of the training data.
 
     The result has `train.scale_to_data` off, so later uses keep its values. Settings that have it
     off are returned unchanged.
 
     Args:
-      settings: the settings of the run.
-      examples: the training examples.
       saved: values of the run that is resumed, which stay; None: a new run.
     """
     if not settings.train.scale_to_data:
@@ -57,8 +50,8 @@ def scaled_to_data(
     if saved is not None:
         return override(settings, {**saved, "train.scale_to_data": False})
     stride = math.ceil(len(examples) / _MOST_READ)
-    read = [examples[i] for i in range(0, len(examples), stride)]
-    sides = [[example[part] for example in read] for part in ("source", "target")]
+    sample = [examples[i] for i in range(0, len(examples), stride)]
+    sides = [[example[part] for example in sample] for part in ("source", "target")]
     tokens = max(sum(map(len, side)) for side in sides) * stride // _TOKEN_CHARACTERS
     steps = math.ceil(max(_LEAST_STEPS, _EPOCHS * tokens / settings.train.tokens_per_batch))
     sizes = {

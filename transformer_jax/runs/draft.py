@@ -18,9 +18,7 @@ def add_draft(run: Any, params: Params, decode: DecodeConfig) -> tuple[Task, Par
     """The task of a run and its parameters, with the draft that `decode.draft` names.
 
     Args:
-      run: the `Run`.
       params: its parameters, with the weights that `decode` chooses.
-      decode: settings of the search.
 
     Raises:
       UserError: the draft is missing or damaged, is a run of another task or vocabulary, may only
@@ -45,8 +43,8 @@ def _open_draft(run: Any, name: str) -> Opened:
         require_trusted(run.settings, "decode.draft", "--draft=RUN (draft= in Python)")
     opened = open_workdir(name)
     model = opened.task.model
-    kind = DecoderOnly if isinstance(run.model, DecoderOnly) else Seq2Seq
-    if not isinstance(model, kind):
+    base_class = DecoderOnly if isinstance(run.model, DecoderOnly) else Seq2Seq
+    if not isinstance(model, base_class):
         raise UserError(
             f"decode.draft: the model of {name} is {type(model).__name__}; take one whose model is "
             f"{type(run.model).__name__}"

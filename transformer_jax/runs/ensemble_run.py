@@ -49,7 +49,7 @@ def load_ensemble(
 
 
 def _of_one_run(use: str) -> Any:
-    """Method that an ensemble does not have."""
+    """A method that only one run has; on an ensemble it raises UserError."""
 
     def refuse(self: "EnsembleRun", *args: Any, **named: Any) -> Any:
         raise UserError(f"{use}: this is an ensemble of several runs; take one of its `members`")
@@ -126,16 +126,17 @@ class EnsembleRun(Run):
 
     def with_params(self, params: Params) -> Run:
         pairs = zip(self.members, params, strict=True)
-        return self.of([member.with_params(own) for member, own in pairs])
+        return self.of([member.with_params(member_params) for member, member_params in pairs])
 
     def _nonfinite_cause(self, lines: Sequence[str]) -> str:
         for member in self.members:
-            if cause := member._nonfinite_cause(lines):
+            cause = member._nonfinite_cause(lines)
+            if cause:
                 return f" in {member.workdir}{cause}"
         return ""
 
-    def _decode(self, use: str, given: Mapping[str, Any]) -> DecodeConfig:
-        options = super()._decode(use, given)
+    def _decode(self, use: str, overrides: Mapping[str, Any]) -> DecodeConfig:
+        options = super()._decode(use, overrides)
         if options.draft is not None:
             raise UserError("decode: an ensemble takes no draft; leave decode.draft out")
         if options.repetition_penalty != 1 and len(self.members) > 1:

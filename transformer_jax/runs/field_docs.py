@@ -74,11 +74,13 @@ def find_fields(pattern: str = "") -> list[FieldDoc]:
     fields = FIELDS | option_fields()
     names = fnmatch.filter(fields, matching)
     if not names:
-        last = {name.rpartition(".")[2]: name for name in fields}
-        near = suggest_fields(pattern, fields) or [last.get(nearest(pattern, last) or "", "")]
-        hint = " or ".join(near)
-        hint = f"; did you mean {hint}?" if hint else "; `fields` lists all"
-        raise UserError(f"no config field matches {pattern!r}{hint}")
+        by_last_part = {name.rpartition(".")[2]: name for name in fields}
+        similar = suggest_fields(pattern, fields)
+        last_part = nearest(pattern, by_last_part)
+        if not similar and last_part:
+            similar = [by_last_part[last_part]]
+        hint = f"did you mean {' or '.join(similar)}?" if similar else "`fields` lists all"
+        raise UserError(f"no config field matches {pattern!r}; {hint}")
     owners = choosers()
     meanings = {
         name: meaning
@@ -116,8 +118,8 @@ def attributes(cls: type) -> dict[tuple[str, ...], str]:
     Raises:
       ValueError: the docstring has no Attributes.
     """
-    _, found, rest = (inspect.getdoc(cls) or "").partition("\nAttributes:\n")
-    if not found:
+    _, heading, rest = (inspect.getdoc(cls) or "").partition("\nAttributes:\n")
+    if not heading:
         raise ValueError(f"the docstring of {cls.__name__} has no Attributes")
     block = re.split(r"\n(?=\S)", rest)[0]
     entries = re.split(r"^  (\w+(?:, \w+)*): ", block, flags=re.M)[1:]
@@ -143,15 +145,15 @@ def documented(group: str) -> dict[tuple[str, ...], str]:
 
 def type_name(field: str) -> str:
     """Type of a field's values, such as "int or none"."""
-    found = (FIELDS | option_fields())[field]
-    return found.type.__name__ + (" or none" if found.optional else "")
+    declared = (FIELDS | option_fields())[field]
+    return declared.type.__name__ + (" or none" if declared.optional else "")
 
 
 def other_defaults(field: str) -> dict[str, Any]:
     """Defaults of the tasks and architectures that have one of their own for a field."""
     owners = {**TASKS, **MODELS}
-    found = {owner: getattr(kind, "defaults", {}) for owner, kind in owners.items()}
-    return {owner: defaults[field] for owner, defaults in found.items() if field in defaults}
+    by_owner = {owner: getattr(kind, "defaults", {}) for owner, kind in owners.items()}
+    return {owner: defaults[field] for owner, defaults in by_owner.items() if field in defaults}
 
 
 def choices(field: str) -> tuple[str, ...]:
@@ -159,10 +161,9 @@ def choices(field: str) -> tuple[str, ...]:
     if field in CHOICES:
         return tuple(CHOICES[field])
     group, _, name = field.rpartition(".")
-    hints = typing.get_type_hints(group_class(group), include_extras=True)
-    if hints[name] is bool:
+    hint = typing.get_type_hints(group_class(group), include_extras=True)[name]
+    if hint is bool:
         return "true", "false"
-    hint = hints[name]
     for part in (hint, *typing.get_args(hint)):
         for limit in getattr(part, "__metadata__", ()):
             if isinstance(limit, OneOf):

@@ -105,10 +105,7 @@ class Trainable(Protocol):
 
 
 def fit(
-    trainable: Trainable,
-    checkpoints: Checkpoints,
-    clock: GoodputTimer,
-    until: int | None = None,
+    trainable: Trainable, checkpoints: Checkpoints, clock: GoodputTimer, until: int | None = None
 ) -> TrainState:
     """Trains from the latest checkpoint, if there is one; returns the portable state.
 
@@ -116,8 +113,6 @@ def fit(
     before the next step is trained.
 
     Args:
-      trainable: the run, or replicas of it.
-      checkpoints: its checkpoints.
       clock: started when the command began.
       until: the step to pause after; None: the last one.
 
@@ -125,45 +120,46 @@ def fit(
       DivergedError: as `Loop.run`, or training went back to one checkpoint too often.
       Stopped: as `Loop.run`.
     """
-    settings, task, engine = trainable.settings, trainable.task, trainable.engine
+    settings = trainable.settings
+    task = trainable.task
+    engine = trainable.engine
     schedule, train_step, init_state = build.build_training(settings, task, engine)
     rows = build.batch_rows(settings, task, engine.row_shards)
     batches = trainable.batches(rows)
     abstract = trainable.abstract_state(init_state)
     batch = batch_shapes(build.training_lengths(task), rows)
-    first = jax.eval_shape(init_state, settings.seed)
-    model = step_products(task, first.model_params, batch, first.frozen)
+    single = jax.eval_shape(init_state, settings.seed)  # of one replica, or of the run
+    model = step_products(task, single.model_params, batch, single.frozen)
     parts = build.micro_batches(settings, task, engine.row_shards)
     require_room(settings, abstract, engine, model.largest // parts)
-
-    trained, frozen = (
-        sum(leaf.size for leaf in jax.tree.leaves(params))
-        for params in (first.params, first.frozen)
-    )
+    frozen = _num_parameters(single.frozen)
     beside = f", beside {frozen:,} that stay as they are" if frozen else ""
-    logger.info("training %s parameters%s", f"{trained:,}", beside)
+    logger.info("training %s parameters%s", f"{_num_parameters(single.params):,}", beside)
     points = _ResumePoints(trainable, checkpoints, init_state, abstract)
     point = points.latest()
     if point is not None:
         if _is_finished(trainable, point, until):
             return point.take_state()
         batches.set_state(point.data_state)
-    optimizer, num_steps = settings.optimizer, settings.train.num_steps
-    if message := unfinished_decay(optimizer, settings.model.d_model, num_steps):
+    message = unfinished_decay(settings.optimizer, settings.model.d_model, settings.train.num_steps)
+    if message:
         logger.warning(message)
     validate = trainable.validation()  # before any step: it refuses a split it cannot evaluate
     logger.info("compiling the training step")
-    compiling = time.perf_counter()
+    start = time.perf_counter()
     with record_kernel_choices() as attention:
-        step = engine.compile(train_step, abstract, batch)  # in the background
+        step = engine.compile(train_step, abstract, batch)
     _log_attention(settings.model.attention, attention)
+    # The step is compiled in the background, while the first state and the first batches are made.
     point = point or points.initial()
     batches.start()
     clock.attribute_rest("starting")
     with clock.measure("compiling"):
         buffers = step_bytes(step)
-        used = utilization(engine.num_replicas * model.flops, settings.model.dtype, step)
-    logger.info("compiled in %.1f s", time.perf_counter() - compiling)
+        step_utilization = utilization(
+            engine.num_replicas * model.flops, settings.model.dtype, step
+        )
+    logger.info("compiled in %.1f s", time.perf_counter() - start)
     limit_kept_memory(buffers)
     make_loop = functools.partial(
         Loop,
@@ -173,7 +169,7 @@ def fit(
         checkpoints=checkpoints,
         evaluate=validate,
         learning_rate=trainable.learning_rate(jax.jit(schedule)),
-        utilization=used,
+        utilization=step_utilization,
         intervals=_intervals(settings),
         diagnostics=trainable.diagnostics(),
         timer=clock,
@@ -190,20 +186,22 @@ def require_room(settings: Settings, state: TrainState, engine: Engine, largest:
     """Raises UserError if a training step cannot fit into memory, before any is allocated.
 
     Args:
-      settings: the settings of the run.
       state: shapes with their shardings.
       engine: divides state and rows among devices.
       largest: bytes of the largest array in the forward pass of a micro-batch, on all devices
         together.
     """
-
-    gradient, tokens = bytes_per_device(state.params), settings.train.tokens_per_batch
-    part = largest * engine.num_replicas // engine.mesh.size
+    gradient = bytes_per_device(state.params)
+    activation = largest * engine.num_replicas // engine.mesh.size
     require_memory(
-        devices_per_memory() * (bytes_per_device(state) + gradient + part),
-        f"config: {sum(leaf.size for leaf in jax.tree.leaves(state.params)):,} parameters, with "
-        f"gradients, optimizer and train.tokens_per_batch {tokens},",
+        devices_per_memory() * (bytes_per_device(state) + gradient + activation),
+        f"config: {_num_parameters(state.params):,} parameters, with gradients, optimizer and "
+        f"train.tokens_per_batch {settings.train.tokens_per_batch},",
     )
+
+
+def _num_parameters(tree: Any) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
 @dataclasses.dataclass
@@ -227,7 +225,8 @@ class _ResumePoint:
 
     def take_state(self) -> TrainState:
         """Returns the state and drops it here: an engine may replace it by its own copy."""
-        state, self.state = self.state, None
+        state = self.state
+        self.state = None
         assert state is not None
         return state
 
@@ -255,7 +254,8 @@ class _ResumePoints:
         """
         if self.checkpoints.latest_step() is None:
             return None
-        trainable, settings = self.trainable, self.trainable.settings
+        trainable = self.trainable
+        settings = trainable.settings
         snapshot = self.checkpoints.open()
         check_provenance(self.checkpoints.provenance, snapshot.provenance, trainable.workdir)
         state = snapshot.state(self.abstract.saved, OPTIONAL_FIELDS)
@@ -277,7 +277,8 @@ class _ResumePoints:
 
 def _is_finished(trainable: Trainable, point: _ResumePoint, until: int | None) -> bool:
     """Returns True if nothing is left to train; logs that, and where training is resumed."""
-    settings, workdir = trainable.settings, trainable.workdir
+    settings = trainable.settings
+    workdir = trainable.workdir
     logger.info("%s continues from step %d", workdir, point.step)
     if point.patience.is_exhausted:
         message = "%s has ended at step %d, after %s; raise eval.patience for more"
@@ -312,7 +313,8 @@ def _train_from(
     trainable: Trainable, make_loop: Callable[..., Loop], until: int | None, point: _ResumePoint
 ) -> TrainState:
     """Runs the loop from a point; returns the portable state after the last step, or `until`."""
-    settings, engine = trainable.settings, trainable.engine
+    settings = trainable.settings
+    engine = trainable.engine
     with trainable.log(point.step) as log:
         profiler = Profiler(
             trainable.workdir / PROFILE, point.step + 1, settings.logging.profile_steps

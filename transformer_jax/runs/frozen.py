@@ -54,18 +54,19 @@ class FrozenSource(NamedTuple):
 
 def frozen_sources(settings: Settings) -> dict[str, FrozenSource]:
     """The frozen trees that a run needs, by name (`TaskKind.frozen`)."""
-    init_from, name = settings.train.init_from, settings.task.name
-    found = {}
+    init_from = settings.train.init_from
+    task = settings.task.name
+    sources = {}
     for tree in task_kind(settings).frozen:
-        need = f"config.task.name {name!r} compares with the run that training starts from"
-        found[tree] = FrozenSource("train.init_from", init_from, need)
+        need = f"config.task.name {task!r} compares with the run that training starts from"
+        sources[tree] = FrozenSource("train.init_from", init_from, need)
     if settings.lora.rank is not None:
         need = f"config.lora.rank is {settings.lora.rank}, adapters beside another run's parameters"
-        found["base"] = FrozenSource("train.init_from", init_from, need)
+        sources["base"] = FrozenSource("train.init_from", init_from, need)
     if settings.distillation:
         need = f"config.train.loss {settings.train.loss!r} compares with a teacher"
-        found["teacher"] = FrozenSource("train.distillation.teacher", settings.teacher, need)
-    return found
+        sources["teacher"] = FrozenSource("train.distillation.teacher", settings.teacher, need)
+    return sources
 
 
 def require_base_needed(settings: Settings, base: str | Path) -> None:
@@ -95,7 +96,6 @@ def open_frozen(settings: Settings, names: Collection[str] | None = None) -> dic
     """Opens the latest checkpoint of the run of each frozen tree that training holds.
 
     Args:
-      settings: the settings of the run that reads them.
       names: only the trees of these names, if the run has them.
 
     Raises:
@@ -104,8 +104,8 @@ def open_frozen(settings: Settings, names: Collection[str] | None = None) -> dic
     chosen = set(held_trees(settings) if names is None else names)
     if settings.distillation and settings.distillation.top_k:
         chosen.discard("teacher")  # its predictions are stored
-    held = [name for name in held_trees(settings) if name in chosen]
-    sources = {name: open_source(settings, name) for name in held}  # all, before one is read
+    # All are opened, and so refused if they cannot be, before the first one is read.
+    sources = {name: open_source(settings, name) for name in held_trees(settings) if name in chosen}
     return {name: source.snapshot for name, source in sources.items()}
 
 
@@ -124,12 +124,6 @@ def open_teacher(
     With `top_k` the teacher's predictions are computed and stored in the workdir, unless an earlier
     start has stored them.
 
-    Args:
-      settings: the settings of the run.
-      tokenizers: its tokenizers.
-      workdir: its workdir.
-      examples: its training examples.
-
     Returns:
       The teacher, None if the loss has none, and {"teacher": snapshot} of stored predictions.
 
@@ -143,15 +137,15 @@ def open_teacher(
         return _open_model(settings, tokenizers), {}
     path = workdir / REFERENCE / "teacher.npz"
     stored = _read_predictions(path)
+    # The processes of a job compute them together unless every one of them has read them.
     if all(hosts.gather(stored is not None)):
         assert stored
         return stored.teacher, {"teacher": stored}
     task = _open_model(settings, tokenizers).task
-    shapes = jax.eval_shape(task.init, jax.random.key(0))
-    shapes = sharding.add_shardings(shapes, mesh_for_inference(settings.parallel))
     snapshot = open_source(settings, "teacher").snapshot
-    rows, items = settings.decode.batch_size, task.prepare(examples, training=True)
-    params = snapshot.params(shapes)
+    items = task.prepare(examples, training=True)
+    params = snapshot.params(_abstract_params(settings, task))
+    rows = settings.decode.batch_size
     teacher = predict_top(task, params, items, rows, options.top_k, options.temperature)
     stored = StoredPredictions(teacher, snapshot.id)
     arrays = {**teacher.top._asdict(), "starts": teacher.starts, "base": snapshot.id}
@@ -198,31 +192,35 @@ def _open_model(settings: Settings, tokenizers: Tokenizers | None) -> ModelTeach
     """The model of the teacher's run; `tokenizers` are None if no text is read."""
     source = open_source(settings, "teacher")
     if tokenizers is not None:
-        where = f"the teacher {source.workdir} (train.distillation.teacher)"
-        require_same_vocabulary(tokenizers, source.tokenizers, where)
+        name = f"the teacher {source.workdir} (train.distillation.teacher)"
+        require_same_vocabulary(tokenizers, source.tokenizers, name)
     return ModelTeacher(build_taught(settings, source.settings, tokenizers))
 
 
 def require_same_vocabulary(own: Tokenizers, other: Tokenizers, where: str) -> None:
-    """Raises UserError, with the first difference, if the logits of two runs are of other tokens.
+    """Raises UserError, with the first difference, if the logits of two runs differ in tokens.
 
     Args:
-      own: tokenizers of a run.
-      other: tokenizers of the other run.
+      own, other: tokenizers of the runs.
       where: what the other run is, for the message.
     """
-    where = f"{where} has another vocabulary"
+    refusal = f"{where} has another vocabulary"
     for side, vocabulary in own.sides.items():
         if side not in other.sides:
-            raise UserError(f"{where}: no side {side!r}; choose a run of the same task")
-        ours, theirs = _tokens_of(vocabulary), _tokens_of(other[side])
+            raise UserError(f"{refusal}: no side {side!r}; choose a run of the same task")
+        ours = _tokens_of(vocabulary)
+        theirs = _tokens_of(other[side])
         if len(ours) != len(theirs):
-            told = f"{len(theirs):,} tokens of side {side!r}, not {len(ours):,}"
-            raise UserError(f"{where}: {told}; train both with the same tokenizers")
-        for i, (mine, its) in enumerate(zip(ours, theirs, strict=True)):
-            if mine != its:
-                told = f"token {i} of side {side!r} is {its!r}, not {mine!r}"
-                raise UserError(f"{where}: {told}; train both with the same tokenizers")
+            raise UserError(
+                f"{refusal}: {len(theirs):,} tokens of side {side!r}, not {len(ours):,}; train "
+                "both with the same tokenizers"
+            )
+        for i, (our_token, their_token) in enumerate(zip(ours, theirs, strict=True)):
+            if our_token != their_token:
+                raise UserError(
+                    f"{refusal}: token {i} of side {side!r} is {their_token!r}, not "
+                    f"{our_token!r}; train both with the same tokenizers"
+                )
 
 
 def _tokens_of(vocabulary: Tokenizer | Labels) -> Sequence[str]:
@@ -242,17 +240,15 @@ def load_frozen(settings: Settings, task: Task) -> dict[str, Any]:
     names = task_kind(settings).held
     if not names:
         return {}
-    mesh = mesh_for_inference(settings.parallel)
-    shapes = sharding.add_shardings(jax.eval_shape(task.init, jax.random.key(0)), mesh)
+    abstract = _abstract_params(settings, task)
     snapshots = open_frozen(settings, names)
-    return {name: snapshot.params(shapes) for name, snapshot in snapshots.items()}
+    return {name: snapshot.params(abstract) for name, snapshot in snapshots.items()}
 
 
 def read_params(opened: Opened, average: int | None = None) -> Any:
     """Reads the parameters of a run, with its adapters merged into their base.
 
     Args:
-      opened: the run.
       average: number of parameter snapshots to average, up to its checkpoint.
 
     Raises:
@@ -260,11 +256,10 @@ def read_params(opened: Opened, average: int | None = None) -> Any:
         missing, has changed, or may only be read if the user names it.
     """
     settings = opened.settings
-    mesh = mesh_for_inference(settings.parallel)
-    shapes = jax.eval_shape(opened.task.init, jax.random.key(0))
-    abstract = sharding.add_shardings(shapes, mesh)
+    abstract = _abstract_params(settings, opened.task)
     saved = abstract
-    if settings.lora.rank is not None:
+    if settings.lora.rank is not None:  # the checkpoint holds the adapters alone
+        mesh = mesh_for_inference(settings.parallel)
         saved = sharding.add_shardings(abstract_adapters(settings, abstract), mesh)
     frozen = open_frozen(settings, ("base",))
     opened.check_provenance(frozen_provenance(frozen))
@@ -277,6 +272,12 @@ def read_params(opened: Opened, average: int | None = None) -> Any:
     return params
 
 
+def _abstract_params(settings: Settings, task: Task) -> Any:
+    """Shapes, dtypes and shardings of a task's parameters, for inference."""
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    return sharding.add_shardings(shapes, mesh_for_inference(settings.parallel))
+
+
 def abstract_adapters(settings: Settings, abstract_params: Any) -> Any:
     """Shapes of the adapters of parameters of these shapes."""
     return jax.eval_shape(lambda: settings.lora.init_adapters(jax.random.key(0), abstract_params))
@@ -286,7 +287,6 @@ def open_source(settings: Settings, tree: str) -> Opened:
     """Opens the run of a frozen tree.
 
     Args:
-      settings: the settings of the run that reads it.
       tree: the name of the tree, a key of `frozen_sources`.
 
     Raises:
@@ -299,8 +299,8 @@ def open_source(settings: Settings, tree: str) -> Opened:
     require_trusted(settings, source.field, "--base=RUN (base= in Python)")
     workdir = workdir_path(run)
     if not (workdir / CONFIG).exists():
-        named = source.field == "train.init_from"
-        how = ", or name it with --base=RUN (base= in Python)" if named else ""
+        is_base = source.field == "train.init_from"
+        how = ", or name it with --base=RUN (base= in Python)" if is_base else ""
         raise UserError(
             f"{source.need}, and {run} ({source.field}) is not there; bring it back{how}"
         )
@@ -317,7 +317,6 @@ def require_trusted(settings: Settings, field: str, how: str) -> None:
     """Raises UserError for an address of a run that a loaded config may not choose by itself.
 
     Args:
-      settings: the settings of the run that reads another one.
       field: config field that names the other run.
       how: how the user names the run, for the message.
     """
@@ -333,7 +332,7 @@ def require_trusted(settings: Settings, field: str, how: str) -> None:
 
 
 def with_stored_scores(task: Task, settings: Settings, workdir: Path) -> Task:
-    """The task; if it reads stored scores, with a function that computes and stores them."""
+    """The task, with a function that computes and stores scores if it reads stored ones."""
     if not isinstance(task, ReadsStoredScores):
         return task
     return task.with_stored_scores(StoredScores(settings, workdir, task))
@@ -358,9 +357,7 @@ class StoredScores:
     They are computed once and stored in the workdir; later that run is not needed for them.
 
     Attributes:
-      settings: the settings of the run that is trained.
-      workdir: the workdir of that run.
-      task: the task of that run, a `ReadsStoredScores`.
+      settings, workdir, task: of the run that is trained; the task is a `ReadsStoredScores`.
     """
 
     settings: Settings
@@ -378,11 +375,9 @@ class StoredScores:
         if all(hosts.gather(stored is not None)):
             assert stored
             return stored.log_probs
-        shapes = jax.eval_shape(self.task.init, jax.random.key(0))
-        shapes = sharding.add_shardings(shapes, mesh_for_inference(self.settings.parallel))
         base = self._open()
-        size = self.settings.decode.batch_size
-        log_probs = self.task.score_texts(base.params(shapes), texts, size)
+        params = base.params(_abstract_params(self.settings, self.task))
+        log_probs = self.task.score_texts(params, texts, self.settings.decode.batch_size)
         scores = _ScoresFile(log_probs, base.id)
         hosts.run_on_primary(lambda: _write_scores(path, scores))
         return log_probs

@@ -21,7 +21,6 @@ def load(
     """Loads a run. Nothing in the workdir is code, and loading it executes nothing.
 
     Args:
-      workdir: the workdir of a run with a checkpoint.
       checkpoint: "latest", "best" or a step.
       average: number of parameter snapshots to average, up to that checkpoint.
       modules: the user's modules that the run needs (`runs.user_modules`).

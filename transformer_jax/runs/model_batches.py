@@ -24,11 +24,7 @@ _SHOWN = 5
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Examples(Summarized, RandomAccess[Example]):
-    """The examples of a split: a sequence of dicts of texts, read when they are requested.
-
-    Attributes:
-      corpus: the examples.
-    """
+    """The examples of a split: a sequence of dicts of texts, read when they are requested."""
 
     corpus: Corpus
 
@@ -49,7 +45,6 @@ def read_data(run: Any, split: str = "train") -> Examples:
 
     Args:
       run: a config, or a `Run`.
-      split: the name of the split.
 
     Raises:
       UserError: there is no such split, or its files cannot be read.
@@ -66,12 +61,16 @@ def batch_of(
         raise UserError("batch: the model reads pairs; give targets too")
     if not sources:
         raise UserError("batch: there is no text")
-    given: Sequence[str | None] = targets or [None] * len(sources)
-    if len(given) != len(sources):
-        raise UserError(f"batch: {len(sources)} sources but {len(given)} targets; give pairs")
-    rows = [run.model_inputs(*pair).inputs for pair in zip(sources, given, strict=True)]
+    if targets and len(targets) != len(sources):
+        raise UserError(f"batch: {len(sources)} sources but {len(targets)} targets; give pairs")
+    if targets:
+        examples = [run.model_inputs(*pair) for pair in zip(sources, targets, strict=True)]
+    else:
+        examples = [run.model_inputs(source) for source in sources]
+    rows = [example.inputs for example in examples]
+    arguments = zip(*rows, strict=True)  # one array [1, T] a row for each argument of the model
     names = input_names(run.model)
-    return {name: _stack(each) for name, each in zip(names, zip(*rows, strict=True), strict=False)}
+    return {name: _stack(arrays) for name, arrays in zip(names, arguments, strict=False)}
 
 
 def _stack(rows: Sequence[np.ndarray]) -> np.ndarray:
@@ -82,10 +81,12 @@ def _stack(rows: Sequence[np.ndarray]) -> np.ndarray:
 
 def batches_of_split(run: Any, split: str) -> Iterator[Supervised]:
     """Implements `Run.batches`."""
-    settings, task = run.settings, run.task
+    settings = run.settings
+    task = run.task
     if not isinstance(run.task, SupportsSupervision):
         raise UserError("batches: this run's task has no labels; use its loss")
-    examples, rows = open_split(settings.data, split), build.batch_rows(settings, task)
+    examples = open_split(settings.data, split)
+    rows = build.batch_rows(settings, task)
     if split == "train":
         packed: Any = build.batches_of(settings, task, examples, rows)
     else:

@@ -38,5 +38,8 @@ def first_nonfinite_layer(model: Any, params: Params, reading: ModelInputs) -> s
             apply_model(model, params, *inputs)
         return flags
 
-    flags = jax.jit(run)(params, reading.inputs)
-    return next((name for name, ok in zip(names, flags, strict=True) if not ok), None)
+    flags = jax.jit(run)(params, reading.inputs)  # traced once, so `names` are in their order
+    for name, is_finite in zip(names, flags, strict=True):
+        if not is_finite:
+            return name
+    return None

@@ -65,7 +65,7 @@ class Opened:
         return open_snapshot(self.workdir / CHECKPOINTS, self.which, (PARAMS, PROVENANCE))
 
     def check_provenance(self, others: Mapping[str, str] | None = None) -> None:
-        """Raises UserError if tokenizers, or `others`, are not those that it was trained with."""
+        """Raises UserError if tokenizers, or `others`, differ from those of its training."""
         now = {**tokenizer_provenance(self.tokenizers), **(others or {})}
         check_provenance(now, self.snapshot.provenance, self.workdir)
 

@@ -76,7 +76,7 @@ _SAMPLED_BYTES = 2**28  # of text in blocks, for training a tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What a training, of a run or of replicas, reads before it writes anything.
+    """Inputs of a training, of a run or of replicas, opened before it writes anything.
 
     Attributes:
       members: the settings of each replica; of a run alone its own.
@@ -133,7 +133,7 @@ def open_training(
     """
 
     def open_and_describe() -> tuple[Any, Fingerprint]:
-        named = load_modules(modules, folder)
+        user_modules = load_modules(modules, folder)
         members = [resolve(config, {}, (), COMMAND) for config in configs]
         require_sources_named(members[0])
         examples = open_training_examples(members[0])
@@ -144,9 +144,9 @@ def open_training(
             if run:
                 folders = step_folders(workdir_path(run) / CHECKPOINTS)
                 started_from[f"the run of {field}"] = newest_checkpoint(folders)
-        return (members, named, examples, provenance), provenance | started_from
+        return (members, user_modules, examples, provenance), provenance | started_from
 
-    members, named, examples, provenance = hosts.require_agreement(open_and_describe)[0]
+    members, user_modules, examples, provenance = hosts.require_agreement(open_and_describe)[0]
     checkpoints = open_checkpoints(members[0].checkpoint)
     saved = None
     if members[0].train.scale_to_data and checkpoints.latest_step() is not None:
@@ -155,7 +155,7 @@ def open_training(
     check_sections(members[0])
     snapshots = open_frozen(members[0])
     checkpoints.provenance |= frozen_provenance(snapshots) | provenance
-    return Training(members, named, examples, checkpoints, snapshots)
+    return Training(members, user_modules, examples, checkpoints, snapshots)
 
 
 def open_training_examples(settings: Settings) -> Corpus:
@@ -172,9 +172,9 @@ def open_training_examples(settings: Settings) -> Corpus:
     logger.info(message, settings.task.name, count, plural, device, settings.data.name)
     start = time.perf_counter()
     examples = open_split(settings.data, "train")
-    what = "blocks of text" if isinstance(examples, TextBlocks) else "examples"
+    unit = "blocks of text" if isinstance(examples, TextBlocks) else "examples"
     seconds = time.perf_counter() - start
-    logger.info("read %s %s in %.1f s", f"{len(examples):,}", what, seconds)
+    logger.info("read %s %s in %.1f s", f"{len(examples):,}", unit, seconds)
     try:
         open_split(settings.data, "valid")
     except MissingSplitError as error:
@@ -209,7 +209,8 @@ def prepare(training: Training, workdir: Path) -> None:
         check_same_run(settings, load_json(saved_config), workdir)
         now = checkpoints.provenance | tokenizer_provenance(load_tokenizers(tokenizer))
         # Now, before anything is overwritten; `fit` checks the checkpoint it resumes from.
-        check_provenance(now, _latest_provenance(checkpoints.directory), workdir)
+        latest = open_snapshot(checkpoints.directory, items=(PROVENANCE,))
+        check_provenance(now, latest.provenance, workdir)
     else:
         _require_nothing_lost(workdir, checkpoints.directory)
         for field, run in (
@@ -225,10 +226,6 @@ def prepare(training: Training, workdir: Path) -> None:
     build_tokenizers(settings, tokenizer, training.examples)
     save_json(settings, saved_config)
     record_modules(workdir, settings, training.modules)
-
-
-def _latest_provenance(directory: Path) -> dict[str, str]:
-    return open_snapshot(directory, items=(PROVENANCE,)).provenance
 
 
 def _check_origin(run: str, field: str) -> None:
@@ -265,7 +262,7 @@ _shared: ContextVar[dict[str, Path] | None] = ContextVar("shared tokenizers", de
 
 @contextlib.contextmanager
 def sharing_tokenizers() -> Iterator[None]:
-    """Context in which runs with equal data and tokenizer settings train their tokenizers once."""
+    """Trains the tokenizers of runs with equal data and tokenizer settings once in the block."""
     token = _shared.set({})
     try:
         yield
@@ -283,14 +280,14 @@ def build_tokenizers(
     """
     if directory.exists():
         return load_tokenizers(directory)
-    known = _shared.get()
-    if known is None:
+    folders = _shared.get()
+    if folders is None:
         return _train_tokenizers(settings, directory, examples)
     key = _tokenizer_key(settings, examples)
-    if key in known and known[key].exists():
-        return copy_tokenizers(known[key], directory)
+    if key in folders and folders[key].exists():
+        return copy_tokenizers(folders[key], directory)
     tokenizers = _train_tokenizers(settings, directory, examples)
-    known[key] = directory
+    folders[key] = directory
     return tokenizers
 
 
@@ -325,10 +322,10 @@ def _train_tokenizers(
 
 
 def _check_examples(settings: Settings, kind: TaskKind, example: Mapping[str, str]) -> None:
-    wanted = {parts[0] for parts in kind.texts.values()} | {*kind.labels, *kind.symbols}
-    if not wanted <= set(example):
+    needed = {parts[0] for parts in kind.texts.values()} | {*kind.labels, *kind.symbols}
+    if not needed <= set(example):
         raise UserError(
-            f"task {settings.task.name} reads {' and '.join(sorted(wanted))}, but the examples of "
+            f"task {settings.task.name} reads {' and '.join(sorted(needed))}, but the examples of "
             f"{settings.data.name} have {' and '.join(sorted(example))}; choose another data.name"
         )
 

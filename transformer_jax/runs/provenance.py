@@ -42,7 +42,7 @@ MAY_DIFFER = re.compile(r"data\.dir|logging\..*")
 _PACKAGE = "transformer_jax"
 _CODE = "code"
 _SAMPLED = 10_000  # examples at the beginning, and as many spread evenly over all
-_MOST_CHARACTERS = 2**26
+_MOST_BYTES = 2**26
 _DIGITS = 32  # of a SHA-256
 _LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "grain", "orbax-checkpoint")
 _FLAGS_OF_ONE_MACHINE = re.compile(
@@ -62,13 +62,15 @@ def data_provenance(name: str, examples: Corpus) -> dict[str, str]:
     The digest covers the first examples and others spread evenly over all, so that it takes a
     moment for data of any size.
     """
-    count, digest, read = len(examples), hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    count = len(examples)
     spread = np.linspace(0, count - 1, min(count, _SAMPLED)).astype(int)
+    num_bytes = 0
     for index in sorted({*range(min(count, _SAMPLED)), *spread.tolist()}):
         text = repr(examples[index]).encode()
         digest.update(text)
-        read += len(text)
-        if read > _MOST_CHARACTERS:
+        num_bytes += len(text)
+        if num_bytes > _MOST_BYTES:
             break
     return {name: f"{count} examples, SHA-256 {digest.hexdigest()[:_DIGITS]}"}
 
@@ -89,7 +91,8 @@ def newest_checkpoint(folders: Mapping[int, Path]) -> str:
 @functools.cache
 def code_version() -> str:
     """The package's version and a SHA-256 of its source, without the shipped examples."""
-    digest, folder = hashlib.sha256(), Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    folder = Path(__file__).parents[1]
     for path in sorted(folder.rglob("*.py")):
         name = path.relative_to(folder).as_posix()
         if not name.startswith("examples/"):  # in a checkout, links to other folders
@@ -148,8 +151,6 @@ def job_fingerprint(
     The fields `MAY_DIFFER` and the paths of files are left out; the contents of files count.
 
     Args:
-      settings: of the run.
-      modules: the user's modules.
       flags: flags of the command line, by name.
       files: flags that name files whose contents count; None if a flag is not given.
 
@@ -157,23 +158,25 @@ def job_fingerprint(
       UserError: a file cannot be read.
     """
     fields = settings.values.items()
-    stated = {name: repr(value) for name, value in fields if not MAY_DIFFER.fullmatch(name)}
-    stated |= {f"--{name}": repr(value) for name, value in flags.items()}
-    stated |= {f"--{name}": _digest(path) for name, path in files.items() if path is not None}
-    stated |= {f"module {one.name}": f"SHA-256 {one.sha256[:_DIGITS]}" for one in modules}
-    return stated | {_CODE: code_version()} | _libraries()
+    command = {name: repr(value) for name, value in fields if not MAY_DIFFER.fullmatch(name)}
+    command |= {f"--{name}": repr(value) for name, value in flags.items()}
+    command |= {f"--{name}": _digest(path) for name, path in files.items() if path is not None}
+    for module in modules:
+        command[f"module {module.name}"] = f"SHA-256 {module.sha256[:_DIGITS]}"
+    return command | {_CODE: code_version()} | _libraries()
 
 
 def _libraries() -> dict[str, str]:
     """Versions and flags of the numerical libraries."""
-    found = {name: metadata.version(name) for name in _LIBRARIES}
-    found["python"] = ".".join(platform.python_version_tuple()[:2])
-    found["XLA_FLAGS"] = " ".join(
+    libraries = {name: metadata.version(name) for name in _LIBRARIES}
+    libraries["python"] = ".".join(platform.python_version_tuple()[:2])
+    libraries["XLA_FLAGS"] = " ".join(
         sorted(flag for flag in os.environ.get("XLA_FLAGS", "").split() if "dump" not in flag)
     )
-    flags = jax.config.values.items()
-    own = {name: str(value) for name, value in flags if not _FLAGS_OF_ONE_MACHINE.search(name)}
-    return found | own
+    for name, value in jax.config.values.items():
+        if not _FLAGS_OF_ONE_MACHINE.search(name):
+            libraries[name] = str(value)
+    return libraries
 
 
 def _digest(path: str) -> str:

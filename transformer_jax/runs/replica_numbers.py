@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers in which replicas of one program may differ: the table of their config fields."""
+"""Numbers that may differ between replicas of one program: the table of their config fields."""
 
 import dataclasses
 import math
@@ -60,14 +60,14 @@ def _value(settings: Settings, field: str) -> float:
 
 
 def traced_numbers(members: Sequence[Settings]) -> dict[str, Any]:
-    """Arrays [R] of the numbers in which R replicas differ, by field."""
-    found = {}
+    """Arrays [R] of the numbers that differ between R replicas, by field."""
+    stacked = {}
     for field, number in NUMBERS.items():
         values = [_value(member, field) for member in members]
-        if len(set(values)) > 1:
-            each = [number.trace(value, values[0]) for value in values]
-            found[field] = jax.tree.map(lambda *arrays: np.stack(arrays), *each)
-    return found
+        if len(set(values)) > 1:  # a number that all share stays a constant of the program
+            traced = [number.trace(value, values[0]) for value in values]
+            stacked[field] = jax.tree.map(lambda *arrays: np.stack(arrays), *traced)
+    return stacked
 
 
 def program_fields(settings: Settings) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def check_alike(members: Mapping[str, Settings]) -> None:
 
 
 def apart_reason(settings: Settings) -> str | None:
-    """The option because of which seeds are trained one after another; None: they need not be."""
+    """The option that forces seeds to be trained one after another; None if there is none."""
     if settings.eval.patience is not None:
         return "config.eval.patience ends each at another step"
     if settings.train.on_spike == "rewind":

@@ -7,7 +7,7 @@ import functools
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -86,9 +86,9 @@ class Run(Summarized):
 
     def summary(self) -> Mapping[str, Any]:
         """The workdir, the kind of model, its data, and how far it was trained."""
-        settings, patches = self.settings, getattr(self.model, "patches", ())
+        settings = self.settings
         parameters = sum(leaf.size for leaf in jax.tree.leaves(self.params))
-        found = {
+        lines = {
             "workdir": self.workdir,
             "task": settings.task.name,
             "model": f"{settings.model.architecture}, {parameters:,} parameters",
@@ -96,7 +96,8 @@ class Run(Summarized):
             "data": settings.data.name,
             "step": f"{self.step} of {settings.train.num_steps}",
         }
-        return found | ({"patches": patches} if patches else {})
+        patches = getattr(self.model, "patches", ())
+        return lines | ({"patches": patches} if patches else {})
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -137,11 +138,7 @@ class Run(Summarized):
         settings = override(self.settings, changes)
         task = build.build_task(settings, build.vocab_sizes(self.tokenizer), self.tokenizer)
         task = with_stored_scores(task, settings, self.workdir)
-        shapes = [
-            jax.tree.map(lambda leaf: leaf.shape, params)
-            for params in (self.params, jax.eval_shape(task.init, jax.random.key(0)))
-        ]
-        if shapes[0] != shapes[1]:
+        if _shapes(self.params) != _shapes(jax.eval_shape(task.init, jax.random.key(0))):
             raise UserError(f"{', '.join(changes)}: the run's parameters are of another model")
         if hasattr(self.model, "patches"):
             task = with_model(task, type(self.model)(task.model, self.model.patches))
@@ -168,7 +165,8 @@ class Run(Summarized):
         Raises:
           UserError: they have other names or shapes; the first difference is named.
         """
-        shapes, expected = (_shapes(tree) for tree in (params, self.params))
+        shapes = _shapes(params)
+        expected = _shapes(self.params)
         for name in sorted({*shapes, *expected}):
             if shapes.get(name) != expected.get(name):
                 raise UserError(
@@ -204,8 +202,8 @@ class Run(Summarized):
         """
         from pandas import DataFrame
 
-        found = DataFrame(read_metrics(self.workdir))
-        return found.drop_duplicates(["step", "split"], keep="last", ignore_index=True)
+        records = DataFrame(read_metrics(self.workdir))
+        return records.drop_duplicates(["step", "split"], keep="last", ignore_index=True)
 
     def plot(self) -> "Picture":
         """The curves of loss, score and learning rate, a matplotlib figure.
@@ -285,8 +283,8 @@ class Run(Summarized):
 
         With `prefixes`, one a line, each output starts with its prefix.
         """
-        found = self.n_best(lines, prefixes=prefixes, **decode)
-        return [outputs[0].text for outputs in found]
+        predictions = self.n_best(lines, prefixes=prefixes, **decode)
+        return [outputs[0].text for outputs in predictions]
 
     def n_best(
         self,
@@ -313,13 +311,17 @@ class Run(Summarized):
         else:
             predict = functools.partial(task.predict_with_prefixes, params, lines, prefixes)
         with self.naming_layer(lines):
-            found = _checked(predict(options, first_line))
+            predictions = list(predict(options, first_line))
+            if any(math.isnan(output.score) for outputs in predictions for output in outputs):
+                raise NonFiniteError
         if isinstance(task.model, DraftedModel):
             logger.info(
                 "draft %s: %.2f tokens a step, %.0f%% of its proposals accepted",
-                *(options.draft, task.model.tokens_per_step, 100 * task.model.acceptance),
+                options.draft,
+                task.model.tokens_per_step,
+                100 * task.model.acceptance,
             )
-        return found
+        return predictions
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """log P(target | source) of each pair, in nats; UserError if the task scores no pairs."""
@@ -332,12 +334,12 @@ class Run(Summarized):
         _require_texts("score", sources=sources, targets=targets)
         if len(sources) != len(targets):
             raise UserError(f"score: {len(sources)} sources but {len(targets)} targets; give pairs")
-        task, batch_size = self.task, self.settings.decode.batch_size
+        batch_size = self.settings.decode.batch_size
         with self.naming_layer(sources):
-            found = task.score(self.params, sources, targets, batch_size)
-            if any(math.isnan(pair.log_prob) for pair in found):
+            scores = self.task.score(self.params, sources, targets, batch_size)
+            if any(math.isnan(pair.log_prob) for pair in scores):
                 raise NonFiniteError
-        return found
+        return scores
 
     def embed(self, lines: Sequence[str]) -> np.ndarray:
         """The vector of each line, float32 [N, D], as `task.pooling` and `task.normalize` say.
@@ -422,7 +424,8 @@ class Run(Summarized):
         """End of the message of a `NonFiniteError`; empty if no cause is found."""
         from transformer_jax.runs.nonfinite import nonfinite_parameters
 
-        if names := nonfinite_parameters(self.params):
+        names = nonfinite_parameters(self.params)
+        if names:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             return f": so is the parameter {names[0]}{more}; take another checkpoint"
         layer = self._first_nonfinite_layer(lines)
@@ -438,7 +441,8 @@ class Run(Summarized):
             # Without a target, tasks on pairs search for one, which fails again.
             with contextlib.suppress(UserError):
                 reading = self.task.model_inputs(self.params, line, target, decode)
-                if layer := first_nonfinite_layer(self.model, self.params, reading):
+                layer = first_nonfinite_layer(self.model, self.params, reading)
+                if layer:
                     return layer
         return None
 
@@ -469,25 +473,17 @@ class Run(Summarized):
     def _drafts(self) -> dict[tuple[str, int, str], tuple[Task, Params]]:
         return {}
 
-    def _decode(self, use: str, given: Mapping[str, Any]) -> DecodeConfig:
-        return decode_options(self.settings.decode, self.task, use, given)
+    def _decode(self, use: str, overrides: Mapping[str, Any]) -> DecodeConfig:
+        return decode_options(self.settings.decode, self.task, use, overrides)
 
 
 def _shapes(params: Params) -> dict[str, str]:
-    """The shapes of parameters by their paths, for messages."""
+    """The shapes of parameters, as texts, by their paths."""
     leaves = jax.tree.leaves_with_path(params)
     return {
         jax.tree_util.keystr(path, simple=True, separator="/"): str(np.shape(leaf))
         for path, leaf in leaves
     }
-
-
-def _checked(found: Iterable[list[Prediction]]) -> list[list[Prediction]]:
-    """The predictions; NonFiniteError if a score is NaN."""
-    each = list(found)
-    if any(math.isnan(one.score) for outputs in each for one in outputs):
-        raise NonFiniteError
-    return each
 
 
 def decode_options(
@@ -497,7 +493,6 @@ def decode_options(
 
     Args:
       section: the section of the run's config.
-      task: the task of the run.
       use: "predict", "evaluate" or "stream".
       given: {field of the section: value}.
 
@@ -510,10 +505,12 @@ def decode_options(
         options = dataclasses.replace(section, **_reset_other_searches(values), **values)
     except ValueError as error:
         raise UserError(f"decode: {error}") from error
+    unread = _unread(use, task)
     for name in given:
-        if name in _unread(use, task):
+        if name in unread:
             raise UserError(f"decode: {name} does nothing in {use} of this task; leave it out")
-    if ignored := options.ignored_fields(given):
+    ignored = options.ignored_fields(given)
+    if ignored:
         raise UserError(
             f"decode: {ignored[0]} does nothing in the search that is chosen; leave it out, or "
             "choose another search"
@@ -521,32 +518,32 @@ def decode_options(
     return options
 
 
-def _reset_other_searches(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Defaults for the fields that a given search does not read, {field: default}.
+def _reset_other_searches(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Defaults for the fields that an overriding search does not read, {field: default}.
 
     The section may set them for another search.
     """
-    if given.get("search") is None:
+    if overrides.get("search") is None:
         return {}
-    search = SEARCHES.find(given["search"])
+    search = SEARCHES.find(overrides["search"])
     if not isinstance(search, SearchKind):
         return {}
     names = {name for name in SEARCH_FIELDS if f"decode.{name}" not in search.reads}
-    return {name: getattr(DecodeConfig, name) for name in names - set(given)}
+    return {name: getattr(DecodeConfig, name) for name in names - set(overrides)}
 
 
 def _unread(use: str, task: Task) -> set[str]:
     """The fields of the section `decode` that a task does not read in this use."""
     if not isinstance(task, DeclaresDecodeFields):
         return set()
-    read = {"weights", *(task.evaluates_by if use == "evaluate" else task.predicts_by)}
+    names = {"weights", *(task.evaluates_by if use == "evaluate" else task.predicts_by)}
     if use == "stream":
-        read -= {"num_outputs", "batch_size"}
-    return {field.name for field in dataclasses.fields(DecodeConfig)} - read
+        names -= {"num_outputs", "batch_size"}
+    return {field.name for field in dataclasses.fields(DecodeConfig)} - names
 
 
-def _require_texts(use: str, **given: Sequence[str]) -> None:
+def _require_texts(use: str, **arguments: Sequence[str]) -> None:
     """Raises UserError for one text in place of a list: its characters would become the texts."""
-    for name, texts in given.items():
+    for name, texts in arguments.items():
         if isinstance(texts, str):
             raise UserError(f"{use}: {name} is one text; give a list of texts")

@@ -57,7 +57,8 @@ from transformer_jax.runtime.files import remove
 from transformer_jax.runtime.platform import use_compilation_cache
 from transformer_jax.runtime.startup import keep_freed_memory
 from transformer_jax.tasks.interface import Task
-from transformer_jax.tokenization import copy_tokenizers
+from transformer_jax.tasks.teachers import Teacher
+from transformer_jax.tokenization import Tokenizers, copy_tokenizers
 from transformer_jax.training.diagnostics import Diagnostics
 from transformer_jax.training.loop import GoodputTimer
 from transformer_jax.training.state import FROZEN, TrainState
@@ -100,11 +101,12 @@ def train_replicas(
     keep_freed_memory()
     use_compilation_cache()
     workdir = workdir_path(workdir)
-    common = workdir_within(workdir, TOGETHER)
+    common = workdir_within(workdir, TOGETHER)  # the joint checkpoint, and tokenizers
     folders = folders or {name: workdir_within(workdir, name) for name in configs}
     members = {name: resolve(config, {}, modules, COMMAND) for name, config in configs.items()}
     check_alike(members)
-    if reason := apart_reason(next(iter(members.values()))):
+    reason = apart_reason(next(iter(members.values())))
+    if reason:
         raise UserError(f"{reason}: train one seed after another, each in a workdir of its own")
     training = open_training(
         list(members.values()),
@@ -112,12 +114,13 @@ def train_replicas(
         common,
         lambda section: Checkpoints(common / CHECKPOINTS, section),
     )
-    members = dict(zip(members, training.members, strict=True))
+    members = dict(zip(members, training.members, strict=True))  # now scaled to the data
     checkpoints = training.checkpoints
     _check_same_replicas(members, folders, workdir, checkpoints)
     with _locked([common, *folders.values()]), checkpoints:
         is_resumed = checkpoints.latest_step() is not None
         prepare(training, common)
+        # The workdir of each replica is made like that of a run trained by itself.
         for name, settings in members.items():
             if is_resumed:
                 restore_records(folders[name])
@@ -127,16 +130,7 @@ def train_replicas(
             record_modules(folders[name], settings, training.modules)
         tokenizers = training.open_tokenizers(common)
         teacher, snapshots = training.open_teacher(tokenizers, common)
-        build_own = functools.cache(
-            lambda one: build.build_task(one, build.vocab_sizes(tokenizers), tokenizers, teacher)
-        )
-        # Tasks are equal but for the numbers of model and loss.
-        first = training.settings
-        alike = [
-            dataclasses.replace(first, model=settings.model, train=settings.train)
-            for settings in training.members
-        ]
-        tasks = [with_stored_scores(build_own(settings), settings, common) for settings in alike]
+        tasks = _build_tasks(training.members, tokenizers, teacher, common)
         replicas = Replicas(
             training.members, list(folders.values()), tasks, workdir, training.examples, snapshots
         )
@@ -144,13 +138,29 @@ def train_replicas(
         replicas.save_each(state, checkpoints)
     runs = {}
     for i, (name, settings) in enumerate(members.items()):
-        own = replicas.replica(state.evaluated, i)
+        replica = replicas.replica(state.evaluated, i)
         folder = folders[name]
         if (common / REFERENCE).is_dir():
             shutil.copytree(common / REFERENCE, folder / REFERENCE, dirs_exist_ok=True)
         task = with_stored_scores(replicas.tasks[i], settings, folder)
-        runs[name] = Run(settings, folder, task, merge_adapters(own.model_params), int(own.step))
+        params = merge_adapters(replica.model_params)
+        runs[name] = Run(settings, folder, task, params, int(replica.step))
     return runs
+
+
+def _build_tasks(
+    members: Sequence[Settings], tokenizers: Tokenizers, teacher: Teacher | None, folder: Path
+) -> list[Task]:
+    """Builds the tasks of replicas, the same one for those with equal numbers of model and loss."""
+    sizes = build.vocab_sizes(tokenizers)
+    build_task = functools.cache(
+        lambda settings: build.build_task(settings, sizes, tokenizers, teacher)
+    )
+    tasks = []
+    for settings in members:
+        alike = dataclasses.replace(members[0], model=settings.model, train=settings.train)
+        tasks.append(with_stored_scores(build_task(alike), alike, folder))
+    return tasks
 
 
 @contextlib.contextmanager
@@ -173,16 +183,16 @@ def _check_same_replicas(
     """Raises UserError if the folder holds other replicas, or a run trained by itself."""
     if checkpoints.latest_step() is None:
         alone = [workdir] if (workdir / CONFIG).exists() else []
-        alone += [one for one in folders.values() if step_folders(one / CHECKPOINTS)]
+        alone += [folder for folder in folders.values() if step_folders(folder / CHECKPOINTS)]
         if alone:
             raise UserError(
                 f"{alone[0]} holds a run that was trained by itself; choose another --workdir"
             )
         return
-    found = {path.parent.name for path in workdir.glob(f"*/{CONFIG}")} - {TOGETHER}
-    if found and found != set(configs):
+    names = {path.parent.name for path in workdir.glob(f"*/{CONFIG}")} - {TOGETHER}
+    if names and names != set(configs):
         raise UserError(
-            f"{workdir} holds {', '.join(sorted(found))} trained together, not "
+            f"{workdir} holds {', '.join(sorted(names))} trained together, not "
             f"{', '.join(configs)}; choose another --workdir or the same number of seeds"
         )
     for name, settings in configs.items():
@@ -227,18 +237,15 @@ class Replicas:
         numbers = traced_numbers(self.members)
         try:
             return make_replica_engine(
-                self.settings.parallel,
-                len(self.members),
-                numbers,
-                same_batch=self._same_batches,
+                self.settings.parallel, len(self.members), numbers, same_batch=self._same_batches
             )
         except ValueError as error:
             raise UserError(f"config.parallel: {error}") from error
 
     def replica(self, state: TrainState, index: int) -> TrainState:
         """One replica's part of a portable state, on every device."""
-        own: TrainState = self._replicas.replica(state.saved, index)
-        return own.replace(frozen=state.frozen)
+        replica: TrainState = self._replicas.replica(state.saved, index)
+        return replica.replace(frozen=state.frozen)
 
     @property
     def _same_batches(self) -> bool:
@@ -252,35 +259,42 @@ class Replicas:
         """Shapes, dtypes and shardings of the state; each leaf has a leading axis of replicas."""
         abstract = jax.eval_shape(jax.vmap(init_state), self._seeds)
         sharding = self._replicas.replica_sharding
-        each = jax.tree.map(
+        stacked = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), abstract
         )
-        one = build.abstract_state(self.settings, init_state, self.engine.mesh)
-        return each.replace(frozen=one.frozen)  # all share these
+        single = build.abstract_state(self.settings, init_state, self.engine.mesh)
+        return stacked.replace(frozen=single.frozen)  # all share these
 
     def first_state(self, init_state: InitState, abstract: TrainState) -> TrainState:
-        init, is_loaded = jax.vmap(init_state), lambda path: path.startswith(f"{FROZEN}/")
-        state = create_state(init, self._seeds, abstract, is_loaded).saved
+        def is_loaded(path: str) -> bool:
+            return path.startswith(f"{FROZEN}/")
+
+        state = create_state(jax.vmap(init_state), self._seeds, abstract, is_loaded).saved
+        # Adapters start from their own values beside the base.
         if not self.settings.train.init_from or "base" in self.snapshots:
             return state
-        each = [warm_started(self.replica(state, i), one) for i, one in enumerate(self.members)]
+        states = [
+            warm_started(self.replica(state, i), member) for i, member in enumerate(self.members)
+        ]
         stack = jax.jit(
             lambda states: jax.tree.map(lambda *leaves: jnp.stack(leaves), *states),
             out_shardings=self._replicas.replica_sharding,
         )
-        return stack(each)
+        return stack(states)
 
     def frozen(self, abstract: Mapping[str, Any]) -> dict[str, Any]:
         return {name: self.snapshots[name].params(shapes) for name, shapes in abstract.items()}
 
     def batches(self, rows: int) -> TrainBatches | StackedBatches:
         """The training data, in one order for all replicas or in one for each."""
-        chosen = self.members[:1] if self._same_batches else self.members
-        each = [
-            build.batches_of(one, self.task, self.examples, rows, replicas=len(chosen))
-            for one in chosen
+        if self._same_batches:
+            return build.batches_of(self.settings, self.task, self.examples, rows)
+        count = len(self.members)
+        batches = [
+            build.batches_of(member, self.task, self.examples, rows, replicas=count)
+            for member in self.members
         ]
-        return each[0] if self._same_batches else StackedBatches(each)
+        return StackedBatches(batches)
 
     def log(self, start: int) -> ReplicaLogs:
         return ReplicaLogs(
@@ -291,31 +305,35 @@ class Replicas:
         )
 
     def has_record(self, step: int, split: str) -> bool:
-        return all(split in recorded_splits(one / METRICS, step) for one in self.folders)
+        return all(split in recorded_splits(folder / METRICS, step) for folder in self.folders)
 
     def scores(self, step: int) -> list[Any]:
         """Arrays [R] of validation scores so far."""
-        each = [recorded_scores(one, self.settings, self.task, step) for one in self.folders]
-        return [np.array(scores) for scores in zip(*each, strict=True)]
+        scores = [recorded_scores(path, self.settings, self.task, step) for path in self.folders]
+        return [np.array(of_step) for of_step in zip(*scores, strict=True)]
 
     def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
+        # `schedule` is that of the first replica, and a multiple of its learning rate.
         rates = np.array([member.optimizer.learning_rate for member in self.members])
         return lambda updates: rates / rates[0] * float(schedule(updates))
 
     def validation(self) -> Callable[[int, TrainState], Scores]:
         """A function (step, state) -> metrics and scores [R]; NaN for a replica that diverged."""
-        by_loss: dict[float, Callable[[int, TrainState, Path], Scores]] = {}
-        for one, task in zip(self.members, self.tasks, strict=True):
-            if one.train.label_smoothing not in by_loss:
-                by_loss[one.train.label_smoothing] = validation(one, task, self.engine.mesh)
+        # Replicas of one label smoothing share an evaluator: no other number enters an evaluation.
+        evaluators: dict[float, Callable[[int, TrainState, Path], Scores]] = {}
+        for member, task in zip(self.members, self.tasks, strict=True):
+            smoothing = member.train.label_smoothing
+            if smoothing not in evaluators:
+                evaluators[smoothing] = validation(member, task, self.engine.mesh)
 
         def evaluate_all(step: int, state: TrainState) -> Scores:
-            found: list[Scores] = []
-            for i, (one, folder) in enumerate(zip(self.members, self.folders, strict=True)):
-                own, evaluate = self.replica(state, i), by_loss[one.train.label_smoothing]
-                is_finite = _is_finite(own.params)
-                found.append(evaluate(step, own, folder) if is_finite else ({}, math.nan))
-            metrics, scores = zip(*found, strict=True)
+            results: list[Scores] = []
+            for i, (member, folder) in enumerate(zip(self.members, self.folders, strict=True)):
+                replica = self.replica(state, i)
+                evaluate = evaluators[member.train.label_smoothing]
+                is_finite = _is_finite(replica.params)
+                results.append(evaluate(step, replica, folder) if is_finite else ({}, math.nan))
+            metrics, scores = zip(*results, strict=True)
             return _stack_metrics(metrics), np.array(scores)
 
         return evaluate_all
@@ -323,8 +341,8 @@ class Replicas:
     def diagnostics(self) -> "ReplicaDiagnostics":
         device = self.engine.mesh.devices.flat[0]
         mesh = make_mesh(dataclasses.replace(self.settings.parallel, data=1), [device])
-        each = build.build_diagnostics(self.settings, self.task, self._replicas)
-        return ReplicaDiagnostics(self, dataclasses.replace(each, mesh=mesh))
+        diagnostics = build.build_diagnostics(self.settings, self.task, self._replicas)
+        return ReplicaDiagnostics(self, dataclasses.replace(diagnostics, mesh=mesh))
 
     def save_each(self, state: TrainState, checkpoints: Checkpoints) -> None:
         """Saves each replica's part of the state, and of the data state, in its own workdir.
@@ -336,11 +354,10 @@ class Replicas:
         joint = checkpoints.open(int(np.max(state.step)), items=(DATA,))
         for i, folder in enumerate(self.folders):
             data_state = joint.data_state
-            own_data = data_state if self._same_batches else replica_state(data_state, i)
-            own = Checkpoints(folder / CHECKPOINTS, self.settings.checkpoint)
-            own.provenance = checkpoints.provenance
-            with own:
-                own.save(int(state.step[i]), self.replica(state, i).saved, own_data)
+            replica_data = data_state if self._same_batches else replica_state(data_state, i)
+            with Checkpoints(folder / CHECKPOINTS, self.settings.checkpoint) as of_replica:
+                of_replica.provenance = checkpoints.provenance
+                of_replica.save(int(state.step[i]), self.replica(state, i).saved, replica_data)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -348,7 +365,6 @@ class ReplicaDiagnostics:
     """Diagnostics of replicas, one after another, on one device.
 
     Attributes:
-      replicas: the replicas.
       each: diagnostics of one.
     """
 
@@ -360,14 +376,19 @@ class ReplicaDiagnostics:
 
     def __call__(self, state: TrainState, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """The diagnostics as arrays [R]; arguments as of `Diagnostics`."""
-        engine, place = self.replicas._replicas, replicated(self.each.mesh)
-        found = []
+        engine = self.replicas._replicas
+        sharding = replicated(self.each.mesh)
+        metrics = []
         for i in range(engine.num_replicas):
-            own = jax.device_put(self.replicas.replica(state, i), place)
-            of_one = lambda tree, i=i: jax.tree.map(lambda x: x[i], tree)  # noqa: E731
-            own_rows = rows if engine.same_batch else of_one(rows)
-            found.append(self.each(own, own_rows, of_one(engine.numbers)))
-        return _stack_metrics(found)
+            replica = jax.device_put(self.replicas.replica(state, i), sharding)
+            replica_rows = rows if engine.same_batch else _part(rows, i)
+            metrics.append(self.each(replica, replica_rows, _part(engine.numbers, i)))
+        return _stack_metrics(metrics)
+
+
+def _part(tree: Any, replica: int) -> Any:
+    """One replica's part of arrays with a leading axis of replicas."""
+    return jax.tree.map(lambda x: x[replica], tree)
 
 
 def _is_finite(params: Any) -> bool:
@@ -376,10 +397,9 @@ def _is_finite(params: Any) -> bool:
 
 def _stack_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
     """The metrics of R replicas as arrays [R]; NaN, or an empty text, for a replica without."""
-    known = next((each for each in metrics if each), {})
-    return {
-        name: np.array(
-            [each.get(name, "" if isinstance(value, str) else np.nan) for each in metrics]
-        )
-        for name, value in known.items()
-    }
+    first = next(filter(None, metrics), {})  # replicas that diverged have no metrics
+    stacked = {}
+    for name, value in first.items():
+        missing: Any = "" if isinstance(value, str) else np.nan
+        stacked[name] = np.array([replica.get(name, missing) for replica in metrics])
+    return stacked

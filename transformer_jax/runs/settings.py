@@ -54,9 +54,6 @@ from transformer_jax.training.lora import LoraConfig
 from transformer_jax.training.optimizer import OPTIMIZERS, OptimizerConfig
 from transformer_jax.training.schedules import SCHEDULES
 
-_VALIDATION = ("task.name", "data.name", "data.documents", "data.max_length")
-_VALIDATION_STARTS = ("data.valid_", "data.max_source", "data.max_target")
-
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
@@ -124,16 +121,16 @@ class Settings:
     @functools.cached_property
     def resolved(self) -> "Resolved":
         """The values of all fields, and the entries that they choose."""
-        # `build_settings` sets it. These settings are others with a section replaced.
+        # Runs only after `dataclasses.replace` of a section: `build_settings` sets the attribute.
         values = {"seed": self.seed}
         for section in SECTIONS:
-            own = getattr(self, section)
-            values |= {name: getattr(own, name.partition(".")[2]) for name in _NAMES[section]}
+            config = getattr(self, section)
+            values |= {name: getattr(config, name.partition(".")[2]) for name in _NAMES[section]}
         choices = Choices.of(values)
         for entry, cls in choices.options.items():
             options = getattr(self, entry.partition(".")[0]).options_of(cls)
-            own_fields = fields_of(entry, cls)
-            values |= {name: getattr(options, name.rpartition(".")[2]) for name in own_fields}
+            for name in fields_of(entry, cls):
+                values[name] = getattr(options, name.rpartition(".")[2])
         return Resolved(values, choices)
 
     @property
@@ -175,7 +172,9 @@ SECTIONS: dict[str, type] = {
 }
 
 FIELDS: dict[str, Field] = {
-    name: field for item in SECTIONS.items() for name, field in fields_of(*item).items()
+    name: field
+    for section, cls in SECTIONS.items()
+    for name, field in fields_of(section, cls).items()
 } | {"seed": Field(int, optional=False, default=0)}
 """The fields of the sections, {"section.field": field}."""
 
@@ -213,6 +212,7 @@ _REGISTRIES: tuple[Registry[Any], ...] = (
 CHOICES: dict[str, Registry[Any]] = {registry.field: registry for registry in _REGISTRIES}
 """Fields that name an entry of a registry, {"section.field": registry}."""
 
+# "section.NAME" is a field or an entry with options, so no entry may have the name of a field.
 for _registry in _REGISTRIES:
     _registry.reserve([name.partition(".")[2] for name in _NAMES[_registry.section]])
 
@@ -222,7 +222,7 @@ FORMER_VALUES = {"train.remat": {True: "full", False: "none"}}
 
 @dataclasses.dataclass(frozen=True)
 class _Tables:
-    """What the registries hold, by config field.
+    """Contents of the registries, by config field.
 
     Attributes:
       names: the entries of each registry, {"section.field": names}.
@@ -242,7 +242,7 @@ class _Tables:
 
 @functools.lru_cache(maxsize=1)
 def _tables_after(changes: int) -> _Tables:
-    """The tables; the number of changes of the registries is the key under which they are kept."""
+    """Builds the tables; cached until a registry changes, as by a user's module."""
     names = {}
     options = {}
     choosers = {}
@@ -250,7 +250,8 @@ def _tables_after(changes: int) -> _Tables:
     for chooser, registry in CHOICES.items():
         names[chooser] = frozenset(registry)
         for name in registry:
-            if cls := registry.options(name):
+            cls = registry.options(name)
+            if cls:
                 entry = f"{registry.section}.{name}"
                 options[entry] = cls
                 choosers[entry] = chooser
@@ -318,7 +319,8 @@ class Choices:
         for chooser, entries in names.items():
             section = chooser.partition(".")[0]
             for entry in entries:
-                if options_class := all_options.get(f"{section}.{entry}"):
+                options_class = all_options.get(f"{section}.{entry}")
+                if options_class:
                     options[f"{section}.{entry}"] = options_class
         return cls(layers, names, options)
 
@@ -339,8 +341,10 @@ def chosen_names(
             names += getattr(MODELS.get(values["model.architecture"]), "cross_attention", ())
         return list(dict.fromkeys(names))
     if chooser == "decode.search":
-        own = (values[f"decode.{name}"] for name in ("search", "temperature", "beam_size"))
-        return searches_of(*own)
+        # Without a search, temperature and beam size choose one.
+        return searches_of(
+            values["decode.search"], values["decode.temperature"], values["decode.beam_size"]
+        )
     return [] if values[chooser] is None else values[chooser].split(",")
 
 
@@ -373,9 +377,9 @@ class Resolved:
         unread: dict[str, str] = {}
         for chooser, names in self.choices.names.items():
             by_entry = by_chooser[chooser]
-            of_chosen = [by_entry[name] for name in names if name in by_entry]
-            if of_chosen:
-                unread |= dict.fromkeys(frozenset.intersection(*of_chosen), chooser)
+            unread_by_chosen = [by_entry[name] for name in names if name in by_entry]
+            if unread_by_chosen:  # a field that one of several chosen entries reads has an effect
+                unread |= dict.fromkeys(frozenset.intersection(*unread_by_chosen), chooser)
         return unread
 
 
@@ -394,16 +398,16 @@ def build_settings(resolved: Resolved, origins: Mapping[str, Origin]) -> Setting
     values = resolved.values
     sections: dict[str, Any] = {}
     for section, cls in SECTIONS.items():
-        own = {name.partition(".")[2]: values[name] for name in _NAMES[section]}
+        arguments = {name.partition(".")[2]: values[name] for name in _NAMES[section]}
         options = [
-            _build_options(*item, values)
-            for item in resolved.choices.options.items()
-            if item[0].startswith(f"{section}.")
+            _build_options(entry, options_class, values)
+            for entry, options_class in resolved.choices.options.items()
+            if entry.startswith(f"{section}.")
         ]
         if options:
-            own["options"] = tuple(options)
+            arguments["options"] = tuple(options)
         try:
-            sections[section] = cls(**own)
+            sections[section] = cls(**arguments)
             _check_choices(section, values)
         except ValueError as error:
             raise UserError(f"config.{section}: {error}") from error
@@ -411,15 +415,15 @@ def build_settings(resolved: Resolved, origins: Mapping[str, Origin]) -> Setting
         settings = Settings(**sections, seed=values["seed"], origins=origins)
     except ValueError as error:
         raise UserError(f"config.{error}") from error
-    vars(settings)["resolved"] = resolved  # as `functools.cached_property` keeps it
+    vars(settings)["resolved"] = resolved  # fills the cached property
     return settings
 
 
 def _build_options(entry: str, cls: type, values: Mapping[str, Any]) -> Any:
     """Options of "section.entry" as their dataclass; errors as of `build_settings`."""
-    own = {name.rpartition(".")[2]: values[name] for name in fields_of(entry, cls)}
+    arguments = {name.rpartition(".")[2]: values[name] for name in fields_of(entry, cls)}
     try:
-        options = cls(**own)
+        options = cls(**arguments)
         check_fields(options)
     except ValueError as error:
         raise UserError(f"config.{entry}: {error}") from error
@@ -428,25 +432,29 @@ def _build_options(entry: str, cls: type, values: Mapping[str, Any]) -> Any:
 
 def _check_choices(section: str, values: Mapping[str, Any]) -> None:
     """Raises ValueError if a field of a section names no entry of its registry."""
-    known = _tables().names
+    entries = _tables().names
     for chooser, registry in CHOICES.items():
         # The names in data.name are found by data.sources.
-        is_own = chooser.startswith(f"{section}.") and chooser != "data.name"
-        if not is_own or values[chooser] is None:
+        is_checked = chooser.startswith(f"{section}.") and chooser != "data.name"
+        if not is_checked or values[chooser] is None:
             continue
         for name in values[chooser].split(",") if registry.several else [values[chooser]]:
-            if name not in known[chooser]:
-                registry.find(name)
+            if name not in entries[chooser]:
+                registry.find(name)  # raises, and names the nearest entry
 
 
 def chosen_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that differ from the defaults of their dataclasses, and unknown ones."""
-    known = _tables().fields
+    fields = _tables().fields
     return {
         name: value
         for name, value in values.items()
-        if name not in known or value != known[name].default
+        if name not in fields or value != fields[name].default
     }
+
+
+_VALIDATION = ("task.name", "data.name", "data.documents", "data.max_length")
+_VALIDATION_STARTS = ("data.valid_", "data.max_source", "data.max_target")
 
 
 def is_validation_field(name: str) -> bool:
@@ -466,7 +474,7 @@ def flatten(tree: Mapping[Any, Any]) -> dict[str, Any]:
         for name, value in content.items():
             path = f"{section}.{name}"
             if path in entries and isinstance(value, Mapping):
-                values |= {f"{path}.{option}": own for option, own in value.items()}
+                values |= {f"{path}.{option}": value[option] for option in value}
             else:
                 values[path] = value
     return values
@@ -494,10 +502,10 @@ def parsed(values: Mapping[Any, Any], where: str) -> dict[str, Any]:
     Raises:
       UserError: an unknown field (the nearest is named) or a value of the wrong type.
     """
-    known = _tables().fields
+    fields = _tables().fields
     typed = {}
     for name, value in values.items():
-        field = known.get(name)
+        field = fields.get(name)
         if field is None:
             raise _unknown_field(str(name), where)
         # Most values have the type of their field, and are no words such as "none".
@@ -511,21 +519,21 @@ def parsed(values: Mapping[Any, Any], where: str) -> dict[str, Any]:
 def _parse(name: str, value: Any, field: Field, where: str) -> Any:
     if value is None and field.optional:
         return None
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic):  # from a notebook
         value = value.item()
     if name == "model.layers":
         value = _read_layers(value, where)
-    read = read_text(value) if isinstance(value, str) else value
-    if read is None and field.optional:
+    literal = read_text(value) if isinstance(value, str) else value
+    if literal is None and field.optional:
         return None
-    if type(read) is bool and name in FORMER_VALUES:
-        return FORMER_VALUES[name][read]
+    if type(literal) is bool and name in FORMER_VALUES:
+        return FORMER_VALUES[name][literal]
     if field.type is not str:
-        value = read
+        value = literal
     if field.type is int and type(value) is float and value.is_integer():  # 5e3 is one
         value = int(value)
     if field.type is float and type(value) is int and abs(value) <= sys.float_info.max:
-        value = float(value)
+        value = float(value)  # a larger int has no float, and is refused below
     if type(value) is not field.type:  # True is an int to isinstance
         raise UserError(
             f"{where}: config.{name} is {short_repr(value)}; it must be of type "
@@ -557,14 +565,15 @@ def _unknown_field(name: str, where: str) -> UserError:
         return UserError(f"{where}: config.{name} has options; set them, as config.{example}")
     section = name.partition(".")[0]
     entry = name.rpartition(".")[0]
-    if nearest := suggest_fields(name, [*SECTIONS, *fields]):
+    nearest = suggest_fields(name, [*SECTIONS, *fields])
+    if nearest:
         hint = f"did you mean {' or '.join(f'config.{field}' for field in nearest)}?"
     elif entry in options:
-        own = (field.rpartition(".")[2] for field in fields_of(entry, options[entry]))
-        hint = f"the options of config.{entry} are {', '.join(own)}"
+        names = (field.rpartition(".")[2] for field in fields_of(entry, options[entry]))
+        hint = f"the options of config.{entry} are {', '.join(names)}"
     elif section in SECTIONS:
-        own = (field.partition(".")[2] for field in _NAMES[section])
-        hint = f"the fields of config.{section} are {', '.join(own)}"
+        names = (field.partition(".")[2] for field in _NAMES[section])
+        hint = f"the fields of config.{section} are {', '.join(names)}"
     else:
         hint = f"the sections are {', '.join(SECTIONS)}"
     return UserError(f"{where}: there is no config.{name}; {hint}")
@@ -620,13 +629,13 @@ def _readers(registry: Registry[Any], field: str) -> str:
 
 def refuse_unread_layers(resolved: Resolved) -> None:
     """Raises UserError if an override of a layer has no effect in it."""
-    where = "config.model.layers"
     for layer in resolved.choices.layers:
-        own = {"model.layers": None, "model.full_attention_every": None, **layer}
-        of_layer = Resolved.of({**resolved.values, **own})
-        refuse_unchosen(of_layer, layer, where)
+        # A whole config in which every layer is this one.
+        overrides = {"model.layers": None, "model.full_attention_every": None, **layer}
+        of_layer = Resolved.of({**resolved.values, **overrides})
+        refuse_unchosen(of_layer, layer, "config.model.layers")
         changed = [name for name in layer if layer[name] != resolved.values.get(name)]
-        refuse_unread(of_layer, changed, f"{where}: ")
+        refuse_unread(of_layer, changed, "config.model.layers: ")
 
 
 def check_sections(settings: Settings) -> None:
@@ -640,9 +649,10 @@ def check_sections(settings: Settings) -> None:
 def _check_embeddings(settings: Settings) -> None:
     """Refuses one embedding for several vocabularies."""
     kind = TASKS[settings.task.name]
-    one_for_all, tie = settings.tokenizer.joint and not kind.symbols, settings.model.tie_embeddings
-    several = len({*kind.texts, *kind.symbols}) > 1
-    if several and tie in ("all", "inputs") and not one_for_all:
+    tie = settings.model.tie_embeddings
+    is_shared = settings.tokenizer.joint and not kind.symbols
+    has_sides = len({*kind.texts, *kind.symbols}) > 1
+    if has_sides and tie in ("all", "inputs") and not is_shared:
         raise UserError(
             f"config.model.tie_embeddings {tie!r} shares one embedding among all sides, and "
             f"{'here' if kind.symbols else 'with config.tokenizer.joint false'} each has a "
@@ -654,23 +664,23 @@ def _check_adapters(settings: Settings) -> None:
     """Refuses options that contradict adapters: they decide what is trained, in single layers."""
     if settings.lora.rank is None:
         return
-    for name, given in (
+    for name, is_set in (
         ("optimizer.frozen", settings.optimizer.frozen),
         ("model.scan_layers", settings.model.scan_layers),
         ("model.architecture 'recurrent'", settings.model.architecture == "recurrent"),
     ):
-        if given:
+        if is_set:
             raise UserError(f"config.lora.rank does not go with {name}; leave one of them out")
 
 
 def _check_sampling(settings: Settings) -> None:
     """Refuses random tokens where another model's predictions for fixed tokens are stored."""
     distillation = settings.distillation
-    for name, given in (
+    for name, is_stored in (
         (f"task.name {settings.task.name!r}", TASKS[settings.task.name].stored),
         ("train.distillation.top_k", distillation and distillation.top_k),
     ):
-        if settings.tokenizer.sampling and given:
+        if settings.tokenizer.sampling and is_stored:
             raise UserError(
                 f"config.tokenizer.sampling does not go with {name}, which stores another model's "
                 "predictions for one segmentation of the text; leave one of them out"
@@ -679,8 +689,10 @@ def _check_sampling(settings: Settings) -> None:
 
 def _check_schedule(settings: Settings) -> None:
     """Refuses a decay that overlaps the warm-up or ends before training does."""
-    optimizer, num_steps = settings.optimizer, settings.train.num_steps
-    end, cooldown = optimizer.decay_steps or num_steps, optimizer.cooldown_steps
+    optimizer = settings.optimizer
+    cooldown = optimizer.cooldown_steps
+    num_steps = settings.train.num_steps
+    end = optimizer.decay_steps or num_steps
     if cooldown is not None and cooldown > end - optimizer.warmup_steps:
         raise UserError(
             f"config.optimizer.cooldown_steps is {cooldown}, but of {end} steps warmup_steps "

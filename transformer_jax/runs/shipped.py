@@ -47,9 +47,9 @@ def find_file(given: str | Path, kind: str) -> Path:
     """
     path = Path(given)
     named = path if path.suffix == ".py" else Path(f"{path}.py")
-    for one in (path, named):
-        if one.is_file():
-            return one
+    for candidate in (path, named):
+        if candidate.is_file():
+            return candidate
     folder = Path(_FOLDERS[kind])
     shipped = named.relative_to(folder) if named.is_relative_to(folder) else named
     return shipped_files(kind).get(shipped.with_suffix("").as_posix(), path)
@@ -57,6 +57,12 @@ def find_file(given: str | Path, kind: str) -> Path:
 
 def suggest_shipped(given: Path, kind: str) -> str:
     """End of a message about a missing file: a near name, of its folder or of shipped files."""
+    hint = suggest_file(given)
+    if hint:
+        return hint
     shipped = shipped_files(kind)
-    hints = (suggest(name, shipped) for name in (given.stem, given.with_suffix("").as_posix()))
-    return suggest_file(given) or next(filter(None, hints), f"; shipped are {', '.join(shipped)}")
+    for name in (given.stem, given.with_suffix("").as_posix()):
+        hint = suggest(name, shipped)
+        if hint:
+            return hint
+    return f"; shipped are {', '.join(shipped)}"

@@ -24,13 +24,9 @@ from transformer_jax.parallel.engines import Engine, create_state
 from transformer_jax.parallel.sharding import process_part
 from transformer_jax.runs import build
 from transformer_jax.runs.fit import InitState, Scores, fit
-from transformer_jax.runs.frozen import (
-    with_stored_scores,
-)
+from transformer_jax.runs.frozen import with_stored_scores
 from transformer_jax.runs.prepare import open_training, prepare
-from transformer_jax.runs.provenance import (
-    open_same_data,
-)
+from transformer_jax.runs.provenance import open_same_data
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import Modules
@@ -66,7 +62,6 @@ def train(
     In a job of many processes each calls this, with the same workdir, shared or at an address.
 
     Args:
-      config: the config of the run.
       workdir: the workdir of the run; created if it does not exist.
       modules: the user's modules, with components that the config names (`runs.user_modules`).
       until: the step to pause after. The same call with a later step, or none, resumes there; if
@@ -190,8 +185,8 @@ class SingleRun:
 def recorded_scores(workdir: Path, settings: Settings, task: Task, step: int) -> list[float]:
     """Validation scores that a run recorded up to a step."""
     name = selection_metric(settings, task)
-    found = read_records(workdir / METRICS, "valid", step)
-    return [score_of(metrics, name) for metrics in found]
+    records = read_records(workdir / METRICS, "valid", step)
+    return [score_of(record, name) for record in records]
 
 
 def warm_started(state: TrainState, settings: Settings) -> TrainState:
@@ -229,23 +224,22 @@ def validation(
     best = settings.eval.best_corpus
     if best is not None and best not in corpora:
         raise UserError(f"eval.best_corpus is {best!r}, which is none of {', '.join(corpora)}")
-    parts = {
+    corpus_evaluators = {
         name: evaluator_of(f"valid/{name}", lambda corpus=corpus: corpus)  # type: ignore[misc]
         for name, corpus in corpora.items()
     }
 
     def evaluate(step: int, state: TrainState, workdir: Path) -> Scores:
-        params, frozen = state.model_params, state.frozen
-        metrics, outputs = evaluator(params, frozen)
+        params = state.model_params
+        metrics, outputs = evaluator(params, state.frozen)
         metrics = add_command_scores(
             settings.eval.command, metrics, evaluator.decoded_examples, outputs
         )
         path = workdir / PREDICTIONS / f"valid-{step}.jsonl"
         hosts.run_on_primary(lambda: write_predictions(path, evaluator.decoded_examples, outputs))
-        for name, part in parts.items():
-            metrics |= {
-                f"{name}/{metric}": value for metric, value in part(params, frozen)[0].items()
-            }
+        for name, evaluate_corpus in corpus_evaluators.items():
+            corpus_metrics, _ = evaluate_corpus(params, state.frozen)
+            metrics |= {f"{name}/{metric}": value for metric, value in corpus_metrics.items()}
         return metrics, score_of(metrics, selection_metric(settings, task))
 
     return evaluate
@@ -259,9 +253,10 @@ def console_of(settings: Settings, task: Task, start: int) -> Console:
 
 def selection_metric(settings: Settings, task: Task) -> str:
     """The metric that selects the best checkpoint, with a minus sign if lower is better."""
-    corpus, metric = settings.eval.best_corpus, task.best_by.removeprefix("-")
+    corpus = settings.eval.best_corpus
     if corpus is None:
         return task.best_by
+    metric = task.best_by.removeprefix("-")
     return task.best_by.replace(metric, f"{corpus}/{metric}")
 
 
@@ -269,4 +264,6 @@ def score_of(metrics: Mapping[str, Any], selected_by: str) -> float:
     """The score of validation metrics, higher is better; NaN if the metric is missing."""
     name = selected_by.removeprefix("-")
     value = metrics.get(name)
-    return math.nan if value is None else value if name == selected_by else -value
+    if value is None:
+        return math.nan
+    return value if name == selected_by else -value

@@ -76,25 +76,26 @@ def load_modules(modules: Modules, workdir: str | Path | None = None) -> list[Us
     """
     modules = [modules] if isinstance(modules, str | Path) else modules
     workdir = Path(workdir) if workdir and not is_address(workdir) else None
-    named = [_load(one, workdir) for one in modules]
+    loaded = [_load(module, workdir) for module in modules]
     for folder in (workdir, workdir / TOGETHER) if workdir else ():
-        named += _needed_modules(folder)
-    return list(dict.fromkeys(named))
+        loaded += _needed_modules(folder)
+    return list(dict.fromkeys(loaded))
 
 
 def record_modules(workdir: Path, settings: Settings, given: Iterable[UserModule]) -> None:
     """Records the modules that a run needs: those given, and those whose components it names."""
-    needed = dict.fromkeys([*given, *_modules_of_components(settings)])
+    of_components = map(_user_module, user_components(settings).values())
+    needed = dict.fromkeys([*given, *filter(None, of_components)])
     path = workdir / MODULES
     if needed:
-        write_atomic(path, json.dumps([asdict(one) for one in needed], indent=2) + "\n")
+        write_atomic(path, json.dumps([asdict(module) for module in needed], indent=2) + "\n")
     else:
         path.unlink(missing_ok=True)  # left by a start that failed, with any config
 
 
-def _load(given: str | Path, workdir: Path | None) -> UserModule:
-    text = str(given)
-    if isinstance(given, Path) or text.endswith(".py") or os.sep in text:
+def _load(module: str | Path, workdir: Path | None) -> UserModule:
+    text = str(module)
+    if isinstance(module, Path) or text.endswith(".py") or os.sep in text:
         from transformer_jax.runs.shipped import find_file
 
         return _load_file(find_file(os.path.expanduser(text), "module").resolve(), workdir)
@@ -138,9 +139,10 @@ def _find(name: str, workdir: Path | None) -> Path:
     """The file of an importable module; the packages around it are executed."""
     importlib.invalidate_caches()  # the file may be new
     spec = None
-    for whole in itertools.accumulate(name.split("."), "{}.{}".format):
-        with _executing(whole, Path(whole)):
-            spec = importlib.util.find_spec(whole)
+    # Each package first ("a", "a.b", "a.b.c"): finding a module executes those around it.
+    for prefix in itertools.accumulate(name.split("."), "{}.{}".format):
+        with _executing(prefix, Path(prefix)):
+            spec = importlib.util.find_spec(prefix)
         if spec is None:
             break
         places = [spec.origin] if spec.has_location else spec.submodule_search_locations
@@ -167,18 +169,18 @@ def _executing(name: str, path: Path, replaces: str = "") -> Iterator[None]:
 
     Its components replace those that the module `replaces` has registered.
     """
-    before = sys.modules.get(replaces)
+    former = sys.modules.get(replaces)
     try:
         # Its output is not a result.
         with reload_registrations(replaces), contextlib.redirect_stdout(sys.stderr):
             yield
     except (Exception, SystemExit) as error:
         sys.modules.pop(replaces, None)
-        if before is not None:
-            sys.modules[replaces] = before
+        if former is not None:
+            sys.modules[replaces] = former
         line = line_in_file(error, path)
-        where = name if line is None else f"{name}, line {line}"
-        raise UserError(f"modules: {where}: {_reason(error)}") from error
+        place = name if line is None else f"{name}, line {line}"
+        raise UserError(f"modules: {place}: {_reason(error)}") from error
 
 
 def line_in_file(error: BaseException, path: Path) -> int | None:
@@ -219,23 +221,25 @@ def describe_error(error: BaseException) -> str:
 
 def _needed_modules(workdir: Path) -> list[UserModule]:
     """The loaded modules that the run in a workdir needs; UserError if one is not loaded."""
-    found, missing = [], []
+    needed = []
+    missing = []
     for recorded in _recorded_modules(workdir):
-        known = _known_modules(recorded.name)
-        if not known:
+        candidates = [*_loaded.values(), _user_module(recorded.name)]
+        same_name = [module for module in candidates if module and module.name == recorded.name]
+        if not same_name:
             missing.append(recorded.name)
-        elif recorded in known:
-            found.append(recorded)
+        elif recorded in same_name:
+            needed.append(recorded)
         else:
             _warn_once("%s has changed since the run in %s was trained", recorded.name, workdir)
-            found.append(known[-1])
+            needed.append(same_name[-1])
     if missing:
         paths = [f"PATH/TO/{name}" if name.endswith(".py") else name for name in missing]
         raise UserError(
             f"the run in {workdir} needs {', '.join(missing)}, whose code is not in it: give "
             f"--modules={','.join(paths)}, or modules= in a notebook"
         )
-    return found
+    return needed
 
 
 def _recorded_modules(workdir: Path) -> list[UserModule]:
@@ -244,18 +248,12 @@ def _recorded_modules(workdir: Path) -> list[UserModule]:
     if not os.path.lexists(path) or not step_folders(workdir / CHECKPOINTS):
         return []
     try:
-        modules = [UserModule(**one) for one in json.loads(read_regular(path))]
-        if not all(str.isprintable(one.name) for one in modules):
+        modules = [UserModule(**fields) for fields in json.loads(read_regular(path))]
+        if not all(str.isprintable(module.name) for module in modules):
             raise ValueError("a name in it is no plain text")
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
     return modules
-
-
-def _known_modules(name: str) -> list[UserModule]:
-    """The modules of this process with the name that a run has recorded."""
-    candidates = [*_loaded.values(), _user_module(name)]
-    return [one for one in candidates if one and one.name == name]
 
 
 def user_components(settings: Settings) -> dict[tuple[str, str], str]:
@@ -272,14 +270,9 @@ def user_components(settings: Settings) -> dict[tuple[str, str], str]:
 
 def location(module: str) -> str:
     """Returns the name of a module of this process in `--modules`: its file, or its import name."""
-    known = _loaded.get(module)
-    is_file = known is not None and known.name.endswith(".py")
+    loaded = _loaded.get(module)
+    is_file = loaded is not None and loaded.name.endswith(".py")
     return str(sys.modules[module].__file__) if is_file else module
-
-
-def _modules_of_components(settings: Settings) -> list[UserModule]:
-    """The modules outside the package that registered the components named in a config."""
-    return [one for one in map(_user_module, user_components(settings).values()) if one]
 
 
 def _user_module(module: str) -> UserModule | None:

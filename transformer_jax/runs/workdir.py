@@ -114,9 +114,7 @@ RUN = WorkdirKind(
     MARK,
     (
         *(CONFIG, MODULES, TOKENIZER, CHECKPOINTS, METRICS, TENSORBOARD, PREDICTIONS, PROFILE),
-        TRACKERS,
-        REFERENCE,
-        TOGETHER,
+        *(TRACKERS, REFERENCE, TOGETHER),
     ),
 )
 SWEEP = WorkdirKind(
@@ -135,11 +133,12 @@ SWEEP = WorkdirKind(
 
 _STEP = r"(?:[^/]+/)*checkpoints/(?:snapshots/)?[0-9]+(?=/)"
 _OLD_METRICS = f"{METRICS}.old"
+# Left out of a copy to use a run: optimizer moments, TensorBoard events, traces.
 _FOR_TRAINING = re.compile(rf"({_STEP}/training|(^|/){TENSORBOARD}|(^|/){PROFILE})/")
 
 
 def _mirror_layout() -> "MirrorLayout":
-    """How the files of a workdir belong together, for its mirror in a bucket."""
+    """Describes to a mirror in a bucket which files of a workdir belong together."""
     from transformer_jax.buckets.mirror import MirrorLayout
 
     return MirrorLayout(
@@ -168,8 +167,9 @@ def workdir_path(workdir: str | Path) -> Path:
     if is_address(workdir):
         from transformer_jax.buckets.copies import fetch_folder
 
-        needed = lambda name: not _FOR_TRAINING.search(name)  # noqa: E731
-        workdir = fetch_folder(str(workdir), needed, _mirror_layout())
+        workdir = fetch_folder(
+            str(workdir), lambda name: not _FOR_TRAINING.search(name), _mirror_layout()
+        )
     _require_storable(Path(workdir).absolute())
     for name in (MARK, *RUN.written):
         _require_regular(Path(workdir, name))
@@ -205,14 +205,14 @@ def fetch_files(workdir: str | Path, names: Collection[str]) -> Path:
 
 def _require_storable(path: Path) -> None:
     """Raises UserError for a path that TensorStore, which stores the arrays, misreads."""
-    for what, has in (
+    for fault, is_there in (
         ("a NUL", "\0" in str(path)),
         ("a backslash", "\\" in str(path)),
         ("bytes that are not UTF-8", any("\ud800" <= char <= "\udfff" for char in str(path))),
     ):
-        if has:
+        if is_there:
             raise UserError(
-                f"workdir {str(path)!r} has {what} in its path: arrays cannot be stored there"
+                f"workdir {str(path)!r} has {fault} in its path: arrays cannot be stored there"
             )
 
 
@@ -261,10 +261,14 @@ def _is_own(folder: Path, kind: WorkdirKind) -> bool:
         return True
     if kind is RUN:
         return bool(step_folders(folder / CHECKPOINTS))
-    measured = (f"{row}{name}" for row in ("", "*/") for name in (RESULT, SECONDS))
-    trained = (f"{runs}/{CHECKPOINTS}" for runs in ("*", "*/*", "*/*/*"))
-    return any(any(folder.glob(pattern)) for pattern in measured) and any(
-        step_folders(checkpoints) for pattern in trained for checkpoints in folder.glob(pattern)
+    # A sweep without a mark has results, of its rows at least, and runs up to three folders below.
+    results = (f"{row}{name}" for row in ("", "*/") for name in (RESULT, SECONDS))
+    if not any(any(folder.glob(pattern)) for pattern in results):
+        return False
+    return any(
+        step_folders(checkpoints)
+        for runs in ("*", "*/*", "*/*/*")
+        for checkpoints in folder.glob(f"{runs}/{CHECKPOINTS}")
     )
 
 
@@ -276,7 +280,6 @@ def lock_workdir(workdir: Path, kind: WorkdirKind = RUN, *, wait: bool = False) 
     latest. In a job, process 0 locks it for all.
 
     Args:
-      workdir: the folder.
       kind: what it holds.
       wait: wait for a process that has locked it.
 
@@ -449,17 +452,21 @@ def _contents(folder: Path, name: str) -> dict[str, str]:
 
 def seed_workdirs(workdir: Path) -> list[Path]:
     """Workdirs of the seeds of a run or of a sweep's row; of a run without seeds, its own."""
-    if not (workdir / METRICS).exists():
-        places = ("", "group_*/", "from_*/", "from_*/group_*/")
-        found = [p.parent for place in places for p in workdir.glob(f"{place}seed_*/{METRICS}")]
-        return sorted(found, key=lambda path: (len(path.name), path.name)) or [workdir]
-    return [workdir]
+    if (workdir / METRICS).exists():
+        return [workdir]
+    folders = [
+        metrics.parent
+        for place in ("", "group_*/", "from_*/", "from_*/group_*/")
+        for metrics in workdir.glob(f"{place}seed_*/{METRICS}")
+    ]
+    # By length first: seed_10 comes after seed_9.
+    return sorted(folders, key=lambda path: (len(path.name), path.name)) or [workdir]
 
 
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     """Records of a run's metrics.jsonl; raises UserError if there are none."""
-    found = _read_objects(workdir, METRICS, "metrics")
-    records = [record for record in found if isinstance(record.get("step"), int)]
+    objects = _read_objects(workdir, METRICS, "metrics")
+    records = [record for record in objects if isinstance(record.get("step"), int)]
     if not records:
         raise UserError(f"{workdir} has no metrics to draw: {METRICS} holds no record yet")
     return records
@@ -471,29 +478,25 @@ def read_predictions(workdir: Path, split: str) -> list[dict[str, Any]]:
     Raises:
       UserError: the split was not scored, or the file cannot be read.
     """
-    steps = {
-        int(match[1]): path.name
-        for path in (workdir / PREDICTIONS).glob("*.jsonl")
-        if (match := re.fullmatch(rf"{re.escape(split)}-([0-9]+)\.jsonl", path.name))
-    }
-    if not steps:
+    file_of_step = re.compile(rf"{re.escape(split)}-([0-9]+)\.jsonl")
+    names = {}
+    for path in (workdir / PREDICTIONS).glob("*.jsonl"):
+        match = file_of_step.fullmatch(path.name)
+        if match:
+            names[int(match[1])] = path.name
+    if not names:
         message = f"{workdir} has no predictions of {split}; run evaluate with --split={split}"
         raise UserError(message)
-    return _read_objects(workdir, f"{PREDICTIONS}/{steps[max(steps)]}", "predictions")
+    return _read_objects(workdir, f"{PREDICTIONS}/{names[max(names)]}", "predictions")
 
 
-def _read_objects(workdir: Path, name: str, what: str) -> list[dict[str, Any]]:
+def _read_objects(workdir: Path, name: str, content: str) -> list[dict[str, Any]]:
     """JSON objects of a file of lines, without lines that a kill has torn."""
+    objects = []
     try:
-        objects = map(_parse_object, read_lines(workdir / name))
-        return [one for one in objects if one is not None]
+        for line in read_lines(workdir / name):
+            with contextlib.suppress(ValueError, RecursionError):
+                objects.append(parse_json(line))
     except OSError as error:
-        raise UserError(f"{workdir} has no {what} to draw: {name}: {error}") from error
-
-
-def _parse_object(line: bytes) -> dict[str, Any] | None:
-    try:
-        found = parse_json(line)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
+        raise UserError(f"{workdir} has no {content} to draw: {name}: {error}") from error
+    return [item for item in objects if isinstance(item, dict)]

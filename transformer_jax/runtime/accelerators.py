@@ -239,10 +239,11 @@ ACCELERATORS = {
 def accelerator_of(device_kind: str) -> Accelerator | None:
     """Finds the accelerator for a JAX `device_kind`, which may have more words than its entry in
     `kinds`; None if there is none."""
-    found = [
-        (len(kind), accelerator)
-        for accelerator in ACCELERATORS.values()
-        for kind in accelerator.kinds
-        if re.match(rf"{re.escape(kind)}\b", device_kind)
-    ]
-    return max(found, key=lambda match: match[0], default=(0, None))[1]
+    best = None
+    longest = 0  # "NVIDIA H100" is the beginning of "NVIDIA H100 PCIe", too
+    for accelerator in ACCELERATORS.values():
+        for kind in accelerator.kinds:
+            if len(kind) > longest and re.match(rf"{re.escape(kind)}\b", device_kind):
+                best = accelerator
+                longest = len(kind)
+    return best

@@ -78,17 +78,17 @@ def path_of_published(path: Path, directory: Path | None = None) -> Path:
     to the `blobs` beside. A link that leads anywhere else could lead to a secret of the user.
 
     Args:
-      path: of the file.
       directory: of the model, if the file is not directly in it.
 
     Raises:
       OSError: a link leads out of the folder.
     """
-    target, folder = path.resolve(), (directory or path.parent).resolve()
+    target = path.resolve()
+    folder = (directory or path.parent).resolve()
     allowed = [folder]
     if folder.parent.name == "snapshots":
         allowed.append(folder.parents[1] / "blobs")
-    if any(target.is_relative_to(one) for one in allowed):
+    if any(target.is_relative_to(ancestor) for ancestor in allowed):
         return target
     reason = "it is a link that leads out of its folder; replace it by the file"
     raise OSError(errno.ELOOP, reason, str(path))
@@ -172,8 +172,8 @@ def entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:
     folders = [os.fspath(folder)]
     while folders:
         try:
-            with os.scandir(folders.pop()) as found:
-                entries = list(found)
+            with os.scandir(folders.pop()) as listing:
+                entries = list(listing)
         except OSError:
             continue
         folders += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -190,8 +190,11 @@ def atomic_writer(path: Path) -> Iterator[BinaryIO]:
     Writers of the same file have a temporary file each; the last one to end wins. Temporary files
     of killed writers are deleted by the next one.
     """
-    for left in (path.with_name(path.name + ".partial"), *_partials(path)):
-        _delete_abandoned(left)
+    former = path.with_name(path.name + ".partial")  # as earlier versions named it
+    random_digits = "[0-9a-f]" * 8
+    pattern = f"{glob.escape(path.name)}.{random_digits}.partial"
+    for abandoned in (former, *path.parent.glob(pattern)):
+        _delete_abandoned(abandoned)
     partial, file = _open_partial(path)
     with file:
         try:
@@ -204,10 +207,6 @@ def atomic_writer(path: Path) -> Iterator[BinaryIO]:
             if isinstance(error, OSError) and error.errno and error.filename is None:
                 raise OSError(error.errno, error.strerror, str(path)) from error
             raise
-
-
-def _partials(path: Path) -> Iterator[Path]:
-    return path.parent.glob(f"{glob.escape(path.name)}.{'[0-9a-f]' * 8}.partial")
 
 
 def _open_partial(path: Path) -> tuple[Path, BinaryIO]:
@@ -314,7 +313,9 @@ def _move_content(partial: Path, target: Path) -> None:
     if partial.parent != target:
         partial.rename(target)
         return
-    if names := [entry.name for entry in os.scandir(target) if entry.name != partial.name]:
+    # The temporary folder is inside the target, whose content cannot be replaced in one call.
+    names = [entry.name for entry in os.scandir(target) if entry.name != partial.name]
+    if names:
         raise OSError(errno.ENOTEMPTY, f"{names[0]!r} appeared in it", str(target))
     for path in list(partial.iterdir()):
         path.rename(target / path.name)
@@ -342,7 +343,6 @@ def open_locked(path: Path, *, wait: bool = False) -> TextIO:
     No other process can lock it until the file is closed or this process ends.
 
     Args:
-      path: of the file.
       wait: wait for a process that holds the lock.
 
     Raises:

@@ -94,16 +94,16 @@ def require_device() -> None:
     try:
         jax.devices()
     except (RuntimeError, AssertionError) as error:  # the latter if a plugin is missing
-        asked = os.environ.get("JAX_PLATFORMS", "")
-        reason = (str(error) or f"there is no plugin for {asked}").splitlines()[0]
-        raise UserError(f"JAX_PLATFORMS={asked} cannot be used: {reason}") from error
+        platforms = os.environ.get("JAX_PLATFORMS", "")
+        reason = (str(error) or f"there is no plugin for {platforms}").splitlines()[0]
+        raise UserError(f"JAX_PLATFORMS={platforms} cannot be used: {reason}") from error
 
 
 def peak_flops(device: jax.Device, dtype: jnp.dtype) -> float | None:
     """Peak FLOPs per second of a device for matrix products; None if its kind is not known, as that
     of a CPU: what can be measured there depends on the load of its cores."""
-    known = accelerator_of(device.device_kind)
-    return known.peak(jnp.dtype(dtype).name) if known else None
+    accelerator = accelerator_of(device.device_kind)
+    return accelerator.peak(jnp.dtype(dtype).name) if accelerator else None
 
 
 def job_peak_flops(dtype: jnp.dtype) -> float | None:
@@ -121,10 +121,13 @@ def usable_memory() -> int | None:
     if not is_cpu():
         return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    if (soft := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != resource.RLIM_INFINITY:
         limits.append(soft)
-    if _CONTAINER_LIMIT.is_file() and (text := _CONTAINER_LIMIT.read_text().strip()).isdigit():
-        limits.append(int(text))
+    if _CONTAINER_LIMIT.is_file():
+        text = _CONTAINER_LIMIT.read_text().strip()
+        if text.isdigit():  # "max" without a limit
+            limits.append(int(text))
     return min(limits)
 
 
@@ -145,8 +148,8 @@ def require_memory(needed: int, held: str) -> None:
     """
     usable = usable_memory()
     if usable is not None and needed > usable:
-        where = "this machine" if is_cpu() else "a device here"
-        raise NoRoomError(f"{held} need at least {_size(needed)}; {where} has {_size(usable)}")
+        memory = "this machine" if is_cpu() else "a device here"
+        raise NoRoomError(f"{held} need at least {_size(needed)}; {memory} has {_size(usable)}")
 
 
 def _size(count: int) -> str:
@@ -169,9 +172,9 @@ def require_memory_kind(device: jax.Device, kind: str, field: str) -> None:
     except jax.errors.JaxRuntimeError:
         return
     if kind not in kinds:
-        there = ", ".join(kinds) or "none that it names"
+        listed = ", ".join(kinds) or "none that it names"
         raise UserError(
-            f"{field} keeps results in {kind} memory; {device.device_kind} has {there}: choose "
+            f"{field} keeps results in {kind} memory; {device.device_kind} has {listed}: choose "
             "another"
         )
 
@@ -182,9 +185,10 @@ def has_bfloat16_products() -> bool:
     device = target()
     if device.platform == "cpu":
         return multiplies_bfloat16()
-    if known := accelerator_of(device.kind):
-        return "bfloat16" in known.peaks
-    return not device.capability or float(device.capability) >= 8
+    accelerator = accelerator_of(device.kind)
+    if accelerator:
+        return "bfloat16" in accelerator.peaks
+    return not device.capability or float(device.capability) >= 8  # Ampere
 
 
 def compiler_options() -> dict[str, bool | int | str]:
@@ -215,10 +219,10 @@ def use_compilation_cache() -> None:
         return
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = directory.stat()
+        status = directory.stat()
     except OSError:
         return
-    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         logger.warning(
             "%s belongs to another user or can be written by others: compiled programs are not "
             "kept; delete it, or run chmod go-w on it",

@@ -32,8 +32,9 @@ def gce() -> bool:
     host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
     url = f"http://{host}/computeMetadata/v1/instance"
     headers = {"Metadata-Flavor": "Google"}
-    taken = _answer(f"{url}/preempted", headers) == "TRUE"
-    return taken or _answer(f"{url}/maintenance-event", headers) == "TERMINATE_ON_HOST_MAINTENANCE"
+    if _answer(f"{url}/preempted", headers) == "TRUE":
+        return True
+    return _answer(f"{url}/maintenance-event", headers) == "TERMINATE_ON_HOST_MAINTENANCE"
 
 
 def aws() -> bool:
@@ -74,7 +75,7 @@ def watch_preemption(notice: str | None, seconds: float | None = None) -> Iterat
     ended = threading.Event()
 
     def poll() -> None:
-        silent = False
+        has_warned = False
         while not ended.wait(POLL_SECONDS if seconds is None else seconds):
             try:
                 if is_announced():
@@ -82,10 +83,10 @@ def watch_preemption(notice: str | None, seconds: float | None = None) -> Iterat
                     os.kill(os.getpid(), signal.SIGTERM)
                     return
             except OSError as error:
-                if not silent:
-                    text = "%s does not answer (%s): no notice would reach this run"
-                    logger.warning(text, notice, error)
-                silent = True
+                if not has_warned:
+                    message = "%s does not answer (%s): no notice would reach this run"
+                    logger.warning(message, notice, error)
+                has_warned = True
 
     watcher = threading.Thread(target=poll, name="preemption notice", daemon=True)
     watcher.start()

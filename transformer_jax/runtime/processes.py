@@ -39,7 +39,8 @@ class Lifeline:
         return {"child_end": reduction.DupFd(self._child_end)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._child_end, self._parent_end = state["child_end"].detach(), None
+        self._child_end = state["child_end"].detach()
+        self._parent_end = None
 
 
 def describe_process() -> str:

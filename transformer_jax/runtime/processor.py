@@ -21,19 +21,15 @@ import jaxlib
 import numpy as np
 
 from transformer_jax.errors import UserError
-from transformer_jax.runtime.files import (
-    cache_folder,
-    read_cached,
-    read_regular,
-    write_atomic,
-)
+from transformer_jax.runtime.files import cache_folder, read_cached, read_regular, write_atomic
 
 ONEDNN: dict[str, bool | int | str] = {"xla_cpu_experimental_onednn_custom_call": True}
 """Option of XLA that computes products by oneDNN."""
 
 _CPUINFO = Path("/proc/cpuinfo")
 _DTYPES = ("float32", "bfloat16")
-_ROWS, _WIDTH = 256, 512
+_ROWS = 256
+_WIDTH = 512
 _ROUNDS = 5
 # Tests compile with other flags; what is measured is the processor.
 _OPTIMIZED: dict[str, bool | int | str] = {
@@ -71,8 +67,10 @@ def _kept_seconds(key: tuple[str, ...]) -> dict[str, float]:
     """CPU seconds of the products in each dtype: those kept for `key`, or measured and kept now."""
     folder = cache_folder("processors")
     path = folder and folder / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.json"
-    if path is not None and (kept := read_cached(path, _read_seconds)):
-        return kept
+    if path is not None:
+        cached = read_cached(path, _read_seconds)
+        if cached:
+            return cached
     seconds = {dtype: _seconds_of_products(dtype) for dtype in _DTYPES}
     if path is not None:
         try:
@@ -84,8 +82,8 @@ def _kept_seconds(key: tuple[str, ...]) -> dict[str, float]:
 
 
 def _read_seconds(path: Path) -> dict[str, float]:
-    found = json.loads(read_regular(path))
-    seconds = {dtype: float(found[dtype]) for dtype in _DTYPES}
+    stored = json.loads(read_regular(path))
+    seconds = {dtype: float(stored[dtype]) for dtype in _DTYPES}
     if not all(value > 0 for value in seconds.values()):
         raise ValueError("a time is not above 0")
     return seconds

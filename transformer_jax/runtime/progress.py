@@ -46,7 +46,9 @@ class Progress:
     """
 
     def __init__(self, total: int, start: int = 0, unit: str = "step") -> None:
-        self.total, self.done, self.unit = total, start, unit
+        self.total = total
+        self.done = start
+        self.unit = unit
         self.text = ""
         self.curve: list[float] = []
         self._first: tuple[int, float] | None = None
@@ -67,7 +69,7 @@ class Progress:
         if value is not None:
             self.curve.append(value)
             if len(self.curve) > _CURVE_POINTS:
-                self.curve = self.curve[::2]
+                self.curve = self.curve[::2]  # the whole run at half the resolution
         self._display.update(self, at_once=True)
 
     def time_left(self) -> str:
@@ -127,7 +129,8 @@ def shown(wanted: bool = True) -> Iterator[None]:
 
 def set_title(title: str) -> None:
     """Names the part of the surrounding `shown` that begins, such as the row of a sweep."""
-    if (display := _display.get()) is not None:
+    display = _display.get()
+    if display is not None:
         display.title = title
 
 
@@ -145,7 +148,8 @@ class Display:
     line_format = "%(asctime)s %(message)s"
 
     def __init__(self) -> None:
-        self.is_busy, self.title = False, ""
+        self.is_busy = False
+        self.title = ""
 
     def line(self, text: str, *, is_warning: bool = False) -> None:
         """Shows a line."""
@@ -270,7 +274,8 @@ def _lines_on(display: Display) -> Iterator[None]:
         yield
         return
     handler = _LineHandler(display, package.getEffectiveLevel())
-    before = package.level, package.propagate
+    level = package.level
+    propagate = package.propagate
     package.addHandler(handler)
     package.setLevel(logging.INFO)
     package.propagate = False  # the user's handlers get what they got before, from this one
@@ -278,8 +283,8 @@ def _lines_on(display: Display) -> Iterator[None]:
         yield
     finally:
         package.removeHandler(handler)
-        package.level, package.propagate = before
-        package.setLevel(package.level)
+        package.setLevel(level)
+        package.propagate = propagate
 
 
 class _LineHandler(logging.Handler):
@@ -287,7 +292,8 @@ class _LineHandler(logging.Handler):
 
     def __init__(self, display: Display, users_level: int) -> None:
         super().__init__()
-        self._display, self._users_level = display, users_level
+        self._display = display
+        self._users_level = users_level
         self.setFormatter(logging.Formatter(display.line_format, datefmt="%H:%M:%S"))
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -306,7 +312,9 @@ def sparkline(values: Sequence[float]) -> str:
     finite = [value for value in values if abs(value) < float("inf")]
     if len(finite) < 2:
         return ""
-    (width, height), low, high = _CURVE, min(finite), max(finite)
+    width, height = _CURVE
+    low = min(finite)
+    high = max(finite)
     points = " ".join(
         f"{1 + i * (width - 2) / (len(finite) - 1):.1f},"
         f"{1 + (height - 2) * (high - value) / ((high - low) or 1):.1f}"

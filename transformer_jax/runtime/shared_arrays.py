@@ -68,7 +68,6 @@ class SharedFile:
         """Writes the arrays of an object to the file; returns a handle with the rest of it.
 
         Args:
-          value: the object.
           start: offset in the file where the arrays begin; they overwrite its content.
 
         Raises:
@@ -79,7 +78,7 @@ class SharedFile:
         def write(array: pickle.PickleBuffer) -> None:
             content = array.raw()
             end = places[-1][1] if places else start
-            first = -(-end // _ALIGNMENT) * _ALIGNMENT
+            first = -(-end // _ALIGNMENT) * _ALIGNMENT  # rounded up
             self._file.seek(first)
             places.append((first, first + self._file.write(content)))
 

@@ -24,11 +24,15 @@ DEVICES = (
 )
 """Device files of GPUs and TPUs."""
 
-_SAFE_PATH, _SET_HERE = "PYTHONSAFEPATH", "by transformer_jax"
+_SAFE_PATH = "PYTHONSAFEPATH"
+_SET_HERE = "by transformer_jax"
 _READ_XLA_FLAGS = "from jaxlib import xla_client; xla_client.CompileOptions()"
 
 # Parameters of mallopt, from glibc's <malloc.h>.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_M_MMAP_MAX = -4
+_M_ARENA_MAX = -8
 
 
 def protect_child_paths() -> None:
@@ -85,10 +89,10 @@ def check_environment() -> None:
 
 def _check_xla_flags(flags: str) -> None:
     """Lets another process read the flags, because XLA ends a process on an unknown flag."""
-    words = [sys.executable, "-c", _READ_XLA_FLAGS]
-    ended = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    if ended.returncode:
-        *_, reason = ["", *ended.stderr.splitlines()]
+    command = [sys.executable, "-c", _READ_XLA_FLAGS]
+    completed = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if completed.returncode:
+        *_, reason = ["", *completed.stderr.splitlines()]
         raise UserError(f"XLA_FLAGS={flags} cannot be used: {reason.rpartition('] ')[2]}")
 
 
