@@ -61,7 +61,7 @@ def suggest_shipped(given: Path, kind: str) -> str:
     if hint:
         return hint
     shipped = shipped_files(kind)
-    for name in (given.stem, given.with_suffix("").as_posix()):
+    for name in (given.stem, given.as_posix().removesuffix(given.suffix)):
         hint = suggest(name, shipped)
         if hint:
             return hint
