@@ -23,13 +23,7 @@ from transformer_jax.inference.pairs import (
     row_bytes,
     score_pairs,
 )
-from transformer_jax.losses import (
-    Distillation,
-    LossOptions,
-    TokenLosses,
-    symmetric_kl,
-    token_sums,
-)
+from transformer_jax.losses import Distillation, LossOptions, TokenLosses, symmetric_kl, token_sums
 from transformer_jax.metrics import padding_sums
 from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
@@ -117,17 +111,18 @@ class SupervisedLoss:
         """
         inputs, labels, counted = supervised
         if rng is not None and self.options.r_drop:
-            found = self._r_drop(params, inputs, labels, rng)
-            return packed_loss(batch, self.read, found, counted)
+            token_losses = self._r_drop(params, inputs, labels, rng)
+            return packed_loss(batch, self.read, token_losses, counted)
         predicted = apply_model(self.model, params, *inputs, rng=rng, method=self.method)
-        loss, teacher = self.options.token_loss, self.options.teacher
+        loss = self.options.token_loss
+        teacher = self.options.teacher
         if rng is None or teacher is None:
-            found = loss.of(predicted, labels, exact=rng is None)
+            token_losses = loss.of(predicted, labels, exact=rng is None)
         else:
             assert isinstance(loss, Distillation)
             taught = teacher.predictions(frozen["teacher"], batch, inputs, self.method)
-            found = loss.of_taught(predicted, taught, labels)
-        return packed_loss(batch, self.read, found, counted)
+            token_losses = loss.of_taught(predicted, taught, labels)
+        return packed_loss(batch, self.read, token_losses, counted)
 
     def _r_drop(
         self, params: Params, inputs: Sequence[jax.Array], labels: jax.Array, rng: jax.Array
@@ -142,10 +137,11 @@ class SupervisedLoss:
         predicted = apply_model(self.model, params, *inputs, rng=rng, method=self.method)
         is_hidden = isinstance(predicted, Unprojected)
         logits = predicted.logits(exact=False) if is_hidden else predicted
-        found = self.options.token_loss.of_logits(logits, labels)
+        of_copies = self.options.token_loss.of_logits(logits, labels)
         divergence = symmetric_kl(logits[::2], logits[1::2])
-        losses = (found.losses[::2] + found.losses[1::2]) / 2 + self.options.r_drop / 4 * divergence
-        return TokenLosses(losses, found.nll[::2], found.correct[::2])
+        mean = (of_copies.losses[::2] + of_copies.losses[1::2]) / 2
+        losses = mean + self.options.r_drop / 4 * divergence
+        return TokenLosses(losses, of_copies.nll[::2], of_copies.correct[::2])
 
 
 def row_scores(found: TokenLosses, counted: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -192,8 +188,8 @@ class CausalLosses:
 
     def log_probs(self, params: Params, batch: Batch, rng: jax.Array | None) -> jax.Array:
         """log P of each target that counts in nats, float32 [B, T]; 0 elsewhere."""
-        found = self._plain_losses(params, batch, rng)
-        return jnp.where(_counted(batch), -found.losses, 0.0)  # `nll` has no gradient
+        token_losses = self._plain_losses(params, batch, rng)
+        return jnp.where(_counted(batch), -token_losses.losses, 0.0)  # `nll` has no gradient
 
     def score(
         self, params: Params, pairs: Sequence[ContextTarget], context: int, batch_size: int
@@ -210,16 +206,18 @@ class CausalLosses:
         Raises:
           UserError: a target is longer than `context`.
         """
-        rows = {
-            i: _features(*_fit_context(context, *pair, f"line {i + 1}"))
-            for i, pair in enumerate(pairs)
-            if pair[1]
-        }
+        rows: dict[int, Features] = {}
+        for i, (source, target) in enumerate(pairs):
+            if target:
+                read, counted = _fit_context(context, source, target, f"line {i + 1}")
+                loss_mask = [False] * len(read) + [True] * len(counted)
+                rows[i] = loss_mask_features([*read, *counted], loss_mask)
         config = self.model.config
         size = functools.partial(row_bytes, config, config.vocab_size)
         scores = score_pairs(self.scores, params, [*rows.values()], batch_size, size)
-        found = dict(zip(rows, scores, strict=True))
-        return [found.get(i, PairScore(0.0, True)) for i in range(len(pairs))]
+        by_pair = dict(zip(rows, scores, strict=True))
+        # An empty target is certain: log P = 0.
+        return [by_pair.get(i, PairScore(0.0, True)) for i in range(len(pairs))]
 
     @functools.cached_property
     def scores(self) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
@@ -268,10 +266,6 @@ def _fit_context(
             *(name, len(read) + len(counted) - 1, context, len(read) - room),
         )
     return read[-room:], counted
-
-
-def _features(read: Sequence[int], counted: Sequence[int]) -> Features:
-    return loss_mask_features([*read, *counted], [False] * len(read) + [True] * len(counted))
 
 
 def _counted(batch: Batch) -> jax.Array:
@@ -336,8 +330,8 @@ class Seq2SeqLosses:
         def scores(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
             inputs, labels, counted = self.supervised(batch)
             predicted = apply_model(self.model, params, *inputs, method="unprojected")
-            found = self.options.unregularized.token_loss.of(predicted, labels)
-            return row_scores(found, counted)
+            token_losses = self.options.unregularized.token_loss.of(predicted, labels)
+            return row_scores(token_losses, counted)
 
         return jax.jit(scores, compiler_options=platform.compiler_options())
 
@@ -354,6 +348,6 @@ class Seq2SeqLosses:
 
     def _inputs(self, batch: Batch) -> tuple[jax.Array, ...]:
         """Inputs of the model: the source and the shifted target."""
-        target, *where = row_inputs(batch, "target")
-        shifted = shift_right(target, where[0], self.specials.start)
-        return (*row_inputs(batch, "source"), shifted, *where)
+        target, positions, segment_ids = row_inputs(batch, "target")
+        shifted = shift_right(target, positions, self.specials.start)
+        return (*row_inputs(batch, "source"), shifted, positions, segment_ids)
