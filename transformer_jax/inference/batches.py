@@ -82,8 +82,8 @@ def label_rows(
     """
     results: dict[int, np.ndarray] = {}
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-    for chosen in track(batched(order, batch_size), len(order), "example"):
-        texts = [{"text": rows[i]} for i in chosen]
-        found = _TEXTS.run(probabilities, params, texts, batch_size)
-        results |= zip(chosen, found, strict=True)
+    for indices in track(batched(order, batch_size), len(order), "example"):
+        texts = [{"text": rows[i]} for i in indices]
+        of_batch = _TEXTS.run(probabilities, params, texts, batch_size)
+        results |= zip(indices, of_batch, strict=True)
     return [results[i] for i in range(len(rows))]
