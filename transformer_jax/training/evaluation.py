@@ -86,7 +86,6 @@ class Evaluator:
         """Computes metrics of outputs and loss, and the outputs of `decoded_examples`.
 
         Args:
-          params: parameters of the model.
           frozen: parameters of other runs that the loss reads, by name.
         """
         scores, outputs = self.task.evaluate(params, self.decoded_examples, self.decode)
@@ -143,10 +142,7 @@ class Evaluator:
 
 
 def add_command_scores(
-    command: str | None,
-    metrics: dict[str, Any],
-    examples: Corpus,
-    outputs: Sequence[Prediction],
+    command: str | None, metrics: dict[str, Any], examples: Corpus, outputs: Sequence[Prediction]
 ) -> dict[str, Any]:
     """Adds the scores of an external command (`scoring.command`) to the metrics.
 

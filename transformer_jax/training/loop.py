@@ -223,7 +223,7 @@ class Patience:
         self.rate: Any = 1.0
         self._best: Any = -math.inf
         self._waited: Any = 0
-        self._at_rate: Any = 0
+        self._waited_at_rate: Any = 0
         for score in scores:
             self.add(score)
 
@@ -232,11 +232,11 @@ class Patience:
         is_better = np.greater(score, self._best)
         self._best = np.where(is_better, score, self._best)
         self._waited = np.where(is_better, 0, self._waited + 1)
-        self._at_rate = np.where(is_better, 0, self._at_rate + 1)
+        self._waited_at_rate = np.where(is_better, 0, self._waited_at_rate + 1)
         if self.lowers_after is not None:
-            is_lowered = self._at_rate == self.lowers_after
+            is_lowered = self._waited_at_rate == self.lowers_after
             self.rate = np.where(is_lowered, self.rate * self._factor, self.rate)
-            self._at_rate = np.where(is_lowered, 0, self._at_rate)
+            self._waited_at_rate = np.where(is_lowered, 0, self._waited_at_rate)
 
     @property
     def is_exhausted(self) -> bool:

@@ -55,7 +55,6 @@ class LoraConfig:
         """Initializes adapters for the linear maps among parameters that match `targets`.
 
         Args:
-          key: random key.
           params: parameters or their shapes.
 
         Raises:

@@ -146,7 +146,6 @@ def utilization(flops: int, dtype: str, step: CompiledStep) -> Callable[[float],
     Args:
       flops: FLOPs of the model in a step, for all replicas.
       dtype: `model.dtype` of the config.
-      step: compiled step.
     """
     peak = job_peak_flops(product_dtype(dtype))
     device_flops = (step.executable.cost_analysis() or {}).get("flops")

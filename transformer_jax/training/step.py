@@ -62,7 +62,6 @@ def train_step(
       batch: rows of the batch.
       numbers: numbers of the config that are traced, by field (`nn.traced_numbers`).
       loss_fn: computes the summed loss of a batch.
-      optimizer: optax optimizer.
       accumulation_steps: number of micro-batches, which are processed one after another.
       axis_name: `pmap` axis of devices that each run this step on their own rows. Their sums are
         added; each device has its own dropout.
