@@ -147,5 +147,4 @@ class Classification(LabelingTask):
 
 
 def _parts(example: Example) -> list[str]:
-    """The text, and its pair if there is one."""
     return [example[part] for part in ("text", "pair") if part in example]

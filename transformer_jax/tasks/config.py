@@ -4,14 +4,7 @@
 import dataclasses
 from typing import Annotated
 
-from transformer_jax.conversations import (
-    ASSISTANT,
-    MODEL,
-    SYSTEM,
-    TEMPLATES,
-    USER,
-    Template,
-)
+from transformer_jax.conversations import ASSISTANT, MODEL, SYSTEM, TEMPLATES, USER, Template
 from transformer_jax.fields import Configurable
 from transformer_jax.ranges import OneOf, Range, check_fields
 from transformer_jax.scoring import METRICS

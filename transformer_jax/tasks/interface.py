@@ -210,7 +210,6 @@ class SupportsInspection(Protocol):
         """Returns an example as the model reads it.
 
         Args:
-          params: parameters of the model.
           source: the example as in `Task.predict`.
           target: its output. None: the model's own output, if the task has targets.
           decode: settings of the search for that output.

@@ -66,7 +66,6 @@ class DocumentWindows:
         at random (`tokenizers.sampling`), since they are drawn again whenever a block is cut.
 
         Args:
-          examples: the documents.
           tokenizers: tokenizers of the side "text".
           first: token before each document.
           length: tokens of a window.

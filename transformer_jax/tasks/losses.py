@@ -65,7 +65,6 @@ def packed_loss(
     """Loss sums of a packed batch over the predictions that count, with the sums that metrics need.
 
     Args:
-      batch: packed rows.
       read: features whose tokens the model reads.
       found: losses of the predictions, [B, M] each.
       counted: bool [B, M], False where there is nothing to predict.
@@ -103,9 +102,7 @@ class SupervisedLoss:
         """Loss sums over the predictions that count (`packed_loss`).
 
         Args:
-          params: parameters of the model.
-          batch: packed rows.
-          supervised: the model's inputs for them, and the labels.
+          supervised: the model's inputs for the batch, and the labels.
           rng: key for dropout; None: evaluation, without R-Drop and teacher.
           frozen: has the parameters of the teacher, if there is one.
         """
@@ -197,7 +194,6 @@ class CausalLosses:
         """Score of each target given its context.
 
         Args:
-          params: parameters of the model.
           pairs: contexts and targets as tokens.
           context: tokens that the model sees at once. Of longer pairs the last tokens are read,
             with a warning that names the pair's number.
@@ -304,14 +300,19 @@ class Seq2SeqLosses:
         return loss(params, batch, self.supervised(batch), rng, frozen)
 
     def supervised(self, batch: Batch) -> Supervised:
-        """The model's inputs, and the tokens of the target."""
-        return Supervised(self._inputs(batch), self._labels(batch), self._predicted(batch))
+        """The model's inputs, and the tokens of the target that it predicts: all but the forced
+        ones at the beginning."""
+        target, positions, segment_ids = row_inputs(batch, "target")
+        shifted = shift_right(target, positions, self.specials.start)
+        inputs = (*row_inputs(batch, "source"), shifted, positions, segment_ids)
+        labels = target if self.predicts is None else jnp.array(self.predicts, jnp.int32)[target]
+        counted = (segment_ids > 0) & (positions >= len(self.specials.translation.head))
+        return Supervised(inputs, labels, counted)
 
     def score(self, params: Params, pairs: Sequence[Pair], batch_size: int) -> list[PairScore]:
         """Score of each target given its source.
 
         Args:
-          params: parameters of the model.
           pairs: sources and targets as tokens, with special tokens.
           batch_size: largest number of pairs scored at once.
 
@@ -334,20 +335,3 @@ class Seq2SeqLosses:
             return row_scores(token_losses, counted)
 
         return jax.jit(scores, compiler_options=platform.compiler_options())
-
-    def _predicted(self, batch: Batch) -> jax.Array:
-        """Mask of the target tokens that the model must predict, bool [B, T]: all but the forced
-        tokens at the beginning."""
-        head = len(self.specials.translation.head)
-        return (batch["target_segment_ids"] > 0) & (batch["target_positions"] >= head)
-
-    def _labels(self, batch: Batch) -> jax.Array:
-        """Tokens that the model predicts, int32 [B, T]."""
-        target = batch["target"]
-        return target if self.predicts is None else jnp.array(self.predicts, jnp.int32)[target]
-
-    def _inputs(self, batch: Batch) -> tuple[jax.Array, ...]:
-        """Inputs of the model: the source and the shifted target."""
-        target, positions, segment_ids = row_inputs(batch, "target")
-        shifted = shift_right(target, positions, self.specials.start)
-        return (*row_inputs(batch, "source"), shifted, positions, segment_ids)

@@ -45,7 +45,6 @@ class Teacher(Protocol):
 
         Args:
           params: the tree.
-          batch: packed rows.
           inputs: arguments of the student's model.
           method: its method that predicts.
         """
@@ -128,7 +127,6 @@ def predict_top(
 
     Args:
       task: task with the model of the teacher.
-      params: its parameters.
       items: prepared training data.
       rows: rows of a batch.
       count: k.

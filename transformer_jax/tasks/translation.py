@@ -189,5 +189,4 @@ class Translation(Seq2SeqTask):
 
 
 def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Tokens of a text, with special tokens."""
     return tokenizer.specials.translation.around(tokenizer.encode(text))
