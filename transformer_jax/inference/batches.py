@@ -44,7 +44,6 @@ class PaddedBatch[Row]:
 
         Args:
           program: (params, arrays) -> tree of arrays, each with the leading axis of rows.
-          params: parameters of the model.
           rows: at most `batch_size` rows.
           batch_size: number of rows to pad to.
 
@@ -73,7 +72,6 @@ def label_rows(
     Args:
       probabilities: compiled (params, batch with the feature "text", one text per row) ->
         [B, ...].
-      params: parameters of the model.
       rows: tokens of each text.
       batch_size: texts of a batch.
 

@@ -58,7 +58,9 @@ class DraftedModel:
     """
 
     def __init__(self, model: Any, draft: Any, length: int) -> None:
-        self.model, self.draft, self.length = model, draft, length
+        self.model = model
+        self.draft = draft
+        self.length = length
         self.num_steps = self.num_tokens = 0
         for name, part in (("the model", model), ("the draft", draft)):
             if not can_rewind(jax.eval_shape(lambda part=part: part.empty_state(1, 1))):

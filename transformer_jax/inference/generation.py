@@ -120,7 +120,6 @@ class TokenGenerator:
         """Extends the outputs in place until all have ended; yields every few tokens.
 
         Args:
-          params: parameters of the model.
           outputs: outputs with their prompts.
           decode: settings of the search; a beam size of 1 is greedy search.
           complete_length: output -> number of its tokens that complete it; None: it continues.
@@ -159,7 +158,7 @@ class TokenGenerator:
                 # The first token is found by `begin`.
                 num_later = sum(max(0, number - 1) for number in num_new)
                 self.model.record(num_later, int(num_steps.sum()))
-            drawn_before += length
+            drawn_before += length  # no random key is used twice
             for output, count in zip(outputs, before, strict=True):
                 output.context = [*output.context, *output.tokens[count:]]
 
@@ -328,9 +327,7 @@ class TextGenerator:
         completes a text of `decode.stop`.
 
         Args:
-          params: parameters of the model.
           prompts: tokens of each prompt, at least one.
-          decode: settings of the search.
           numbers: numbers of the prompts; samples depend on them.
 
         Raises:
@@ -366,18 +363,21 @@ class TextGenerator:
     def _generate(
         self, params: Any, outputs: Sequence[Output], decode: DecodeConfig
     ) -> Iterator[None]:
-        stops = decode.stop_texts
-
-        def complete_length(output: Output) -> int | None:
-            def stopped(count: int) -> bool:
-                text = self._continuation(output.prompt, output.tokens[:count])
-                return any(stop in text for stop in stops)
-
-            # Once a stop text is complete it stays, so the first such length can be bisected.
-            length = len(output.tokens)
-            return bisect_left(range(length), True, key=stopped) if stopped(length) else None
-
+        complete_length = functools.partial(self._complete_length, stops=decode.stop_texts)
         return self.token_generator.generate(params, outputs, decode, complete_length)
+
+    def _complete_length(self, output: Output, stops: Sequence[str]) -> int | None:
+        """Number of tokens that complete the first stop text; None if the output has none."""
+
+        def has_stop(count: int) -> bool:
+            text = self._continuation(output.prompt, output.tokens[:count])
+            return any(stop in text for stop in stops)
+
+        length = len(output.tokens)
+        if not has_stop(length):
+            return None
+        # A stop text stays once it is complete, so the shortest such length can be bisected.
+        return bisect_left(range(length), True, key=has_stop)
 
     def _continuation(self, prompt: list[int], tokens: list[int]) -> str:
         """Text of the tokens after a prompt."""

@@ -63,7 +63,6 @@ def score_pairs(
     Args:
       scores: compiled (params, packed batch) -> log-probability of each row, and whether it is
         greedy, [B] each.
-      params: parameters of the model.
       pairs: pairs to score.
       batch_size: largest number of pairs scored at once.
       row_bytes: length of a pair's longest feature -> bytes of memory that the program needs.

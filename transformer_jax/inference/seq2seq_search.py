@@ -138,9 +138,7 @@ class Seq2SeqSearch:
         devices that hold the parameters.
 
         Args:
-          params: parameters of the model.
           requests: at most `decode.batch_size` requests.
-          decode: settings of the search.
 
         Raises:
           NonFiniteError: logits are NaN or infinite.
@@ -182,13 +180,9 @@ class Seq2SeqSearch:
         Batches have sources of similar length, the longest first. In several batches of the same
         shape, the next requests take the places of those that are done.
 
-        Args:
-          params: parameters of the model.
-          requests: the requests.
-          decode: settings of the search.
-
         Raises:
-          As `__call__`.
+          NonFiniteError: logits are NaN or infinite.
+          UserError: as `check`.
         """
         # Requests with a prefix are apart, because their prompts have another width.
         by_length = sorted(
@@ -268,7 +262,6 @@ class Seq2SeqSearch:
 
         Args:
           longest: length of the longest source plus that of the longest prefix.
-          decode: settings of the search.
 
         Raises:
           UserError: the beam is larger than the target vocabulary or smaller than the number of
@@ -322,9 +315,7 @@ class Seq2SeqSearch:
         """Finds the outputs of a batch.
 
         Args:
-          params: parameters of the model.
           arrays: arrays of `request_arrays`.
-          decode: settings of the search.
           max_length: L, longest output.
           may_end: False: no output ends before its limit, for benchmarks.
         """
@@ -343,9 +334,7 @@ class Seq2SeqSearch:
         """Record of the beam search for a source.
 
         Args:
-          params: parameters of the model.
           request: the source.
-          decode: settings of the search.
           to_pieces: text of each token.
 
         Raises:
@@ -369,7 +358,6 @@ class Seq2SeqSearch:
 
     @functools.cached_property
     def _compiled_parts(self) -> tuple[jax.stages.Wrapped, jax.stages.Wrapped]:
-        """Compiled `_start` and `_step`."""
         to_start = jax.jit(self._start, static_argnames=("decode", "max_length"))
         return to_start, jax.jit(lambda params, *inputs: self._step(params)(*inputs))
 
