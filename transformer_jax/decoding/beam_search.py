@@ -417,7 +417,6 @@ def n_best(settings: SearchSettings, beams: Beams) -> Hypotheses:
 
 
 def _take(x: Shaped[Array, "B M ..."], indices: Int[Array, "B K"]) -> Shaped[Array, "B K ..."]:
-    """Entries of each row by index."""
     return jnp.take_along_axis(x, indices.reshape(indices.shape + (1,) * (x.ndim - 2)), axis=1)
 
 

@@ -107,11 +107,8 @@ def beam_tree(
     """Records the beam search for one sentence, with the same steps as `search.find`.
 
     Args:
-      search: the search to record.
       decode_step: as in `find`; called once a step, so compile it.
       start: as in `find`, with one sentence.
-      num_outputs: as in `find`.
-      max_length: as in `find`.
       to_pieces: text of each token.
 
     Raises:
@@ -157,11 +154,9 @@ def _add_step(
     alive_after = set(zip(best.parents[0].tolist(), best.tokens[0].tolist(), strict=True))
     for number, row in enumerate(alive[0]):
         path = tuple(row[: length - 1].tolist())
-        extensions = (
-            candidates.tokens[0, number].tolist(),
-            candidates.log_probs[0, number].tolist(),
-        )
-        for token, log_prob in zip(*extensions, strict=True):
+        tokens = candidates.tokens[0, number].tolist()
+        log_probs = candidates.log_probs[0, number].tolist()
+        for token, log_prob in zip(tokens, log_probs, strict=True):
             if (number, token) in alive_after:
                 add((*path, token), log_prob, "kept", f"{best_ones} that continue")
             else:

@@ -106,18 +106,12 @@ class SpeculativeSampler(Sampler):
         return lax.while_loop(continues, step, samples)
 
     def _choose(
-        self,
-        samples: Samples,
-        decode_step: DraftedStep,
-        memory: Memory,
-        most: Int[Array, " N"],
+        self, samples: Samples, decode_step: DraftedStep, memory: Memory, most: Int[Array, " N"]
     ) -> Samples:
         """Chooses up to G + 1 tokens of each row by one step of the model.
 
         Args:
           samples: the samples, whose rows differ in length.
-          decode_step: step of the model.
-          memory: the model's memory.
           most: lengths that are not exceeded.
         """
         lengths = samples.lengths
@@ -229,10 +223,7 @@ def _count_accepted(
 
 
 def _choose_next(
-    proposed: Proposals,
-    wanted: Float[Array, "N G1 V"],
-    num_accepted: Int[Array, " N"],
-    keys: Array,
+    proposed: Proposals, wanted: Float[Array, "N G1 V"], num_accepted: Int[Array, " N"], keys: Array
 ) -> Int[Array, " N"]:
     """Samples the token after the accepted ones: in place of a rejected one from max(0, p - q),
     normalized, and after the last proposal from p."""
