@@ -58,7 +58,6 @@ def join_job[Own](job: Job, prepare: Prepare[Own], heartbeat_seconds: Callable[[
     """Meets the other processes and connects with them. Call it before any other use of JAX.
 
     Args:
-      job: address of the job.
       prepare: makes an object for this process, a config, and its fingerprint.
       heartbeat_seconds: of that object; a process that is silent for longer counts as lost.
 
@@ -106,8 +105,6 @@ def connect(
 
     Args:
       coordinator: HOST:PORT of process 0.
-      num_processes: number of processes of the job.
-      process_id: number of this process.
       heartbeat_seconds: a process that is silent for longer counts as lost.
       device_ids: devices of this process among those of its machine; None: all of them.
 
@@ -147,8 +144,6 @@ def rendezvous[Own](
 
     Args:
       address: HOST:PORT of process 0.
-      num_processes: number of processes of the job.
-      process_id: number of this process.
       prepare: makes an object for this process and its fingerprint.
       seconds: how long to wait for the others.
 

@@ -133,7 +133,6 @@ def _abstract(like: Leaf, shape: Sequence[int], spec: Sequence[Any]) -> Abstract
 
 @functools.cache
 def _stack_program(axis: int, sharding: Sharding) -> Callable[..., jax.Array]:
-    """Program that stacks leaves."""
     return jax.jit(functools.partial(jnp.stack, axis=axis), out_shardings=sharding)
 
 

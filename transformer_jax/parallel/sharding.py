@@ -278,7 +278,6 @@ def place_like(params: Any, batch: Any) -> Any:
     Returns the batch unchanged if the parameters have no mesh.
 
     Args:
-      params: tree of arrays.
       batch: tree of NumPy arrays, the whole batch in every process.
     """
     mesh = mesh_of(params)
@@ -309,9 +308,7 @@ def mesh_of(params: Any) -> Mesh | None:
 def partition_spec(path: str) -> PartitionSpec | None:
     """Spec of the parameter at a path; None if the path is that of no parameter."""
     parameter = parameter_at(path)
-    if parameter is None:
-        return None
-    return spec_of(*parameter.axes)
+    return None if parameter is None else spec_of(*parameter.axes)
 
 
 def add_shardings(abstract: Any, mesh: Mesh) -> Any:
