@@ -217,10 +217,10 @@ class Sampler:
         tokens = samples.tokens.reshape(-1, count, samples.tokens.shape[1])
         sums = samples.log_probs.sum(axis=1).reshape(-1, count)
         scores, order = lax.top_k(sums, count)
-        tokens = jnp.take_along_axis(tokens, order[:, :, None], axis=1)
-        if samples.num_steps is None:
-            return Hypotheses(tokens, scores)
-        return Hypotheses(tokens, scores, samples.num_steps.reshape(-1, count).sum(axis=1))
+        num_steps = samples.num_steps
+        if num_steps is not None:
+            num_steps = num_steps.reshape(-1, count).sum(axis=1)
+        return Hypotheses(jnp.take_along_axis(tokens, order[:, :, None], axis=1), scores, num_steps)
 
     def begin(
         self,
