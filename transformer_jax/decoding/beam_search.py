@@ -258,11 +258,11 @@ def _run_until_done(
     """Runs steps until every sentence is done. When half of a large batch is done, it continues
     with the other half alone."""
     half = len(settings.limits) // 2
-    kept = half if half >= SMALLEST_BATCH else 0
-    carry = _run(decode_step, settings, memory, carry, kept)
-    if not kept:
+    most_left = half if half >= SMALLEST_BATCH else 0
+    carry = _run(decode_step, settings, memory, carry, most_left)
+    if not most_left:
         return carry.beams
-    chosen = jnp.argsort(carry.beams.done)[:kept]  # all that are not done, and some that are
+    chosen = jnp.argsort(carry.beams.done)[:most_left]  # all that are not done, and some that are
     settings = dataclasses.replace(settings, limits=settings.limits[chosen])
     rest = Carry(
         carry.lengths[chosen],
@@ -320,7 +320,8 @@ def _candidates(
     """
     batch_size, num_beams = log_probs.shape
     ids = jnp.array(settings.forbidden_ids)
-    forbidden, logits = logits[:, ids], logits.at[:, ids].set(-jnp.inf)
+    forbidden = logits[:, ids]
+    logits = logits.at[:, ids].set(-jnp.inf)
     values, tokens = top_k(logits, settings.beam_size)  # [B * J, K]
     # Not values[:, :1]: XLA would sort all candidates for two slices of `top_k`'s result.
     highest = jnp.concatenate([values, forbidden], axis=1).max(axis=1, keepdims=True)
@@ -355,18 +356,19 @@ def _choose(settings: SearchSettings, candidates: Candidates) -> Extensions:
 
 def _extend(settings: SearchSettings, carry: Carry, best: Extensions) -> Carry:
     """Carry after a step. Sentences that are done keep their hypotheses."""
-    beams, lengths = carry.beams, carry.lengths
+    beams = carry.beams
+    lengths = carry.lengths
     num_parents = beams.alive_log_probs.shape[1]
     eos_scores = best.eos_log_probs / settings.penalty(lengths + 1)[:, None]
     with_eos = _set_token(beams.alive_tokens, lengths, settings.eos_id)
-    finished_scores, kept = lax.top_k(
+    finished_scores, best_finished = lax.top_k(
         jnp.concatenate([beams.finished_scores, eos_scores], axis=1), settings.beam_size
     )
     finished_tokens = jnp.concatenate([beams.finished_tokens, with_eos], axis=1)
     extended = Beams(
         alive_tokens=_set_token(_take(beams.alive_tokens, best.parents), lengths, best.tokens),
         alive_log_probs=best.log_probs,
-        finished_tokens=_take(finished_tokens, kept),
+        finished_tokens=_take(finished_tokens, best_finished),
         finished_scores=finished_scores,
         done=_is_done(settings, lengths + 1, best.log_probs, finished_scores),
     )
@@ -415,7 +417,6 @@ def n_best(settings: SearchSettings, beams: Beams) -> Hypotheses:
 
 
 def _take(x: Shaped[Array, "B M ..."], indices: Int[Array, "B K"]) -> Shaped[Array, "B K ..."]:
-    """Entries of each row by index."""
     return jnp.take_along_axis(x, indices.reshape(indices.shape + (1,) * (x.ndim - 2)), axis=1)
 
 

@@ -24,7 +24,8 @@ from transformer_jax.summary import Summarized
 Path = tuple[int, ...]
 """Tokens of a hypothesis."""
 
-_advance, _n_best = jax.jit(advance), jax.jit(n_best)
+_advance = jax.jit(advance)
+_n_best = jax.jit(n_best)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,9 +73,9 @@ class BeamTree(Summarized):
 
     def summary(self) -> Mapping[str, Any]:
         """The size of the search, and its outputs."""
-        steps, best = max(node.step for node in self.nodes), self.outputs
-        found = {f"output {i + 1}": self._written(node) for i, node in enumerate(best)}
-        return {"beam_size": self.beam_size, "nodes": len(self.nodes), "steps": steps, **found}
+        steps = max(node.step for node in self.nodes)
+        outputs = {f"output {i}": self._written(node) for i, node in enumerate(self.outputs, 1)}
+        return {"beam_size": self.beam_size, "nodes": len(self.nodes), "steps": steps, **outputs}
 
     def _written(self, node: int | None) -> str:
         """Tokens from the start to a node."""
@@ -106,11 +107,8 @@ def beam_tree(
     """Records the beam search for one sentence, with the same steps as `search.find`.
 
     Args:
-      search: the search to record.
       decode_step: as in `find`; called once a step, so compile it.
       start: as in `find`, with one sentence.
-      num_outputs: as in `find`.
-      max_length: as in `find`.
       to_pieces: text of each token.
 
     Raises:
@@ -153,24 +151,23 @@ def _add_step(
             parent = nodes[path[:-1]].id
             nodes[path] = Node(len(nodes), parent, length, "", log_prob, state, score, why)
 
-    kept = set(zip(best.parents[0].tolist(), best.tokens[0].tolist(), strict=True))
+    alive_after = set(zip(best.parents[0].tolist(), best.tokens[0].tolist(), strict=True))
     for number, row in enumerate(alive[0]):
         path = tuple(row[: length - 1].tolist())
-        extensions = (
-            candidates.tokens[0, number].tolist(),
-            candidates.log_probs[0, number].tolist(),
-        )
-        for token, log_prob in zip(*extensions, strict=True):
-            if (number, token) in kept:
+        tokens = candidates.tokens[0, number].tolist()
+        log_probs = candidates.log_probs[0, number].tolist()
+        for token, log_prob in zip(tokens, log_probs, strict=True):
+            if (number, token) in alive_after:
                 add((*path, token), log_prob, "kept", f"{best_ones} that continue")
             else:
                 add((*path, token), log_prob, "dropped", f"not {best_ones}")
-        log_prob, score = (float(candidates.eos_log_probs[0, number] / x) for x in (1.0, penalty))
         with_eos = (*path, settings.eos_id)
+        eos_log_prob = candidates.eos_log_probs[0, number]
+        score = float(eos_log_prob / penalty)
         if best.eos_log_probs[0, number] > -math.inf:
-            add(with_eos, log_prob, "ended", "among the outputs that ended", score)
+            add(with_eos, float(eos_log_prob), "ended", "among the outputs that ended", score)
         else:
-            add(with_eos, log_prob, "dropped", f"its end is not {best_ones}", score)
+            add(with_eos, float(eos_log_prob), "dropped", f"its end is not {best_ones}", score)
 
 
 def _set_final_states(
@@ -178,8 +175,9 @@ def _set_final_states(
 ) -> tuple[int, ...]:
     """Sets the final state of all hypotheses that ended or were alive at last. Returns the ids of
     the outputs."""
-    length, limit = int(carry.lengths[0]), int(settings.limits[0])
-    beams, found = jax.device_get((carry.beams, _n_best(settings, carry.beams)))
+    length = int(carry.lengths[0])
+    limit = int(settings.limits[0])
+    beams, returned = jax.device_get((carry.beams, _n_best(settings, carry.beams)))
     best_outputs = _best(settings.num_outputs, "outputs" if settings.num_outputs > 1 else "output")
 
     def set_state(path: Path, state: str, why: str, score: float | None) -> None:
@@ -193,6 +191,7 @@ def _set_final_states(
             if value > -math.inf
         ]
 
+    # First all that ended are dropped; those that the search still holds are set again below.
     for path, node in nodes.items():
         if node.state == "ended":
             why = f"ended, but {settings.beam_size} better ones had"
@@ -211,12 +210,12 @@ def _set_final_states(
             certain = "still alive when the search was certain of its outputs"
             no_more = f"its score could reach {reach:.3f} at most"
             set_state(path, "dropped", f"{certain}: {no_more}", None)
-    outputs = hypotheses(found.tokens, found.scores)
+    outputs = hypotheses(returned.tokens, returned.scores)
     for rank, (path, score) in enumerate(outputs, 1):
         how = "ended" if path[-1] == settings.eos_id else f"cut by the limit of {limit} tokens"
         set_state(path, "ended", f"output {rank}: {how}", score)
     return tuple(nodes[path].id for path, _ in outputs)
 
 
-def _best(count: int, what: str) -> str:
-    return f"the best {what}" if count == 1 else f"among the {count} best {what}"
+def _best(count: int, noun: str) -> str:
+    return f"the best {noun}" if count == 1 else f"among the {count} best {noun}"

@@ -59,9 +59,7 @@ def constrained(decode_step: DecodeStep, constraint: Constraint, banned_id: int)
     """Decode step under a constraint. Its state is (the model's state, the constraint's state).
 
     Args:
-      decode_step: the model's step.
-      constraint: decides which tokens are allowed.
-      banned_id: a token that the search never chooses (see `masked_logits`).
+      banned_id: a token that the search never chooses (`masked_logits`).
     """
 
     def step(

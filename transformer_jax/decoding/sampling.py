@@ -60,7 +60,9 @@ def nucleus(logits: Float[Array, "N V"], top_p: float) -> Bool[Array, "N V"]:
     before = jnp.cumsum(jax.nn.softmax(ordered), axis=-1)[:, :-1]
     count = 1 + (before < top_p).sum(axis=-1, keepdims=True)
     least = jnp.take_along_axis(ordered, count - 1, axis=-1)
-    above, equal = logits > least, logits == least
+    above = logits > least
+    equal = logits == least
+    # Of tokens exactly as likely as the least of them, only the first have room.
     room = count - above.sum(axis=-1, keepdims=True)
     return above | (equal & (jnp.cumsum(equal, axis=-1) <= room))
 
@@ -185,14 +187,14 @@ class Sampler:
             return jnp.repeat(x, num_outputs, axis=0)
 
         keys = jax.vmap(lambda key: jax.random.split(key, num_outputs))(start.keys).reshape(-1)
-        each = Start(
+        start_of_samples = Start(
             repeated(start.logits),
             start.memory,
             jax.tree.map(repeated, start.state),
             repeated(start.max_lengths),
             keys,
         )
-        first = self.begin(each, max_length=max_length)
+        first = self.begin(start_of_samples, max_length=max_length)
         return dataclasses.replace(first, num_outputs=num_outputs)
 
     def run(
@@ -211,13 +213,14 @@ class Sampler:
 
     def outputs(self, samples: Samples) -> Hypotheses:
         """Samples of every sentence, most likely first."""
-        count, length = samples.num_outputs, samples.tokens.shape[1]
-        tokens = samples.tokens.reshape(-1, count, length)
+        count = samples.num_outputs
+        tokens = samples.tokens.reshape(-1, count, samples.tokens.shape[1])
         sums = samples.log_probs.sum(axis=1).reshape(-1, count)
         scores, order = lax.top_k(sums, count)
-        steps = samples.num_steps
-        steps = steps if steps is None else steps.reshape(-1, count).sum(axis=1)
-        return Hypotheses(jnp.take_along_axis(tokens, order[:, :, None], axis=1), scores, steps)
+        num_steps = samples.num_steps
+        if num_steps is not None:
+            num_steps = num_steps.reshape(-1, count).sum(axis=1)
+        return Hypotheses(jnp.take_along_axis(tokens, order[:, :, None], axis=1), scores, num_steps)
 
     def begin(
         self,
@@ -258,10 +261,10 @@ class Sampler:
             logits, state = decode_step(last, memory, samples.state)
             return self._draw(dataclasses.replace(samples, state=state), logits)
 
-        def goes_on(samples: Samples) -> Bool[Array, ""]:
+        def continues(samples: Samples) -> Bool[Array, ""]:
             return (~samples.is_done(length)).sum() > most_left
 
-        return lax.while_loop(goes_on, step, samples)
+        return lax.while_loop(continues, step, samples)
 
     def penalized(
         self, logits: Float[Array, "N V"], seen: Bool[Array, "N V"] | None
@@ -289,7 +292,8 @@ class Sampler:
 
     def _draw(self, samples: Samples, logits: Float[Array, "N V"]) -> Samples:
         """Adds a token to each sample that has not ended."""
-        rows, positions = jnp.arange(len(logits)), samples.lengths
+        rows = jnp.arange(len(logits))
+        positions = samples.lengths
         if self.is_greedy:
             chosen = self.most_likely(logits, samples.seen)
         else:
@@ -299,7 +303,9 @@ class Sampler:
             chosen = jax.vmap(jax.random.categorical)(step_keys, truncated)
         tokens = jnp.where(samples.ended, self.pad_id, chosen)
         log_probs = jnp.where(samples.ended, 0.0, token_log_probs(logits, chosen))
-        seen, lengths = samples.seen, positions + ~samples.ended
+        seen = samples.seen
+        lengths = positions + ~samples.ended
+        # A sample that has ended writes padding after its end, and nothing if that is at L.
         return dataclasses.replace(
             samples,
             lengths=lengths,

@@ -100,28 +100,23 @@ class SpeculativeSampler(Sampler):
             most = jnp.where(samples.ended, 0, length)
             return self._choose(samples, decode_step, memory, most)
 
-        def goes_on(samples: Samples) -> Bool[Array, ""]:
+        def continues(samples: Samples) -> Bool[Array, ""]:
             return (~samples.is_done(length)).sum() > most_left
 
-        return lax.while_loop(goes_on, step, samples)
+        return lax.while_loop(continues, step, samples)
 
     def _choose(
-        self,
-        samples: Samples,
-        decode_step: DraftedStep,
-        memory: Memory,
-        most: Int[Array, " N"],
+        self, samples: Samples, decode_step: DraftedStep, memory: Memory, most: Int[Array, " N"]
     ) -> Samples:
         """Chooses up to G + 1 tokens of each row by one step of the model.
 
         Args:
           samples: the samples, whose rows differ in length.
-          decode_step: step of the model.
-          memory: the model's memory.
           most: lengths that are not exceeded.
         """
         lengths = samples.lengths
-        rows, ahead = jnp.arange(len(lengths))[:, None], jnp.arange(self.draft_length + 1)
+        rows = jnp.arange(len(lengths))[:, None]
+        ahead = jnp.arange(self.draft_length + 1)
         draws = (samples.drawn_before + lengths)[:, None] + ahead
         keys = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)))(samples.keys, draws)
         last = samples.tokens[rows, lengths[:, None] - 1]
@@ -169,17 +164,19 @@ class SpeculativeSampler(Sampler):
             token, seen, state = carry
             logits, state = draft(token, memory, state)
             if self.is_greedy:
-                found, probabilities = self.most_likely(logits, seen), None
+                drawn = self.most_likely(logits, seen)
+                probabilities = None
             else:
                 probabilities = self._probabilities(logits, seen)
                 draw_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, _PROPOSAL)
-                found = jax.vmap(jax.random.categorical)(draw_keys, jnp.log(probabilities))
-            after = None if seen is None else seen.at[jnp.arange(len(seen)), found].set(True)
-            return (found, after, state), (found, probabilities, seen)
+                drawn = jax.vmap(jax.random.categorical)(draw_keys, jnp.log(probabilities))
+            after = None if seen is None else seen.at[jnp.arange(len(seen)), drawn].set(True)
+            return (drawn, after, state), (drawn, probabilities, seen)
 
+        # G + 1 steps: the last one reads the last proposal, and the token it draws is dropped.
         start = last, samples.seen, samples.state
-        (_, _, state), found = lax.scan(step, start, jnp.swapaxes(keys, 0, 1))
-        tokens, probabilities, seen = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), found)
+        (_, _, state), steps = lax.scan(step, start, jnp.swapaxes(keys, 0, 1))
+        tokens, probabilities, seen = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), steps)
         probabilities = None if self.is_greedy else probabilities[:, :-1]
         return Proposals(tokens[:, :-1], probabilities, seen), state
 
@@ -197,8 +194,8 @@ class SpeculativeSampler(Sampler):
             wanted = self._probabilities(logits, proposed.seen)
             num_accepted = _count_accepted(proposed, wanted, keys)
             return num_accepted, _choose_next(proposed, wanted, num_accepted, keys)
-        size, seen = logits.shape[-1], proposed.seen
-        seen = None if seen is None else seen.reshape(-1, size)
+        size = logits.shape[-1]
+        seen = None if proposed.seen is None else proposed.seen.reshape(-1, size)
         best = self.most_likely(logits.reshape(-1, size), seen).reshape(keys.shape)
         num_accepted = jnp.cumprod(best[:, :-1] == proposed.tokens, axis=1).sum(axis=1)
         return num_accepted, jnp.take_along_axis(best, num_accepted[:, None], axis=1)[:, 0]
@@ -226,10 +223,7 @@ def _count_accepted(
 
 
 def _choose_next(
-    proposed: Proposals,
-    wanted: Float[Array, "N G1 V"],
-    num_accepted: Int[Array, " N"],
-    keys: Array,
+    proposed: Proposals, wanted: Float[Array, "N G1 V"], num_accepted: Int[Array, " N"], keys: Array
 ) -> Int[Array, " N"]:
     """Samples the token after the accepted ones: in place of a rejected one from max(0, p - q),
     normalized, and after the last proposal from p."""

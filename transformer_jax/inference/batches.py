@@ -44,7 +44,6 @@ class PaddedBatch[Row]:
 
         Args:
           program: (params, arrays) -> tree of arrays, each with the leading axis of rows.
-          params: parameters of the model.
           rows: at most `batch_size` rows.
           batch_size: number of rows to pad to.
 
@@ -73,7 +72,6 @@ def label_rows(
     Args:
       probabilities: compiled (params, batch with the feature "text", one text per row) ->
         [B, ...].
-      params: parameters of the model.
       rows: tokens of each text.
       batch_size: texts of a batch.
 
@@ -82,8 +80,8 @@ def label_rows(
     """
     results: dict[int, np.ndarray] = {}
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-    for chosen in track(batched(order, batch_size), len(order), "example"):
-        texts = [{"text": rows[i]} for i in chosen]
-        found = _TEXTS.run(probabilities, params, texts, batch_size)
-        results |= zip(chosen, found, strict=True)
+    for indices in track(batched(order, batch_size), len(order), "example"):
+        texts = [{"text": rows[i]} for i in indices]
+        of_batch = _TEXTS.run(probabilities, params, texts, batch_size)
+        results |= zip(indices, of_batch, strict=True)
     return [results[i] for i in range(len(rows))]

@@ -25,7 +25,7 @@ LOOKUP = "lookup"
 """The value of `decode.draft` that proposes what followed the same tokens before."""
 
 _LONGEST_MATCH = 3
-_NEVER = -1e9
+_NEVER = -1e9  # logit of the tokens that a lookup does not propose
 
 
 class Drafted(NamedTuple):
@@ -58,10 +58,12 @@ class DraftedModel:
     """
 
     def __init__(self, model: Any, draft: Any, length: int) -> None:
-        self.model, self.draft, self.length = model, draft, length
+        self.model = model
+        self.draft = draft
+        self.length = length
         self.num_steps = self.num_tokens = 0
-        for name, each in (("the model", model), ("the draft", draft)):
-            if not can_rewind(jax.eval_shape(lambda each=each: each.empty_state(1, 1))):
+        for name, part in (("the model", model), ("the draft", draft)):
+            if not can_rewind(jax.eval_shape(lambda part=part: part.empty_state(1, 1))):
                 raise UserError(
                     f"decode.draft: {name} has recurrent layers, which cannot take back a "
                     "proposal; leave the draft out"
@@ -73,19 +75,19 @@ class DraftedModel:
         if method == "prefill":
             *prompts, max_length = inputs
             prompts.append(max_length + self.length)  # proposals need slots, too
-            logits, *found = apply_method(self.model, params.model, method, *prompts)
+            logits, *of_model = apply_method(self.model, params.model, method, *prompts)
             _, *of_draft = apply_method(self.draft, params.draft, method, *prompts)
-            return logits, *map(Drafted, found, of_draft)
+            return logits, *map(Drafted, of_model, of_draft)
         if method == "decode_step":
             tokens, memory, state = inputs
             of_model = (memory or _NO_MEMORY).model, state.model
-            logits, new = apply_method(self.model, params.model, method, tokens, *of_model)
-            return logits, Drafted(new, state.draft)
+            logits, after = apply_method(self.model, params.model, method, tokens, *of_model)
+            return logits, Drafted(after, state.draft)
         if method == "draft_step":
             tokens, memory, state = inputs
             of_draft = (memory or _NO_MEMORY).draft, state.draft
-            logits, new = apply_method(self.draft, params.draft, "decode_step", tokens, *of_draft)
-            return logits, Drafted(state.model, new)
+            logits, after = apply_method(self.draft, params.draft, "decode_step", tokens, *of_draft)
+            return logits, Drafted(state.model, after)
         return self.model.apply({"params": params.model}, *inputs, method=method, **named)
 
     def record(self, num_tokens: int, num_steps: int) -> None:
@@ -107,7 +109,7 @@ class DraftedModel:
         """Bytes of the decoding states of one hypothesis of `length` tokens; searches with a draft
         have no beams."""
         assert num_beams == 1
-        return sum(each.state_bytes(length + self.length) for each in (self.model, self.draft))
+        return sum(part.state_bytes(length + self.length) for part in (self.model, self.draft))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["model"], name)
@@ -142,7 +144,8 @@ class LookupState(struct.PyTreeNode):
         """The token that followed the longest match: up to 3 last tokens of the text, where they
         occurred before; of equally long matches the latest. Without a match the last token."""
         slots = jnp.arange(self.tokens.shape[1])
-        longest, is_match = jnp.zeros_like(self.tokens), jnp.ones(self.tokens.shape, bool)
+        longest = jnp.zeros_like(self.tokens)
+        is_match = jnp.ones(self.tokens.shape, bool)
         for count in range(_LONGEST_MATCH):  # is_match: these `count` tokens end in the slot
             last = jnp.take_along_axis(
                 self.tokens, self.length[:, None] - 1 - count, 1, mode="clip"
@@ -174,6 +177,7 @@ class Lookup:
         *texts, max_length = inputs
         rows, width = texts[0].shape
         widths = [tokens.shape[1] for tokens in texts[::2]]
+        # The longest output includes the prompt, which is the last text.
         state = self.empty_state(rows, sum(widths[:-1]) + max(widths[-1], max_length))
         for tokens, lengths in zip(texts[::2], texts[1::2], strict=True):
             write = jax.vmap(lambda row, new, at: jax.lax.dynamic_update_slice(row, new, (at,)))

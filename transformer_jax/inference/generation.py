@@ -120,7 +120,6 @@ class TokenGenerator:
         """Extends the outputs in place until all have ended; yields every few tokens.
 
         Args:
-          params: parameters of the model.
           outputs: outputs with their prompts.
           decode: settings of the search; a beam size of 1 is greedy search.
           complete_length: output -> number of its tokens that complete it; None: it continues.
@@ -129,17 +128,19 @@ class TokenGenerator:
         Raises:
           UserError: the search cannot pause every few tokens, such as beam search.
         """
-        search, drawn_before = self.search(decode), 0
+        search = self.search(decode)
+        drawn_before = 0
         for output in outputs:
             output.ended |= len(output.tokens) >= decode.max_extra_length
         while not all(output.ended for output in outputs):
             for output in outputs:
                 output.context = self.fit_context(output.context)
             longest = max(len(output.context) for output in outputs if not output.ended)
-            room = self.context + 1 - longest
+            room = self.context + 1 - longest  # the last token is not read
             before = [len(output.tokens) for output in outputs]
             to_arrays = functools.partial(self._arrays, decode=decode)
             batch = PaddedBatch(Output([self.specials.first], 0, 0, ended=True), to_arrays)
+            # Rows, like prompts, are padded to a power of 2, so that few shapes are compiled.
             arrays = batch.place(params, outputs, 1 << (len(outputs) - 1).bit_length())
             slots = self.num_slots(arrays["prompt"].shape[1], decode)
             samples = self.begin(params, arrays, search, decode.seed, drawn_before, slots)
@@ -157,7 +158,7 @@ class TokenGenerator:
                 # The first token is found by `begin`.
                 num_later = sum(max(0, number - 1) for number in num_new)
                 self.model.record(num_later, int(num_steps.sum()))
-            drawn_before += length
+            drawn_before += length  # no random key is used twice
             for output, count in zip(outputs, before, strict=True):
                 output.context = [*output.context, *output.tokens[count:]]
 
@@ -205,13 +206,14 @@ class TokenGenerator:
         length = int(lengths.max())
         for i, (output, count) in enumerate(zip(outputs, before, strict=True)):
             if not output.ended:
-                found = tokens[i, : min(length, decode.max_extra_length - count)].tolist()
-                output.tokens[count:] = found = self._up_to_an_end(found)
+                drawn = tokens[i, : min(length, decode.max_extra_length - count)].tolist()
+                new_tokens = self._up_to_an_end(drawn)
+                output.tokens[count:] = new_tokens
                 output.log_probs[count:] = log_probs[i, : len(output.tokens) - count].tolist()
                 if math.isnan(output.log_prob):
                     raise NonFiniteError
                 complete = complete_length(output)
-                has_end = bool(found) and found[-1] in self.specials.ends
+                has_end = bool(new_tokens) and new_tokens[-1] in self.specials.ends
                 output.ended = bool(ended[i]) or has_end or complete is not None
                 if complete is not None:
                     del output.tokens[complete:], output.log_probs[complete:]
@@ -325,9 +327,7 @@ class TextGenerator:
         completes a text of `decode.stop`.
 
         Args:
-          params: parameters of the model.
           prompts: tokens of each prompt, at least one.
-          decode: settings of the search.
           numbers: numbers of the prompts; samples depend on them.
 
         Raises:
@@ -344,12 +344,13 @@ class TextGenerator:
             for _ in self._generate(params, batch, decode):
                 pass
         for group in batched(outputs, count):
-            found = [(self._text(one, decode), one.log_prob) for one in group]
-            yield sorted(found, key=lambda one: -one[1])
+            scored = [(self._text(output, decode), output.log_prob) for output in group]
+            yield sorted(scored, key=lambda text_and_score: -text_and_score[1])
 
     def stream(self, params: Any, prompt: list[int], decode: DecodeConfig) -> Iterator[str]:
         """Yields the continuation of a prompt, piece by piece while it is generated."""
-        output, sent = Output(prompt, 1, 0), 0
+        output = Output(prompt, 1, 0)
+        sent = 0
         held = max(map(len, decode.stop_texts), default=1) - 1
         for _ in self._generate(params, [output], decode):
             text = self._text(output, decode)
@@ -362,17 +363,21 @@ class TextGenerator:
     def _generate(
         self, params: Any, outputs: Sequence[Output], decode: DecodeConfig
     ) -> Iterator[None]:
-        stops = decode.stop_texts
-
-        def complete_length(output: Output) -> int | None:
-            def stopped(count: int) -> bool:
-                text = self._continuation(output.prompt, output.tokens[:count])
-                return any(stop in text for stop in stops)
-
-            length = len(output.tokens)
-            return bisect_left(range(length), True, key=stopped) if stopped(length) else None
-
+        complete_length = functools.partial(self._complete_length, stops=decode.stop_texts)
         return self.token_generator.generate(params, outputs, decode, complete_length)
+
+    def _complete_length(self, output: Output, stops: Sequence[str]) -> int | None:
+        """Number of tokens that complete the first stop text; None if the output has none."""
+
+        def has_stop(count: int) -> bool:
+            text = self._continuation(output.prompt, output.tokens[:count])
+            return any(stop in text for stop in stops)
+
+        length = len(output.tokens)
+        if not has_stop(length):
+            return None
+        # A stop text stays once it is complete, so the shortest such length can be bisected.
+        return bisect_left(range(length), True, key=has_stop)
 
     def _continuation(self, prompt: list[int], tokens: list[int]) -> str:
         """Text of the tokens after a prompt."""
@@ -380,12 +385,12 @@ class TextGenerator:
         if not self.joins:
             return decode(tokens)
         # Decoded with the prompt: alone, the first piece would lose the space before it.
-        before, text = decode(prompt), decode([*prompt, *tokens])
+        before = decode(prompt)
+        text = decode([*prompt, *tokens])
         return text[len(before) :] if text.startswith(before) else decode(tokens)
 
     def _text(self, output: Output, decode: DecodeConfig) -> str:
         """Text of an output, up to the first stop text."""
         text = self._continuation(output.prompt, output.tokens)
-        return text[
-            : min((text.find(s) for s in decode.stop_texts if s in text), default=len(text))
-        ]
+        ends = [text.find(stop) for stop in decode.stop_texts if stop in text]
+        return text[: min(ends, default=len(text))]

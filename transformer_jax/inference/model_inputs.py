@@ -39,7 +39,8 @@ class ModelInputs(Summarized):
 
     def summary(self) -> Mapping[str, Any]:
         """The texts, and the pieces that each stack reads."""
-        return {**self.texts, **{stack: " ".join(each) for stack, each in self.pieces.items()}}
+        read = {stack: " ".join(pieces) for stack, pieces in self.pieces.items()}
+        return {**self.texts, **read}
 
     @property
     def last_stack(self) -> str:

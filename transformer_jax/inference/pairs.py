@@ -63,7 +63,6 @@ def score_pairs(
     Args:
       scores: compiled (params, packed batch) -> log-probability of each row, and whether it is
         greedy, [B] each.
-      params: parameters of the model.
       pairs: pairs to score.
       batch_size: largest number of pairs scored at once.
       row_bytes: length of a pair's longest feature -> bytes of memory that the program needs.
@@ -74,22 +73,24 @@ def score_pairs(
     Raises:
       UserError: a single pair needs more memory than there is.
     """
-    found: dict[int, PairScore] = {}
+    by_pair: dict[int, PairScore] = {}
     batch: PaddedBatch[Pair] = PaddedBatch(
         {feature: [0] for pair in pairs[:1] for feature in pair}, padded_batch
     )
     order = sorted(range(len(pairs)), key=lambda i: longest(pairs[i]))
     while order:
-        length = longest(pairs[order[-1]])
-        size, memory = row_bytes(length), platform.usable_memory()
+        length = longest(pairs[order[-1]])  # of those left, the longest first
+        size = row_bytes(length)
+        memory = platform.usable_memory()
         if memory is not None and size > memory:
             raise UserError(
                 f"score: a text of {length} tokens takes about {size >> 30} GiB of memory, and "
                 f"{memory >> 30} GiB are here"
             )
         rows = max(1, min(batch_size, _MOST_BYTES // size))
-        chosen, order = order[-rows:], order[:-rows]
-        log_probs, is_greedy = batch.run(scores, params, [pairs[i] for i in chosen], rows)
-        chosen_scores = map(PairScore, log_probs.tolist(), is_greedy.tolist())
-        found |= zip(chosen, chosen_scores, strict=True)
-    return [found[i] for i in range(len(pairs))]
+        indices = order[-rows:]
+        order = order[:-rows]
+        log_probs, is_greedy = batch.run(scores, params, [pairs[i] for i in indices], rows)
+        pair_scores = map(PairScore, log_probs.tolist(), is_greedy.tolist())
+        by_pair |= zip(indices, pair_scores, strict=True)
+    return [by_pair[i] for i in range(len(pairs))]

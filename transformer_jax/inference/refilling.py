@@ -49,15 +49,18 @@ def refilled(
     batch: Any = None
     while waiting or (places >= 0).any():
         while waiting and (places < 0).sum() >= min(group, len(waiting)):
-            chosen, waiting = waiting[:group], waiting[group:]
-            free = np.flatnonzero(places < 0)[: len(chosen)]
-            places[free] = chosen
-            fill = (0, group - len(chosen))
-            rows = np.pad(chosen, fill, mode="edge")
+            entering = waiting[:group]
+            waiting = waiting[group:]
+            free = np.flatnonzero(places < 0)[: len(entering)]
+            places[free] = entering
+            # The last group may be smaller: it is filled up with rows that go to no place.
+            fill = (0, group - len(entering))
+            rows = np.pad(entering, fill, mode="edge")
             new = start({name: array[rows] for name, array in arrays.items()})
             batch = _repeated(new, num_groups) if batch is None else batch
             batch = _replaced(batch, new, np.pad(free, fill, constant_values=len(places)))
         memory, search = batch
+        # The search pauses when the next group has room; with none waiting, when all are done.
         most_left = len(places) - min(group, len(waiting)) if waiting else 0
         search, is_done, outputs = run(memory, search, np.int32(most_left))
         batch = memory, search

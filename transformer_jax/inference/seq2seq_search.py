@@ -138,30 +138,33 @@ class Seq2SeqSearch:
         devices that hold the parameters.
 
         Args:
-          params: parameters of the model.
           requests: at most `decode.batch_size` requests.
-          decode: settings of the search.
 
         Raises:
           NonFiniteError: logits are NaN or infinite.
           UserError: as `check`.
         """
-        longest = max(len(one.source) for one in requests)
-        self.check(longest + max(len(one.prefix) for one in requests), decode)
+        self._check_requests(requests, decode)
         extra = decode.max_extra_length
         to_arrays = functools.partial(request_arrays, self.specials, max_extra_length=extra)
         batch = PaddedBatch(Request([self.specials.eos]), to_arrays)
         arrays = batch.place(params, requests, decode.batch_size)
-        found = self.compiled(params, arrays, decode, longest_output(arrays, extra))
-        return self._checked(unpad(found, len(requests)))
+        hypotheses = self.compiled(params, arrays, decode, longest_output(arrays, extra))
+        return self._checked(unpad(hypotheses, len(requests)))
 
-    def _checked(self, found: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _check_requests(self, requests: Sequence[Request], decode: DecodeConfig) -> None:
+        """Checks the settings for these requests; errors are those of `check`."""
+        longest_source = max(len(request.source) for request in requests)
+        longest_prefix = max(len(request.prefix) for request in requests)
+        self.check(longest_source + longest_prefix, decode)
+
+    def _checked(self, hypotheses: Any) -> tuple[np.ndarray, np.ndarray]:
         """Tokens and scores of `Hypotheses` on the host. Counts the steps of a search with a draft.
 
         Raises:
           NonFiniteError: a score is NaN.
         """
-        tokens, scores, num_steps = found
+        tokens, scores, num_steps = hypotheses
         if np.isnan(scores).any():
             raise NonFiniteError
         if isinstance(self.model, DraftedModel):
@@ -177,61 +180,56 @@ class Seq2SeqSearch:
         Batches have sources of similar length, the longest first. In several batches of the same
         shape, the next requests take the places of those that are done.
 
-        Args:
-          params: parameters of the model.
-          requests: the requests.
-          decode: settings of the search.
-
         Raises:
-          As `__call__`.
+          NonFiniteError: logits are NaN or infinite.
+          UserError: as `check`.
         """
+        # Requests with a prefix are apart, because their prompts have another width.
         by_length = sorted(
             range(len(requests)),
             key=lambda i: (len(requests[i].prefix) > 0, len(requests[i].source)),
             reverse=True,
         )
         mesh = mesh_of(params)
-        refills = is_refillable(self._search(decode))
-        refills &= mesh is None or mesh.size == 1
+        refills = is_refillable(self._search(decode)) and (mesh is None or mesh.size == 1)
 
-        def shape(batch: Sequence[int]) -> dict[str, tuple[int, ...]]:
-            of_batch = [requests[i] for i in batch]
-            arrays = request_arrays(self.specials, of_batch, decode.max_extra_length)
+        def shapes(indices: Sequence[int]) -> dict[str, tuple[int, ...]]:
+            batch = [requests[i] for i in indices]
+            arrays = request_arrays(self.specials, batch, decode.max_extra_length)
             return {name: rows.shape[1:] for name, rows in arrays.items()}
 
         def finished() -> Iterator[list[tuple[int, Outputs]]]:
-            for _, same_shape in groupby(batched(by_length, decode.batch_size), key=shape):
+            for _, same_shape in groupby(batched(by_length, decode.batch_size), key=shapes):
                 batches = list(same_shape)
                 if refills and len(batches) > 1:
-                    chosen = [i for batch in batches for i in batch]
-                    for some in self._refilled(params, [requests[i] for i in chosen], decode):
-                        yield [(chosen[i], outputs) for i, outputs in some]
+                    order = [i for batch in batches for i in batch]
+                    for part in self._refilled(params, [requests[i] for i in order], decode):
+                        yield [(order[i], outputs) for i, outputs in part]
                     continue
                 for batch in batches:
                     outputs = self(params, [requests[i] for i in batch], decode)
                     yield list(zip(batch, zip(*outputs, strict=True), strict=True))
 
-        found: dict[int, Outputs] = {}
-        for some in track(finished(), len(requests), "example"):
-            found |= some
-        return [found[i] for i in range(len(requests))]
+        by_request: dict[int, Outputs] = {}
+        for part in track(finished(), len(requests), "example"):
+            by_request |= part
+        return [by_request[i] for i in range(len(requests))]
 
     def _refilled(
         self, params: Any, requests: Sequence[Request], decode: DecodeConfig
     ) -> Iterator[list[tuple[int, Outputs]]]:
         """Yields finished outputs, each with the index of its request."""
-        longest = max(len(one.source) for one in requests)
-        self.check(longest + max(len(one.prefix) for one in requests), decode)
+        self._check_requests(requests, decode)
         arrays = request_arrays(self.specials, requests, decode.max_extra_length)
         max_length = longest_output(arrays, decode.max_extra_length)
         start, run = self._compiled_refills
-        for indices, found in refilled(
+        for indices, hypotheses in refilled(
             lambda rows: start(params, rows, decode, max_length),
             lambda memory, search, most_left: run(params, memory, search, most_left, decode),
             arrays,
             decode.batch_size,
         ):
-            outputs = zip(*self._checked(found), strict=True)
+            outputs = zip(*self._checked(hypotheses), strict=True)
             yield list(zip(indices, outputs, strict=True))
 
     @functools.cached_property
@@ -264,27 +262,29 @@ class Seq2SeqSearch:
 
         Args:
           longest: length of the longest source plus that of the longest prefix.
-          decode: settings of the search.
 
         Raises:
           UserError: the beam is larger than the target vocabulary or smaller than the number of
             outputs, a setting is only for language models, outputs may exceed the positions that
             the model knows, or the decoding state does not fit into memory.
         """
-        config, search = self.model.config, self._search(decode)
-        outputs, beams = decode.num_outputs, 1
+        search = self._search(decode)
+        outputs = decode.num_outputs
+        beams = 1
         if isinstance(search, BeamSearch):
             outputs = beams = search.beam_size
-            _check_beams(search.beam_size, decode.num_outputs, config.target_vocab_size)
+            vocab_size = self.model.config.target_vocab_size
+            _check_beams(search.beam_size, decode.num_outputs, vocab_size)
         if decode.stop or decode.repetition_penalty != 1:
             raise UserError("decode: stop and repetition_penalty are of language models alone")
         longest += len(self.specials.translation.head)
         try:
-            for each in configs_of(self.model):
-                check_num_positions(each, longest + decode.max_extra_length)
+            for config in configs_of(self.model):
+                check_num_positions(config, longest + decode.max_extra_length)
         except ValueError as error:
             raise UserError(f"decode: {error}; lower decode.max_extra_length") from error
         length = longest + decode.max_extra_length
+        # The beams of a source share one state; other outputs have one each.
         require_memory(
             decode.batch_size * outputs // beams * self.model.state_bytes(length, beams),
             f"decode: the state of {decode.batch_size} sources, {outputs} outputs and {length} "
@@ -315,9 +315,7 @@ class Seq2SeqSearch:
         """Finds the outputs of a batch.
 
         Args:
-          params: parameters of the model.
           arrays: arrays of `request_arrays`.
-          decode: settings of the search.
           max_length: L, longest output.
           may_end: False: no output ends before its limit, for benchmarks.
         """
@@ -336,20 +334,18 @@ class Seq2SeqSearch:
         """Record of the beam search for a source.
 
         Args:
-          params: parameters of the model.
           request: the source.
-          decode: settings of the search.
           to_pieces: text of each token.
 
         Raises:
           UserError: as `check`, or `decode` selects another search.
         """
-        search, extra = self._search(decode), decode.max_extra_length
+        search = self._search(decode)
         if not isinstance(search, BeamSearch):
             raise UserError(f"decode: search {decode.searches[0]!r} has no beams; take search beam")
-        self.check(len(request.source) + len(request.prefix), decode)
-        arrays = request_arrays(self.specials, [request], extra)
-        max_length = longest_output(arrays, extra)
+        self._check_requests([request], decode)
+        arrays = request_arrays(self.specials, [request], decode.max_extra_length)
+        max_length = longest_output(arrays, decode.max_extra_length)
         to_start, step = self._compiled_parts
         return beam_tree(
             search,
@@ -362,7 +358,6 @@ class Seq2SeqSearch:
 
     @functools.cached_property
     def _compiled_parts(self) -> tuple[jax.stages.Wrapped, jax.stages.Wrapped]:
-        """Compiled `_start` and `_step`."""
         to_start = jax.jit(self._start, static_argnames=("decode", "max_length"))
         return to_start, jax.jit(lambda params, *inputs: self._step(params)(*inputs))
 
@@ -375,18 +370,20 @@ class Seq2SeqSearch:
         may_end: bool = True,
     ) -> Start:
         """Inputs of the search; arguments are those of `run`."""
-        source, prompt = arrays["source"], arrays["prompt"]
-        sides = (source, arrays["source_lengths"], prompt, arrays["prompt_lengths"])
-        slots = prompt.shape[1] - 1 + max_length
+        prompt = arrays["prompt"]
+        sides = (arrays["source"], arrays["source_lengths"], prompt, arrays["prompt_lengths"])
+        slots = prompt.shape[1] - 1 + max_length  # the last output token is never read
         logits, memory, state = apply_method(self.model, params, "prefill", *sides, slots)
         fold_in = jax.vmap(jax.random.fold_in, (None, 0))
         keys = fold_in(jax.random.key(decode.seed), arrays["numbers"])
-        logits, limits = self._with_end(logits, may_end), arrays["limits"]
+        logits = self._with_end(logits, may_end)
+        limits = arrays["limits"]
         if self.constraint:
-            tokens, counts = arrays["constraint_tokens"], arrays["constraint_lengths"]
-            first = self.constraint.begin(tokens, counts, limits)
+            tokens = arrays["constraint_tokens"]
+            first = self.constraint.begin(tokens, arrays["constraint_lengths"], limits)
             allowed = self.constraint.allowed(first)
-            logits, state = masked_logits(logits, allowed, self._banned_id), (state, first)
+            logits = masked_logits(logits, allowed, self._banned_id)
+            state = (state, first)
         return Start(logits, memory, state, limits, keys)
 
     def _step(self, params: Any, may_end: bool = True) -> DecodeStep:

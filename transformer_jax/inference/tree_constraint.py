@@ -101,18 +101,20 @@ class TreeConstraint:
           limits: longest output of each sentence, EOS included: at least `SHORTEST`, and one for
             each tag and each word read.
         """
-        none = jnp.zeros_like(counts)
-        no = none.astype(bool)
-        return TreeState(none, counts, limits, no, no, tokens, counts)
+        zeros = jnp.zeros_like(counts)
+        false = zeros.astype(bool)
+        return TreeState(zeros, counts, limits, false, false, tokens, counts)
 
     def allowed(self, state: TreeState) -> Bool[Array, "N V"]:
         """Mask of the tokens that may come next."""
         depth, waiting, room, empty, untagged, _, total = state
         looks_ahead = self.read is not None
         at_start = looks_ahead & (waiting == total)  # the first word is read before the root opens
-        inside, some_wait = (depth > 0) & ~untagged, (waiting > 0) & ~untagged
+        inside = (depth > 0) & ~untagged
+        some_wait = (waiting > 0) & ~untagged
         may_add = some_wait & (at_start | (depth > 0))
         tags = jnp.maximum(waiting - 1, 0) if looks_ahead else 0  # of words not yet read
+        # After both brackets of the new constituent there must be room to end all of the tree.
         may_open = some_wait & ~at_start & (waiting + tags + depth + SHORTEST <= room)
         may_close = inside & ~empty & ((depth > 1) | (waiting == 0))
         may_end = (depth == 0) & (waiting == 0)
@@ -123,7 +125,7 @@ class TreeConstraint:
             (self.eos,): may_end,
         }
         if self.read is not None:
-            may[self.read,] = may_add
+            may[(self.read,)] = may_add
         masks = [is_allowed[:, None] & self._mask(ids) for ids, is_allowed in may.items()]
         return jnp.stack(masks).any(axis=0)
 
@@ -133,7 +135,8 @@ class TreeConstraint:
         """Returns the state after one more token of each hypothesis, and the tokens that the model
         reads."""
         opened, tagged = (jnp.asarray(self._mask(ids))[tokens] for ids in (self.opens, self.tags))
-        closed, reads = tokens == self.close, tokens == self.read
+        closed = tokens == self.close
+        reads = tokens == self.read
         added = tagged if self.read is None else reads & (state.waiting > 0)
         waiting = state.waiting - added
         after = TreeState(

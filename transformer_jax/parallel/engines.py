@@ -207,14 +207,14 @@ class JitEngine:
             function: Callable, of_heads: tuple[jax.Array, ...], of_rows: tuple[jax.Array, ...]
         ) -> jax.Array:
             # The function has no communication between devices, so there is nothing to check.
-            each = jax.shard_map(
+            on_each_device = jax.shard_map(
                 function,
                 mesh=self.mesh,
                 in_specs=(heads, ROWS),
                 out_specs=heads if of_heads else ROWS,
                 check_vma=False,
             )
-            return each(of_heads, of_rows)
+            return on_each_device(of_heads, of_rows)
 
         return divided
 
@@ -300,6 +300,6 @@ def create_state(
     level = "xla_backend_optimization_level"
     chosen = level in os.environ.get("XLA_FLAGS", "")
     options = {level: 1} if platform.is_cpu() and not chosen else {}
-    found = jax.jit(init, out_shardings=shardings, compiler_options=options)(seed)
-    leaves = dict(enumerate(shapes)) | dict(zip(drawn, found, strict=True))
+    arrays = jax.jit(init, out_shardings=shardings, compiler_options=options)(seed)
+    leaves = dict(enumerate(shapes)) | dict(zip(drawn, arrays, strict=True))
     return jax.tree.unflatten(jax.tree.structure(abstract), leaves.values())

@@ -71,20 +71,21 @@ def require_agreement[Own](prepare: Prepare[Own]) -> tuple[Own, Fingerprint]:
     """
     if num_processes() == 1:
         return prepare()
-    own, report = make_report(prepare)
-    if problem := find_disagreement(dict(enumerate(gather(report)))):
+    made, report = make_report(prepare)
+    problem = find_disagreement(dict(enumerate(gather(report))))
+    if problem:
         raise error_for_all(problem)
-    return own, report["fingerprint"]
+    return made, report["fingerprint"]
 
 
 def make_report[Own](prepare: Prepare[Own]) -> tuple[Any, dict[str, Any]]:
     """Runs `prepare`. Returns its object, and a report for the other processes: the fingerprint or
     the error."""
     try:
-        own, fingerprint = prepare()
+        made, fingerprint = prepare()
     except UserError as error:
         return None, {"error": str(error)}
-    return own, {"fingerprint": dict(fingerprint)}
+    return made, {"fingerprint": dict(fingerprint)}
 
 
 def find_disagreement(reports: Mapping[int, Mapping[str, Any]]) -> str:
@@ -94,18 +95,20 @@ def find_disagreement(reports: Mapping[int, Mapping[str, Any]]) -> str:
       reports: number of the process -> its report (`make_report`).
     """
     errors = {number: report["error"] for number, report in reports.items() if "error" in report}
-    if len(errors) == len(reports) and len(set(errors.values())) == 1:
-        return str(next(iter(errors.values())))
+    messages = set(errors.values())
+    if len(errors) == len(reports) and len(messages) == 1:
+        return str(messages.pop())  # all processes made the same mistake
     problems = [f"process {number}: {error}" for number, error in errors.items()]
     first, *others = [n for n in sorted(reports) if n not in errors] or [0]
     for number in others:
-        reference, own = reports[first]["fingerprint"], reports[number]["fingerprint"]
-        for name in dict.fromkeys((*reference, *own)):
-            if own.get(name) == reference.get(name):
+        reference = reports[first]["fingerprint"]
+        other = reports[number]["fingerprint"]
+        for name in dict.fromkeys((*reference, *other)):
+            if other.get(name) == reference.get(name):
                 continue
-            one = f"{name} is {own[name]}" if name in own else f"it has no {name}"
-            other = f"'s is {reference[name]}" if name in reference else " has none"
-            problems.append(f"process {number}: {one}, process {first}{other}")
+            here = f"{name} is {other[name]}" if name in other else f"it has no {name}"
+            there = f"'s is {reference[name]}" if name in reference else " has none"
+            problems.append(f"process {number}: {here}, process {first}{there}")
     if len(problems) > _SHOWN_DIFFERENCES:
         more = len(problems) - _SHOWN_DIFFERENCES
         problems[_SHOWN_DIFFERENCES:] = [f"and {more} more differences"]
@@ -168,6 +171,7 @@ def gather(value: Any) -> list[Any]:
     """Values (JSON) of all processes, ordered by process."""
     if num_processes() == 1:
         return [value]
+    # Arrays of all processes must have one shape, so texts are padded to the longest.
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.int32(len(text)))
     padded = np.zeros(sizes.max(), np.uint8)
@@ -182,9 +186,9 @@ def _broadcast(value: Any) -> Any:
     return json.loads(_broadcast_bytes(text if is_primary() else None, size).tobytes())
 
 
-def _broadcast_bytes(own: np.ndarray | None, size: int) -> np.ndarray:
+def _broadcast_bytes(content: np.ndarray | None, size: int) -> np.ndarray:
     """Bytes of process 0, uint8 [size]; the others pass None."""
-    sent = np.zeros(size, np.uint8) if own is None else own
+    sent = np.zeros(size, np.uint8) if content is None else content
     return np.asarray(multihost_utils.broadcast_one_to_all(sent))
 
 
@@ -228,8 +232,8 @@ def arrays_to_primary(tree: Any) -> Any:
     tree of None."""
 
     def whole(leaf: Any) -> np.ndarray | None:
-        found = to_host(leaf)  # leaf by leaf, so that the others never hold all at once
-        return found.copy() if is_primary() else None
+        array = to_host(leaf)  # leaf by leaf, so that the others never hold all at once
+        return array.copy() if is_primary() else None
 
     return jax.tree.map(whole, tree)
 
@@ -242,15 +246,15 @@ def arrays_from_primary(tree: Any, abstract: Any) -> Any:
       abstract: tree of the arrays' shapes, with their shardings.
     """
 
-    def placed(like: Any, own: np.ndarray | None) -> jax.Array:
+    def placed(like: Any, array: np.ndarray | None) -> jax.Array:
         nbytes = math.prod(like.shape) * like.dtype.itemsize
-        sent = None if own is None else np.frombuffer(own.tobytes(), np.uint8)
+        sent = None if array is None else np.frombuffer(array.tobytes(), np.uint8)
         whole = _broadcast_bytes(sent, nbytes).view(like.dtype).reshape(like.shape)
         return jax.make_array_from_callback(like.shape, like.sharding, whole.__getitem__)
 
-    leaves, structure = jax.tree.leaves(abstract), jax.tree.structure(abstract)
-    own = [None] * len(leaves) if tree is None else jax.tree.leaves(tree)
-    return jax.tree.unflatten(structure, map(placed, leaves, own))
+    leaves, structure = jax.tree.flatten(abstract)
+    arrays = [None] * len(leaves) if tree is None else jax.tree.leaves(tree)
+    return jax.tree.unflatten(structure, map(placed, leaves, arrays))
 
 
 _in_training = threading.Event()
@@ -297,7 +301,8 @@ def exit_after_sigterm(seconds: float) -> None:
     JAX's handler only records the signal for the next step. A thread ends the process if no step
     sees the signal within `seconds`, or outside of training.
     """
-    client, done = _service(), threading.Event()
+    client = _service()
+    done = threading.Event()
 
     def was_received() -> bool:
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # the key does not exist yet

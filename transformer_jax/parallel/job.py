@@ -58,7 +58,6 @@ def join_job[Own](job: Job, prepare: Prepare[Own], heartbeat_seconds: Callable[[
     """Meets the other processes and connects with them. Call it before any other use of JAX.
 
     Args:
-      job: address of the job.
       prepare: makes an object for this process, a config, and its fingerprint.
       heartbeat_seconds: of that object; a process that is silent for longer counts as lost.
 
@@ -69,9 +68,9 @@ def join_job[Own](job: Job, prepare: Prepare[Own], heartbeat_seconds: Callable[[
       UserError: the others cannot be found, or the processes do not agree.
     """
     address, device_ids = _resolve(job)
-    own = rendezvous(*address, prepare)
-    connect(*address, heartbeat_seconds(own), device_ids)
-    return own
+    made = rendezvous(*address, prepare)
+    connect(*address, heartbeat_seconds(made), device_ids)
+    return made
 
 
 def _resolve(job: Job) -> tuple[tuple[str, int, int], Sequence[int] | None]:
@@ -106,8 +105,6 @@ def connect(
 
     Args:
       coordinator: HOST:PORT of process 0.
-      num_processes: number of processes of the job.
-      process_id: number of this process.
       heartbeat_seconds: a process that is silent for longer counts as lost.
       device_ids: devices of this process among those of its machine; None: all of them.
 
@@ -126,9 +123,9 @@ def connect(
     require_device()
     counts = collections.Counter(device.process_index for device in jax.devices())
     if len(set(counts.values())) > 1:
-        found = ", ".join(f"process {i} has {counts[i]}" for i in sorted(counts))
+        by_process = ", ".join(f"process {i} has {counts[i]}" for i in sorted(counts))
         raise hosts.error_for_all(
-            f"the processes of a job need the same number of devices: {found}"
+            f"the processes of a job need the same number of devices: {by_process}"
         )
     if hosts.is_primary():
         logger.info("%d processes, %d devices", jax.process_count(), jax.device_count())
@@ -147,8 +144,6 @@ def rendezvous[Own](
 
     Args:
       address: HOST:PORT of process 0.
-      num_processes: number of processes of the job.
-      process_id: number of this process.
       prepare: makes an object for this process and its fingerprint.
       seconds: how long to wait for the others.
 
@@ -159,33 +154,38 @@ def rendezvous[Own](
       UserError: two fingerprints differ, or `prepare` raised it in a process (all processes raise
         it), or a process did not connect in time.
     """
-    own, report = make_report(prepare)
+    made, report = make_report(prepare)
     if "error" in report:
         seconds = min(seconds, _LINGER_SECONDS)
     report |= {"process": process_id, "processes": num_processes}
     exchange = _collect_reports if process_id == 0 else _send_report
-    if problem := exchange(address, report, seconds):
+    problem = exchange(address, report, seconds)
+    if problem:
         raise UserError(problem)
-    return own
+    return made
 
 
-def _collect_reports(address: str, own: Report, seconds: float) -> str:
+def _collect_reports(address: str, report: Report, seconds: float) -> str:
     """Collects the reports in process 0 and answers all. Returns the problem; empty if none."""
-    others = own["processes"] - 1
+    others = report["processes"] - 1
     if others:
-        text = own.get("error", f"waiting for {others} other processes at {address} ...")
+        text = report.get("error", f"waiting for {others} other processes at {address} ...")
         logger.info("%s", text)
-    reports, open_connections = [own], []
+    reports = [report]
+    connections: list[socket.socket] = []
     deadline = time.monotonic() + seconds
     with _listening(address) as server:
-        while len(reports) <= others and (left := deadline - time.monotonic()) > 0:
-            if found := _next_report(server, left):
-                open_connections.append(found[0])
-                reports.append(found[1])
+        left = deadline - time.monotonic()
+        while len(reports) <= others and left > 0:
+            accepted = _next_report(server, left)
+            if accepted is not None:
+                connections.append(accepted[0])
+                reports.append(accepted[1])
             if _problem(reports):
                 deadline = min(deadline, time.monotonic() + _LINGER_SECONDS)
+            left = deadline - time.monotonic()
         problem = _problem(reports) or _missing(reports, address, seconds)
-        for connection in open_connections:
+        for connection in connections:
             with connection:
                 _send(connection, {"problem": problem})
     return problem
@@ -193,10 +193,10 @@ def _collect_reports(address: str, own: Report, seconds: float) -> str:
 
 def _listening(address: str) -> socket.socket:
     port = int(address.rpartition(":")[2])
-    both = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both else socket.AF_INET
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
     try:
-        return socket.create_server(("", port), family=family, dualstack_ipv6=both)
+        return socket.create_server(("", port), family=family, dualstack_ipv6=dual)
     except OSError as error:
         raise UserError(
             f"process 0 cannot listen at port {port} ({error.strerror}): is another job, or second "
@@ -221,9 +221,11 @@ def _next_report(server: socket.socket, seconds: float) -> tuple[socket.socket, 
 
 def _problem(reports: Sequence[Report]) -> str:
     """Describes how the reports contradict each other; empty if they agree."""
-    total, seen = reports[0]["processes"], set()
+    total = reports[0]["processes"]
+    seen = set()
     for report in reports:
-        number, count = report["process"], report["processes"]
+        number = report["process"]
+        count = report["processes"]
         if count != total:
             return f"process {number} is one of {count} processes, process 0 one of {total}"
         if number in seen:
@@ -244,7 +246,7 @@ def _missing(reports: Sequence[Report], address: str, seconds: float) -> str:
     )
 
 
-def _send_report(address: str, own: Report, seconds: float) -> str:
+def _send_report(address: str, report: Report, seconds: float) -> str:
     """Sends the report to process 0. Returns the problem in its answer; empty if none."""
     logger.info("waiting for the coordinator at %s ...", address)
     host, _, port = address.rpartition(":")
@@ -253,13 +255,13 @@ def _send_report(address: str, own: Report, seconds: float) -> str:
     while True:
         try:
             with socket.create_connection(target, _TALK_SECONDS) as connection:
-                _send(connection, own)
+                _send(connection, report)
                 connection.settimeout(seconds + _LINGER_SECONDS)
                 return str(_receive(connection)["problem"])
         except (OSError, ValueError, KeyError) as error:
             reason = getattr(error, "strerror", None) or "it does not answer"
         if time.monotonic() > deadline:
-            own_error = f"{own['error']}; also, " if "error" in own else ""
+            own_error = f"{report['error']}; also, " if "error" in report else ""
             return (
                 f"{own_error}no coordinator at {address} within {seconds:.0f} s ({reason}): "
                 "is process 0 running there, and can it be reached?"

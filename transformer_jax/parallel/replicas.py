@@ -35,7 +35,7 @@ class ReplicaEngine:
     Attributes:
       mesh: mesh with one axis, `data`, whose size divides R.
       num_replicas: R.
-      numbers: arrays [R] of the numbers in which the replicas differ, the step's third argument.
+      numbers: arrays [R] of the numbers that differ between replicas, the step's third argument.
       same_batch: all replicas train on the same batches.
     """
 
@@ -91,7 +91,9 @@ class ReplicaEngine:
 
     @cached_property
     def _take(self) -> Callable[[Any, int], Any]:
-        take = lambda tree, index: jax.tree.map(lambda x: x[index], tree)  # noqa: E731
+        def take(tree: Any, index: int) -> Any:
+            return jax.tree.map(lambda x: x[index], tree)
+
         return jax.jit(take, out_shardings=replicated(self.mesh))
 
 

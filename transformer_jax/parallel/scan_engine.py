@@ -64,6 +64,7 @@ class ScanEngine:
         stacked = stack_layers(state, self._stacked)
         try:
             if not has_stacks(stacked.params):
+                # As flax raises below, for a stack that looks for single layers by name.
                 raise flax.errors.ScopeParamNotFoundError("layer_0", "params")
             return self.engine.compile(train_step, stacked, batch)
         except flax.errors.ScopeParamNotFoundError as error:
@@ -99,15 +100,20 @@ class ScanEngine:
 
     def _stacked(self, leaves: Sequence[Leaf]) -> Abstract:
         """Shape and sharding of the stack of leaves."""
-        shape, spec = list(leaves[0].shape), self._spec(leaves[0])
-        shape.insert(self.axis_of(leaves[0]), len(leaves))
-        spec.insert(self.axis_of(leaves[0]), None)
+        axis = self.axis_of(leaves[0])
+        shape = list(leaves[0].shape)
+        shape.insert(axis, len(leaves))
+        spec = self._spec(leaves[0])
+        spec.insert(axis, None)
         return _abstract(leaves[0], shape, spec)
 
     def _unstacked(self, leaf: Leaf) -> tuple[int, Abstract]:
         """Number of layers in a stacked leaf; shape and sharding of each."""
-        shape, spec = list(leaf.shape), self._spec(leaf)
-        count, _ = shape.pop(self.axis_of(leaf)), spec.pop(self.axis_of(leaf))
+        axis = self.axis_of(leaf)
+        shape = list(leaf.shape)
+        count = shape.pop(axis)
+        spec = self._spec(leaf)
+        spec.pop(axis)
         return count, _abstract(leaf, shape, spec)
 
     def _spec(self, leaf: Leaf) -> list[Any]:
@@ -127,7 +133,6 @@ def _abstract(like: Leaf, shape: Sequence[int], spec: Sequence[Any]) -> Abstract
 
 @functools.cache
 def _stack_program(axis: int, sharding: Sharding) -> Callable[..., jax.Array]:
-    """Program that stacks leaves."""
     return jax.jit(functools.partial(jnp.stack, axis=axis), out_shardings=sharding)
 
 

@@ -57,7 +57,8 @@ AXES = (
     ),
 )
 """Axes of the mesh, from those whose devices communicate least to those that communicate most."""
-DATA, FSDP, EXPERT, SEQUENCE, TENSOR = AXIS_NAMES = tuple(axis.name for axis in AXES)
+AXIS_NAMES = tuple(axis.name for axis in AXES)
+DATA, FSDP, EXPERT, SEQUENCE, TENSOR = AXIS_NAMES
 
 
 def dividing_axes(role: str) -> tuple[str, ...]:
@@ -72,8 +73,8 @@ def spec_of(*roles: str) -> PartitionSpec:
       >>> spec_of("rows", "sequence", "heads", "size")
       PartitionSpec(('data', 'fsdp', 'expert'), 'sequence', 'tensor', None)
     """
-    names = map(dividing_axes, roles)
-    return PartitionSpec(*(found[0] if len(found) == 1 else found or None for found in names))
+    by_role = map(dividing_axes, roles)
+    return PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in by_role))
 
 
 ROWS = spec_of("rows")
@@ -135,7 +136,8 @@ def make_mesh(config: ParallelConfig, devices: Sequence[jax.Device] | None = Non
       ValueError: the product of the axes is not the number of devices, or `tensor` would span
         several machines; the message says what would fit.
     """
-    given, devices = devices is not None, list(devices or jax.devices())
+    is_whole_job = devices is None
+    devices = list(devices or jax.devices())
     shared = math.prod(config.model_axes.values())
     if len(devices) % shared:
         raise ValueError(
@@ -148,7 +150,7 @@ def make_mesh(config: ParallelConfig, devices: Sequence[jax.Device] | None = Non
             f"the mesh {_named_sizes(sizes)} has {sizes[DATA] * shared} devices; here are "
             f"{len(devices)}: set data to {len(devices) // shared} or none"
         )
-    if not given and jax.local_device_count() % config.tensor:
+    if is_whole_job and jax.local_device_count() % config.tensor:
         raise ValueError(
             f"tensor {config.tensor} does not divide the {jax.local_device_count()} devices of a "
             f"process; it must be one of {_divisors(jax.local_device_count())}"
@@ -192,6 +194,7 @@ def _hybrid_devices(shape: tuple[int, ...], devices: Sequence[jax.Device]) -> np
             f"{named} must divide each of {len(slices)} slices of {sorted(sizes)} devices, which "
             "must all have the same size; lower these sizes, or use fewer devices"
         )
+    # `data` communicates least, so it takes as much of the slow links as it can.
     outer_data = math.gcd(data, len(slices))
     outer = (outer_data, len(slices) // outer_data, *(1 for _ in within))
     inner = tuple(size // parts for size, parts in zip(shape, outer, strict=True))
@@ -219,13 +222,15 @@ def process_part(mesh: Mesh) -> tuple[int, int]:
     """
     of_row = mesh.devices.reshape(row_shards(mesh), -1)
     groups = [frozenset(device.process_index for device in devices) for devices in of_row]
-    parts, mine = list(dict.fromkeys(groups)), jax.process_index()
+    parts = list(dict.fromkeys(groups))
+    # Parts must be disjoint, and of as many rows each.
     if len(set().union(*parts)) != sum(map(len, parts)) or len(groups) % len(parts):
         raise ValueError(
             "some processes share a part of their rows; choose sizes of sequence and tensor whose "
             "product divides the devices of a process, or is a multiple of them"
         )
-    return next(index for index, part in enumerate(parts) if mine in part), len(parts)
+    process = jax.process_index()
+    return next(i for i, part in enumerate(parts) if process in part), len(parts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,7 +262,8 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 def place_local_rows(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
     """Moves a batch to the devices; `batch` has the rows of this process (`process_part`)."""
-    sharding, parts = NamedSharding(mesh, ROWS), process_part(mesh)[1]
+    sharding = NamedSharding(mesh, ROWS)
+    _, parts = process_part(mesh)
     return {
         name: jax.make_array_from_process_local_data(
             sharding, rows, (parts * len(rows), *rows.shape[1:])
@@ -272,7 +278,6 @@ def place_like(params: Any, batch: Any) -> Any:
     Returns the batch unchanged if the parameters have no mesh.
 
     Args:
-      params: tree of arrays.
       batch: tree of NumPy arrays, the whole batch in every process.
     """
     mesh = mesh_of(params)
@@ -303,9 +308,7 @@ def mesh_of(params: Any) -> Mesh | None:
 def partition_spec(path: str) -> PartitionSpec | None:
     """Spec of the parameter at a path; None if the path is that of no parameter."""
     parameter = parameter_at(path)
-    if parameter is None:
-        return None
-    return spec_of(*parameter.axes)
+    return None if parameter is None else spec_of(*parameter.axes)
 
 
 def add_shardings(abstract: Any, mesh: Mesh) -> Any:

@@ -72,8 +72,9 @@ _TEXT = {"text": ("text",)}
 
 _TOKEN_METRICS = ("loss", "perplexity", "accuracy", "padding", "num_examples")
 
-_LOSS = ("train.loss", "train.r_drop", "train.label_smoothing")
-_SMOOTHING, _Z_LOSS = _LOSS[-1], "train.z_loss"
+_SMOOTHING = "train.label_smoothing"
+_LOSS = ("train.loss", "train.r_drop", _SMOOTHING)
+_Z_LOSS = "train.z_loss"
 _LENGTH = "data.max_length"
 _SCORED = ("eval.num_examples", "eval.command")  # tasks with metrics of their outputs
 _DOCUMENTS = (
@@ -94,8 +95,6 @@ def _decode(names: Sequence[str]) -> list[str]:
 
 
 _LABELS = _decode(("num_outputs", "batch_size"))
-
-
 _TARGET = _decode(TARGET_FIELDS)
 _CONTINUATION = _decode(CONTINUATION_FIELDS)
 
@@ -104,7 +103,7 @@ def _imported(path: str) -> Callable[..., Any]:
     return imported(f"{__name__}.{path}")
 
 
-_TEXT_PAIR_FIELDS = (*("tokenizer.joint", "task.metric", "data.cache_dir", "train.scale_to_data"),)
+_TEXT_PAIR_FIELDS = ("tokenizer.joint", "task.metric", "data.cache_dir", "train.scale_to_data")
 """Fields that a task on pairs reads only if both sides are text."""
 
 _PAIR_FIELDS = (
@@ -162,14 +161,7 @@ TASKS: Registry[TaskKind] = Registry(
             metrics=("loss", "accuracy", *MEANS, "padding", "num_examples"),
             frozen=("reference",),
             stored="reference",
-            reads=(
-                _LENGTH,
-                *_LOGITS,
-                _SMOOTHING,
-                *_TEMPLATE,
-                "task.beta",
-                *_CONTINUATION,
-            ),
+            reads=(_LENGTH, *_LOGITS, _SMOOTHING, *_TEMPLATE, "task.beta", *_CONTINUATION),
         ),
         "choices": TaskKind(
             _imported("multiple_choice:MultipleChoice.build"),
@@ -184,14 +176,8 @@ TASKS: Registry[TaskKind] = Registry(
             defaults=_BERT_DEFAULTS,
             metrics=_TOKEN_METRICS,
             reads=(
-                *_DOCUMENTS,
-                *_LOGITS,
-                *_LOSS[:-1],
-                _Z_LOSS,
-                "task.mask_rate",
-                "task.whole_words",
-                "task.pooling",
-                "task.normalize",
+                *(*_DOCUMENTS, *_LOGITS, *_LOSS[:-1], _Z_LOSS),  # its labels are not smoothed
+                *("task.mask_rate", "task.whole_words", "task.pooling", "task.normalize"),
                 *_LABELS,
             ),
         ),
@@ -201,11 +187,7 @@ TASKS: Registry[TaskKind] = Registry(
             {"label": lambda label: [label]},
             _FINE_TUNING_DEFAULTS | {"data.name": "labeled_tsv"},
             metrics=("loss", "accuracy", "f1", "matthews", "num_examples"),
-            reads=(
-                *(_LENGTH, "model.pooler_activation", *_LOSS),
-                *_SCORED,
-                *_LABELS,
-            ),
+            reads=(_LENGTH, "model.pooler_activation", *_LOSS, *_SCORED, *_LABELS),
         ),
         "tagging": TaskKind(
             _imported("tagging:Tagging.build"),

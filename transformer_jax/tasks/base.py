@@ -111,7 +111,8 @@ class CausalTask(BaseTask):
         Raises:
           ValueError: the model is not decoder-only, or its positions do not reach the row length.
         """
-        length, vocab_size = parts.data.max_length, parts.vocab_sizes["text"]
+        length = parts.data.max_length
+        vocab_size = parts.vocab_sizes["text"]
         return cls(
             model=parts.make_model(DecoderOnly, reach=length, vocab_size=vocab_size),
             tokenizers=parts.tokenizers,
@@ -122,7 +123,8 @@ class CausalTask(BaseTask):
 
     def preprocess(self, example: Any, rng: np.random.Generator) -> Features:
         """Returns the item, which has the features already, or its text in other tokens."""
-        tokenizer, features = self.tokenizers.sides.get("text"), super().preprocess(example, rng)
+        features = super().preprocess(example, rng)
+        tokenizer = self.tokenizers.sides.get("text")
         if isinstance(tokenizer, SampledTokenizer):
             return resegmented(features, tokenizer.resegment)
         return features
@@ -153,9 +155,9 @@ class CausalTask(BaseTask):
         Of a pair longer than the context the last tokens are read, with a warning. Raises UserError
         if a target alone is longer.
         """
-        tokenizer, pairs = self.tokenizers.text("text"), zip(sources, targets, strict=True)
-        tokens = [split_tokens(tokenizer, *pair) for pair in pairs]
-        return self.losses.score(params, tokens, self.max_length, batch_size)
+        tokenizer = self.tokenizers.text("text")
+        pairs = [split_tokens(tokenizer, *pair) for pair in zip(sources, targets, strict=True)]
+        return self.losses.score(params, pairs, self.max_length, batch_size)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -193,13 +195,13 @@ class Seq2SeqTask(BaseTask):
           ValueError: the model is no encoder-decoder, embeddings are shared between vocabularies
             that are not, or the positions do not reach the row length.
         """
-        data, sizes = parts.data, parts.vocab_sizes
+        data = parts.data
         return cls(
             model=parts.make_model(
                 Seq2Seq,
                 reach=max(data.max_source_length, data.max_target_length),
-                source_vocab_size=sizes["source"],
-                target_vocab_size=sizes["target"],
+                source_vocab_size=parts.vocab_sizes["source"],
+                target_vocab_size=parts.vocab_sizes["target"],
             ),
             tokenizers=parts.tokenizers,
             max_source_length=data.max_source_length,
@@ -274,11 +276,12 @@ class LabelingTask(BaseTask):
         Raises:
           ValueError: the model is none of `bodies`, or its positions do not reach the row length.
         """
-        length, sizes = parts.data.max_length, parts.vocab_sizes
-        of_stacks = ("vocab_size", "source_vocab_size", "target_vocab_size")
-        vocab_sizes = dict.fromkeys(of_stacks, sizes["text"])
+        length = parts.data.max_length
+        # Both stacks of an encoder-decoder read the text; other bodies read `vocab_size` alone.
+        size_fields = ("vocab_size", "source_vocab_size", "target_vocab_size")
+        vocab_sizes = dict.fromkeys(size_fields, parts.vocab_sizes["text"])
         body = parts.make_model(*cls.bodies, reach=length, **vocab_sizes)
-        model = cls.head(body, num_classes=sizes[cls.label_side])
+        model = cls.head(body, num_classes=parts.vocab_sizes[cls.label_side])
         return cls(model, parts.tokenizers, length, parts.loss)
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:

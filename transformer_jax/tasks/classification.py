@@ -52,6 +52,7 @@ class Classification(LabelingTask):
 
     def init(self, rng: jax.Array) -> Params:
         row = jnp.ones((1, 1), jnp.int32)
+        # Tokens, positions, segment ids and texts of a row with one slot.
         return self.model.init(rng, row, row - 1, row, row)["params"]
 
     def preprocess(self, example: Example, rng: np.random.Generator) -> Features:
@@ -67,10 +68,10 @@ class Classification(LabelingTask):
         frame = text_frame(self.model.body, self.tokenizers)
         room = self.max_length - frame.size(len(parts))
         if room < len(parts):
-            what = "a pair" if len(parts) > 1 else "a text"
+            text_or_pair = "a pair" if len(parts) > 1 else "a text"
             least = frame.size(len(parts)) + len(parts)
             raise UserError(
-                f"data.max_length is {self.max_length}; {what} takes {least} tokens, "
+                f"data.max_length is {self.max_length}; {text_or_pair} takes {least} tokens, "
                 "special ones among them"
             )
         tokens = [self.tokenizers.text("text").encode(part) for part in parts]
@@ -118,9 +119,9 @@ class Classification(LabelingTask):
     ) -> Iterator[list[Prediction]]:
         rows = [self.tokens(parts) for parts in texts]
         names = self.tokenizers.labels("label").names
-        for found in label_rows(self._probabilities, params, rows, decode.batch_size):
-            best = np.argsort(-found, kind="stable")[: decode.num_outputs]
-            yield [Prediction(names[i], float(found[i])) for i in best]
+        for probabilities in label_rows(self._probabilities, params, rows, decode.batch_size):
+            best = np.argsort(-probabilities, kind="stable")[: decode.num_outputs]
+            yield [Prediction(names[i], float(probabilities[i])) for i in best]
 
     def model_inputs(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
@@ -129,9 +130,10 @@ class Classification(LabelingTask):
         names = self.tokenizers.labels("label").names
         if target is not None and target not in names:
             raise UserError(f"{target!r} is not a label of this run; it has {', '.join(names)}")
-        tokens, first = self.tokens(source.split("\t", 1)), np.ones((1, 1), np.int32)
-        found = text_inputs(self.model.body, self.tokenizers, source, None, tokens, first)
-        return dataclasses.replace(found, gold=() if target is None else (target,))
+        tokens = self.tokens(source.split("\t", 1))
+        texts = np.ones((1, 1), np.int32)  # the segment id of the only text
+        inputs = text_inputs(self.model.body, self.tokenizers, source, None, tokens, texts)
+        return dataclasses.replace(inputs, gold=() if target is None else (target,))
 
     @functools.cached_property
     def _probabilities(self) -> Callable[..., jax.Array]:
@@ -145,5 +147,4 @@ class Classification(LabelingTask):
 
 
 def _parts(example: Example) -> list[str]:
-    """The text, and its pair if there is one."""
     return [example[part] for part in ("text", "pair") if part in example]

@@ -4,14 +4,7 @@
 import dataclasses
 from typing import Annotated
 
-from transformer_jax.conversations import (
-    ASSISTANT,
-    MODEL,
-    SYSTEM,
-    TEMPLATES,
-    USER,
-    Template,
-)
+from transformer_jax.conversations import ASSISTANT, MODEL, SYSTEM, TEMPLATES, USER, Template
 from transformer_jax.fields import Configurable
 from transformer_jax.ranges import OneOf, Range, check_fields
 from transformer_jax.scoring import METRICS
@@ -74,13 +67,13 @@ class TaskConfig(Configurable):
         Args:
           tokenizer: of the conversations. Without it, "model" is any template, to check the rest.
         """
-        turns = {role: getattr(self, f"{role}_turn") for role in (SYSTEM, USER, ASSISTANT)}
-        given = {role: text for role, text in turns.items() if text is not None}
+        fields = {role: getattr(self, f"{role}_turn") for role in (SYSTEM, USER, ASSISTANT)}
+        turns = {role: text for role, text in fields.items() if text is not None}
         if self.template is not None:
-            if given:
+            if turns:
                 raise ValueError(
                     f"template {self.template!r} has turns of its own; set it to none, or leave "
-                    f"{min(given)}_turn out"
+                    f"{min(turns)}_turn out"
                 )
             if self.template == MODEL:
                 if tokenizer is None:
@@ -89,7 +82,7 @@ class TaskConfig(Configurable):
 
                 return load_model_template(tokenizer)
             return TEMPLATES.find(self.template)
-        if len(given) < len(turns):
-            missing = ", ".join(f"{role}_turn" for role in turns if role not in given)
+        if len(turns) < len(fields):
+            missing = ", ".join(f"{role}_turn" for role in fields if role not in turns)
             raise ValueError(f"a template of one's own has three turns; set {missing} too")
-        return Template(**given)
+        return Template(**turns)

@@ -37,6 +37,7 @@ from transformer_jax.tokenization import encode_plain
 logger = logging.getLogger(__name__)
 
 BAR_AFTER_SECONDS = 2
+"""Seconds of work before a progress bar is shown."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -70,7 +71,7 @@ class Instruction(CausalTask):
         tokenizer = parts.tokenizers.text("text") if has_text else None
         task = super().build(parts, template=parts.task.make_template(tokenizer), **fields)
         if tokenizer is not None:
-            _ = task.chat_tokenizer
+            _ = task.chat_tokenizer  # raises if no token ends an answer
         return task
 
     @functools.cached_property
@@ -88,7 +89,7 @@ class Instruction(CausalTask):
         """
         splitter = ConversationSplitter(self.chat_tokenizer, self.max_length)
         bar = tqdm(examples, "tokens", unit="conv", delay=BAR_AFTER_SECONDS, disable=None)
-        found = LossMaskedTexts.from_texts(
+        texts = LossMaskedTexts.from_texts(
             piece
             for number, example in enumerate(bar, 1)
             for piece in splitter.split(
@@ -96,12 +97,12 @@ class Instruction(CausalTask):
             )
         )
         splitter.report(len(examples))
-        if not len(found):
+        if not len(texts):
             raise UserError(
                 f"not one answer fits into a row of {self.max_length} tokens with what is asked; "
                 "raise data.max_length"
             )
-        return found
+        return texts
 
     def predict(
         self, params: Params, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1
@@ -126,8 +127,8 @@ class Instruction(CausalTask):
                 logger.warning("%s is blank, and so is its answer", name)
         answers = self.text_generator.texts(params, [*prompts.values()], decode, [*prompts])
         for number in range(first_line, first_line + len(lines)):
-            found = next(answers) if number in prompts else [("", 0.0)]
-            yield [Prediction(*output) for output in found]
+            outputs = next(answers) if number in prompts else [("", 0.0)]
+            yield [Prediction(*output) for output in outputs]
 
     def stream(self, params: Params, line: str, decode: DecodeConfig) -> Iterator[str]:
         """Yields the answer to a line, piece by piece while it is generated."""
@@ -189,7 +190,6 @@ class Instruction(CausalTask):
 
 
 def _conversation(line: str, name: str) -> Conversation:
-    """The conversation that a line holds."""
     try:
         return parse_request(line)
     except ValueError as error:

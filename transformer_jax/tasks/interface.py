@@ -210,7 +210,6 @@ class SupportsInspection(Protocol):
         """Returns an example as the model reads it.
 
         Args:
-          params: parameters of the model.
           source: the example as in `Task.predict`.
           target: its output. None: the model's own output, if the task has targets.
           decode: settings of the search for that output.
@@ -293,16 +292,16 @@ class TaskParts:
             `reach`, or the class computes logits that no loss would read.
         """
         if not issubclass(self.model_class, wanted):
-            fitting = [name for name, one in MODELS.items() if issubclass(one, wanted)]
+            fitting = [name for name, model in MODELS.items() if issubclass(model, wanted)]
             raise ValueError(
                 f"task {self.task.name} does not go with architecture "
                 f"{self.model.architecture!r}; it asks for {' or '.join(fitting)}"
             )
         _require_one_source_of_logits(self.model_class)
         specials = self.tokenizers.specials("text")
-        given: dict[str, Any] = {**vocab_sizes, "start_id": specials.start}
-        given["separator_id"] = specials.encoder.between[0]
-        config = dataclasses.replace(self.model, **given)
+        fields: dict[str, Any] = {**vocab_sizes, "start_id": specials.start}
+        fields["separator_id"] = specials.encoder.between[0]
+        config = dataclasses.replace(self.model, **fields)
         check_num_positions(config, reach)
         return self.model_class(config)
 
@@ -341,8 +340,7 @@ class TaskKind:
       stored: the tree among `frozen` that is read only through scores of the task's texts
         (`ReadsStoredScores`), which training does not hold; None: it holds all.
       symbols: for each side written in symbols (`tokenization.SymbolTokenizer`), a function that
-        lists
-        them: (the section `task`, that side of all examples) -> each symbol once.
+        lists them: (the section `task`, that side of all examples) -> each symbol once.
     """
 
     build: Callable[[TaskParts], Task]

@@ -66,7 +66,6 @@ class DocumentWindows:
         at random (`tokenizers.sampling`), since they are drawn again whenever a block is cut.
 
         Args:
-          examples: the documents.
           tokenizers: tokenizers of the side "text".
           first: token before each document.
           length: tokens of a window.
@@ -91,12 +90,12 @@ class DocumentWindows:
             stride = math.ceil(len(stream.tokens) / MOST_STARTS) if training else length
             return Windows(stream.tokens, length, stride)
 
-        found = (
-            examples.map_parts(cut)
-            if isinstance(examples, Corpora) and examples.weights
-            else cut(examples)
-        )
-        return WindowedBlocks(found, windows.of_stream) if is_sampled else found
+        pieces: Sequence[Any]
+        if isinstance(examples, Corpora) and examples.weights:
+            pieces = examples.map_parts(cut)
+        else:
+            pieces = cut(examples)
+        return WindowedBlocks(pieces, windows.of_stream) if is_sampled else pieces
 
     def _stream(
         self, examples: Corpus, tokenizers: Tokenizers, first: int, training: bool
@@ -127,18 +126,19 @@ class _BlockWindows:
         """Windows of documents, which become one empty document if none has any token."""
         tokenizer = self.tokenizers.text("text")
         end = tokenizer.specials.eos
-        between, stream = document_separator(self.first, end), [np.array([self.first], np.int32)]
+        between = document_separator(self.first, end)
+        arrays = [np.array([self.first], np.int32)]
         sizes = []
         for tokens in map(tokenizer.encode, documents):
             sizes.append(len(tokens))
-            stream += [np.asarray(tokens, np.int32), between]
+            arrays += [np.asarray(tokens, np.int32), between]
         if not any(sizes):
             nothing = {"input": self.first, "target": end}
             return [{name: np.array([token], np.int32) for name, token in nothing.items()}]
-        laid = TokenStream.from_sizes(
-            np.concatenate(stream), np.array(sizes, np.int64), len(between)
+        stream = TokenStream.from_sizes(
+            np.concatenate(arrays), np.array(sizes, np.int64), len(between)
         )
-        return self.of_stream(laid, rng)
+        return self.of_stream(stream, rng)
 
     def of_stream(self, stream: TokenStream, rng: np.random.Generator) -> Sequence[Features]:
         """Windows of a part of a stream."""
@@ -197,6 +197,7 @@ class LanguageModeling(CausalTask):
         size = sum(len(text.encode()) for text in texts)
         return compute_metrics(sums) | {
             "bits_per_byte": sums["nll"] / math.log(2) / max(size, 1),
+            # A float holds at most about e^709.
             "word_perplexity": math.exp(min(sums["nll"] / max(words, 1), 700.0)),
         }
 
@@ -224,17 +225,12 @@ class LanguageModeling(CausalTask):
 
     def _prompt(self, line: str, number: int) -> list[int]:
         tokenizer = self.tokenizers.text("text")
-        prompt = [
-            tokenizer.specials.first,
-            *encode_and_warn(tokenizer, line, f"line {number}"),
-        ]
+        prompt = [tokenizer.specials.first, *encode_and_warn(tokenizer, line, f"line {number}")]
         if len(prompt) > self.max_length:
             logger.warning(
                 "line %d has %d tokens, more than the model sees; it is continued from its last %d "
                 "(data.max_length is %d)",
-                number,
-                len(prompt) - 1,
-                len(self.token_generator.fit_context(prompt)),
+                *(number, len(prompt) - 1, len(self.token_generator.fit_context(prompt))),
                 self.max_length,
             )
         return prompt

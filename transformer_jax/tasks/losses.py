@@ -23,13 +23,7 @@ from transformer_jax.inference.pairs import (
     row_bytes,
     score_pairs,
 )
-from transformer_jax.losses import (
-    Distillation,
-    LossOptions,
-    TokenLosses,
-    symmetric_kl,
-    token_sums,
-)
+from transformer_jax.losses import Distillation, LossOptions, TokenLosses, symmetric_kl, token_sums
 from transformer_jax.metrics import padding_sums
 from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
@@ -71,7 +65,6 @@ def packed_loss(
     """Loss sums of a packed batch over the predictions that count, with the sums that metrics need.
 
     Args:
-      batch: packed rows.
       read: features whose tokens the model reads.
       found: losses of the predictions, [B, M] each.
       counted: bool [B, M], False where there is nothing to predict.
@@ -109,25 +102,24 @@ class SupervisedLoss:
         """Loss sums over the predictions that count (`packed_loss`).
 
         Args:
-          params: parameters of the model.
-          batch: packed rows.
-          supervised: the model's inputs for them, and the labels.
+          supervised: the model's inputs for the batch, and the labels.
           rng: key for dropout; None: evaluation, without R-Drop and teacher.
           frozen: has the parameters of the teacher, if there is one.
         """
         inputs, labels, counted = supervised
         if rng is not None and self.options.r_drop:
-            found = self._r_drop(params, inputs, labels, rng)
-            return packed_loss(batch, self.read, found, counted)
+            token_losses = self._r_drop(params, inputs, labels, rng)
+            return packed_loss(batch, self.read, token_losses, counted)
         predicted = apply_model(self.model, params, *inputs, rng=rng, method=self.method)
-        loss, teacher = self.options.token_loss, self.options.teacher
+        loss = self.options.token_loss
+        teacher = self.options.teacher
         if rng is None or teacher is None:
-            found = loss.of(predicted, labels, exact=rng is None)
+            token_losses = loss.of(predicted, labels, exact=rng is None)
         else:
             assert isinstance(loss, Distillation)
             taught = teacher.predictions(frozen["teacher"], batch, inputs, self.method)
-            found = loss.of_taught(predicted, taught, labels)
-        return packed_loss(batch, self.read, found, counted)
+            token_losses = loss.of_taught(predicted, taught, labels)
+        return packed_loss(batch, self.read, token_losses, counted)
 
     def _r_drop(
         self, params: Params, inputs: Sequence[jax.Array], labels: jax.Array, rng: jax.Array
@@ -142,10 +134,11 @@ class SupervisedLoss:
         predicted = apply_model(self.model, params, *inputs, rng=rng, method=self.method)
         is_hidden = isinstance(predicted, Unprojected)
         logits = predicted.logits(exact=False) if is_hidden else predicted
-        found = self.options.token_loss.of_logits(logits, labels)
+        of_copies = self.options.token_loss.of_logits(logits, labels)
         divergence = symmetric_kl(logits[::2], logits[1::2])
-        losses = (found.losses[::2] + found.losses[1::2]) / 2 + self.options.r_drop / 4 * divergence
-        return TokenLosses(losses, found.nll[::2], found.correct[::2])
+        mean = (of_copies.losses[::2] + of_copies.losses[1::2]) / 2
+        losses = mean + self.options.r_drop / 4 * divergence
+        return TokenLosses(losses, of_copies.nll[::2], of_copies.correct[::2])
 
 
 def row_scores(found: TokenLosses, counted: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -192,8 +185,8 @@ class CausalLosses:
 
     def log_probs(self, params: Params, batch: Batch, rng: jax.Array | None) -> jax.Array:
         """log P of each target that counts in nats, float32 [B, T]; 0 elsewhere."""
-        found = self._plain_losses(params, batch, rng)
-        return jnp.where(_counted(batch), -found.losses, 0.0)  # `nll` has no gradient
+        token_losses = self._plain_losses(params, batch, rng)
+        return jnp.where(_counted(batch), -token_losses.losses, 0.0)  # `nll` has no gradient
 
     def score(
         self, params: Params, pairs: Sequence[ContextTarget], context: int, batch_size: int
@@ -201,7 +194,6 @@ class CausalLosses:
         """Score of each target given its context.
 
         Args:
-          params: parameters of the model.
           pairs: contexts and targets as tokens.
           context: tokens that the model sees at once. Of longer pairs the last tokens are read,
             with a warning that names the pair's number.
@@ -210,16 +202,18 @@ class CausalLosses:
         Raises:
           UserError: a target is longer than `context`.
         """
-        rows = {
-            i: _features(*_fit_context(context, *pair, f"line {i + 1}"))
-            for i, pair in enumerate(pairs)
-            if pair[1]
-        }
+        rows: dict[int, Features] = {}
+        for i, (source, target) in enumerate(pairs):
+            if target:
+                read, counted = _fit_context(context, source, target, f"line {i + 1}")
+                loss_mask = [False] * len(read) + [True] * len(counted)
+                rows[i] = loss_mask_features([*read, *counted], loss_mask)
         config = self.model.config
         size = functools.partial(row_bytes, config, config.vocab_size)
         scores = score_pairs(self.scores, params, [*rows.values()], batch_size, size)
-        found = dict(zip(rows, scores, strict=True))
-        return [found.get(i, PairScore(0.0, True)) for i in range(len(pairs))]
+        by_pair = dict(zip(rows, scores, strict=True))
+        # An empty target is certain: log P = 0.
+        return [by_pair.get(i, PairScore(0.0, True)) for i in range(len(pairs))]
 
     @functools.cached_property
     def scores(self) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
@@ -270,10 +264,6 @@ def _fit_context(
     return read[-room:], counted
 
 
-def _features(read: Sequence[int], counted: Sequence[int]) -> Features:
-    return loss_mask_features([*read, *counted], [False] * len(read) + [True] * len(counted))
-
-
 def _counted(batch: Batch) -> jax.Array:
     """Mask of the targets that count, bool [B, T]."""
     return batch.get("counted", batch["target_segment_ids"]) > 0
@@ -310,14 +300,19 @@ class Seq2SeqLosses:
         return loss(params, batch, self.supervised(batch), rng, frozen)
 
     def supervised(self, batch: Batch) -> Supervised:
-        """The model's inputs, and the tokens of the target."""
-        return Supervised(self._inputs(batch), self._labels(batch), self._predicted(batch))
+        """The model's inputs, and the tokens of the target that it predicts: all but the forced
+        ones at the beginning."""
+        target, positions, segment_ids = row_inputs(batch, "target")
+        shifted = shift_right(target, positions, self.specials.start)
+        inputs = (*row_inputs(batch, "source"), shifted, positions, segment_ids)
+        labels = target if self.predicts is None else jnp.array(self.predicts, jnp.int32)[target]
+        counted = (segment_ids > 0) & (positions >= len(self.specials.translation.head))
+        return Supervised(inputs, labels, counted)
 
     def score(self, params: Params, pairs: Sequence[Pair], batch_size: int) -> list[PairScore]:
         """Score of each target given its source.
 
         Args:
-          params: parameters of the model.
           pairs: sources and targets as tokens, with special tokens.
           batch_size: largest number of pairs scored at once.
 
@@ -336,24 +331,7 @@ class Seq2SeqLosses:
         def scores(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
             inputs, labels, counted = self.supervised(batch)
             predicted = apply_model(self.model, params, *inputs, method="unprojected")
-            found = self.options.unregularized.token_loss.of(predicted, labels)
-            return row_scores(found, counted)
+            token_losses = self.options.unregularized.token_loss.of(predicted, labels)
+            return row_scores(token_losses, counted)
 
         return jax.jit(scores, compiler_options=platform.compiler_options())
-
-    def _predicted(self, batch: Batch) -> jax.Array:
-        """Mask of the target tokens that the model must predict, bool [B, T]: all but the forced
-        tokens at the beginning."""
-        head = len(self.specials.translation.head)
-        return (batch["target_segment_ids"] > 0) & (batch["target_positions"] >= head)
-
-    def _labels(self, batch: Batch) -> jax.Array:
-        """Tokens that the model predicts, int32 [B, T]."""
-        target = batch["target"]
-        return target if self.predicts is None else jnp.array(self.predicts, jnp.int32)[target]
-
-    def _inputs(self, batch: Batch) -> tuple[jax.Array, ...]:
-        """Inputs of the model: the source and the shifted target."""
-        target, *where = row_inputs(batch, "target")
-        shifted = shift_right(target, where[0], self.specials.start)
-        return (*row_inputs(batch, "source"), shifted, *where)

@@ -97,7 +97,8 @@ class MaskedLanguageModeling(BaseTask):
           ValueError: the model is not encoder-only, its positions do not reach the row length, a
             row has no room for a token, or the tokenizer has no [MASK].
         """
-        length, vocab_size = parts.data.max_length, parts.vocab_sizes["text"]
+        length = parts.data.max_length
+        vocab_size = parts.vocab_sizes["text"]
         specials = parts.tokenizers.specials("text")
         if length <= specials.encoder.size():
             raise ValueError(f"data.max_length is {length}; a row has [CLS], a token and [SEP]")
@@ -158,7 +159,7 @@ class MaskedLanguageModeling(BaseTask):
         chosen = self._choose(text, rng)
         labels = np.zeros_like(text)
         labels[chosen] = 1 + text[chosen]
-        fate = rng.random(len(chosen))
+        fate = rng.random(len(chosen))  # 80% masked, 10% random, 10% unchanged
         text[chosen[fate < 0.8]] = self.mask
         random = chosen[fate >= 0.9]
         drawn = np.flatnonzero(self.is_text)
@@ -168,12 +169,12 @@ class MaskedLanguageModeling(BaseTask):
     def _choose(self, text: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Positions to predict, at least one if there is a token that is not special."""
         places = np.flatnonzero(self.is_text[text])
+        count = max(1, round(self.mask_rate * len(places)))
         if not self.whole_words:
-            count = max(1, round(self.mask_rate * len(places)))
             return rng.permutation(places)[:count]
         starts = self.tokenizers.text("text").starts_word(text[places])
         words = np.split(places, np.flatnonzero(starts)[1:]) if len(places) else []
-        count, chosen = max(1, round(self.mask_rate * len(places))), list[int]()
+        chosen: list[int] = []
         for i in rng.permutation(len(words)):
             if len(chosen) + len(words[i]) <= count or not chosen:
                 chosen.extend(words[i])
@@ -208,18 +209,22 @@ class MaskedLanguageModeling(BaseTask):
         Raises:
           UserError: more outputs are requested than there are tokens to choose from.
         """
-        if (count := decode.num_outputs) > (known := int(self.is_text.sum())):
-            told = f"num_outputs is {count}; the vocabulary has {known} pieces to fill in"
-            raise UserError(f"decode: {told}")
+        num_pieces = int(self.is_text.sum())
+        if decode.num_outputs > num_pieces:
+            raise UserError(
+                f"decode: num_outputs is {decode.num_outputs}; the vocabulary has {num_pieces} "
+                "pieces to fill in"
+            )
         tokens = [self._row(line) for line in lines]
         masked = [i for i, row in enumerate(tokens) if self.mask in row]
 
         batch = PaddedBatch([0], functools.partial(blank_arrays, mask=self.mask))
         program = functools.partial(self._likeliest, count=decode.num_outputs)
         results: dict[int, list[Prediction]] = {}
-        for chosen in track(batched(masked, decode.batch_size), len(masked), "example"):
-            found = batch.run(program, params, [tokens[i] for i in chosen], decode.batch_size)
-            for i, ids, probabilities in zip(chosen, *found, strict=True):
+        for indices in track(batched(masked, decode.batch_size), len(masked), "example"):
+            rows = [tokens[i] for i in indices]
+            likeliest = batch.run(program, params, rows, decode.batch_size)
+            for i, ids, probabilities in zip(indices, *likeliest, strict=True):
                 blanks = slice(tokens[i].count(self.mask))
                 results[i] = self._filled(lines[i], ids[blanks], probabilities[blanks])
         for i, line in enumerate(lines):
@@ -242,8 +247,8 @@ class MaskedLanguageModeling(BaseTask):
                 "set it: --pooling=mean, or cls"
             )
         rows = [self._row(line) for line in lines]
-        found = label_rows(self._vectors, params, rows, batch_size)
-        return np.array(found, np.float32).reshape(len(rows), self.model.config.d_model)
+        vectors = label_rows(self._vectors, params, rows, batch_size)
+        return np.array(vectors, np.float32).reshape(len(rows), self.model.config.d_model)
 
     @functools.cached_property
     def _vectors(self) -> Callable[..., jax.Array]:
@@ -251,17 +256,18 @@ class MaskedLanguageModeling(BaseTask):
 
         def vectors(params: Params, batch: Batch) -> jax.Array:
             inputs = row_inputs(batch, "text")
-            x = apply_model(self.model, params, *inputs, method="features")
-            x, real = x.astype(jnp.float32), (batch["text_segment_ids"] > 0)[:, :, None]
+            x = apply_model(self.model, params, *inputs, method="features").astype(jnp.float32)
+            is_token = (batch["text_segment_ids"] > 0)[:, :, None]
             if self.pooling == "cls":
-                found = x[:, 0]
+                pooled = x[:, 0]
             elif self.pooling == "max":
-                found = jnp.where(real, x, -jnp.inf).max(axis=1)
+                pooled = jnp.where(is_token, x, -jnp.inf).max(axis=1)
             else:
-                found = jnp.where(real, x, 0).sum(axis=1) / jnp.maximum(real.sum(axis=1), 1)
+                total = jnp.where(is_token, x, 0).sum(axis=1)
+                pooled = total / jnp.maximum(is_token.sum(axis=1), 1)
             if self.normalize:
-                found /= jnp.maximum(jnp.linalg.norm(found, axis=1, keepdims=True), 1e-12)
-            return found
+                pooled /= jnp.maximum(jnp.linalg.norm(pooled, axis=1, keepdims=True), 1e-12)
+            return pooled
 
         return jax.jit(vectors, compiler_options=platform.compiler_options())
 
@@ -299,6 +305,7 @@ class MaskedLanguageModeling(BaseTask):
         decode = self.tokenizers.text("text").decode
         outputs = []
         for column, score in zip(ids.T, probabilities.prod(axis=0).tolist(), strict=True):
+            # WordPiece writes "##" before a piece within a word.
             words = [decode([token]).removeprefix("##") for token in column]
             outputs.append(Prediction(fill_blanks(line, self.mask_text, words), score))
         return outputs
@@ -312,10 +319,12 @@ def restore_beyond(batch: Batch, count: int) -> tuple[Batch, jax.Array]:
       the batch, and the number of tokens put back.
     """
     chosen = batch["labels"] > 0
-    total = jnp.maximum(chosen.sum(axis=1, keepdims=True), count)  # n: none is put back if n = P
+    # Of n chosen positions the one of rank i stays where floor(i * count / n) rises: `count` of
+    # them, evenly spread. If n is at most `count`, all stay.
+    total = jnp.maximum(chosen.sum(axis=1, keepdims=True), count)
     rank = jnp.cumsum(chosen, axis=1) - 1
-    kept = (rank + 1) * count // total > rank * count // total
-    beyond = chosen & ~kept
+    stays = (rank + 1) * count // total > rank * count // total
+    beyond = chosen & ~stays
     text = jnp.where(beyond, batch["labels"] - 1, batch["text"])
     labels = jnp.where(beyond, 0, batch["labels"])
     return {**batch, "text": text, "labels": labels}, beyond.sum()
@@ -325,7 +334,7 @@ def blank_arrays(rows: Sequence[Sequence[int]], mask: int) -> dict[str, np.ndarr
     """The rows as feature "text", and "places" [B, P], the positions of the token `mask`."""
     batch = padded_batch([{"text": row} for row in rows])
     places = [np.flatnonzero(np.array(row) == mask).tolist() for row in rows]
-    width = 1 << (max(map(len, places)) - 1).bit_length()
+    width = 1 << (max(map(len, places)) - 1).bit_length()  # a power of 2: few shapes to compile
     return {**batch, "places": pad_rows(places, width)}
 
 

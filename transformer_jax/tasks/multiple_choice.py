@@ -45,10 +45,11 @@ class MultipleChoice(CausalTask):
 
     def prepare(self, examples: Corpus, training: bool) -> LossMaskedTexts:
         """Returns each context with its right choice, whose tokens count."""
-        tokenizer, rows = self.tokenizers.text("text"), []
+        tokenizer = self.tokenizers.text("text")
+        rows = []
         for example in examples:
-            (context, choices), answer = _question(example), int(example["answer"])
-            target = choice_continuation(context, choices[answer])
+            context, choices = _question(example)
+            target = choice_continuation(context, choices[int(example["answer"])])
             read, counted = split_tokens(tokenizer, context, target)
             rows.append(([*read, *counted], [False] * len(read) + [True] * len(counted)))
         return LossMaskedTexts.from_texts(rows)
@@ -68,7 +69,7 @@ class MultipleChoice(CausalTask):
         scores = self._scores(params, questions, decode.batch_size)
         choices = [texts for _, texts in questions]
         answers = [int(example["answer"]) for example in examples]
-        outputs = [_ranked(*each)[0] for each in zip(choices, scores, strict=True)]
+        outputs = [_ranked(*scored)[0] for scored in zip(choices, scores, strict=True)]
         return multiple_choice_accuracy(scores, choices, answers), outputs
 
     def predict(
@@ -84,8 +85,8 @@ class MultipleChoice(CausalTask):
             except ValueError as error:
                 raise UserError(f"line {number}: {error}") from error
         scores = self._scores(params, questions, decode.batch_size)
-        for (_, choices), found in zip(questions, scores, strict=True):
-            yield _ranked(choices, found)[: decode.num_outputs]
+        for (_, choices), log_probs in zip(questions, scores, strict=True):
+            yield _ranked(choices, log_probs)[: decode.num_outputs]
 
     def _scores(
         self, params: Params, questions: Sequence[Question], batch_size: int
@@ -97,8 +98,8 @@ class MultipleChoice(CausalTask):
             for choice in choices
         ]
         sources, targets = zip(*pairs, strict=True) if pairs else ((), ())
-        found = iter(self.score(params, sources, targets, batch_size))
-        return [[next(found).log_prob for _ in choices] for _, choices in questions]
+        scores = iter(self.score(params, sources, targets, batch_size))
+        return [[next(scores).log_prob for _ in choices] for _, choices in questions]
 
 
 def _question(example: Mapping[str, str]) -> Question:
@@ -107,5 +108,5 @@ def _question(example: Mapping[str, str]) -> Question:
 
 def _ranked(choices: Sequence[str], log_probs: Sequence[float]) -> list[Prediction]:
     """The choices with their scores, likeliest first."""
-    found = [Prediction(*one) for one in zip(choices, log_probs, strict=True)]
-    return sorted(found, key=lambda one: -one.score)
+    predictions = [Prediction(*pair) for pair in zip(choices, log_probs, strict=True)]
+    return sorted(predictions, key=lambda prediction: -prediction.score)

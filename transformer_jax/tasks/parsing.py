@@ -15,11 +15,7 @@ from transformer_jax.decoding import BeamTree, truncate_at_eos
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, pair_inputs
-from transformer_jax.inference.seq2seq_search import (
-    Outputs,
-    Request,
-    Seq2SeqSearch,
-)
+from transformer_jax.inference.seq2seq_search import Outputs, Request, Seq2SeqSearch
 from transformer_jax.inference.tree_constraint import SHORTEST, TreeConstraint
 from transformer_jax.scoring.parseval import parseval
 from transformer_jax.tasks.base import Seq2SeqTask
@@ -59,7 +55,8 @@ class SentencePart(NamedTuple):
 def split_sentence(tokenizer: Tokenizer, line: str, limit: int) -> list[SentencePart]:
     """Splits a sentence into parts of at most `limit` tokens, each as long as possible. A blank
     line has no parts. A single word of more tokens loses its last ones."""
-    frame, words = tokenizer.specials.translation, split_words(line)
+    frame = tokenizer.specials.translation
+    words = split_words(line)
     room = limit - frame.size()
     parts: list[tuple[list[str], list[int]]] = []
     for word, pieces in zip(words, tokenizer.encode_words(words), strict=True):
@@ -73,7 +70,8 @@ def split_sentence(tokenizer: Tokenizer, line: str, limit: int) -> list[Sentence
 def target_tree(example: Mapping[str, str]) -> Tree:
     """The tree of an example. Raises UserError if the target is no tree over the words of the
     source."""
-    words, target = split_words(example["source"]), example["target"]
+    words = split_words(example["source"])
+    target = example["target"]
     try:
         tree = parse_tree(target)
     except ValueError as error:
@@ -86,7 +84,8 @@ def target_tree(example: Mapping[str, str]) -> Tree:
 def tree_symbols(task: TaskConfig, trees: Iterable[str]) -> set[str]:
     """Vocabulary of trees in brackets: their tokens and, with `task.tree_words`, that many of their
     most frequent words and the word classes."""
-    symbols, counts = set[str](), Counter[str]()
+    symbols: set[str] = set()
+    counts: Counter[str] = Counter()
     for text in trees:
         tree = parse_tree(text)
         symbols.update(tree_to_tokens(tree))
@@ -146,7 +145,7 @@ class TreeCodec:
         """
         if not self.has_lookahead:
             return Request(part.tokens, number=number, constraint_tokens=[0] * len(part.words))
-        names = (*map(self._words.name_of, part.words), "")
+        names = (*map(self._words.name_of, part.words), "")  # "" is read at the end
         ids = [self.symbols.id_of(READ + name) for name in names]
         return Request(part.tokens, number=number, constraint_tokens=ids, num_forced=len(ids))
 
@@ -159,14 +158,15 @@ class TreeCodec:
         ]
 
     def _tree(self, words: Sequence[str], row: np.ndarray) -> Tree:
-        *ids, _ = truncate_at_eos(row.tolist(), self.symbols.specials.eos)
+        *ids, _ = truncate_at_eos(row.tolist(), self.symbols.specials.eos)  # all but EOS
         tokens = self.symbols.pieces(ids)
         return tree_from_tokens(without_lookahead(tokens) if self.has_lookahead else tokens, words)
 
     @functools.cached_property
     def _words(self) -> WordClassTokenizer:
-        words = (one.removeprefix(READ) for one in self.symbols.symbols if one.startswith(READ))
-        return WordClassTokenizer(word for word in words if word)
+        read = (symbol for symbol in self.symbols.symbols if symbol.startswith(READ))
+        # `READ` alone is the symbol that the model predicts, and has no word.
+        return WordClassTokenizer(symbol.removeprefix(READ) for symbol in read if symbol != READ)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -198,9 +198,10 @@ class Parsing(Seq2SeqTask):
         return {side: np.array(ids, np.int32) for side, ids in self.encode_pair(example).items()}
 
     def encode_pair(self, pair: Mapping[str, str]) -> dict[str, list[int]]:
-        tree, source = target_tree(pair), self.tokenizers.text("source")
-        pieces = [piece for word in source.encode_words(tree.words()) for piece in word]
-        source_ids = source.specials.translation.around(pieces)
+        tree = target_tree(pair)
+        tokenizer = self.tokenizers.text("source")
+        pieces = [piece for word in tokenizer.encode_words(tree.words()) for piece in word]
+        source_ids = tokenizer.specials.translation.around(pieces)
         return {"source": source_ids, "target": self.tree_codec.encode(tree)}
 
     @property
@@ -244,7 +245,7 @@ class Parsing(Seq2SeqTask):
             for number, line_parts in enumerate(parts, first_line)
             for part in line_parts
         ]
-        found = iter(self._search(params, requests, decode))
+        outputs_of_parts = iter(self._search(params, requests, decode))
         for number, line_parts in enumerate(parts, first_line):
             if len(line_parts) > 1:
                 logger.warning(
@@ -252,8 +253,9 @@ class Parsing(Seq2SeqTask):
                     "(data.max_source_length is %d)",
                     *(number, len(line_parts), self.max_source_length),
                 )
-            outputs = [self.tree_codec.decode(part, next(found)) for part in line_parts]
-            ranks = zip(*outputs, strict=False) if outputs else [()]
+            trees = [self.tree_codec.decode(part, next(outputs_of_parts)) for part in line_parts]
+            # Output i of a line joins the i-th best trees of its parts.
+            ranks = zip(*trees, strict=False) if trees else [()]
             yield [_join_outputs(rank) for rank in ranks]
 
     def parts(self, line: str) -> list[SentencePart]:
@@ -263,7 +265,7 @@ class Parsing(Seq2SeqTask):
     def _search(
         self, params: Params, requests: Sequence[Request], decode: DecodeConfig
     ) -> list[Outputs]:
-        self._check(0, decode)
+        self._check(0, decode)  # the search checks the lengths of each batch itself
         return self.search.find_all(params, requests, decode)
 
     def _check(self, longest: int, decode: DecodeConfig) -> None:
@@ -282,8 +284,8 @@ class Parsing(Seq2SeqTask):
         that is too long."""
         part = self._first_part(source)
         if target is None:
-            [found] = self._search(params, [self.tree_codec.request(part, 1)], decode)
-            target = str(self.tree_codec.decode(part, found)[0][0])
+            [outputs] = self._search(params, [self.tree_codec.request(part, 1)], decode)
+            target = str(self.tree_codec.decode(part, outputs)[0][0])
         texts = {"source": " ".join(part.words), "target": target}
         target_ids = self.encode_pair(texts)["target"]
         return pair_inputs(self.tokenizers, texts, part.tokens, target_ids)
@@ -297,9 +299,10 @@ class Parsing(Seq2SeqTask):
         return self.search.beam_tree(params, self.tree_codec.request(part, 1), decode, pieces)
 
     def _first_part(self, line: str) -> SentencePart:
-        if parts := self.parts(line):
-            return parts[0]
-        raise UserError("there is no word to parse")
+        parts = self.parts(line)
+        if not parts:
+            raise UserError("there is no word to parse")
+        return parts[0]
 
     @functools.cached_property
     def search(self) -> Seq2SeqSearch:

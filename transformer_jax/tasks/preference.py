@@ -15,10 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from transformer_jax.conversations import (
-    Conversation,
-    conversation_from_json,
-)
+from transformer_jax.conversations import Conversation, conversation_from_json
 from transformer_jax.conversations.encoding import EncodedConversation, fit_prompt
 from transformer_jax.data.batches.loss_masks import (
     PREFERENCE_FEATURES,
@@ -36,7 +33,7 @@ from transformer_jax.tasks.losses import ContextTarget
 
 logger = logging.getLogger(__name__)
 
-_TEXTS_AT_ONCE = 1024
+_TEXTS_AT_ONCE = 1024  # scored between two updates of the progress bar
 
 Reference = Callable[[LossMaskedTexts], np.ndarray]
 """Texts -> log P of the tokens that count of each text, float32 [D], under the model that training
@@ -80,35 +77,38 @@ class Preference(Instruction):
             the template's markup.
         """
         assert self.reference is not None
-        found, ambiguous, too_long = list[tuple[EncodedConversation, EncodedConversation]](), 0, 0
+        pairs: list[tuple[EncodedConversation, EncodedConversation]] = []
+        ambiguous = 0
+        too_long = 0
         bar = tqdm(examples, "tokens", unit="pair", delay=BAR_AFTER_SECONDS, disable=None)
         for number, example in enumerate(bar, 1):
-            asked = conversation_from_json(example["turns"])
+            turns = conversation_from_json(example["turns"])
             try:
                 answers = [
-                    self.chat_tokenizer.encode_answer(asked, example[side]) for side in SIDES
+                    self.chat_tokenizer.encode_answer(turns, example[side]) for side in SIDES
                 ]
             except ValueError as error:
                 if not training:
                     raise UserError(f"pair {number}: {error}") from error
                 ambiguous += 1
                 continue
-            if pair := self._pair(asked, answers):
-                found.append(pair)
-            else:
+            pair = self._pair(turns, answers)
+            if pair is None:
                 too_long += 1
-        for count, what in (
+            else:
+                pairs.append(pair)
+        for count, problem in (
             (too_long, "have an answer that is longer than a row with its question; left out"),
             (ambiguous, "contain text that looks like the template's markup; left out"),
         ):
             if count:
-                logger.warning("%d of %d pairs %s", count, len(examples), what)
-        if not found:
+                logger.warning("%d of %d pairs %s", count, len(examples), problem)
+        if not pairs:
             raise UserError(
                 f"not one pair of answers fits into rows of {self.max_length} tokens with what is "
                 "asked; raise data.max_length"
             )
-        chosen, rejected = (LossMaskedTexts.from_texts(texts) for texts in zip(*found, strict=True))
+        chosen, rejected = (LossMaskedTexts.from_texts(texts) for texts in zip(*pairs, strict=True))
         reference = [self.reference(texts) for texts in (chosen, rejected)]
         return PreferencePairs(chosen, rejected, np.stack(reference, axis=1))
 
@@ -118,22 +118,25 @@ class Preference(Instruction):
 
     def score_texts(self, params: Params, texts: LossMaskedTexts, batch_size: int) -> np.ndarray:
         """Computes log P of the tokens that count of each text, float32 [D]."""
-        found = list[float]()
+        log_probs: list[float] = []
         with tqdm(total=len(texts), desc="reference", unit="answer", disable=None) as bar:
-            for chosen in batched(range(len(texts)), _TEXTS_AT_ONCE):
-                pairs = [_split(*texts.text(i)) for i in chosen]
+            for indices in batched(range(len(texts)), _TEXTS_AT_ONCE):
+                pairs: list[ContextTarget] = []
+                for tokens, loss_mask in map(texts.text, indices):
+                    start = int(loss_mask.argmax())  # the first token that counts
+                    pairs.append((tokens[:start].tolist(), tokens[start:].tolist()))
                 scores = self.losses.score(params, pairs, self.max_length, batch_size)
-                found += [score.log_prob for score in scores]
-                bar.update(len(chosen))
-        return np.array(found, np.float32)
+                log_probs += [score.log_prob for score in scores]
+                bar.update(len(indices))
+        return np.array(log_probs, np.float32)
 
     def _pair(
-        self, asked: Conversation, answers: Sequence[list[int]]
+        self, turns: Conversation, answers: Sequence[list[int]]
     ) -> tuple[EncodedConversation, EncodedConversation] | None:
         """Both answers after the same prompt; None if the longer one leaves no room for it."""
         room = self.max_length + 1 - max(map(len, answers))
         try:
-            prompt, _ = fit_prompt(self.chat_tokenizer, asked, room)
+            prompt, _ = fit_prompt(self.chat_tokenizer, turns, room)
         except ValueError:
             return None
         chosen, rejected = (
@@ -152,8 +155,10 @@ class Preference(Instruction):
         reference). With label smoothing, each preference is taken to be wrong with that
         probability."""
         keys = (None, None) if rng is None else jax.random.split(rng)
+        # Features are packed as int32, so the log-probabilities travel as their bits.
         reference = jax.lax.bitcast_convert_type(batch[REFERENCE], jnp.float32)
-        pairs, sides = batch[f"{REFERENCE}_segment_ids"], batch[f"{REFERENCE}_positions"]
+        pairs = batch[f"{REFERENCE}_segment_ids"]
+        sides = batch[f"{REFERENCE}_positions"]
         rewards = []
         for index, (side, key) in enumerate(zip(SIDES, keys, strict=True)):
             prefix = f"{side}_"
@@ -167,7 +172,8 @@ class Preference(Instruction):
             base = sum_by_segment(jnp.where(sides == index, reference, 0.0), pairs)
             rewards.append(self.beta * (policy - base))
         chosen, rejected = rewards
-        margin, eps = chosen - rejected, self.loss_options.smoothing
+        margin = chosen - rejected
+        eps = self.loss_options.smoothing
         losses = -(1 - eps) * jax.nn.log_sigmoid(margin) - eps * jax.nn.log_sigmoid(-margin)
         is_pair = jnp.arange(1, pairs.shape[1] + 1) <= pairs.max(axis=1, keepdims=True)
         means = {"margin": margin, "chosen_reward": chosen, "rejected_reward": rejected}
@@ -177,12 +183,6 @@ class Preference(Instruction):
             "correct": ((margin > 0) & is_pair).sum(),
         }
         return (losses * is_pair).sum(), sums["tokens"], sums | padding_sums(batch, self.read)
-
-
-def _split(tokens: np.ndarray, loss_mask: np.ndarray) -> ContextTarget:
-    """The tokens before the first that counts, and those from it on."""
-    start = int(loss_mask.argmax())
-    return tokens[:start].tolist(), tokens[start:].tolist()
 
 
 def sum_by_segment(values: jax.Array, segment_ids: jax.Array) -> jax.Array:

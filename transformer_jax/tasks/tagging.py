@@ -65,13 +65,15 @@ class Tagging(LabelingTask):
             return {"text": overlong, "tags": overlong}
         encode = self.tokenizers.labels("tags").encode
         tags = np.zeros(len(text), np.int32)
-        given = _words(example["tags"])[: len(firsts)]
-        tags[firsts] = [1 + encode(tag) for tag in given]
+        names = _words(example["tags"])[: len(firsts)]
+        tags[firsts] = [1 + encode(name) for name in names]
         return {"text": np.array(text, np.int32), "tags": tags}
 
     def _tokens(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
         """Tokens of the words that fit into a row, and the position of each word's first piece."""
-        frame, text, firsts = text_frame(self.model.body, self.tokenizers), list[int](), list[int]()
+        frame = text_frame(self.model.body, self.tokenizers)
+        text: list[int] = []
+        firsts: list[int] = []
         for pieces in self.tokenizers.text("text").encode_words(words):
             if frame.size() + len(text) + len(pieces) > self.max_length:
                 break
@@ -96,11 +98,11 @@ class Tagging(LabelingTask):
         n_best = self.predict(params, [example["text"] for example in examples], decode)
         outputs = [tags[0] for tags in n_best]
         pairs = [
-            (found, expected)
+            (tag, gold)
             for output, example in zip(outputs, examples, strict=True)
-            for found, expected in zip(_words(output.text), _words(example["tags"]), strict=True)
+            for tag, gold in zip(_words(output.text), _words(example["tags"]), strict=True)
         ]
-        right = sum(found == expected for found, expected in pairs)
+        right = sum(tag == gold for tag, gold in pairs)
         return {"accuracy": right / len(pairs), "words": len(pairs)}, outputs
 
     def predict(
@@ -114,17 +116,16 @@ class Tagging(LabelingTask):
         words = [_words(line) for line in lines]
         rows = [self._tokens(line_words) for line_words in words]
         tokens = [text for text, _ in rows]
-        found = label_rows(self._probabilities, params, tokens, decode.batch_size)
+        probabilities = label_rows(self._probabilities, params, tokens, decode.batch_size)
         names = self.tokenizers.labels("tags").names
-        for i, (line_words, (_, firsts), row) in enumerate(zip(words, rows, found, strict=True)):
+        of_lines = zip(words, rows, probabilities, strict=True)
+        for number, (line_words, (_, firsts), row) in enumerate(of_lines, first_line):
             left = len(line_words) - len(firsts)
             if left:
                 logger.warning(
                     "line %d is too long: its last %d words are left untagged "
                     "(data.max_length is %d)",
-                    first_line + i,
-                    left,
-                    self.max_length,
+                    *(number, left, self.max_length),
                 )
             tags = [names[tag] for tag in row[firsts].argmax(axis=1)] + [UNTAGGED] * left
             score = float(row[firsts].max(axis=1).mean()) if firsts else 1.0
@@ -135,12 +136,13 @@ class Tagging(LabelingTask):
     ) -> ModelInputs:
         """Returns a line's words as the model reads them, cut to a row. The target has their gold
         tags."""
-        words, tags = _words(source), _words(target or "")
+        words = _words(source)
+        tags = _words(target or "")
         if target is not None and len(words) != len(tags):
             raise UserError(f"{len(words)} words but {len(tags)} gold tags; give one tag a word")
         tokens, firsts = self._tokens(words)
-        found = text_inputs(self.model.body, self.tokenizers, source, None, tokens)
-        return dataclasses.replace(found, labeled=firsts, gold=tags[: len(firsts)])
+        inputs = text_inputs(self.model.body, self.tokenizers, source, None, tokens)
+        return dataclasses.replace(inputs, labeled=firsts, gold=tags[: len(firsts)])
 
     @functools.cached_property
     def _probabilities(self) -> Callable[..., jax.Array]:

@@ -45,7 +45,6 @@ class Teacher(Protocol):
 
         Args:
           params: the tree.
-          batch: packed rows.
           inputs: arguments of the student's model.
           method: its method that predicts.
         """
@@ -85,8 +84,8 @@ class StoredTeacher:
         return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self.top)
 
     def predictions(self, params: Params, batch: Batch, inputs: Any, method: str) -> TopPredictions:
-        found: TopPredictions = jax.tree.map(lambda table: table[batch[ROWS]], params)
-        return found
+        top: TopPredictions = jax.tree.map(lambda table: table[batch[ROWS]], params)
+        return top
 
     def lengths(self, task: Task) -> dict[str, int]:
         """Slots of a row for each feature, with `ROWS`."""
@@ -128,7 +127,6 @@ def predict_top(
 
     Args:
       task: task with the model of the teacher.
-      params: its parameters.
       items: prepared training data.
       rows: rows of a batch.
       count: k.
@@ -144,7 +142,6 @@ def predict_top(
             "config.train.distillation.top_k stores predictions for the feature 'target', which "
             "this task has not; leave it out: the teacher then predicts in every step"
         )
-
     if isinstance(items, Windows) and items.stride < items.length:
         raise UserError(
             "config.train.distillation.top_k: in training, windows of running text begin at every "
@@ -157,22 +154,24 @@ def predict_top(
         logits = apply_model(supervised.model, params, *supervised.supervised(batch).inputs)
         return TopPredictions.of_logits(logits, min(count, logits.shape[-1]), temperature)
 
-    rows, found, sizes = round_up_rows(rows, params), [], []
-    for chosen in track(batched(items, rows), -(-len(items) // rows), "batch"):
-        features = [task.preprocess(item, np.random.default_rng(0)) for item in chosen]
-        sizes += [len(each[_TARGET]) for each in features]
-        kept: list[Any] = [_fitting(each, task.lengths) for each in features]
-        kept += [dict.fromkeys(task.lengths, ())] * (rows - len(kept))
-        batch = padded_batch(kept, task.lengths)
+    rows = round_up_rows(rows, params)
+    predictions = []  # tokens and log-probabilities of each item
+    sizes: list[int] = []
+    for group in track(batched(items, rows), -(-len(items) // rows), "batch"):
+        group_features = [task.preprocess(item, np.random.default_rng(0)) for item in group]
+        packed: list[Any] = [
+            {name: values[: task.lengths[name]] for name, values in features.items()}
+            for features in group_features
+        ]
+        packed += [dict.fromkeys(task.lengths, ())] * (rows - len(packed))
+        batch = padded_batch(packed, task.lengths)
         tokens, log_probs = hosts.to_host(top(params, place_like(params, batch)))
-        for i, each in enumerate(features):
-            n, size = len(each[_TARGET]), min(len(each[_TARGET]), task.lengths[_TARGET])
-            pad = [(0, n - size), (0, 0)]  # an overlong item is never trained on
-            found.append((np.pad(tokens[i, :size], pad), np.pad(log_probs[i, :size], pad)))
+        for i, features in enumerate(group_features):
+            size = len(features[_TARGET])
+            end = min(size, task.lengths[_TARGET])
+            pad = [(0, size - end), (0, 0)]  # an overlong item is never trained on
+            predictions.append((np.pad(tokens[i, :end], pad), np.pad(log_probs[i, :end], pad)))
+            sizes.append(size)
     starts = np.cumsum([0, *sizes])[:-1]
-    arrays: Any = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    arrays: Any = (np.concatenate(parts) for parts in zip(*predictions, strict=True))
     return StoredTeacher(TopPredictions(*arrays), starts)
-
-
-def _fitting(features: Features, lengths: Mapping[str, int]) -> Features:
-    return {name: values[: lengths[name]] for name, values in features.items()}

@@ -123,14 +123,14 @@ class Translation(Seq2SeqTask):
         ]
         frame_size = self.tokenizers.specials("source").translation.size()
         not_blank = [request for request in requests if len(request.source) > frame_size]
-        found = self.search.find_all(params, not_blank, decode)
+        n_best = self.search.find_all(params, not_blank, decode)
         results = {
             request.number: [
                 Prediction(self._decode(request.prefix, row), float(score))
                 for row, score in zip(*outputs, strict=True)
                 if score > -jnp.inf
             ]
-            for request, outputs in zip(not_blank, found, strict=True)
+            for request, outputs in zip(not_blank, n_best, strict=True)
         }
         for request in requests:
             yield results.get(request.number, [Prediction("", 0.0)])
@@ -141,9 +141,9 @@ class Translation(Seq2SeqTask):
         """Returns a pair as the model reads it."""
         source_ids = self._encode_source(source, "the text")
         if target is None:
-            found, _ = self.search(params, [Request(source_ids, number=1)], decode)
+            tokens, _ = self.search(params, [Request(source_ids, number=1)], decode)
             specials = self.tokenizers.specials("target")
-            output = truncate_at_eos(found[0, 0].tolist(), specials.eos)
+            output = truncate_at_eos(tokens[0, 0].tolist(), specials.eos)
             target_ids = [*specials.translation.head, *output]
             target = self.tokenizers.text("target").decode(target_ids)
         else:
@@ -166,19 +166,20 @@ class Translation(Seq2SeqTask):
     def _encode_source(self, line: str, name: str | None = None) -> list[int]:
         """Tokens of a source, cut at `max_source_length`, with special tokens. Warnings name the
         source by `name`, such as "line 3"; without a name there are none."""
-        tokenizer, limit = self.tokenizers.text("source"), self.max_source_length
-        frame, tokens = tokenizer.specials.translation, encode_and_warn(tokenizer, line, name)
-        kept = max(0, limit - frame.size())
+        tokenizer = self.tokenizers.text("source")
+        frame = tokenizer.specials.translation
+        tokens = encode_and_warn(tokenizer, line, name)
+        room = max(0, self.max_source_length - frame.size())
         if name is not None:
             if not tokens:
                 logger.warning("%s is blank, and so is its translation", name)
-            if len(tokens) > kept:
+            if len(tokens) > room:
                 logger.warning(
                     "%s has %d tokens; only the first %d are translated "
                     "(data.max_source_length is %d)",
-                    *(name, len(tokens), kept, limit),
+                    *(name, len(tokens), room, self.max_source_length),
                 )
-        return frame.around(tokens[:kept])
+        return frame.around(tokens[:room])
 
     def _decode(self, prefix: Sequence[int], tokens: np.ndarray) -> str:
         """Text of an output [L] of the search, with its prefix."""
@@ -188,5 +189,4 @@ class Translation(Seq2SeqTask):
 
 
 def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Tokens of a text, with special tokens."""
     return tokenizer.specials.translation.around(tokenizer.encode(text))

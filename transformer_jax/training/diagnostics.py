@@ -26,9 +26,10 @@ from transformer_jax.training.step import Batch, LossFn, Update
 SPLIT = "watch"
 """Split of the records."""
 
-_WEIGHTS, _HIDDEN = "**.weights", "**.feed_forward.hidden"
+_WEIGHTS = "**.weights"
+_HIDDEN = "**.feed_forward.hidden"
 _TOKENS = 2048  # per device, for attention and units: weights grow with the square of the length
-_DEAD = 1e-3
+_DEAD = 1e-3  # largest absolute value of a unit that counts as dead
 
 
 class Diagnose(Protocol):
@@ -92,9 +93,8 @@ class Diagnostics:
     @functools.cached_property
     def _program(self) -> Callable[[TrainState, Batch, Any], dict[str, Array]]:
         def compute(state: TrainState, batch: Batch, numbers: Any) -> dict[str, Array]:
-            return norms(state, self.update(state, batch, numbers)) | self._activations(
-                state, batch
-            )
+            update = self.update(state, batch, numbers)
+            return norms(state, update) | self._activations(state, batch)
 
         return jax.jit(compute, compiler_options=platform.compiler_options())
 
@@ -102,10 +102,10 @@ class Diagnostics:
         """Entropies and dead units, in the first rows of each device."""
         shards = row_shards(self.mesh)
 
-        def first(x: Array) -> Array:
-            own = x.reshape(shards, -1, *x.shape[1:])
+        def first_rows(x: Array) -> Array:
+            by_device = x.reshape(shards, -1, *x.shape[1:])
             count = max(1, _TOKENS // x.shape[1])
-            return own[:, :count].reshape(-1, *x.shape[1:])
+            return by_device[:, :count].reshape(-1, *x.shape[1:])
 
         figures: dict[str, Array] = {}
 
@@ -119,10 +119,11 @@ class Diagnostics:
                 figures[f"dead/{part}"] = dead_share(x.astype(jnp.float32))
             return x
 
-        with intercept_activations(
-            record, lambda path: matches_pattern(_WEIGHTS, path) or matches_pattern(_HIDDEN, path)
-        ):
-            self.loss(state.model_params, jax.tree.map(first, batch), None, state.frozen)
+        def is_read(path: str) -> bool:
+            return matches_pattern(_WEIGHTS, path) or matches_pattern(_HIDDEN, path)
+
+        with intercept_activations(record, is_read):
+            self.loss(state.model_params, jax.tree.map(first_rows, batch), None, state.frozen)
         return figures
 
 
@@ -149,9 +150,9 @@ def part_of(path: str) -> str:
 
 def entropies(weights: Float[Array, "B H T S"]) -> Float[Array, " H"]:
     """Entropy of each head's attention in nats, averaged over the queries that see a key."""
-    real = weights.sum(-1) > 0.5  # weights of padding are 0
-    each = -jnp.sum(jax.scipy.special.xlogy(weights, weights), -1)
-    return jnp.sum(each, (0, 2)) / jnp.maximum(jnp.sum(real, (0, 2)), 1)
+    sees_key = weights.sum(-1) > 0.5  # weights of padding are 0
+    by_query = -jnp.sum(jax.scipy.special.xlogy(weights, weights), -1)
+    return jnp.sum(by_query, (0, 2)) / jnp.maximum(jnp.sum(sees_key, (0, 2)), 1)
 
 
 def dead_share(hidden: Float[Array, "... F"]) -> Float[Array, ""]:

@@ -86,7 +86,6 @@ class Evaluator:
         """Computes metrics of outputs and loss, and the outputs of `decoded_examples`.
 
         Args:
-          params: parameters of the model.
           frozen: parameters of other runs that the loss reads, by name.
         """
         scores, outputs = self.task.evaluate(params, self.decoded_examples, self.decode)
@@ -100,7 +99,7 @@ class Evaluator:
           UserError: there is no example, or none fits a row; an example has a label that training
             never saw; or the task rejects the decoding options.
         """
-        _ = self._batches
+        _ = self._batches  # made here, because that reads every example
         if isinstance(self.task, SupportsSearchCheck):
             self.task.check_search(self.decoded_examples, self.decode)
 
@@ -108,8 +107,8 @@ class Evaluator:
     def decoded_examples(self) -> Corpus:
         """Examples that are decoded."""
         count = min(self.num_decoded or len(self.examples), len(self.examples))
-        chosen = np.linspace(0, len(self.examples) - 1, count).astype(int)
-        return [self.examples[i] for i in chosen]
+        indices = np.linspace(0, len(self.examples) - 1, count).astype(int)
+        return [self.examples[i] for i in indices]
 
     def loss_metrics(self, params: Any, frozen: Frozen) -> dict[str, Any]:
         """Computes the task's metrics of the loss over all examples, without decoding; arguments as
@@ -118,8 +117,8 @@ class Evaluator:
         mesh = mesh_of(params)
         lent = None if mesh is None else LentMesh(mesh)
         with platform.sharded_over(mesh.size if mesh else 1), use_axes(lent):
-            batches = track(batched(self._batches, 1), len(self._batches), "batch")
-            for (batch,) in batches:
+            # `track` counts what is in each group: here groups of one batch.
+            for (batch,) in track(batched(self._batches, 1), len(self._batches), "batch"):
                 batch_sums = self._batch_sums(params, place_like(params, batch), frozen)
                 sums = add_sums(sums, hosts.to_host(batch_sums))
         metrics = self.task.metrics(sums, self.examples)
@@ -135,18 +134,15 @@ class Evaluator:
 
     @functools.cached_property
     def _batch_sums(self) -> Callable[[Any, Any, Frozen], Sums]:
-        def sums(params: Any, batch: Any, frozen: Frozen) -> Sums:
+        def batch_sums(params: Any, batch: Any, frozen: Frozen) -> Sums:
             loss, _, sums = self.task.loss(params, batch, None, frozen)
             return {"loss": loss, **sums}
 
-        return jax.jit(sums, compiler_options=platform.compiler_options())
+        return jax.jit(batch_sums, compiler_options=platform.compiler_options())
 
 
 def add_command_scores(
-    command: str | None,
-    metrics: dict[str, Any],
-    examples: Corpus,
-    outputs: Sequence[Prediction],
+    command: str | None, metrics: dict[str, Any], examples: Corpus, outputs: Sequence[Prediction]
 ) -> dict[str, Any]:
     """Adds the scores of an external command (`scoring.command`) to the metrics.
 
@@ -173,7 +169,6 @@ def add_command_scores(
 
 
 def _records(examples: Corpus, outputs: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
-    """Examples with their outputs and scores."""
     for example, output in zip(examples, outputs, strict=True):
         yield {**example, "output": output.text, "score": output.score}
 

@@ -34,7 +34,6 @@ logger = logging.getLogger(__name__)
 _MOST_SKIPPED = 50
 """Consecutive skipped updates after which training ends."""
 
-
 _ADVICE = "in a new workdir, lower optimizer.learning_rate or set clip_norm"
 _ADVICE_AT_FIRST_STEP = (
     "no update was made yet, so the cause is the model, its first parameters or a kernel; "
@@ -94,8 +93,10 @@ class Meter:
     """
 
     def __init__(self, timer: GoodputTimer, rewinds: bool = False, step_bytes: int = 0) -> None:
-        self._timer, self._rewinds, self._skipped_in_a_row = timer, rewinds, 0
+        self._timer = timer
+        self._rewinds = rewinds
         self._step_bytes = step_bytes
+        self._skipped_in_a_row = 0
         self._pending: deque[tuple[int, Any]] = deque()
         self._warned: set[str] = set()
         self._reset()
@@ -117,7 +118,8 @@ class Meter:
         self._read_pending()
         seconds = time.perf_counter() - self._since
         skipped = self._sums.get("skipped")
-        with np.errstate(invalid="ignore"):  # 0 / 0 if all steps were skipped
+        # A skipped step adds 0 to the norms, so the mean is over the others (0 / 0 if none).
+        with np.errstate(invalid="ignore"):
             metrics = compute_metrics(self._sums) | {
                 "grad_norm": self._sums["grad_norm"] / (self._steps - (skipped or 0)),
                 "tokens_per_s": self._sums["filled"] / seconds,
@@ -215,11 +217,13 @@ class Patience:
         factor: float = 0.5,
         scores: Iterable[float | np.ndarray] = (),
     ):
-        self.ends_after, self.lowers_after, self._factor = ends_after, lowers_after, factor
+        self.ends_after = ends_after
+        self.lowers_after = lowers_after
+        self._factor = factor
         self.rate: Any = 1.0
         self._best: Any = -math.inf
         self._waited: Any = 0
-        self._at_rate: Any = 0
+        self._waited_at_rate: Any = 0
         for score in scores:
             self.add(score)
 
@@ -228,11 +232,11 @@ class Patience:
         is_better = np.greater(score, self._best)
         self._best = np.where(is_better, score, self._best)
         self._waited = np.where(is_better, 0, self._waited + 1)
-        self._at_rate = np.where(is_better, 0, self._at_rate + 1)
+        self._waited_at_rate = np.where(is_better, 0, self._waited_at_rate + 1)
         if self.lowers_after is not None:
-            is_lowered = self._at_rate == self.lowers_after
+            is_lowered = self._waited_at_rate == self.lowers_after
             self.rate = np.where(is_lowered, self.rate * self._factor, self.rate)
-            self._at_rate = np.where(is_lowered, 0, self._at_rate)
+            self._waited_at_rate = np.where(is_lowered, 0, self._waited_at_rate)
 
     @property
     def is_exhausted(self) -> bool:
@@ -350,8 +354,10 @@ class Loop:
                 if last or step % self.intervals.log == 0:
                     self._record(step, meter)
                 evaluated = self.intervals.is_evaluated(step, num_steps)
+                # Patience may end training at any evaluation, and the last state must be saved.
                 may_end = evaluated and self.patience.ends_after is not None
-                if saved := last or may_end or step % self.intervals.save == 0:
+                saved = last or may_end or step % self.intervals.save == 0
+                if saved:
                     self._save(step, state, meter)
                 if stopped:
                     break
@@ -395,6 +401,7 @@ class Loop:
 
     def _save(self, step: int, state: TrainState, meter: Meter) -> None:
         with meter.paused("saving"):
+            # Each process has the state of its own streams; merged, they are complete.
             streams = functools.reduce(operator.or_, hosts.gather(self.batches.get_state()))
             portable = self.to_portable(state.saved)
             self.checkpoints.save(step, portable, streams)

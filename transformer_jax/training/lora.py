@@ -55,7 +55,6 @@ class LoraConfig:
         """Initializes adapters for the linear maps among parameters that match `targets`.
 
         Args:
-          key: random key.
           params: parameters or their shapes.
 
         Raises:
@@ -68,6 +67,7 @@ class LoraConfig:
             parameter = parameter_at(name)
             if parameter is None or parameter.kind != "matrix" or not re.search(self.targets, name):
                 continue
+            # A key by the leaf's number: the adapters of other leaves do not change it.
             adapters[name] = init_adapter(
                 jax.random.fold_in(key, number),
                 leaf,
@@ -77,9 +77,8 @@ class LoraConfig:
                 self.dropout_rate,
             )
         if not adapters:
-            kernels = "query/kernel, inner/kernel"
             raise UserError(
                 f"config.lora.targets {self.targets!r} matches the path of no linear map; such "
-                f"paths end in {kernels} and so on"
+                "paths end in query/kernel, inner/kernel and so on"
             )
         return adapters

@@ -184,9 +184,13 @@ def _muon(config: OptimizerConfig) -> Transformations:
     ]
 
 
-_MOMENTS = _BETA1, _BETA2, _EPSILON = "optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"
+_BETA1 = "optimizer.beta1"
+_BETA2 = "optimizer.beta2"
+_EPSILON = "optimizer.epsilon"
+_MOMENTS = (_BETA1, _BETA2, _EPSILON)
 _FINAL = "optimizer.final_ratio"
-_DECAY, _ACCUMULATOR = "optimizer.weight_decay", "optimizer.initial_accumulator"
+_DECAY = "optimizer.weight_decay"
+_ACCUMULATOR = "optimizer.initial_accumulator"
 
 OPTIMIZERS: Registry[OptimizerKind] = Registry(
     "optimizer.name",
@@ -240,12 +244,12 @@ def unfinished_decay(config: OptimizerConfig, d_model: int, num_steps: int) -> s
     floor = config.learning_rate * (config.final_ratio if _FINAL in kind.reads else 0)
     if last <= floor + 0.01 * config.learning_rate:
         return None
-    reads = {"warmup_steps": num_steps <= config.warmup_steps}
-    reads |= {name: f"optimizer.{name}" in kind.reads for name in ("decay_steps", "cycle_steps")}
-    given = [f"{name} {getattr(config, name)}" for name, does in reads.items() if does]
+    names = ["warmup_steps"] if num_steps <= config.warmup_steps else []
+    names += [n for n in ("decay_steps", "cycle_steps") if f"optimizer.{n}" in kind.reads]
+    ends = ", ".join(f"{name} {getattr(config, name)}" for name in names)
     return (
         f"the learning rate of the last step is {last:.2g}, not {floor:.2g}: train.num_steps is "
-        f"{num_steps}, but optimizer.schedule {config.schedule!r} has {', '.join(given)}; lower "
+        f"{num_steps}, but optimizer.schedule {config.schedule!r} has {ends}; lower "
         "them (decay_steps or cycle_steps none: until num_steps)"
     )
 
@@ -304,15 +308,14 @@ def make_optimizer(
 
 def _weight_decay(decay: float) -> optax.GradientTransformation:
     def update(grads: Params, state: Any, params: Params = None) -> tuple[Params, Any]:
-        own = traced_number("optimizer.weight_decay", decay)
-        result: tuple[Params, Any] = optax.add_decayed_weights(own, mask=decay_mask).update(
-            grads, state, params
-        )
-        return result
+        # Replicas may differ in it: the number is known only when the step is traced.
+        traced_decay = traced_number("optimizer.weight_decay", decay)
+        decayed = optax.add_decayed_weights(traced_decay, mask=decay_mask)
+        updates, state = decayed.update(grads, state, params)
+        return updates, state
 
-    return optax.GradientTransformation(
-        optax.add_decayed_weights(decay, mask=decay_mask).init, update
-    )
+    init = optax.add_decayed_weights(decay, mask=decay_mask).init
+    return optax.GradientTransformation(init, update)
 
 
 def update_statistics(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
@@ -379,8 +382,10 @@ def muon_axes(params: Params) -> Params:
         if parameter is None or parameter.kind not in ("matrix", "matrices"):
             return None
         skipped = (STACKED in path) + (parameter.kind == "matrices")
-        every, inputs = range(leaf.ndim)[skipped:], parameter.input_axes
-        return optax.contrib.MuonDimensionNumbers(tuple(every[:inputs]), tuple(every[inputs:]))
+        matrix_axes = range(leaf.ndim)[skipped:]
+        inputs = tuple(matrix_axes[: parameter.input_axes])
+        outputs = tuple(matrix_axes[parameter.input_axes :])
+        return optax.contrib.MuonDimensionNumbers(inputs, outputs)
 
     return _map_with_path(axes, params)
 
@@ -392,10 +397,10 @@ def unstack_for(optimizer: optax.GradientTransformation) -> optax.GradientTransf
     """
 
     def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        updates, new = optimizer.update(*unstack_layers((grads, state, params)))
+        updates, new_state = optimizer.update(*unstack_layers((grads, state, params)))
         if not has_stacks(grads):
-            return updates, new
-        return stack_layers(updates), stack_layers(new)
+            return updates, new_state
+        return stack_layers(updates), stack_layers(new_state)
 
     return optax.GradientTransformation(optimizer.init, update)
 
@@ -403,9 +408,8 @@ def unstack_for(optimizer: optax.GradientTransformation) -> optax.GradientTransf
 def _map_with_path(function: Callable[..., Any], params: Params, *more: Params) -> Params:
     """Maps `function(path, leaf, ...)` over trees of parameters, with paths such as
     "encoder/layer_0/..."."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, *leaves: function(
-            jax.tree_util.keystr(path, simple=True, separator="/"), *leaves
-        ),
-        *(params, *more),
-    )
+
+    def call(path: Any, *leaves: Any) -> Any:
+        return function(jax.tree_util.keystr(path, simple=True, separator="/"), *leaves)
+
+    return jax.tree_util.tree_map_with_path(call, params, *more)

@@ -23,7 +23,7 @@ from transformer_jax.tasks.teachers import ModelTeacher
 
 logger = logging.getLogger(__name__)
 
-_WARM_UP = 10  # the first steps are not traced: they compile and fill buffers
+_WARM_UP = 10  # steps not traced at the start: they compile and fill buffers
 
 
 class Profiler:
@@ -87,18 +87,20 @@ _PRODUCTS = {
 
 
 def _count(jaxpr: Jaxpr) -> Products:
-    flops, largest = 0, 0
+    flops = 0
+    largest = 0
     for equation in jaxpr.eqns:
         if equation.primitive.name in _PRODUCTS:
             numbers = equation.params[_PRODUCTS[equation.primitive.name]]
             (contracted, _), _ = getattr(numbers, "dot_dimension_numbers", numbers)
             sizes = _array(equation.invars[0]).shape
-            result = _array(equation.outvars[0])
-            flops += 2 * math.prod(sizes[axis] for axis in contracted) * math.prod(result.shape)
-            largest = max(largest, math.prod(result.shape) * result.dtype.itemsize)
+            product = _array(equation.outvars[0])
+            flops += 2 * math.prod(sizes[axis] for axis in contracted) * math.prod(product.shape)
+            largest = max(largest, math.prod(product.shape) * product.dtype.itemsize)
         times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
         for inner in map(_count, jaxprs_in_params(equation.params)):
-            flops, largest = flops + times * inner.flops, max(largest, inner.largest)
+            flops += times * inner.flops
+            largest = max(largest, inner.largest)
     return Products(flops, largest)
 
 
@@ -130,8 +132,8 @@ def step_products(task: Task, params: Any, batch: Any, frozen: Frozen) -> Produc
 
 def step_bytes(step: CompiledStep) -> int:
     """Bytes of the buffers of a compiled step, beside its arguments and results; 0: unknown."""
-    found = step.executable.memory_analysis()
-    return found.temp_size_in_bytes if found else 0
+    memory = step.executable.memory_analysis()
+    return memory.temp_size_in_bytes if memory else 0
 
 
 def utilization(flops: int, dtype: str, step: CompiledStep) -> Callable[[float], dict[str, float]]:
@@ -144,17 +146,16 @@ def utilization(flops: int, dtype: str, step: CompiledStep) -> Callable[[float],
     Args:
       flops: FLOPs of the model in a step, for all replicas.
       dtype: `model.dtype` of the config.
-      step: compiled step.
     """
     peak = job_peak_flops(product_dtype(dtype))
     device_flops = (step.executable.cost_analysis() or {}).get("flops")
 
-    def metrics(seconds: float) -> dict[str, float]:
-        known = {}
+    def metrics_of(seconds: float) -> dict[str, float]:
+        metrics = {}
         if peak:
-            known["mfu"] = flops / (seconds * peak)
+            metrics["mfu"] = flops / (seconds * peak)
         if device_flops:
-            known["xla_flops_per_s"] = device_flops * jax.device_count() / seconds
-        return known
+            metrics["xla_flops_per_s"] = device_flops * jax.device_count() / seconds
+        return metrics
 
-    return metrics
+    return metrics_of

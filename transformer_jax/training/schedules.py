@@ -92,15 +92,16 @@ def cosine_cycles(
     def schedule(count: jax.typing.ArrayLike) -> jax.Array:
         step = jnp.maximum(jnp.asarray(count, jnp.float32) + 1 - warmup_steps, 0.0)
         # The middle of the interval before a step is in the step's own cycle, rounding or not.
-        cycles, inside = step / cycle_steps, jnp.maximum(step - 0.5, 0.0) / cycle_steps
+        cycles = step / cycle_steps
+        inside = jnp.maximum(step - 0.5, 0.0) / cycle_steps
         if cycle_growth == 1:
-            place = cycles - jnp.floor(inside)
+            progress = cycles - jnp.floor(inside)
         else:  # cycle k begins after (growth^k - 1) / (growth - 1) first cycles
             rate = cycle_growth - 1
             length = cycle_growth ** jnp.floor(jnp.log1p(inside * rate) / math.log(cycle_growth))
-            place = (1 + cycles * rate - length) / rate / length
-        place = jnp.clip(place, 0.0, 1.0)
-        left = (1 + jnp.cos(jnp.pi * place)) / 2
+            progress = (1 + cycles * rate - length) / rate / length
+        progress = jnp.clip(progress, 0.0, 1.0)
+        left = (1 + jnp.cos(jnp.pi * progress)) / 2
         return peak * jnp.minimum((count + 1) / warmup_steps, _between(final_ratio, left))
 
     return schedule
@@ -157,45 +158,46 @@ class ScheduleKind:
         return (*self.optional, "optimizer.decay_steps") if self.decays else self.optional
 
 
-_FINAL, _COOLDOWN = "optimizer.final_ratio", "optimizer.cooldown_steps"
+_FINAL = "optimizer.final_ratio"
+_COOLDOWN = "optimizer.cooldown_steps"
 _CYCLES = ("optimizer.cycle_steps", "optimizer.cycle_growth")
 
 SCHEDULES: Registry[ScheduleKind] = Registry(
     "optimizer.schedule",
     {
         "transformer": ScheduleKind(
-            lambda given: transformer(given.d_model, given.warmup_steps, given.learning_rate)
+            lambda opts: transformer(opts.d_model, opts.warmup_steps, opts.learning_rate)
         ),
         "inverse_sqrt": ScheduleKind(
-            lambda given: inverse_sqrt(given.learning_rate, given.warmup_steps)
+            lambda opts: inverse_sqrt(opts.learning_rate, opts.warmup_steps)
         ),
-        "constant": ScheduleKind(lambda given: constant(given.learning_rate, given.warmup_steps)),
+        "constant": ScheduleKind(lambda opts: constant(opts.learning_rate, opts.warmup_steps)),
         "linear": ScheduleKind(
-            lambda given: linear(
-                given.learning_rate, given.warmup_steps, given.decay_steps, given.final_ratio
+            lambda opts: linear(
+                opts.learning_rate, opts.warmup_steps, opts.decay_steps, opts.final_ratio
             ),
             decays=True,
             optional=(_FINAL,),
         ),
         "cosine": ScheduleKind(
-            lambda given: cosine(
-                given.learning_rate, given.warmup_steps, given.decay_steps, given.final_ratio
+            lambda opts: cosine(
+                opts.learning_rate, opts.warmup_steps, opts.decay_steps, opts.final_ratio
             ),
             decays=True,
             optional=(_FINAL,),
         ),
         "wsd": ScheduleKind(
-            lambda given: wsd(
-                *(given.learning_rate, given.warmup_steps, given.decay_steps),
-                *(given.cooldown_steps, given.final_ratio),
+            lambda opts: wsd(
+                *(opts.learning_rate, opts.warmup_steps, opts.decay_steps),
+                *(opts.cooldown_steps, opts.final_ratio),
             ),
             decays=True,
             optional=(_FINAL, _COOLDOWN),
         ),
         "cosine_cycles": ScheduleKind(
-            lambda given: cosine_cycles(
-                *(given.learning_rate, given.warmup_steps, given.cycle_steps),
-                *(given.cycle_growth, given.final_ratio),
+            lambda opts: cosine_cycles(
+                *(opts.learning_rate, opts.warmup_steps, opts.cycle_steps),
+                *(opts.cycle_growth, opts.final_ratio),
             ),
             optional=(_FINAL, *_CYCLES),
         ),

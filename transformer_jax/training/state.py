@@ -60,9 +60,6 @@ class TrainState(struct.PyTreeNode):
         """Makes the state before the first step.
 
         Args:
-          params: initial parameters.
-          optimizer: optax optimizer.
-          rng: random key.
           keeps_average: evaluate a moving average of the parameters.
           lowers_rate: a plateau of validation scores can lower the learning rate.
           detects_spikes: detect spikes of the gradient norm.

@@ -4,6 +4,7 @@
 `train_step` computes an update from a batch and applies it. `parallel.engines` compiles it.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -29,12 +30,13 @@ Sums = dict[str, Num[Array, ""]]
 LossFn = Callable[[Params, Batch, Array | None, Mapping[str, Params]], LossSums]
 """(params, batch, dropout key, frozen) -> sums."""
 
-_BoundLoss = Callable[[Params, Batch, Array], LossSums]
-"""A loss with the frozen parameters of a state."""
+_GradFn = Callable[[Params, Batch, Array], tuple[Params, Sums]]
+"""(params, batch, dropout key) -> gradients of the summed loss, and the sums."""
 
 _STEPS_BEFORE_SPIKES = 20
 """Steps before spike detection starts; until then only non-finite gradients are skipped."""
 _STEPS_OF_TYPICAL_NORM = 100
+"""Steps over which the typical norm is averaged, more or less."""
 
 
 def train_step(
@@ -60,7 +62,6 @@ def train_step(
       batch: rows of the batch.
       numbers: numbers of the config that are traced, by field (`nn.traced_numbers`).
       loss_fn: computes the summed loss of a batch.
-      optimizer: optax optimizer.
       accumulation_steps: number of micro-batches, which are processed one after another.
       axis_name: `pmap` axis of devices that each run this step on their own rows. Their sums are
         added; each device has its own dropout.
@@ -114,15 +115,16 @@ def compute_update(
     axis_name: str | None = None,
 ) -> Update:
     """Computes gradients and the optimizer's update; arguments are those of `train_step`."""
+    # The key follows from the number of the step, so a resumed run has the same dropout.
     key = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
     if axis_name is not None:
         key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
-
-    def loss(params: Params, batch: Batch, key: Array) -> LossSums:
-        return loss_fn(state.with_base(params), batch, key, state.frozen)
-
+    grad_fn = jax.grad(functools.partial(_loss_and_aux, loss_fn, state), has_aux=True)
     with use_traced_numbers(numbers):
-        grads, sums = _summed_gradients(loss, state.trained, batch, key, accumulation_steps)
+        if accumulation_steps == 1:
+            grads, sums = grad_fn(state.trained, batch, key)
+        else:
+            grads, sums = _accumulate(grad_fn, state.trained, batch, key, accumulation_steps)
     if axis_name is not None:
         grads, sums = jax.lax.psum((grads, sums), axis_name)
     weight = jnp.where(sums["weight"] == 0, 1, sums["weight"])  # nothing counts: the sums are 0
@@ -134,45 +136,40 @@ def compute_update(
     return Update(grads, updates, opt_state, sums)
 
 
-def _summed_gradients(
-    loss_fn: _BoundLoss, params: Params, batch: Batch, key: Array, accumulation_steps: int
-) -> tuple[Params, Sums]:
-    """Gradients of the summed loss, and the sums, over all micro-batches."""
-    if accumulation_steps == 1:
-        return _gradients(loss_fn, params, batch, key)
+def _loss_and_aux(
+    loss_fn: LossFn, state: TrainState, params: Params, batch: Batch, key: Array
+) -> tuple[Float[Array, ""], Sums]:
+    """Summed loss to differentiate, with the losses that modules add, and the sums of the batch."""
+    with auxiliary.collect() as added:
+        loss, weight, sums = loss_fn(state.with_base(params), batch, key, state.frozen)
+    sums = {"loss": loss, "weight": weight, **sums}
+    return added.loss(loss), sums | added.to_record(weight)
 
-    def add_micro_batch(
-        total: tuple[Params, Sums], numbered: tuple[Batch, Int[Array, ""]]
-    ) -> tuple[tuple[Params, Sums], None]:
-        micro_batch, index = numbered
-        found = _gradients(loss_fn, params, micro_batch, jax.random.fold_in(key, index))
-        return jax.tree.map(jnp.add, total, found), None
+
+def _accumulate(
+    grad_fn: _GradFn, params: Params, batch: Batch, key: Array, accumulation_steps: int
+) -> tuple[Params, Sums]:
+    """Adds up gradients and sums over micro-batches, each with its own dropout."""
 
     def split(x: Num[Array, "B ..."]) -> Num[Array, "A M ..."]:
         """Splits rows into A micro-batches of M rows. Each takes every A-th row, so that no row
         leaves its device."""
         return jnp.moveaxis(x.reshape(-1, accumulation_steps, *x.shape[1:]), 1, 0)
 
+    def add_micro_batch(
+        total: tuple[Params, Sums], numbered: tuple[Batch, Int[Array, ""]]
+    ) -> tuple[tuple[Params, Sums], None]:
+        micro_batch, index = numbered
+        gradients_and_sums = grad_fn(params, micro_batch, jax.random.fold_in(key, index))
+        return jax.tree.map(jnp.add, total, gradients_and_sums), None
+
     micro_batches = jax.tree.map(split, batch)
     first = jax.tree.map(lambda x: x[0], micro_batches)
-    shapes = jax.eval_shape(lambda: _gradients(loss_fn, params, first, key))
+    # The names of the sums are known only once the loss is traced.
+    shapes = jax.eval_shape(lambda: grad_fn(params, first, key))
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     numbered = (micro_batches, jnp.arange(accumulation_steps))
     return jax.lax.scan(add_micro_batch, zeros, numbered)[0]
-
-
-def _gradients(
-    loss_fn: _BoundLoss, params: Params, batch: Batch, key: Array
-) -> tuple[Params, Sums]:
-    """Gradients of the summed loss, and the sums, of one micro-batch."""
-
-    def loss(params: Params) -> tuple[Float[Array, ""], Sums]:
-        with auxiliary.collect() as added:
-            loss, weight, sums = loss_fn(params, batch, key)
-        found: Sums = {"loss": loss, "weight": weight, **sums}
-        return added.loss(loss), found | added.to_record(weight)
-
-    return jax.grad(loss, has_aux=True)(params)
 
 
 def _apply_update(state: TrainState, update: Update, ema_decay: float | None) -> TrainState:
@@ -201,12 +198,14 @@ def _skip_spike(
     before: TrainState, after: TrainState, sums: Sums, factor: float
 ) -> tuple[TrainState, Sums]:
     """Undoes an update whose gradient norm spiked, except for the number of the step."""
-    norm, typical = sums["grad_norm"], before.typical_norm
+    norm = sums["grad_norm"]
+    typical = before.typical_norm
     assert typical is not None
     largest = jnp.finfo(norm.dtype).max
     early = (before.step < _STEPS_BEFORE_SPIKES) | (typical == 0)
     limit = jnp.where(early, largest, factor * typical)
     spiked = ~((norm <= limit) & jnp.isfinite(sums["loss"]))  # a comparison with NaN is false
+    # The mean over all steps so far, later a moving average.
     weight = jnp.where(typical == 0, 1, 1 / jnp.minimum(after.step, _STEPS_OF_TYPICAL_NORM))
     after = after.replace(typical_norm=typical + weight * (norm - typical))
     skipped = before.replace(step=after.step)
@@ -214,6 +213,7 @@ def _skip_spike(
     def choose(old: Array, new: Array) -> Array:
         return jnp.where(spiked, old, new)
 
+    # Frozen parameters are the same before and after: nothing to choose.
     state = jax.tree.map(choose, skipped.saved, after.saved).replace(frozen=before.frozen)
     sums = {name: choose(jnp.zeros_like(total), total) for name, total in sums.items()}
     return state, sums | {"skipped": spiked.astype(jnp.float32)}
