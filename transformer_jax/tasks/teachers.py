@@ -157,7 +157,7 @@ def predict_top(
     rows = round_up_rows(rows, params)
     predictions = []  # tokens and log-probabilities of each item
     sizes: list[int] = []
-    for group in track(batched(items, rows), -(-len(items) // rows), "batch"):
+    for group in track(batched(items, rows), len(items), "example"):
         group_features = [task.preprocess(item, np.random.default_rng(0)) for item in group]
         packed: list[Any] = [
             {name: values[: task.lengths[name]] for name, values in features.items()}
