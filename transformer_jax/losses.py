@@ -330,6 +330,7 @@ def top_k_divergence(student: Logits, teacher: TopPredictions, temperature: floa
         others = jnp.put_along_axis(q, teacher.tokens, -jnp.inf, axis=-1, inplace=False)
         p_rest = jnp.maximum(1 - jnp.exp(log_p).sum(axis=-1), 0)
         log_q_rest = jax.nn.logsumexp(others, axis=-1) - normalizer
+        # xlogy: p_rest may be 0, where p log p is 0.
         divergence += jax.scipy.special.xlogy(p_rest, p_rest) - p_rest * log_q_rest
     return temperature**2 * divergence
 
@@ -601,7 +602,7 @@ def _tiled_forward(
     losses = log_normalizer - (1 - eps) * stats.label_logit - eps * stats.sum / size
     if z_loss:
         losses += z_loss * jnp.square(log_normalizer)
-    correct = (stats.argmax == labels) & ~jnp.isnan(stats.maximum)
+    correct = (stats.argmax == labels) & ~jnp.isnan(stats.maximum)  # NaN has no argmax
     nll = log_normalizer - stats.label_logit
     return TokenLosses(losses, nll, correct), (predicted, labels, log_normalizer, traced_eps)
 

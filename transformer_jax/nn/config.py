@@ -281,7 +281,7 @@ class TransformerConfig(Configurable):
         if self.layers is None and not overrides:
             return self
         if overrides.get("attention_window", self.attention_window) is None:
-            overrides["rope_theta_window"] = None
+            overrides["rope_theta_window"] = None  # it needs a window
         return override(self, {"layers": None, "full_attention_every": None, **overrides})
 
     @property

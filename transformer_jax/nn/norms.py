@@ -117,7 +117,7 @@ class BatchNorm(nn.Module):
         mean = total / jnp.maximum(count, 1)
         variance = squares / jnp.maximum(count, 1)
         y = (x - mean) * jax.lax.rsqrt(variance + self.epsilon) * scale + bias
-        return with_gradient(y, averages, -SIDE_GRADIENT * sums)
+        return with_gradient(y, averages, -SIDE_GRADIENT * sums)  # kind "average" of parameters
 
 
 _TINY = float(jnp.finfo(jnp.float32).tiny)

@@ -117,7 +117,7 @@ def head_products(
     b, t, h, k = query.shape
     groups = key.shape[2]
     query = query.reshape(b, t, groups, h // groups, k).transpose(0, 3, 1, 2, 4)
-    query = query.reshape(b, h // groups * t, groups, k)
+    query = query.reshape(b, h // groups * t, groups, k)  # heads of a group are more queries
     key = jnp.moveaxis(key, 1, 2)  # [B, G, S, K]
     dtype = dtype_for_rows(query.shape[1], dtype)
     return einsum("bthk,bhsk->bhts", query, key, dtype).reshape(b, h, t, -1)

@@ -149,7 +149,7 @@ def _query_products(
 ) -> Float[Array, "B H T R"]:
     b, t, h, k = query.shape
     flat = head_products(query.reshape(1, b * t, h, k), distance_key[None], dtype)
-    return jnp.swapaxes(flat.reshape(h, b, t, -1), 0, 1)
+    return jnp.swapaxes(flat.reshape(h, b, t, -1), 0, 1)  # [B, H, T, R]
 
 
 def _key_products(
@@ -157,7 +157,7 @@ def _key_products(
 ) -> Float[Array, "B H S R"]:
     b, s, g, k = key.shape
     flat = head_products(distance_query[None], key.reshape(1, b * s, g, k), dtype)
-    return flat[0].reshape(flat.shape[1], -1, b, s).transpose(2, 0, 3, 1)
+    return flat[0].reshape(flat.shape[1], -1, b, s).transpose(2, 0, 3, 1)  # from [H, R, B, S]
 
 
 def take_by_distance(
