@@ -470,8 +470,8 @@ def tiled_divergence(
     @jax.checkpoint
     def read(stats: _DivergenceStats, tiles: Sequence[_Tile]) -> tuple[_DivergenceStats, None]:
         q, p = map(scaled_logits, models, tiles)
-        is_token = tiles[0].tokens < student.vocab_size
-        return stats.add(q, jax.lax.stop_gradient(p), is_token), None
+        p = jax.lax.stop_gradient(p)
+        return stats.add(q, p, tiles[0].tokens < student.vocab_size), None
 
     initial = _DivergenceStats(*jnp.zeros((5, len(models[0].x))))
     initial = initial._replace(q_max=initial.q_max + _LOWEST, p_max=initial.p_max + _LOWEST)
