@@ -31,7 +31,6 @@ class Field:
     """A field of the config.
 
     Attributes:
-      type: the type of its values.
       optional: whether it may also be None.
       default: the default of its dataclass.
     """
@@ -70,9 +69,13 @@ class Configurable:
 
         Classes are compared by name, so that a notebook's cell may define one again.
         """
-        exact = [one for one in self.options if _name(type(one)) == _name(cls)]
-        derived = [one for one in self.options if _name(cls) in map(_name, type(one).__mro__)]
-        return next(iter([*exact, *derived]), None) or cls()
+        for options in self.options:
+            if _name(type(options)) == _name(cls):
+                return options
+        for options in self.options:  # else those of a subclass
+            if _name(cls) in map(_name, type(options).__mro__):
+                return options
+        return cls()
 
 
 def _name(cls: type) -> tuple[str, str]:

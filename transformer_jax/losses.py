@@ -88,7 +88,7 @@ class LossOptions(Configurable):
 
     @property
     def token_loss(self) -> "TokenLoss":
-        """Training loss of each token."""
+        """The entry of `TOKEN_LOSSES`, with these settings."""
         return TOKEN_LOSSES[self.loss](self)
 
 
@@ -100,7 +100,6 @@ class TokenLoss:
     too.
 
     Attributes:
-      config: settings of the loss.
       reads: fields of the config that only this loss and its like read.
       options: dataclass of its own fields, `config.options_of(CLASS)`; None: none.
     """
@@ -129,14 +128,8 @@ class TokenLoss:
         return TokenLosses(losses, cross_entropy(fixed, labels), _is_argmax(fixed, labels))
 
     def of_hidden(self, predicted: Unprojected, labels: Labels, exact: bool = True) -> TokenLosses:
-        """Computes the losses of tokens with these final hidden states.
-
-        Args:
-          predicted: hidden states and their projection to logits.
-          labels: correct tokens.
-          exact: False: on CPUs, round the logits to the dtype of their product, for speed in
-            training.
-        """
+        """Computes the losses of tokens with these final hidden states; `exact` is that of
+        `tiled_token_losses`."""
         return self.of_logits(predicted.logits(exact), labels)
 
     def of(self, predicted: Unprojected | Array, labels: Labels, exact: bool = True) -> TokenLosses:
@@ -190,8 +183,7 @@ class TopPredictions(NamedTuple):
     """Most likely tokens of a teacher at each position.
 
     Attributes:
-      tokens: k tokens.
-      log_probs: their log-probabilities in nats, at temperature T.
+      log_probs: log-probabilities of the tokens in nats, at temperature T.
     """
 
     tokens: Int[Array, "*B k"]
@@ -200,8 +192,8 @@ class TopPredictions(NamedTuple):
     @classmethod
     def of_logits(cls, logits: Logits, count: int, temperature: float) -> "TopPredictions":
         """The `count` most likely tokens."""
-        found, tokens = jax.lax.top_k(jax.nn.log_softmax(logits / temperature), count)
-        return cls(tokens, found)
+        log_probs, tokens = jax.lax.top_k(jax.nn.log_softmax(logits / temperature), count)
+        return cls(tokens, log_probs)
 
 
 class Distillation(CrossEntropy):
@@ -215,30 +207,27 @@ class Distillation(CrossEntropy):
     options = DistillationOptions
 
     def of_taught(self, predicted: Any, taught: Any, labels: Labels) -> TokenLosses:
-        """Computes the training losses of tokens.
-
-        Args:
-          predicted: hidden states, or logits, of the model.
-          taught: those of its teacher, or its most likely tokens.
-          labels: correct tokens.
-        """
+        """Computes the training losses of tokens from hidden states or logits of the model, and
+        those of its teacher or the teacher's most likely tokens."""
         c = self.config
-        own = c.options_of(DistillationOptions)
+        options = c.options_of(DistillationOptions)
         if isinstance(predicted, Unprojected):
-            if (count := c.loss_tiles or _num_tiles(predicted)) > 1:
-                found = self.of_hidden(predicted, labels, exact=False)
-                divergence = tiled_divergence(predicted, taught, own.temperature, count)
-                return _mixed(found, divergence, own.weight)
+            count = c.loss_tiles or _num_tiles(predicted)
+            if count > 1:
+                hard = self.of_hidden(predicted, labels, exact=False)
+                divergence = tiled_divergence(predicted, taught, options.temperature, count)
+                return _mixed(hard, divergence, options.weight)
             predicted = predicted.logits(exact=False)
         if isinstance(taught, Unprojected):
             taught = taught.logits(exact=False)
         compare = top_k_divergence if isinstance(taught, TopPredictions) else teacher_divergence
-        divergence = compare(predicted, taught, own.temperature)
-        return _mixed(self.of_logits(predicted, labels), divergence, own.weight)
+        divergence = compare(predicted, taught, options.temperature)
+        return _mixed(self.of_logits(predicted, labels), divergence, options.weight)
 
 
-def _mixed(found: TokenLosses, divergence: Losses, weight: float) -> TokenLosses:
-    return found._replace(losses=(1 - weight) * found.losses + weight * divergence)
+def _mixed(hard: TokenLosses, divergence: Losses, weight: float) -> TokenLosses:
+    """Losses of the labels, with a share of the divergence from the teacher."""
+    return hard._replace(losses=(1 - weight) * hard.losses + weight * divergence)
 
 
 TOKEN_LOSSES: Registry[type[TokenLoss]] = Registry(
@@ -258,11 +247,7 @@ def token_losses(
 def token_sums(
     predictions: TokenLosses, weights: Num[Array | np.ndarray, "*B"]
 ) -> dict[str, Num[Array, ""]]:
-    """Sums over a batch that its metrics are computed from.
-
-    Args:
-      predictions: losses of each position.
-      weights: 0 for positions that do not count.
+    """Sums over a batch that its metrics are computed from; positions of weight 0 do not count.
 
     Returns:
       "tokens" (total weight), "nll" (negative log-likelihood, nats) and "correct" (labels that are
@@ -285,8 +270,6 @@ def cross_entropy(
     label, eps / V each, as in optax and PyTorch. Neither one-hot nor smoothed targets are built.
 
     Args:
-      logits: one for each token of the vocabulary.
-      labels: correct tokens.
       label_smoothing: eps, in [0, 1).
       z_loss: weight of log^2 Z, where Z is the softmax's denominator (Chowdhery et al. 2022,
         section 5); it keeps logits from growing together.
@@ -328,7 +311,8 @@ def teacher_divergence(student: Logits, teacher: Logits, temperature: float = 1.
     The factor T^2 keeps the size of the gradient, which shrinks as 1 / T^2. The teacher has no
     gradient.
     """
-    q, p = student / temperature, jax.lax.stop_gradient(teacher) / temperature
+    q = student / temperature
+    p = jax.lax.stop_gradient(teacher) / temperature
     cross = (jax.nn.softmax(p) * (p - q)).sum(axis=-1)  # log P - log Q, less the normalizers
     normalizers = jax.nn.logsumexp(q, axis=-1) - jax.nn.logsumexp(p, axis=-1)
     return temperature**2 * (cross + normalizers)
@@ -337,7 +321,8 @@ def teacher_divergence(student: Logits, teacher: Logits, temperature: float = 1.
 def top_k_divergence(student: Logits, teacher: TopPredictions, temperature: float = 1.0) -> Losses:
     """T^2 KL(P || Q) as of `teacher_divergence`, with all tokens except the teacher's k most likely
     ones as a single class. It is a lower bound, and equal if k is the size of the vocabulary."""
-    q, log_p = student / temperature, teacher.log_probs
+    q = student / temperature
+    log_p = teacher.log_probs
     normalizer = jax.nn.logsumexp(q, axis=-1)
     log_q = jnp.take_along_axis(q, teacher.tokens, axis=-1) - normalizer[..., None]
     divergence = (jnp.exp(log_p) * (log_p - log_q)).sum(axis=-1)
@@ -345,6 +330,7 @@ def top_k_divergence(student: Logits, teacher: TopPredictions, temperature: floa
         others = jnp.put_along_axis(q, teacher.tokens, -jnp.inf, axis=-1, inplace=False)
         p_rest = jnp.maximum(1 - jnp.exp(log_p).sum(axis=-1), 0)
         log_q_rest = jax.nn.logsumexp(others, axis=-1) - normalizer
+        # xlogy: p_rest may be 0, where p log p is 0.
         divergence += jax.scipy.special.xlogy(p_rest, p_rest) - p_rest * log_q_rest
     return temperature**2 * divergence
 
@@ -384,7 +370,6 @@ def tiled_token_losses(
 
     Args:
       predicted: hidden states and their projection to logits.
-      labels: correct tokens.
       label_smoothing, z_loss: as of `cross_entropy`.
       tiles: number of tiles. With 1 all logits are held, and derivatives are those of
         `cross_entropy`. None: 1 on CPUs, where the second computation costs more than the memory;
@@ -397,10 +382,10 @@ def tiled_token_losses(
     if count == 1 or isinstance(predicted.table, Int8Matrix):
         return token_losses(predicted.logits(exact), labels, label_smoothing, z_loss)
     flat = predicted.replace(x=predicted.x.reshape(-1, predicted.x.shape[-1]))
-    fixed = label_smoothing if isinstance(label_smoothing, float | int) else None
-    options = _TileOptions(count, fixed, z_loss, exact)
-    found = _tiled_losses(options, flat, labels.reshape(-1), jnp.float32(label_smoothing))
-    return TokenLosses(*(each.reshape(labels.shape) for each in found))
+    static_eps = label_smoothing if isinstance(label_smoothing, float | int) else None
+    options = _TileOptions(count, static_eps, z_loss, exact)
+    losses = _tiled_losses(options, flat, labels.reshape(-1), jnp.float32(label_smoothing))
+    return TokenLosses(*(array.reshape(labels.shape) for array in losses))
 
 
 def _num_tiles(predicted: Unprojected) -> int:
@@ -408,8 +393,8 @@ def _num_tiles(predicted: Unprojected) -> int:
     if platform.is_cpu():
         return 1
     logits_bytes = 4 * predicted.x[..., 0].size * predicted.vocab_size
-    known = accelerator_of(platform.target().kind)
-    memory = known.memory if known else _UNKNOWN_MEMORY
+    accelerator = accelerator_of(platform.target().kind)
+    memory = accelerator.memory if accelerator else _UNKNOWN_MEMORY
     least = math.ceil(logits_bytes / platform.num_sharding_devices() / (memory * _TILE_SHARE))
     return max(2, 1 << (least - 1).bit_length())
 
@@ -446,7 +431,7 @@ def _split_into_tiles(count: int, predicted: Unprojected) -> _Tile:
     has tiles whose rows are sharded. The vocabulary is padded to a multiple of `count` with tokens
     whose logits are -inf.
     """
-    size, rows = predicted.vocab_size, len(predicted.table)
+    rows = len(predicted.table)
 
     def split(array: Array) -> Array:
         padding = [(0, -rows % count)] + [(0, 0)] * (array.ndim - 1)
@@ -455,50 +440,56 @@ def _split_into_tiles(count: int, predicted: Unprojected) -> _Tile:
     table = split(predicted.table.astype(predicted.dtype))
     tokens = jnp.arange(table.shape[1]) * count + jnp.arange(count)[:, None]
     bias = jnp.float32(0) if predicted.bias is None else split(predicted.bias)
-    return _Tile(tokens, table, jnp.where(tokens < size, bias, -jnp.inf))
+    return _Tile(tokens, table, jnp.where(tokens < predicted.vocab_size, bias, -jnp.inf))
 
 
 def tiled_divergence(
     student: Unprojected, teacher: Unprojected | TopPredictions, temperature: float, tiles: int
 ) -> Losses:
-    """Computes `teacher_divergence` for one tile of the vocabulary after another, and
-    `top_k_divergence` for some positions after others.
+    """Computes `teacher_divergence` for one tile of the vocabulary after another; with a teacher's
+    most likely tokens, `top_k_divergence` for one part of the positions after another.
 
     The backward pass computes the logits again.
 
     Args:
       student: hidden states [B, T, D] and their projection.
       teacher: those of the teacher, with the same vocabulary, or its most likely tokens.
-      temperature: T.
-      tiles: number of tiles, at least 2.
+      tiles: number of tiles or parts, at least 2.
     """
     if isinstance(teacher, TopPredictions):
+        return _top_k_divergence_by_parts(student, teacher, temperature, tiles)
+    models = [m.replace(x=m.x.reshape(-1, m.x.shape[-1])) for m in (student, teacher)]
+    width = -(-student.vocab_size // tiles)  # tables may be padded differently
+    tiled = [
+        jax.tree.map(lambda x: x[:, :width], _split_into_tiles(tiles, model)) for model in models
+    ]
 
-        @jax.checkpoint
-        def at(positions: tuple[Array, TopPredictions]) -> Losses:
-            x, top = positions
-            return top_k_divergence(student.replace(x=x).logits(exact=False), top, temperature)
-
-        by_position = jax.tree.map(lambda x: jnp.moveaxis(x, -2, 0), (student.x, teacher))
-        size = -(-len(by_position[0]) // tiles)
-        return jnp.moveaxis(jax.lax.map(at, by_position, batch_size=size), 0, -1)
-    size, shape = student.vocab_size, student.x.shape[:-1]
-    both = [each.replace(x=each.x.reshape(-1, each.x.shape[-1])) for each in (student, teacher)]
-    width = -(-size // tiles)  # tables may be padded differently
-    tiled = [jax.tree.map(lambda x: x[:, :width], _split_into_tiles(tiles, each)) for each in both]
-
-    def scaled(one: Unprojected, tile: _Tile) -> Float[Array, "N W"]:
-        return tile.logits(one.x.astype(one.dtype), one.cap, exact=False) / temperature
+    def scaled_logits(model: Unprojected, tile: _Tile) -> Float[Array, "N W"]:
+        return tile.logits(model.x.astype(model.dtype), model.cap, exact=False) / temperature
 
     @jax.checkpoint
     def read(stats: _DivergenceStats, tiles: Sequence[_Tile]) -> tuple[_DivergenceStats, None]:
-        q, p = map(scaled, both, tiles)
-        return stats.add(q, jax.lax.stop_gradient(p), tiles[0].tokens < size), None
+        q, p = map(scaled_logits, models, tiles)
+        p = jax.lax.stop_gradient(p)
+        return stats.add(q, p, tiles[0].tokens < student.vocab_size), None
 
-    initial = _DivergenceStats(*jnp.zeros((5, len(both[0].x))))
+    initial = _DivergenceStats(*jnp.zeros((5, len(models[0].x))))
     initial = initial._replace(q_max=initial.q_max + _LOWEST, p_max=initial.p_max + _LOWEST)
     stats, _ = jax.lax.scan(read, initial, tiled)
-    return temperature**2 * stats.divergence.reshape(shape)
+    return temperature**2 * stats.divergence.reshape(student.x.shape[:-1])
+
+
+def _top_k_divergence_by_parts(
+    student: Unprojected, teacher: TopPredictions, temperature: float, parts: int
+) -> Losses:
+    @jax.checkpoint
+    def divergence_at(position: tuple[Array, TopPredictions]) -> Losses:
+        x, top = position
+        return top_k_divergence(student.replace(x=x).logits(exact=False), top, temperature)
+
+    by_position = jax.tree.map(lambda x: jnp.moveaxis(x, -2, 0), (student.x, teacher))
+    size = -(-len(by_position[0]) // parts)
+    return jnp.moveaxis(jax.lax.map(divergence_at, by_position, batch_size=size), 0, -1)
 
 
 class _DivergenceStats(NamedTuple):
@@ -523,7 +514,8 @@ class _DivergenceStats(NamedTuple):
         """Statistics with the logits of another tile."""
         q_max = jax.lax.stop_gradient(jnp.maximum(self.q_max, q.max(axis=1)))
         p_max = jnp.maximum(self.p_max, p.max(axis=1))
-        p_exp, p_scale = jnp.exp(p - p_max[:, None]), jnp.exp(self.p_max - p_max)
+        p_exp = jnp.exp(p - p_max[:, None])
+        p_scale = jnp.exp(self.p_max - p_max)
         return _DivergenceStats(
             q_max=q_max,
             q_sum=self.q_sum * jnp.exp(self.q_max - q_max) + jnp.exp(q - q_max[:, None]).sum(1),
@@ -557,20 +549,20 @@ class _LogitStats(NamedTuple):
     sum: Float[Array, "*N"]
 
 
-def _merge_stats(one: _LogitStats, other: _LogitStats) -> _LogitStats:
+def _merge_stats(a: _LogitStats, b: _LogitStats) -> _LogitStats:
     """Merges the statistics of two parts of the vocabulary (Milakov and Gimelshein 2018)."""
-    is_larger = one.maximum > other.maximum
-    is_equal = one.maximum == other.maximum
-    other_argmax = jnp.where(is_equal, jnp.minimum(one.argmax, other.argmax), other.argmax)
-    scale = jnp.exp(-jnp.abs(one.maximum - other.maximum))
+    a_is_larger = a.maximum > b.maximum
+    is_equal = a.maximum == b.maximum
+    argmax_unless_a = jnp.where(is_equal, jnp.minimum(a.argmax, b.argmax), b.argmax)
+    scale = jnp.exp(-jnp.abs(a.maximum - b.maximum))  # of the part with the smaller maximum
     return _LogitStats(
-        maximum=jnp.maximum(one.maximum, other.maximum),
-        argmax=jnp.where(is_larger, one.argmax, other_argmax),
+        maximum=jnp.maximum(a.maximum, b.maximum),
+        argmax=jnp.where(a_is_larger, a.argmax, argmax_unless_a),
         exp_sum=jnp.where(
-            is_larger, one.exp_sum + scale * other.exp_sum, scale * one.exp_sum + other.exp_sum
+            a_is_larger, a.exp_sum + scale * b.exp_sum, scale * a.exp_sum + b.exp_sum
         ),
-        label_logit=one.label_logit + other.label_logit,
-        sum=one.sum + other.sum,
+        label_logit=a.label_logit + b.label_logit,
+        sum=a.sum + b.sum,
     )
 
 
@@ -586,32 +578,33 @@ def _tiled_forward(
     options: _TileOptions, predicted: Unprojected, labels: Labels, traced_eps: Float[Array, ""]
 ) -> tuple[TokenLosses, tuple[Unprojected, Labels, Losses, Array]]:
     """Forward pass: the losses, and for the backward pass the arguments and the log-normalizer."""
-    count, fixed, z_loss, exact = options
-    eps: Any = traced_eps if fixed is None else fixed
-    size, x = predicted.vocab_size, predicted.x.astype(predicted.dtype)
-    empty = _LogitStats(*(jnp.asarray(each) for each in (_LOWEST, size, 0.0, 0.0, 0.0)))
+    count, static_eps, z_loss, exact = options
+    eps: Any = traced_eps if static_eps is None else static_eps
+    size = predicted.vocab_size
+    x = predicted.x.astype(predicted.dtype)
+    empty = _LogitStats(*(jnp.asarray(number) for number in (_LOWEST, size, 0.0, 0.0, 0.0)))
 
     def read(stats: _LogitStats, tile: _Tile) -> tuple[_LogitStats, None]:
         """Adds a tile to the statistics, in one pass over its logits."""
         logits = tile.logits(x, predicted.cap, exact)
-        each = _LogitStats(
+        of_token = _LogitStats(
             maximum=jnp.maximum(logits, _LOWEST),
             argmax=jnp.broadcast_to(tile.tokens, logits.shape),
             exp_sum=jnp.ones_like(logits),
             label_logit=jnp.where(tile.tokens == labels[:, None], logits, 0),
             sum=jnp.where(tile.tokens < size, logits, 0),
         )
-        return _merge_stats(stats, jax.lax.reduce(each, empty, _merge_stats, (1,))), None
+        return _merge_stats(stats, jax.lax.reduce(of_token, empty, _merge_stats, (1,))), None
 
-    initial = jax.tree.map(lambda each: jnp.full(len(x), each), empty)
+    initial = jax.tree.map(lambda number: jnp.full(len(x), number), empty)
     stats, _ = jax.lax.scan(read, initial, _split_into_tiles(count, predicted))
     log_normalizer = stats.maximum + jnp.log(stats.exp_sum)
     losses = log_normalizer - (1 - eps) * stats.label_logit - eps * stats.sum / size
     if z_loss:
         losses += z_loss * jnp.square(log_normalizer)
-    correct = (stats.argmax == labels) & ~jnp.isnan(stats.maximum)
-    found = TokenLosses(losses, log_normalizer - stats.label_logit, correct)
-    return found, (predicted, labels, log_normalizer, traced_eps)
+    correct = (stats.argmax == labels) & ~jnp.isnan(stats.maximum)  # NaN has no argmax
+    nll = log_normalizer - stats.label_logit
+    return TokenLosses(losses, nll, correct), (predicted, labels, log_normalizer, traced_eps)
 
 
 def _tiled_backward(
@@ -620,10 +613,12 @@ def _tiled_backward(
     cotangents: TokenLosses,
 ) -> tuple[Unprojected, None, None]:
     """Backward pass: the gradient of `cross_entropy`, through the logits of one tile at a time."""
-    count, fixed, z_loss, exact = options
+    count, static_eps, z_loss, exact = options
     predicted, labels, log_normalizer, traced_eps = saved
-    eps: Any = traced_eps if fixed is None else fixed
-    size, dtype, x = predicted.vocab_size, predicted.dtype, predicted.x.astype(predicted.dtype)
+    eps: Any = traced_eps if static_eps is None else static_eps
+    size = predicted.vocab_size
+    dtype = predicted.dtype
+    x = predicted.x.astype(dtype)
 
     def add(x_gradient: Array, tile: _Tile) -> tuple[Array, tuple[Array, Array]]:
         is_label = tile.tokens == labels[:, None]

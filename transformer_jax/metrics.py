@@ -30,11 +30,8 @@ MEANS = ("margin", "chosen_reward", "rejected_reward")
 def padding_sums(
     batch: Mapping[str, Int[Array | np.ndarray, "B _"]], features: Sequence[str]
 ) -> dict[str, Num[Array, ""]]:
-    """Counts tokens and slots of these features of a packed batch.
-
-    Returns:
-      "filled" (slots with a token) and "slots" (all slots).
-    """
+    """Counts the slots of these features of a packed batch: "filled" (with a token) and "slots"
+    (all)."""
     filled = [(batch[f"{feature}_segment_ids"] > 0).sum() for feature in features]
     return {
         "filled": jnp.asarray(sum(filled)),
@@ -60,7 +57,7 @@ def compute_metrics(sums: Mapping[str, Any]) -> dict[str, Any]:
     tokens = sums["tokens"]
     metrics = {"loss": sums["loss"] / tokens}
     if "nll" in sums:
-        metrics["perplexity"] = np.exp(np.minimum(sums["nll"] / tokens, 700.0))
+        metrics["perplexity"] = np.exp(np.minimum(sums["nll"] / tokens, 700.0))  # below inf
     if "correct" in sums:
         metrics["accuracy"] = sums["correct"] / tokens
     metrics |= {name: sums[name] / tokens for name in MEANS if name in sums}

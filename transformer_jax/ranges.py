@@ -129,7 +129,8 @@ def check_fields(config: Any) -> None:
         if value is None and optional:
             continue
         for limit in limits:
-            if (reason := limit.violation(value, type_)) is not None:
+            reason = limit.violation(value, type_)
+            if reason is not None:
                 also = ", or be none" if optional else ""
                 raise ValueError(f"{name} is {short_repr(value)}{reason}{also}")
 
@@ -150,14 +151,15 @@ def violation(cls: type, field: str, value: Any) -> str | None:
 def _limits(cls: Any) -> list[tuple[str, type, bool, tuple[Limit, ...]]]:
     """(name, type, optional, limits) of each field of a dataclass that has limits."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    found = []
+    limits = []
     for field in dataclasses.fields(cls):
-        hint, optional = hints[field.name], False
-        if not hasattr(hint, "__metadata__") and typing.get_args(hint):  # `Size | None`
-            hint, optional = typing.get_args(hint)[0], True
+        hint = hints[field.name]
+        optional = not hasattr(hint, "__metadata__") and bool(typing.get_args(hint))
+        if optional:  # `Size | None`
+            hint = typing.get_args(hint)[0]
         if hasattr(hint, "__metadata__"):
-            found.append((field.name, hint.__origin__, optional, hint.__metadata__))
-    return found
+            limits.append((field.name, hint.__origin__, optional, hint.__metadata__))
+    return limits
 
 
 def _number(value: float) -> str:

@@ -34,7 +34,8 @@ class Registry[T](Mapping[str, T]):
     def __init__(
         self, field: str, entries: Mapping[str, T] | None = None, *, several: bool = False
     ) -> None:
-        self.field, self.several = field, several
+        self.field = field
+        self.several = several
         self._entries: dict[str, T] = dict(entries or {})
         self._modules: dict[str, str] = {}
         self._options: dict[str, type] = {}
@@ -95,11 +96,13 @@ class Registry[T](Mapping[str, T]):
                 f"{self.field}: {name!r} has options, the config fields {section}.{name}.*, so its "
                 "name must consist of letters, digits and _"
             )
-        if fault := fault_of_options(options):
+        fault = fault_of_options(options)
+        if fault:
             shown = getattr(options, "__name__", options)
             raise UserError(f"{self.field}: the options {shown} of {name!r}: it {fault}")
-        own = {field.rpartition(".")[2] for field in fields_of(section, options)}
-        if shadowed := sorted(own & self._fields):
+        option_names = {field.rpartition(".")[2] for field in fields_of(section, options)}
+        shadowed = sorted(option_names & self._fields)
+        if shadowed:
             raise UserError(
                 f"{self.field}: the option {shadowed[0]!r} of {name!r} has the name of the config "
                 f"field {section}.{shadowed[0]}; read that field, or choose another name"
@@ -131,13 +134,10 @@ class Registry[T](Mapping[str, T]):
         return self._options.get(name) or getattr(self._entries.get(name), "options", None)
 
     def configured(self, name: str, section: Configurable) -> T:
-        """Entry of a name, as `find`; a function that has options gets them as its `options`.
-
-        Args:
-          name: the name of the entry.
-          section: the section of the config, with the options.
-        """
-        cls, entry = self.options(name), self.find(name)
+        """Entry of a name, as `find`; a function that has options gets those of the section as its
+        `options`."""
+        cls = self.options(name)
+        entry = self.find(name)
         if cls is None:
             return entry
         function: Any = entry
@@ -148,9 +148,9 @@ class Registry[T](Mapping[str, T]):
         """Entry of a name; otherwise ValueError, which lists all names and suggests the nearest."""
         if name in self._entries:
             return self._entries[name]
-        known = f"not one of {', '.join(self._entries)}"
+        field = self.field.partition(".")[2]
         hint = suggest(name, self._entries, VALUE_SYNONYMS.get(self.field))
-        raise ValueError(f"{self.field.partition('.')[2]} is {name!r}, {known}{hint}")
+        raise ValueError(f"{field} is {name!r}, not one of {', '.join(self._entries)}{hint}")
 
     def module_of(self, name: str) -> str | None:
         """Module that registered a name; None for the initial entries."""
@@ -215,8 +215,11 @@ def imported(path: str) -> Callable[..., Any]:
 
 def options_of_entry(section: str, name: str) -> type | None:
     """Dataclass of the options of an entry, in any registry of a section; None if it has none."""
-    found = (registry.options(name) for registry in _REGISTRIES if registry.section == section)
-    return next((options for options in found if options), None)
+    for registry in _REGISTRIES:
+        options = registry.options(name) if registry.section == section else None
+        if options:
+            return options
+    return None
 
 
 @contextlib.contextmanager
@@ -231,7 +234,8 @@ def reload_registrations(module: str) -> Iterator[None]:
         for registry in _REGISTRIES
     ]
     for registry, entries, modules, _ in before:
-        registry.restore({name: e for name, e in entries.items() if modules.get(name) != module})
+        others = {name: entry for name, entry in entries.items() if modules.get(name) != module}
+        registry.restore(others)
     try:
         yield
     except BaseException:

@@ -180,21 +180,22 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     sought = _plain(word)
     if sought in names:
         return names[sought]
-    longer = [name for plain, name in names.items() if len(sought) > 1 and plain.startswith(sought)]
+    if len(sought) > 1:
+        for plain, name in names.items():
+            if plain.startswith(sought):
+                return name
     near = difflib.get_close_matches(sought, names, n=1, cutoff=_NEAR)
-    return longer[0] if longer else names[near[0]] if near else None
+    return names[near[0]] if near else None
 
 
 def suggest(word: str, known: Collection[str], synonyms: Mapping[str, str] | None = None) -> str:
     """End of a message about an unknown name: "; did you mean ...?", or nothing.
 
     Args:
-      word: the unknown name.
-      known: names that exist.
       synonyms: name without punctuation -> the suggestion for it.
     """
-    found = (synonyms or {}).get(_plain(word)) or nearest(word, known)
-    return f"; did you mean {found}?" if found else ""
+    suggestion = (synonyms or {}).get(_plain(word)) or nearest(word, known)
+    return f"; did you mean {suggestion}?" if suggestion else ""
 
 
 def fields_named(word: str, known: Iterable[str]) -> list[str]:
@@ -211,23 +212,26 @@ def suggest_fields(name: str, known: Collection[str]) -> list[str]:
     or the one with a similar name; empty if there is none.
     """
     section, _, last = name.rpartition(".")
-    if named := fields_named(last, known):
+    named = fields_named(last, known)
+    if named:
         return named
     start = f"{section}."
-    siblings = {one.removeprefix(start): one for one in known if one.startswith(start)}
-    if near := nearest(last, siblings):
+    siblings = {field.removeprefix(start): field for field in known if field.startswith(start)}
+    near = nearest(last, siblings)
+    if near:
         return [siblings[near]]
-    everywhere = None if siblings else nearest(name, known)
-    return [everywhere] if everywhere else []
+    near = None if siblings else nearest(name, known)  # the section may be mistyped too
+    return [near] if near else []
 
 
 def suggest_file(path: Path, *folders: Path) -> str:
     """`suggest` for a missing file: names of its folder, or of other `folders`."""
     for folder in (path.parent, *folders):
         try:
-            names = [one.name for one, _ in zip(folder.iterdir(), range(_MOST_FILES), strict=False)]
+            names = [file.name for file in itertools.islice(folder.iterdir(), _MOST_FILES)]
         except OSError:
             continue
-        if found := nearest(path.name, sorted(names)):
-            return f"; did you mean {folder / found}?"
+        near = nearest(path.name, sorted(names))
+        if near:
+            return f"; did you mean {folder / near}?"
     return ""

@@ -61,7 +61,7 @@ def _shown(summary: Mapping[str, Any]) -> dict[str, str]:
     lines = {_short(str(name)): _short(str(value)) for name, value in summary.items()}
     if len(lines) < MOST_LINES:
         return lines
-    first = dict(list(lines.items())[: MOST_LINES - 2])
+    first = dict(list(lines.items())[: MOST_LINES - 2])  # the title and "..." are two more lines
     return first | {"...": f"{len(lines) - len(first)} more"}
 
 

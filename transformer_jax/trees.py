@@ -28,8 +28,11 @@ from dataclasses import dataclass
 TRACE = "-NONE-"
 """Tag of an empty element, which is no word of the sentence."""
 
-OPEN, CLOSE = "(", ")"
-"""First character of the token that begins a constituent, and the token that ends one."""
+OPEN = "("
+"""First character of the token that begins a constituent."""
+
+CLOSE = ")"
+"""Token that ends a constituent."""
 
 READ = "/"
 """First character of a word's token; by itself, the end of the sentence."""
@@ -166,7 +169,9 @@ def tree_line_spans(lines: Iterable[str]) -> Iterator[tuple[int, int]]:
 
     Only brackets are counted; `parse_tree` reports the errors.
     """
-    start, depth, i = 0, 0, -1
+    start = 0
+    depth = 0
+    i = -1
     for i, line in enumerate(lines):
         if not depth:
             start = i
@@ -202,9 +207,9 @@ def without_traces(tree: Tree) -> Tree | None:
 def without_function_tags(tree: Tree) -> Tree:
     """The tree with plain labels: NP-SBJ=1 becomes NP, ADVP|PRT becomes ADVP. -LRB- and the tags of
     words stay."""
-    found = _rebuilt(tree, _category, lambda leaf: True)
-    assert found is not None
-    return found
+    relabeled = _rebuilt(tree, _category, lambda leaf: True)
+    assert relabeled is not None  # no leaf is left out
+    return relabeled
 
 
 def _category(label: str) -> str:
@@ -242,44 +247,45 @@ def tree_from_tokens(tokens: Iterable[str], words: Sequence[str]) -> Tree:
     Raises:
       ValueError: they make no tree.
     """
-    builder, left = TreeBuilder(), iter(words)
+    builder = TreeBuilder()
+    words_left = iter(words)
     for token in tokens:
         if token == CLOSE:
             builder.close()
         elif token.startswith(OPEN):
             builder.open(token.removeprefix(OPEN))
-        elif word := next(left, None):
-            builder.add_leaf(token, word)
         else:
-            raise ValueError(f"there are more tags than {len(words)} words")
-    if more := len([*left]):
-        raise ValueError(f"{more} of {len(words)} words have no tag")
+            word = next(words_left, None)
+            if not word:
+                raise ValueError(f"there are more tags than {len(words)} words")
+            builder.add_leaf(token, word)
+    num_left = len([*words_left])
+    if num_left:
+        raise ValueError(f"{num_left} of {len(words)} words have no tag")
     return builder.finish()
 
 
 def with_lookahead(tokens: Sequence[str], words: Iterable[str]) -> list[str]:
-    """Adds a lookahead of one word to the tokens of a tree.
-
-    Args:
-      tokens: result of `tree_to_tokens`.
-      words: text to write for each word.
-    """
+    """Adds a lookahead of one word to the tokens of a tree; `words` has a text for each of its
+    words."""
     tags = (token for token in tokens if not token.startswith((OPEN, CLOSE)))
-    read = iter([*((READ + word, tag) for word, tag in zip(words, tags, strict=True)), (READ,)])
-    found = [*next(read)]
+    reads = iter([*((READ + word, tag) for word, tag in zip(words, tags, strict=True)), (READ,)])
+    with_words = [*next(reads)]  # the first word comes before all brackets
     for token in tokens:
-        found += (token,) if token.startswith((OPEN, CLOSE)) else next(read)
-    return found
+        with_words += (token,) if token.startswith((OPEN, CLOSE)) else next(reads)
+    return with_words
 
 
 def without_lookahead(tokens: Iterable[str]) -> list[str]:
     """Inverse of `with_lookahead`."""
-    found, tag = list[str](), None
+    tree_tokens: list[str] = []
+    tag = None
     for token in tokens:
-        if token.startswith(READ):
-            found += [tag] if tag else []
+        if token.startswith(READ):  # the tag of the word before it is due
+            if tag:
+                tree_tokens.append(tag)
         elif token.startswith((OPEN, CLOSE)):
-            found.append(token)
+            tree_tokens.append(token)
         else:
             tag = token
-    return found
+    return tree_tokens

@@ -36,7 +36,8 @@ def input_names(model: Any) -> list[str]:
     for method in ("__call__", "unprojected", "features"):
         parameters = inspect.signature(getattr(type(model), method)).parameters.values()
         if all(parameter.kind != parameter.VAR_POSITIONAL for parameter in parameters):
-            return [each.name for each in parameters if each.name not in ("self", "deterministic")]
+            names = [parameter.name for parameter in parameters]
+            return [name for name in names if name not in ("self", "deterministic")]
     raise TypeError(f"{type(model).__name__} names no arguments")
 
 
@@ -55,7 +56,6 @@ def apply_model(
       model: takes `deterministic`, as all models here do. It is a Flax module, or has its `apply`
         (`patches`, `ensemble`).
       params: tree that its `init` returns under "params".
-      *inputs: positional arguments of the method.
       rng: key for dropout; None: no dropout.
       method: method to call, such as "unprojected"; it also takes `deterministic`.
     """

@@ -96,7 +96,6 @@ class TextClassifier(nn.Module):
         return self.classifier(x)
 
     def _features(self, text: PackedTokens, deterministic: bool) -> Float[Array, "B T D"]:
-        """Output of the body's last stack."""
         if not isinstance(self.body, EncoderDecoder):
             return self.body.features(*text, deterministic)
         shifted = shift_right(text.ids, text.positions, self.body.config.start_id)

@@ -89,7 +89,6 @@ class DecoderOnly(nn.Module):
         """Reads prompts of unequal lengths in one batch.
 
         Args:
-          prompt: tokens.
           prompt_lengths: in 1..P; later tokens are padding.
           max_length: capacity of the caches in tokens, including the prompt.
 

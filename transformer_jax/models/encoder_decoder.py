@@ -30,7 +30,6 @@ class PackedTokens(NamedTuple):
     """Tokens of packed rows.
 
     Attributes:
-      ids: token ids.
       positions: from 0 in each sentence.
       segment_ids: number of each token's sentence, from 1; 0 is padding.
     """
@@ -167,7 +166,8 @@ class EncoderDecoder(Seq2Seq):
         self.source_encoding = encoding(c, name="source_positions")
         self.target_encoding = encoding(c, causal=True, name="target_positions")
         if c.embedding_norm:
-            self.source_norm, self.target_norm = make_norm(c), make_norm(c)
+            self.source_norm = make_norm(c)
+            self.target_norm = make_norm(c)
         self.encoder = Encoder(c, c.num_encoder_layers)
         self.decoder = Decoder(c, c.num_decoder_layers)
 

@@ -25,9 +25,6 @@ class EnsembleModel:
     the same inputs; their sizes and architectures may differ.
 
     Instances compare by identity, so that each gets its own compiled programs.
-
-    Attributes:
-      members: the models.
     """
 
     def __init__(self, members: Sequence[Any]) -> None:
@@ -62,15 +59,17 @@ class EnsembleModel:
         ]
         match method:
             case "prefill":
-                found = (call(*inputs, method=method) for call in calls)
-                logits, memories, states = zip(*found, strict=True)
+                results = (call(*inputs, method=method) for call in calls)
+                logits, memories, states = zip(*results, strict=True)
                 return average_logits(logits), memories, states
             case "decode_step":
                 tokens, memories, states = inputs
                 memories = memories or ((),) * len(calls)  # generation passes none
-                parts = zip(calls, memories, states, strict=True)
-                found = (call(tokens, *part, method=method) for call, *part in parts)
-                logits, states = zip(*found, strict=True)
+                results = (
+                    call(tokens, memory, state, method=method)
+                    for call, memory, state in zip(calls, memories, states, strict=True)
+                )
+                logits, states = zip(*results, strict=True)
                 return average_logits(logits), states
             case "__call__" | "unprojected":
                 return average_logits([call(*inputs) for call in calls])
@@ -82,5 +81,5 @@ def average_logits(logits: Sequence[Float[Array, "*B V"]]) -> Float[Array, "*B V
     are."""
     if len(logits) == 1:
         return logits[0]
-    log_probs = jnp.stack([jax.nn.log_softmax(each) for each in logits])
+    log_probs = jnp.stack([jax.nn.log_softmax(of_member) for of_member in logits])
     return jax.nn.logsumexp(log_probs, axis=0) - math.log(len(logits))

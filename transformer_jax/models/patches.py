@@ -37,7 +37,7 @@ HookPointAxes = Mapping[str, Mapping[str, int | None]]
 """Axes of each hook point with their sizes; None: the number of tokens."""
 
 _KEY = re.compile(r"(?P<pattern>[\w.*]+)(\[(?P<index>[^\[\]]*)\])?")
-_INDEX = re.compile(r"(?P<one>\d+)|(?P<start>\d*):(?P<stop>\d*)")
+_INDEX = re.compile(r"(?P<number>\d+)|(?P<start>\d*):(?P<stop>\d*)")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,17 +59,16 @@ class Patch:
     @classmethod
     def parse(cls, key: str, change: Any) -> "Patch":
         """Parses a key; UserError if it is malformed."""
-        found = _KEY.fullmatch(key)
-        words = [word.strip() for word in (found and found["index"] or "").split(",") if found]
-        parts = [_INDEX.fullmatch(word) for word in words if word]
-        if found is None or None in parts or (found["index"] is not None and not parts):
+        match = _KEY.fullmatch(key)
+        words = (match["index"] or "").split(",") if match else []
+        parts = [_INDEX.fullmatch(word.strip()) for word in words if word.strip()]
+        if match is None or None in parts or (match["index"] is not None and not parts):
             raise UserError(
                 f"patch {key!r}: write HOOK_POINT or HOOK_POINT[INDEX, ...], where an index is a "
                 "number from 0, START:STOP or :, as in decoder.layer_1.cross_attention.heads[2]"
             )
-        return cls(
-            key, found["pattern"], tuple(_parse_index(part) for part in parts if part), change
-        )
+        index = tuple(_parse_index(part) for part in parts if part)
+        return cls(key, match["pattern"], index, change)
 
     def matches(self, path: str) -> bool:
         """Returns True if the patch applies to the hook point of this path."""
@@ -92,16 +91,16 @@ class Patch:
         return jnp.where(selected & exists, value, x)
 
     def _replacement(self, coordinates: list[Array], x: Array) -> tuple[Array, Array]:
-        """Looks up the replacing array for each element of x.
-
-        Returns:
-          True where the array has an element for it, and the elements.
-        """
+        """Looks up whether the replacing array has an element for each element of x, and this
+        element."""
         index = (*self.index, *[slice(None)] * (len(coordinates) - len(self.index)))
-        array, exists, rows = jnp.asarray(self.change), jnp.ones((), bool), list[Array]()
-        for i, one in enumerate(index):
-            if isinstance(one, slice):
-                row, size = coordinates[i] - (one.start or 0), array.shape[len(rows)]
+        array = jnp.asarray(self.change)
+        exists = jnp.ones((), bool)
+        rows: list[Array] = []
+        for i, axis_index in enumerate(index):
+            if isinstance(axis_index, slice):  # the array has no axis for a number
+                row = coordinates[i] - (axis_index.start or 0)
+                size = array.shape[len(rows)]
                 rows.append(_along_axis(row, i, x.ndim))
                 exists &= _along_axis((row >= 0) & (row < size), i, x.ndim)
         return exists, array.at[tuple(rows)].get(mode="clip")
@@ -114,7 +113,8 @@ class PatchedModel:
     """
 
     def __init__(self, model: Any, patches: tuple[Patch, ...]) -> None:
-        self.model, self.patches = model, patches
+        self.model = model
+        self.patches = patches
 
     def apply(self, *args: Any, **named: Any) -> Any:
         with self._patching():
@@ -163,30 +163,27 @@ def patched_model(model: Any, changes: Mapping[str, Any], points: HookPointAxes)
 
 
 def find_hook_points(init: Callable[[jax.Array], Any]) -> HookPointAxes:
-    """Finds the hook points of a model that can be changed.
-
-    Args:
-      init: function of a key that initializes the model; it is only traced.
-    """
-    found: dict[str, dict[str, int | None]] = {}
+    """Finds the hook points of a model that can be changed. `init`, a function of a key that
+    initializes the model, is only traced."""
+    points: dict[str, dict[str, int | None]] = {}
 
     def collect(point: HookPoint, x: Array) -> Array:
         if point.read_only:
             return x
         sizes = zip(point.axes, x.shape[1:], strict=True)
-        found[point.path] = {axis: None if axis in TOKENS else size for axis, size in sizes}
+        points[point.path] = {axis: None if axis in TOKENS else size for axis, size in sizes}
         return x
 
     with intercept_activations(collect):
         jax.eval_shape(init, jax.random.key(0))
-    return found
+    return points
 
 
 def _check(patch: Patch, points: HookPointAxes) -> None:
     matched = [path for path in points if patch.matches(path)]
     if not matched:
-        known = ", ".join(itertools.islice(points, 8))
-        hint = suggest(patch.pattern, points) or f"; it has {known}, ..."
+        examples = ", ".join(itertools.islice(points, 8))
+        hint = suggest(patch.pattern, points) or f"; it has {examples}, ..."
         raise UserError(
             f"patch {patch.key!r}: the model has no hook point {patch.pattern} that can be "
             f"changed{hint}"
@@ -212,13 +209,13 @@ def _check_array(patch: Patch, path: str, axes: list[tuple[str, int | None]]) ->
         return
     index = (*patch.index, *[slice(None)] * (len(axes) - len(patch.index)))
     wanted = []
-    for (axis, size), one in zip(axes, index, strict=True):
-        if isinstance(one, slice):
-            length = None if size is None else len(range(size)[one])
+    for (axis, size), axis_index in zip(axes, index, strict=True):
+        if isinstance(axis_index, slice):
+            length = None if size is None else len(range(size)[axis_index])
             wanted.append((axis, length))
     shape = np.shape(patch.change)
     fits = len(shape) == len(wanted) and all(
-        length in (None, given) for given, (_, length) in zip(shape, wanted, strict=True)
+        length in (None, size) for size, (_, length) in zip(shape, wanted, strict=True)
     )
     if not fits:
         described = ", ".join(axis if size is None else f"{axis} {size}" for axis, size in wanted)
@@ -229,8 +226,8 @@ def _check_array(patch: Patch, path: str, axes: list[tuple[str, int | None]]) ->
 
 
 def _parse_index(part: re.Match[str]) -> int | slice:
-    if part["one"]:
-        return int(part["one"])
+    if part["number"]:
+        return int(part["number"])
     start, stop = (int(part[name]) if part[name] else None for name in ("start", "stop"))
     return slice(start, stop)
 

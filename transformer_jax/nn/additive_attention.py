@@ -29,8 +29,8 @@ class AdditiveAttention(MultiHeadAttention):
 
     def setup(self) -> None:
         super().setup()
-        shape = self.config.num_heads, self.config.d_k
-        self.energy = self.param("energy", nn.initializers.normal(shape[1] ** -0.5), shape)
+        shape = (self.config.num_heads, self.config.d_k)
+        self.energy = self.param("energy", nn.initializers.normal(self.config.d_k**-0.5), shape)
 
     def score(self, query: Float[Array, "B T H K"], key: Float[Array, "B S G K"]) -> Weights:
         key = jnp.repeat(key, query.shape[2] // key.shape[2], axis=2)

@@ -28,7 +28,8 @@ from transformer_jax.runtime import platform
 
 Weights = Float[Array, "B H T S"]
 Heads = Float[Array, "B T H V"]
-_HEADS, _WEIGHTS = ("position", "head", "feature"), ("head", "query", "key")
+_HEAD_AXES = ("position", "head", "feature")
+_WEIGHT_AXES = ("head", "query", "key")
 
 
 def scaled_dot_product_attention(
@@ -58,10 +59,10 @@ def scaled_dot_product_attention(
       on_weights: applied to the weights, such as dropout.
       extra_values: computes a term from the weights that is added to each head's output.
     """
-    weights = normalize(attention_logits(query, key, logit_bias, logit_cap, dtype, score), mask)
-    if on_weights is not None:
-        weights = on_weights(weights)
-    heads = head_outputs(weights, value, dtype)
+    change_weights = on_weights or (lambda weights: weights)
+    logits = attention_logits(query, key, logit_bias, logit_cap, dtype, score)
+    weights = change_weights(normalize(logits, mask))  # softmax(Q K^T / sqrt(d_k))
+    heads = head_outputs(weights, value, dtype)  # softmax(Q K^T / sqrt(d_k)) V
     extra = None if extra_values is None else extra_values(weights)
     return heads if extra is None else heads + extra
 
@@ -76,7 +77,8 @@ def attention_logits(
 ) -> Float[Array, "B H T S"]:
     """Q K^T / sqrt(d_k), biased and capped; arguments as of `scaled_dot_product_attention`."""
     if score is None:
-        logits = head_products(query / math.sqrt(query.shape[-1]), key, dtype)
+        d_k = query.shape[-1]
+        logits = head_products(query / math.sqrt(d_k), key, dtype)
     else:
         logits = score(query, key)
     if logit_bias is not None:
@@ -106,16 +108,17 @@ class MultiHeadAttention(AttentionLayer):
 
     def setup(self) -> None:
         c = self.config
-        bias, output_bias = (c.attention_bias in (part, "all") for part in ("qkv", "output"))
-        model, groups = (c.d_model,), c.key_value_heads
-        self.query = Linear(model, (c.num_heads, c.d_k), bias, c, c.kernel_std)
-        self.key = Linear(model, (groups, c.d_k), bias, c, c.kernel_std)
-        self.value = Linear(model, (groups, c.d_v), bias, c, c.kernel_std)
+        qkv_bias = c.attention_bias in ("qkv", "all")
+        output_bias = c.attention_bias in ("output", "all")
+        self.query = Linear((c.d_model,), (c.num_heads, c.d_k), qkv_bias, c, c.kernel_std)
+        self.key = Linear((c.d_model,), (c.key_value_heads, c.d_k), qkv_bias, c, c.kernel_std)
+        self.value = Linear((c.d_model,), (c.key_value_heads, c.d_v), qkv_bias, c, c.kernel_std)
         std = c.residual_std(self.num_sublayers)
-        self.output = Linear((c.num_heads, c.d_v), model, output_bias, c, std)
+        self.output = Linear((c.num_heads, c.d_v), (c.d_model,), output_bias, c, std)
         self.dropout = Dropout.of(c, "attention_dropout_rate")
         if c.qk_norm:
-            self.norm_query, self.norm_key = RMSNorm(c.norm_epsilon), RMSNorm(c.norm_epsilon)
+            self.norm_query = RMSNorm(c.norm_epsilon)
+            self.norm_key = RMSNorm(c.norm_epsilon)
         part = encoding_class(c).layer_part
         self.relation = part(c) if part else None
 
@@ -126,17 +129,16 @@ class MultiHeadAttention(AttentionLayer):
         deterministic: bool,
         cache: Cache | None = None,
     ) -> tuple[Float[Array, "N T D"], Cache | None]:
-        """Self-attention. With a cache, the T new tokens attend to the cached tokens and to each
-        other; the N rows are the beams of B sentences.
+        """Self-attention; returns the output, and the cache grown by T.
 
-        Returns:
-          the output, and the cache grown by T.
+        With a cache, the T new tokens attend to the cached tokens and to each other; the N rows are
+        the beams of B sentences.
         """
-        encoding, positions = sequences.encoding.of_layer(self.config), sequences.positions
+        encoding = sequences.encoding.of_layer(self.config)
         query, key, value = self.projections(x)
         if sequences.shared is not None:
             value = self.reuse(value, sequences.shared)
-        query, key = encoding.rotate(query, key, positions)
+        query, key = encoding.rotate(query, key, sequences.positions)
         inputs, cache = self.self_inputs(query, key, value, sequences, cache)
         return self.attend(x, inputs, deterministic, encoding).reshape(x.shape), cache
 
@@ -148,11 +150,8 @@ class MultiHeadAttention(AttentionLayer):
         sequences: Sequences,
         cache: Cache | None,
     ) -> tuple[AttentionInputs, Cache | None]:
-        """Attention inputs of T tokens that attend to each other and to the tokens of a cache.
-
-        Returns:
-          the inputs, and the cache grown by T.
-        """
+        """Attention inputs of T tokens that attend to each other and to the tokens of a cache, and
+        the cache grown by T."""
         positions = sequences.positions
         if isinstance(cache, KVCache):
             cache = cache.append(key, value)
@@ -187,20 +186,24 @@ class MultiHeadAttention(AttentionLayer):
 
         Args:
           x: input of the layer.
-          inputs: queries, keys and values.
-          deterministic: no dropout.
           encoding: adds its terms in self-attention; None in cross-attention.
           of_heads: applied to the heads' outputs before W^O, if the values are not those of W^O.
         """
         inputs = self._expose_inputs(inputs)
         tokens = {"query": inputs.query_positions, "key": inputs.key_positions}
         kernel = self._fused_kernel(inputs, deterministic, encoding)
-        if self._goes_around_ring(inputs):
+        needs_rows = self.needs_weights() or bool(self._own_steps())
+        if not needs_rows and ring_attention.divides(inputs, self.config):
             heads = self._attend_around_ring(inputs, encoding)
         elif kernel is not None:
             heads = kernel(inputs)
         else:
             blocks = self._restrict(inputs, encoding)
+            extra_values = None
+            if encoding is not None:
+                extra_values = partial(
+                    encoding.extra_values, inputs=blocks, layer_part=self.relation
+                )
             heads = scaled_dot_product_attention(
                 blocks.query,
                 blocks.key,
@@ -211,14 +214,14 @@ class MultiHeadAttention(AttentionLayer):
                 dtype=product_dtype(self.config.dtype),
                 **self._own_steps(),
                 on_weights=lambda weights: self.expose(
-                    "weights", self.weigh(weights, deterministic), _WEIGHTS, **tokens
+                    "weights", self.weigh(weights, deterministic), _WEIGHT_AXES, **tokens
                 ),
-                extra_values=self._extra_values(blocks, encoding),
+                extra_values=extra_values,
             )
             heads = restricted_attention.join_blocks(heads, inputs.query)
         heads = heads if of_heads is None else of_heads(heads)
         heads = self.combine(heads, x.reshape(*heads.shape[:2], x.shape[-1]))
-        return self.output(self.expose("heads", heads, _HEADS, position=tokens["query"]))
+        return self.output(self.expose("heads", heads, _HEAD_AXES, position=tokens["query"]))
 
     def score(self, query: Heads, key: Heads) -> Weights:
         """Computes the logits of queries [B, T, H, K] and keys [B, S, G, K]: scaled products."""
@@ -230,9 +233,11 @@ class MultiHeadAttention(AttentionLayer):
 
     def _own_steps(self) -> dict[str, Callable]:
         """Steps of equation 1 that a subclass replaces, by name."""
-        names = ("score", "normalize")
-        own = [n for n in names if getattr(type(self), n) is not getattr(MultiHeadAttention, n)]
-        return {name: getattr(self, name) for name in own}
+        return {
+            step: getattr(self, step)
+            for step in ("score", "normalize")
+            if getattr(type(self), step) is not getattr(MultiHeadAttention, step)
+        }
 
     def weigh(self, weights: Weights, deterministic: bool) -> Weights:
         """Applies dropout to the attention weights."""
@@ -274,7 +279,9 @@ class MultiHeadAttention(AttentionLayer):
     def _scale_query(self, query: Heads) -> Heads:
         """Applies QK-norm and `attention_scale`, if the config has them."""
         query = self.norm_query(query) if self.config.qk_norm else query
-        return query if self.config.attention_scale is None else query * self.config.query_scale
+        if self.config.attention_scale is None:
+            return query
+        return query * self.config.query_scale  # times 1 / sqrt(d_k): the `attention_scale`
 
     def _normalize_key(self, key: Heads) -> Heads:
         return self.norm_key(key) if self.config.qk_norm else key
@@ -287,7 +294,7 @@ class MultiHeadAttention(AttentionLayer):
         """
         if platform.target().platform == "gpu" and not self.is_initializing():
             return fused_projection(maps, x)
-        return [each(x) for each in maps]
+        return [linear(x) for linear in maps]
 
     def _fused_kernel(
         self, inputs: AttentionInputs, deterministic: bool, encoding: PositionEncoding | None
@@ -302,13 +309,8 @@ class MultiHeadAttention(AttentionLayer):
             logit_cap=self.config.logit_cap,
             dtype=product_dtype(self.config.dtype),
         )
-        choice = fused_attention.choose_kernel(self.config.attention, inputs, requirements)
-        kernel = choice.kernel
+        kernel = fused_attention.choose_kernel(self.config.attention, inputs, requirements).kernel
         return None if kernel is None else partial(kernel, requirements=requirements)
-
-    def _goes_around_ring(self, inputs: AttentionInputs) -> bool:
-        whole_rows = self.needs_weights() or bool(self._own_steps())
-        return not whole_rows and ring_attention.divides(inputs, self.config)
 
     def _attend_around_ring(
         self, inputs: AttentionInputs, encoding: PositionEncoding | None
@@ -338,19 +340,13 @@ class MultiHeadAttention(AttentionLayer):
         if bias is None:
             return None
         tokens = {"query": inputs.query_positions, "key": inputs.key_positions}
-        return self.expose("logit_bias", bias, _WEIGHTS, **tokens)
+        return self.expose("logit_bias", bias, _WEIGHT_AXES, **tokens)
 
     def _expose_inputs(self, inputs: AttentionInputs) -> AttentionInputs:
-        query, key = inputs.query_positions, inputs.key_positions
+        queries = {"position": inputs.query_positions}
+        keys = {"position": inputs.key_positions}
         return inputs.replace(
-            query=self.expose("queries", inputs.query, _HEADS, position=query),
-            key=self.expose("keys", inputs.key, _HEADS, position=key),
-            value=self.expose("values", inputs.value, _HEADS, position=key),
+            query=self.expose("queries", inputs.query, _HEAD_AXES, **queries),
+            key=self.expose("keys", inputs.key, _HEAD_AXES, **keys),
+            value=self.expose("values", inputs.value, _HEAD_AXES, **keys),
         )
-
-    def _extra_values(
-        self, inputs: AttentionInputs, encoding: PositionEncoding | None
-    ) -> Callable[[Weights], Heads | None] | None:
-        if encoding is None:
-            return None
-        return partial(encoding.extra_values, inputs=inputs, layer_part=self.relation)

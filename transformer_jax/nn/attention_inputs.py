@@ -15,13 +15,10 @@ class AttentionInputs(struct.PyTreeNode):
     """Queries, and the keys and values that they attend to.
 
     Attributes:
-      query: [B, T, H, K].
-      key: [B, S, G, K]; G divides H, and a head of keys serves H / G neighboring heads of queries.
-      value: [B, S, G, V].
+      key, value: G divides H; a head of them serves H / G neighboring heads of queries.
       mask: broadcasts to [B, H, T, S]; False hides a key from a query. None where devices divide
         the tokens (`nn.ring_attention`), whose order is then any.
-      query_positions: [B, T]; None in cross-attention, where distances have no meaning.
-      key_positions: [B, S]; None in cross-attention.
+      query_positions, key_positions: None in cross-attention, where distances have no meaning.
       segments: segment ids that `mask` was made from; None if it was made otherwise, as by a cache.
       window: a query sees only keys less than this many positions away; None: no limit.
     """

@@ -41,13 +41,16 @@ class SinkAttention(MultiHeadAttention):
 
     def setup(self) -> None:
         super().setup()
-        zeros, heads = nn.initializers.zeros, (self.config.num_heads,)
-        learned = self.config.options_of(SinkOptions).learned
-        self.sink = self.param("sink", zeros, heads) if learned else jnp.zeros(heads)
+        shape = (self.config.num_heads,)
+        if self.config.options_of(SinkOptions).learned:
+            self.sink = self.param("sink", nn.initializers.zeros, shape)
+        else:
+            self.sink = jnp.zeros(shape)
 
     def normalize(
         self, logits: Float[Array, "B H T S"], mask: Bool[Array, "#B #H #T #S"] | None
     ) -> Weights:
         logits = logits if mask is None else jnp.where(mask, logits, -jnp.inf)
         sink = jnp.broadcast_to(self.sink[:, None, None], (*logits.shape[:3], 1))
-        return softmax(jnp.concatenate([logits, sink.astype(logits.dtype)], axis=-1))[..., :-1]
+        weights = softmax(jnp.concatenate([logits, sink.astype(logits.dtype)], axis=-1))
+        return weights[..., :-1]  # the sink has no value

@@ -26,9 +26,11 @@ from jaxtyping import Array, Float
 COLLECTION = "auxiliary"
 """Flax collection that carries sums out of a module, through rematerialization and scans."""
 
-TOTAL, COUNT = "aux/", "aux_count/"
-"""Prefixes of a total, and of the count that divides it, among the sums of a step."""
+TOTAL = "aux/"
+"""Prefix of a total among the sums of a step."""
 
+COUNT = "aux_count/"
+"""Prefix of the count that divides a total."""
 
 LIMITS: dict[str, tuple[float, str]] = {}
 """Name of a metric -> the mean above which training warns, once, and the advice."""
@@ -56,8 +58,7 @@ def add_loss(module: nn.Module, name: str, total: ArrayLike, weight: float) -> N
     over the batch is not. Losses of the same name are added up, over layers too.
 
     Args:
-      module: bound module.
-      name: name in the records, after "aux/".
+      name: in the records, after "aux/".
       total: sum over the tokens of the batch.
       weight: factor, such as an option of the module.
     """
@@ -69,8 +70,7 @@ def add_metric(module: nn.Module, name: str, total: ArrayLike, count: ArrayLike)
     """Records the mean total / count; totals and counts of the same name are added up.
 
     Args:
-      module: bound module.
-      name: name in the records, after "aux/".
+      name: in the records, after "aux/".
       total: sum over the batch; it has no gradient.
       count: number of summands.
     """
@@ -85,11 +85,7 @@ def is_collected(module: nn.Module) -> bool:
 
 @dataclasses.dataclass
 class Collected:
-    """Sums that models have added in a `collect` context.
-
-    Attributes:
-      sums: sums by name.
-    """
+    """Sums by name that models have added in a `collect` context."""
 
     sums: dict[str, Loss | Metric] = dataclasses.field(default_factory=dict)
 
@@ -99,21 +95,19 @@ class Collected:
 
     def loss(self, task_loss: Float[Array, ""]) -> Float[Array, ""]:
         """Loss of a task plus the weighted auxiliary losses."""
-        for each in self.sums.values():
-            task_loss = task_loss + each.weighted if isinstance(each, Loss) else task_loss
+        for term in self.sums.values():
+            if isinstance(term, Loss):
+                task_loss = task_loss + term.weighted
         return task_loss
 
     def to_record(self, weight: ArrayLike) -> dict[str, Array]:
-        """Sums and counts for `metrics.compute_metrics`.
-
-        Args:
-          weight: the task's sum of weights, which divides losses.
-        """
-        found: dict[str, Array] = {}
-        for name, each in self.sums.items():
-            found[TOTAL + name] = each.total
-            found[COUNT + name] = jnp.asarray(weight) if isinstance(each, Loss) else each.number
-        return found
+        """Sums and counts for `metrics.compute_metrics`; `weight`, the task's sum of weights,
+        divides the losses."""
+        record: dict[str, Array] = {}
+        for name, term in self.sums.items():
+            record[TOTAL + name] = term.total
+            record[COUNT + name] = jnp.asarray(weight) if isinstance(term, Loss) else term.number
+        return record
 
 
 @contextlib.contextmanager
@@ -138,38 +132,38 @@ def current() -> Collected | None:
 
 def sums_by_name(variables: Mapping[str, Any]) -> dict[str, Loss | Metric]:
     """Adds up the sums that modules added, whatever the module."""
-    found: dict[str, Loss | Metric] = {}
+    sums: dict[str, Loss | Metric] = {}
     leaves = jax.tree_util.tree_leaves_with_path(
         variables.get(COLLECTION, {}), is_leaf=lambda node: isinstance(node, Loss | Metric)
     )
-    for path, each in leaves:
-        found = _merge(found, {path[-1].key: each})
-    return found
+    for path, term in leaves:
+        sums = _merge(sums, {path[-1].key: term})
+    return sums
 
 
 def add_sums(module: nn.Module, sums: Mapping[str, Loss | Metric]) -> None:
     """Adds sums of modules that were applied apart from the others, as in `nn.layer_scan`."""
-    for name, each in sums.items():
-        _add(module, name, each)
+    for name, term in sums.items():
+        _add(module, name, term)
 
 
-def _add(module: nn.Module, name: str, value: Loss | Metric) -> None:
+def _add(module: nn.Module, name: str, term: Loss | Metric) -> None:
     if is_collected(module):
-        module.sow(COLLECTION, name, value, reduce_fn=_sum, init_fn=lambda: None)
+        module.sow(COLLECTION, name, term, reduce_fn=_sum, init_fn=lambda: None)
 
 
 def _merge(
     sums: Mapping[str, Loss | Metric], more: Mapping[str, Loss | Metric]
 ) -> dict[str, Loss | Metric]:
-    return {**sums, **{name: _sum(sums.get(name), each) for name, each in more.items()}}
+    return {**sums, **{name: _sum(sums.get(name), term) for name, term in more.items()}}
 
 
-def _sum(one: Loss | Metric | None, other: Loss | Metric) -> Loss | Metric:
-    if one is None:
-        return other
-    if type(one) is not type(other):
+def _sum(total: Loss | Metric | None, term: Loss | Metric) -> Loss | Metric:
+    if total is None:
+        return term
+    if type(total) is not type(term):
         raise ValueError("an auxiliary loss and a metric have the same name; rename one of them")
-    return jax.tree.map(jnp.add, one, other)
+    return jax.tree.map(jnp.add, total, term)
 
 
 _current: ContextVar[Collected | None] = ContextVar("collected", default=None)

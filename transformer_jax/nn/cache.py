@@ -26,9 +26,8 @@ class EncoderOutput(struct.PyTreeNode):
     """The encoder's output; each decoder layer computes its memory from it.
 
     Attributes:
-      features: [B, S, D].
-      visible: mask [B, 1, T, S] or [B, 1, 1, S] of the source tokens that a target token sees, or
-        the segments that it is made from.
+      visible: mask of the source tokens that a target token sees, or the segments that it is made
+        from.
     """
 
     features: Float[Array, "B S D"]
@@ -39,9 +38,7 @@ class Memory(struct.PyTreeNode):
     """One decoder layer's keys and values of the encoder's output, one row for each sentence.
 
     Attributes:
-      keys: [B, G, S, K].
-      values: [B, G, S, V].
-      mask: [B, 1, T, S] or [B, 1, 1, S]; False hides a source token from a target token.
+      mask: False hides a source token from a target token.
       segments: segment ids that the mask was made from, if any.
     """
 
@@ -114,9 +111,8 @@ class KVCache(Cache):
     mask leaves each beam its own past.
 
     Attributes:
-      keys: [B, G, L, J, K], in the dtype of the products of one token (`dtype_for_rows`).
-      values: [B, G, L, J, V], in the same dtype.
-      origins: int32 [B, J, L]; for each beam and slot, the beam index at which its key is stored.
+      keys, values: in the dtype of the products of one token (`dtype_for_rows`).
+      origins: for each beam and slot, the beam index at which its key is stored.
       length: int32 [B], number of slots filled; later slots are never read.
       dtype: dtype of products with many rows.
       sharing: heads of queries that share a head of keys.
@@ -131,8 +127,8 @@ class KVCache(Cache):
     @classmethod
     def empty(cls, config: TransformerConfig, rows: int, max_length: int) -> "KVCache":
         """Cache for one beam of each of `rows` sentences, with `max_length` slots."""
-        sizes = config.key_value_heads, config.d_k, config.d_v
-        return cls.of_sizes(*sizes, config, rows, max_length)
+        heads = config.key_value_heads
+        return cls.of_sizes(heads, config.d_k, config.d_v, config, rows, max_length)
 
     @classmethod
     def of_sizes(
@@ -145,12 +141,13 @@ class KVCache(Cache):
         max_length: int,
     ) -> "KVCache":
         """Empty cache with other heads of keys and values than the config's."""
-        slots, dtype = (rows, heads, max_length, 1), product_dtype(config.dtype)
+        slots = (rows, heads, max_length, 1)
+        dtype = product_dtype(config.dtype)
         sharing = config.num_heads // heads
-        kept = dtype_for_rows(sharing, dtype)
+        stored_dtype = dtype_for_rows(sharing, dtype)
         return cls(
-            keys=jnp.zeros((*slots, key_size), kept),
-            values=jnp.zeros((*slots, value_size), kept),
+            keys=jnp.zeros((*slots, key_size), stored_dtype),
+            values=jnp.zeros((*slots, value_size), stored_dtype),
             origins=jnp.zeros((rows, 1, max_length), jnp.int32),
             length=jnp.zeros(rows, jnp.int32),
             dtype=dtype,
@@ -162,13 +159,14 @@ class KVCache(Cache):
         return self.origins.shape[1]
 
     def reorder(self, parents: Int[Array, "B K"]) -> "KVCache":
-        more = parents.shape[1] - self.num_beams
-        if self.num_beams == 1 and not more:
+        num_added = parents.shape[1] - self.num_beams
+        if self.num_beams == 1 and not num_added:
             return self
-        kept = dtype_for_rows(self.sharing * parents.shape[1], self.dtype)
+        # The queries of all beams are the rows of one product, and one row may need another dtype.
+        stored_dtype = dtype_for_rows(self.sharing * parents.shape[1], self.dtype)
         return self.replace(
-            keys=_add_beams(self.keys.astype(kept), more),
-            values=_add_beams(self.values.astype(kept), more),
+            keys=_add_beams(self.keys.astype(stored_dtype), num_added),
+            values=_add_beams(self.values.astype(stored_dtype), num_added),
             origins=jnp.take_along_axis(self.origins, parents[:, :, None], axis=1),
         )
 
@@ -178,17 +176,18 @@ class KVCache(Cache):
 
     def append(self, key: Float[Array, "N T G K"], value: Float[Array, "N T G V"]) -> "KVCache":
         """Writes the keys and values of T new tokens."""
-        beams, num_new = self.num_beams, key.shape[1]
+        beams = self.num_beams
+        num_new = key.shape[1]
         key, value = (  # [B, G, T, J, K] and [B, G, T, J, V]
             x.reshape(len(self.length), beams, *x.shape[1:]).transpose(0, 3, 2, 1, 4)
             for x in (key, value)
         )
-        own = jnp.broadcast_to(jnp.arange(beams)[:, None], (len(key), beams, num_new))
+        origins = jnp.broadcast_to(jnp.arange(beams)[:, None], (len(key), beams, num_new))
         return self.replace(
             keys=_write(self.keys, key, self.length),
             values=_write(self.values, value, self.length),
             # With one beam all origins are 0.
-            origins=_write(self.origins, own, self.length) if beams > 1 else self.origins,
+            origins=_write(self.origins, origins, self.length) if beams > 1 else self.origins,
             length=self.length + num_new,
         )
 
@@ -220,10 +219,11 @@ class KVCache(Cache):
     def _mask(self, num_new: int) -> Bool[Array, "B 1 JT S"]:
         """Mask of the last T tokens: each sees its beam's past and itself."""
         beams, slots = self.origins.shape[1:]
-        own = self.origins[:, :, None, :, None] == jnp.arange(beams)  # [B, J, 1, L, J]
-        reach = self.length[:, None] - num_new + jnp.arange(num_new)  # [B, T]
-        past = jnp.arange(slots) <= reach[:, :, None]  # [B, T, L]
-        return (own & past[:, None, :, :, None]).reshape(-1, 1, beams * num_new, slots * beams)
+        of_beam = self.origins[:, :, None, :, None] == jnp.arange(beams)  # [B, J, 1, L, J]
+        token_slots = self.length[:, None] - num_new + jnp.arange(num_new)  # [B, T]
+        past = jnp.arange(slots) <= token_slots[:, :, None]  # [B, T, L]
+        mask = of_beam & past[:, None, :, :, None]  # [B, J, T, L, J]
+        return mask.reshape(-1, 1, beams * num_new, slots * beams)
 
 
 def _position_major(
@@ -233,9 +233,9 @@ def _position_major(
     return jnp.moveaxis(keys, 2, 1), jnp.moveaxis(values, 2, 1)
 
 
-def _add_beams(x: Shaped[Array, "B G L J K"], more: int) -> Shaped[Array, "B G L J2 K"]:
+def _add_beams(x: Shaped[Array, "B G L J K"], number: int) -> Shaped[Array, "B G L J2 K"]:
     """Adds empty slots for more beams."""
-    return jnp.pad(x, [(0, more if axis == 3 else 0) for axis in range(x.ndim)])
+    return jnp.pad(x, [(0, number if axis == 3 else 0) for axis in range(x.ndim)])
 
 
 def _write(
@@ -250,16 +250,14 @@ def state_bytes(state: Any, num_beams: int = 1) -> int:
     """Bytes of a decoding state of one beam a sentence (of arrays or of their shapes) after it has
     got `num_beams` beams."""
 
-    def with_beams(state: Any) -> Any:
-        def of_part(part: Any) -> Any:
-            if isinstance(part, Cache):
-                return part.reorder(jnp.zeros((len(part.length), num_beams), jnp.int32))
-            return jnp.repeat(part, num_beams, axis=0)
+    def with_beams(part: Any) -> Any:
+        if isinstance(part, Cache):
+            return part.reorder(jnp.zeros((len(part.length), num_beams), jnp.int32))
+        return jnp.repeat(part, num_beams, axis=0)
 
-        return jax.tree.map(of_part, state, is_leaf=lambda part: isinstance(part, Cache))
-
-    leaves = jax.tree.leaves(jax.eval_shape(with_beams, state))
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    parts = jax.tree.leaves(state, is_leaf=lambda part: isinstance(part, Cache))
+    arrays = jax.tree.leaves([jax.eval_shape(with_beams, part) for part in parts])
+    return sum(array.size * array.dtype.itemsize for array in arrays)
 
 
 def at_prompt_ends(

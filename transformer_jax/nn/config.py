@@ -23,7 +23,7 @@ from transformer_jax.ranges import (
 )
 from transformer_jax.runtime import platform
 
-NORMAL_STD = 0.02
+NORMAL_STD = 0.02  # of BERT and GPT-2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,7 +220,9 @@ class TransformerConfig(Configurable):
                 "layers and full_attention_every are both set; write `attention_window=none` in "
                 "an item of layers instead"
             )
-        windows = [one.get("attention_window", self.attention_window) for one in self.pattern]
+        windows = [
+            overrides.get("attention_window", self.attention_window) for overrides in self.pattern
+        ]
         if self.rope_theta_window is not None and not any(windows):
             raise ValueError("rope_theta_window is set, but no layer has an attention_window")
         for i, overrides in enumerate(self.pattern if self.layers else ()):
@@ -279,7 +281,7 @@ class TransformerConfig(Configurable):
         if self.layers is None and not overrides:
             return self
         if overrides.get("attention_window", self.attention_window) is None:
-            overrides["rope_theta_window"] = None
+            overrides["rope_theta_window"] = None  # it needs a window
         return override(self, {"layers": None, "full_attention_every": None, **overrides})
 
     @property
@@ -287,9 +289,9 @@ class TransformerConfig(Configurable):
         """Overrides of each layer of a period, which is repeated through every stack."""
         if self.layers is not None:
             return read_pattern(self.layers, TransformerConfig)
-        full = {"attention_window": None}
-        every = self.full_attention_every
-        return ({},) if every is None else (*({},) * (every - 1), full)
+        if self.full_attention_every is None:
+            return ({},)
+        return (*({},) * (self.full_attention_every - 1), {"attention_window": None})
 
     def padded_vocab_size(self, vocab_size: int) -> int:
         """Number of rows in the embedding table of a vocabulary (`vocab_multiple`)."""

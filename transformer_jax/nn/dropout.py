@@ -15,7 +15,8 @@ from transformer_jax.nn.per_device import sharded_call
 from transformer_jax.nn.traced_numbers import DropoutRate, dropout_rate, traced_number
 from transformer_jax.runtime import platform
 
-_ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
+_ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)  # bits that Threefry-2x32 rotates by, round by round
+_KEY_PARITY = 0x1BD11BDA  # Threefry's constant of the third word of a key's schedule
 
 
 class Dropout(nn.Module):
@@ -76,13 +77,13 @@ def hardware_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Ar
     def bits_on_device(rows: UInt[Array, " B"], tokens: UInt[Array, " T"]) -> UInt[Array, "B ..."]:
         words = jnp.stack(_threefry(key, rows[0], tokens[0]))
         state = jnp.concatenate([words, words])  # 128 bits, as the generator needs
-        own = len(rows), len(tokens), *shape[2:]
-        return jax.lax.rng_bit_generator(state, own, dtype=jnp.uint32)[1]
+        shard_shape = (len(rows), len(tokens), *shape[2:])
+        return jax.lax.rng_bit_generator(state, shard_shape, dtype=jnp.uint32)[1]
 
     lent = per_device.axis("sequence")
     if lent is not None and len(shape) == 3 and shape[1] % lent.size == 0:
-        axes = ("rows", "sequence"), "rows sequence features"
-        return lent.shard_map(bits_on_device, *axes)(rows, tokens)
+        in_axes = ("rows", "sequence")
+        return lent.shard_map(bits_on_device, in_axes, "rows sequence features")(rows, tokens)
     return sharded_call(lambda _, of_rows: bits_on_device(of_rows[0], tokens), (), (rows,))
 
 
@@ -106,16 +107,15 @@ def threefry_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Ar
 
 def _threefry(key: Array, x: Array, y: Array) -> tuple[Array, Array]:
     """Threefry-2x32: encrypts two 32-bit words with the first two words of a key."""
-    keys = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA))
-    x, y = x + keys[0], y + keys[1]
+    keys = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(_KEY_PARITY))
+    x = x + keys[0]
+    y = y + keys[1]
     for i in range(20):
+        bits = _ROTATIONS[i % 8]
         x += y
-        y = _rotate_bits(y, _ROTATIONS[i % 8]) ^ x
-        if i % 4 == 3:
+        y = ((y << bits) | (y >> (32 - bits))) ^ x
+        if i % 4 == 3:  # the key enters again after every fourth round
             turn = i // 4 + 1
-            x, y = x + keys[turn % 3], y + keys[(turn + 1) % 3] + jnp.uint32(turn)
+            x += keys[turn % 3]
+            y = y + keys[(turn + 1) % 3] + jnp.uint32(turn)
     return x, y
-
-
-def _rotate_bits(word: Array, by: int) -> Array:
-    return (word << by) | (word >> (32 - by))

@@ -77,9 +77,9 @@ class Embedding(nn.Module):
         self.table = table
 
     def _initial_table(self, key: Array) -> Float[Array, "R D"]:
-        drawn = nn.initializers.normal(self.config.embedding_std)
+        init = nn.initializers.normal(self.config.embedding_std)
         padding = self.config.padded_vocab_size(self.vocab_size) - self.vocab_size
-        table = drawn(key, (self.vocab_size, self.config.d_model))
+        table = init(key, (self.vocab_size, self.config.d_model))
         return jnp.pad(table, ((0, padding), (0, 0))) if padding else table
 
     def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
@@ -138,7 +138,6 @@ class InputEmbedding(nn.Module):
     """Input of a stack: embedded tokens plus positions, and BERT's token types and norm.
 
     Attributes:
-      config: of the model.
       causal: True for a decoder's position encoding.
     """
 

@@ -125,7 +125,7 @@ def route(
     _, experts = jax.lax.top_k(scores, options.num_chosen)
     weights = jnp.take_along_axis(affinities, experts, axis=-1)
     if options.renormalize:
-        weights /= weights.sum(-1, keepdims=True) + 1e-20
+        weights /= weights.sum(-1, keepdims=True) + 1e-20  # as in DeepSeek-V3
     if not softmax:
         affinities /= affinities.sum(-1, keepdims=True) + 1e-20
     return Routing(experts, options.routed_scale * weights, affinities)
@@ -137,11 +137,10 @@ def drop_overflow(
     """Replaces by E the choices that find their expert full. In each row, earlier tokens come
     first, so that no token takes the place of an earlier one."""
     flat = experts.reshape(experts.shape[0], -1)
-    chosen = jax.nn.one_hot(flat, num_experts, dtype=jnp.int32)  # of E: no expert
-    place = jnp.take_along_axis(jnp.cumsum(chosen, axis=1), flat[..., None], axis=-1, mode="clip")[
-        ..., 0
-    ]
-    return jnp.where(place <= capacity[:, None], flat, num_experts).reshape(experts.shape)
+    chosen = jax.nn.one_hot(flat, num_experts, dtype=jnp.int32)  # all 0 for E, which is no expert
+    counts = jnp.cumsum(chosen, axis=1)  # choices of each expert so far
+    places = jnp.take_along_axis(counts, flat[..., None], axis=-1, mode="clip")[..., 0]
+    return jnp.where(places <= capacity[:, None], flat, num_experts).reshape(experts.shape)
 
 
 def row_loads(experts: Int[Array, "N T k"], num_experts: int) -> Float[Array, "N E"]:
@@ -158,7 +157,7 @@ def balance_loss(
     Args:
       loads: choices of each expert.
       affinities: summed over the row's tokens.
-      tokens: of the row.
+      tokens: their number.
     """
     shares = loads / jnp.maximum(loads.sum(-1, keepdims=True), 1)
     means = affinities / jnp.maximum(tokens, 1)[:, None]
@@ -198,18 +197,20 @@ class Experts(FeedForwardLayer):
         return "with experts.capacity_factor earlier tokens come first; set it to none"
 
     def setup(self) -> None:
-        c, o = self.config, self.config.options_of(ExpertsOptions)
+        c = self.config
+        o = c.options_of(ExpertsOptions)
         exact = dataclasses.replace(c, dtype="float32")
         self.router = Linear((c.d_model,), (o.num_experts,), False, exact, c.kernel_std, exact=True)
         if o.bias_rate:
             zeros = nn.initializers.zeros
             self.router_bias_steps = self.param("router_bias_steps", zeros, (o.num_experts,))
-        inner, outer = (o.num_experts, c.d_model, c.d_ff), (o.num_experts, c.d_ff, c.d_model)
-        self.inner = self.param("expert_inner", _initializer(c.kernel_std), inner)
+        init = _initializer(c.kernel_std)
+        inner_shape = (o.num_experts, c.d_model, c.d_ff)
+        self.inner = self.param("expert_inner", init, inner_shape)
         if c.gated_feed_forward:
-            self.gate = self.param("expert_gate", _initializer(c.kernel_std), inner)
-        std = c.residual_std(self.num_sublayers)
-        self.outer = self.param("expert_outer", _initializer(std), outer)
+            self.gate = self.param("expert_gate", init, inner_shape)
+        init = _initializer(c.residual_std(self.num_sublayers))
+        self.outer = self.param("expert_outer", init, (o.num_experts, c.d_ff, c.d_model))
         if o.num_shared:
             wide = dataclasses.replace(c, d_ff=o.num_shared * c.d_ff, feed_forward_bias=False)
             self.shared = FeedForward(wide, self.num_sublayers)
@@ -221,12 +222,14 @@ class Experts(FeedForwardLayer):
         real: Bool[Array, "N T"] | None = None,
     ) -> Float[Array, "N T D"]:
         o = self.config.options_of(ExpertsOptions)
-        x, real = jnp.asarray(x), jnp.asarray(jnp.ones(x.shape[:2]) if real is None else real, bool)
+        x = jnp.asarray(x)
+        real = jnp.asarray(jnp.ones(x.shape[:2]) if real is None else real, bool)
         logits = self.router(x)
         bias = o.bias_rate * self.router_bias_steps if o.bias_rate else None
         routing = route(logits, bias, o)
         experts = jnp.where(real[..., None], routing.experts, o.num_experts)
-        loads, weights = row_loads(experts, o.num_experts), routing.weights
+        loads = row_loads(experts, o.num_experts)
+        weights = routing.weights
         if o.bias_rate:
             gradient = load_gradient(loads.sum(0))
             weights = with_gradient(weights, self.router_bias_steps, gradient)
@@ -281,26 +284,28 @@ class Experts(FeedForwardLayer):
         )
         tokens = "rows sequence features"
         kernel_axes = ("experts features hidden",) * (1 + len(gate)) + ("experts hidden features",)
+        # Each axis has the `shard_map` of the whole mesh.
         for axis in map(per_device.axis, ("experts", "rows", "sequence", "hidden")):
             if axis is not None:
-                in_axes = (tokens, tokens, tokens, kernel_axes)
-                return axis.shard_map(_exchanged(apply), in_axes, tokens)(
-                    x, experts, weights, kernels
+                run = axis.shard_map(
+                    _exchanged(apply), (tokens, tokens, tokens, kernel_axes), tokens
                 )
+                return run(x, experts, weights, kernels)
         return apply(x, experts, weights, kernels)
 
 
 def _exchanged(apply: Callable[..., Array]) -> Callable[..., Array]:
     """Function of a device's shards: it applies its experts, or its part of each, to the tokens of
     all devices that share them, and adds up the parts of its own tokens."""
-    axis, hidden = per_device.axis("experts"), per_device.axis("hidden")
+    axis = per_device.axis("experts")
+    hidden = per_device.axis("hidden")
 
     def exchanged(x: Array, experts: Array, weights: Array, kernels: tuple[Array, ...]) -> Array:
         if axis is not None:
             gather = functools.partial(jax.lax.all_gather, axis_name=axis.name, tiled=True)
             x, experts, weights = map(gather, (x, experts, weights))
             count = kernels[0].shape[0]
-            experts = experts - count * jax.lax.axis_index(axis.name)
+            experts = experts - count * jax.lax.axis_index(axis.name)  # numbered from its first
             experts = jnp.where((experts >= 0) & (experts < count), experts, count)
         y = apply(x, experts, weights, kernels)
         if axis is not None:
@@ -321,15 +326,13 @@ def _weighted_outputs(
     dtype: jnp.dtype,
     result: jnp.dtype,
 ) -> Float[Array, "N T D"]:
-    """Weighted sum of the chosen experts' outputs of each token.
+    """Weighted sum of the chosen experts' outputs of each token, in the dtype `result`; products
+    are in `dtype`.
 
     Args:
       x, experts, weights: as of `Routing`.
       kernels: inner, gate (if the network is gated) and outer matrices of the experts.
       most: bound of the choices of an expert in a row; None: none.
-      activation: between the products.
-      dtype: of the products.
-      result: dtype of the result.
     """
     num_experts = kernels[0].shape[0]
     most = None if most is None else most * x.shape[0] * num_experts

@@ -30,8 +30,8 @@ from transformer_jax.runtime.platform import is_cpu, target
 
 Heads = Float[Array, "B T H V"]
 
-_TPU_LANES = 128
-_SPLASH_BLOCKS = (1024, 512, 256, _TPU_LANES)
+_TPU_LANES = 128  # elements of a vector register's row
+_SPLASH_BLOCKS = (1024, 512, 256, _TPU_LANES)  # the first that divides a row is taken
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +44,7 @@ class AttentionRequirements:
       logit_bias: positions add a bias to the logits.
       extra_values: positions use the weights again (`PositionEncoding.extra_values`).
       own_steps: its layer computes logits or weights in another way.
-      logit_cap: `model.logit_cap`.
-      dtype: dtype of the products.
+      dtype: of the products.
     """
 
     weights: bool = False
@@ -66,7 +65,10 @@ class AttentionRequirements:
             "its layer computes the weights in another way": self.own_steps,
             "its products are not in bfloat16": jnp.dtype(self.dtype) != jnp.bfloat16,
         }
-        return next((reason for reason, holds in reasons.items() if holds), None)
+        for reason, holds in reasons.items():
+            if holds:
+                return reason
+        return None
 
 
 @runtime_checkable
@@ -95,9 +97,6 @@ class CuDNN:
     Masks, and so packing and windows, reach it as a bias of the logits. With a bias and 64, 192,
     320, ... keys, its backward pass on Hopper GPUs returns NaN for queries that see no key, such as
     padding (https://github.com/pytorch/pytorch/issues/196678).
-
-    Attributes:
-      implementation: JAX's name of the implementation.
     """
 
     implementation: str = "cudnn"
@@ -106,7 +105,8 @@ class CuDNN:
     def unsupported_reason(
         self, inputs: AttentionInputs, requirements: AttentionRequirements
     ) -> str | None:
-        capability, size = float(target().capability or 0), inputs.query.shape[3]
+        capability = float(target().capability or 0)
+        size = inputs.query.shape[3]
         if capability < 8:
             return "it runs on NVIDIA GPUs from Ampere on"
         if requirements.logit_cap is not None:
@@ -177,8 +177,8 @@ def _splash_attention(
     shape = query.shape[2], key.shape[2]
     mask: Any = splash.CausalMask(shape) if is_causal else splash.FullMask(shape)
     if window is not None:
-        before, after = window - 1, 0 if is_causal else window - 1
-        mask = splash.LocalMask(shape, (before, after), offset=0)
+        ahead = 0 if is_causal else window - 1
+        mask = splash.LocalMask(shape, (window - 1, ahead), offset=0)
     block_q, block_kv = (next(n for n in _SPLASH_BLOCKS if length % n == 0) for length in shape)
     kernel = splash.make_splash_mha(
         splash.MultiHeadMask([mask] * query.shape[1]),
@@ -194,7 +194,11 @@ def _splash_attention(
         q_seq_shards=1,
         interpret=is_cpu(),
     )
-    attend_in_row = lambda q, k, v, *ids: kernel(q, k, v, splash.SegmentIds(*ids))  # noqa: E731
+
+    def attend_in_row(query: Array, key: Array, value: Array, *segment_ids: Array) -> Array:
+        heads: Array = kernel(query, key, value, splash.SegmentIds(*segment_ids))
+        return heads
+
     return jnp.moveaxis(jax.vmap(attend_in_row)(query, key, value, *rows), 1, 2)
 
 
@@ -249,20 +253,22 @@ def choose_kernel(
     Args:
       name: `model.attention`. "auto" considers each kernel of the platform, a kernel's name that
         kernel; "plain", and attention that no considered kernel supports, get the plain function.
-      inputs: queries, keys and values.
-      requirements: of the attention layer.
 
     Raises:
       ValueError: `name` is no entry of `ATTENTION`.
     """
-    named, platform = ATTENTION.find(name), target().platform
-    kernels = {key: kernel for key, kernel in ATTENTION.items() if kernel is not None}
+    candidates = {name: ATTENTION.find(name)}
     if name == "auto":
-        kernels = {key: kernel for key, kernel in kernels.items() if kernel.platform == platform}
-    else:
-        kernels = {} if named is None else {name: named}
+        platform = target().platform
+        candidates = {
+            key: kernel
+            for key, kernel in ATTENTION.items()
+            if kernel is not None and kernel.platform == platform
+        }
     reasons = []
-    for key, kernel in kernels.items():
+    for key, kernel in candidates.items():
+        if kernel is None:  # the plain function
+            continue
         reason = _unsupported_reason(kernel, inputs, requirements)
         if reason is None:
             return _record(KernelChoice(key))
@@ -274,7 +280,8 @@ def _unsupported_reason(
     kernel: FusedKernel, inputs: AttentionInputs, requirements: AttentionRequirements
 ) -> str | None:
     """Says why this kernel cannot be used here; None if it can."""
-    if kernel.platform != (platform := target().platform):
+    platform = target().platform
+    if kernel.platform != platform:
         return f"it runs on a {kernel.platform}, and this is a {platform}"
     if inputs.mask is None:
         return "devices divide the tokens of a row"

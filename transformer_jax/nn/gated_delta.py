@@ -38,7 +38,7 @@ from transformer_jax.nn.parameters import Parameter
 from transformer_jax.nn.sublayers import AttentionLayer, Sequences
 from transformer_jax.ranges import Heads, Range, check_fields
 
-_HEADS = ("position", "head", "feature")
+_HEAD_AXES = ("position", "head", "feature")
 
 CHUNK_SIZE = 64
 
@@ -94,7 +94,6 @@ def chunked_delta_rule(
         S'  = a_C S + sum_i a_Ci u_i k_i^T
 
     Args:
-      query, key, value: of all tokens.
       log_decay: log alpha, at most 0. -inf at a token hides the tokens before it: no gradient
         reaches them.
       strength: beta. 0, with a log_decay of 0, does not change the state.
@@ -110,24 +109,26 @@ def chunked_delta_rule(
     query, key, value, log_decay, strength = map(split, (query, key, value, log_decay, strength))
     strength = strength[..., None]
 
-    between, since = decay_between(log_decay), jnp.exp(jnp.cumsum(log_decay, -1))[..., None]
+    # All that does not depend on the state, for all chunks at once.
+    between = decay_between(log_decay)  # a_ti
+    since = jnp.exp(jnp.cumsum(log_decay, -1))[..., None]  # a_t
     overlaps = einsum("nzhtk,nzhik->nzhti", strength * key, key, dtype)
-    inverse = inverse_of_unit_lower(jnp.tril(overlaps * between, -1))
+    inverse = inverse_of_unit_lower(jnp.tril(overlaps * between, -1))  # (I + L)^-1
     from_values = einsum("nzhti,nzhiv->nzhtv", inverse, strength * value, dtype)
     from_state = einsum("nzhti,nzhik->nzhtk", inverse, strength * since * key, dtype)
     weights = einsum("nzhtk,nzhik->nzhti", query, key, dtype) * between
-    kept = between[..., -1, :, None] * key  # as of the end of the chunk
+    decayed_key = between[..., -1, :, None] * key  # a_Ci k_i
 
     def step(state: Array, chunk: tuple[Array, ...]) -> tuple[Array, Array]:
-        query, from_values, from_state, weights, kept, decay = chunk
-        update = from_values - einsum("nhtk,nhvk->nhtv", from_state, state, dtype)
+        query, from_values, from_state, weights, decayed_key, decay = chunk
+        update = from_values - einsum("nhtk,nhvk->nhtv", from_state, state, dtype)  # U
         heads = einsum("nhtk,nhvk->nhtv", query, state, dtype)
         heads += einsum("nhti,nhiv->nhtv", weights, update, dtype)
-        return decay * state + einsum("nhtv,nhtk->nhvk", update, kept, dtype), heads
+        return decay * state + einsum("nhtv,nhtk->nhvk", update, decayed_key, dtype), heads
 
     shape = (rows, heads, value.shape[-1], key.shape[-1])
     start = jnp.zeros(shape, jnp.float32) if state is None else state
-    chunks = (query * since, from_values, from_state, weights, kept, since[..., -1:, :])
+    chunks = (query * since, from_values, from_state, weights, decayed_key, since[..., -1:, :])
     chunks_first = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), chunks)
     last, outputs = jax.lax.scan(step, start, chunks_first)
     outputs = outputs.transpose(1, 0, 3, 2, 4)  # [N, chunks, C, H, V]
@@ -181,7 +182,7 @@ def _product(a: Float[Array, "*B C C"], b: Float[Array, "*B C C"]) -> Float[Arra
 
 def l2_normalize(x: Float[Array, "*B K"], epsilon: float = 1e-6) -> Float[Array, "*B K"]:
     """Divides x by sqrt(sum of squares + epsilon)."""
-    size = x.shape[-1]
+    size = x.shape[-1]  # `standardize` takes the mean of the squares
     return standardize(x, False, epsilon / size) * size**-0.5
 
 
@@ -197,7 +198,8 @@ def causal_convolution(
       taps: the last one weighs the token itself.
       reach: for each token, how many tokens before it belong to its sentence; None: all.
     """
-    width, y = len(taps), jnp.zeros(())
+    width = len(taps)
+    y = jnp.zeros(())
     for j in range(width):
         shifted = x[:, width - 1 - j : x.shape[1] - j]
         if reach is not None and j:
@@ -270,14 +272,13 @@ class RecurrentCache(Cache):
         """Cache after T more tokens.
 
         Args:
-          state: S after them.
-          inputs: of the convolutions: those that were kept, then T new ones.
+          inputs: of the convolutions: those of the cache, then T new ones.
           real: False for padding at the end of a row; None: every token is real.
         """
-        kept = self.inputs["key"].shape[2]
-        num_new = inputs["key"].shape[1] - kept
+        num_past = self.inputs["key"].shape[2]
+        num_new = inputs["key"].shape[1] - num_past
         ends = jnp.full(len(state), num_new) if real is None else real.sum(1)
-        last = partial(jax.lax.dynamic_slice_in_dim, slice_size=kept)
+        last = partial(jax.lax.dynamic_slice_in_dim, slice_size=num_past)
         inputs = jax.tree.map(lambda x: jax.vmap(last)(x, ends), dict(inputs))
         state, inputs = jax.tree.map(
             lambda x: x.reshape(-1, self.num_beams, *x.shape[1:]), (state, inputs)
@@ -309,16 +310,20 @@ class GatedDeltaNet(AttentionLayer):
     bidirectional = False
 
     def setup(self) -> None:
-        c, self.sizes = self.config, _Sizes.of(self.config)
+        c = self.config
+        self.sizes = _Sizes.of(c)
         keys, values, width = self.sizes
         heads = values[:1]
         map_to = partial(Linear, (c.d_model,), use_bias=False, config=c, std=c.kernel_std)
-        self.query, self.key, self.value = map_to(keys), map_to(keys), map_to(values)
+        self.query = map_to(keys)
+        self.key = map_to(keys)
+        self.value = map_to(values)
         self.taps = {
             name: self.param(f"{name}_taps", _initial_taps, (width, *axes))
             for name, axes in self.sizes.by_projection().items()
         }
-        self.decay, self.strength = map_to(heads, exact=True), map_to(heads, exact=True)
+        self.decay = map_to(heads, exact=True)
+        self.strength = map_to(heads, exact=True)
         self.A_log = self.param("A_log", _initial_rates, heads)
         self.dt_bias = self.param("dt_bias", _initial_steps, heads)
         self.output_gate = map_to(values)
@@ -351,15 +356,14 @@ class GatedDeltaNet(AttentionLayer):
             nn.silu(causal_convolution(inputs[name], self.taps[name], reach)) for name in inputs
         )
         log_decay, strength = self.gates(x, reach, sequences.real)
-        query, key, value = (
-            self.expose(name, each, _HEADS, position=sequences.positions)
-            for name, each in (("queries", query), ("keys", key), ("values", value))
-        )
+        query = self.expose("queries", query, _HEAD_AXES, position=sequences.positions)
+        key = self.expose("keys", key, _HEAD_AXES, position=sequences.positions)
+        value = self.expose("values", value, _HEAD_AXES, position=sequences.positions)
         heads, state = self.read(query, key, value, log_decay, strength, state)
         heads = self.norm_heads(heads) * nn.silu(self.output_gate(x).astype(jnp.float32))
         if isinstance(cache, RecurrentCache):
             cache = cache.advance(state, inputs, sequences.real)
-        heads = self.expose("heads", heads, _HEADS)
+        heads = self.expose("heads", heads, _HEAD_AXES)
         return self.output(heads), cache
 
     def gates(
@@ -392,10 +396,10 @@ class GatedDeltaNet(AttentionLayer):
         """The gated delta rule, one token at a time while decoding."""
         query = l2_normalize(query) / math.sqrt(query.shape[-1])
         shared = value.shape[2] // key.shape[2]
-        query, key = (jnp.repeat(y, shared, axis=2) for y in (query, l2_normalize(key)))
-        inputs = query, key, value, log_decay, strength
+        query, key = (jnp.repeat(x, shared, axis=2) for x in (query, l2_normalize(key)))
+        inputs = (query, key, value, log_decay, strength)
         if query.shape[1] == 1:
-            state, heads = delta_rule_step(state, *(y[:, 0] for y in inputs))
+            state, heads = delta_rule_step(state, *(x[:, 0] for x in inputs))
             return heads[:, None], state
         size = self.config.options_of(GatedDeltaOptions).chunk_size
         dtype = product_dtype(self.config.dtype)
@@ -429,8 +433,11 @@ class _Sizes(NamedTuple):
     ) -> tuple[Float[Array, "*N H V K"], dict[str, Float[Array, "*N P _ _"]]]:
         """State and inputs of the convolutions before the first token."""
         state = jnp.zeros((*rows, *self.values, self.keys[1]), jnp.float32)
-        axes = self.by_projection().items()
-        return state, {name: jnp.zeros((*rows, self.width - 1, *x), dtype) for name, x in axes}
+        inputs = {
+            name: jnp.zeros((*rows, self.width - 1, *axes), dtype)
+            for name, axes in self.by_projection().items()
+        }
+        return state, inputs
 
 
 def _initial_taps(key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "W H X"]:

@@ -20,7 +20,8 @@ from jaxtyping import Array, Float, Int
 from transformer_jax.nn.ops import einsum
 from transformer_jax.runtime import platform
 
-MIN_ROWS, MAX_ROWS = 8, 4096
+MIN_ROWS = 8
+MAX_ROWS = 4096
 """Rows of a block. A block reads its matrix, and reads and writes its gradient, which takes an H100
 as long as the products of 1,200 rows."""
 
@@ -54,12 +55,12 @@ def group_rows(matrices: Int[Array, " R"], num_matrices: int, most: int | None =
 
     Args:
       matrices: matrix of each row; `num_matrices` or more: none.
-      num_matrices: E.
       most: bound of the number of rows with a matrix; None: R.
     """
     num_rows = matrices.shape[0]
     most = num_rows if most is None else min(most, num_rows)
     block = block_rows(most, num_matrices)
+    # Each matrix may leave its last block almost empty, but a block has at least one row.
     num_blocks = min((most + num_matrices * (block - 1)) // block, most)
     counts = jnp.bincount(matrices, length=num_matrices)
     blocks = -(-counts // block)
@@ -98,9 +99,9 @@ def _take_forward(x: Array, index: Array, inverse: Array, copies: int) -> tuple[
     return _take(x, index, inverse, copies), inverse
 
 
-def _take_backward(copies: int, inverse: Array, change: Array) -> tuple[Array, None, None]:
-    back = change.at[inverse].get(mode="fill", fill_value=0)
-    return back.reshape(-1, copies, back.shape[-1]).sum(1), None, None
+def _take_backward(copies: int, inverse: Array, cotangent: Array) -> tuple[Array, None, None]:
+    gradient = cotangent.at[inverse].get(mode="fill", fill_value=0)
+    return gradient.reshape(-1, copies, gradient.shape[-1]).sum(1), None, None
 
 
 _take.defvjp(_take_forward, _take_backward)
@@ -111,7 +112,8 @@ def grouped_product(
 ) -> Float[Array, "S F"]:
     """Multiplies each slot with its matrix, in `dtype` as `ops.einsum` does."""
     if platform.target().platform == "tpu":
-        x, kernels = x.astype(dtype), kernels.astype(dtype)
+        x = x.astype(dtype)
+        kernels = kernels.astype(dtype)
         return jax.lax.ragged_dot(x, kernels, groups.sizes, preferred_element_type=jnp.float32)
     return _block_products(x, jnp.asarray(kernels), groups.matrices, dtype)
 
@@ -139,21 +141,21 @@ def _block_products_forward(
 
 
 def _block_products_backward(
-    dtype: DTypeLike, saved: tuple[Array, ...], change: Array
+    dtype: DTypeLike, saved: tuple[Array, ...], cotangent: Array
 ) -> tuple[Array, Array, None]:
     """Gradients of the rows, block by block, and of the matrices, each the sum of its blocks."""
     x, kernels, matrices = saved
 
-    def add_block(total: Array, block: tuple[Array, ...]) -> tuple[Array, Array]:
-        rows, change, matrix = block
-        back = einsum("nf,df->nd", change, _take_matrix(kernels, matrix), dtype)
-        sum_ = _take_matrix(total, matrix) + einsum("nd,nf->df", rows, change, dtype)
-        return jax.lax.dynamic_update_index_in_dim(total, sum_, matrix, 0), back
+    def add_block(gradients: Array, block: tuple[Array, ...]) -> tuple[Array, Array]:
+        rows, cotangent, matrix = block
+        row_gradients = einsum("nf,df->nd", cotangent, _take_matrix(kernels, matrix), dtype)
+        total = _take_matrix(gradients, matrix) + einsum("nd,nf->df", rows, cotangent, dtype)
+        return jax.lax.dynamic_update_index_in_dim(gradients, total, matrix, 0), row_gradients
 
-    blocks = [each.reshape(matrices.shape[0], -1, each.shape[-1]) for each in (x, change)]
+    blocks = [rows.reshape(matrices.shape[0], -1, rows.shape[-1]) for rows in (x, cotangent)]
     zeros = jnp.zeros(kernels.shape, jnp.float32)
-    gradient, back = jax.lax.scan(add_block, zeros, (*blocks, matrices))
-    return back.reshape(x.shape).astype(x.dtype), gradient, None
+    kernel_gradients, x_gradient = jax.lax.scan(add_block, zeros, (*blocks, matrices))
+    return x_gradient.reshape(x.shape).astype(x.dtype), kernel_gradients, None
 
 
 _block_products.defvjp(_block_products_forward, _block_products_backward)

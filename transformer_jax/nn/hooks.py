@@ -105,16 +105,18 @@ class _Interceptor:
     """Interceptor of all methods of all modules, for `nn.intercept_methods`."""
 
     def __init__(self, change: Change, wanted: Callable[[str], bool]) -> None:
-        self._change, self._wanted = change, wanted
+        self._change = change
+        self._wanted = wanted
         self._stacks: dict[str, Array] = {}  # token positions [N, T] of each stack
         self._open: set[tuple[str, str]] = set()  # calls that `super()` may make again
 
     def __call__(self, method: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
         if context.module.scope is None:  # the encoding of a layer
             return method(*args, **kwargs)
-        call = ".".join(context.module.path), context.method_name
+        path = ".".join(context.module.path)
+        call = (path, context.method_name)
         is_entry = isinstance(context.module, _ENTRIES)
-        inside = is_entry or any(call[0].startswith(f"{stack}.") for stack in self._stacks)
+        inside = is_entry or any(path.startswith(f"{stack}.") for stack in self._stacks)
         if not inside or call in self._open:
             return method(*args, **kwargs)
         self._open.add(call)
@@ -127,17 +129,15 @@ class _Interceptor:
         self, method: Callable, args: tuple, kwargs: dict, module: Any, path: str, name: str
     ) -> Any:
         match module, name:
-            case Encoder() | Decoder(), "__call__":
-                self._stacks[path] = args[1].positions
-                args = self._with_input(path, args, self._stacks[path])
-                return self._on_result(path, method(*args, **kwargs), self._stacks[path])
-            case RecurrentEncoder(), "__call__":
-                self._stacks[path] = positions_in_segments(args[1])
-                args = self._with_input(path, args, self._stacks[path])
-                return self._on_result(path, method(*args, **kwargs), self._stacks[path])
+            case Encoder() | Decoder() | RecurrentEncoder(), "__call__":
+                recurrent = isinstance(module, RecurrentEncoder)
+                positions = positions_in_segments(args[1]) if recurrent else args[1].positions
+                self._stacks[path] = positions
+                args = self._with_input(path, args, positions)
+                return self._on_result(path, method(*args, **kwargs), positions)
             case RecurrentDecoder(), "__call__":
                 self._stacks[path] = positions_in_segments(args[3])
-            case RecurrentLayer(), "__call__":
+            case (RecurrentLayer(), "__call__") | (Residual(), "after"):
                 return self._on_result(path, method(*args, **kwargs), self._stack_of(path))
             case SourceAttention(), "weigh":
                 return self._hook(f"{path}.weights", WEIGHTS, args[0], {}, read_only=True)
@@ -156,8 +156,6 @@ class _Interceptor:
             case Sublayer(), "exposes":
                 wanted = any(self._wanted(f"{path}.{value}") for value in args)
                 return method(*args, **kwargs) or wanted
-            case Residual(), "after":
-                return self._on_result(path, method(*args, **kwargs), self._stack_of(path))
             case PositionEncoding(), "embed":
                 args = self._with_input(path, args, args[1])
                 return self._on_result(path, method(*args, **kwargs), args[1])
@@ -176,14 +174,14 @@ class _Interceptor:
             return x
         tokens = dict[str, Array]()
         for size, axis in zip(x.shape[1:], axes, strict=True):
-            given = positions.get(axis)
-            if given is not None:
-                tokens[axis] = given
+            axis_positions = positions.get(axis)
+            if axis_positions is not None:
+                tokens[axis] = axis_positions
             elif axis == "key" or name in ("keys", "values"):
                 tokens[axis] = self._source_positions(len(x), size)
             elif axis in ("position", "query"):
                 tokens[axis] = self._stack_of(path).reshape(len(x), size)
-        order = sorted(range(len(axes)), key=lambda i: axes[i] != "head")
+        order = sorted(range(len(axes)), key=lambda i: axes[i] != "head")  # heads first
         moved = x.transpose(0, *(1 + i for i in order))
         moved = self._hook(f"{path}.{name}", tuple(axes[i] for i in order), moved, tokens)
         return moved.transpose(0, *(1 + order.index(i) for i in range(len(axes))))
@@ -217,6 +215,5 @@ class _Interceptor:
     ) -> Array:
         if not self._wanted(path):
             return x
-        return self._change(HookPoint(path, axes, positions, off_value, read_only), x).astype(
-            x.dtype
-        )
+        point = HookPoint(path, axes, positions, off_value, read_only)
+        return self._change(point, x).astype(x.dtype)

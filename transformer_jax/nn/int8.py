@@ -55,7 +55,7 @@ class Int8Matrix:
 
 def _to_int8(x: Float[Array, "N I"]) -> tuple[Int8[Array, "N I"], Float[Array, " N"]]:
     """Quantizes each row; returns the values and the scales."""
-    scales = jnp.maximum(jnp.abs(x).max(axis=1) / 127, jnp.finfo(x.dtype).tiny)
+    scales = jnp.maximum(jnp.abs(x).max(axis=1) / 127, jnp.finfo(x.dtype).tiny)  # zeros: not 0 / 0
     return jnp.round(x / scales[:, None]).astype(jnp.int8), scales
 
 

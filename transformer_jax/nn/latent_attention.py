@@ -79,18 +79,21 @@ class LatentAttention(MultiHeadAttention):
     )
 
     def setup(self) -> None:
-        c, own = self.config, self.config.options_of(LatentOptions)
-        model, latent, heads = (c.d_model,), (own.kv_rank,), c.num_heads
-        query_size = c.d_k + own.rotary_size
-        if own.query_rank is None:
+        c = self.config
+        o = c.options_of(LatentOptions)
+        model = (c.d_model,)
+        latent = (o.kv_rank,)
+        heads = c.num_heads
+        query_size = c.d_k + o.rotary_size
+        if o.query_rank is None:
             self.query = Linear(model, (heads, query_size), False, c, c.kernel_std)
         else:
-            self.query_down = Linear(model, (own.query_rank,), False, c, c.kernel_std)
+            self.query_down = Linear(model, (o.query_rank,), False, c, c.kernel_std)
             self.norm_query = RMSNorm(c.norm_epsilon)
-            self.query_up = Linear((own.query_rank,), (heads, query_size), False, c, c.kernel_std)
+            self.query_up = Linear((o.query_rank,), (heads, query_size), False, c, c.kernel_std)
         self.latent = Linear(model, latent, False, c, c.kernel_std)
         self.norm_latent = RMSNorm(c.norm_epsilon)
-        self.rotary = Linear(model, (1, own.rotary_size), False, c, c.kernel_std)
+        self.rotary = Linear(model, (1, o.rotary_size), False, c, c.kernel_std)
         self.key_up = Linear(latent, (heads, c.d_k), False, c, c.kernel_std)
         self.value_up = Linear(latent, (heads, c.d_v), False, c, c.kernel_std)
         std = c.residual_std(self.num_sublayers)
@@ -107,17 +110,19 @@ class LatentAttention(MultiHeadAttention):
     ) -> tuple[Float[Array, "N T D"], Cache | None]:
         """Self-attention. One new token reads a cache in the absorbed form, several in the plain
         one."""
-        query, latent = self.queries(x), self.norm_latent(self.latent(x))
+        query = self.queries(x)
+        latent = self.norm_latent(self.latent(x))
         content, rotated = jnp.split(query, [self.config.d_k], axis=-1)
         encoding = sequences.encoding.of_layer(self.config)
         rotated, shared = encoding.rotate(rotated, self.rotary(x), sequences.positions)
         query = jnp.concatenate([content, rotated.astype(query.dtype)], axis=-1)
         key = jnp.concatenate([latent[:, :, None], shared], axis=-1)  # [N, T, 1, R + P]
         inputs, cache = self.self_inputs(query, key, key[..., :0], sequences, cache)
-        if cache is not None and x.shape[1] == 1 and not self.exposes("queries", "keys", "values"):
-            inputs, of_heads = self.absorbed(inputs), self.values
-        else:
-            inputs, of_heads = self.plain(inputs), None
+        is_one_token = cache is not None and x.shape[1] == 1
+        # Hooks read the keys and values of heads, which the absorbed form does not compute.
+        absorb = is_one_token and not self.exposes("queries", "keys", "values")
+        inputs = self.absorbed(inputs) if absorb else self.plain(inputs)
+        of_heads = self.values if absorb else None
         y = self.attend(x, inputs, deterministic, encoding, of_heads)
         return y.reshape(x.shape), cache
 
@@ -152,11 +157,11 @@ class LatentAttention(MultiHeadAttention):
 
     def values(self, heads: Float[Array, "B T H R"]) -> Heads:
         """Outputs of heads, W^UV of sums of latent vectors."""
-        matrix, dtype = self.value_up.matrix(), product_dtype(self.config.dtype)
-        return einsum("bthr,rhv->bthv", heads, matrix, dtype)
+        dtype = product_dtype(self.config.dtype)
+        return einsum("bthr,rhv->bthv", heads, self.value_up.matrix(), dtype)
 
     @classmethod
     def init_cache(cls, config: TransformerConfig, rows: int, max_length: int) -> KVCache:
         """Empty cache of keys [c; k^R], the same for all heads; the values, c, need no other."""
-        own = config.options_of(LatentOptions)
-        return KVCache.of_sizes(1, own.kv_rank + own.rotary_size, 0, config, rows, max_length)
+        o = config.options_of(LatentOptions)
+        return KVCache.of_sizes(1, o.kv_rank + o.rotary_size, 0, config, rows, max_length)

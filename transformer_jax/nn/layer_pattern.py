@@ -66,7 +66,7 @@ def pattern_text(value: Any) -> Any:
 def override(config: Any, overrides: Overrides) -> Any:
     """The config of a layer: its own fields, and its own options of components."""
     fields = {name: value for name, value in overrides.items() if "." not in name}
-    options = {type(one): one for one in config.options}
+    options = {type(instance): instance for instance in config.options}
     for name in overrides.keys() - fields:
         entry, _, option = name.partition(".")
         cls = options_of_entry("model", entry)
@@ -82,24 +82,23 @@ def override(config: Any, overrides: Overrides) -> Any:
 def _parse(text: str) -> Sequence[Mapping[str, str]]:
     layers: list[Mapping[str, str]] = []
     for item in text.split("|"):
-        found = _ITEM.fullmatch(item.strip())
-        assert found is not None
-        parts = found["fields"].split() if found["fields"] != _DEFAULT else []
+        match = _ITEM.fullmatch(item.strip())
+        assert match is not None  # the group "fields" matches any text
+        parts = match["fields"].split() if match["fields"] != _DEFAULT else []
         fields = [_FIELD.fullmatch(part) for part in parts]
         overrides = {field[1]: field[2] for field in fields if field is not None}
-        if len(overrides) < len(parts) or not found["fields"]:
+        if len(overrides) < len(parts) or not match["fields"]:
             raise ValueError(
                 f"layers has the item {short_repr(item.strip())}; write items as in "
                 "'3 x attention_window=128 | positions=none', each field once, or 'default'"
             )
-        layers += [overrides] * int(found["count"] or 1)
+        layers += [overrides] * int(match["count"] or 1)
     if len(layers) > _MOST:
         raise ValueError(f"layers has {len(layers)} layers in a period; at most {_MOST} can be")
     return layers
 
 
 def _item(overrides: Mapping[str, Any]) -> str:
-    """The text of a layer."""
     texts = {name: str(value) for name, value in overrides.items()}
     lowered = {"None": "none", "True": "true", "False": "false"}
     return " ".join(f"{k}={lowered.get(v, v)}" for k, v in sorted(texts.items())) or _DEFAULT
@@ -114,12 +113,13 @@ def _field(name: str, config_class: type) -> Field:
     fields = fields_of(entry, options) if options else {}
     if name in fields:
         return fields[name]
-    own = (
-        f"the options of model.{entry} are {', '.join(fields)}"
-        if fields
-        else (f"a layer may have its own {', '.join(LAYER_FIELDS)}, and options of its components")
-    )
-    raise ValueError(f"layers sets {name}; {own}")
+    if fields:
+        allowed = f"the options of model.{entry} are {', '.join(fields)}"
+    else:
+        allowed = (
+            f"a layer may have its own {', '.join(LAYER_FIELDS)}, and options of its components"
+        )
+    raise ValueError(f"layers sets {name}; {allowed}")
 
 
 def _typed(name: str, text: str, field: Field) -> Any:

@@ -37,11 +37,11 @@ def stack_layers(tree: Any, join: Callable[[Sequence[Any]], Any] = jnp.stack) ->
     """
     periods: list[int] = []
 
-    def look(node: dict[str, Any]) -> dict[str, Any]:
+    def note_period(node: dict[str, Any]) -> dict[str, Any]:
         periods.append(_period_of(node))
         return node
 
-    _map_dicts(look, tree)
+    _map_dicts(note_period, tree)
     period = math.lcm(*periods)
 
     def stack(node: dict[str, Any]) -> dict[str, Any]:
@@ -61,8 +61,8 @@ def unstack_layers(tree: Any, split: Callable[[Any], Sequence[Any]] = jnp.unstac
 
     def layers_of(stacked: Any) -> list[Any]:
         leaves, structure = jax.tree.flatten(stacked)
-        each = zip(*map(split, leaves), strict=True)
-        return [jax.tree.unflatten(structure, layer) for layer in each]
+        leaves_by_layer = zip(*map(split, leaves), strict=True)
+        return [jax.tree.unflatten(structure, layer) for layer in leaves_by_layer]
 
     def unstack(node: dict[str, Any]) -> dict[str, Any]:
         groups = itertools.zip_longest(*[layers_of(node.pop(name)) for name in _stacks_in(node)])
@@ -90,9 +90,10 @@ def scan_layers(stack: Any, apply: Callable[[Any, jax.Array], jax.Array], x: jax
       stack: a bound module. Its `layers` repeat, except for their parameters, after the period of
         the config's pattern; one iteration of the scan is a period.
       apply: (layer, x) -> x. The only rng stream is "dropout", with one key for each layer.
-      x: input of the first layer.
+      x: input of the stack.
     """
-    params, depth = stack.variables["params"], len(stack.layers)
+    params = stack.variables["params"]
+    depth = len(stack.layers)
     names = _stacks_in(params)
     period = math.lcm(len(stack.config.pattern), len(names))
     layers = [layer.clone(parent=None, name=None) for layer in stack.layers[:period]]
@@ -102,7 +103,7 @@ def scan_layers(stack: Any, apply: Callable[[Any, jax.Array], jax.Array], x: jax
     def step(x: jax.Array, group: list[tuple[jax.Array, Any]]) -> tuple[jax.Array, Any]:
         added = auxiliary.Collected()
         for i in range(sum(len(indices) for indices, _ in group)):
-            row, position = divmod(i, len(group))
+            row, position = divmod(i, len(group))  # the stacks take turns
             index, params = jax.tree.map(lambda leaf: leaf[row], group[position])  # noqa: B023
             rngs = None if key is None else {"dropout": jax.random.fold_in(key, index)}
             layer = nn.apply(apply, layers[i], mutable=collections)
@@ -110,26 +111,23 @@ def scan_layers(stack: Any, apply: Callable[[Any, jax.Array], jax.Array], x: jax
             added.add(variables)
         return x, added.sums
 
+    # Layers have their numbers beside them, which `step` folds into the key of dropout.
     numbered = [(jnp.arange(depth)[i :: len(names)], params[name]) for i, name in enumerate(names)]
-    count, rows = depth // period, period // len(names)  # of periods; of each stack in a period
+    count = depth // period  # whole periods
+    rows = period // len(names)  # layers of each stacked subtree in a period
     whole = count * rows
     groups = jax.tree.map(lambda leaf: leaf[:whole].reshape(count, rows, *leaf.shape[1:]), numbered)
     x, added = jax.lax.scan(step, x, groups)
     auxiliary.add_sums(stack, jax.tree.map(lambda sums: sums.sum(0), added))
-    if count * period < depth:
+    if count * period < depth:  # the last period is not whole
         x, added = step(x, jax.tree.map(lambda leaf: leaf[whole:], numbered))
         auxiliary.add_sums(stack, added)
     return x
 
 
 def apply_first_layer(stack: Any, apply: Callable[[Any, jax.Array], Any], x: jax.Array) -> Any:
-    """Applies the first layer of a stack alone, whether its parameters are stacked or not.
-
-    Args:
-      stack: a bound module with `layers`.
-      apply: (layer, x) -> result, without dropout.
-      x: input of the layer.
-    """
+    """Applies the first layer of a bound stack alone, whether its parameters are stacked or not;
+    `apply` is a function of the layer and x, without dropout."""
     if not is_stacked(stack):
         return apply(stack.layers[0], x)
     params = stack.variables["params"]

@@ -48,10 +48,12 @@ def feed_forward_class(config: TransformerConfig) -> type[FeedForwardLayer]:
 
 def check_layers(config: TransformerConfig, num_layers: int, causal: bool) -> None:
     """Raises ValueError if the layers of a stack cannot do what the config asks of them."""
-    encoding, applied = encoding_class(config), False
+    encoding = encoding_class(config)
+    is_applied = False
     for layer in map(config.of_layer, range(min(num_layers, len(config.pattern)))):
-        cls, name = attention_class(layer), layer.attention_layer
-        feed_forward_class(layer)
+        name = layer.attention_layer
+        cls = attention_class(layer)
+        feed_forward_class(layer)  # ValueError for an unknown name
         if not (causal or cls.bidirectional):
             raise ValueError(
                 f"attention_layer {name!r} sees only earlier tokens; an encoder needs another one"
@@ -62,13 +64,13 @@ def check_layers(config: TransformerConfig, num_layers: int, causal: bool) -> No
                 "layer can leave them out; take others, such as 'rotary'"
             )
         hooks = [hook for hook in POSITION_HOOKS if encoding_class(layer).has(hook)]
-        applied |= bool(cls.position_hooks)
+        is_applied |= bool(cls.position_hooks)
         if cls.position_hooks and not set(hooks) <= set(cls.position_hooks):
             raise ValueError(
                 f"attention_layer {name!r} cannot apply positions {layer.positions!r}; take "
                 f"encodings that have only {', '.join(cls.position_hooks)}, or positions 'none'"
             )
-    if not applied and any(map(encoding.has, POSITION_HOOKS)):
+    if not is_applied and any(map(encoding.has, POSITION_HOOKS)):
         raise ValueError(
             f"positions {config.positions!r} are applied by no layer: attention_layer "
             f"{config.attention_layer!r} knows the order of tokens; set positions to 'none'"
@@ -82,7 +84,8 @@ def undivided_reason(config: TransformerConfig) -> str | None:
             name = layer.attention_layer
             return f"attention_layer {name!r} needs all tokens of a row on one device"
         reason = feed_forward_class(layer).undivided_reason(layer)
-        if reason := reason or ring_attention.unsupported_reason(layer):
+        reason = reason or ring_attention.unsupported_reason(layer)
+        if reason:
             return reason
     return None
 
@@ -96,18 +99,15 @@ def init_caches(
 
 
 def count_active(config: TransformerConfig, params: Any) -> int:
-    """Number of parameters that one token uses; fewer than all if a layer routes tokens.
-
-    Args:
-      config: of the model.
-      params: parameters or their shapes.
-    """
+    """Number of parameters that one token uses, fewer than all if a layer routes tokens, from the
+    parameters or their shapes."""
     total = 0.0
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        found, share = re.search(r"layer_(\d+)/feed_forward/(.+)", name), 1.0
-        if found:
-            layer = config.of_layer(int(found[1]))
-            share = feed_forward_class(layer).active_share(layer, found[2])
+        share = 1.0
+        match = re.search(r"layer_(\d+)/feed_forward/(.+)", name)
+        if match:
+            layer = config.of_layer(int(match[1]))
+            share = feed_forward_class(layer).active_share(layer, match[2])
         total += share * leaf.size
     return round(total)

@@ -21,7 +21,6 @@ class Linear(nn.Module):
     Attributes:
       inputs: sizes of the last axes of x, such as (d_model,) or (num_heads, d_v).
       outputs: sizes of the axes that replace them; W has shape (*inputs, *outputs), b `outputs`.
-      use_bias: adds b.
       config: of the model; it has the dtypes of products and activations.
       std: standard deviation of the normal distribution of the initial W; None: Xavier-uniform.
       exact: y is float32 and not rounded, as logits are; otherwise it has the dtype of activations.
@@ -82,11 +81,11 @@ def fused_projection(
     than a kernel, as joining would take longer than the products, and if a kernel is int8 or has an
     adapter.
     """
-    kernels: list[Any] = [each.get_variable("params", "kernel") for each in maps]
+    kernels: list[Any] = [linear.get_variable("params", "kernel") for linear in maps]
     rows = math.prod(x.shape[:-1])
     not_joined = (Int8Matrix, AdaptedMatrix)
     if rows < x.shape[-1] or any(isinstance(kernel, not_joined) for kernel in kernels):
-        return [each(x) for each in maps]
+        return [linear(x) for linear in maps]
     heads = min(kernel.shape[1] for kernel in kernels)
     by_head = [kernel.reshape(x.shape[-1], heads, -1) for kernel in kernels]
     joined = jnp.concatenate(by_head, axis=2).reshape(x.shape[-1], -1)
@@ -95,8 +94,8 @@ def fused_projection(
     sizes = [kernel.shape[2] for kernel in by_head]
     parts = jnp.split(y, [sum(sizes[:i]) for i in range(1, len(sizes))], axis=-1)
     return [
-        each.add_bias(part.reshape(*x.shape[:-1], *each.outputs))
-        for each, part in zip(maps, parts, strict=True)
+        linear.add_bias(part.reshape(*x.shape[:-1], *linear.outputs))
+        for linear, part in zip(maps, parts, strict=True)
     ]
 
 

@@ -70,8 +70,6 @@ class Segments(struct.PyTreeNode):
     """Segment ids of queries and keys: the mask of packed rows in the form that kernels take.
 
     Attributes:
-      query: [B, T], segment ids of the queries.
-      key: [B, S], segment ids of the keys.
       causal: True if a query sees no key after itself.
     """
 

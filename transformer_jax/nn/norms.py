@@ -68,13 +68,15 @@ def _standardized_tangent(
     centered: bool, epsilon: float, primals: tuple[Array], tangents: tuple[Array]
 ) -> tuple[Array, Array]:
     """Tangent of y: dx times the factor, minus its component along y and, if centered, its mean."""
-    (x,), (dx,) = primals, tangents
+    (x,) = primals
+    (dx,) = tangents
     # The barrier keeps these two numbers of each vector. Otherwise each sum of the backward pass
     # would compute them again, in a kernel that writes a whole array before it is added up.
     mean, factor = jax.lax.optimization_barrier(_statistics(x, centered, epsilon))
-    y, dy = (x - mean) * factor, dx * factor
-    rest = dy - y * (y * dy).mean(-1, keepdims=True)
-    return y, rest - dy.mean(-1, keepdims=True) if centered else rest
+    y = (x - mean) * factor
+    dy = dx * factor
+    tangent = dy - y * (y * dy).mean(-1, keepdims=True)
+    return y, tangent - dy.mean(-1, keepdims=True) if centered else tangent
 
 
 def _statistics(x: Float[Array, "*B D"], centered: bool, epsilon: float) -> tuple[Array, Array]:
@@ -106,14 +108,16 @@ class BatchNorm(nn.Module):
         x = x.astype(jnp.float32)
         if not is_collected(self):
             total, squares, count = averages
-            mean, variance = total / jnp.maximum(count, _TINY), squares / jnp.maximum(count, _TINY)
+            mean = total / jnp.maximum(count, _TINY)
+            variance = squares / jnp.maximum(count, _TINY)
             variance = jnp.where(count == 0, 1.0, variance)  # before the first update
             return (x - mean) * jax.lax.rsqrt(variance + self.epsilon) * scale + bias
         sums = _token_sums(x)
         total, squares, count = _sum_over_devices(sums)
-        mean, variance = total / jnp.maximum(count, 1), squares / jnp.maximum(count, 1)
+        mean = total / jnp.maximum(count, 1)
+        variance = squares / jnp.maximum(count, 1)
         y = (x - mean) * jax.lax.rsqrt(variance + self.epsilon) * scale + bias
-        return with_gradient(y, averages, -SIDE_GRADIENT * sums)
+        return with_gradient(y, averages, -SIDE_GRADIENT * sums)  # kind "average" of parameters
 
 
 _TINY = float(jnp.finfo(jnp.float32).tiny)
@@ -135,11 +139,12 @@ def _token_sums(x: Float[Array, "*B D"]) -> Float[Array, "3 D"]:
     that over all devices."""
     real = _real_tokens.get()
     weights = jnp.ones_like(x) if real is None else jnp.broadcast_to(real[..., None], x.shape)
-    axes, weights = tuple(range(x.ndim - 1)), weights.astype(x.dtype)
-    own = jnp.stack([(weights * x).sum(axes), weights.sum(axes)])
-    total, count = _sum_over_devices(own)
+    weights = weights.astype(x.dtype)
+    axes = tuple(range(x.ndim - 1))
+    local = jnp.stack([(weights * x).sum(axes), weights.sum(axes)])
+    total, count = _sum_over_devices(local)
     squares = weights * jnp.square(x - total / jnp.maximum(count, 1))
-    return jnp.stack([own[0], squares.sum(axes), own[1]])
+    return jnp.stack([local[0], squares.sum(axes), local[1]])
 
 
 def _sum_over_devices(sums: Array) -> Array:

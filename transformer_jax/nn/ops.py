@@ -64,8 +64,6 @@ def einsum(
     The operands are rounded to `dtype`, and so is the cotangent; products accumulate in float32.
 
     Args:
-      subscripts, a, b: as of `jnp.einsum`.
-      dtype: dtype of the product.
       exact: the result is not rounded to `dtype` on CPUs either. Rounded logits are often equal:
         the two largest of 32,000 in 3.5% of rows.
 
@@ -97,8 +95,11 @@ def _product(subscripts: str, a: Array, b: Array, dtype: DTypeLike, exact: bool 
     """Product in `dtype`; JAX differentiates it into products in `dtype`."""
     if platform.is_cpu():
         # oneDNN's products have one dtype; the cotangent gets the dtype of the result.
-        a, b, result = a.astype(dtype), b.astype(dtype), jnp.float32 if exact else dtype
-        return jnp.einsum(subscripts, a, b, preferred_element_type=result).astype(jnp.float32)
+        a = a.astype(dtype)
+        b = b.astype(dtype)
+        result_dtype = jnp.float32 if exact else dtype
+        product = jnp.einsum(subscripts, a, b, preferred_element_type=result_dtype)
+        return product.astype(jnp.float32)
     precision = _PRECISIONS[jnp.dtype(dtype)]
     return jnp.einsum(subscripts, a, b, precision=precision, preferred_element_type=jnp.float32)
 
@@ -116,7 +117,7 @@ def head_products(
     b, t, h, k = query.shape
     groups = key.shape[2]
     query = query.reshape(b, t, groups, h // groups, k).transpose(0, 3, 1, 2, 4)
-    query = query.reshape(b, h // groups * t, groups, k)
+    query = query.reshape(b, h // groups * t, groups, k)  # heads of a group are more queries
     key = jnp.moveaxis(key, 1, 2)  # [B, G, S, K]
     dtype = dtype_for_rows(query.shape[1], dtype)
     return einsum("bthk,bhsk->bhts", query, key, dtype).reshape(b, h, t, -1)
@@ -140,18 +141,15 @@ def head_outputs(
 def softmax(
     logits: Float[Array, "*B S"], mask: Bool[Array, "..."] | None = None
 ) -> Float[Array, "*B S"]:
-    """Softmax over the last axis (equation 1). Masked elements are 0, as are fully masked rows.
+    """Softmax over the last axis (equation 1); 0 where the mask is False, in whole rows too.
 
     Its derivatives need only the result. On a CPU a masked `jax.nn.softmax` takes twice as long
     (experiments/results/speed.md).
-
-    Args:
-      logits: one for each key.
-      mask: False leaves an element out; None leaves none out.
     """
     if mask is not None:
         logits = jnp.where(mask, logits, -jnp.inf)
     limits = jnp.finfo(logits.dtype)
+    # The two limits keep a fully masked row at 0 / tiny = 0, where -inf - -inf and 0 / 0 are NaN.
     exponentials = jnp.exp(logits - jnp.maximum(logits.max(-1, keepdims=True), limits.min))
     return exponentials / jnp.maximum(exponentials.sum(-1, keepdims=True), limits.tiny)
 
@@ -160,8 +158,9 @@ def softmax(
 def _softmax_tangent(
     primals: tuple[Array, Array | None], tangents: tuple[Array, Any]
 ) -> tuple[Array, Array]:
-    weights, change = softmax(*primals), tangents[0]
-    return weights, weights * (change - (weights * change).sum(-1, keepdims=True))
+    weights = softmax(*primals)
+    dlogits = tangents[0]
+    return weights, weights * (dlogits - (weights * dlogits).sum(-1, keepdims=True))
 
 
 def soft_cap(logits: Float[Array, "*B S"], cap: float | None) -> Float[Array, "*B S"]:
@@ -183,8 +182,8 @@ def _with_gradient_forward(x: Array, parameter: Array, gradient: Array) -> tuple
     return x, gradient
 
 
-def _with_gradient_backward(gradient: Array, change: Array) -> tuple[Array, Array, Array]:
-    return change, gradient, jnp.zeros_like(gradient)
+def _with_gradient_backward(gradient: Array, cotangent: Array) -> tuple[Array, Array, Array]:
+    return cotangent, gradient, jnp.zeros_like(gradient)
 
 
 with_gradient.defvjp(_with_gradient_forward, _with_gradient_backward)

@@ -95,7 +95,7 @@ parameter without an entry does not decay and is replicated on every device."""
 
 def parameters_at(path: str) -> list[Parameter]:
     """All entries that match the end of a path."""
-    return [each for each in PARAMETERS if re.search(rf"(^|_|/){each.end}$", path)]
+    return [parameter for parameter in PARAMETERS if re.search(rf"(^|_|/){parameter.end}$", path)]
 
 
 def parameter_at(path: str) -> Parameter | None:

@@ -68,15 +68,17 @@ def split_keys(x: Shaped[Array, "B T ..."], size: int, causal: bool) -> Shaped[A
     rows, length = x.shape[:2]
     num_blocks = -(-length // size)
     x = _pad(x, size, (num_blocks + 1) * size - length)
-    row_length, num_shifts = num_blocks * size, keys_per_block(size, causal) // size
+    row_length = num_blocks * size
+    num_shifts = keys_per_block(size, causal) // size
     shifted = [x[:, i * size : i * size + row_length] for i in range(num_shifts)]
-    blocks = [each.reshape(rows * num_blocks, size, *x.shape[2:]) for each in shifted]
+    blocks = [keys.reshape(rows * num_blocks, size, *x.shape[2:]) for keys in shifted]
     return jnp.concatenate(blocks, axis=1)
 
 
 def split_mask(mask: Bool[Array, "B 1 T T"], size: int, causal: bool) -> Bool[Array, "BN 1 r M"]:
     """Mask of each block; False for queries and keys outside the row."""
-    length, num_keys = mask.shape[-1], keys_per_block(size, causal)
+    length = mask.shape[-1]
+    num_keys = keys_per_block(size, causal)
     blocks = []
     for start in range(0, length, size):
         first_key = start - size

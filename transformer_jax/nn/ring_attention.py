@@ -104,10 +104,11 @@ class Ring:
         self, inputs: AttentionInputs, mask: Bool[Array, "B 1 T S"], parameters: Sequence[Array]
     ) -> Float[Array, "B H T S"]:
         """s_ij of a block; -inf where query i does not see key j."""
-        bias, heads = self.bias(inputs.distance, *parameters), inputs.query.shape[2]
-        if bias is not None and bias.shape[1] != heads:
-            first = jax.lax.axis_index(self.tensor) * heads
-            bias = jax.lax.dynamic_slice_in_dim(bias, first, heads, axis=1)
+        bias = self.bias(inputs.distance, *parameters)
+        num_heads = inputs.query.shape[2]
+        if bias is not None and bias.shape[1] != num_heads:  # devices divide the heads
+            first = jax.lax.axis_index(self.tensor) * num_heads
+            bias = jax.lax.dynamic_slice_in_dim(bias, first, num_heads, axis=1)
         return jnp.where(mask, self.logits(inputs.query, inputs.key, bias), -jnp.inf)
 
     def pass_on(self, tree: Any) -> Any:
@@ -126,25 +127,31 @@ class Ring:
           queries: `Queries`, and other arrays [B, T, ...] of queries.
           keys: of one device.
         """
-        length, num_keys = queries[0].positions.shape[1], keys.positions.shape[1]
-        rows, columns = _block_size(length), _block_size(num_keys)
+        rows = _block_size(queries[0].positions.shape[1])
+        columns = _block_size(keys.positions.shape[1])
+        num_query_blocks = queries[0].positions.shape[1] // rows
+        num_key_blocks = keys.positions.shape[1] // columns
 
         def step(index: Int[Array, ""], sums: Any) -> Any:
-            i, j = index // (num_keys // columns) * rows, index % (num_keys // columns) * columns
+            i = index // num_key_blocks * rows
+            j = index % num_key_blocks * columns
             of_queries, of_keys, total = sums
-            block = _take(of_queries, i, rows), _take(of_keys, j, columns), total
-            query_block, key_block = _take(queries, i, rows), _take(keys, j, columns)
+            block_sums = _take(of_queries, i, rows), _take(of_keys, j, columns), total
+            query_block = _take(queries, i, rows)
+            key_block = _take(keys, j, columns)
             inputs = self.inputs(query_block[0], key_block)
             mask = inputs.windowed_mask
-            block = jax.lax.cond(
+            block_sums = jax.lax.cond(
                 mask.any(),
                 update,
-                lambda sums, *_: sums,
-                *(block, query_block, key_block, inputs, mask),
+                lambda sums, *_: sums,  # no query of the block sees a key: nothing to compute
+                *(block_sums, query_block, key_block, inputs, mask),
             )
-            return _put(of_queries, block[0], i), _put(of_keys, block[1], j), block[2]
+            of_queries = _put(of_queries, block_sums[0], i)
+            of_keys = _put(of_keys, block_sums[1], j)
+            return of_queries, of_keys, block_sums[2]
 
-        return _repeat(length // rows * (num_keys // columns), step, sums)
+        return _repeat(num_query_blocks * num_key_blocks, step, sums)
 
 
 class Sums(struct.PyTreeNode):
@@ -163,14 +170,8 @@ class Sums(struct.PyTreeNode):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def ring_attention(ring: Ring, queries: Queries, keys: Keys, parameters: Sequence[Array]) -> Heads:
-    """Outputs of a device's queries; zeros for a query without any key.
-
-    Args:
-      ring: the function, on each device of a ring.
-      queries: of this device.
-      keys: of this device.
-      parameters: of the bias.
-    """
+    """Outputs of a device's queries for its own keys and those of the other devices; zeros for a
+    query without any key. `parameters` are those of the bias."""
     return _forward(ring, queries, keys, parameters)[0]
 
 
@@ -191,12 +192,14 @@ def _forward(
         sums, *_ = ring.for_each_block(attend, (sums, (), ()), (queries,), keys)
         return sums, ring.pass_on(keys)
 
-    shape, limits = queries.query.shape[:3], jnp.finfo(jnp.float32)
+    limits = jnp.finfo(jnp.float32)
+    shape = queries.query.shape[:3]
     values = jnp.zeros((*shape, keys.value.shape[3]), jnp.float32)
-    nothing = Sums(values, jnp.zeros(shape, jnp.float32), jnp.full(shape, limits.min))
-    sums, _ = _repeat(ring.size, step, (nothing, keys))
-    weights = jnp.maximum(sums.weights, limits.tiny)
-    heads, log_sums = sums.values / weights[..., None], sums.largest + jnp.log(weights)
+    empty = Sums(values, jnp.zeros(shape, jnp.float32), jnp.full(shape, limits.min))
+    sums, _ = _repeat(ring.size, step, (empty, keys))
+    weights = jnp.maximum(sums.weights, limits.tiny)  # zeros, not NaN, for a query without keys
+    heads = sums.values / weights[..., None]
+    log_sums = sums.largest + jnp.log(weights)  # L_i
     return heads, (queries, keys, parameters, heads, log_sums)
 
 
@@ -257,20 +260,21 @@ def attend(
 
     Args:
       inputs: of whole rows, which `divides`.
-      logits: of blocks, as of `Ring`; without a bias.
-      outputs: of blocks, as of `Ring`.
+      logits, outputs: of blocks, as of `Ring`; the logits without a bias.
       bias: (distance) -> bias of the logits of all heads; None: no bias.
     """
-    lent, tensor = per_device.axis("sequence"), per_device.axis("heads")
-    assert lent is not None and inputs.segments is not None
-    segments, is_cross = inputs.segments, inputs.query_positions is None
-    positions = [  # any, in cross-attention
-        jnp.zeros_like(ids) if given is None else given
-        for ids, given in (
+    lent = per_device.axis("sequence")
+    tensor = per_device.axis("heads")
+    segments = inputs.segments
+    assert lent is not None and segments is not None
+    is_cross = inputs.query_positions is None
+    query_positions, key_positions = (  # any, in cross-attention
+        jnp.zeros_like(segment_ids) if positions is None else positions
+        for segment_ids, positions in (
             (segments.query, inputs.query_positions),
             (segments.key, inputs.key_positions),
         )
-    ]
+    )
     gathers = is_cross or lent.size * inputs.key.shape[2] <= inputs.query.shape[2]
     block = _local_block(inputs, lent, gathers)
     with jax.disable_jit():  # a jitted function would keep the mesh outside of `shard_map`
@@ -293,13 +297,14 @@ def attend(
             keys = jax.tree.map(gather, keys)
         return ring_attention(ring, queries, keys, parameters)
 
-    queries = Queries(inputs.query, positions[0], segments.query)
-    keys = Keys(inputs.key, inputs.value, positions[1], segments.key)
-    heads, tokens = "rows sequence heads size", "rows sequence"
-    axes = jax.tree.map(lambda x: heads if x.ndim == 4 else tokens, (queries, keys))
-    run = lent.shard_map(on_device, (*axes, [""] * len(parameters)), heads)
-    found: Heads = run(queries, keys, parameters)
-    return found
+    queries = Queries(inputs.query, query_positions, segments.query)
+    keys = Keys(inputs.key, inputs.value, key_positions, segments.key)
+    head_axes = "rows sequence heads size"
+    token_axes = "rows sequence"
+    axes = jax.tree.map(lambda x: head_axes if x.ndim == 4 else token_axes, (queries, keys))
+    run = lent.shard_map(on_device, (*axes, [""] * len(parameters)), head_axes)
+    heads: Heads = run(queries, keys, parameters)
+    return heads
 
 
 def divides(inputs: AttentionInputs, config: TransformerConfig) -> bool:
@@ -352,11 +357,11 @@ def restore_order(x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         chunks = jnp.split(x, 2, axis=1)  # one with an even number, one with an odd number
         is_even = jax.lax.axis_index(lent.name) % 2 == 0
         even, odd = (jnp.where(is_even, *pair) for pair in (chunks, chunks[::-1]))
-        own = [
+        received = [  # device i gets the chunks 2 i and 2 i + 1
             jax.lax.ppermute(x, lent.name, [(owner[2 * i + k], i) for i in range(lent.size)])
             for k, x in enumerate((even, odd))
         ]
-        return jnp.concatenate(own, axis=1)
+        return jnp.concatenate(received, axis=1)
 
     tokens = "rows sequence features"
     return lent.shard_map(on_device, (tokens,), tokens)(x)
@@ -372,11 +377,11 @@ def _balancing_axis(x: Shaped[Array, "B T ..."]) -> LentAxis | None:
 
 def _local_block(inputs: AttentionInputs, lent: LentAxis, gathers: bool) -> tuple[int, int, int]:
     """Rows, queries and keys of a block on a device."""
-    (rows, length), num_keys = inputs.query.shape[:2], inputs.key.shape[1]
     shards = per_device.axis("rows")
-    local_rows = rows // (shards.size if shards else 1)
-    num_keys //= 1 if gathers else lent.size
-    return local_rows, _block_size(length // lent.size), _block_size(num_keys)
+    num_rows = len(inputs.query) // (shards.size if shards else 1)
+    num_queries = inputs.query.shape[1] // lent.size
+    num_keys = inputs.key.shape[1] // (1 if gathers else lent.size)
+    return num_rows, _block_size(num_queries), _block_size(num_keys)
 
 
 def _block_size(length: int) -> int:
@@ -396,7 +401,11 @@ def _put(tree: Any, block: Any, start: Int[Array, ""]) -> Any:
 def _repeat[Carry](count: int, body: Callable[[Array, Carry], Carry], carry: Carry) -> Carry:
     """`jax.lax.fori_loop` as a while loop: scanned and rematerialized layers would take a loop of
     known length apart, compute the masks and slices of all blocks at once, and keep them."""
-    step = lambda state: (state[0] + 1, body(*state))  # noqa: E731
+
+    def step(state: tuple[Array, Carry]) -> tuple[Array, Carry]:
+        index, carry = state
+        return index + 1, body(index, carry)
+
     return jax.lax.while_loop(lambda state: state[0] < count, step, (jnp.int32(0), carry))[1]
 
 

@@ -87,7 +87,6 @@ class Sublayer(nn.Module):
 
         Args:
           name: of the hook point, after the path of this module.
-          x: the value.
           axes: names of its axes after the first. Those of tokens are "position", or "query" and
             "key"; callers see "head" as the first.
           **positions: of the tokens along an axis, by its name; None: those of the stack, or in
@@ -113,7 +112,7 @@ class AttentionLayer(Sublayer):
         Empty: it knows the order of tokens without an encoding, as recurrent layers do.
       bidirectional: whether it works in an encoder, where tokens see later ones.
       divides_tokens: whether it works where devices divide the tokens of a row, which may be in any
-        order: it goes by their positions and segment ids.
+        order: it reads their positions and segment ids.
     """
 
     position_hooks: ClassVar[Collection[str]] = POSITION_HOOKS
@@ -127,11 +126,8 @@ class AttentionLayer(Sublayer):
         deterministic: bool,
         cache: Cache | None = None,
     ) -> tuple[Float[Array, "N T D"], Cache | None]:
-        """Mixes the T tokens of each row. With a cache they continue its tokens.
-
-        Returns:
-          the output, and the cache grown by T.
-        """
+        """Mixes the T tokens of each row, which continue those of a cache; returns the output, and
+        the cache grown by T."""
         raise NotImplementedError
 
     def share(self, x: Float[Array, "N T D"]) -> Any:
@@ -157,24 +153,14 @@ class FeedForwardLayer(Sublayer):
 
     @classmethod
     def active_share(cls, config: TransformerConfig, path: str) -> float:
-        """Share of an array that one token uses: less than 1 in a layer that routes.
-
-        Args:
-          config: of the layer.
-          path: of the array, below the layer's.
-        """
+        """Share of an array that one token uses: less than 1 in a layer that routes. `path` is that
+        of the array inside the layer."""
         return 1.0
 
     @classmethod
     def undivided_reason(cls, config: TransformerConfig) -> str | None:
-        """Says why devices cannot divide the tokens of a row, which are then in another order.
-
-        Args:
-          config: of the layer.
-
-        Returns:
-          the reason; None if they can.
-        """
+        """Says why devices cannot divide the tokens of a row, which are then in another order;
+        None if they can."""
         return None
 
     def __call__(
@@ -183,12 +169,6 @@ class FeedForwardLayer(Sublayer):
         deterministic: bool,
         real: Bool[Array, "N T"] | None = None,
     ) -> Float[Array, "N T D"]:
-        """Computes the sublayer's output.
-
-        Args:
-          x: the sublayer's input.
-          deterministic: no dropout.
-          real: False for padding, which a layer that routes tokens gives no place; None: every
-            token is real.
-        """
+        """Computes the sublayer's output. `real` is False for padding, which a layer that routes
+        tokens gives no place; None: every token is real."""
         raise NotImplementedError

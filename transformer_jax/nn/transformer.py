@@ -98,7 +98,6 @@ class EncoderLayer(nn.Module):
     """Self-attention and feed-forward, each in its residual connection.
 
     Attributes:
-      config: of the model.
       depth: number of layers of its stack.
     """
 
@@ -125,12 +124,7 @@ class EncoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Stack of encoder layers, whose parameters may be stacked (`nn.layer_scan`).
-
-    Attributes:
-      config: of the model.
-      num_layers: N.
-    """
+    """Stack of encoder layers, whose parameters may be stacked (`nn.layer_scan`)."""
 
     config: TransformerConfig
     num_layers: int
@@ -161,7 +155,6 @@ class DecoderLayer(nn.Module):
     """Self-attention, cross-attention, feed-forward, each in its residual connection.
 
     Attributes:
-      config: of the model.
       attends_to_encoder: False leaves out cross-attention, as in GPT.
       depth: number of layers of its stack.
     """
@@ -214,8 +207,6 @@ class Decoder(nn.Module):
     Its parameters may be stacked (`nn.layer_scan`), but not while decoding with a cache.
 
     Attributes:
-      config: of the model.
-      num_layers: N.
       attends_to_encoder: False for a decoder without an encoder.
     """
 
@@ -254,7 +245,6 @@ class Decoder(nn.Module):
           x: embedded tokens.
           sequences: their positions and mask; with caches the mask is None.
           encoded: the encoder's output, or the memory from `remember`; empty without an encoder.
-          deterministic: no dropout.
           caches: one for each layer; empty to attend only within x.
         """
         grown: list[Cache | None] = []

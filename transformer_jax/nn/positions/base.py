@@ -23,7 +23,6 @@ class PositionEncoding(nn.Module):
     Positions are integers that restart at 0 in each packed sentence.
 
     Attributes:
-      config: of the model.
       causal: True if queries see only themselves and earlier tokens, as in a decoder.
       reads: config fields, "section.field", that this class reads and others may not. Such a field
         is rejected if it is set and nothing reads it.
@@ -90,11 +89,6 @@ class PositionEncoding(nn.Module):
         inputs: AttentionInputs,
         layer_part: Any,
     ) -> Float[Array, "B T H V"] | None:
-        """Term added to each head's output, such as Shaw's value vectors; None: no term.
-
-        Args:
-          weights: attention weights.
-          inputs: as for `logit_bias`.
-          layer_part: as for `logit_bias`.
-        """
+        """Term added to each head's output, such as Shaw's value vectors; None: no term. Arguments
+        are those of `logit_bias`, and the attention weights."""
         return None

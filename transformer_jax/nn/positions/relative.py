@@ -118,7 +118,8 @@ class DisentangledPositions(PositionEncoding):
     def logit_bias(
         self, inputs: AttentionInputs, layer_part: DistanceProjections
     ) -> Float[Array, "B H T S"]:
-        query, key = inputs.query, inputs.key
+        query = inputs.query
+        key = inputs.key
         reach = min(self.clip, key.shape[1])  # no two positions of a row are farther apart
         vectors = self.table[self.clip - reach : self.clip + reach]
         distance_query, distance_key = layer_part(vectors)
@@ -127,7 +128,8 @@ class DisentangledPositions(PositionEncoding):
         rows, key_rows = (
             jnp.clip(distance, -reach, reach - 1) + reach for distance in (delta, key_delta)
         )
-        dtype, scale = product_dtype(self.config.dtype), math.sqrt(query.shape[-1])
+        dtype = product_dtype(self.config.dtype)
+        scale = math.sqrt(query.shape[-1])
         distance_scale = self.config.query_scale / (math.sqrt(3) * scale)
         to_distance = _query_products(query / scale, distance_key, dtype)
         from_distance = _key_products(key, distance_query * distance_scale, dtype)
@@ -147,7 +149,7 @@ def _query_products(
 ) -> Float[Array, "B H T R"]:
     b, t, h, k = query.shape
     flat = head_products(query.reshape(1, b * t, h, k), distance_key[None], dtype)
-    return jnp.swapaxes(flat.reshape(h, b, t, -1), 0, 1)
+    return jnp.swapaxes(flat.reshape(h, b, t, -1), 0, 1)  # [B, H, T, R]
 
 
 def _key_products(
@@ -155,7 +157,7 @@ def _key_products(
 ) -> Float[Array, "B H S R"]:
     b, s, g, k = key.shape
     flat = head_products(distance_query[None], key.reshape(1, b * s, g, k), dtype)
-    return flat[0].reshape(flat.shape[1], -1, b, s).transpose(2, 0, 3, 1)
+    return flat[0].reshape(flat.shape[1], -1, b, s).transpose(2, 0, 3, 1)  # from [H, R, B, S]
 
 
 def take_by_distance(

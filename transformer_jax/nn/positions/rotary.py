@@ -8,6 +8,7 @@ a head are rotated, in R / 2 pairs.
 import dataclasses
 import math
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Annotated, Any
 
 import jax
@@ -50,9 +51,14 @@ class RotaryPositions(PositionEncoding):
         positions: Int[Array, "B T"],
     ) -> tuple[Float[Array, "B T H K"], Float[Array, "B T G K"]]:
         c = self.config
-        magnitude = SCALINGS.find(c.rope_scaling).magnitude(c)
-        how = rotary_frequencies(c, query.shape[-1]), c.rope_layout == "halves", magnitude
-        return rotate_pairs(query, positions, *how), rotate_pairs(key, positions, *how)
+        rotate = partial(
+            rotate_pairs,
+            positions=positions,
+            frequencies=rotary_frequencies(c, query.shape[-1]),
+            halves=c.rope_layout == "halves",
+            magnitude=SCALINGS.find(c.rope_scaling).magnitude(c),
+        )
+        return rotate(query), rotate(key)
 
 
 def rotate_pairs(
@@ -72,7 +78,8 @@ def rotate_pairs(
     # Without the barrier XLA computes both again for every head.
     cos, sin = jax.lax.optimization_barrier((jnp.cos(angles), jnp.sin(angles)))
     if magnitude != 1:
-        cos, sin = magnitude * cos, magnitude * sin
+        cos = magnitude * cos
+        sin = magnitude * sin
     a, b = jnp.split(pairs, 2, axis=-1) if halves else (pairs[..., ::2], pairs[..., 1::2])
     rotated = a * cos - b * sin, a * sin + b * cos
     if halves:
@@ -117,13 +124,14 @@ def _scale_linearly(frequency: Frequencies, config: TransformerConfig) -> Freque
 def _scale_by_wavelength(frequency: Frequencies, config: TransformerConfig) -> Frequencies:
     """Divides the frequencies of long wavelengths by the factor, keeps those of short ones, and
     interpolates between (Llama 3, 2024, section 3.2)."""
-    low, high = config.rope_low_factor, config.rope_high_factor
+    low = config.rope_low_factor
+    high = config.rope_high_factor
     if low >= high:
         raise ValueError(f"rope_low_factor {low:g} is not below rope_high_factor {high:g}")
     wavelength = 1 / frequency * (2 * math.pi)  # rounded as in the published code
     periods = 1 / wavelength * config.rope_original_length
-    kept = np.clip((periods - low) / (high - low), 0, 1)
-    return (1 - kept) * frequency / np.float32(config.rope_factor) + kept * frequency
+    unscaled = np.clip((periods - low) / (high - low), 0, 1)
+    return (1 - unscaled) * frequency / np.float32(config.rope_factor) + unscaled * frequency
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,28 +162,33 @@ class YarnOptions:
 def _scale_by_turns(frequency: Frequencies, config: TransformerConfig) -> Frequencies:
     """YaRN (Peng et al. 2023, section 3.2): divides the frequencies of pairs with few turns in the
     original context by the factor, keeps those with many, and interpolates between by index."""
-    options, size = config.options_of(YarnOptions), 2 * len(frequency)
+    options = config.options_of(YarnOptions)
+    size = 2 * len(frequency)
 
     def index_of(turns: float) -> float:
         """Index of the pair that turns this often within the original length."""
         wavelength = config.rope_original_length / turns
         return size * math.log(wavelength / (2 * math.pi)) / (2 * math.log(config.rope_theta))
 
-    first, last = index_of(options.beta_fast), index_of(options.beta_slow)
+    first = index_of(options.beta_fast)
+    last = index_of(options.beta_slow)
     if options.truncate:
-        first, last = math.floor(first), math.ceil(last)
-    first, last = max(first, 0), min(last, size - 1)
+        first = math.floor(first)
+        last = math.ceil(last)
+    first = max(first, 0)
+    last = min(last, size - 1)  # not the last pair: as in the published code
     scaled = np.clip((np.arange(len(frequency)) - first) / max(last - first, 1e-3), 0, 1)
     return (1 - scaled) * frequency + scaled * frequency / config.rope_factor
 
 
 def _yarn_magnitude(config: TransformerConfig) -> float:
     """Root of 1 / t, where logits are divided by the temperature t (section 3.4)."""
-    given = config.options_of(YarnOptions).attention_factor
-    return 0.1 * math.log(config.rope_factor) + 1 if given is None else given
+    factor = config.options_of(YarnOptions).attention_factor
+    return 0.1 * math.log(config.rope_factor) + 1 if factor is None else factor
 
 
-_FACTOR, _LENGTH = "model.rope_factor", "model.rope_original_length"
+_FACTOR = "model.rope_factor"
+_LENGTH = "model.rope_original_length"
 _WAVELENGTHS = ("model.rope_low_factor", "model.rope_high_factor", _LENGTH)
 
 SCALINGS: Registry[RotaryScaling] = Registry(

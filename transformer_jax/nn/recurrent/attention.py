@@ -59,7 +59,6 @@ class SourceAttention(nn.Module):
     and p = S sigmoid(v_p . tanh(W_p h_t)) in a sentence of S tokens. So they need not sum to 1.
 
     Attributes:
-      config: of the model.
       score: one of `SCORES` except "none".
       radius: R; None: the whole sentence.
     """
@@ -71,11 +70,13 @@ class SourceAttention(nn.Module):
     def setup(self) -> None:
         self.is_additive = self.score in ("additive", "concat")
         if self.is_additive:
-            self.state, self.energy = self._linear(), self._vector("energy")
+            self.state = self._linear()
+            self.energy = self._vector("energy")
         if self.is_additive or self.score == "general":
             self.source = self._linear()
         if self.radius is not None:
-            self.centre, self.centre_energy = self._linear(), self._vector("centre_energy")
+            self.centre = self._linear()
+            self.centre_energy = self._vector("centre_energy")
 
     def _linear(self) -> Linear:
         c = self.config
@@ -99,21 +100,17 @@ class SourceAttention(nn.Module):
     def __call__(
         self, query: Float[Array, "N T D"], source: SourceMemory, segment_ids: Int[Array, "N T"]
     ) -> tuple[Float[Array, "N T D"], Float[Array, "B Q S"]]:
-        """Attends to the source.
-
-        Args:
-          query: the decoder's states.
-          source: the memory of the sentences.
-          segment_ids: segments of the queries.
+        """Attends to the source with the decoder's states as queries.
 
         Returns:
           the contexts, and the weights, with the queries of a sentence's rows one row after the
           other.
         """
-        rows, dtype = len(source.keys), product_dtype(self.config.dtype)
-        shape, query = query.shape, query.reshape(rows, -1, query.shape[-1])
+        rows = len(source.keys)
+        shape = query.shape
+        query = query.reshape(rows, -1, query.shape[-1])
         weights = self._weights(query, source, source.mask(segment_ids.reshape(rows, -1)))
-        dtype = dtype_for_rows(query.shape[1], dtype)
+        dtype = dtype_for_rows(query.shape[1], product_dtype(self.config.dtype))
         context = einsum("bqs,bsd->bqd", weights, source.values, dtype)
         return context.astype(query.dtype).reshape(shape), weights
 

@@ -27,7 +27,6 @@ class Cell(nn.Module):
     """Base class of cells, with W x + b for each gate, and V f for feedback.
 
     Attributes:
-      config: of the model.
       inputs: I.
       size: H.
       feedback_size: size F of a vector f that each step gets as another input; 0: none.
@@ -41,7 +40,8 @@ class Cell(nn.Module):
     gates: ClassVar[int]
 
     def setup(self) -> None:
-        gates, c = (self.gates, self.size), self.config
+        c = self.config
+        gates = (self.gates, self.size)
         self.input = Linear((self.inputs,), gates, False, c, c.kernel_std)
         self.gate_biases = self.param("gate_biases", self._initial_biases, gates)
         if self.feedback_size:
@@ -52,7 +52,7 @@ class Cell(nn.Module):
 
     def zeros(self, rows: int) -> State:
         """The state before the first token."""
-        raise NotImplementedError
+        return (jnp.zeros((rows, self.size), activation_dtype(self.config)),)
 
     def project(self, x: Float[Array, "N T I"]) -> Float[Array, "N T G H"]:
         """Computes W x + b for all tokens."""
@@ -100,8 +100,7 @@ class LSTM(Cell):
         return jnp.zeros(shape).at[1].set(1.0)
 
     def zeros(self, rows: int) -> State:
-        h = jnp.zeros((rows, self.size), activation_dtype(self.config))
-        return h, jnp.zeros((rows, self.size))
+        return *super().zeros(rows), jnp.zeros((rows, self.size))  # c is float32
 
     def update(self, state: State, projected: Float[Array, "N 4 H"]) -> State:
         h, c = state
@@ -128,9 +127,6 @@ class GRU(Cell):
         self.recurrent = Linear((self.size,), (2, self.size), False, c, c.kernel_std)
         self.candidate = Linear((self.size,), (self.size,), False, c, c.kernel_std)
 
-    def zeros(self, rows: int) -> State:
-        return (jnp.zeros((rows, self.size), activation_dtype(self.config)),)
-
     def update(self, state: State, projected: Float[Array, "N 3 H"]) -> State:
         (h,) = state
         gates = (projected[:, :2] + self.recurrent(h)).astype(jnp.float32)
@@ -153,9 +149,6 @@ class RNN(Cell):
         c = self.config
         self.recurrent = Linear((self.size,), (self.gates, self.size), False, c, c.kernel_std)
 
-    def zeros(self, rows: int) -> State:
-        return (jnp.zeros((rows, self.size), activation_dtype(self.config)),)
-
     def update(self, state: State, projected: Float[Array, "N 1 H"]) -> State:
         (h,) = state
         total = (projected + self.recurrent(h)).astype(jnp.float32)
@@ -170,7 +163,8 @@ def pure_method(module: Any, method: str) -> Callable[..., Any]:
 
     The module must have its parameters already; the function has no rng streams.
     """
-    params, unbound = module.variables["params"], module.clone(parent=None, name=None)
+    params = module.variables["params"]
+    unbound = module.clone(parent=None, name=None)
 
     def call(*args: Any) -> Any:
         return unbound.apply({"params": params}, *args, method=method)

@@ -43,7 +43,6 @@ class TokenInputs(struct.PyTreeNode):
 
     Attributes:
       projected: projections of the first layer's cell.
-      segment_ids: of the sentences.
       masks: dropout factors on the inputs of the L layers above the first; None: no dropout.
       is_first: True at the first token of a sentence; None: no sentence starts here.
       initial: state before the first token of each token's sentence; None: no sentence starts here.
@@ -73,9 +72,7 @@ class RecurrentDecoder(nn.Module):
     Dropout is applied to the input of each layer and to the features.
 
     Attributes:
-      config: of the model.
       cell: a class of `CELLS`.
-      num_layers: of the stack.
       score: one of `SCORES`.
       radius: of local attention; None: attention to whole sentences.
       input_feeding: feeds h~ to the next step.
@@ -89,7 +86,8 @@ class RecurrentDecoder(nn.Module):
     input_feeding: bool
 
     def setup(self) -> None:
-        c, d = self.config, self.config.d_model
+        c = self.config
+        d = c.d_model
         has_feedback = self.score == "additive" or self.input_feeding
         self.layers = [
             self.cell(c, d, d, d if has_feedback and i == 0 else 0, name=f"layer_{i}")
@@ -138,8 +136,6 @@ class RecurrentDecoder(nn.Module):
           x: embedded tokens, after dropout.
           state: before the first token.
           source: the memory of their sentences; None without attention.
-          segment_ids: of the sentences.
-          deterministic: no dropout.
           **token_inputs: other fields of `TokenInputs`.
         """
         masks = self._masks(x, deterministic)
@@ -202,8 +198,10 @@ class RecurrentDecoder(nn.Module):
           the state after it, and its outputs: h [N, D]; the context or h~, with attention; and the
           attention weights.
         """
-        feedback, attended, weights = state.attended, None, None
-        if self.score == "additive":
+        feedback = state.attended
+        attended = None
+        weights = None
+        if self.score == "additive":  # attention comes before the cells
             query = state.layers[-1][0]
             attended, weights = self._attend_one(self.cross_attention, query, source, token)
             feedback = attended

@@ -22,7 +22,6 @@ class RecurrentLayer(nn.Module):
     """One cell for each direction, with concatenated outputs.
 
     Attributes:
-      config: of the model.
       cell: a class of `CELLS`.
       directions: "forward", "backward" or both; two directions have D / 2 features each.
     """
@@ -39,11 +38,8 @@ class RecurrentLayer(nn.Module):
     def __call__(
         self, x: Float[Array, "B S D"], segment_ids: Int[Array, "B S"]
     ) -> tuple[Float[Array, "B S D"], tuple[State, ...]]:
-        """Reads packed rows; the state starts from zeros in each sentence.
-
-        Returns:
-          the outputs, and for each direction the states [B, S, H] after every token.
-        """
+        """Reads packed rows, from zeros in each sentence; returns the outputs, and the states of
+        each direction after every token, [B, S, H]."""
         restarts = {"forward": first_tokens(segment_ids), "backward": last_tokens(segment_ids)}
         states = tuple(
             _states(cell, x, restarts[direction], reverse=direction == "backward")
@@ -76,9 +72,7 @@ class RecurrentEncoder(nn.Module):
     """Stack of recurrent layers, with dropout on their inputs (Zaremba et al. 2014).
 
     Attributes:
-      config: of the model.
       cell: a class of `CELLS`.
-      num_layers: of the stack.
       direction: a name in `DIRECTIONS`.
     """
 
@@ -125,8 +119,11 @@ class RecurrentEncoder(nn.Module):
         ]
 
         def final(*directions: Float[Array, "B S H"]) -> Float[Array, "B T D"]:
-            found = map(lambda x, at: jnp.take_along_axis(x, at, axis=1), directions, end_indices)
-            return jnp.concatenate(list(found), axis=-1)
+            last = [
+                jnp.take_along_axis(outputs, indices, axis=1)
+                for outputs, indices in zip(directions, end_indices, strict=True)
+            ]
+            return jnp.concatenate(last, axis=-1)
 
         return tuple(jax.tree.map(final, *layer_states) for layer_states in states)
 
