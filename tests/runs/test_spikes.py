@@ -85,7 +85,7 @@ def test_it_ends_if_all_data_spikes(tiny_config, tmp_path, spike_at):
 
 def test_skipped_steps_leave_the_run_as_it_was(tiny_config, tmp_path, spike_at):
     spike_at(SPIKED)
-    changes = {"train.on_spike": "skip", "train.num_steps": SPIKED, "checkpoint.every_steps": 1}
+    changes = {"train.on_spike": "skip", "train.num_steps": SPIKED, "checkpoint.every_steps": 26}
     tj.train(tiny_config(CHANGES | changes | {"checkpoint.keep_params": 3}), tmp_path / "run")
     before, after = (
         tj.load(tmp_path / "run", checkpoint=step).params for step in (SPIKED - 1, SPIKED)
@@ -96,7 +96,7 @@ def test_skipped_steps_leave_the_run_as_it_was(tiny_config, tmp_path, spike_at):
 def test_a_resumed_run_may_start_or_stop_spike_detection(tiny_config, language_model, tmp_path):
     """Between its steps 15 and 24 it detects spikes, of which there are none."""
     often = {"logging.every_steps": 1}
-    detected = {"train.on_spike": "skip", "train.spike_factor": 50.0}
+    detected = {"train.on_spike": "skip", "train.spike_factor": 2.0}
     copy_at_step(language_model.workdir, 15, tmp_path / "run")
     assert tj.train(tiny_config(often | detected), tmp_path / "run", until=24).step == 24
     run = tj.train(tiny_config(often), tmp_path / "run")

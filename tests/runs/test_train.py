@@ -270,7 +270,6 @@ def test_a_run_may_be_used_with_rounded_weights(used):
     exact = run.evaluate(split="valid", beam_size=1)
     rounded = run.evaluate(split="valid", beam_size=1, weights="int8")
     assert 0 < abs(rounded["loss"] / exact["loss"] - 1) < 0.01
-    assert len(run.predict(LINES, beam_size=1, weights="int8")) == len(LINES)
     assert {leaf.dtype for leaf in jax.tree.leaves(run.params)} == {np.dtype("float32")}
     with pytest.raises(tj.UserError, match="decode: weights is 'int4', not one of float32, int8"):
         run.predict(LINES, weights="int4")
@@ -329,17 +328,18 @@ def untimed(workdir):
 
 
 def test_an_error_at_a_validation_loses_no_step(
-    trained_workdir, trained, tiny_config, tmp_path, monkeypatch
+    language_model, config_of_text, tmp_path, monkeypatch
 ):
     """The resumed run equals one that was never interrupted."""
     with monkeypatch.context() as patch, pytest.raises(OSError, match="disk"):
         patch.setattr("transformer_jax.runs.train.write_predictions", fails)
-        tj.train(tiny_config(), tmp_path / "run")
+        tj.train(config_of_text(), tmp_path / "run")
     assert step_folders(tmp_path / "run" / "checkpoints").keys() == {15}
-    run = tj.train(tiny_config(), tmp_path / "run")
-    assert_same_arrays(run.params, trained.params)
-    assert untimed(tmp_path / "run") == untimed(trained_workdir)
-    kept = [step_folders(folder / "checkpoints") for folder in (tmp_path / "run", trained_workdir)]
+    run = tj.train(config_of_text(), tmp_path / "run")
+    assert_same_arrays(run.params, language_model.params)
+    whole = language_model.workdir
+    assert untimed(tmp_path / "run") == untimed(whole)
+    kept = [step_folders(folder / "checkpoints") for folder in (tmp_path / "run", whole)]
     assert [read_score(kept[0][step]) for step in (15, 30)] == [
         read_score(kept[1][step]) for step in (15, 30)
     ]

@@ -57,7 +57,7 @@ class Recording(DecodeConfig):
 def test_a_task_reads_the_fields_that_it_declares(run_of, monkeypatch, name):
     run, read = run_of(name), set()
     searches = [{"beam_size": 1}, {"temperature": 1.0}] if name not in ("tagging",) else [{}]
-    options = [Recording(**each, max_extra_length=2, batch_size=2) for each in searches]
+    options = [Recording(**each, max_extra_length=8, batch_size=8) for each in searches]
     monkeypatch.setattr(DecodeConfig, "read", read, raising=False)
     for each in options:
         list(run.task.predict(run.params, ["the [MASK]"], each))
