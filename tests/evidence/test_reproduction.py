@@ -112,7 +112,7 @@ def trained(tiny_language_model, tmp_path_factory):
     """A reproduction of two trained rows, its workdir, the report, and the measured runs."""
     folder = tmp_path_factory.mktemp("papers")
     base = tiny_language_model | {"train.num_steps": 24, "eval.every_steps": 24}
-    base |= {"checkpoint.every_steps": 24, "optimizer.decay_steps": 24}
+    base |= {"checkpoint.every_steps": 24}
     sweep = folder / "pair.py"
     sweep.write_text(SWEEP.format(base=base))
     measured = []

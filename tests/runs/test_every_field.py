@@ -311,8 +311,16 @@ def outcome(tmp_path_factory):
     def of_start(settings):
         return str(task_of(settings)[1])
 
+    trainings = {}
+
     def of_training(settings):
-        """The task with a loss of its own; its model does not matter."""
+        """The task with a loss of its own; its model does not matter, nor which base it is of."""
+        key = (settings.optimizer, settings.train, settings.model.d_model)
+        if key not in trainings:
+            trainings[key] = traced_training(settings)
+        return trainings[key]
+
+    def traced_training(settings):
         leaves = {"kernel": jnp.ones((4, 4)), "bias": jnp.ones(4)}
         task = SimpleNamespace(
             lengths={"text": 16},

@@ -206,7 +206,7 @@ runs = train_replicas(configs, {str(tmp_path / "group")!r})
 print(jax.device_count(), len(runs["seed_0"].params["decoder"]["layer_0"]["feed_forward"]
     ["inner"]["kernel"].devices()))
 """
-    short = changed(config, train__num_steps=3, eval__every_steps=3, logging__watch_steps=0)
+    short = changed(config, train__num_steps=3, eval__every_steps=3, logging__watch_steps=None)
     (tmp_path / "config.json").write_text(json.dumps(nested(short.values)))
     flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=2"
     root = Path(__file__).parents[2]

@@ -38,7 +38,7 @@ def train(config, params, gradients):
         updates, state = optimizer.update(grads, state, params)
         return state, optax.apply_updates(params, updates)
 
-    state, history = jax.jit(optimizer.init)(params), []
+    state, history = optimizer.init(params), []
     for grads in gradients:
         state, params = update(grads, state, params)
         history.append(jax.device_get(params))
