@@ -63,9 +63,7 @@ def test_by_gradient_it_is_the_mean_slope_of_each_examples_loss(drawn, row_losse
     found = by_gradient(loss_of(drawn.model), drawn.params, BATCHES, HEADS)
     place, step = "decoder.layer_1.self_attention.heads", 1e-2
     for head in range(2):
-        more, less = (
-            row_losses({f"{place}[{head}]": scale}) for scale in (1 + step, 1 - step)
-        )
+        more, less = (row_losses({f"{place}[{head}]": scale}) for scale in (1 + step, 1 - step))
         slopes = np.abs(more - less) / (2 * step)
         assert found[place][head] == pytest.approx(slopes.sum() / 30, rel=2e-2)
     assert [len(of_place) for of_place in found.values()] == [2, 2]

@@ -21,6 +21,7 @@ from transformer_jax.runs.seeds import train_replicas
 
 LORA = {"lora.rank": 2, "lora.targets": "(query|value|inner)/kernel$", "lora.dropout_rate": 0.1}
 FASTER = {"optimizer.schedule": "constant", "optimizer.learning_rate": 1e-2}
+FASTER |= {"model.dropout_rate": 0.0}
 
 
 @pytest.fixture(scope="module")

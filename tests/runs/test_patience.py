@@ -14,6 +14,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.runs.seeds import train_replicas
 
 CHANGES = {
+    "model.dropout_rate": 0.0,
     "train.num_steps": 20,
     "eval.every_steps": 2,
     "logging.every_steps": 2,

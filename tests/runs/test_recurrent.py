@@ -23,6 +23,8 @@ def config_of(tiny):
 
     def config(steps):
         changes = {
+            "model.encoder_direction": "forward",
+            "model.dropout_rate": 0.0,
             "train.num_steps": steps,
             "optimizer.decay_steps": 1000,
             "checkpoint.every_steps": 2,

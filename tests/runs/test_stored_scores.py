@@ -34,6 +34,7 @@ def config(base, tmp_path_factory):
     own |= {"task.name": "preference", "data.name": "preferences", "train.label_smoothing": 0.0}
     own |= {"train.init_from": str(base[0].workdir)}
     own |= {"optimizer.schedule": "constant", "optimizer.learning_rate": 1e-2}
+    own |= {"model.dropout_rate": 0.0}
 
     def config(**more):
         unread = ("data.packing", "data.documents")

@@ -5,7 +5,6 @@ import dataclasses
 import logging
 
 import jax
-import numpy as np
 import pytest
 
 from transformer_jax.data.batches.packing import padded_batch
