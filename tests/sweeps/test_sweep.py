@@ -9,8 +9,6 @@ import shutil
 import sys
 from pathlib import Path
 
-import jax
-import numpy as np
 import pytest
 
 import transformer_jax as tj
@@ -97,7 +95,7 @@ def test_finished_rows_are_not_trained_again(sweep, swept, monkeypatch):
     assert run_sweep(sweep, workdir) == rows
 
 
-def test_more_seeds_train_alone_and_equal_those_trained_by_themselves(sweep, swept, tmp_path):
+def test_more_seeds_train_beside_those_that_are_there(sweep, swept, tmp_path):
     workdir, saved = tmp_path / "more", swept[1][0]
     shutil.copytree(swept[0] / "as_it_is", workdir / "as_it_is")
     before = {path: path.stat().st_mtime_ns for path in workdir.glob("*/seed_[01]/**/*")}
@@ -114,12 +112,7 @@ def test_more_seeds_train_alone_and_equal_those_trained_by_themselves(sweep, swe
         assert row.metrics["loss"][seed] == last["loss"]
         assert row.metrics["perplexity"][seed] == last["perplexity"]
         assert row.metrics["twice as long"][seed] == pytest.approx(last["loss"], rel=1e-4)
-    config = tj.config(QUICKSTART, sweep.base | {"seed": 3})
-    alone = tj.train(config, tmp_path / "alone")
-    assert row.metrics["loss"][3] == pytest.approx(last_valid(alone.workdir)["loss"], rel=1e-5)
-    together = tj.load(workdir / "as_it_is" / "from_3" / "seed_3").params
-    close = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4)  # noqa: E731
-    jax.tree.map(close, together, alone.params)
+        assert tj.load(workdir / "as_it_is" / place).config.seed == seed
 
 
 def test_seeds_of_a_plain_config(sweep, swept, tmp_path):
