@@ -17,7 +17,7 @@ from transformer_jax.runs.shipped import shipped_files
 SWEEP = """
 def get_sweep():
     return dict(config="quickstart", base={base!r}, rows={{
-        "learns": {{}}, "hardly": {{"optimizer.learning_rate": 1e-9}}
+        "learns": {{}}, "hardly": {{"optimizer.learning_rate": 1e-9, "model.dropout_rate": 0.3}}
     }}, seeds=2, metrics=["loss"])
 """
 EXACT = """

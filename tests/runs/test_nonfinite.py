@@ -27,10 +27,7 @@ def with_value(run, name, value, index=1):
 
 USES = {
     "greedy": lambda run: run.predict(["the dog", "a man"], beam_size=1),
-    "samples": lambda run: run.predict(["the dog"], temperature=1.0),
-    "prefixes and beams": lambda run: run.predict(
-        ["the dog"], prefixes=["a"], beam_size=2, num_outputs=2
-    ),
+    "beams with prefixes": lambda run: run.predict(["the dog"], prefixes=["a"]),
     "score": lambda run: run.score(["the dog"], ["der Hund"]),
     "evaluate": lambda run: run.evaluate(split="valid"),
 }

@@ -313,7 +313,7 @@ def softmax(logits):
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
-@pytest.mark.parametrize("name", ["translation", "masked_lm", "classification"])
+@pytest.mark.parametrize("name", ["language_modeling", "masked_lm", "classification"])
 def test_r_drop_is_the_mean_of_two_losses_and_their_divergence(name):
     eps = 0.0 if name == "masked_lm" else 0.1
     train = {"r_drop": 4.0, "label_smoothing": eps}
