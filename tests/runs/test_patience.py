@@ -10,8 +10,6 @@ import pytest
 
 import transformer_jax as tj
 from tests.conftest import QUICKSTART, copy_at_step
-from transformer_jax.errors import UserError
-from transformer_jax.runs.seeds import train_replicas
 
 CHANGES = {
     "model.dropout_rate": 0.0,
@@ -53,9 +51,3 @@ def test_it_ends_and_a_resumed_run_is_the_same(tiny_language_model, tmp_path, ca
     assert tj.train(config, tmp_path / "whole").step == 8
     told = "has ended at step 8, after 3 evaluations without a better score; raise eval.patience"
     assert told in caplog.text
-
-
-def test_runs_that_train_together_have_no_patience(tiny_config, tmp_path):
-    config = tiny_config({"eval.patience": 2})
-    with pytest.raises(UserError, match="config.eval.patience ends each at another step: train"):
-        train_replicas({"seed_0": config}, tmp_path / "run")

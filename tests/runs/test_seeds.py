@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -171,10 +172,15 @@ def test_seeds_of_one_order_share_their_batches(three, tmp_path, monkeypatch):
     assert_same_arrays(*first_batches)
 
 
-def test_replicas_that_differ_in_more_are_refused(config, tmp_path):
-    configs = {"a": config, "b": changed(config, model__d_model=32)}
-    with pytest.raises(tj.UserError, match=r"b differs from a in config\.model"):
-        train_replicas(configs, tmp_path)
+def test_what_cannot_train_together_is_refused(config, tmp_path):
+    patient, rewound = {"eval__patience": 2}, {"train__on_spike": "rewind"}
+    for configs, message in (
+        ([config, changed(config, model__d_model=32)], "1 differs from 0 in config.model"),
+        ([changed(config, **patient)], "config.eval.patience ends each at another step: train"),
+        ([changed(config, **rewound)], "config.train.on_spike 'rewind' takes each back to a"),
+    ):
+        with pytest.raises(tj.UserError, match=re.escape(message)):
+            train_replicas(dict(zip("01", configs, strict=False)), tmp_path)
 
 
 def test_another_number_of_seeds_is_refused(three, together):

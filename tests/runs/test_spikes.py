@@ -12,7 +12,6 @@ import transformer_jax as tj
 from tests.conftest import copy_at_step
 from transformer_jax.data.batches.pipeline import TrainBatches
 from transformer_jax.errors import UserError
-from transformer_jax.runs.seeds import train_replicas
 
 CHANGES = {
     "train.num_steps": 32,
@@ -110,12 +109,6 @@ def test_a_resumed_run_may_start_or_stop_spike_detection(tiny_config, language_m
 def test_a_spike_factor_without_detection_is_refused(tiny_config, tmp_path):
     with pytest.raises(UserError, match="spike_factor is 2.0, but on_spike is 'apply'"):
         tj.train(tiny_config({"train.spike_factor": 2.0}), tmp_path / "run")
-
-
-def test_runs_that_train_together_do_not_rewind(tiny_config, tmp_path):
-    config = tiny_config({"train.on_spike": "rewind"})
-    with pytest.raises(UserError, match=r"config.train.on_spike 'rewind' takes each back to a"):
-        train_replicas({"seed_0": config}, tmp_path / "run")
 
 
 @pytest.fixture(autouse=True)
