@@ -196,6 +196,12 @@ ALONE = {
     "recurrent translation": ("model.", "train.remat"),
     "parsing": ("task.", "data."),  # the rest is translation's
     "instruction": ("task.", "data."),  # the rest is language_modeling's
+    "masked_lm": (
+        *("task.", "data.", "tokenizer.", "eval.", "optimizer.", "train."),
+        # Layers are those of language_modeling.
+        *("model.num_", "model.norm", "model.embedding", "model.tie", "model.vocab"),
+        *("model.positions", "model.max_length", "model.initialization"),
+    ),
     "classification": ("task.", "data.", "optimizer."),  # the rest is masked_lm's
     "tagging": ("task.", "data.", "model.rope", "model.attention_window", "model.full_attention"),
 }

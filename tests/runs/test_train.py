@@ -168,17 +168,13 @@ def test_a_run_reads_further_than_it_was_trained_to(trained, caplog):
     assert longer.score([line * 12], ["Der Hund."])[0] < 0
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_a_config_that_contradicts_the_parameters_is_refused(trained, message_of):
+    for changes, message in (
         ({"model.d_model": 32}, "model.d_model: the run's parameters are of another model"),
         ({"data.max_lenght": 32}, "did you mean config.data.max_length"),
         ({"model.positions": "learned", "model.max_length": 9}, "'learned' reach to max_length 9"),
-    ],
-)
-def test_a_config_that_contradicts_the_parameters_is_refused(trained, changes, message):
-    with pytest.raises(tj.UserError, match=message):
-        trained.with_config(changes)
+    ):
+        assert message in message_of(trained.with_config, changes)
 
 
 def test_scores_are_log_probabilities(trained):
