@@ -45,7 +45,7 @@ def apart(found, expected):
     return max(np.linalg.norm(np.float64(a) - b) / np.linalg.norm(b) for a, b in pairs)
 
 
-CASES = [(5, *terms, cap) for terms in ((0.0, 0.0), (0.1, 0.0), (0.1, 0.02)) for cap in (None, 1.5)]
+CASES = [(5, 0.0, 0.0, None), (5, 0.1, 0.0, 1.5), (5, 0.1, 0.02, 1.5)]
 CASES += [(tiles, 0.1, 0.02, 1.5) for tiles in (2, 8, 40)]
 
 
@@ -60,7 +60,7 @@ def test_value_and_gradient_equal_those_of_all_logits(tiles, eps, z, cap):
     assert apart(gradient, expected_gradient) < 1e-6
 
 
-@pytest.mark.parametrize(("tiles", "rows"), [(2, V), (5, V), (8, V + 8), (40, V)])
+@pytest.mark.parametrize(("tiles", "rows"), [(5, V + 8), (40, V)])
 def test_a_teacher_is_compared_tile_by_tile(tiles, rows):
     """A teacher of another width, with another padding of its vocabulary."""
     x, table = RNG.normal(size=(3, 5, 6)), RNG.normal(size=(rows, 6))
@@ -80,8 +80,7 @@ def test_a_teacher_is_compared_tile_by_tile(tiles, rows):
     assert apart(found(tiles), found(1)) < 1e-5
 
 
-@pytest.mark.parametrize("tiles", [2, 4])
-def test_a_teachers_top_k_is_compared_by_position(tiles):
+def test_a_teachers_top_k_is_compared_by_position():
     kept = TopPredictions.of_logits(jnp.float32(RNG.normal(size=(3, 5, V))), 6, 2.0)
 
     @functools.partial(jax.jit, static_argnums=0)
@@ -93,7 +92,7 @@ def test_a_teachers_top_k_is_compared_by_position(tiles):
 
         return divergence(WITH_BIAS), jax.grad(lambda one: divergence(one).sum())(WITH_BIAS)
 
-    assert apart(found(tiles), found(1)) < 1e-5
+    assert apart(found(4), found(1)) < 1e-5
 
 
 def test_a_bias_is_optional():

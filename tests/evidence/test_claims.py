@@ -81,12 +81,12 @@ def test_equal_models_hold_as_rarely_as_stated(tmp_path):
 @pytest.fixture(scope="module")
 def trained_claim(tiny_language_model, tmp_path_factory):
     """Verdict of a claim whose rows are trained, and its workdir."""
-    base = tiny_language_model | {"train.num_steps": 8, "eval.every_steps": 8}
+    base = tiny_language_model | {"train.num_steps": 24, "eval.every_steps": 24}
     claim = tj.Claim(
         "A learning rate helps.",
-        {"learns": {}, "hardly": {"optimizer.learning_rate": 1e-9}},
+        {"learns": {}, "hardly": {"optimizer.learning_rate": 1e-9, "model.dropout_rate": 0.3}},
         config="quickstart",
-        base=base | {"checkpoint.every_steps": 8, "optimizer.decay_steps": 8},
+        base=base | {"checkpoint.every_steps": 24},
         looks=(2,),
         smallest=1e-4,
     )
@@ -103,7 +103,7 @@ def test_trained_rows_are_decided_and_named_by_digests(trained_claim):
         "tokenizer of text of learns",
     }
     assert names <= set(found["digests"])
-    assert found["configs"]["learns"]["train.num_steps"] == 8
+    assert found["configs"]["learns"]["train.num_steps"] == 24
 
 
 def test_a_decided_claim_is_only_read_again(trained_claim, tmp_path):
@@ -137,7 +137,7 @@ def test_two_measures_of_the_same_runs_are_compared(trained_claim, tmp_path, mon
         trained_claim[0], name="two", rows=row, measure=measure, better="higher"
     )
     found = tj.decide(claim, copy, progress=False)
-    assert found["values"] == {"late": [8.0, 8.0], "early": [7.0, 6.0]}
+    assert found["values"] == {"late": [24.0, 24.0], "early": [23.0, 22.0]}
     assert dataclasses.replace(claim, measure=dict(measure)).identity == claim.identity
     with pytest.raises(ValueError, match="one row"):
         dataclasses.replace(claim, rows=trained_claim[0].rows)

@@ -103,7 +103,7 @@ def test_without_outputs_examples_are_not_compared(runs):
 
 def test_the_loss_per_example_is_compared(runs, tmp_path):
     run = tj.load(runs / "base" / "seed_0")
-    flat = jax.tree.map(lambda leaf: 0.3 * leaf, run.params)
+    flat = jax.tree.map(lambda leaf: 0.3 * np.asarray(leaf), run.params)
     run.with_params(flat).save(tmp_path / "flat")
     shutil.copy(runs / "base" / "seed_0" / "metrics.jsonl", tmp_path / "flat")
     found = tj.compare(runs / "base" / "seed_0", tmp_path / "flat", split="valid", loss=True)

@@ -17,7 +17,7 @@ from transformer_jax.runs.shipped import shipped_files
 SWEEP = """
 def get_sweep():
     return dict(config="quickstart", base={base!r}, rows={{
-        "learns": {{}}, "hardly": {{"optimizer.learning_rate": 1e-9}}
+        "learns": {{}}, "hardly": {{"optimizer.learning_rate": 1e-9, "model.dropout_rate": 0.3}}
     }}, seeds=2, metrics=["loss"])
 """
 EXACT = """
@@ -112,7 +112,7 @@ def trained(tiny_language_model, tmp_path_factory):
     """A reproduction of two trained rows, its workdir, the report, and the measured runs."""
     folder = tmp_path_factory.mktemp("papers")
     base = tiny_language_model | {"train.num_steps": 24, "eval.every_steps": 24}
-    base |= {"checkpoint.every_steps": 24, "optimizer.decay_steps": 24}
+    base |= {"checkpoint.every_steps": 24}
     sweep = folder / "pair.py"
     sweep.write_text(SWEEP.format(base=base))
     measured = []

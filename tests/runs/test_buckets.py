@@ -79,6 +79,7 @@ def test_a_run_starts_from_one_in_a_bucket(
 ):
     put(language_model.workdir, address)
     changes = {"train.init_from": address, "train.num_steps": 1, "optimizer.learning_rate": 1e-6}
+    changes |= {"optimizer.ema_decay": 0.9}  # as in test_train.py, whose program it shares
     started = tj.train(tiny_config(tiny_language_model | changes), f"{address}_tuned")
     near = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3)  # noqa: E731
     jax.tree.map(near, started.params, language_model.params)

@@ -37,7 +37,7 @@ def test_greedy_outputs_are_those_of_the_run_alone(trained, trained_workdir, gre
 
 
 def test_one_beam_is_greedy_search_and_more_are_refused(trained, greedy):
-    found = trained.predict(LINES, beam_size=1, draft="lookup")
+    found = trained.predict(LINES, beam_size=1, draft="lookup", draft_length=3)
     assert found == [outputs[0].text for outputs in greedy]
     with pytest.raises(UserError, match="greedy search and sampling"):
         trained.predict(LINES, beam_size=4, draft="lookup")
@@ -48,7 +48,7 @@ def test_one_beam_is_greedy_search_and_more_are_refused(trained, greedy):
 def test_evaluation_has_the_scores_of_the_run_alone(workdir):
     run = tj.load(workdir)
     alone = run.evaluate(search="greedy", progress=False)
-    drafted = run.evaluate(search="greedy", draft="lookup", progress=False)
+    drafted = run.evaluate(search="greedy", draft="lookup", draft_length=3, progress=False)
     assert drafted == pytest.approx(alone)
 
 
@@ -71,5 +71,6 @@ def test_a_stored_config_names_no_address(trained, workdir):
     save_json(load_json(path, {"decode.draft": "gs://bucket/run"}), path)
     with pytest.raises(UserError, match="name it: --draft=RUN"):
         tj.load(workdir).predict(LINES, search="greedy")
-    run = tj.load(workdir).with_config({"decode.draft": str(workdir.parent / "beside")})
+    beside = {"decode.draft": str(workdir.parent / "beside"), "decode.draft_length": 3}
+    run = tj.load(workdir).with_config(beside)
     assert run.predict(LINES, search="greedy") == trained.predict(LINES, search="greedy")

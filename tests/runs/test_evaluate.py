@@ -2,6 +2,7 @@
 """The split that is scored if none is named, and data without a split."""
 
 import json
+import shutil
 
 import pytest
 
@@ -11,25 +12,32 @@ from transformer_jax.cli.main import main
 NO_TEST = {"data.test_source": None, "data.test_target": None}
 
 
-@pytest.fixture
-def trained(workdir):
+@pytest.fixture(scope="module")
+def trained(trained_workdir, tmp_path_factory):
     """The trained run in a folder of its own: `evaluate` writes there."""
-    return tj.load(workdir)
+    return tj.load(shutil.copytree(trained_workdir, tmp_path_factory.mktemp("evaluated") / "run"))
 
 
-def test_without_a_test_split_the_validation_split_is_scored_and_told(trained, caplog):
-    run = trained.with_config(NO_TEST)
-    scores = run.evaluate()
-    assert scores["split"] == "valid" and scores == run.evaluate(split="valid")
+@pytest.fixture(scope="module")
+def without_test(trained):
+    """The run without a test split, which searches greedily."""
+    return trained.with_config(NO_TEST | {"decode.beam_size": 1})
+
+
+def test_without_a_test_split_the_validation_split_is_scored_and_told(
+    trained, without_test, caplog
+):
+    scores = without_test.evaluate()
+    assert scores["split"] == "valid" and scores == without_test.evaluate(split="valid")
     assert {type(value) for value in scores.values()} <= {int, float, str}
     assert "there is no test split (data.test_source is not set" in caplog.text
     assert "scoring the validation split" in caplog.text
-    assert trained.evaluate()["split"] == "test"
+    assert trained.evaluate(beam_size=1)["split"] == "test"
 
 
-def test_a_test_split_that_is_named_and_missing_is_an_error(trained, message_of):
-    run = trained.with_config(NO_TEST)
-    assert "data.test_source is not set" in message_of(lambda: run.evaluate(split="test"))
+def test_a_test_split_that_is_named_and_missing_is_an_error(trained, without_test, message_of):
+    told = message_of(lambda: without_test.evaluate(split="test"))
+    assert "data.test_source is not set" in told
     gone = trained.with_config({"data.test_source": "gone.txt"})
     assert "gone.txt" in message_of(gone.evaluate)
     half = trained.with_config({"data.test_target": None})
@@ -42,9 +50,8 @@ def test_a_set_without_a_test_split_falls_back_too(trained, caplog, message_of):
     assert "sst2 has no split 'test'" in caplog.text
 
 
-def test_the_shell_prints_the_split_that_was_scored(trained, capsysbinary, monkeypatch):
-    run = trained.with_config(NO_TEST)
-    monkeypatch.setattr("transformer_jax.cli.verbs.load_run", lambda args, ensembles: run)
+def test_the_shell_prints_the_split_that_was_scored(without_test, capsysbinary, monkeypatch):
+    monkeypatch.setattr("transformer_jax.cli.verbs.load_run", lambda args, ensembles: without_test)
     assert main(["evaluate", "--workdir=w"]) == 0
     out, err = capsysbinary.readouterr()
     assert json.loads(out)["split"] == "valid" and b"scoring the validation split" in err

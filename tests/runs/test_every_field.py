@@ -196,8 +196,14 @@ ALONE = {
     "recurrent translation": ("model.", "train.remat"),
     "parsing": ("task.", "data."),  # the rest is translation's
     "instruction": ("task.", "data."),  # the rest is language_modeling's
+    "masked_lm": (
+        *("task.", "data.", "tokenizer.", "eval.", "optimizer.", "train."),
+        # Layers are those of language_modeling.
+        *("model.num_", "model.norm", "model.embedding", "model.tie", "model.vocab"),
+        *("model.positions", "model.max_length", "model.initialization"),
+    ),
     "classification": ("task.", "data.", "optimizer."),  # the rest is masked_lm's
-    "tagging": ("task.", "data.", "model."),
+    "tagging": ("task.", "data.", "model.rope", "model.attention_window", "model.full_attention"),
 }
 """Prefixes of the fields tested with this base; another base covers the others."""
 LOOPS = tuple(f"eval.{name}" for name in ("every_steps", "patience", "command", "each_corpus"))
@@ -266,14 +272,18 @@ def outcome(tmp_path_factory):
     The cheap ones come first. The program of the initial values has the forward pass too, so few
     fields need the loss traced.
     """
-    folders = iter(range(10**6))
+    tokenizers_of = {}
 
     def texts(settings):
+        """Examples, their tokenizers, and the digests of the tokenizers' files."""
         examples = open_split(settings.data, "train")
-        folder = tmp_path_factory.getbasetemp() / f"tokenizer-{next(folders)}"
-        tokenizers = build_tokenizers(settings, folder, examples)
-        stored = {path.name: digest(path.read_bytes()) for path in folder.iterdir()}
-        return examples, tokenizers, stored
+        key = (settings.tokenizer, settings.task, str(list(examples)))
+        if key not in tokenizers_of:
+            folder = tmp_path_factory.mktemp("tokenizers") / "tokenizer"
+            tokenizers = build_tokenizers(settings, folder, examples)
+            stored = {path.name: digest(path.read_bytes()) for path in folder.iterdir()}
+            tokenizers_of[key] = tokenizers, stored
+        return examples, *tokenizers_of[key]
 
     def of_data(settings):
         examples, tokenizers, stored = texts(settings)
@@ -311,7 +321,16 @@ def outcome(tmp_path_factory):
     def of_start(settings):
         return str(task_of(settings)[1])
 
+    trainings = {}
+
     def of_training(settings):
+        """The step of `traced_training`, for which nothing else of the base matters."""
+        key = (settings.optimizer, settings.train, settings.model.d_model)
+        if key not in trainings:
+            trainings[key] = traced_training(settings)
+        return trainings[key]
+
+    def traced_training(settings):
         """The task with a loss of its own; its model does not matter."""
         leaves = {"kernel": jnp.ones((4, 4)), "bias": jnp.ones(4)}
         task = SimpleNamespace(

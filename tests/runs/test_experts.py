@@ -9,6 +9,7 @@ import transformer_jax as tj
 from tests.conftest import QUICKSTART
 
 EXPERTS = {
+    "model.dropout_rate": 0.0,
     "model.feed_forward": "experts",
     "model.experts.num_experts": 4,
     "model.experts.router": "sigmoid",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs.old_workdirs.use import use_all
+from tests.runs.old_workdirs.use import CONTINUED, use_all
 from transformer_jax.nn.parameters import PARAMETERS
 from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.runs import user_modules
@@ -118,6 +118,7 @@ def test_the_evaluation_is_the_same(pair, same):
     same(now["evaluation"], before["evaluation"])
 
 
+@pytest.mark.parametrize("pair", CONTINUED, indirect=True)
 def test_the_continued_run_has_the_same_data_records_and_parameters(pair, same):
     now, before = pair
     same(now["continued"], before["continued"])

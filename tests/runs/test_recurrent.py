@@ -23,6 +23,8 @@ def config_of(tiny):
 
     def config(steps):
         changes = {
+            "model.encoder_direction": "forward",
+            "model.dropout_rate": 0.0,
             "train.num_steps": steps,
             "optimizer.decay_steps": 1000,
             "checkpoint.every_steps": 2,
@@ -65,17 +67,11 @@ def test_a_layer_can_be_patched_and_weights_cannot(run):
         run.patched({"decoder.cross_attention.weights": 0})
 
 
-@pytest.mark.parametrize(
-    ("ask", "message"),
-    [
-        (lambda run: run.hidden(LINE, "hund"), "hidden: this model's decoder has no residual str"),
-        (lambda run: run.walk(LINE, "hund"), "walk: RecurrentEncoderDecoder has no layers"),
-        (lambda run: run.head_importance(), "head_importance: this run's model has no heads"),
-    ],
-)
-def test_options_of_transformers_are_refused(run, ask, message):
-    with pytest.raises(UserError, match=message):
-        ask(run)
+def test_options_of_transformers_are_refused(run, message_of):
+    told = [message_of(ask, LINE, "hund") for ask in (run.hidden, run.walk)]
+    assert told[0].startswith("hidden: this model's decoder has no residual str")
+    assert told[1].startswith("walk: RecurrentEncoderDecoder has no layers")
+    assert "this run's model has no heads" in message_of(run.head_importance)
 
 
 def test_without_attention_there_is_nothing_to_show(run, random_params):

@@ -15,18 +15,18 @@ PLACES = {f"layer_{i}" for i in range(2)} | {"final_norm"}
 
 @pytest.fixture(scope="module")
 def config_of(tiny_language_model):
-    """`config_of(steps, scan, rate)`: steps, whether layers are scanned, and the dropout rate;
-    without dropout it keeps a moving average of the parameters."""
+    """`config_of(scan)`: a run of four steps that keeps a moving average of its parameters, its
+    layers scanned or not."""
 
-    def config(steps, scan, rate=0.0):
+    def config(scan):
         changes = {
             "model.num_layers": 2,
             # Gradients of the keys' biases are 0 except for rounding: relative errors are large.
             "model.attention_bias": "output",
             "model.scan_layers": scan,
-            "model.dropout_rate": rate,
-            "optimizer.ema_decay": None if rate else 0.5,
-            "train.num_steps": steps,
+            "model.dropout_rate": 0.0,
+            "optimizer.ema_decay": 0.5,
+            "train.num_steps": 4,
             "checkpoint.every_steps": 2,
             "eval.every_steps": 4,
             "logging.every_steps": 1,
@@ -38,14 +38,14 @@ def config_of(tiny_language_model):
 
 @pytest.fixture(scope="module")
 def unrolled(config_of, tmp_path_factory):
-    """A run of four steps without dropout, its layers unrolled."""
-    return tj.train(config_of(4, scan=False), tmp_path_factory.mktemp("unrolled") / "run")
+    """A run with unrolled layers."""
+    return tj.train(config_of(scan=False), tmp_path_factory.mktemp("unrolled") / "run")
 
 
 @pytest.fixture(scope="module")
 def scanned(config_of, tmp_path_factory):
     """The same run, its layers scanned."""
-    return tj.train(config_of(4, scan=True), tmp_path_factory.mktemp("scanned") / "run")
+    return tj.train(config_of(scan=True), tmp_path_factory.mktemp("scanned") / "run")
 
 
 def assert_near(found, expected):
@@ -66,7 +66,7 @@ def test_a_scanned_run_is_the_unrolled_one(unrolled, scanned):
 @pytest.mark.parametrize("first", [True, False])
 def test_a_run_resumes_with_layers_scanned_or_not(config_of, unrolled, scanned, tmp_path, first):
     copy_at_step((scanned if first else unrolled).workdir, 2, tmp_path / "run")
-    run = tj.train(config_of(4, scan=not first), tmp_path / "run")
+    run = tj.train(config_of(scan=not first), tmp_path / "run")
     assert run.params["decoder"].keys() == PLACES
     assert_near(run.params, unrolled.params)
     expected = pytest.approx(losses(unrolled.workdir), rel=1e-5)
@@ -75,17 +75,16 @@ def test_a_run_resumes_with_layers_scanned_or_not(config_of, unrolled, scanned, 
     assert evaluated[0] == pytest.approx(evaluated[1], rel=1e-5)
 
 
-def test_a_scanned_run_resumes_bit_for_bit_and_predicts(config_of, tmp_path):
-    whole = tj.train(config_of(4, True, rate=0.2), tmp_path / "whole")
-    copy_at_step(tmp_path / "whole", 2, tmp_path / "halves")
-    halves = tj.train(config_of(4, True, rate=0.2), tmp_path / "halves")
-    jax.tree.map(np.testing.assert_array_equal, halves.params, whole.params)
+def test_a_scanned_run_resumes_bit_for_bit_and_predicts(config_of, scanned, tmp_path):
+    copy_at_step(scanned.workdir, 2, tmp_path / "halves")
+    halves = tj.train(config_of(scan=True), tmp_path / "halves")
+    jax.tree.map(np.testing.assert_array_equal, halves.params, scanned.params)
     loaded = tj.load(tmp_path / "halves")
     assert loaded.params["decoder"].keys() == PLACES
-    assert loaded.predict(["The dog"]) == whole.predict(["The dog"])
+    assert loaded.predict(["The dog"]) == scanned.predict(["The dog"])
 
 
 def test_replicas_may_be_scanned(config_of, unrolled, tmp_path):
-    runs = train_replicas(seed_configs(config_of(4, scan=True), 2), tmp_path)
+    runs = train_replicas(seed_configs(config_of(scan=True), 2), tmp_path)
     assert_near(runs["seed_0"].params, unrolled.params)
     assert tj.load(tmp_path / "seed_1").params["decoder"].keys() == PLACES

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -45,12 +46,11 @@ def changed(config, **values):
 
 @pytest.fixture(scope="module")
 def three(config):
-    """Two seeds, and a third run with the first seed and other numbers."""
+    """Two seeds, and a third run with the second seed and other numbers."""
     others = {name.replace(".", "__"): 3 * value for name, value in NUMBERS.items()}
     others["model__embedding_dropout_rate"] = 0.1  # that of the others is the dropout rate
-    return seed_configs(config, 2) | {
-        "fast": changed(config, optimizer__learning_rate=0.08, **others)
-    }
+    seeds = seed_configs(config, 2)
+    return seeds | {"fast": changed(seeds["seed_1"], optimizer__learning_rate=0.08, **others)}
 
 
 @pytest.fixture(scope="module")
@@ -81,34 +81,33 @@ def assert_same_arrays(left, right):
 
 @pytest.fixture(scope="module")
 def alone(three, tmp_path_factory):
-    """The workdirs of two of the three, each trained by itself, the second for two steps more."""
-    folder = tmp_path_factory.mktemp("alone")
-    tj.train(three["fast"], folder / "fast")
-    tj.train(changed(three["seed_1"], train__num_steps=STEPS + 2), folder / "seed_1")
+    """The workdir of the third run, trained by itself for two steps more."""
+    folder = tmp_path_factory.mktemp("alone") / "fast"
+    tj.train(changed(three["fast"], train__num_steps=STEPS + 2), folder)
     return folder
 
 
-@pytest.mark.parametrize("name", ["seed_1", "fast"])
-def test_each_replica_is_the_run_that_its_config_makes(three, together, alone, name):
+def test_a_replica_is_the_run_that_its_config_makes(three, together, alone):
     workdir, runs = together
-    expected = losses(alone / name)[:STEPS]
+    expected = losses(alone)[:STEPS]
     assert len(expected) == STEPS
-    np.testing.assert_allclose(losses(workdir / name), expected, rtol=1e-5)
-    valid = losses(workdir / name, "valid"), losses(alone / name, "valid")[: STEPS // 2]
-    assert valid[0] == pytest.approx(valid[1], rel=1e-5)
-    rates = values(workdir / name, "learning_rate"), values(alone / name, "learning_rate")[:STEPS]
-    assert rates[0] == pytest.approx(rates[1])
-    of_step = (records(folder / name, "watch")[-1] for folder in (workdir, alone))
+    np.testing.assert_allclose(losses(workdir / "fast"), expected, rtol=1e-5)
+    valid = losses(alone, "valid")[: STEPS // 2]
+    assert losses(workdir / "fast", "valid") == pytest.approx(valid, rel=1e-5)
+    rates = values(alone, "learning_rate")[:STEPS]
+    assert values(workdir / "fast", "learning_rate") == pytest.approx(rates)
+    of_step = (records(folder, "watch")[-1] for folder in (workdir / "fast", alone))
     assert next(of_step) == pytest.approx(next(of_step), rel=1e-3, abs=1e-5)
-    assert runs[name].settings.values == read_settings(three[name]).values
+    for name, run in runs.items():
+        assert run.settings.values == read_settings(three[name]).values
 
 
 def test_replicas_differ(together):
     workdir, _ = together
     first, second, fast = (losses(workdir / name) for name in ("seed_0", "seed_1", "fast"))
     assert first[0] != second[0]
-    assert first[0] == pytest.approx(fast[0], rel=1e-2)  # the same seed, before any update
-    assert first[-1] != pytest.approx(fast[-1], rel=1e-3)
+    assert second[0] == pytest.approx(fast[0], rel=1e-2)  # the same seed, before any update
+    assert second[-1] != pytest.approx(fast[-1], rel=1e-3)
 
 
 def test_each_replica_leaves_a_whole_workdir(together):
@@ -151,31 +150,37 @@ def test_a_finished_group_is_not_trained_again(three, together):
 def test_a_replica_goes_on_alone(three, together, alone, tmp_path):
     """Its workdir has the state of optimizer and data."""
     workdir, _ = together
-    own = shutil.copytree(workdir / "seed_1", tmp_path / "own")
-    tj.train(changed(three["seed_1"], train__num_steps=STEPS + 2), own)
-    np.testing.assert_allclose(losses(own), losses(alone / "seed_1"), rtol=1e-3)
+    own = shutil.copytree(workdir / "fast", tmp_path / "own")
+    tj.train(changed(three["fast"], train__num_steps=STEPS + 2), own)
+    np.testing.assert_allclose(losses(own), losses(alone), rtol=1e-3)
 
 
-def test_one_that_diverges_leaves_the_others_also_where_they_share_the_data(
-    three, together, tmp_path, monkeypatch
-):
-    """In the order of seed 1, whose run so is the one that was."""
-    # No learning rate that a config may have is sure to diverge so soon.
-    monkeypatch.setattr("transformer_jax.training.optimizer.check_fields", lambda fields: None)
-    short = {"train__num_steps": 3, "eval__every_steps": 3, "data__order_seed": 1}
-    sane = changed(three["seed_1"], **short)
-    mad = changed(sane, seed=0, optimizer__learning_rate=1e12)
-    train_replicas({"sane": sane, "mad": mad}, tmp_path)
-    workdir, _ = together
-    np.testing.assert_allclose(losses(tmp_path / "sane"), losses(workdir / "seed_1")[:3], rtol=1e-5)
-    assert losses(tmp_path / "mad")[0] != pytest.approx(losses(workdir / "seed_0")[0])  # the order
-    assert None in losses(tmp_path / "mad")  # JSON knows no NaN
+def test_seeds_of_one_order_share_their_batches(three, tmp_path, monkeypatch):
+    """In the order of seed 1, whose batches so are those that it has alone."""
+    first_batches = []
+
+    def read_a_batch(replicas, *_):
+        first_batches.append(next(replicas.batches(4)))
+        raise tj.Stopped("not trained")
+
+    monkeypatch.setattr("transformer_jax.runs.seeds.fit", read_a_batch)
+    alone = {"seed_1": three["seed_1"]}
+    shared = {name: changed(three[name], data__order_seed=1) for name in ("seed_0", "seed_1")}
+    for number, configs in enumerate((alone, shared)):
+        with pytest.raises(tj.Stopped):
+            train_replicas(configs, tmp_path / str(number))
+    assert_same_arrays(*first_batches)
 
 
-def test_replicas_that_differ_in_more_are_refused(config, tmp_path):
-    configs = {"a": config, "b": changed(config, model__d_model=32)}
-    with pytest.raises(tj.UserError, match=r"b differs from a in config\.model"):
-        train_replicas(configs, tmp_path)
+def test_what_cannot_train_together_is_refused(config, tmp_path):
+    patient, rewound = {"eval__patience": 2}, {"train__on_spike": "rewind"}
+    for configs, message in (
+        ([config, changed(config, model__d_model=32)], "1 differs from 0 in config.model"),
+        ([changed(config, **patient)], "config.eval.patience ends each at another step: train"),
+        ([changed(config, **rewound)], "config.train.on_spike 'rewind' takes each back to a"),
+    ):
+        with pytest.raises(tj.UserError, match=re.escape(message)):
+            train_replicas(dict(zip("01", configs, strict=False)), tmp_path)
 
 
 def test_another_number_of_seeds_is_refused(three, together):
@@ -183,22 +188,31 @@ def test_another_number_of_seeds_is_refused(three, together):
     with pytest.raises(tj.UserError, match="holds fast, seed_0, seed_1 trained together, not"):
         train_replicas({"seed_0": three["seed_0"]}, workdir)
     other = three | {"fast": changed(three["fast"], seed=9)}
-    with pytest.raises(tj.UserError, match="its seed is 0, the config's is 9"):
+    with pytest.raises(tj.UserError, match="its seed is 1, the config's is 9"):
         train_replicas(other, workdir)
 
 
-def test_devices_divide_the_replicas(config, together, tmp_path):
+def test_devices_divide_the_replicas_and_one_that_diverges_leaves_the_other(
+    config, together, tmp_path
+):
     """Two replicas on two devices, on the mesh's axis `data`."""
     code = f"""
 import json, sys, jax
 from ml_collections import ConfigDict
+from transformer_jax.runs.config import resolve
 from transformer_jax.runs.seeds import seed_configs, train_replicas
+from transformer_jax.runs.settings import COMMAND
+from transformer_jax.training import optimizer
+# No learning rate that a config may have is sure to diverge so soon.
+optimizer.check_fields = lambda fields: None
 config = ConfigDict(json.load(open({str(tmp_path / "config.json")!r})))
-runs = train_replicas(seed_configs(config, 2), {str(tmp_path / "group")!r})
+configs = seed_configs(config, 2)
+configs["seed_0"] = resolve(configs["seed_0"], {{"optimizer.learning_rate": 1e12}}, (), COMMAND)
+runs = train_replicas(configs, {str(tmp_path / "group")!r})
 print(jax.device_count(), len(runs["seed_0"].params["decoder"]["layer_0"]["feed_forward"]
     ["inner"]["kernel"].devices()))
 """
-    short = changed(config, train__num_steps=3, eval__every_steps=3)
+    short = changed(config, train__num_steps=3, eval__every_steps=3, logging__watch_steps=None)
     (tmp_path / "config.json").write_text(json.dumps(nested(short.values)))
     flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=2"
     root = Path(__file__).parents[2]
@@ -211,14 +225,17 @@ print(jax.device_count(), len(runs["seed_0"].params["decoder"]["layer_0"]["feed_
     assert run.returncode == 0, run.stderr
     assert run.stdout.split() == ["2", "2"]
     workdir, _ = together
-    for name in ("seed_0", "seed_1"):
-        expected = losses(workdir / name)[:3]
-        np.testing.assert_allclose(losses(tmp_path / "group" / name), expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        losses(tmp_path / "group" / "seed_1"), losses(workdir / "seed_1")[:3], rtol=1e-5
+    )
+    of_diverged = losses(tmp_path / "group" / "seed_0")
+    assert of_diverged[0] == pytest.approx(losses(workdir / "seed_0")[0], rel=1e-5)
+    assert None in of_diverged  # JSON knows no NaN
 
 
 def test_runs_trained_one_by_one_are_not_overwritten(config, alone, tmp_path):
     workdir = tmp_path / "run"
-    shutil.copytree(alone / "fast", workdir / "seed_0")
+    shutil.copytree(alone, workdir / "seed_0")
     kept = (workdir / "seed_0" / "config.json").read_bytes()
     with pytest.raises(tj.UserError, match="seed_0 holds a run that was trained by itself"):
         train_replicas(seed_configs(changed(config, model__d_ff=48), 2), workdir)

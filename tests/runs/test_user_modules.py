@@ -202,16 +202,18 @@ def test_a_set_of_the_users_own_is_read_and_named_by_the_run(write, tiny_config,
 
 @pytest.fixture(scope="module")
 def trained_with(tiny_language_model, tmp_path_factory, tiny_config):
-    """The workdir of two seeds trained together with a position of the user's, and its file."""
+    """The workdir of a run with a position of the user's, and its file."""
     folder = tmp_path_factory.mktemp("modules")
     path = folder / "my_positions.py"
-    path.write_text(POSITION.format(name="lasting"))
+    # Positions as those of the run that other tests train, whose programs it shares.
+    text = POSITION.replace("(PositionEncoding)", '(POSITIONS["sinusoidal"])')
+    path.write_text(text.format(name="lasting"))
     changes = tiny_language_model | MOMENTS | {"model.positions": "lasting"}
     before = dict(POSITIONS)
     load_modules(path)
     config = tiny_config(changes)
-    train_replicas(seed_configs(config, 2), folder / "seeds", modules=path)
-    yield folder / "seeds" / "seed_0", path, config
+    tj.train(config, folder / "run", modules=path)
+    yield folder / "run", path, config
     POSITIONS.restore(before)
 
 
@@ -230,13 +232,21 @@ def run(trained_with, tmp_path, forgetful):
     user_modules._loaded.update(kept[2])
 
 
-def test_the_workdir_names_its_modules_without_their_code(trained_with):
-    workdir, path, _ = trained_with
+def test_the_workdir_names_its_modules_without_their_code(trained_with, tmp_path, monkeypatch):
+    workdir, path, config = trained_with
     (entry,) = json.loads((workdir / "modules.json").read_text())
     assert entry.keys() == {"name", "sha256"} and entry["name"] == "my_positions.py"
-    together = workdir.parent / "together" / "modules.json"
-    assert together.read_text() == (workdir / "modules.json").read_text()
-    assert [p for p in workdir.parent.rglob("*") if p.suffix == ".py"] == []
+    assert list(workdir.rglob("*.py")) == []
+
+    def stop(*_):
+        raise tj.Stopped("not trained")
+
+    monkeypatch.setattr("transformer_jax.runs.seeds.fit", stop)
+    with pytest.raises(tj.Stopped):
+        train_replicas(seed_configs(config, 2), tmp_path, modules=path)
+    for name in ("together", "seed_0", "seed_1"):
+        of_replica = tmp_path / name / "modules.json"
+        assert of_replica.read_text() == (workdir / "modules.json").read_text()
 
 
 def test_a_run_is_loaded_with_its_modules_alone(run):

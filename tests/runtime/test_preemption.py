@@ -104,15 +104,16 @@ def test_a_cloud_that_does_not_answer_is_logged_once(monkeypatch, signals, caplo
     ]
 
 
-def test_a_run_saves_and_stops_after_a_notice(tiny_config, tmp_path, monkeypatch):
+def test_a_run_saves_and_stops_after_a_notice(
+    tiny_config, tiny_language_model, tmp_path, monkeypatch
+):
     monkeypatch.setattr(preemption, "POLL_SECONDS", 0.05)
     notice = tmp_path / "notice"
-    changes = {
+    changes = tiny_language_model | {
         "parallel.preemption_notice": str(notice),
-        "train.num_steps": 100_000,
-        "optimizer.final_ratio": 0.1,
-        "eval.every_steps": 100_000,
-        "checkpoint.every_steps": 100_000,
+        "train.num_steps": 1600,
+        "eval.every_steps": 1600,
+        "checkpoint.every_steps": 1600,
     }
     workdir = tmp_path / "run"
 

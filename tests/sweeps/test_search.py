@@ -295,7 +295,7 @@ def test_trials_resume_from_their_checkpoints_and_the_best_is_printed(
     tiny_search, tmp_path, monkeypatch, capsys
 ):
     sweep = tiny_search(
-        {RATE: [1e-4, 3e-2]}, search="grid", trials=None, halving={"first": 2, "factor": 2}
+        {RATE: [1e-4, 3e-3]}, search="grid", trials=None, halving={"first": 2, "factor": 2}
     )
     file = tmp_path / "sweep.py"
     fields = {name: getattr(sweep, name) for name in ("config", "base", "space", "search")}
@@ -306,15 +306,15 @@ def test_trials_resume_from_their_checkpoints_and_the_best_is_printed(
     out, err = capsys.readouterr()
     assert [line.split()[:4] for line in out.splitlines()] == [
         ["learning_rate", "steps", "loss", "seeds"],
-        ["trial", "1", "0.03", "8"],
+        ["trial", "1", "0.003", "8"],
         ["trial", "0", "0.0001", "2"],
     ]
     assert f"train --config={QUICKSTART} --workdir={workdir}-best" in err
-    assert "--config.optimizer.learning_rate=0.03" in err
+    assert "--config.optimizer.learning_rate=0.003" in err
     row = run_sweep(sweep, workdir)[0]  # nothing is left to train
-    whole = Sweep(QUICKSTART, {"whole": {RATE: 3e-2}}, sweep.base, seeds=1)
+    whole = Sweep(QUICKSTART, {"whole": {RATE: 3e-3}}, sweep.base, seeds=1)
     (alone,) = run_sweep(whole, tmp_path / "whole")
-    assert row.metrics == alone.metrics and row.steps == 8 and row.values == {RATE: 0.03}
+    assert row.metrics == alone.metrics and row.steps == 8 and row.values == {RATE: 3e-3}
     with pytest.raises(tj.UserError, match="holds a search"):
         run_sweep(whole, workdir)
     with pytest.raises(tj.UserError, match="holds a sweep"):

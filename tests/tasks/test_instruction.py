@@ -190,6 +190,7 @@ def run(tmp_path_factory, tiny_language_model):
         "data.valid_text": str(folder / "valid.jsonl"),
         "task.template": None,
         **{f"task.{role}_turn": text for role, text in OWN.items()},
+        "model.dropout_rate": 0.0,
         "decode.max_extra_length": 20,
         "train.tokens_per_batch": 384,
         "train.num_steps": 120,

@@ -102,6 +102,7 @@ def config(tiny_language_model):
     TASKS.register("copying", TaskKind(Copying.build, {"text": ("text",)}))
     changes = {
         "task.name": "copying",
+        "model.dropout_rate": 0.0,
         "train.num_steps": 6,
         "eval.every_steps": 6,
         "checkpoint.every_steps": 3,

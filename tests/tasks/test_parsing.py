@@ -5,7 +5,6 @@ import dataclasses
 import logging
 
 import jax
-import numpy as np
 import pytest
 
 from transformer_jax.data.batches.packing import padded_batch
@@ -92,7 +91,11 @@ def test_a_target_that_is_no_tree_over_the_source_is_refused(task, source, targe
         task.score({}, [source], [target], batch_size=1)
 
 
-@pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "beam_size": 4}])
+FLAT = {"temperature": 1.0, "beam_size": 4, "max_extra_length": 2}
+"""Samples with the smallest output limit, which gives flat trees."""
+
+
+@pytest.mark.parametrize("options", [{}, FLAT])
 def test_outputs_are_trees_with_the_scores_that_the_model_gives_them(task, params, options):
     """They do not depend on the batch, and brackets are escaped."""
     lines = ["the dog sees", "", "home", "( a dog )"]
@@ -162,13 +165,6 @@ def test_impossible_requests_are_refused(task, params):
     with pytest.raises(UserError, match="no word to parse"):
         task.model_inputs(params, " ", None, DECODE)
     assert isinstance(task, SupportsScoring) and not isinstance(task, SupportsPrefixes)
-
-
-def test_the_smallest_output_limit_gives_flat_trees(task, params):
-    decode = dataclasses.replace(DECODE, max_extra_length=2, num_outputs=1, temperature=1.0)
-    lines = ["a", "a a", "a a a"]
-    for line, [output] in zip(lines, task.predict(params, lines, decode), strict=True):
-        assert words_of(output.text) == line and np.isfinite(output.score)
 
 
 def test_with_words_in_the_vocabulary_the_decoder_reads_them(task_of, random_params):

@@ -89,7 +89,7 @@ def trained(task, params, examples, rate=0.05):
     losses = []
     for _ in range(2):
         (batch,) = eval_batches(items, task.preprocess, **rows)
-        value, gradient = loss(params, batch)
+        value, gradient = jax.device_get(loss(params, batch))
         params = jax.tree.map(lambda x, g: x - rate * g, params, gradient)
         losses.append(float(value))
     return losses, params

@@ -63,14 +63,10 @@ def test_generation_by_a_language_model(tiny_config, tiny_language_model):
     assert report["tokens_per_s"] == pytest.approx(1e3 * 2 * 20 / report["step_ms"], rel=0.02)
 
 
-def test_a_task_without_a_search_is_refused(tiny_config):
-    with pytest.raises(UserError, match="must be translation or language_modeling"):
-        benchmark.decode(tiny_config({"task.name": "masked_lm"}))
-
-
 @pytest.mark.parametrize(
     ("changes", "beam_size", "message"),
     [
+        ({"task.name": "masked_lm", "model.num_layers": 1}, 2, "be translation or language_modeli"),
         ({}, 999, "beam_size is 999; the target vocabulary has 800 pieces"),
         ({"decode.num_outputs": 9}, None, "num_outputs is 9; it must be at most beam_size 4"),
         ({"decode.search": "greedy"}, 2, "the config's search does not read beam_size"),

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
+from tests.conftest import copy_at_step
 from transformer_jax.training.diagnostics import dead_share, entropies, part_of
-
-STEPS = {"train.num_steps": 4, "eval.every_steps": 4, "checkpoint.every_steps": 2}
 
 
 def test_entropy_is_the_mean_of_the_queries_that_see_a_key():
@@ -48,14 +47,19 @@ def diagnostics(workdir):
     return {one["step"]: one for one in lines if one["split"] == "watch"}
 
 
-def test_a_run_is_the_same_with_and_without_diagnostics(tiny_config, tmp_path):
-    plain = tj.train(tiny_config(STEPS), tmp_path / "plain")
-    seen = tj.train(tiny_config(STEPS | {"logging.watch_steps": 2}), tmp_path / "with")
-    jax.tree.map(np.testing.assert_array_equal, plain.params, seen.params)
+@pytest.fixture(scope="module")
+def run(trained_workdir, tiny_config, tmp_path_factory):
+    """The second half of the finished run, trained again with diagnostics at each step."""
+    workdir = copy_at_step(trained_workdir, 15, tmp_path_factory.mktemp("watched") / "run")
+    changes = {"logging.watch_steps": 1, "logging.every_steps": 1, "checkpoint.every_steps": 29}
+    return tj.train(tiny_config(changes), workdir)
 
-    records = diagnostics(tmp_path / "with")
-    assert sorted(records) == [2, 4]
-    last = records[4]
+
+def test_a_run_is_the_same_with_and_without_diagnostics(run, trained):
+    jax.tree.map(np.testing.assert_array_equal, run.params, trained.params)
+    records = diagnostics(run.workdir)
+    assert sorted(records) == list(range(16, 31))
+    last = records[30]
     for kind in ("entropy", "least_entropy"):
         for place in ("encoder", "decoder"):
             assert 0 < last[f"{kind}/{place}/layer_0/self_attention"] < np.log(64)
@@ -67,23 +71,21 @@ def test_a_run_is_the_same_with_and_without_diagnostics(tiny_config, tmp_path):
     assert 0 <= last["dead/encoder/layer_0/feed_forward"] <= 1
 
 
-def test_norms_are_those_of_the_parameters_and_of_their_change(tiny_config, tmp_path):
-    changes = {"logging.watch_steps": 1, "logging.every_steps": 1, "checkpoint.keep_params": 4}
-    run = tj.train(tiny_config(STEPS | changes | {"checkpoint.every_steps": 1}), tmp_path / "run")
-    third, last = (tj.load(run.workdir, checkpoint=step).params for step in (3, 4))
-    record = diagnostics(run.workdir)[4]
+def test_norms_are_those_of_the_parameters_and_of_their_change(run):
+    previous, last = (tj.load(run.workdir, checkpoint=step).params for step in (29, 30))
+    record = diagnostics(run.workdir)[30]
 
     def norm(tree):
         return np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(tree)))
 
     for stack in ("encoder", "decoder"):
         for kind in ("self_attention", "feed_forward"):
-            before, after = third[stack]["layer_0"][kind], last[stack]["layer_0"][kind]
+            before, after = previous[stack]["layer_0"][kind], last[stack]["layer_0"][kind]
             change = jax.tree.map(np.subtract, after, before)
             part = f"{stack}/layer_0/{kind}"
             assert record[f"param/{part}"] == pytest.approx(norm(before), rel=1e-5)
             assert record[f"update/{part}"] == pytest.approx(norm(change), rel=1e-3)
     lines = map(json.loads, (run.workdir / "metrics.jsonl").read_text().splitlines())
-    (trained,) = [one for one in lines if one["split"] == "train" and one["step"] == 4]
+    (trained,) = [one for one in lines if one["split"] == "train" and one["step"] == 30]
     of_all = np.sqrt(sum(value**2 for name, value in record.items() if name.startswith("grad/")))
     assert trained["grad_norm"] == pytest.approx(of_all, rel=1e-4)

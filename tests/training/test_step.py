@@ -9,8 +9,6 @@ import numpy as np
 import optax
 import pytest
 
-from transformer_jax.runs import build
-from transformer_jax.runs.config import read_settings
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import train_step
 
@@ -115,41 +113,6 @@ def test_the_moving_average_follows_the_parameters_that_train(batch):
         np.testing.assert_allclose(state.params["w"], expected, rtol=1e-5)
     assert not np.allclose(state.params["w"], state.live["w"], rtol=1e-3)
     assert alone.live is None
-
-
-@pytest.fixture
-def packed():
-    """Four packed rows with two sentence pairs each; two of the rows are mostly padding."""
-    rng = np.random.default_rng(0)
-    batch = {}
-    for side in ("source", "target"):
-        segment_ids = np.array([[1, 1, 1, 2, 2, 2, 2, 2]] * 2 + [[1, 2] + [0] * 6] * 2, np.int32)
-        batch[f"{side}_segment_ids"] = segment_ids
-        batch[f"{side}_positions"] = np.array(
-            [[0, 1, 2, 0, 1, 2, 3, 4]] * 2 + [[0] * 8] * 2, np.int32
-        )
-        batch[side] = np.where(segment_ids > 0, rng.integers(4, 20, (4, 8)), 0).astype(np.int32)
-    return batch
-
-
-def test_accumulated_gradients_of_the_model_equal_those_of_one_large_batch(
-    tiny_config, packed, random_params
-):
-    settings = read_settings(tiny_config({"model.dropout_rate": 0.0}))
-    task = build.build_task(settings, {"source": 20, "target": 20}, tokenizers=None)
-    params = random_params(task)
-    results = []
-    for accumulation_steps in (1, 2):
-        step, make_state = sgd_step(task.loss, accumulation_steps)
-        results.append(step(make_state(params), packed))
-    (expected, expected_sums), (state, sums) = results
-    jax.tree.map(
-        lambda got, want: np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6),
-        (state.params, sums),
-        (expected.params, expected_sums),
-    )
-    moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), state.params, params)
-    assert min(jax.tree.leaves(moved)) > 1e-4
 
 
 def loss_of_scaled_gradient(params, batch, rng, frozen):

@@ -17,7 +17,10 @@ SIZES = {
     "model.num_heads": 2,
     "model.num_layers": 1,
     "data.max_length": 12,
+    "model.norm": "rms",
+    "model.feed_forward_bias": False,
 }
+"""Fields of the smallest programs."""
 
 
 @pytest.fixture(scope="session")

@@ -19,9 +19,8 @@ from transformer_jax.verification.subject import Subject, shrunk
 
 RECIPE = Path(__file__).parents[2] / "docs" / "recipes" / "position_encoding.py"
 RUNS = {
-    "right": ({}, DEVICE_ORACLES),
+    "right": ({}, [name for name in DEVICE_ORACLES if not name.startswith("sequence")]),
     "batch norm": ({"model.norm": "device_batch"}, ["pmap = one device", "data axis = one device"]),
-    "mean loss": ({"task.name": "mean_loss"}, ["pmap = one device"]),
     "learned biases": ({"model.positions": "kerple"}, ["sequence axis = one device"]),
     "odd heads": ({"model.num_heads": 1}, ["tensor axis = one device"]),
 }

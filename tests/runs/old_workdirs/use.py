@@ -26,6 +26,9 @@ MORE_STEPS = 10
 """Steps by which `continued` continues a run."""
 OF_A_MODULE = ("language_model", "adapters")
 """Runs whose config names what `position_encoding.py` registers."""
+CONTINUED = ("translation", "adapters", "classification")
+"""Runs that are continued. The language model's continuation has nothing that these have not: its
+data and its module are those of its adapters, its state is of the kinds of the translation's."""
 OPTIONS = {
     "translation": {"num_outputs": 2},
     "language_model": {"temperature": 1.0, "seed": 1},
@@ -64,7 +67,7 @@ def use(name: str) -> dict:
 
     config_of(name)
     run = tj.load(name)
-    return {
+    results = {
         "step": run.step,
         "config": run.config.to_dict(),
         "params": described(run.params),
@@ -73,8 +76,10 @@ def use(name: str) -> dict:
             for outputs in run.n_best(LINES, **OPTIONS[name])
         ],
         "evaluation": run.evaluate(split="valid"),
-        "continued": continued(name, run.step),
     }
+    if name in CONTINUED:
+        results["continued"] = continued(name, run.step)
+    return results
 
 
 def continued(name: str, step: int) -> dict:
