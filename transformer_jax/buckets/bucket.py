@@ -34,12 +34,14 @@ _ADDRESS = re.compile(r"([A-Za-z][\w+.-]*)://")
 _PATH_OF_ADDRESS = re.compile(r"(s3|gs|gcs):/[^/]")  # `Path` drops one slash of an address
 _EXTRAS = {"s3": "s3", "gs": "gcs", "gcs": "gcs"}
 """Protocol -> the extra of pyproject.toml with its client."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 8.0  # seconds between two tries
+_FIRST_PAUSE = 0.2  # seconds between two tries, doubled after each
+_LONGEST_PAUSE = 8.0
 _PROGRESS_BAR_DELAY = 2  # seconds
 _PARALLEL_TRANSFERS = 8
 _SMALL = 8 << 20  # bytes: a smaller file is written in one request
 _FINAL_ERRORS = (FileNotFoundError, FileExistsError, PermissionError, ImportError, ValueError)
 _FINAL_STATUSES = (400, 401, 403, 404, 412)  # of HTTP
+# Each client of fsspec lists others: S3, Google, file.
 _VERSION_KEYS = ("ETag", "etag", "generation", "mtime", "LastModified", "created")
 
 
@@ -77,18 +79,16 @@ def require_allowed(address: str, also: Collection[str] = ()) -> None:
     match = _ADDRESS.match(address)
     allowed = {*PROTOCOLS, *also, *os.environ.get(ALLOW_VARIABLE, "").replace(" ", "").split(",")}
     if not match or match[1] not in allowed:
-        known = ", ".join(f"{protocol}://" for protocol in (*PROTOCOLS, *also))
+        usable = ", ".join(f"{protocol}://" for protocol in (*PROTOCOLS, *also))
         more = f"; to allow it, set {ALLOW_VARIABLE}={match[1]} in the environment" if match else ""
-        raise UserError(f"{address!r} is no address that may be used ({known} are){more}")
+        raise UserError(f"{address!r} is no address that may be used ({usable} are){more}")
 
 
 @contextlib.contextmanager
 def as_bucket_errors(failure: str, address: str) -> Iterator[None]:
     """Turns errors of the block, which come from many libraries, into `BucketError`s of one line.
 
-    Args:
-      failure: beginning of the message, such as "cannot read".
-      address: of what the block reads or writes.
+    The line begins with `failure`, such as "cannot read", and the address.
     """
     try:
         yield
@@ -155,9 +155,6 @@ class Bucket:
 
         Names that lead out of the folder are left out, with a warning: strangers may have filled
         the bucket.
-
-        Args:
-          folder: name of the folder; "": all files.
         """
 
         def list_files() -> dict[str, Entry]:
@@ -166,13 +163,14 @@ class Bucket:
                 listed = self._system.find(self._path(folder), detail=True)
             except FileNotFoundError:
                 return {}
-            names = {path.removeprefix(f"{self._root}/"): info for path, info in listed.items()}
-            files = {n for n in names if not n.endswith("/") and n != self._root}
+            infos = {path.removeprefix(f"{self._root}/"): info for path, info in listed.items()}
+            # Consoles of buckets make empty objects for folders.
+            files = {name for name in infos if not name.endswith("/") and name != self._root}
             safe = {name for name in files if is_safe_name(name)}
             self._warn_of_unsafe(files - safe)
             return {
                 name: Entry(int(info.get("size") or 0), _version(info))
-                for name, info in names.items()
+                for name, info in infos.items()
                 if name in safe
             }
 
@@ -184,20 +182,16 @@ class Bucket:
 
     def write(self, name: str, content: bytes) -> None:
         """Writes a whole file, in place of an older one if there is one."""
-        path, options = self._path(name), {}
+        path = self._path(name)
+        options = {}
         if "gs" in self._system.protocol and content and _is_ambiguous(content):
             options["chunksize"] = len(content)  # gcsfs then sends no multipart body
         self._retry("cannot write", name, lambda: self._system.pipe_file(path, content, **options))
 
     def create(self, name: str, content: bytes) -> bool:
-        """Writes a file unless it exists; of several concurrent calls, one succeeds.
+        """Writes a file unless it exists; returns True if this call wrote it.
 
-        Args:
-          name: of the file.
-          content: must differ between calls.
-
-        Returns:
-          True if this call wrote the file.
+        Of several concurrent calls, one succeeds. Their contents must differ.
         """
 
         def create_file() -> bool:
@@ -244,7 +238,9 @@ class Bucket:
             self._has_warned = True
             logger.warning(
                 "%s: skipping %d files whose names could lead out of the folder; the first: %r",
-                *(self.address, len(names), min(names)),
+                self.address,
+                len(names),
+                min(names),
             )
 
     def _path(self, name: str) -> str:
@@ -253,7 +249,8 @@ class Bucket:
     def _retry[Result](self, failure: str, name: str, request: Callable[[], Result]) -> Result:
         """Returns the result of a request, which is repeated if its failure may be temporary."""
         address = f"{self.address}/{name}" if name else self.address
-        deadline, pause = time.monotonic() + PATIENCE_SECONDS, _FIRST_PAUSE
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        pause = _FIRST_PAUSE
         with as_bucket_errors(failure, address):
             while True:
                 try:
@@ -268,7 +265,7 @@ class Bucket:
                         logger.info("%s %s yet: %s; trying again", failure, address, message)
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
-        raise AssertionError("not reached")
+        raise AssertionError("not reached")  # for mypy: a with block may swallow errors
 
 
 def download_files(

@@ -43,7 +43,12 @@ from transformer_jax.runtime.files import (
 
 logger = logging.getLogger(__name__)
 
-_FILES, _ADDRESS, _LOCK, _INDEX, _ID, _PINS = "files", "address", "lock", "index.json", "id", "pins"
+_FILES = "files"
+_ADDRESS = "address"
+_LOCK = "lock"
+_INDEX = "index.json"
+_ID = "id"
+_PINS = "pins"
 
 
 def fetch_folder(
@@ -55,7 +60,6 @@ def fetch_folder(
     """Downloads the files at an address that are new or have changed.
 
     Args:
-      address: of a folder.
       is_wanted: returns True for the names of files to download.
       layout: leaves out temporary and incomplete files.
       below: name of the only file or folder to look at; "": all files.
@@ -66,7 +70,8 @@ def fetch_folder(
     Raises:
       UserError: nothing is there, or it cannot be read.
     """
-    bucket, home = Bucket(address), _home("fetched", address)
+    bucket = Bucket(address)
+    home = _home("fetched", address)
     with _locked(home, wait=True):
         versions = {
             name: entry.version
@@ -75,8 +80,10 @@ def fetch_folder(
         }
         if not versions:
             raise NotInBucketError(f"there is nothing at {address}{below and '/'}{below}")
-        index, folder = _index(home), _files(home)
-        for name in {name for name in index if _is_below(name, below)} - versions.keys():
+        index = _index(home)
+        folder = _files(home)
+        deleted = {name for name in index if _is_below(name, below)} - versions.keys()
+        for name in deleted:
             if is_safe_name(name):  # earlier versions wrote other names, too
                 remove(path_below(folder, name))
             del index[name]
@@ -87,6 +94,7 @@ def fetch_folder(
             if index.get(name) != versions[name] or not path_below(folder, name).is_file()
         }
         download_files(bucket, folder, needed)
+        # Only now: files whose download was interrupted are downloaded again.
         if needed or _index(home) != index:
             index |= {name: versions[name] for name in needed}
             write_atomic(home / _INDEX, json.dumps(index))
@@ -116,14 +124,11 @@ def working_copy(address: str, layout: MirrorLayout) -> Iterator[Path]:
     If this machine was the last to write to the address, its copy is used again, since it may hold
     more than the bucket. Otherwise the copy is cleared and downloaded.
 
-    Args:
-      address: of a folder, which need not exist.
-      layout: of the files.
-
     Raises:
       UserError: another process writes there; or an error of `Mirror`.
     """
-    bucket, home = Bucket(address), _home("workdirs", address)
+    bucket = Bucket(address)
+    home = _home("workdirs", address)
     with _locked(home, wait=False):
         last = last_copy(bucket)
         if last != _id(home):
@@ -185,7 +190,6 @@ def _home(kind: str, address: str) -> Path:
 
 
 def _home_path(kind: str, address: str) -> Path:
-    """Path of the folder of a copy."""
     root = cache_folder(kind)
     if root is None:
         raise UserError(f"{address} needs a copy here, and no home folder: set XDG_CACHE_HOME")

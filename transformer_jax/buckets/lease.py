@@ -58,7 +58,6 @@ class Lease:
     """The exclusive right to write at an address, while the block runs.
 
     Args:
-      bucket: the address.
       copy: id of the working copy to write from. No other process of this machine uses it.
       last: result of `last_copy` a moment ago.
       holder: description of this process, for messages of others.
@@ -69,7 +68,10 @@ class Lease:
     """
 
     def __init__(self, bucket: Bucket, copy: str, last: str | None, holder: str):
-        self._bucket, self._copy, self._last, self._holder = bucket, copy, last, holder
+        self._bucket = bucket
+        self._copy = copy
+        self._last = last
+        self._holder = holder
         self._stop = threading.Event()
         self._renewal = threading.Thread(target=self._renew, daemon=True, name="lease")
         self._number = 0
@@ -79,11 +81,13 @@ class Lease:
         if held and not held.ended and held.copy != self._copy:
             self._require_stale(self._number, held)
         self._number += 1
+        # The working copy was chosen by who wrote last; another copy may have written since.
         changed = (held and held.copy) != self._last
         if changed or not self._bucket.create(self._name, self._record().encoded()):
             raise BusyError(
                 f"{self._bucket.address}: another process has just begun to train there"
             )
+        # Old leases are deleted after the new one is written: without any, another could take 1.
         for number in _numbers(self._bucket):
             if number < self._number:
                 self._bucket.delete(f"{LEASE_FOLDER}/{number}")
@@ -123,7 +127,9 @@ class Lease:
         """Waits until a lease is stale; raises BusyError if it is renewed or replaced before."""
         logger.info(
             "%s: %s has not ended; its lease is taken over unless it is renewed within %.0f s",
-            *(self._bucket.address, held.told, STALE_SECONDS),
+            self._bucket.address,
+            held.told,
+            STALE_SECONDS,
         )
         deadline = time.monotonic() + STALE_SECONDS
         while time.monotonic() < deadline:
@@ -137,13 +143,13 @@ class Lease:
 
 def last_copy(bucket: Bucket) -> str | None:
     """Id of the working copy that last wrote to an address; None if none did."""
-    newest = _newest(bucket)[1]
+    _, newest = _newest(bucket)
     return newest.copy if newest else None
 
 
 def other_holder(bucket: Bucket, copy: str) -> LeaseRecord | None:
     """The newest lease if it has not ended and is that of another working copy; else None."""
-    newest = _newest(bucket)[1]
+    _, newest = _newest(bucket)
     return newest if newest and not newest.ended and newest.copy != copy else None
 
 

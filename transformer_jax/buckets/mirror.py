@@ -91,11 +91,8 @@ class Mirror:
     """Uploads a folder to a bucket, while the block runs and at its end.
 
     Args:
-      bucket: the destination.
       folder: the working copy. Entering downloads what it lacks.
       pins: a folder on the same disk, which must not exist.
-      layout: of the files.
-      lease: held while the block runs.
 
     Raises:
       UserError: from entering: the bucket cannot be read. From leaving: files could not be
@@ -105,8 +102,11 @@ class Mirror:
     def __init__(
         self, bucket: Bucket, folder: Path, pins: Path, layout: MirrorLayout, lease: Lease
     ):
-        self._bucket, self._folder, self._pins = bucket, folder, pins
-        self._layout, self._lease = layout, lease
+        self._bucket = bucket
+        self._folder = folder
+        self._pins = pins
+        self._layout = layout
+        self._lease = lease
         self._uploaded: dict[str, _Stamp] = {}  # stamps here of the files in the bucket
         self._upload_times: dict[str, float] = {}
         self._damaged: dict[str, _Stamp] = {}  # seals of units that are not uploaded
@@ -138,27 +138,28 @@ class Mirror:
 
     def _download(self) -> None:
         """Downloads files that the folder lacks and units that are damaged in it."""
-        there = {
+        remote = {
             name: entry
             for name, entry in self._bucket.entries().items()
             if not name.startswith(f"{LEASE_FOLDER}/")
         }
-        complete, here = self._layout.complete(there), self._files()
-        units = {self._layout.unit_of(name) for name in complete | here.keys()}
+        complete = self._layout.complete(remote)
+        local = self._files()
+        units = {self._layout.unit_of(name) for name in complete | local.keys()}
         for unit in filter(None, units):
             if self._layout.damage(self._folder / unit) is None:
                 continue
             if self._layout.seal_of(unit) in complete:
                 remove(path_below(self._folder, unit))
             else:
-                self._damaged[unit] = here[self._layout.seal_of(unit)]
-        here = self._files()
-        lacking = complete - here.keys()
+                self._damaged[unit] = local[self._layout.seal_of(unit)]
+        lacking = complete - self._files().keys()
         download_files(self._bucket, self._folder, lacking, self._layout.is_seal)
         for name, stamp in self._files().items():
+            # Units are intact here and do not grow: files of equal size are equal.
             large = stamp.size >= _SMALL and self._layout.unit_of(name) is not None
-            same = name in there and there[name].size == stamp.size
-            if same and (name in lacking or large):
+            same_size = name in remote and remote[name].size == stamp.size
+            if same_size and (name in lacking or large):
                 self._uploaded[name] = stamp
 
     def _upload_repeatedly(self) -> None:
@@ -182,73 +183,74 @@ class Mirror:
         that saves faster than the network transfers would otherwise never have a whole checkpoint
         in the bucket.
         """
-        found, layout = self._files(), self._layout
-        gone = self._uploaded.keys() - found.keys()
-        changed = {name for name, stamp in found.items() if self._uploaded.get(name) != stamp}
+        layout = self._layout
+        stamps = self._files()
+        gone = self._uploaded.keys() - stamps.keys()
+        changed = {name for name, stamp in stamps.items() if self._uploaded.get(name) != stamp}
         plain = {name for name in changed if layout.unit_of(name) is None}
         touched = {layout.unit_of(name) for name in (changed | gone) - plain}
-        units = [unit for unit in touched if unit and layout.seal_of(unit) in found]
+        units = [unit for unit in touched if unit and layout.seal_of(unit) in stamps]
         gone = {name for name in gone if layout.unit_of(name) not in units}
         if not at_end and not units:  # with a new checkpoint, the records are uploaded at once
             now = time.monotonic()
             pause = GROWING_FILE_SECONDS
-            plain = {n for n in plain if now > self._upload_times.get(n, -pause) + pause}
+            plain = {name for name in plain if now > self._upload_times.get(name, -pause) + pause}
         if not (gone or plain or units):
             return
         self._lease.require()
-        units.sort(key=lambda unit: -found[layout.seal_of(unit)].changed)  # newest first
-        with self._pinned(units, found) as files:
+        units.sort(key=lambda unit: -stamps[layout.seal_of(unit)].changed)  # newest first
+        with self._pinned(units, stamps) as pinned:
             marks = {name for name in plain if layout.mark.search(name)}
-            run_in_parallel(functools.partial(self._upload, found, files), marks)
-            run_in_parallel(functools.partial(self._upload, found, files), plain - marks)
-            for unit in units:
+            run_in_parallel(functools.partial(self._upload, stamps, pinned), marks)
+            run_in_parallel(functools.partial(self._upload, stamps, pinned), plain - marks)
+            for unit in units:  # the newest even if it has been deleted meanwhile
                 if unit == units[0] or (self._folder / unit).exists():
-                    self._upload_unit(unit, found, files)
+                    self._upload_unit(unit, stamps, pinned)
         self._delete_gone(gone)
 
     @contextlib.contextmanager
-    def _pinned(self, units: list[str], found: dict[str, _Stamp]) -> Iterator[dict[str, Path]]:
+    def _pinned(self, units: list[str], stamps: dict[str, _Stamp]) -> Iterator[dict[str, Path]]:
         """Hard links to the files of units, which outlive a deletion of the files."""
-        files = {}
+        pinned = {}
         try:
-            for name in found:
+            for name in stamps:
                 if self._layout.unit_of(name) in units:
-                    files[name] = self._pins / name
-                    files[name].parent.mkdir(parents=True, exist_ok=True)
+                    pinned[name] = self._pins / name
+                    pinned[name].parent.mkdir(parents=True, exist_ok=True)
                     try:
-                        files[name].hardlink_to(self._folder / name)
+                        pinned[name].hardlink_to(self._folder / name)
                     except OSError:  # already deleted, or the disk has no hard links
-                        files[name] = self._folder / name
-            yield files
+                        pinned[name] = self._folder / name
+            yield pinned
         finally:
             remove(self._pins)
 
-    def _upload_unit(self, unit: str, found: dict[str, _Stamp], files: dict[str, Path]) -> None:
-        layout, seal = self._layout, self._layout.seal_of(unit)
-        members = {name for name in found if layout.unit_of(name) == unit} - {seal}
-        if not {f"{unit}/{name}" for name in self._listed_members(files[seal].parent)} <= members:
-            return None  # the unit is being deleted or rewritten
-        changed = {name for name in members if self._uploaded.get(name) != found[name]}
-        known = {name for name in self._uploaded if layout.unit_of(name) == unit} - {seal}
-        if known - (members - changed):  # the seal in the bucket will no longer be right
-            self._delete({seal} & self._uploaded.keys())
-        run_in_parallel(functools.partial(self._upload, found, files), changed)
-        self._delete(known - members)
-        for _ in range(_TRIES):
-            there = self._bucket.entries(unit)
-            lost = [n for n in members if n not in there or there[n].size != found[n].size]
-            if not lost:
-                return self._upload(found, files, seal)
-            if not all(files[name].exists() for name in lost):
-                return None  # deleted meanwhile
-            run_in_parallel(functools.partial(self._upload, found, files), lost)
-        raise BucketError(f"{self._bucket.address}/{lost[0]} was written, but is not there")
-
-    def _listed_members(self, unit: Path) -> Collection[str]:
+    def _upload_unit(self, unit: str, stamps: dict[str, _Stamp], pinned: dict[str, Path]) -> None:
+        layout = self._layout
+        seal = layout.seal_of(unit)
+        members = {name for name in stamps if layout.unit_of(name) == unit} - {seal}
         try:
-            return self._layout.members(unit)
-        except (OSError, ValueError):  # deleted meanwhile, or damaged
-            return [""]  # no file has this name
+            listed = layout.members(pinned[seal].parent)
+        except (OSError, ValueError):
+            return  # deleted meanwhile, or damaged
+        if not {f"{unit}/{name}" for name in listed} <= members:
+            return  # the unit is being deleted or rewritten
+        changed = {name for name in members if self._uploaded.get(name) != stamps[name]}
+        uploaded = {name for name in self._uploaded if layout.unit_of(name) == unit} - {seal}
+        if uploaded - (members - changed):  # the seal in the bucket will no longer be right
+            self._delete({seal} & self._uploaded.keys())
+        run_in_parallel(functools.partial(self._upload, stamps, pinned), changed)
+        self._delete(uploaded - members)
+        for _ in range(_TRIES):
+            remote = self._bucket.entries(unit)
+            lost = [n for n in members if n not in remote or remote[n].size != stamps[n].size]
+            if not lost:
+                self._upload(stamps, pinned, seal)
+                return
+            if not all(pinned[name].exists() for name in lost):
+                return  # deleted meanwhile
+            run_in_parallel(functools.partial(self._upload, stamps, pinned), lost)
+        raise BucketError(f"{self._bucket.address}/{lost[0]} was written, but is not there")
 
     def _delete_gone(self, gone: Collection[str]) -> None:
         """Deletes files that are gone here, seals first; the last unit in the bucket stays."""
@@ -263,10 +265,10 @@ class Mirror:
         for name in names:
             self._uploaded.pop(name, None)
 
-    def _upload(self, found: dict[str, _Stamp], files: dict[str, Path], name: str) -> None:
-        path = files.get(name, self._folder / name)
+    def _upload(self, stamps: dict[str, _Stamp], pinned: dict[str, Path], name: str) -> None:
+        path = pinned.get(name, self._folder / name)
         try:
-            if name in files and found[name].size >= _SMALL:
+            if name in pinned and stamps[name].size >= _SMALL:
                 self._bucket.upload(path, name)
             else:  # the file may grow while it is read
                 self._bucket.write(name, path.read_bytes())
@@ -274,15 +276,15 @@ class Mirror:
             if path.exists():
                 raise
             return  # deleted meanwhile
-        self._uploaded[name], self._upload_times[name] = found[name], time.monotonic()
+        self._uploaded[name] = stamps[name]
+        self._upload_times[name] = time.monotonic()
 
     def _upload_lost(self) -> None:
         """Uploads again what the bucket has lost, after the last change here."""
         for _ in range(_TRIES):
-            found, there = self._files(), self._bucket.entries()
-            lost = [
-                n for n, stamp in found.items() if n not in there or there[n].size != stamp.size
-            ]
+            stamps = self._files()
+            remote = self._bucket.entries()
+            lost = [n for n in stamps if n not in remote or remote[n].size != stamps[n].size]
             if not lost:
                 return
             for name in lost:
@@ -292,17 +294,21 @@ class Mirror:
 
     def _files(self) -> dict[str, _Stamp]:
         """Complete regular files of the folder, without those of damaged units."""
-        found = {}
+        stamps = {}
         for entry in entries_below(self._folder):
             try:
                 status = entry.stat(follow_symlinks=False)
                 if entry.is_file(follow_symlinks=False):
                     name = Path(entry.path).relative_to(self._folder).as_posix()
-                    found[name] = _Stamp(status.st_size, status.st_mtime_ns)
+                    stamps[name] = _Stamp(status.st_size, status.st_mtime_ns)
             except FileNotFoundError:
                 continue  # deleted meanwhile
         damaged = {
-            u for u, seal in self._damaged.items() if found.get(self._layout.seal_of(u)) == seal
+            unit
+            for unit, stamp in self._damaged.items()
+            if stamps.get(self._layout.seal_of(unit)) == stamp
         }
-        complete = self._layout.complete(found)
-        return {name: found[name] for name in complete if self._layout.unit_of(name) not in damaged}
+        complete = self._layout.complete(stamps)
+        return {
+            name: stamps[name] for name in complete if self._layout.unit_of(name) not in damaged
+        }

@@ -45,7 +45,6 @@ def train(
 
     Args:
       config: of the run; gradient accumulation is disabled.
-      batch_size: rows.
       source_length: tokens of a source row, for tasks of pairs (default: 32).
       target_length: tokens of a target row, for tasks of pairs (default: 32).
       steps: number of steps to take the median of.
@@ -58,6 +57,7 @@ def train(
     lengths = _row_lengths(task, source_length, target_length)
     program = compile_training(settings, task, batch_size, lengths)
     sizes = build.assumed_vocab_sizes(settings)
+    # Features without a vocabulary of their own have tokens of a text.
     text_size = max(sizes[side] for side in build.task_kind(settings).texts)
     batch = _random_batch(lengths, batch_size, dict.fromkeys(lengths, text_size) | sizes)
     seconds = median_seconds(lambda: jax.block_until_ready(program.run(batch)), steps)
@@ -71,7 +71,6 @@ class TrainingProgram:
     """A compiled training step with the state that it changes.
 
     Attributes:
-      task: the task of the config.
       step: compiled for batches of `rows` rows.
       state: in the engine's form; each step replaces it.
       abstract: shapes of the first state, in the portable form.
@@ -101,7 +100,6 @@ def compile_training(
 
     Args:
       settings: of the run; gradient accumulation is disabled.
-      task: the task of these settings.
       rows: rows of a batch.
       lengths: tokens of a row by feature.
 
@@ -157,10 +155,10 @@ def decode(
     options = _search_options(settings.decode, beam_size, batch_size)
     params = jax.jit(task.init)(jax.random.key(settings.seed))
     params = convert_weights(options.weights, params)
-    text = build.task_kind(settings).texts
     sizes = build.assumed_vocab_sizes(settings)
-    sizes = {"source": max(sizes[side] for side in text)}
-    sources = _random_batch({"source": source_length}, batch_size, sizes)["source"]
+    text_size = max(sizes[side] for side in build.task_kind(settings).texts)
+    lengths = {"source": source_length}
+    sources = _random_batch(lengths, batch_size, {"source": text_size})["source"]
     start = time.perf_counter()
     if isinstance(task, Translation):
         run = _translation_search(task, params, sources, options, output_length)
@@ -222,18 +220,20 @@ def _generation(
         for _ in generator.generate(params, outputs, decode):
             pass
 
-    run()
+    run()  # compiles
     return run
 
 
 def _search_options(decode: DecodeConfig, beam_size: int | None, batch_size: int) -> DecodeConfig:
-    given: dict[str, Any] = {"batch_size": batch_size}
-    given |= {"beam_size": beam_size} if beam_size else {}
+    changes: dict[str, Any] = {"batch_size": batch_size}
+    if beam_size:
+        changes["beam_size"] = beam_size
     try:
-        options = dataclasses.replace(decode, **given)
+        options = dataclasses.replace(decode, **changes)
     except ValueError as error:
         raise UserError(f"benchmark decode: {error}") from error
-    if ignored := options.ignored_fields(given):
+    ignored = options.ignored_fields(changes)
+    if ignored:
         raise UserError(f"benchmark decode: the config's search does not read {ignored[0]}")
     return options
 
@@ -252,7 +252,8 @@ def _random_batch(
     lengths: dict[str, int], rows: int, vocab_sizes: dict[str, int]
 ) -> dict[str, np.ndarray]:
     """Packed rows without padding, each one sequence of random tokens."""
-    rng, batch = np.random.default_rng(0), {}
+    rng = np.random.default_rng(0)
+    batch = {}
     for feature, length in lengths.items():
         shape = (rows, length)
         batch[feature] = rng.integers(0, vocab_sizes[feature], shape, np.int32)
@@ -294,6 +295,6 @@ def _report(
 def _peak_memory(device: jax.Device) -> int:
     """Peak bytes of the device if it counts them, otherwise of the process."""
     stats = device.memory_stats() or {}
-    unit = 1 if sys.platform == "darwin" else 1024
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
     process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     return stats.get("peak_bytes_in_use", process)

@@ -74,7 +74,6 @@ def plot_attention(
     """Draws the attention of the heads of a layer into a file.
 
     Args:
-      attention: of one example.
       output: ends in .png, .svg or .pdf.
       kind: one of `attention.kinds`; None: the last one, which is cross-attention if there is any.
       layer: None: the last one.
@@ -84,8 +83,8 @@ def plot_attention(
     """
     kind = kind or attention.kinds[-1]
     if kind not in attention.kinds:
-        known = ", ".join(attention.kinds)
-        raise UserError(f"--kind: this model has no {kind} attention; it has {known}")
+        kinds = ", ".join(attention.kinds)
+        raise UserError(f"--kind: this model has no {kind} attention; it has {kinds}")
     weights = attention.weights(kind)
     if layer is not None and layer >= len(weights):
         raise UserError(f"--layer: {layer} is none of the layers 0 to {len(weights) - 1}")
@@ -105,10 +104,8 @@ def plot_errors(workdir: Path, kind: str, split: str, output: Path) -> None:
     """Draws the errors of a classifier or tagger on a split that `evaluate` has scored.
 
     Args:
-      workdir: of the run.
       kind: "confusion" (matrix), "calibration" (curve), "worst" (list of errors), or error rates by
         "class", by "length", or by "frequency" of the words in the training data.
-      split: the name of the split.
       output: ends in .png, .svg or .pdf.
 
     Raises:
@@ -117,20 +114,20 @@ def plot_errors(workdir: Path, kind: str, split: str, output: Path) -> None:
     """
     records = read_predictions(workdir, split)
     try:
-        found = decisions(records)
+        decided = decisions(records)
         match kind:
             case "confusion":
-                figure = draw_confusion(found)
+                figure = draw_confusion(decided)
             case "calibration":
-                figure = draw_calibration(calibration(found))
+                figure = draw_calibration(calibration(decided))
             case "worst":
-                figure = draw_worst(found)
+                figure = draw_worst(decided)
             case "class":
-                figure = draw_rates(rates_by_class(found), "expected label")
+                figure = draw_rates(rates_by_class(decided), "expected label")
             case "length":
-                figure = draw_rates(rates_by_length(found), "words of the text")
+                figure = draw_rates(rates_by_length(decided), "words of the text")
             case _:
-                rates = rates_by_frequency(found, _training_words(workdir))
+                rates = rates_by_frequency(decided, _training_words(workdir))
                 figure = draw_rates(rates, "occurrences in training")
     except ValueError as error:
         raise UserError(f"--errors={kind}: {workdir}: predictions of {split}: {error}") from error
@@ -138,8 +135,8 @@ def plot_errors(workdir: Path, kind: str, split: str, output: Path) -> None:
 
 
 def _training_words(workdir: Path) -> Counter[str]:
-    data = load_json(workdir / CONFIG).data
-    return Counter(word for one in open_split(data, "train") for word in one["text"].split())
+    examples = open_split(load_json(workdir / CONFIG).data, "train")
+    return Counter(word for example in examples for word in example["text"].split())
 
 
 def _encodings(settings: Settings) -> np.ndarray | None:

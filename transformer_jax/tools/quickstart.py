@@ -49,29 +49,29 @@ def report(run: Run, split: str, meaning: str) -> Iterator[str]:
     yield f"  BLEU {metrics['bleu']:5.1f}  the model's"
     yield f"  BLEU {by_dictionary['bleu']:5.1f}  of a word-for-word dictionary"
     yield f"  {metrics['signature']}"
-    for shown in read_predictions(run.workdir, split)[:NUM_SHOWN]:
-        yield f"    English    {shown['source']}"
-        yield f"    model      {shown['output']}"
-        yield f"    reference  {shown['target']}"
+    for prediction in read_predictions(run.workdir, split)[:NUM_SHOWN]:
+        yield f"    English    {prediction['source']}"
+        yield f"    model      {prediction['output']}"
+        yield f"    reference  {prediction['target']}"
 
 
 def write_pages(run: Run) -> Iterator[str]:
     """Writes the attention page and the walk of `EXAMPLE`; yields their paths."""
     attention = run.attention(EXAMPLE, also=("queries", "keys"))
-    shown = attention_page(
+    attention_html = attention_page(
         attention,
         title=EXAMPLE,
         beams=run.beam_tree(EXAMPLE).as_json(),
         command=inspect_command(run.workdir),
     )
-    walked = walk_page(run.walk(EXAMPLE), EXAMPLE, inspect_command(run.workdir, "--walk"))
+    walk_html = walk_page(run.walk(EXAMPLE), EXAMPLE, inspect_command(run.workdir, "--walk"))
     folder = run.workdir / "pages"
     folder.mkdir(exist_ok=True)
     yield ""
-    for name, html, what in (
-        ("attention", shown, f"attention of “{EXAMPLE}”"),
-        ("walk", walked, f"“{EXAMPLE}” through the model, step by step"),
+    for name, html, description in (
+        ("attention", attention_html, f"attention of “{EXAMPLE}”"),
+        ("walk", walk_html, f"“{EXAMPLE}” through the model, step by step"),
     ):
         path = folder / f"{name}.html"
         write_atomic(path, html)
-        yield f"{path}  {what}"
+        yield f"{path}  {description}"

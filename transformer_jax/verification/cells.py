@@ -21,26 +21,27 @@ def write_cells(names: Sequence[str], folder: Path) -> Path:
 
     Args:
       names: those that the cells register.
-      folder: of the file.
 
     Raises:
       UserError: the cells do not show where a name is registered.
     """
-    statements = [one for source in _sources() for one in _statements(source)]
+    statements = [statement for cell in _sources() for statement in _statements(cell)]
+    registered = [_registered(node) for node, _ in statements]
     chosen: set[int] = set()
     for name in names:
-        registered = [_registered(node) for node, _ in statements]
-        found = [i for i, own in enumerate(registered) if name in own]
-        found = found or [i for i, own in enumerate(registered) if None in own]
-        if not found:
+        registering = [i for i, in_statement in enumerate(registered) if name in in_statement]
+        if not registering:  # perhaps under a name that is computed
+            registering = [i for i, in_statement in enumerate(registered) if None in in_statement]
+        if not registering:
             raise UserError(
                 f"the source of {name!r} is not found in this notebook's cells: write it to a file "
                 "and give modules=FILE"
             )
-        chosen |= _with_definitions(found[-1], statements)
-    added = [i for i, (node, _) in enumerate(statements) if _extends_table(node)]
-    for index in added:
-        chosen |= _with_definitions(index, statements)
+        # A cell that was changed and ran again is in the history twice: the last one counts.
+        chosen |= _with_definitions(registering[-1], statements)
+    for index, (node, _) in enumerate(statements):
+        if _extends_table(node):
+            chosen |= _with_definitions(index, statements)
     path = folder / _NAME
     path.write_text("\n".join(statements[i][1] for i in sorted(chosen)) + "\n", encoding="utf-8")
     return path
@@ -49,7 +50,8 @@ def write_cells(names: Sequence[str], folder: Path) -> Path:
 def _sources() -> Iterable[str]:
     """The cells that ran, in order; of a script, its file."""
     main = sys.modules["__main__"]
-    if cells := getattr(main, "In", None):  # IPython's history
+    cells = getattr(main, "In", None)  # IPython's history
+    if cells:
         return [str(cell) for cell in cells]
     path = getattr(main, "__file__", None)
     return [Path(path).read_text(encoding="utf-8")] if path and Path(path).is_file() else []
@@ -62,17 +64,18 @@ def _statements(source: str) -> list[tuple[ast.stmt, str]]:
         tree = ast.parse(source)
     except SyntaxError:
         return []
-    lines, found = source.splitlines(), []
+    lines = source.splitlines()
+    statements = []
     for node in tree.body:
-        decorators = getattr(node, "decorator_list", [])
-        first = min([node.lineno, *(one.lineno for one in decorators)])
-        found.append((node, "\n".join(lines[first - 1 : node.end_lineno])))
-    return found
+        decorators = getattr(node, "decorator_list", [])  # above the line of their function
+        first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+        statements.append((node, "\n".join(lines[first - 1 : node.end_lineno])))
+    return statements
 
 
 def _registered(node: ast.stmt) -> set[str | None]:
     """The names under which a statement registers something; None for one that is computed."""
-    calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
+    calls = [child for child in ast.walk(node) if isinstance(child, ast.Call)]
     return {
         getattr(call.args[0], "value", None)
         for call in calls
@@ -90,21 +93,22 @@ def _extends_table(node: ast.stmt) -> bool:
 
 def _with_definitions(index: int, statements: Sequence[tuple[ast.stmt, str]]) -> set[int]:
     """The numbers of a statement and of the definitions that it uses, directly or not."""
-    found, pending = {index}, [index]
+    needed = {index}
+    pending = [index]
     while pending:
-        at = pending.pop()
-        for name in _used(statements[at][0]):
+        user, _ = statements[pending.pop()]
+        for name in _used(user):
             # The last definition before its use; in a function it may also come later.
             defined = [i for i, (node, _) in enumerate(statements) if name in _defined(node)]
             before = [i for i in defined if i <= index] or defined
-            if before and before[-1] not in found:
-                found.add(before[-1])
+            if before and before[-1] not in needed:
+                needed.add(before[-1])
                 pending.append(before[-1])
-    return found
+    return needed
 
 
 def _used(node: ast.stmt) -> set[str]:
-    names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    names = {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
     return {name for name in names if not hasattr(builtins, name)}
 
 
@@ -113,15 +117,15 @@ def _defined(node: ast.stmt) -> set[str]:
     calls nothing but constructors."""
     match node:
         case ast.Import(names) | ast.ImportFrom(names=names):
-            return {(one.asname or one.name).partition(".")[0] for one in names}
+            return {(alias.asname or alias.name).partition(".")[0] for alias in names}
         case ast.FunctionDef(name) | ast.ClassDef(name):
             return {name}
         case ast.Assign(targets):
             return {
-                one.id
+                child.id
                 for target in targets
-                for one in ast.walk(target)
-                if isinstance(one, ast.Name)
+                for child in ast.walk(target)
+                if isinstance(child, ast.Name)
             }
         case ast.AnnAssign(ast.Name(name)):
             return {name}

@@ -2,6 +2,7 @@
 """Oracles of several devices: each division of the work gives the gradients of one device."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import jax
 
@@ -17,22 +18,20 @@ def divided(subject: Subject, engine: str, axis: str) -> Comparison:
     """The gradients of two devices equal those of one.
 
     Args:
-      subject: of the comparison.
       engine: "pmap" or "jit".
       axis: axis of the mesh that has two devices; the others have one.
     """
     sizes = {f"parallel__{name}": DEVICES if name == axis else 1 for name in AXIS_NAMES}
     apart = subject.but(parallel__engine=engine, **sizes)
-    found = first_gradients(apart, build.build_engine(apart.settings, jax.devices()[:DEVICES]))
-    return compare_trees(found, subject.gradients)
-
-
-def _of_axis(axis: str) -> Callable[[Subject], Comparison]:
-    return lambda subject: divided(subject, "jit", axis)
+    engine_of_two = build.build_engine(apart.settings, jax.devices()[:DEVICES])
+    return compare_trees(first_gradients(apart, engine_of_two), subject.gradients)
 
 
 DEVICE_ORACLES: Mapping[str, Callable[[Subject], Comparison]] = {
-    "pmap = one device": lambda subject: divided(subject, "pmap", DATA),
-    **{f"{axis} axis = one device": _of_axis(axis) for axis in AXIS_NAMES},
+    "pmap = one device": partial(divided, engine="pmap", axis=DATA),
+    **{
+        f"{axis} axis = one device": partial(divided, engine="jit", axis=axis)
+        for axis in AXIS_NAMES
+    },
 }
 """Oracles by name; the process needs two devices."""

@@ -31,7 +31,8 @@ from transformer_jax.verification.subject import VOCAB, Subject, padded
 BFLOAT16 = 0.1
 """Largest difference of bfloat16 logits, relative to the largest float32 logit."""
 
-_BEAMS, _STEPS = 2, 5
+_BEAMS = 2
+_STEPS = 5  # tokens decoded after a prompt
 _PROMPTS = (1, 4, 2)  # lengths
 _LONGEST = max(_PROMPTS) + _STEPS
 
@@ -41,13 +42,13 @@ def packed(subject: Subject) -> Comparison:
     batch = subject.batch
     if max(ids.max() for name, ids in batch.items() if name.endswith("_segment_ids")) < 2:
         raise DoesNotApplyError("a row of this task holds one example")
-    apart = padded(batch)
-    losses = compare_trees(_loss_sums(subject, batch), _loss_sums(subject, apart))
+    unpacked = padded(batch)
+    losses = compare_trees(_loss_sums(subject, batch), _loss_sums(subject, unpacked))
     if not _is_supervised(subject):
         return losses
-    found, places = _predictions(subject, batch)
-    expected, _ = _predictions(subject, apart)
-    logits = compare_places(found, expected, lambda i: _place(batch, *places[i]))
+    predicted, places = _predictions(subject, batch)
+    expected, _ = _predictions(subject, unpacked)
+    logits = compare_places(predicted, expected, lambda i: _place(batch, *places[i]))
     return logits if logits.relative >= losses.relative else losses
 
 
@@ -73,8 +74,8 @@ def _predictions(
         inputs, _, counted = task.supervised(batch)
         return apply_model(task.model, params, *inputs), counted
 
-    found, counted = jax.device_get(logits(subject.params, batch))
-    return found[counted].astype(np.float32), np.argwhere(counted)
+    predicted, counted = jax.device_get(logits(subject.params, batch))
+    return predicted[counted].astype(np.float32), np.argwhere(counted)
 
 
 def _place(batch: Mapping[str, np.ndarray], row: int, index: int) -> str:
@@ -92,8 +93,8 @@ def _loss_sums(subject: Subject, batch: Any) -> dict[str, Any]:
         loss, weight, others = subject.task.loss(params, batch, None, frozen)
         return {**others, "loss": loss, "weight": weight}
 
-    found = jax.device_get(sums(subject.params, batch, subject.state.frozen))
-    return {name: total for name, total in found.items() if name not in ("filled", "slots")}
+    totals = jax.device_get(sums(subject.params, batch, subject.state.frozen))
+    return {name: total for name, total in totals.items() if name not in ("filled", "slots")}
 
 
 def causal(subject: Subject) -> Comparison:
@@ -101,9 +102,10 @@ def causal(subject: Subject) -> Comparison:
 
     The gradient is taken with respect to the embedded tokens of the decoder.
     """
-    model, params = _decoder(subject), subject.params
+    model = _decoder(subject)
+    params = subject.params
     tokens = _draw_tokens(1, _LONGEST)
-    width, later = subject.settings.model.d_model, np.triu_indices(_LONGEST, 1)
+    width = subject.settings.model.d_model
 
     @jax.jit
     def gradients(params: Any, tokens: Any) -> Any:
@@ -115,24 +117,27 @@ def causal(subject: Subject) -> Comparison:
             with intercept_embeddings(lambda x: x + shift if x.shape == shift.shape else x):
                 return _full_logits(subject, model, params, tokens)[0]
 
-        found, backward = jax.vjp(logits, zeros)
-        direction = jax.random.normal(jax.random.key(0), found.shape[-1:])
-        each = jnp.eye(_LONGEST)[:, :, None] * direction
-        return found, jax.vmap(lambda cotangent: backward(cotangent)[0][0])(each)
+        outputs, backward = jax.vjp(logits, zeros)
+        # One direction for all: T backward passes instead of T V.
+        direction = jax.random.normal(jax.random.key(0), outputs.shape[-1:])
+        cotangents = jnp.eye(_LONGEST)[:, :, None] * direction
+        return outputs, jax.vmap(lambda cotangent: backward(cotangent)[0][0])(cotangents)
 
-    logits, found = jax.device_get(gradients(params, tokens))
-    if not np.any(found):
+    logits, grads = jax.device_get(gradients(params, tokens))
+    if not np.any(grads):
         raise DoesNotApplyError("the logits do not depend on embedded tokens")
-    past = found[later]
+    token, later = np.triu_indices(_LONGEST, 1)
+    by_later = grads[token, later]
     gradient = compare_places(
-        past,
-        np.zeros_like(past),
-        lambda i: f"logits of token {later[0][i]}, by token {later[1][i]} after it",
+        by_later,
+        np.zeros_like(by_later),
+        lambda i: f"logits of token {token[i]}, by token {later[i]} after it",
         BITS,
     )
-    if not gradient.is_equal:
-        relative = gradient.absolute / float(np.abs(found).max())
+    if not gradient.is_equal:  # relative to all gradients, since 0 is expected of these
+        relative = gradient.absolute / float(np.abs(grads).max())
         return dataclasses.replace(gradient, relative=relative)
+    # Gradients do not show what is read otherwise, such as a mask computed from token ids.
     half = _LONGEST // 2
     others = np.concatenate([tokens[:, :half], _draw_tokens(1, _LONGEST - half, seed=1)], axis=1)
     changed, _ = jax.device_get(gradients(params, others))
@@ -144,8 +149,10 @@ def cached(subject: Subject) -> Comparison:
 
     The prompts have unequal lengths, and the beams are reordered after each token.
     """
-    model, params = _decoder(subject), subject.params
-    rng, rows = np.random.default_rng(0), len(_PROMPTS)
+    model = _decoder(subject)
+    params = subject.params
+    rng = np.random.default_rng(0)
+    rows = len(_PROMPTS)
     lengths = np.array(_PROMPTS, np.int32)
     prompts = np.where(np.arange(lengths.max()) < lengths[:, None], _draw_tokens(rows, 4), 0)
     prefixes = [[list(row[:length])] for row, length in zip(prompts, lengths, strict=True)]
@@ -162,29 +169,30 @@ def cached(subject: Subject) -> Comparison:
         return model.apply({"params": params}, tokens, memory, state, method="decode_step")
 
     logits, memory, state = prefill(params)
-    state = reorder_state(state, jnp.zeros((rows, _BEAMS), jnp.int32), 1)
-    prefixes = [each * _BEAMS for each in prefixes]
-    found, read = [np.asarray(logits)], [[each[0] for each in prefixes]]
-    for _ in range(_STEPS):
+    logits_by_step = [np.asarray(logits)]
+    read = [beams[0] for beams in prefixes]  # prefixes in the order of their logits
+    state = reorder_state(state, jnp.zeros((rows, _BEAMS), jnp.int32), 1)  # a row becomes K beams
+    prefixes = [beams * _BEAMS for beams in prefixes]
+    for number in range(1, _STEPS + 1):
         parents = rng.integers(0, _BEAMS, (rows, _BEAMS)).astype(np.int32)
-        tokens = _draw_tokens(rows, _BEAMS, seed=len(found))
+        tokens = _draw_tokens(rows, _BEAMS, seed=number)
         prefixes = [
-            [[*each[parent], token] for parent, token in zip(*chosen, strict=True)]
-            for each, *chosen in zip(prefixes, parents, tokens, strict=True)
+            [[*beams[parent], token] for parent, token in zip(*chosen, strict=True)]
+            for beams, *chosen in zip(prefixes, parents, tokens, strict=True)
         ]
         logits, state = step(params, tokens.reshape(-1), memory, state, parents)
-        found.append(np.asarray(logits))
-        read.append([prefix for each in prefixes for prefix in each])
-    expected = _logits_after(subject, model, [prefix for each in read for prefix in each])
-    steps = np.repeat(np.arange(len(found)), [len(each) for each in found])
-    starts = np.cumsum([0, *map(len, found)])
+        logits_by_step.append(np.asarray(logits))
+        read += [prefix for beams in prefixes for prefix in beams]
+    expected = _logits_after(subject, model, read)
 
     def place(i: int) -> str:
-        row = i if steps[i] == 0 else (i - starts[steps[i]]) // _BEAMS
-        what = "the prompt's end" if steps[i] == 0 else f"decoded token {steps[i]}"
-        return f"{what}, row {row} (prompt of {lengths[row]})"
+        if i < rows:
+            return f"the prompt's end, row {i} (prompt of {lengths[i]})"
+        decoded, beam = divmod(i - rows, rows * _BEAMS)
+        row = beam // _BEAMS
+        return f"decoded token {decoded + 1}, row {row} (prompt of {lengths[row]})"
 
-    return compare_places(np.concatenate(found), expected, place)
+    return compare_places(np.concatenate(logits_by_step), expected, place)
 
 
 def _logits_after(subject: Subject, model: Any, prefixes: Sequence[Sequence[int]]) -> np.ndarray:
@@ -193,8 +201,8 @@ def _logits_after(subject: Subject, model: Any, prefixes: Sequence[Sequence[int]
     tokens = np.zeros((len(prefixes), _LONGEST), np.int32)
     for row, prefix in enumerate(prefixes):
         tokens[row, : len(prefix)] = prefix
-    rows, beams = len(_PROMPTS), np.repeat(np.arange(len(_PROMPTS)), _BEAMS)
-    sentences = np.concatenate([np.arange(rows), np.tile(beams, _STEPS)])
+    rows = np.arange(len(_PROMPTS))
+    sentences = np.concatenate([rows, np.tile(np.repeat(rows, _BEAMS), _STEPS)])
     logits = jax.jit(lambda params: _full_logits(subject, model, params, tokens, sentences))
     last = np.array([len(prefix) - 1 for prefix in prefixes])
     return np.asarray(logits(subject.params))[np.arange(len(prefixes)), last]
@@ -204,17 +212,17 @@ def _full_logits(
     subject: Subject, model: Any, params: Any, tokens: Any, sentences: np.ndarray | None = None
 ) -> jax.Array:
     """Logits [N, T, V] of a decoder that reads whole rows; `sentences` numbers their sources."""
+    logits: Any
     if not isinstance(model, Seq2Seq):
-        logits: jax.Array = apply_model(model, params, tokens)
+        logits = apply_model(model, params, tokens)
         return logits
     sentences = np.zeros(len(tokens), np.int32) if sentences is None else sentences
     source, lengths = (x[sentences] for x in _source(subject, len(_PROMPTS)))
     positions = np.broadcast_to(np.arange(source.shape[1], dtype=np.int32), source.shape)
     segment_ids = (positions < lengths[:, None]).astype(np.int32)
     inputs = {"source_positions": positions, "source_segment_ids": segment_ids, "target": tokens}
-    variables = {"params": params}
-    found: Any = model.apply(variables, source, **inputs)
-    return found
+    logits = model.apply({"params": params}, source, **inputs)
+    return logits
 
 
 def _source(subject: Subject, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -240,8 +248,9 @@ def bfloat16(subject: Subject) -> Comparison:
     """Products and activations in bfloat16 give logits near those in float32."""
     low = subject.but(model__dtype="bfloat16", model__activation_dtype="bfloat16")
     if not _is_supervised(subject):
-        losses = [_loss_sums(one, subject.batch)["loss"] for one in (low, subject)]
-        return compare_trees({"loss": losses[0]}, {"loss": losses[1]}, BFLOAT16)
-    found, places = _predictions(low, subject.batch)
+        rounded_loss = _loss_sums(low, subject.batch)["loss"]
+        loss = _loss_sums(subject, subject.batch)["loss"]
+        return compare_trees({"loss": rounded_loss}, {"loss": loss}, BFLOAT16)
+    rounded, places = _predictions(low, subject.batch)
     expected, _ = _predictions(subject, subject.batch)
-    return compare_places(found, expected, lambda i: _place(subject.batch, *places[i]), BFLOAT16)
+    return compare_places(rounded, expected, lambda i: _place(subject.batch, *places[i]), BFLOAT16)

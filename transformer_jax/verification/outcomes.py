@@ -13,8 +13,10 @@ from transformer_jax.errors import UserError
 from transformer_jax.runs.user_modules import describe_error, describe_module_error
 from transformer_jax.summary import Summarized
 
-EQUAL, DIFFERS = "equal", "differs"
-DOES_NOT_APPLY, NOT_RUN = "does not apply", "not run"
+EQUAL = "equal"
+DIFFERS = "differs"
+DOES_NOT_APPLY = "does not apply"
+NOT_RUN = "not run"
 
 FLOAT32 = 1e-4
 """Largest relative difference of float32 results that are computed in another order."""
@@ -86,13 +88,13 @@ class Outcome:
 def run_oracle(oracle: str, compare: Callable[[], Comparison]) -> Outcome:
     """Runs one oracle. An error in it is an outcome, too: "not run", never "equal"."""
     try:
-        found = compare()
+        comparison = compare()
     except (DoesNotApplyError, UserError) as error:  # the package refuses what it cannot do
         return Outcome(oracle, DOES_NOT_APPLY, str(error))
     except Exception as error:
         return Outcome(oracle, NOT_RUN, describe_module_error(error) or describe_error(error))
-    verdict = EQUAL if found.is_equal else DIFFERS
-    return Outcome(oracle, verdict, "", **dataclasses.asdict(found))
+    verdict = EQUAL if comparison.is_equal else DIFFERS
+    return Outcome(oracle, verdict, "", **dataclasses.asdict(comparison))
 
 
 def compare_trees(found: Any, expected: Any, tolerance: float = FLOAT32) -> Comparison:
@@ -103,8 +105,11 @@ def compare_trees(found: Any, expected: Any, tolerance: float = FLOAT32) -> Comp
     arrays = [np.asarray(leaf) for _, leaf in paths]
     if [np.shape(leaf) for leaf in leaves] != [array.shape for array in arrays]:
         return Comparison(np.inf, np.inf, "in the shapes of the arrays", tolerance)
+    # Without a floor, rounding errors of a gradient that should be 0 would differ by their size.
     floor = _SMALL * max((_size(array) for array in arrays), default=0.0)
-    differences = [_difference(*each, floor) for each in zip(leaves, arrays, strict=True)]
+    differences = [
+        _difference(leaf, array, floor) for leaf, array in zip(leaves, arrays, strict=True)
+    ]
     worst = max(range(len(names)), key=lambda i: differences[i][1], default=None)
     if worst is None:
         return Comparison(0.0, 0.0, "", tolerance)
@@ -122,26 +127,28 @@ def compare_places(
     Args:
       found, expected: arrays of the same shape.
       place: describes a place by its index.
-      tolerance: largest relative difference.
     """
     if found.shape != expected.shape:
         return Comparison(np.inf, np.inf, "in the number of predictions", tolerance)
     if not len(expected):
         raise DoesNotApplyError("nothing is predicted")
     size = _size(expected)
-    each = [_difference(*pair, size) for pair in zip(found, expected, strict=True)]
-    worst = max(each, key=lambda difference: difference[1])
-    first = next((i for i, (_, relative) in enumerate(each) if relative > tolerance), None)
-    where = "" if first is None else f"first at {place(first)}"
-    return Comparison(*worst, where, tolerance)
+    differences = [_difference(*pair, size) for pair in zip(found, expected, strict=True)]
+    worst = max(differences, key=lambda difference: difference[1])
+    description = ""
+    for i, (_, relative) in enumerate(differences):
+        if relative > tolerance:
+            description = f"first at {place(i)}"
+            break
+    return Comparison(*worst, description, tolerance)
 
 
-def _difference(found: Any, expected: np.ndarray, floor: float) -> tuple[float, float]:
+def _difference(leaf: Any, expected: np.ndarray, floor: float) -> tuple[float, float]:
     """Absolute and relative difference of two arrays; infinite if one of them is not finite."""
-    found = np.asarray(found)
-    if np.array_equal(found, expected):
+    array = np.asarray(leaf)
+    if np.array_equal(array, expected):
         return (0.0, 0.0) if np.isfinite(_size(expected)) else (np.inf, np.inf)
-    absolute = _size(found.astype(np.float64) - expected.astype(np.float64))
+    absolute = _size(array.astype(np.float64) - expected.astype(np.float64))
     if not np.isfinite(absolute):
         return np.inf, np.inf
     return absolute, absolute / max(_size(expected), floor, _TINY)
@@ -167,37 +174,39 @@ class Verification(Summarized):
     @property
     def is_proven(self) -> bool:
         """Returns True if every oracle holds or does not apply."""
-        return all(one.verdict in (EQUAL, DOES_NOT_APPLY) for one in self.outcomes)
+        return all(outcome.verdict in (EQUAL, DOES_NOT_APPLY) for outcome in self.outcomes)
 
     def __getitem__(self, oracle: str) -> Outcome:
-        return next(one for one in self.outcomes if one.oracle == oracle)
+        return next(outcome for outcome in self.outcomes if outcome.oracle == oracle)
 
     def table(self) -> str:
         """The outcomes, one a line, and their number by verdict."""
-        columns = [(one.oracle, one.verdict, one.describe()) for one in self.outcomes]
-        widths = [max(map(len, column)) for column in list(zip(*columns, strict=True))[:2]]
+        rows = [(outcome.oracle, outcome.verdict, outcome.describe()) for outcome in self.outcomes]
+        widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:2]]
         lines = [
             "  ".join([oracle.ljust(widths[0]), verdict.ljust(widths[1]), text]).rstrip()
-            for oracle, verdict, text in columns
+            for oracle, verdict, text in rows
         ]
         return "\n".join([*lines, f"{self.subject}: {self.counts}"])
 
     @functools.cached_property
     def counts(self) -> str:
         """The number of outcomes of each verdict, such as "14 equal, 1 differs"."""
-        verdicts = [one.verdict for one in self.outcomes]
-        known = (EQUAL, DIFFERS, DOES_NOT_APPLY, NOT_RUN)
+        verdicts = [outcome.verdict for outcome in self.outcomes]
         return ", ".join(
-            f"{verdicts.count(verdict)} {verdict}" for verdict in known if verdict in verdicts
+            f"{verdicts.count(verdict)} {verdict}"
+            for verdict in (EQUAL, DIFFERS, DOES_NOT_APPLY, NOT_RUN)
+            if verdict in verdicts
         )
 
     def summary(self) -> Mapping[str, Any]:
         """Each oracle with its verdict."""
         return {
-            one.oracle: f"{one.verdict}: {one.describe()}".rstrip(": ") for one in self.outcomes
+            outcome.oracle: f"{outcome.verdict}: {outcome.describe()}".rstrip(": ")
+            for outcome in self.outcomes
         }
 
     def as_dict(self) -> dict[str, Any]:
         """The outcomes for JSON."""
-        outcomes = [dataclasses.asdict(one) for one in self.outcomes]
+        outcomes = [dataclasses.asdict(outcome) for outcome in self.outcomes]
         return {"subject": self.subject, "proven": self.is_proven, "outcomes": outcomes}

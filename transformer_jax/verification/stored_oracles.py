@@ -45,7 +45,9 @@ _LENGTHS = (
     *("data__max_length", "data__max_source_length", "data__max_target_length"),
     "model__max_length",
 )
-_LENGTH, _EXAMPLES, _BATCHES = 128, 200, 3
+_LENGTH = 128  # tokens of a row
+_EXAMPLES = 200  # compared, from the first to the last of the set
+_BATCHES = 3  # before and after the iterator is restored
 
 
 def exported(subject: Subject) -> Comparison:
@@ -55,19 +57,21 @@ def exported(subject: Subject) -> Comparison:
       UserError: no published family has this model.
     """
     leaves = {path: np.asarray(leaf) for path, leaf in named_leaves(subject.params).items()}
-    kind, name = build.task_kind(subject.settings), subject.settings.task.name
+    kind = build.task_kind(subject.settings)
     text: Any = types.SimpleNamespace(specials=DEFAULT_SPECIALS)
     labels = Labels(tuple(f"label {i}" for i in range(LABELS)))
     sides = {side: labels if side in kind.labels else text for side in kind.sides}
     model = body_config(subject.task.model)
-    task = "language_modeling" if isinstance(subject.task.model, DecoderOnly) else name
+    task = subject.settings.task.name
+    if isinstance(subject.task.model, DecoderOnly):
+        task = "language_modeling"
     match = match_family(model, leaves, task, tokenizer_keys(Tokenizers(sides), model))
     with tempfile.TemporaryDirectory() as folder:
         tensors = to_tensors(match.family, match.model, match.leaves)
         save_tensors(tensors, Path(folder) / WEIGHTS)
         read = match_tensors(match.family, match.model, match.leaves, Tensors(Path(folder)))
-        found = {path: read.read(path, leaf.shape) for path, leaf in match.leaves.items()}
-    return compare_trees(found, dict(match.leaves), BITS)
+        imported = {path: read.read(path, leaf.shape) for path, leaf in match.leaves.items()}
+    return compare_trees(imported, dict(match.leaves), BITS)
 
 
 def data(subject: Subject) -> Comparison:
@@ -75,15 +79,17 @@ def data(subject: Subject) -> Comparison:
 
     Reads the data and trains its tokenizers, if the set or the task is the user's.
     """
-    own = {field for field, _ in user_components(subject.settings)}
+    fields = {field for field, _ in user_components(subject.settings)}
     settings = subject.but(**dict.fromkeys(_LENGTHS, _LENGTH)).settings
-    if not own & {"data.name", "task.name"}:
+    if not fields & {"data.name", "task.name"}:
         raise DoesNotApplyError("neither data.name nor task.name is a component of yours")
-    if "data.name" not in own and settings.data.dir is None and _downloads(settings.data.name):
+    if "data.name" not in fields and settings.data.dir is None and _downloads(settings.data.name):
         raise DoesNotApplyError(f"data.name {settings.data.name} is read from data.dir; set it")
-    first, again = (open_split(settings.data, "train") for _ in range(2))
+    first = open_split(settings.data, "train")
+    again = open_split(settings.data, "train")
     chosen = np.linspace(0, len(first) - 1, min(len(first), _EXAMPLES)).astype(int)
     examples = [_digest(first[int(i)]) for i in chosen]
+    # Backwards, so that examples that depend on those read before differ.
     backwards = [_digest(again[int(i)]) for i in chosen[::-1]]
     opened = compare_places(
         np.stack(backwards[::-1]), np.stack(examples), lambda i: f"example {chosen[i]}", BITS
@@ -99,22 +105,26 @@ def data(subject: Subject) -> Comparison:
 def _continued_batches(settings: Settings, task: Task) -> Comparison:
     """Compares batches read in one go with batches whose iterator was restored in the middle."""
 
-    def batches() -> TrainBatches:
+    def open_batches() -> TrainBatches:
         return build.batches_of(settings, task, open_split(settings.data, "train"), rows=2)
 
-    def read(each: TrainBatches, count: int) -> list[dict[str, np.ndarray]]:
-        return [{name: np.array(x) for name, x in next(each).items()} for _ in range(count)]
+    def read(batches: TrainBatches, count: int) -> list[dict[str, np.ndarray]]:
+        return [{name: np.array(x) for name, x in next(batches).items()} for _ in range(count)]
 
-    whole, started, continued = batches(), batches(), batches()
+    whole = open_batches()
+    started = open_batches()
+    continued = open_batches()
     try:
-        expected, found = read(whole, 2 * _BATCHES), read(started, _BATCHES)
+        expected = read(whole, 2 * _BATCHES)
+        restored = read(started, _BATCHES)
+        # The state passes through JSON, as in a checkpoint.
         continued.set_state(json.loads(json.dumps(started.get_state())))
-        found += read(continued, _BATCHES)
+        restored += read(continued, _BATCHES)
     finally:
-        for each in (whole, started, continued):
-            each.close()
+        for batches in (whole, started, continued):
+            batches.close()
     return compare_places(
-        _stacked(found),
+        _stacked(restored),
         _stacked(expected),
         lambda i: f"batch {i}, restored before {_BATCHES}",
         BITS,
@@ -127,7 +137,7 @@ def _stacked(batches: list[dict[str, np.ndarray]]) -> np.ndarray:
 
 def _downloads(names: str) -> bool:
     """Returns True if a data set reads `data.dir`, and is downloaded without it."""
-    return any(one.reads is None or "data.dir" in one.reads for one in find_sets(names))
+    return any(source.reads is None or "data.dir" in source.reads for source in find_sets(names))
 
 
 def _digest(example: Mapping[str, Any]) -> np.ndarray:

@@ -32,10 +32,13 @@ from transformer_jax.training.config import TrainConfig
 from transformer_jax.training.state import TrainState
 
 ROWS = 8
-VOCAB, LABELS = 64, 3
+VOCAB = 64
+LABELS = 3
 _FIRST_TOKEN = 4  # tokens before it are special
 _SEGMENTS = 3  # examples packed into one row
 _NOISE = 0.1
+_LARGEST_OPTION = 8
+_LENGTHS = ("data.max_length", "data.max_source_length", "data.max_target_length")
 
 _NO_DROPOUT = {
     "model.dropout_rate": 0.0,
@@ -79,15 +82,10 @@ _SET = {
 """Fields that oracles vary, or that say nothing about the model, and their values."""
 
 
-_LENGTHS = ("data.max_length", "data.max_source_length", "data.max_target_length")
-_LARGEST_OPTION = 8
-
-
 def shrunk(config: Settings | ConfigDict, kept: Collection[str] = ()) -> Settings:
     """Shrinks a config: two periods of layers, small widths that divide, short rows.
 
     Args:
-      config: of a run.
       kept: fields "section.field" that keep their values.
     """
     settings = read_settings(config)
@@ -112,7 +110,8 @@ def shrunk(config: Settings | ConfigDict, kept: Collection[str] = ()) -> Setting
 
 def _sizes(values: Mapping[str, Any]) -> dict[str, Any]:
     """Heads, widths and layers of a shrunk model."""
-    heads, groups = values["model.num_heads"], values["model.num_key_value_heads"]
+    heads = values["model.num_heads"]
+    groups = values["model.num_key_value_heads"]
     few = min(heads, 4)
     sizes: dict[str, Any] = {"model.num_heads": few}
     if groups is not None:
@@ -122,7 +121,8 @@ def _sizes(values: Mapping[str, Any]) -> dict[str, Any]:
     period = values["model.full_attention_every"] or 1
     if values["model.layers"] is not None:
         layers = _pattern(values["model.layers"], sizes)
-        sizes["model.layers"], period = pattern_text(layers), len(layers)
+        sizes["model.layers"] = pattern_text(layers)
+        period = len(layers)
     for name in ("num_layers", "num_encoder_layers", "num_decoder_layers"):
         sizes[f"model.{name}"] = min(values[f"model.{name}"], 2 * period)
     return sizes
@@ -178,11 +178,11 @@ class Subject:
     @functools.cached_property
     def task(self) -> Task:
         """The task with its model, and a teacher of the same sizes; it has no tokenizers."""
-        settings, sizes, teacher = self.settings, self.vocab_sizes, None
-        if settings.distillation:
-            untaught = dataclasses.replace(settings, train=TrainConfig())
-            teacher = ModelTeacher(build.build_task(untaught, sizes, None))
-        return build.build_task(settings, sizes, None, teacher)
+        teacher = None
+        if self.settings.distillation:
+            untaught = dataclasses.replace(self.settings, train=TrainConfig())
+            teacher = ModelTeacher(build.build_task(untaught, self.vocab_sizes, None))
+        return build.build_task(self.settings, self.vocab_sizes, None, teacher)
 
     @property
     def vocab_sizes(self) -> dict[str, int]:
@@ -242,12 +242,11 @@ def first_gradients(subject: Subject, engine: Engine) -> dict[str, Any]:
 
     The step is that of training, with the gradients in place of the new parameters.
     """
-    settings, task = subject.settings, subject.task
-    update = build.build_update(settings, task, engine)
+    compute_update = build.build_update(subject.settings, subject.task, engine)
 
     def step(state: TrainState, batch: Any) -> Any:
-        found = update(state, batch)
-        return state.replace(params=found.grads), found.sums
+        update = compute_update(state, batch)
+        return state.replace(params=update.grads), update.sums
 
     state, sums = run_step(subject, engine, step)
     return {"sums": sums, "gradients": state.params}
@@ -273,7 +272,8 @@ def draw_batch(task: Task, vocab_sizes: Mapping[str, int]) -> dict[str, np.ndarr
 
     Features with equally many slots have equally many tokens of each example.
     """
-    rng, lengths = np.random.default_rng(0), task.lengths
+    rng = np.random.default_rng(0)
+    lengths = task.lengths
     most = min(_SEGMENTS, *lengths.values())
     plans = {
         length: [_segments(rng, length, row, most) for row in range(ROWS)]
@@ -314,8 +314,9 @@ def padded(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     unpacked = {name: np.zeros((len(examples), x.shape[1]), x.dtype) for name, x in batch.items()}
     for index, (row, segment) in enumerate(examples):
         for feature in features:
-            own = batch[f"{feature}_segment_ids"][row] == segment
+            in_segment = batch[f"{feature}_segment_ids"][row] == segment
+            length = in_segment.sum()
             for name in (feature, f"{feature}_positions"):
-                unpacked[name][index, : own.sum()] = batch[name][row, own]
-            unpacked[f"{feature}_segment_ids"][index, : own.sum()] = 1
+                unpacked[name][index, :length] = batch[name][row, in_segment]
+            unpacked[f"{feature}_segment_ids"][index, :length] = 1
     return unpacked

@@ -25,7 +25,8 @@ from transformer_jax.training.state import OPTIONAL_FIELDS, TrainState
 from transformer_jax.verification.outcomes import BITS, Comparison, DoesNotApplyError, compare_trees
 from transformer_jax.verification.subject import ROWS, Subject, first_gradients, place
 
-_STEPS, _SAVED = 4, 2
+_STEPS = 4
+_SAVED = 2  # step of the checkpoint
 _REMAT = ("checkpoint", "remat2")  # names of the primitive in releases of jax
 
 
@@ -41,7 +42,7 @@ def rematerialized(subject: Subject, remat: str) -> Comparison:
     saved = subject.with_dropout
     with rematerialized_layers(remat):
         loss = jax.make_jaxpr(lambda params: _loss(saved, params))(saved.params)
-    if not any(one.primitive.name in _REMAT for one in loss.eqns):
+    if not any(equation.primitive.name in _REMAT for equation in loss.eqns):
         raise DoesNotApplyError("no layer of this architecture is one that train.remat knows")
     again = saved.but(train__remat=remat)
     return compare_trees(first_gradients(again, again.engine), saved.gradients)
@@ -72,7 +73,8 @@ def resumed(subject: Subject) -> Comparison:
     """
     subject = subject.with_dropout
     train = _compile_training(subject)
-    whole, half = train(subject.state, 0, _STEPS), train(subject.state, 0, _SAVED)
+    whole = train(subject.state, 0, _STEPS)
+    half = train(subject.state, 0, _SAVED)
     with tempfile.TemporaryDirectory() as folder:
         config = dataclasses.replace(subject.settings.checkpoint, asynchronous=False)
         with Checkpoints(Path(folder), config) as checkpoints:
@@ -85,7 +87,8 @@ def resumed(subject: Subject) -> Comparison:
 
 def _compile_training(subject: Subject) -> Callable[[TrainState, int, int], TrainState]:
     """A function (state, start, end) -> the state after these steps, with another batch each."""
-    engine, task = subject.engine, subject.task
+    engine = subject.engine
+    task = subject.task
     _, train_step, init_state = build.build_training(subject.settings, task, engine)
     abstract = build.abstract_state(subject.settings, init_state, engine.mesh)
     step = engine.compile(train_step, abstract, batch_shapes(task.lengths, ROWS))
@@ -114,13 +117,17 @@ def seeds(subject: Subject) -> Comparison:
 
 def _from_seeds(subject: Subject, engine: Engine, seeds: Sequence[Any]) -> list[dict[str, Any]]:
     """Initial parameters, and the gradients of the first step, of each seed, or array of seeds."""
-    task, settings, several = subject.task, subject.settings, np.ndim(seeds[0]) > 0
+    task = subject.task
+    settings = subject.settings
+    several = np.ndim(seeds[0]) > 0
     _, _, init_state = build.build_training(settings, task, engine)
     init = jax.jit(jax.vmap(init_state) if several else init_state)
     frozen = subject.state.frozen
     states = [jax.device_get(init(seed)).replace(frozen=frozen) for seed in seeds]
-    shared, own = (NamedSharding(engine.mesh, PartitionSpec(*axes)) for axes in ((), (DATA,)))
-    shardings = jax.tree.map(lambda _: own if several else shared, states[0])
+    shared = NamedSharding(engine.mesh, PartitionSpec())
+    by_replica = NamedSharding(engine.mesh, PartitionSpec(DATA))
+    shardings = jax.tree.map(lambda _: by_replica if several else shared, states[0])
+    # The frozen trees have no axis of replicas: all read the same.
     shardings = shardings.replace(frozen=jax.tree.map(lambda _: shared, frozen))
     abstract = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
@@ -135,6 +142,6 @@ def _from_seeds(subject: Subject, engine: Engine, seeds: Sequence[Any]) -> list[
     compiled = engine.compile(step, abstract, batch_shapes(task.lengths, ROWS))
     after = [compiled(jax.device_put(state, shardings), subject.batch)[0] for state in states]
     return [
-        {"parameters": state.params, "gradients": jax.device_get(one.params)}
-        for state, one in zip(states, after, strict=True)
+        {"parameters": state.params, "gradients": jax.device_get(with_grads.params)}
+        for state, with_grads in zip(states, after, strict=True)
     ]

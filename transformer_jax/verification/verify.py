@@ -86,13 +86,13 @@ def verify(
     if not names:
         raise UserError(f"no oracle is named like {only!r}; they are {', '.join(ALL)}")
     small = shrunk(settings, keep)
-    own = user_components(settings)
+    components = user_components(settings)
     _ = Subject(small).task  # errors of the config, at once
     with tempfile.TemporaryDirectory() as folder, shown(progress):
-        files = _module_files(modules, own, Path(folder))
+        files = _module_files(modules, components, Path(folder))
         outcomes = _run_workers(small, files, names, Path(folder), seconds)
-    components = ", ".join(f"{field}={name}" for field, name in own) or "the config"
-    return Verification(components, outcomes)
+    subject = ", ".join(f"{field}={name}" for field, name in components) or "the config"
+    return Verification(subject, outcomes)
 
 
 def _settings_with(component: Any) -> Settings:
@@ -100,25 +100,33 @@ def _settings_with(component: Any) -> Settings:
     for field, registry in CHOICES.items():
         for name, entry in registry.items():
             if entry is component:
-                bases = getattr(component, "__mro__", ())
-                shipped = next((_SHIPPED[base] for base in bases if base in _SHIPPED), "quickstart")
+                shipped = "quickstart"
+                for base in getattr(component, "__mro__", ()):
+                    if base in _SHIPPED:
+                        shipped = _SHIPPED[base]
+                        break
                 return resolve_file(shipped, {field: name})
     raise UserError(f"verify: {component!r} is neither a config nor registered as a component")
 
 
-def _module_files(modules: Modules, own: Mapping[tuple[str, str], str], folder: Path) -> list[str]:
-    """Files or names of modules that register the user's components, as `--modules` takes them."""
-    given = [modules] if isinstance(modules, str | Path) else modules
-    files = [os.path.abspath(one) if _is_file(one) else str(one) for one in given]
-    cells = [choice for choice, module in own.items() if module == "__main__"]
-    files += [location(module) for module in own.values() if module != "__main__"]
-    if cells:
-        files.append(str(write_cells([name for _, name in cells], folder)))
+def _module_files(
+    modules: Modules, components: Mapping[tuple[str, str], str], folder: Path
+) -> list[str]:
+    """Files or names of modules that register the user's components, as `--modules` takes them.
+
+    Args:
+      components: {(field, name): module that registers it}.
+      folder: for the file of a notebook's components.
+    """
+    files = []
+    for module in [modules] if isinstance(modules, str | Path) else modules:
+        is_file = Path(os.path.expanduser(module)).exists()
+        files.append(os.path.abspath(module) if is_file else str(module))
+    files += [location(module) for module in components.values() if module != "__main__"]
+    in_cells = [name for (_, name), module in components.items() if module == "__main__"]
+    if in_cells:
+        files.append(str(write_cells(in_cells, folder)))
     return list(dict.fromkeys(files))
-
-
-def _is_file(module: str | Path) -> bool:
-    return Path(os.path.expanduser(module)).exists()
 
 
 def _run_workers(
@@ -128,7 +136,7 @@ def _run_workers(
     parts = [[name for name in part if name in names] for part in (ORACLES, DEVICE_ORACLES)]
     gradients = [folder / f"{part}.npz" for part in range(len(parts))]
     compares = BETWEEN_PROCESSES in names
-    found: dict[str, Outcome] = {}
+    outcomes: dict[str, Outcome] = {}
     with Progress(len(names), unit="oracle") as bar:
         work = {"config": nested(settings.values), "modules": modules}
         workers = [
@@ -137,15 +145,15 @@ def _run_workers(
             if part or compares
         ]
         for outcome in _outcomes(workers, seconds):
-            found[outcome.oracle] = outcome
+            outcomes[outcome.oracle] = outcome
             bar.report(f"{outcome.oracle}: {outcome.verdict}", outcome.oracle)
-            bar.advance(len(found))
+            bar.advance(len(outcomes))
     for worker in workers:
         for name in worker.oracles:
-            found.setdefault(name, Outcome(name, NOT_RUN, worker.failure))
+            outcomes.setdefault(name, Outcome(name, NOT_RUN, worker.failure))
     if compares:
-        found[BETWEEN_PROCESSES] = _compare_processes(*gradients)
-    return [found[name] for name in names]
+        outcomes[BETWEEN_PROCESSES] = _compare_processes(*gradients)
+    return [outcomes[name] for name in names]
 
 
 class _Worker:
@@ -171,7 +179,7 @@ class _Worker:
         self.outcomes: queue.Queue[Outcome | None] = queue.Queue()
         self.oracles: Sequence[str] = work["oracles"]
         self.failure = ""
-        self._errors: collections.deque[str] = collections.deque(maxlen=1)
+        self._errors: collections.deque[str] = collections.deque(maxlen=1)  # the last line
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it failed to start, and says why on stderr
             json.dump(work, self._process.stdin)
@@ -185,6 +193,7 @@ class _Worker:
             self.outcomes.put(Outcome(**json.loads(line)))
         status = self._process.wait()
         last = self._errors[-1] if self._errors else "it wrote nothing"
+        # A worker that was stopped keeps that reason.
         self.failure = self.failure or f"the process ended with status {status}: {last}"
         self.outcomes.put(None)
 
@@ -200,7 +209,8 @@ class _Worker:
 
 def _outcomes(workers: Sequence[_Worker], seconds: float) -> Iterator[Outcome]:
     """Yields the outcomes of all workers as they come; ends them after some seconds."""
-    deadline, running = time.monotonic() + seconds, list(workers)
+    deadline = time.monotonic() + seconds
+    running = list(workers)
     try:
         while running and time.monotonic() < deadline:
             for worker in list(running):
@@ -215,9 +225,10 @@ def _outcomes(workers: Sequence[_Worker], seconds: float) -> Iterator[Outcome]:
             worker.stop(f"the time limit of {seconds:g} s was over")
 
 
-def _compare_processes(one: Path, two: Path) -> Outcome:
+def _compare_processes(first: Path, second: Path) -> Outcome:
     """Compares the gradients that two processes computed of the same step."""
-    if not (one.exists() and two.exists()):
+    if not (first.exists() and second.exists()):
         return Outcome(BETWEEN_PROCESSES, NOT_RUN, "a process has computed no gradients")
-    found, expected = ({**np.load(path)} for path in (one, two))
-    return run_oracle(BETWEEN_PROCESSES, lambda: compare_trees(found, expected))
+    gradients = {**np.load(first)}
+    expected = {**np.load(second)}
+    return run_oracle(BETWEEN_PROCESSES, lambda: compare_trees(gradients, expected))

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, TextIO
 
 import jax
@@ -48,7 +49,7 @@ def run(work: Mapping[str, Any]) -> Iterator[Outcome]:
     subject = Subject(resolve(work["config"], {}, (), Origin("loaded run", "the shrunk config")))
     for name in work["oracles"]:
         oracle = {**ORACLES, **DEVICE_ORACLES}[name]
-        yield run_oracle(name, lambda oracle=oracle: oracle(subject))  # type: ignore[misc]
+        yield run_oracle(name, partial(oracle, subject))
     if work["gradients"]:
         np.savez(work["gradients"], **named_leaves(subject.gradients))
 

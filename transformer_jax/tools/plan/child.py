@@ -5,6 +5,7 @@ It is started in `target.ENVIRONMENT`, which must be set before JAX starts. In a
 the compiler for absent devices and the caller's JAX do not disturb each other.
 """
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import json
@@ -46,24 +47,27 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     load_modules(request["modules"])
     settings = resolve(request["config"], {}, (), Origin("loaded run", "plan"))
     target = parse_target(request["device"], request["slices"])
-    devices, accelerator, what = target.devices(), target.accelerator, request["what"]
+    devices = target.devices()
+    accelerator = target.accelerator
     allow_cudnn_lowering(devices[0])
-    if what == "sizes":
+    if request["what"] == "sizes":
         return dataclasses.asdict(search_sizes(settings, devices))
+    trains = request["what"] == "train"
     with platform.compiling_for(devices[0]):
         dtype = product_dtype(settings.model.dtype).name
     head = {
         "device": str(target),
         "devices": len(devices),
-        "what": what,
+        "what": request["what"],
         "versions": _versions(),
         "dtype": dtype,
         "remat": settings.train.remat,
     }
 
     def advice(memory: dict[str, Any], mesh: Mesh) -> dict[str, Any]:
-        accumulation, rows = {}, 1
-        if what == "train":
+        accumulation = {}
+        rows = 1
+        if trains:
             count, rows = micro_batches(settings, mesh)
             accumulation = {"accumulation_steps": count}
         return accumulation | {
@@ -73,11 +77,12 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
     start = time.perf_counter()
     try:
-        program = (compile_training_step if what == "train" else compile_search)(settings, devices)
+        compile_program = compile_training_step if trains else compile_search
+        program = compile_program(settings, devices)
     except DoesNotFitError as error:
         memory = report.refused_memory_report(str(error), error.held, accelerator)
-        found = head | {"mesh": dict(error.mesh.shape), "memory": memory}
-        return found | advice(memory, error.mesh)
+        head |= {"mesh": dict(error.mesh.shape), "memory": memory}
+        return head | advice(memory, error.mesh)
     seconds = round(time.perf_counter() - start, 1)
     memory = report.memory_report(program, accelerator)
     return (
@@ -93,29 +98,26 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    names = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin")
-    versions = {name: _version(name) for name in names}
-    return {name: version for name, version in versions.items() if version}
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    """Versions of the packages that compile; absent ones are left out."""
+    versions = {}
+    for name in ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 def main() -> None:
     """Answers the request on stdin; other output to stdout goes to stderr."""
+    # The descriptors, since the compilers are C++ and do not know sys.stdout.
     stdout = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     jax.config.update("jax_enable_compilation_cache", False)
-    found: dict[str, Any]
+    response: dict[str, Any]
     try:
-        found = {"report": answer(json.load(sys.stdin))}
+        response = {"report": answer(json.load(sys.stdin))}
     except UserError as error:
-        found = {"error": str(error)}
-    json.dump(found, stdout)
+        response = {"error": str(error)}
+    json.dump(response, stdout)
     stdout.close()
 
 

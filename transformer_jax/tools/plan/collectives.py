@@ -49,29 +49,33 @@ def collectives(
 
     A loop of unknown length counts as `loops` runs.
     """
-    found = []
+    started = []
     for execution in executions(module, loops):
         kind = collective_kind(module, execution.instruction)
         if kind and kind != "done":
-            found.append(_collective(module, execution, kind, mesh, accelerator))
-    return [collective for collective in found if collective.axes]
+            started.append(_collective(module, execution, kind, mesh, accelerator))
+    # Groups of one device exchange nothing.
+    return [collective for collective in started if collective.axes]
 
 
 def _collective(
     module: HloModule, execution: Execution, kind: str, mesh: Mesh, accelerator: Accelerator
 ) -> Collective:
-    instruction, scope = execution.instruction, execution.computation
+    instruction = execution.instruction
+    scope = execution.computation
     if kind == BETWEEN_SLICES:
         return _between_slices(execution, mesh, accelerator)
     if instruction.opcode == "fusion":
         scope = module.computations[instruction.called("calls") or ""]
-        instruction = next(each for each in scope.values() if each.opcode.startswith(kind))
+        instruction = next(inner for inner in scope.values() if inner.opcode.startswith(kind))
+    # Of operand and result, the larger one is the whole array: the other may be one device's part.
     whole = max(_nbytes(instruction.arrays), _nbytes(_operands(instruction, scope)))
     if instruction.opcode.endswith("-start"):  # its result is a tuple of operands and results
-        given = _nbytes(_operands(instruction, scope))
-        whole = max(given, _nbytes(instruction.arrays) - given)
+        operand_bytes = _nbytes(_operands(instruction, scope))
+        whole = max(operand_bytes, _nbytes(instruction.arrays) - operand_bytes)
     group = _first_group(instruction.attributes, mesh.size)
-    count, slices = len(group), len({slice_of(mesh.devices.flat[index]) for index in group})
+    count = len(group)
+    slices = len({slice_of(mesh.devices.flat[index]) for index in group})
     inside = _bytes_sent(kind, whole, count // slices) / accelerator.interconnect
     between = _bytes_sent(kind, whole / (count // slices), slices) / accelerator.network
     return Collective(
@@ -87,8 +91,8 @@ def _collective(
 def _between_slices(execution: Execution, mesh: Mesh, accelerator: Accelerator) -> Collective:
     """Transfer from a device to its host for other slices: the first array of a `send`."""
     instruction = execution.instruction
-    what = re.search(r'_xla_megascale_transfer_type="(\w+)"', instruction.attributes)
-    kind = what[1].lower().replace("_", "-") if what else "send"
+    transfer = re.search(r'_xla_megascale_transfer_type="(\w+)"', instruction.attributes)
+    kind = transfer[1].lower().replace("_", "-") if transfer else "send"
     slices = np.vectorize(slice_of)(mesh.devices)
     axes = [
         name
@@ -107,8 +111,8 @@ def _between_slices(execution: Execution, mesh: Mesh, accelerator: Accelerator) 
 
 
 def _operands(instruction: HloInstruction, scope: Computation) -> list[HloArray]:
-    known = [scope[name] for name in instruction.operands if name in scope]
-    return [array for operand in known for array in operand.arrays]
+    operands = [scope[name] for name in instruction.operands if name in scope]
+    return [array for operand in operands for array in operand.arrays]
 
 
 def _nbytes(arrays: Sequence[HloArray]) -> int:
@@ -119,6 +123,7 @@ def _bytes_sent(kind: str, whole: float, count: int) -> float:
     """Bytes that each of `count` devices sends for an array of `whole` bytes."""
     if kind == "collective-permute":
         return whole if count > 1 else 0
+    # In a ring, an all-reduce is a reduce-scatter and an all-gather.
     return whole * (count - 1) / count * (2 if kind == "all-reduce" else 1)
 
 
@@ -128,17 +133,20 @@ def _first_group(attributes: str, size: int) -> np.ndarray:
     HLO names groups in four ways: `{{0,1},{2,3}}`, `[2,2]<=[4]T(0)` (rows of a table),
     `mesh['data'=2,'fsdp'=2] {'fsdp'}` (axes of a mesh), and pairs for permutations.
     """
-    if table := re.search(
-        r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", attributes
-    ):
-        rows, sizes = parse_ints(table[1]), parse_ints(table[2])
-        indices = np.arange(math.prod(sizes)).reshape(sizes)
-        return indices.transpose(parse_ints(table[3]) if table[3] else None).reshape(rows)[0]
-    if mesh := re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", attributes):
+    table = re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", attributes)
+    if table:
+        sizes = parse_ints(table[2])
+        order = parse_ints(table[3]) if table[3] else None
+        indices = np.arange(math.prod(sizes)).reshape(sizes).transpose(order)
+        return indices.reshape(parse_ints(table[1]))[0]
+    mesh = re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", attributes)
+    if mesh:
         return _group_along(mesh[1], mesh[2])
-    if listed := re.search(r"replica_groups=\{\{([\d,]+)\}", attributes):
+    listed = re.search(r"replica_groups=\{\{([\d,]+)\}", attributes)
+    if listed:
         return np.array(parse_ints(listed[1]))
-    if pairs := re.search(r"source_target_pairs=\{((?:\{[\d,]+\},?)+)\}", attributes):
+    pairs = re.search(r"source_target_pairs=\{((?:\{[\d,]+\},?)+)\}", attributes)
+    if pairs:
         return np.array(parse_ints(pairs[1])[:2])
     return np.arange(size)
 
@@ -152,6 +160,7 @@ def _group_along(axes: str, chosen: str) -> np.ndarray:
         name: (int(before or 1), int(size or sizes[name]))
         for name, before, size in re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", chosen)
     }
+    # Each axis becomes three: before the part, the part that the group spans, and after it.
     for name, size in sizes.items():
         before, part = parts.get(name, (1, 1))
         if name in parts:

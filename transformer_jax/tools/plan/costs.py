@@ -40,7 +40,9 @@ _FREE_CALLS = re.compile(r'custom_call_target="(AllocateBuffer|\w*Bitcast|Shardi
 _TRANSFERS = ("copy-start", "slice-start")
 _OVERFLOWED_CYCLES = 10**12  # larger estimates of the compiler have overflowed
 _RAGGED = "ragged-dot-none"  # prefix of grouped products on TPUs
-_SPLASH, _SPLASH_QUERY = "splash_mha_", 2  # prefix of its calls; index of the queries
+_SPLASH = "splash_mha_"  # prefix of its calls
+_SPLASH_QUERY = 2  # index of the queries among its operands
+_MATRIX_UNIT = 128  # width of a TPU's
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "s8": "int8", "u8": "int8", "f32": "float32"}
 
 
@@ -96,16 +98,17 @@ def _executions(
     module: HloModule, computation: Computation, times: int, loops: int
 ) -> Iterator[Execution]:
     for instruction in computation.values():
+        inner = None
+        runs = 1
         if instruction.opcode == "while":
-            inner, each = instruction.called("body"), _trip_count(module, instruction) or loops
-        elif instruction.opcode == "conditional":
-            inner, each = instruction.called("true_computation", r"branch_computations=\{%?"), 1
+            inner = instruction.called("body")
+            runs = _trip_count(module, instruction) or loops
+        elif instruction.opcode == "conditional":  # the first branch is counted
+            inner = instruction.called("true_computation", r"branch_computations=\{%?")
         elif instruction.opcode in ("call", "async-start"):
-            inner, each = instruction.called("to_apply", "calls", "called_computations=\\{%?"), 1
-        else:
-            inner, each = None, 1
+            inner = instruction.called("to_apply", "calls", r"called_computations=\{%?")
         if inner in module.computations:
-            yield from _executions(module, module.computations[inner], times * each, loops)
+            yield from _executions(module, module.computations[inner], times * runs, loops)
         else:
             yield Execution(instruction, computation, times)
 
@@ -116,8 +119,9 @@ def _trip_count(module: HloModule, loop: HloInstruction) -> int | None:
     A note of the compiler says it, or else the condition: loops of known length in JAX compare a
     counter with a constant.
     """
-    if known := re.search(r'known_trip_count":\{"n":"(\d+)"', loop.attributes):
-        return int(known[1])
+    note = re.search(r'known_trip_count":\{"n":"(\d+)"', loop.attributes)
+    if note:
+        return int(note[1])
     condition = module.computations.get(loop.called("condition") or "", {})
     root = next((instruction for instruction in condition.values() if instruction.is_root), None)
     if root is None or root.opcode != "compare" or "direction=LT" not in root.attributes:
@@ -130,20 +134,25 @@ def kernel_costs(module: HloModule, in_memory: frozenset[int], loops: int = 1) -
     """Costs of all kernels except collectives.
 
     Args:
-      module: the compiled program.
       in_memory: numbers of the memory spaces whose traffic counts as the device's bandwidth.
       loops: number of runs of a loop of unknown length.
     """
-    found = []
+    costs = []
     for execution in executions(module, loops):
         instruction = execution.instruction
-        if _is_free(instruction) or collective_kind(module, instruction):
+        if (
+            instruction.opcode in _FREE_OPCODES
+            or _FREE_CALLS.search(instruction.attributes)
+            or collective_kind(module, instruction)
+        ):
             continue
         inner = module.computations.get(instruction.called("calls") or "", {})
         traffic = _MemoryTraffic(module, execution.computation, in_memory)
         flops, dtype = product_flops(module, instruction, execution.computation)
-        cycles = re.search(r'"estimated_cycles":"(\d+)"', instruction.attributes)
-        known = cycles is not None and int(cycles[1]) < _OVERFLOWED_CYCLES
+        estimate = re.search(r'"estimated_cycles":"(\d+)"', instruction.attributes)
+        cycles = int(estimate[1]) if estimate else None
+        if cycles is not None and cycles >= _OVERFLOWED_CYCLES:
+            cycles = None
         kernel = KernelCost(
             name=instruction.name,
             op_name=instruction.op_name,
@@ -153,22 +162,15 @@ def kernel_costs(module: HloModule, in_memory: frozenset[int], loops: int = 1) -
             dtype=dtype,
             nbytes=traffic.total(instruction, inner),
             integer_ops=integer_ops(module, inner),
-            cycles=int(cycles[1]) if cycles and known else None,
-            is_opaque=instruction.opcode == "custom-call" and not flops and not known,
+            cycles=cycles,
+            is_opaque=instruction.opcode == "custom-call" and not flops and cycles is None,
             is_transfer=instruction.opcode in _TRANSFERS,
         )
-        if (
-            max(array.size for array in instruction.arrays) > 1
-            or kernel.cycles
-            or kernel.nbytes > 64
-        ):
-            found.append(kernel)
-    return found
-
-
-def _is_free(instruction: HloInstruction) -> bool:
-    free_call = _FREE_CALLS.search(instruction.attributes)
-    return instruction.opcode in _FREE_OPCODES or free_call is not None
+        # Counters of loops and other scalars cost nothing.
+        size = max(array.size for array in instruction.arrays)
+        if size > 1 or kernel.cycles or kernel.nbytes > 64:
+            costs.append(kernel)
+    return costs
 
 
 def collective_kind(module: HloModule, instruction: HloInstruction) -> str | None:
@@ -181,9 +183,13 @@ def collective_kind(module: HloModule, instruction: HloInstruction) -> str | Non
             return "done" if instruction.opcode.endswith("-done") else kind
     if instruction.opcode in ("send", "recv"):
         return BETWEEN_SLICES if instruction.opcode == "send" else "done"
-    inner = module.computations.get(instruction.called("calls") or "", {})
-    kinds = (collective_kind(module, each) for each in inner.values())
-    return next((kind for kind in kinds if kind), None) if instruction.opcode == "fusion" else None
+    if instruction.opcode == "fusion":
+        inner = module.computations.get(instruction.called("calls") or "", {})
+        for part in inner.values():
+            kind_of_part = collective_kind(module, part)
+            if kind_of_part:
+                return kind_of_part
+    return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,15 +225,15 @@ class _MemoryTraffic:
         arrays = instruction.arrays
         if instruction.opcode == "fusion-start":  # its operands, its results, and a context
             arrays = arrays[len(instruction.operands) : -1]
-        root = next((each for each in inner.values() if each.is_root), instruction)
+        root = next((part for part in inner.values() if part.is_root), instruction)
         scope = inner or self.computation
         results = [scope[name] for name in root.operands] if root.opcode == "tuple" else [root]
-        if not any(each.opcode == "dynamic-update-slice" for each in results):
+        if not any(result.opcode == "dynamic-update-slice" for result in results):
             return self._bytes(arrays)
         total = 0
-        for array, each in zip(arrays, results, strict=False):
-            updated = each.opcode == "dynamic-update-slice"
-            total += self._bytes(scope[each.operands[1]].arrays if updated else (array,))
+        for array, result in zip(arrays, results, strict=False):
+            updated = result.opcode == "dynamic-update-slice"  # operand 1 is the part that changes
+            total += self._bytes(scope[result.operands[1]].arrays if updated else (array,))
         return total
 
     def _read_part(self, instruction: HloInstruction, inner: Computation, index: int) -> int | None:
@@ -236,15 +242,10 @@ class _MemoryTraffic:
             return self._bytes(instruction.arrays)
         if instruction.opcode == "dynamic-update-slice" and index == 0:
             return 0
-        parameter = next(
-            (
-                each.name
-                for each in inner.values()
-                if each.opcode == "parameter" and each.arguments == str(index)
-            ),
-            None,
-        )
-        return None if parameter is None else self._read_part_inside(inner, parameter)
+        for part in inner.values():
+            if part.opcode == "parameter" and part.arguments == str(index):
+                return self._read_part_inside(inner, part.name)
+        return None
 
     def _read_part_inside(self, inner: Computation, name: str) -> int | None:
         """`_read_part` of a parameter of a fusion."""
@@ -255,7 +256,7 @@ class _MemoryTraffic:
             first = user.operands[0] == name and name not in user.operands[1:]
             if first and user.opcode in ("dynamic-slice", "gather", "slice"):
                 total += sum(array.nbytes for array in user.arrays)
-            elif first and user.opcode == "bitcast":
+            elif first and user.opcode == "bitcast":  # another shape of the same bytes
                 part = self._read_part_inside(inner, user.name)
                 if part is None:
                     return None
@@ -273,12 +274,12 @@ def product_flops(
 ) -> tuple[int, str]:
     """FLOPs of all products in a kernel, and the dtype of the largest product's operands."""
     inner = module.computations.get(instruction.called("calls") or "", {})
-    found = [product_flops(module, each, inner) for each in inner.values()]
-    found.append((_own_product_flops(instruction, scope), _dtype(instruction, scope)))
-    return sum(flops for flops, _ in found), max(found)[1]
+    products = [product_flops(module, part, inner) for part in inner.values()]
+    products.append((_instruction_flops(instruction, scope), _dtype(instruction, scope)))
+    return sum(flops for flops, _ in products), max(products)[1]
 
 
-def _own_product_flops(instruction: HloInstruction, scope: Computation) -> int:
+def _instruction_flops(instruction: HloInstruction, scope: Computation) -> int:
     size = instruction.arrays[0].size if instruction.arrays else 0
     if instruction.opcode == "dot":
         contracted = instruction.dims_of("lhs_contracting_dims")
@@ -319,7 +320,8 @@ def _contracted_by_convolution(instruction: HloInstruction, scope: Computation) 
 def _ragged_flops(instruction: HloInstruction, scope: Computation) -> int:
     """FLOPs of a product of rows with one of several matrices each on TPUs, or of the gradient of
     the matrices; the operands are the last two."""
-    left, result = scope[instruction.operands[-2]].arrays[0], instruction.arrays[0]
+    left = scope[instruction.operands[-2]].arrays[0]
+    result = instruction.arrays[0]
     if len(result.dims) == 2:
         return 2 * result.size * left.dims[1]
     return 2 * left.dims[0] * math.prod(result.dims[1:])
@@ -328,21 +330,26 @@ def _ragged_flops(instruction: HloInstruction, scope: Computation) -> int:
 def _attention_flops(instruction: HloInstruction, scope: Computation) -> int:
     """FLOPs of fused attention: two products forward, five backward; 0 for other calls.
 
-    cuDNN computes all blocks. Splash skips the blocks that its mask marks with 0. A head of
-    fewer than 128 elements takes as long as one of 128, the width of a TPU's matrix unit.
+    cuDNN computes all blocks. Splash skips the blocks that its mask marks with 0, and a head of
+    fewer elements than the matrix unit is wide takes as long as one of that width.
     """
     if "$fmha" in instruction.attributes:
-        is_backward, first, lanes, visited = "Backward" in instruction.attributes, 0, 1, Fraction(1)
+        is_backward = "Backward" in instruction.attributes
+        query, key = (scope[name].arrays[0].dims for name in instruction.operands[:2])
+        size = math.prod(query)
+        length = key[1]
+        visited = Fraction(1)
     elif instruction.name.startswith(_SPLASH):
-        is_backward, first, lanes = instruction.name.startswith(_SPLASH + "d"), _SPLASH_QUERY, 128
+        is_backward = instruction.name.startswith(_SPLASH + "d")  # dq, dkv
+        operands = instruction.operands[_SPLASH_QUERY : _SPLASH_QUERY + 2]
+        query, key = (scope[name].arrays[0].dims for name in operands)
+        size = math.prod(query[:-1]) * max(query[-1], _MATRIX_UNIT)
+        length = key[-2]
         visited = _visited_blocks(scope.get(instruction.operands[1]))
     else:
         return 0
-    query, key = (scope[name].arrays[0].dims for name in instruction.operands[first : first + 2])
-    length = key[1] if first == 0 else key[-2]
-    product_flops = 5 if is_backward else 2
-    size = math.prod(query[:-1]) * max(query[-1], lanes)
-    return int(visited * product_flops * 2 * size * length)
+    products = 5 if is_backward else 2
+    return int(visited * products * 2 * size * length)
 
 
 def _visited_blocks(mask: HloInstruction | None) -> Fraction:
@@ -356,12 +363,15 @@ def _dtype(instruction: HloInstruction, scope: Computation) -> str:
 
     float32 that the hardware may round is "tensorfloat32".
     """
-    first = _SPLASH_QUERY if instruction.name.startswith(_SPLASH) else 0
-    first = -2 if instruction.name.startswith(_RAGGED) else first
-    known = [
-        scope[name].arrays for name in instruction.operands[first : first + 1] if name in scope
-    ]
-    dtype = known[0][0].dtype if known and known[0] else "f32"
+    first = 0
+    if instruction.name.startswith(_SPLASH):
+        first = _SPLASH_QUERY
+    elif instruction.name.startswith(_RAGGED):
+        first = -2
+    dtype = "f32"
+    for name in instruction.operands[first : first + 1]:  # an instruction may have no operands
+        if name in scope and scope[name].arrays:
+            dtype = scope[name].arrays[0].dtype
     if "algorithm=dot_bf16_bf16_f32" in instruction.attributes:
         return "bfloat16"  # its operands are rounded when they are read
     exact = re.search(
@@ -373,8 +383,10 @@ def _dtype(instruction: HloInstruction, scope: Computation) -> str:
 def integer_ops(module: HloModule, inner: Computation) -> int:
     """32-bit operations that make random bits. A rotation (two shifts, one or) counts as one."""
     total = 0
-    for each in inner.values():
-        if each.opcode in ("xor", "add", "shift-left") and each.arrays[0].dtype == "u32":
-            total += each.arrays[0].size
-        total += integer_ops(module, module.computations.get(each.called("calls") or "", {}))
+    for instruction in inner.values():
+        mixes = instruction.opcode in ("xor", "add", "shift-left")
+        if mixes and instruction.arrays[0].dtype == "u32":
+            total += instruction.arrays[0].size
+        called = instruction.called("calls") or ""
+        total += integer_ops(module, module.computations.get(called, {}))
     return total

@@ -19,7 +19,6 @@ class HloArray:
 
     Attributes:
       dtype: as HLO writes it: "bf16", "f32".
-      dims: sizes of its axes.
       space: number of its memory space; 0 is the device's main memory.
     """
 
@@ -68,18 +67,18 @@ class HloInstruction:
     @property
     def op_name(self) -> str:
         """Names of JAX's and Flax's scopes that the instruction comes from; "" if unknown."""
-        found = re.search(r'op_name="((?:[^"\\]|\\.)*)"', self.attributes)
-        return found[1].partition(";")[0] if found else ""
+        scopes = re.search(r'op_name="((?:[^"\\]|\\.)*)"', self.attributes)
+        return scopes[1].partition(";")[0] if scopes else ""
 
     def called(self, *keys: str) -> str | None:
         """Name of the computation in an attribute such as `calls=` or `body=`."""
-        found = re.search(rf"\b(?:{'|'.join(keys)})=%?([\w.\-]+)", self.attributes)
-        return found[1] if found else None
+        match = re.search(rf"\b(?:{'|'.join(keys)})=%?([\w.\-]+)", self.attributes)
+        return match[1] if match else None
 
     def dims_of(self, key: str) -> tuple[int, ...]:
         """Numbers in an attribute such as `lhs_contracting_dims={1,2}`."""
-        found = re.search(rf"\b{key}=\{{([\d,]*)\}}", self.attributes)
-        return parse_ints(found[1]) if found else ()
+        match = re.search(rf"\b{key}=\{{([\d,]*)\}}", self.attributes)
+        return parse_ints(match[1]) if match else ()
 
 
 type Computation = dict[str, HloInstruction]
@@ -91,7 +90,6 @@ class HloModule:
     """A compiled program.
 
     Attributes:
-      computations: by name.
       entry: name of the computation that runs first.
     """
 
@@ -106,15 +104,21 @@ def parse_module(text: str) -> HloModule:
       ValueError: the text has no entry computation.
     """
     computations: dict[str, Computation] = {}
-    entry, current = None, None
+    entry = None
+    current: Computation | None = None
     for line in _CONTINUED.sub(" ", text).splitlines():
-        if current is not None and (found := _INSTRUCTION.match(line)):
-            instruction = _instruction(found, line)
+        instruction_head = _INSTRUCTION.match(line)
+        computation_head = _COMPUTATION.match(line)
+        if current is not None and instruction_head:
+            instruction = _instruction(instruction_head, line)
             if instruction:
                 current[instruction.name] = instruction
-        elif found := _COMPUTATION.match(line):
-            current = computations[found[2]] = {}
-            entry = found[2] if found[1] else entry
+        elif computation_head:
+            is_entry, name = computation_head.groups()
+            current = {}
+            computations[name] = current
+            if is_entry:
+                entry = name
         elif line.startswith("}"):
             current = None
     if entry is None:
@@ -136,22 +140,27 @@ def parse_ints(text: str) -> tuple[int, ...]:
 
 
 def _space(layout: str) -> int:
-    found = re.search(r"S\((\d+)\)", layout)
-    return int(found[1]) if found else 0
+    space = re.search(r"S\((\d+)\)", layout)
+    return int(space[1]) if space else 0
 
 
 def _instruction(head: re.Match[str], line: str) -> HloInstruction | None:
+    """Parses `SHAPE OPCODE(ARGUMENTS)ATTRIBUTES` after a head; None for other lines."""
     rest = line[head.end() :]
     shape_end = _closing(rest) if rest.startswith("(") else rest.index(" ")
-    shape, rest = rest[:shape_end], rest[shape_end:].lstrip()
-    opcode, _, rest = rest.partition("(")
+    opcode, _, after_opcode = rest[shape_end:].lstrip().partition("(")
     if not re.fullmatch(r"[\w\-]+", opcode):
         return None
-    end = _closing("(" + rest) - 1
-    arguments, attributes = rest[: end - 1], rest[end:]
-    operands = tuple(_NAME.findall(arguments))
+    end = _closing("(" + after_opcode) - 1
+    arguments = after_opcode[: end - 1]
     return HloInstruction(
-        head[2], parse_shape(shape), opcode, operands, arguments, attributes, bool(head[1])
+        name=head[2],
+        arrays=parse_shape(rest[:shape_end]),
+        opcode=opcode,
+        operands=tuple(_NAME.findall(arguments)),
+        arguments=arguments,
+        attributes=after_opcode[end:],
+        is_root=bool(head[1]),
     )
 
 

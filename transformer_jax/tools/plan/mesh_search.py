@@ -23,6 +23,7 @@ MAX_TRIES = 4
 """Tries of one mesh, each with less memory."""
 STATE_SHARE = 0.8
 """Share of a device's memory that its part of the state may take; the rest is for temporaries."""
+_FACTORS = [2**i for i in range(1, 15)]  # tried divisors of state and batch
 
 
 def suggest_changes(
@@ -35,33 +36,31 @@ def suggest_changes(
 
     Args:
       memory: result of `report.memory_report`.
-      settings: of the config.
-      mesh: of the devices.
       rows: of a micro-batch on each device.
     """
     if memory["fits"] or "temporaries_gib" not in memory:
         return []
     state = memory["parameters_gib"] + memory.get("optimizer_gib", 0.0)
-    temporaries, usable = memory["temporaries_gib"], memory["usable_gib"]
-    fsdp, found = mesh.shape[FSDP], []
-    for more in (2**i for i in range(1, 15)):
-        if mesh.shape[DATA] % more == 0 and state / more + temporaries <= usable:
-            found.append(f"parallel.fsdp={fsdp * more}")
+    temporaries = memory["temporaries_gib"]
+    usable = memory["usable_gib"]
+    fsdp = mesh.shape[FSDP]
+    suggestions = []
+    for factor in _FACTORS:
+        if mesh.shape[DATA] % factor == 0 and state / factor + temporaries <= usable:
+            suggestions.append(f"parallel.fsdp={fsdp * factor}")
             break
-    for more in (2**i for i in range(1, 11)):
-        if rows % more == 0 and state + temporaries / more <= usable:
-            changes = with_more_micro_batches(settings.train, more)
-            found += [f"{name}={value}" for name, value in changes.items()]
+    for factor in _FACTORS[:10]:
+        if rows % factor == 0 and state + temporaries / factor <= usable:
+            changes = with_more_micro_batches(settings.train, factor)
+            suggestions += [f"{name}={value}" for name, value in changes.items()]
             break
     if settings.train.remat == "none":
-        found.append("train.remat=full (not estimated)")
-    if not found or mesh.size == 1:
-        least = next(
-            (n for n in (2**i for i in range(1, 15)) if (state + temporaries) / n <= usable),
-            MAX_DEVICES,
-        )
-        found.append(f"{mesh.size * least} such devices, with parallel.fsdp={fsdp * least}")
-    return found
+        suggestions.append("train.remat=full (not estimated)")
+    if not suggestions or mesh.size == 1:
+        enough = [factor for factor in _FACTORS if (state + temporaries) / factor <= usable]
+        least = min(enough, default=MAX_DEVICES)
+        suggestions.append(f"{mesh.size * least} such devices, with parallel.fsdp={fsdp * least}")
+    return suggestions
 
 
 def with_more_micro_batches(train: Any, factor: int) -> dict[str, int]:
@@ -81,21 +80,22 @@ def with_more_micro_batches(train: Any, factor: int) -> dict[str, int]:
 
 def warnings(settings: Settings, mesh: Mesh, accelerator: Accelerator) -> list[str]:
     """Warnings about settings that are needlessly slow on a device."""
-    fsdp, found = mesh.shape[FSDP], []
-    share = settings.model.d_model / fsdp
-    if accelerator.platform == "tpu" and fsdp > 1 and share < MIN_COLUMNS:
+    fsdp = mesh.shape[FSDP]
+    messages = []
+    columns = settings.model.d_model / fsdp
+    if accelerator.platform == "tpu" and fsdp > 1 and columns < MIN_COLUMNS:
         fitting = max(settings.model.d_model // MIN_COLUMNS, 1)
-        found.append(
+        messages.append(
             f"d_model {settings.model.d_model} / fsdp {fsdp} is below {MIN_COLUMNS}: on TPUs "
             f"gathers of parameters become all-reduces; take fsdp {fitting} or less, and data for "
             "the rest"
         )
     if settings.model.dtype == "bfloat16" and "bfloat16" not in accelerator.peaks:
-        found.append(
+        messages.append(
             "model.dtype is bfloat16, which this device does not multiply: it is rounded and then "
             "multiplied as float32; take auto"
         )
-    return found
+    return messages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +107,6 @@ class SearchSizes:
       local: devices of a host or a slice, within which `tensor` stays.
       state: bytes of parameters and optimizer state.
       rows: of a batch, for each device along `expert`.
-      d_model: width of the model.
       heads: of keys and values.
     """
 
@@ -124,7 +123,7 @@ def candidate_meshes(sizes: SearchSizes, accelerator: Accelerator) -> list[dict[
 
     Meshes that divide the state least come first, since they communicate least.
     """
-    found = []
+    meshes = []
     for tensor, fsdp in itertools.product(_divisors(sizes.local), _divisors(sizes.devices)):
         data, rest = divmod(sizes.devices, fsdp * tensor)
         if rest or sizes.heads % tensor or sizes.rows % (data * fsdp) or sizes.d_model % fsdp:
@@ -132,8 +131,8 @@ def candidate_meshes(sizes: SearchSizes, accelerator: Accelerator) -> list[dict[
         if accelerator.platform == "tpu" and fsdp > 1 and sizes.d_model // fsdp < MIN_COLUMNS:
             continue
         if sizes.state / (fsdp * tensor) <= STATE_SHARE * usable_bytes(accelerator):
-            found.append({"data": data, "fsdp": fsdp, "tensor": tensor})
-    return found[:MAX_MESHES]
+            meshes.append({"data": data, "fsdp": fsdp, "tensor": tensor})
+    return meshes[:MAX_MESHES]
 
 
 def settings_by_memory(settings: Settings, mesh: dict[str, int]) -> Iterator[Settings]:
@@ -148,9 +147,10 @@ def settings_by_memory(settings: Settings, mesh: dict[str, int]) -> Iterator[Set
     if remat == "none":
         remat = "full"
         yield override(settings, on_mesh | {"train.remat": remat})
-    for more in (2**i for i in range(1, MAX_TRIES)):
-        if part := with_more_micro_batches(settings.train, more):
-            yield override(settings, on_mesh | {"train.remat": remat} | part)
+    for factor in _FACTORS[: MAX_TRIES - 1]:
+        micro_batches = with_more_micro_batches(settings.train, factor)
+        if micro_batches:
+            yield override(settings, on_mesh | {"train.remat": remat} | micro_batches)
 
 
 def varied_fields(settings: Settings) -> dict[str, Any]:

@@ -46,7 +46,6 @@ def plan(
     `plan-tpu` and `plan-gpu`), in a separate process.
 
     Args:
-      config: of the run.
       device: "h100:8" (GPUs of a host), "h100:32x8" (hosts x GPUs), "v5p:4x4x8" (chips of a slice).
       slices: number of such slices of TPUs.
       decode: plan the search instead of the training step.
@@ -63,9 +62,9 @@ def plan(
       >>> plan(config, "v5e:2x4")["mfu"]
     """
     require_compiler(parse_target(device, slices))
-    what = "decode" if decode else "train"
     settings = resolve(config, {}, modules, COMMAND)
-    return _run_child(_request(settings, device, slices, what, modules)) | {"note": NOTE}
+    program = "decode" if decode else "train"
+    return _run_child(_request(settings, device, slices, program, modules)) | {"note": NOTE}
 
 
 def search_meshes(
@@ -92,7 +91,7 @@ def search_meshes(
             f"no mesh of {target} has room for the {sizes.state / GIB:.1f} GiB of parameters and "
             "optimizer state; take more devices"
         )
-    found = []
+    reports = []
     for number, mesh in enumerate(possible, 1):
         logger.info("mesh %d of %d: %s", number, len(possible), mesh)
         for changed in settings_by_memory(settings, mesh):
@@ -102,15 +101,16 @@ def search_meshes(
             except UserError as error:
                 logger.info("%s", error)  # rows cannot be divided further
                 break
-            found.append(report)
+            reports.append(report)
             if report["memory"]["fits"]:
                 break
-    return {"meshes": sorted(found, key=rank_key, reverse=True), "note": NOTE}
+    return {"meshes": sorted(reports, key=rank_key, reverse=True), "note": NOTE}
 
 
 def does_not_fit_message(report: dict[str, Any]) -> str:
     """Message about a step that does not fit: how much memory it lacks, and what would help."""
-    memory, advice = report["memory"], report.get("advice", [])
+    memory = report["memory"]
+    advice = report.get("advice", [])
     if "left_gib" not in memory:
         return f"the step does not fit {report['device']}: {memory['reason']}"
     needs = f"{memory['peak_gib']:.1f} GiB of the {memory['usable_gib']:.1f} GiB that a device has"

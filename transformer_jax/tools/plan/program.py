@@ -50,7 +50,8 @@ class DoesNotFitError(Exception):
 
     def __init__(self, message: str, mesh: Mesh, held: dict[str, int]):
         super().__init__(message)
-        self.mesh, self.held = mesh, held
+        self.mesh = mesh
+        self.held = held
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,11 +93,8 @@ class AbstractTraining:
     """A training step whose arrays are shapes, dtypes and shardings.
 
     Attributes:
-      task: with its model.
       engine: divides state and batch among the devices.
       step: the pure training step.
-      state: abstract state.
-      batch: abstract batch.
       rows: of the batch, over all devices.
     """
 
@@ -155,11 +153,13 @@ def compile_training_step(settings: Settings, devices: Sequence[jax.Device]) -> 
     """
     with platform.compiling_for(devices[0]):
         training = abstract_training(settings, devices)
-        task, engine, state = training.task, training.engine, training.state
+        task = training.task
+        engine = training.engine
+        state = training.state
         held = {
             "parameters": bytes_per_device((state.params, state.frozen)),
             "optimizer": bytes_per_device((state.opt_state, state.live)),
-            "batch": sum(x.size * 4 for x in training.batch.values()) // engine.row_shards,
+            "batch": sum(4 * x.size for x in training.batch.values()) // engine.row_shards,  # int32
         }
         with record_kernel_choices() as attention:
             compiled = _compile(training.compile, engine.mesh, held)
@@ -190,11 +190,10 @@ def compile_search(settings: Settings, devices: Sequence[jax.Device]) -> Program
         task = build.build_untokenized_task(settings)
         mesh = _as_user_error(lambda: make_mesh(settings.parallel, devices))
         plain = jax.eval_shape(task.init, jax.random.key(0))
-        count = _count(plain)
         params = jax.eval_shape(functools.partial(convert_weights, settings.decode.weights), plain)
         params = _as_user_error(lambda: sharding.add_shardings(params, mesh))
         shards = row_shards(mesh)
-        rows = -(-settings.decode.batch_size // shards) * shards
+        rows = -(-settings.decode.batch_size // shards) * shards  # the next multiple
         by_rows = NamedSharding(mesh, ROWS)
 
         def tokens(*shape: int) -> jax.ShapeDtypeStruct:
@@ -208,11 +207,11 @@ def compile_search(settings: Settings, devices: Sequence[jax.Device]) -> Program
             raise UserError(f"plan --decode: task {settings.task.name} searches for no outputs")
         held = {"parameters": bytes_per_device(params)}
         return Program(
-            compiled=tuple(_compile(one.compile, mesh, held) for one in lowered),
+            compiled=tuple(_compile(part.compile, mesh, held) for part in lowered),
             engine="jit",
             mesh=mesh,
             dtype=product_dtype(settings.model.dtype).name,
-            parameters=count,
+            parameters=_count(plain),  # without the scales of converted weights
             active_parameters=count_active(body_config(task.model), plain),
             held=held,
             flops=None,
@@ -224,7 +223,8 @@ def compile_search(settings: Settings, devices: Sequence[jax.Device]) -> Program
 
 def cache_size(task: Task) -> dict[str, int] | None:
     """Size of one sequence's decoding state, `Program.cache`."""
-    length, measure = max(task.lengths.values()), getattr(task.model, "state_bytes", None)
+    length = max(task.lengths.values())
+    measure = getattr(task.model, "state_bytes", None)
     if measure is None:
         return None
     try:
@@ -275,7 +275,7 @@ def search_sizes(settings: Settings, devices: Sequence[jax.Device]) -> SearchSiz
     state = training.state
     return SearchSizes(
         devices=len(devices) // (parallel.expert * parallel.sequence),
-        local=len([one for one in devices if slice_of(one) == slice_of(devices[0])]),
+        local=[slice_of(device) for device in devices].count(slice_of(devices[0])),
         state=bytes_per_device((state.params, state.opt_state, state.live)),
         rows=training.rows // parallel.expert,
         d_model=settings.model.d_model,
@@ -285,7 +285,8 @@ def search_sizes(settings: Settings, devices: Sequence[jax.Device]) -> SearchSiz
 
 def micro_batches(settings: Settings, mesh: Mesh) -> tuple[int, int]:
     """Number of micro-batches in a training step, and rows of each on a device."""
-    task, shards = build.build_untokenized_task(settings), row_shards(mesh)
+    task = build.build_untokenized_task(settings)
+    shards = row_shards(mesh)
     count = build.micro_batches(settings, task, shards)
     return count, build.batch_rows(settings, task, shards) // count // shards
 

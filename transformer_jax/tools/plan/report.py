@@ -55,7 +55,6 @@ class TimedKernel:
     """A kernel and its time.
 
     Attributes:
-      kernel: its cost.
       seconds: of all runs in a step: the compiler's estimate (TPUs), otherwise a lower bound.
       limit: what takes the time: "products", "memory", "integers"; "compiler" for its estimate.
     """
@@ -83,9 +82,12 @@ def time_kernel(kernel: KernelCost, accelerator: Accelerator) -> TimedKernel:
 
 def cost_report(program: Program, accelerator: Accelerator) -> dict[str, Any]:
     """FLOPs, bytes and times of a program compiled for devices of this kind, and of its kernels."""
+    # The other memory spaces of a TPU are on its chip; a GPU's are numbered by the compiler.
     spaces = frozenset([0]) if accelerator.platform == "tpu" else frozenset(range(16))
     modules = [parse_module(compiled.as_text() or "") for compiled in program.compiled]
-    kernels = [k for module in modules for k in kernel_costs(module, spaces, program.loops)]
+    kernels = [
+        kernel for module in modules for kernel in kernel_costs(module, spaces, program.loops)
+    ]
     sent = [
         collective
         for module in modules
@@ -96,6 +98,7 @@ def cost_report(program: Program, accelerator: Accelerator) -> dict[str, Any]:
     nbytes = sum(kernel.times * kernel.nbytes for kernel in kernels)
     product_seconds = sum(k.times * k.flops / accelerator.peak(k.dtype) for k in kernels)
     collective_seconds = sum(collective.seconds for collective in sent)
+    # A bound: kernels, memory and links all work at the same time.
     seconds = max(kernel_seconds, nbytes / accelerator.bandwidth, collective_seconds)
     report: dict[str, Any] = {
         "flops": {
@@ -139,15 +142,14 @@ def refused_memory_report(
     """Memory of a step that the compiler refused, as far as its message says.
 
     Args:
-      message: the compiler's.
       held: bytes on each device, as `Program.held`.
-      accelerator: specification of one device.
     """
     used = re.search(r"Used ([\d.]+)([KMGT]) of ([\d.]+)([KMGT])", message)
     if not used:
         return {"fits": False, "reason": " ".join(message.split())[:500]}
     units = {"K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
-    peak, usable = (float(used[i]) * units[used[i + 1]] for i in (1, 3))
+    peak = float(used[1]) * units[used[2]]
+    usable = float(used[3]) * units[used[4]]
     sizes = held | {"temporaries": max(peak - sum(held.values()), 0), "peak": peak}
     return _in_gib(sizes, accelerator, usable) | {"fits": False}
 
@@ -199,11 +201,11 @@ def _by_kind(sent: Sequence[Collective]) -> list[dict[str, Any]]:
         {
             "kind": kind,
             "axes": axes,
-            "times": sum(one.times for one in of_kind),
-            "bytes_per_device": round(sum(one.times * one.nbytes for one in of_kind)),
-            "ms": _ms(sum(one.seconds for one in of_kind)),
+            "times": sum(exchange.times for exchange in group),
+            "bytes_per_device": round(sum(exchange.times * exchange.nbytes for exchange in group)),
+            "ms": _ms(sum(exchange.seconds for exchange in group)),
         }
-        for (kind, axes), of_kind in by_kind.items()
+        for (kind, axes), group in by_kind.items()
     ]
     return sorted(rows, key=lambda row: -row["ms"])
 
@@ -217,7 +219,8 @@ def plan_as_text(report: Mapping[str, Any], num_kernels: int = 0) -> str:
     lines = [["", report["device"]]]
     lines += [[title, _cell(cell, report)] for title, cell in TABLE_ROWS.items()]
     text = _aligned(lines) + _exchanges(report)
-    if groups := report.get("kernel_groups", [])[:num_kernels]:
+    groups = report.get("kernel_groups", [])[:num_kernels]
+    if groups:
         text += "\nKernels\n" + _aligned([_KERNEL_COLUMNS, *map(_kernel_cells, groups)])
     for warning in report["warnings"]:
         text += f"\nwarning: {warning}\n"

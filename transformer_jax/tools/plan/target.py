@@ -84,8 +84,8 @@ class Target:
         shape = "x".join(map(str, self.shape))
         more: dict[str, Any] = {}
         if self.accelerator.platform == "tpu":
-            platform, kind = "tpu", "tpu7x" if self.name == "v7x" else self.name
-            name = f"{kind}:{shape}"
+            platform = "tpu"
+            name = f"{'tpu7x' if self.name == 'v7x' else self.name}:{shape}"
             if math.prod(self.shape) == 1:
                 more["chips_per_host_bounds"] = (1, 1, 1)
             if self.slices > 1:
@@ -93,7 +93,8 @@ class Target:
             if self.name == "v4":
                 more["chip_config_name"] = "megacore"  # one device a chip, as in JAX
         else:
-            platform, name = "cuda", ""
+            platform = "cuda"
+            name = ""
             more = {"topology": f"1x{shape}", "target_config": _gpu_target_config(self.accelerator)}
         try:
             return list(topologies.get_topology_desc(name, platform, **more).devices)
@@ -134,7 +135,8 @@ def parse_target(text: str, slices: int = 1) -> Target:
     shape = tuple(map(int, size.split("x")))
     if ACCELERATORS[name].platform == "gpu":
         return _gpus(name, shape, slices, text)
-    if reason := _slice_error(name, shape):
+    reason = _slice_error(name, shape)
+    if reason:
         raise UserError(f"--device={text}: there is no such slice of {name}: {reason}")
     if math.prod(shape) * slices > MAX_DEVICES:
         raise UserError(f"--slices={slices}: at most {MAX_DEVICES} chips can be planned for")
@@ -143,9 +145,12 @@ def parse_target(text: str, slices: int = 1) -> Target:
 
 def require_compiler(target: Target) -> None:
     """Raises UserError, with the command that installs it, if the target's compiler is missing."""
-    libraries, extra = ["libtpu"], "plan-tpu"
     if target.accelerator.platform == "gpu":
-        libraries, extra = ["jax_cuda13_plugin", "nvidia", "nvidia.cudnn"], "plan-gpu"
+        libraries = ["jax_cuda13_plugin", "nvidia", "nvidia.cudnn"]
+        extra = "plan-gpu"
+    else:
+        libraries = ["libtpu"]
+        extra = "plan-tpu"
     if any(importlib.util.find_spec(library) is None for library in libraries):
         raise UserError(
             f"plan: the compiler for {target.name} is not installed: {install_hint(extra)}"
@@ -174,11 +179,10 @@ def _slice_error(name: str, shape: tuple[int, ...]) -> str | None:
     if name in _TPUS_2D:
         flat = "x".join(map(str, shape))
         return None if flat in _SLICES_2D else f"its slices are {', '.join(_SLICES_2D)}"
-    small = "x".join(map(str, shape)) in _SMALL_SLICES_3D
-    cubes = (
-        len(shape) == 3 and all(size % 4 == 0 for size in shape) and list(shape) == sorted(shape)
-    )
-    if small or (cubes and math.prod(shape) <= _MAX_CHIPS[name]):
+    if "x".join(map(str, shape)) in _SMALL_SLICES_3D:
+        return None
+    in_cubes = len(shape) == 3 and all(size % 4 == 0 for size in shape)  # racks of 4x4x4 chips
+    if in_cubes and list(shape) == sorted(shape) and math.prod(shape) <= _MAX_CHIPS[name]:
         return None
     return (
         f"its slices are {', '.join(_SMALL_SLICES_3D)}, or AxBxC in multiples of 4 with "
