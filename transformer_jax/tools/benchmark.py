@@ -152,6 +152,10 @@ def decode(
     """
     settings = read_settings(config)
     task = build.build_untokenized_task(settings)
+    if not isinstance(task, Translation | LanguageModeling):
+        raise UserError(
+            "benchmark decode: the config's task must be translation or language_modeling"
+        )
     options = _search_options(settings.decode, beam_size, batch_size)
     params = jax.jit(task.init)(jax.random.key(settings.seed))
     params = convert_weights(options.weights, params)
@@ -162,12 +166,8 @@ def decode(
     start = time.perf_counter()
     if isinstance(task, Translation):
         run = _translation_search(task, params, sources, options, output_length)
-    elif isinstance(task, LanguageModeling):
-        run = _generation(task, params, sources, options, output_length)
     else:
-        raise UserError(
-            "benchmark decode: the config's task must be translation or language_modeling"
-        )
+        run = _generation(task, params, sources, options, output_length)
     compile_s = time.perf_counter() - start
     seconds = median_seconds(run, steps)
     report = _report(settings, params, seconds, batch_size * output_length, None, compile_s)
