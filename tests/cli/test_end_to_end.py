@@ -5,13 +5,12 @@ import importlib.util
 import json
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import transformer_jax as tj
+from tests.conftest import copy_at_step
 from transformer_jax.cli import verbs
 from transformer_jax.cli.parser import parse
 from transformer_jax.data.sources import open_split
@@ -39,19 +38,33 @@ def parse_object(text):
     return json.loads(text)
 
 
+@pytest.fixture
+def files(tmp_path):
+    """Folder of text files, valid and invalid."""
+    contents = {
+        "four": b"The dog.\nA cat.\nA man.\nThe house.\n",
+        "three": b"Der Hund.\nEine Katze.\nEin Mann.\n",
+        "empty": b"",
+        "blank": b"\n\n\n\n",
+        "latin1": "Der Hund.\nEine Katze.\nein schöner Mann\nDas Haus.\n".encode("latin1"),
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    return tmp_path
+
+
 # --- Evaluate ---
 
 
-@pytest.mark.parametrize(("flag", "step"), [("--checkpoint=15", 15), ("--average=2", 30)])
-def test_evaluate_prints_one_json_object(shell, workdir, flag, step):
-    words = ["evaluate", f"--workdir={workdir}", "--split=test", "--beam_size=1"]
-    answer = shell(*words, flag)
+def test_evaluate_prints_one_json_object(shell, workdir):
+    words = ["evaluate", f"--workdir={workdir}", "--split=test", "--checkpoint=15"]
+    answer = shell(*words, "--beam_size=1", "--batch_size=12")
     metrics = parse_object(answer.out)
     assert answer.status == 0
     assert metrics.keys() >= FIGURES
     assert metrics["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
-    assert (metrics["split"], metrics["step"], metrics["num_examples"]) == ("test", step, 12)
-    kept = (workdir / "predictions" / f"test-{step}.jsonl").read_text()
+    assert (metrics["split"], metrics["step"], metrics["num_examples"]) == ("test", 15, 12)
+    kept = (workdir / "predictions" / "test-15.jsonl").read_text()
     assert len(kept.splitlines()) == 12
 
 
@@ -70,7 +83,8 @@ def test_evaluate_scores_the_users_own_files(shell, workdir, tmp_path):
     (tmp_path / "a.en").write_text("The dog sees a cat.\n\nThe man sleeps.\n")
     (tmp_path / "a.de").write_text("Der Hund sieht eine Katze.\n\nDer Mann schläft.\n")
     files = [f"--source={tmp_path}/a.en", f"--target={tmp_path}/a.de"]
-    answer = shell("evaluate", f"--workdir={workdir}", "--checkpoint=best", *files)
+    words = ["evaluate", f"--workdir={workdir}", "--checkpoint=best", "--beam_size=1"]
+    answer = shell(*words, *files)
     assert answer.status == 0
     assert parse_object(answer.out)["num_examples"] == 3
 
@@ -89,23 +103,22 @@ HARD_LINES = [
 ]
 
 
-def test_predict_writes_a_line_for_any_input_line(trained_workdir):
-    command = [sys.executable, "-m", "transformer_jax", "predict", f"--workdir={trained_workdir}"]
-    answer = subprocess.run(command, input=b"\n".join(HARD_LINES), capture_output=True, cwd=ROOT)
-    assert answer.returncode == 0
-    lines = answer.stdout.decode().split("\n")
+def test_predict_writes_a_line_for_any_input_line(shell, trained_workdir):
+    words = ["predict", f"--workdir={trained_workdir}", "--beam_size=1"]
+    answer = shell(*words, stdin=b"\n".join(HARD_LINES))
+    assert answer.status == 0
+    lines = answer.out.split("\n")
     assert len(lines) == len(HARD_LINES) + 1 and lines[-1] == ""
     assert lines[1] == lines[6] == ""
-    warnings = answer.stderr.decode()
-    others = [one for one in warnings.splitlines() if not one.startswith("warning: ")]
-    assert all(f" predicted {len(HARD_LINES)} lines in" in one for one in others)  # if it took long
+    others = [line for line in answer.err.splitlines() if not line.startswith("warning: ")]
+    assert all(f" predicted {len(HARD_LINES)} lines in" in line for line in others)  # if slow
     for message in (
         "line 2 is blank, and so is its translation",
         "line 3 has 10000 tokens; only the first 47 are translated",
         "line 4 has",
         "line 5 of the input is not UTF-8 from byte 2 on",
     ):
-        assert message in warnings
+        assert message in answer.err
 
 
 def test_predict_writes_n_best_lists(shell, trained_workdir):
@@ -135,13 +148,14 @@ def test_a_moved_run_and_its_averages_predict(shell, workdir):
     assert len(texts) > 1
 
 
-def test_several_workdirs_are_an_ensemble(shell, trained_workdir, workdir):
+def test_several_workdirs_are_an_ensemble(shell, trained_workdir, workdir, files):
     """A run with its own copy predicts as alone; nothing is written."""
     text, several = b"The old dog sees a cat.\n", f"--workdir={trained_workdir},{workdir}"
     alone, before = shell("predict", several.split(",")[0], stdin=text), {*workdir.rglob("*")}
     together = shell("predict", several, stdin=text)
     assert (together.status, together.out) == (0, alone.out)
-    answer = shell("evaluate", several, "--split=test", "--beam_size=1", "--checkpoint=15")
+    pairs = [f"--source={files}/three", f"--target={files}/three"]
+    answer = shell("evaluate", several, *pairs, "--checkpoint=15")
     metrics = parse_object(answer.out)
     assert metrics.keys() >= FIGURES - {"step"} and "step" not in metrics
     assert metrics["ensemble"] == [str(trained_workdir), str(workdir)]
@@ -157,9 +171,10 @@ def test_several_workdirs_are_an_ensemble(shell, trained_workdir, workdir):
 def test_predict_samples_and_takes_prefixes(shell, trained_workdir, tmp_path):
     words = ["predict", f"--workdir={trained_workdir}", "--format=jsonl"]
     sampled = ["--temperature=0.9", "--top_k=50", "--top_p=0.95", "--num_outputs=5"]
-    answers = [shell(*words, *sampled, f"--seed={seed}", stdin=b"The dog.\n") for seed in (1, 1, 2)]
-    assert answers[0].out == answers[1].out != answers[2].out
-    assert len(json.loads(answers[0].out)["outputs"]) == 5
+    first, second = (
+        shell(*words, *sampled, f"--seed={seed}", stdin=b"The dog.\n").out for seed in (1, 2)
+    )
+    assert first != second and len(json.loads(first)["outputs"]) == 5
 
     prefixes = tmp_path / "prefixes"
     prefixes.write_text("Der Hund\n\n")
@@ -201,7 +216,7 @@ def test_plot_prints_the_pictures_path(shell, trained_workdir, tmp_path):
 
 
 def test_train_takes_several_seeds(shell, tiny_language_model, tmp_path):
-    changes = (tiny_language_model | MOMENTS).items()
+    changes = (tiny_language_model | MOMENTS | {"optimizer.learning_rate": 0.04}).items()
     fields = [f"--config.{name}={value}" for name, value in changes if value is not None]
     words = ("train", f"--config={QUICKSTART}", f"--workdir={tmp_path / 'w'}", "--seeds=2", *fields)
     answer = shell(*words)
@@ -212,7 +227,7 @@ def test_train_takes_several_seeds(shell, tiny_language_model, tmp_path):
 
 def test_sweep_prints_its_table(shell, tiny_language_model, tmp_path):
     file = tmp_path / "sweep.py"
-    rows = {"few": {"model.d_ff": 16}, "all": {}}
+    rows = {"few": {"data.num_train_examples": 100}, "all": {}}
     base = tiny_language_model | MOMENTS
     sweep = dict(config=str(QUICKSTART), base=base, rows=rows, metrics=["loss"])
     file.write_text(f"def get_sweep():\n    return {sweep!r}\n")
@@ -313,55 +328,31 @@ def kill_resume():
 def test_a_run_killed_and_stopped_ends_as_the_uninterrupted_one(
     kill_resume, shell, sigterm_at, trained_workdir, train_words, tmp_path
 ):
-    workdir = tmp_path / "run"
-    often = {"checkpoint.every_steps": 3, "logging.every_steps": 1, "eval.every_steps": 1000}
-    command = train_words + [f"--config.{name}={value}" for name, value in often.items()]
-
-    # SIGKILL while a checkpoint is written.
-    process = kill_resume.start(command, workdir)
-    kill_resume.wait_until(
-        lambda: kill_resume.last_checkpoint(workdir) >= 2 and kill_resume.saving(workdir), process
-    )
-    process.kill()
-    process.communicate()
-    saved = kill_resume.last_checkpoint(workdir)
-    assert 2 <= saved < 30
+    """`tests/campaigns/test_killed_runs.py` kills one."""
+    # What a SIGKILL leaves while a checkpoint is written.
+    workdir = copy_at_step(trained_workdir, 15, tmp_path / "run")
+    (workdir / "checkpoints" / f"30{kill_resume.SAVING[1:]}" / "params").mkdir(parents=True)
+    assert kill_resume.saving(workdir)
+    command = [*train_words, f"--workdir={workdir}"]
 
     # SIGTERM in a step that saves no checkpoint otherwise.
-    command.append(f"--workdir={workdir}")
-    stopped = saved + 2
-    with sigterm_at(stopped):
+    with sigterm_at(17):
         answer = shell(*command)
     assert (answer.status, answer.out) == (75, "")
-    assert f"{workdir} continues from step {saved}" in answer.err
-    assert f"stopped by SIGTERM at step {stopped}, saved; the same command" in answer.err
-    assert kill_resume.last_checkpoint(workdir) == stopped
+    assert f"{workdir} continues from step 15" in answer.err
+    assert "stopped by SIGTERM at step 17, saved; the same command" in answer.err
+    assert kill_resume.last_checkpoint(workdir) == 17
 
     # The same command continues and finishes.
     answer = shell(*command)
     assert (answer.status, answer.out) == (0, "")
-    assert f"{workdir} continues from step {stopped}" in answer.err
-    assert [record["step"] for record in kill_resume.metrics(workdir)] == [*range(1, 31), 30]
-    assert kill_resume.last_checkpoint(workdir) == 30
+    assert f"{workdir} continues from step 17" in answer.err
+    assert kill_resume.metrics(workdir) == kill_resume.metrics(trained_workdir)
     assert kill_resume.differences(trained_workdir, workdir) == []
+    assert not kill_resume.saving(workdir)
 
 
 # --- Mistakes ---
-
-
-@pytest.fixture
-def files(tmp_path):
-    """Folder of text files, valid and invalid."""
-    contents = {
-        "four": b"The dog.\nA cat.\nA man.\nThe house.\n",
-        "three": b"Der Hund.\nEine Katze.\nEin Mann.\n",
-        "empty": b"",
-        "blank": b"\n\n\n\n",
-        "latin1": "Der Hund.\nEine Katze.\nein schöner Mann\nDas Haus.\n".encode("latin1"),
-    }
-    for name, content in contents.items():
-        (tmp_path / name).write_bytes(content)
-    return tmp_path
 
 
 def assert_one_line(answer, *message):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
+from tests.conftest import copy_at_step
 from transformer_jax.checkpoints.step_folder import PARAMS, read_arrays, saved_arrays, step_folders
 from transformer_jax.trees import parse_tree
 
@@ -29,12 +30,6 @@ SMALL = {
     "checkpoint.every_steps": 4,
     "logging.every_steps": 2,
 }
-PLAY = "".join(
-    f"{who}:\nThe {what} of night is {how}.\n\n"
-    for who in ("ROMEO", "JULIET", "Nurse")
-    for what in ("king", "moon", "light")
-    for how in ("old", "young", "far  away")
-)
 PLAIN = ("the", "film", "is", "very", "good", "bad", "and", "dull", "fine")
 
 
@@ -52,9 +47,8 @@ def params_of(workdir):
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """Folder of texts: a play, reviews with labels, tagged words."""
+    """Folder of texts: reviews with labels, tagged words, sentences."""
     folder = tmp_path_factory.mktemp("text")
-    (folder / "input.txt").write_text(PLAY)
     for split in ("train", "valid"):
         lines = [f"the film is {how}\t{label}" for how, label in (("good", 1), ("bad", 0))] * 6
         (folder / f"{split}.tsv").write_text("text\tlabel\n" + "\n".join(lines) + "\n")
@@ -63,50 +57,41 @@ def text(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def gpt(text, tmp_path_factory):
-    """Command line and workdir of a finished character language model."""
-    workdir = tmp_path_factory.mktemp("gpt") / "run"
-    changes = {"data.dir": text, "decode.max_extra_length": 40}
-    command = words("tiny_shakespeare_cpu", workdir, changes)
-    tj.train(
-        tj.config(ROOT / "configs" / "tiny_shakespeare_cpu.py", SMALL | strings(changes)), workdir
-    )
-    return command, workdir
-
-
-def test_a_language_model_is_scored_by_loss_bits_and_words(shell, gpt):
-    answer = shell("evaluate", f"--workdir={gpt[1]}", "--split=valid")
+def test_a_language_model_is_scored_by_loss_bits_and_words(shell, language_model_workdir, tiny):
+    answer = shell("evaluate", f"--workdir={language_model_workdir}", "--split=valid")
     metrics = json.loads(answer.out)
     assert metrics.keys() >= {"loss", "perplexity", "bits_per_byte", "word_perplexity", "step"}
     assert metrics["loss"] == pytest.approx(np.log(metrics["perplexity"]))
-    # Each character is one byte; the end is one more token.
-    size = len(PLAY) - int(0.9 * len(PLAY))
-    expected = metrics["loss"] * (size + 1) / np.log(2) / size
+    # Each character is one byte; the end of a line is one more token.
+    lines = Path(tiny["data.valid_source"]).read_text().splitlines()
+    size = sum(map(len, lines))
+    expected = metrics["loss"] * (size + len(lines)) / np.log(2) / size
     assert metrics["bits_per_byte"] == pytest.approx(expected)
-    assert "predictions" not in {path.name for path in gpt[1].iterdir()}
+    assert "predictions" not in {path.name for path in language_model_workdir.iterdir()}
 
 
-def test_each_line_has_one_line_of_continuation(shell, gpt):
-    lines = b"ROMEO:\nThe moon\\nof\n\nThe king of night is old. The king of night is old.\n\xff"
-    answer = shell("predict", f"--workdir={gpt[1]}", stdin=lines)
+def test_each_line_has_one_line_of_continuation(shell, language_model_workdir):
+    words = ["predict", f"--workdir={language_model_workdir}"]
+    lines = b"The old\nThe man\\nof\n\nThe dog sees a cat. The dog sees a cat.\n\xff"
+    answer = shell(*words, stdin=lines)
     assert answer.status == 0 and answer.out.count("\n") == 5
-    streamed = shell("predict", f"--workdir={gpt[1]}", "--stream", stdin=b"ROMEO:\n")
-    first = answer.out.split("\n")[0]
-    assert streamed.out == first.replace("\\n", "\n") + "\n"
-    samples = ["--format=jsonl", "--num_outputs=3", "--stop=\n|e"]
-    outputs = json.loads(shell("predict", f"--workdir={gpt[1]}", *samples, stdin=b"R").out)
+    streamed = shell(*words, "--stream", stdin=b"The old\n")
+    assert streamed.out == answer.out.split("\n")[0] + "\n"
+    samples = ["--format=jsonl", "--num_outputs=3", "--temperature=1", "--stop=x|e"]
+    outputs = json.loads(shell(*words, *samples, stdin=b"The").out)
     assert len(outputs["outputs"]) == 3
     assert not any("e" in output["text"] for output in outputs["outputs"])
 
 
-def test_a_stopped_language_model_ends_as_the_uninterrupted_one(shell, sigterm_at, gpt, tmp_path):
-    command, workdir = gpt
-    again = [word.replace(str(workdir), str(tmp_path / "run")) for word in command]
-    with sigterm_at(5):
-        assert shell(*again).status == 75
-    assert shell(*again).status == 0
-    whole, resumed = params_of(workdir), params_of(tmp_path / "run")
+def test_a_stopped_language_model_ends_as_the_uninterrupted_one(
+    shell, sigterm_at, language_model_workdir, tmp_path
+):
+    workdir = copy_at_step(language_model_workdir, 15, tmp_path / "run")
+    command = ["train", f"--workdir={workdir}"]
+    with sigterm_at(18):
+        assert shell(*command).status == 75
+    assert shell(*command).status == 0
+    whole, resumed = params_of(language_model_workdir), params_of(workdir)
     assert whole.keys() == resumed.keys()
     for name in whole:
         np.testing.assert_array_equal(whole[name], resumed[name])
@@ -185,6 +170,7 @@ def test_a_parser_starts_from_a_pre_trained_encoder(shell, bert, tmp_path):
         "data.max_target_length": 48,
         "decode.max_extra_length": 10,
         "decode.beam_size": 1,
+        "decode.batch_size": 8,
     }
     del changes["data.max_length"]
     overrides = [f"--config.{name}={value}" for name, value in changes.items()]
@@ -274,7 +260,7 @@ def test_instructions_and_conversations_are_answered(shell, assistant):
     answer = shell("predict", f"--workdir={assistant}", "--format=jsonl", stdin=lines)
     found = [json.loads(line)["outputs"][0]["text"] for line in answer.out.splitlines()]
     assert answer.status == 0 and len(found) == 2
-    assert found[0] == shell("predict", f"--workdir={assistant}", stdin=b"Say film.\n").out[:-1]
+    assert found == shell("predict", f"--workdir={assistant}", stdin=lines).out.split("\n")[:-1]
     asked["messages"].append({"role": "assistant", "content": "good"})
     refused = shell("predict", f"--workdir={assistant}", stdin=json.dumps(asked).encode())
     assert refused.status == 2 and "line 1: the last turn is not the user's" in refused.err
@@ -291,8 +277,8 @@ def test_a_chat_reads_commands_and_continues_after_mistakes(shell, assistant):
     assert "error: the conversation: the question has" in answer.err
 
 
-def test_chat_without_a_template_is_an_error(shell, gpt):
-    answer = shell("chat", f"--workdir={gpt[1]}", stdin=b"a\n")
+def test_chat_without_a_template_is_an_error(shell, language_model_workdir):
+    answer = shell("chat", f"--workdir={language_model_workdir}", stdin=b"a\n")
     assert answer.status == 2 and "has no chat template of its own; choose one" in answer.err
 
 

@@ -100,6 +100,7 @@ def experiments(text: Path) -> dict[str, tuple[str, dict]]:
     pairs = {
         **some,
         **short,
+        "decode.num_outputs": 3,  # as below, so that the evaluation is the same program
         "data.name": "parallel_text",
         "tokenizer.vocab_size": 120,
         "train.tokens_per_batch": 192,
