@@ -57,17 +57,18 @@ def text(tmp_path_factory):
     return folder
 
 
-def test_a_language_model_is_scored_by_loss_bits_and_words(shell, language_model_workdir, tiny):
-    answer = shell("evaluate", f"--workdir={language_model_workdir}", "--split=valid")
+def test_a_language_model_is_scored_by_loss_bits_and_words(shell, language_model, tiny):
+    answer = shell("evaluate", f"--workdir={language_model.workdir}", "--split=valid")
     metrics = json.loads(answer.out)
     assert metrics.keys() >= {"loss", "perplexity", "bits_per_byte", "word_perplexity", "step"}
     assert metrics["loss"] == pytest.approx(np.log(metrics["perplexity"]))
     # Each character is one byte; the end of a line is one more token.
     lines = Path(tiny["data.valid_source"]).read_text().splitlines()
-    size = sum(map(len, lines))
-    expected = metrics["loss"] * (size + len(lines)) / np.log(2) / size
+    encode = language_model.tokenizer.text("text").encode
+    num_tokens = sum(len(encode(line)) + 1 for line in lines)
+    expected = metrics["loss"] * num_tokens / np.log(2) / sum(map(len, lines))
     assert metrics["bits_per_byte"] == pytest.approx(expected)
-    assert "predictions" not in {path.name for path in language_model_workdir.iterdir()}
+    assert "predictions" not in {path.name for path in language_model.workdir.iterdir()}
 
 
 def test_each_line_has_one_line_of_continuation(shell, language_model_workdir):
@@ -220,7 +221,7 @@ def test_words_are_tagged(shell, text, tmp_path):
         ("cola", {"data.name": "labeled_tsv"}, "data.train_text is not set"),
         (
             "bert_small",
-            {"data.name": "text", "tokenizer.kind": "char"},
+            {"data.name": "text", "tokenizer.kind": "char", "tokenizer.lowercase": False},
             "task masked_lm asks for a tokenizer with [MASK]: kind wordpiece, or file",
         ),
         ("lm_from_text", {"data.max_length": 64}, "reach to max_length 32, sequences to 64"),

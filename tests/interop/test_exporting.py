@@ -127,12 +127,7 @@ def test_an_exported_run_can_be_imported_again(own, tmp_path, caplog):
         assert again.tokenizer.text("target").decode(text.encode(line)) == text.decode(
             text.encode(line)
         )
-    search = {"beam_size": 2, "alpha": 1.0, "length_penalty": "power", "max_extra_length": 5}
-    before, after = (run.n_best(LINES[:3], **search) for run in (own, again))
-    assert [[one.text for one in each] for each in before] == [
-        [one.text for one in each] for each in after
-    ]
-    scores = [[one.score for each in found for one in each] for found in (before, after)]
+    scores = (run.score(LINES[:3], LINES[:3]) for run in (own, again))
     np.testing.assert_allclose(*scores, rtol=1e-3)
 
 
