@@ -10,6 +10,7 @@ import pytest
 
 import transformer_jax as tj
 from tests.conftest import copy_at_step
+from tests.recorded import twenty_steps
 from transformer_jax.checkpoints.step_folder import PARAMS, read_arrays, saved_arrays, step_folders
 from transformer_jax.trees import parse_tree
 
@@ -30,6 +31,14 @@ SMALL = {
     "checkpoint.every_steps": 4,
     "logging.every_steps": 2,
 }
+BERT_SIZES = {
+    "model.d_model": 32,
+    "model.d_ff": 64,
+    "model.num_heads": 4,
+    "model.max_length": 128,
+}
+"""Of the run `bert`."""
+SMALL_RECORDED = twenty_steps.SMALL | twenty_steps.PARALLEL["one"]
 PLAIN = ("the", "film", "is", "very", "good", "bad", "and", "dull", "fine")
 
 
@@ -47,12 +56,11 @@ def params_of(workdir):
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """Folder of texts: reviews with labels, tagged words, sentences."""
+    """Folder of texts: reviews with labels, sentences."""
     folder = tmp_path_factory.mktemp("text")
     for split in ("train", "valid"):
         lines = [f"the film is {how}\t{label}" for how, label in (("good", 1), ("bad", 0))] * 6
         (folder / f"{split}.tsv").write_text("text\tlabel\n" + "\n".join(lines) + "\n")
-        (folder / f"{split}.words").write_text("the\tD\nfilm\tN\n\nis\tV\ngood\tA\n\n" * 4)
         (folder / f"{split}.txt").write_text((" ".join(PLAIN) + " .\n") * 20)
     return folder
 
@@ -99,27 +107,33 @@ def test_a_stopped_language_model_ends_as_the_uninterrupted_one(
 
 
 @pytest.fixture(scope="module")
-def bert(text, tmp_path_factory):
+def sentences(tmp_path_factory):
+    """Folder of the texts of tests/recorded, whose programs its configs share."""
+    folder = tmp_path_factory.mktemp("sentences")
+    twenty_steps.write_text(folder)
+    return folder
+
+
+def recorded(name, folder):
+    """The path of a config of tests/recorded, and its changes."""
+    file, changes = twenty_steps.experiments(folder)[name]
+    return ROOT / "configs" / f"{file}.py", SMALL_RECORDED | changes
+
+
+@pytest.fixture(scope="module")
+def bert(sentences):
     """Workdir of a pre-trained encoder."""
-    workdir = tmp_path_factory.mktemp("bert") / "run"
-    files = {"data.train_text": text / "train.txt", "data.valid_text": text / "valid.txt"}
-    changes = {"data.name": "text", "tokenizer.vocab_size": 60, **files}
-    config = tj.config(ROOT / "configs" / "bert_small.py", SMALL | changes | strings(files))
-    tj.train(config, workdir)
-    return workdir
-
-
-def strings(fields):
-    return {name: str(value) for name, value in fields.items()}
+    tj.train(tj.config(*recorded("bert_small", sentences)), sentences / "bert")
+    return sentences / "bert"
 
 
 def test_an_encoder_fills_blanks(shell, bert):
-    stdin = b"the film is [MASK] .\nno blank\n"
+    stdin = b"the old dog sees [MASK] river\nno blank\n"
     answer = shell("predict", f"--workdir={bert}", "--format=jsonl", "--num_outputs=5", stdin=stdin)
     filled, left = map(json.loads, answer.out.splitlines())
     scores = [output["score"] for output in filled["outputs"]]
     assert len(scores) == 5 and scores == sorted(scores, reverse=True) and sum(scores) <= 1
-    assert all(output["text"].startswith("the film is ") for output in filled["outputs"])
+    assert all(output["text"].startswith("the old dog sees ") for output in filled["outputs"])
     assert left["outputs"] == [{"text": "no blank", "score": 1.0}]
     assert "line 2 has no [MASK] to fill" in answer.err
 
@@ -130,6 +144,7 @@ def test_a_pre_trained_encoder_may_be_frozen(shell, bert, text, tmp_path):
         "data.name": "labeled_tsv",
         "data.train_text": text / "train.tsv",
         "data.valid_text": text / "valid.tsv",
+        **BERT_SIZES,
         "train.init_from": bert,
         "optimizer.frozen": "^(embedding|input|encoder)/",
     }
@@ -158,7 +173,8 @@ def test_a_parser_starts_from_a_pre_trained_encoder(shell, bert, tmp_path):
     changes = {
         **{name: value for name, value in SMALL.items() if name != "model.num_layers"},
         "model.positions": "learned",
-        "model.max_length": 96,
+        **BERT_SIZES,
+        "model.max_length": 160,
         "model.num_decoder_layers": 1,
         "train.init_from": str(bert),
         "optimizer.frozen": "^(source_embedding|source_norm|source_positions|encoder)/",
@@ -182,8 +198,9 @@ def test_a_parser_starts_from_a_pre_trained_encoder(shell, bert, tmp_path):
     np.testing.assert_array_equal(after["source_embedding/table"], before["embedding/table"])
     np.testing.assert_array_equal(after["source_norm/scale"], before["input/norm/scale"])
     positions = before["input/positions/table"] + before["input/token_types"][0]
-    np.testing.assert_array_equal(after["source_positions/table"][:32], positions)
-    assert after["source_positions/table"][32:].any()
+    reach = len(positions)
+    np.testing.assert_array_equal(after["source_positions/table"][:reach], positions)
+    assert after["source_positions/table"][reach:].any()
     for name in before:
         if name.startswith("encoder/"):
             np.testing.assert_array_equal(after[name], before[name])
@@ -195,18 +212,15 @@ def test_a_parser_starts_from_a_pre_trained_encoder(shell, bert, tmp_path):
     assert outputs == [["the", "film", "-LRB-", "good", "-RRB-"], [], ["fine"]]
 
 
-def test_words_are_tagged(shell, text, tmp_path):
-    workdir = tmp_path / "run"
-    changes = {
-        "data.name": "tagged_words",
-        "data.train_text": text / "train.words",
-        "data.valid_text": text / "valid.words",
-        "tokenizer.vocab_size": 60,
-    }
-    assert shell(*words("pos_gum", workdir, changes)).status == 0
-    metrics = json.loads(shell("evaluate", f"--workdir={workdir}", "--split=valid").out)
-    assert metrics["words"] == 16 and 0 <= metrics["accuracy"] <= 1
-    answer = shell("predict", f"--workdir={workdir}", stdin=b"the film is good\n\n")
+def test_words_are_tagged(shell, sentences):
+    config, changes = recorded("pos_gum", sentences)
+    workdir = f"--workdir={sentences}/tagger"
+    overrides = [f"--config.{name}={value}" for name, value in changes.items()]
+    assert shell("train", f"--config={config}", workdir, *overrides).status == 0
+    metrics = json.loads(shell("evaluate", workdir, "--split=valid").out)
+    num_words = len((sentences / "dev.en").read_text().split())
+    assert metrics["words"] == num_words and 0 <= metrics["accuracy"] <= 1
+    answer = shell("predict", workdir, stdin=b"the old dog sees\n\n")
     assert len(answer.out.split("\n")[0].split()) == 4 and answer.out.count("\n") == 2
 
 

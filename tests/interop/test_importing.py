@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import transformer_jax as tj
-from tests.interop.published import FIXTURES, expected
+from tests.interop.published import FIXTURES, expected, padded
 from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.checkpoints.store import Checkpoints
@@ -70,14 +70,6 @@ def test_outputs_of_a_line_do_not_depend_on_the_batch(run_of):
         (alone,) = run.n_best([line], **SHORT)
         assert alone[0].text == among[0].text
         np.testing.assert_allclose(alone[0].score, among[0].score, rtol=1e-5)
-
-
-def padded(rows, pad):
-    """(tokens, positions, segment ids) of right-padded rows."""
-    width = max(map(len, rows))
-    tokens = np.array([row + [pad] * (width - len(row)) for row in rows])
-    places = np.broadcast_to(np.arange(width), tokens.shape)
-    return tokens, places, (places < np.array([[len(row)] for row in rows])).astype(np.int32)
 
 
 def text_rows(task, rows):
