@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fine-tunes imported models; prints {name: {layout: losses of the steps}} as JSON.
 
-Not a test: `test_fine_tuning.py` starts it in a process of its own, where XLA_FLAGS forces four
-devices, with a folder of the imported run `bert` and the data.
+Not a test: the campaigns start it in a process of its own, where XLA_FLAGS forces four devices,
+with a folder of the imported run `bert` and the data.
 """
 
 import json
