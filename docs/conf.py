@@ -30,7 +30,13 @@ include_patterns = [
     "experiments/notebooks/*.ipynb",
     "experiments/results/*.md",
 ]
-exclude_patterns = ["docs/_build"]
+exclude_patterns = [
+    ".*",
+    "docs/_build",
+    "runs",
+    "tests",
+    "transformer_jax",
+]  # not searched for pages
 
 nb_execution_mode = "off"  # notebooks are shown with the outputs that are saved in them
 myst_heading_anchors = 4  # the anchors that GitHub makes

@@ -5,17 +5,17 @@ import importlib.util
 import json
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import transformer_jax as tj
+from tests.conftest import copy_at_step
 from transformer_jax.cli import verbs
 from transformer_jax.cli.parser import parse
 from transformer_jax.data.sources import open_split
 from transformer_jax.runs.workdir import MARK
+from transformer_jax.sweeps.tables import Row
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "configs" / "quickstart.py"
@@ -39,19 +39,33 @@ def parse_object(text):
     return json.loads(text)
 
 
+@pytest.fixture
+def files(tmp_path):
+    """Folder of text files, valid and invalid."""
+    contents = {
+        "four": b"The dog.\nA cat.\nA man.\nThe house.\n",
+        "three": b"Der Hund.\nEine Katze.\nEin Mann.\n",
+        "empty": b"",
+        "blank": b"\n\n\n\n",
+        "latin1": "Der Hund.\nEine Katze.\nein schöner Mann\nDas Haus.\n".encode("latin1"),
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    return tmp_path
+
+
 # --- Evaluate ---
 
 
-@pytest.mark.parametrize(("flag", "step"), [("--checkpoint=15", 15), ("--average=2", 30)])
-def test_evaluate_prints_one_json_object(shell, workdir, flag, step):
-    words = ["evaluate", f"--workdir={workdir}", "--split=test", "--beam_size=1"]
-    answer = shell(*words, flag)
+def test_evaluate_prints_one_json_object(shell, workdir):
+    words = ["evaluate", f"--workdir={workdir}", "--split=test", "--checkpoint=15"]
+    answer = shell(*words, "--beam_size=1", "--batch_size=12")
     metrics = parse_object(answer.out)
     assert answer.status == 0
     assert metrics.keys() >= FIGURES
     assert metrics["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
-    assert (metrics["split"], metrics["step"], metrics["num_examples"]) == ("test", step, 12)
-    kept = (workdir / "predictions" / f"test-{step}.jsonl").read_text()
+    assert (metrics["split"], metrics["step"], metrics["num_examples"]) == ("test", 15, 12)
+    kept = (workdir / "predictions" / "test-15.jsonl").read_text()
     assert len(kept.splitlines()) == 12
 
 
@@ -70,7 +84,8 @@ def test_evaluate_scores_the_users_own_files(shell, workdir, tmp_path):
     (tmp_path / "a.en").write_text("The dog sees a cat.\n\nThe man sleeps.\n")
     (tmp_path / "a.de").write_text("Der Hund sieht eine Katze.\n\nDer Mann schläft.\n")
     files = [f"--source={tmp_path}/a.en", f"--target={tmp_path}/a.de"]
-    answer = shell("evaluate", f"--workdir={workdir}", "--checkpoint=best", *files)
+    words = ["evaluate", f"--workdir={workdir}", "--checkpoint=best", "--beam_size=1"]
+    answer = shell(*words, *files)
     assert answer.status == 0
     assert parse_object(answer.out)["num_examples"] == 3
 
@@ -89,23 +104,22 @@ HARD_LINES = [
 ]
 
 
-def test_predict_writes_a_line_for_any_input_line(trained_workdir):
-    command = [sys.executable, "-m", "transformer_jax", "predict", f"--workdir={trained_workdir}"]
-    answer = subprocess.run(command, input=b"\n".join(HARD_LINES), capture_output=True, cwd=ROOT)
-    assert answer.returncode == 0
-    lines = answer.stdout.decode().split("\n")
+def test_predict_writes_a_line_for_any_input_line(shell, trained_workdir):
+    words = ["predict", f"--workdir={trained_workdir}", "--beam_size=1"]
+    answer = shell(*words, stdin=b"\n".join(HARD_LINES))
+    assert answer.status == 0
+    lines = answer.out.split("\n")
     assert len(lines) == len(HARD_LINES) + 1 and lines[-1] == ""
     assert lines[1] == lines[6] == ""
-    warnings = answer.stderr.decode()
-    others = [one for one in warnings.splitlines() if not one.startswith("warning: ")]
-    assert all(f" predicted {len(HARD_LINES)} lines in" in one for one in others)  # if it took long
+    others = [line for line in answer.err.splitlines() if not line.startswith("warning: ")]
+    assert all(f" predicted {len(HARD_LINES)} lines in" in line for line in others)  # if slow
     for message in (
         "line 2 is blank, and so is its translation",
         "line 3 has 10000 tokens; only the first 47 are translated",
         "line 4 has",
         "line 5 of the input is not UTF-8 from byte 2 on",
     ):
-        assert message in warnings
+        assert message in answer.err
 
 
 def test_predict_writes_n_best_lists(shell, trained_workdir):
@@ -129,27 +143,29 @@ def test_a_moved_run_and_its_averages_predict(shell, workdir):
     texts = set()
     for flags in ([], ["--average=2"], ["--checkpoint=15"]):
         stdin = b"The old dog sees a cat.\nThe man sleeps.\n"
-        answer = shell("predict", f"--workdir={workdir}", *flags, stdin=stdin)
+        answer = shell("predict", f"--workdir={workdir}", "--beam_size=1", *flags, stdin=stdin)
         assert (answer.status, answer.out.count("\n")) == (0, 2)
         texts.add(answer.out)
     assert len(texts) > 1
 
 
-def test_several_workdirs_are_an_ensemble(shell, trained_workdir, workdir):
+def test_several_workdirs_are_an_ensemble(shell, trained_workdir, workdir, files):
     """A run with its own copy predicts as alone; nothing is written."""
     text, several = b"The old dog sees a cat.\n", f"--workdir={trained_workdir},{workdir}"
-    alone, before = shell("predict", several.split(",")[0], stdin=text), {*workdir.rglob("*")}
-    together = shell("predict", several, stdin=text)
+    words, before = ("predict", "--beam_size=1"), {*workdir.rglob("*")}
+    alone = shell(*words, several.split(",")[0], stdin=text)
+    together = shell(*words, several, stdin=text)
     assert (together.status, together.out) == (0, alone.out)
-    answer = shell("evaluate", several, "--split=test", "--beam_size=1", "--checkpoint=15")
+    pairs = [f"--source={files}/three", f"--target={files}/three"]
+    answer = shell("evaluate", several, *pairs, "--checkpoint=15", "--beam_size=1")
     metrics = parse_object(answer.out)
     assert metrics.keys() >= FIGURES - {"step"} and "step" not in metrics
     assert metrics["ensemble"] == [str(trained_workdir), str(workdir)]
     assert metrics["steps"] == [15, 15] and {*workdir.rglob("*")} == before
 
     renamed = workdir.rename(workdir.with_name("a,b"))
-    assert shell("predict", f"--workdir={renamed}", stdin=text).out == alone.out
-    assert_one_line(shell("predict", several, stdin=text), f"{workdir} holds no run")
+    assert shell(*words, f"--workdir={renamed}", stdin=text).out == alone.out
+    assert_one_line(shell(*words, several, stdin=text), f"{workdir} holds no run")
     with pytest.raises(tj.UserError, match="--distributed: an ensemble runs in one process"):
         verbs.predict(parse(["predict", several, "--distributed"]))
 
@@ -157,13 +173,16 @@ def test_several_workdirs_are_an_ensemble(shell, trained_workdir, workdir):
 def test_predict_samples_and_takes_prefixes(shell, trained_workdir, tmp_path):
     words = ["predict", f"--workdir={trained_workdir}", "--format=jsonl"]
     sampled = ["--temperature=0.9", "--top_k=50", "--top_p=0.95", "--num_outputs=5"]
-    answers = [shell(*words, *sampled, f"--seed={seed}", stdin=b"The dog.\n") for seed in (1, 1, 2)]
-    assert answers[0].out == answers[1].out != answers[2].out
-    assert len(json.loads(answers[0].out)["outputs"]) == 5
+    (line,) = shell(*words, *sampled, "--seed=1", stdin=b"The dog.\n").out.splitlines()
+    sampling = {"temperature": 0.9, "top_k": 50, "top_p": 0.95, "num_outputs": 5, "seed": 1}
+    (outputs,) = tj.load(trained_workdir).n_best(["The dog."], **sampling)
+    assert [output["text"] for output in json.loads(line)["outputs"]] == [
+        output.text for output in outputs
+    ]
 
     prefixes = tmp_path / "prefixes"
     prefixes.write_text("Der Hund\n\n")
-    words = ["predict", f"--workdir={trained_workdir}", f"--prefixes={prefixes}"]
+    words = ["predict", f"--workdir={trained_workdir}", f"--prefixes={prefixes}", "--beam_size=1"]
     answer = shell(*words, stdin=b"The dog.\nThe dog.\n")
     first, second = answer.out.splitlines()
     assert first.startswith("Der Hund") and not second.startswith("Der Hund")
@@ -200,19 +219,22 @@ def test_plot_prints_the_pictures_path(shell, trained_workdir, tmp_path):
     assert_one_line(shell("plot", "--workdir=absent", f"--output={output}"), message)
 
 
-def test_train_takes_several_seeds(shell, tiny_language_model, tmp_path):
-    changes = (tiny_language_model | MOMENTS).items()
-    fields = [f"--config.{name}={value}" for name, value in changes if value is not None]
-    words = ("train", f"--config={QUICKSTART}", f"--workdir={tmp_path / 'w'}", "--seeds=2", *fields)
-    answer = shell(*words)
+def test_train_takes_several_seeds(shell, train_words, tmp_path, monkeypatch):
+    def run_seeds(settings, workdir, seeds, modules):
+        asked.append((settings.model.d_model, workdir, seeds, modules))
+        return [Row("run", {"loss": [1.0, 2.0]}, 100, 5.0, 60.0)]
+
+    asked = []
+    monkeypatch.setattr("transformer_jax.sweeps.sweep.run_seeds", run_seeds)
+    answer = shell(*train_words, f"--workdir={tmp_path}", "--seeds=2")
     assert answer.status == 0, answer.err
+    assert asked == [(16, str(tmp_path), 2, ())]
     assert "±" in answer.out
-    assert {path.name for path in (tmp_path / "w").glob("seed_*")} == {"seed_0", "seed_1"}
 
 
 def test_sweep_prints_its_table(shell, tiny_language_model, tmp_path):
     file = tmp_path / "sweep.py"
-    rows = {"few": {"model.d_ff": 16}, "all": {}}
+    rows = {"few": {"data.num_train_examples": 100}, "all": {}}
     base = tiny_language_model | MOMENTS
     sweep = dict(config=str(QUICKSTART), base=base, rows=rows, metrics=["loss"])
     file.write_text(f"def get_sweep():\n    return {sweep!r}\n")
@@ -313,55 +335,33 @@ def kill_resume():
 def test_a_run_killed_and_stopped_ends_as_the_uninterrupted_one(
     kill_resume, shell, sigterm_at, trained_workdir, train_words, tmp_path
 ):
-    workdir = tmp_path / "run"
-    often = {"checkpoint.every_steps": 3, "logging.every_steps": 1, "eval.every_steps": 1000}
-    command = train_words + [f"--config.{name}={value}" for name, value in often.items()]
-
-    # SIGKILL while a checkpoint is written.
-    process = kill_resume.start(command, workdir)
-    kill_resume.wait_until(
-        lambda: kill_resume.last_checkpoint(workdir) >= 2 and kill_resume.saving(workdir), process
-    )
-    process.kill()
-    process.communicate()
-    saved = kill_resume.last_checkpoint(workdir)
-    assert 2 <= saved < 30
+    """`tests/campaigns/test_killed_runs.py` kills one."""
+    # What a SIGKILL leaves while a checkpoint is written.
+    workdir = copy_at_step(trained_workdir, 15, tmp_path / "run")
+    (workdir / "checkpoints" / f"30{kill_resume.SAVING[1:]}" / "params").mkdir(parents=True)
+    assert kill_resume.saving(workdir)
+    command = [*train_words, f"--workdir={workdir}"]
 
     # SIGTERM in a step that saves no checkpoint otherwise.
-    command.append(f"--workdir={workdir}")
-    stopped = saved + 2
-    with sigterm_at(stopped):
+    with sigterm_at(17):
         answer = shell(*command)
     assert (answer.status, answer.out) == (75, "")
-    assert f"{workdir} continues from step {saved}" in answer.err
-    assert f"stopped by SIGTERM at step {stopped}, saved; the same command" in answer.err
-    assert kill_resume.last_checkpoint(workdir) == stopped
+    assert f"{workdir} continues from step 15" in answer.err
+    assert "stopped by SIGTERM at step 17, saved; the same command" in answer.err
+    assert kill_resume.last_checkpoint(workdir) == 17
 
     # The same command continues and finishes.
     answer = shell(*command)
     assert (answer.status, answer.out) == (0, "")
-    assert f"{workdir} continues from step {stopped}" in answer.err
-    assert [record["step"] for record in kill_resume.metrics(workdir)] == [*range(1, 31), 30]
-    assert kill_resume.last_checkpoint(workdir) == 30
+    assert f"{workdir} continues from step 17" in answer.err
+    whole, resumed = map(kill_resume.metrics, (trained_workdir, workdir))
+    assert [record["step"] for record in resumed] == [5, 10, 15, 15, 17, 20, 25, 30, 30]
+    assert resumed[-2:] == whole[-2:]
     assert kill_resume.differences(trained_workdir, workdir) == []
+    assert not kill_resume.saving(workdir)
 
 
 # --- Mistakes ---
-
-
-@pytest.fixture
-def files(tmp_path):
-    """Folder of text files, valid and invalid."""
-    contents = {
-        "four": b"The dog.\nA cat.\nA man.\nThe house.\n",
-        "three": b"Der Hund.\nEine Katze.\nEin Mann.\n",
-        "empty": b"",
-        "blank": b"\n\n\n\n",
-        "latin1": "Der Hund.\nEine Katze.\nein schöner Mann\nDas Haus.\n".encode("latin1"),
-    }
-    for name, content in contents.items():
-        (tmp_path / name).write_bytes(content)
-    return tmp_path
 
 
 def assert_one_line(answer, *message):

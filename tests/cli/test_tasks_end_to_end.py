@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
+from tests.conftest import copy_at_step
+from tests.recorded import twenty_steps
 from transformer_jax.checkpoints.step_folder import PARAMS, read_arrays, saved_arrays, step_folders
 from transformer_jax.trees import parse_tree
 
@@ -29,12 +31,14 @@ SMALL = {
     "checkpoint.every_steps": 4,
     "logging.every_steps": 2,
 }
-PLAY = "".join(
-    f"{who}:\nThe {what} of night is {how}.\n\n"
-    for who in ("ROMEO", "JULIET", "Nurse")
-    for what in ("king", "moon", "light")
-    for how in ("old", "young", "far  away")
-)
+BERT_SIZES = {
+    "model.d_model": 32,
+    "model.d_ff": 64,
+    "model.num_heads": 4,
+    "model.max_length": 128,
+}
+"""Of the run `bert`."""
+SMALL_RECORDED = twenty_steps.SMALL | twenty_steps.PARALLEL["one"]
 PLAIN = ("the", "film", "is", "very", "good", "bad", "and", "dull", "fine")
 
 
@@ -52,88 +56,84 @@ def params_of(workdir):
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """Folder of texts: a play, reviews with labels, tagged words."""
+    """Folder of texts: reviews with labels, sentences."""
     folder = tmp_path_factory.mktemp("text")
-    (folder / "input.txt").write_text(PLAY)
     for split in ("train", "valid"):
         lines = [f"the film is {how}\t{label}" for how, label in (("good", 1), ("bad", 0))] * 6
         (folder / f"{split}.tsv").write_text("text\tlabel\n" + "\n".join(lines) + "\n")
-        (folder / f"{split}.words").write_text("the\tD\nfilm\tN\n\nis\tV\ngood\tA\n\n" * 4)
         (folder / f"{split}.txt").write_text((" ".join(PLAIN) + " .\n") * 20)
     return folder
 
 
-@pytest.fixture(scope="module")
-def gpt(text, tmp_path_factory):
-    """Command line and workdir of a finished character language model."""
-    workdir = tmp_path_factory.mktemp("gpt") / "run"
-    changes = {"data.dir": text, "decode.max_extra_length": 40}
-    command = words("tiny_shakespeare_cpu", workdir, changes)
-    tj.train(
-        tj.config(ROOT / "configs" / "tiny_shakespeare_cpu.py", SMALL | strings(changes)), workdir
-    )
-    return command, workdir
-
-
-def test_a_language_model_is_scored_by_loss_bits_and_words(shell, gpt):
-    answer = shell("evaluate", f"--workdir={gpt[1]}", "--split=valid")
+def test_a_language_model_is_scored_by_loss_bits_and_words(shell, language_model, tiny):
+    answer = shell("evaluate", f"--workdir={language_model.workdir}", "--split=valid")
     metrics = json.loads(answer.out)
     assert metrics.keys() >= {"loss", "perplexity", "bits_per_byte", "word_perplexity", "step"}
     assert metrics["loss"] == pytest.approx(np.log(metrics["perplexity"]))
-    # Each character is one byte; the end is one more token.
-    size = len(PLAY) - int(0.9 * len(PLAY))
-    expected = metrics["loss"] * (size + 1) / np.log(2) / size
+    # Each character is one byte; the end of a line is one more token.
+    lines = Path(tiny["data.valid_source"]).read_text().splitlines()
+    encode = language_model.tokenizer.text("text").encode
+    num_tokens = sum(len(encode(line)) + 1 for line in lines)
+    expected = metrics["loss"] * num_tokens / np.log(2) / sum(map(len, lines))
     assert metrics["bits_per_byte"] == pytest.approx(expected)
-    assert "predictions" not in {path.name for path in gpt[1].iterdir()}
+    assert "predictions" not in {path.name for path in language_model.workdir.iterdir()}
 
 
-def test_each_line_has_one_line_of_continuation(shell, gpt):
-    lines = b"ROMEO:\nThe moon\\nof\n\nThe king of night is old. The king of night is old.\n\xff"
-    answer = shell("predict", f"--workdir={gpt[1]}", stdin=lines)
+def test_each_line_has_one_line_of_continuation(shell, language_model_workdir):
+    words = ["predict", f"--workdir={language_model_workdir}"]
+    lines = b"The old\nThe man\\nof\n\nThe dog sees a cat. The dog sees a cat.\n\xff"
+    answer = shell(*words, stdin=lines)
     assert answer.status == 0 and answer.out.count("\n") == 5
-    streamed = shell("predict", f"--workdir={gpt[1]}", "--stream", stdin=b"ROMEO:\n")
-    first = answer.out.split("\n")[0]
-    assert streamed.out == first.replace("\\n", "\n") + "\n"
-    samples = ["--format=jsonl", "--num_outputs=3", "--stop=\n|e"]
-    outputs = json.loads(shell("predict", f"--workdir={gpt[1]}", *samples, stdin=b"R").out)
+    streamed = shell(*words, "--stream", stdin=b"The old\n")
+    assert streamed.out == answer.out.split("\n")[0] + "\n"
+    samples = ["--format=jsonl", "--num_outputs=3", "--temperature=1", "--stop=x|e"]
+    outputs = json.loads(shell(*words, *samples, stdin=b"The").out)
     assert len(outputs["outputs"]) == 3
     assert not any("e" in output["text"] for output in outputs["outputs"])
 
 
-def test_a_stopped_language_model_ends_as_the_uninterrupted_one(shell, sigterm_at, gpt, tmp_path):
-    command, workdir = gpt
-    again = [word.replace(str(workdir), str(tmp_path / "run")) for word in command]
-    with sigterm_at(5):
-        assert shell(*again).status == 75
-    assert shell(*again).status == 0
-    whole, resumed = params_of(workdir), params_of(tmp_path / "run")
+def test_a_stopped_language_model_ends_as_the_uninterrupted_one(
+    shell, sigterm_at, language_model_workdir, tmp_path
+):
+    workdir = copy_at_step(language_model_workdir, 15, tmp_path / "run")
+    command = ["train", f"--workdir={workdir}"]
+    with sigterm_at(18):
+        assert shell(*command).status == 75
+    assert shell(*command).status == 0
+    whole, resumed = params_of(language_model_workdir), params_of(workdir)
     assert whole.keys() == resumed.keys()
     for name in whole:
         np.testing.assert_array_equal(whole[name], resumed[name])
 
 
 @pytest.fixture(scope="module")
-def bert(text, tmp_path_factory):
+def sentences(tmp_path_factory):
+    """Folder of the texts of tests/recorded, whose programs its configs share."""
+    folder = tmp_path_factory.mktemp("sentences")
+    twenty_steps.write_text(folder)
+    return folder
+
+
+def recorded(name, folder):
+    """The path of a config of tests/recorded, and its changes."""
+    file, changes = twenty_steps.experiments(folder)[name]
+    return ROOT / "configs" / f"{file}.py", SMALL_RECORDED | changes
+
+
+@pytest.fixture(scope="module")
+def bert(sentences):
     """Workdir of a pre-trained encoder."""
-    workdir = tmp_path_factory.mktemp("bert") / "run"
-    files = {"data.train_text": text / "train.txt", "data.valid_text": text / "valid.txt"}
-    changes = {"data.name": "text", "tokenizer.vocab_size": 60, **files}
-    config = tj.config(ROOT / "configs" / "bert_small.py", SMALL | changes | strings(files))
-    tj.train(config, workdir)
-    return workdir
-
-
-def strings(fields):
-    return {name: str(value) for name, value in fields.items()}
+    tj.train(tj.config(*recorded("bert_small", sentences)), sentences / "bert")
+    return sentences / "bert"
 
 
 def test_an_encoder_fills_blanks(shell, bert):
-    stdin = b"the film is [MASK] .\nno blank\n"
+    stdin = b"the old dog sees [MASK] river\nno blank\n"
     answer = shell("predict", f"--workdir={bert}", "--format=jsonl", "--num_outputs=5", stdin=stdin)
     filled, left = map(json.loads, answer.out.splitlines())
     scores = [output["score"] for output in filled["outputs"]]
     assert len(scores) == 5 and scores == sorted(scores, reverse=True) and sum(scores) <= 1
-    assert all(output["text"].startswith("the film is ") for output in filled["outputs"])
+    assert all(output["text"].startswith("the old dog sees ") for output in filled["outputs"])
     assert left["outputs"] == [{"text": "no blank", "score": 1.0}]
     assert "line 2 has no [MASK] to fill" in answer.err
 
@@ -144,6 +144,7 @@ def test_a_pre_trained_encoder_may_be_frozen(shell, bert, text, tmp_path):
         "data.name": "labeled_tsv",
         "data.train_text": text / "train.tsv",
         "data.valid_text": text / "valid.tsv",
+        **BERT_SIZES,
         "train.init_from": bert,
         "optimizer.frozen": "^(embedding|input|encoder)/",
     }
@@ -172,7 +173,8 @@ def test_a_parser_starts_from_a_pre_trained_encoder(shell, bert, tmp_path):
     changes = {
         **{name: value for name, value in SMALL.items() if name != "model.num_layers"},
         "model.positions": "learned",
-        "model.max_length": 96,
+        **BERT_SIZES,
+        "model.max_length": 160,
         "model.num_decoder_layers": 1,
         "train.init_from": str(bert),
         "optimizer.frozen": "^(source_embedding|source_norm|source_positions|encoder)/",
@@ -185,6 +187,7 @@ def test_a_parser_starts_from_a_pre_trained_encoder(shell, bert, tmp_path):
         "data.max_target_length": 48,
         "decode.max_extra_length": 10,
         "decode.beam_size": 1,
+        "decode.batch_size": 8,
     }
     del changes["data.max_length"]
     overrides = [f"--config.{name}={value}" for name, value in changes.items()]
@@ -195,8 +198,9 @@ def test_a_parser_starts_from_a_pre_trained_encoder(shell, bert, tmp_path):
     np.testing.assert_array_equal(after["source_embedding/table"], before["embedding/table"])
     np.testing.assert_array_equal(after["source_norm/scale"], before["input/norm/scale"])
     positions = before["input/positions/table"] + before["input/token_types"][0]
-    np.testing.assert_array_equal(after["source_positions/table"][:32], positions)
-    assert after["source_positions/table"][32:].any()
+    reach = len(positions)
+    np.testing.assert_array_equal(after["source_positions/table"][:reach], positions)
+    assert after["source_positions/table"][reach:].any()
     for name in before:
         if name.startswith("encoder/"):
             np.testing.assert_array_equal(after[name], before[name])
@@ -208,18 +212,15 @@ def test_a_parser_starts_from_a_pre_trained_encoder(shell, bert, tmp_path):
     assert outputs == [["the", "film", "-LRB-", "good", "-RRB-"], [], ["fine"]]
 
 
-def test_words_are_tagged(shell, text, tmp_path):
-    workdir = tmp_path / "run"
-    changes = {
-        "data.name": "tagged_words",
-        "data.train_text": text / "train.words",
-        "data.valid_text": text / "valid.words",
-        "tokenizer.vocab_size": 60,
-    }
-    assert shell(*words("pos_gum", workdir, changes)).status == 0
-    metrics = json.loads(shell("evaluate", f"--workdir={workdir}", "--split=valid").out)
-    assert metrics["words"] == 16 and 0 <= metrics["accuracy"] <= 1
-    answer = shell("predict", f"--workdir={workdir}", stdin=b"the film is good\n\n")
+def test_words_are_tagged(shell, sentences):
+    config, changes = recorded("pos_gum", sentences)
+    workdir = f"--workdir={sentences}/tagger"
+    overrides = [f"--config.{name}={value}" for name, value in changes.items()]
+    assert shell("train", f"--config={config}", workdir, *overrides).status == 0
+    metrics = json.loads(shell("evaluate", workdir, "--split=valid").out)
+    num_words = len((sentences / "dev.en").read_text().split())
+    assert metrics["words"] == num_words and 0 <= metrics["accuracy"] <= 1
+    answer = shell("predict", workdir, stdin=b"the old dog sees\n\n")
     assert len(answer.out.split("\n")[0].split()) == 4 and answer.out.count("\n") == 2
 
 
@@ -234,7 +235,7 @@ def test_words_are_tagged(shell, text, tmp_path):
         ("cola", {"data.name": "labeled_tsv"}, "data.train_text is not set"),
         (
             "bert_small",
-            {"data.name": "text", "tokenizer.kind": "char"},
+            {"data.name": "text", "tokenizer.kind": "char", "tokenizer.lowercase": False},
             "task masked_lm asks for a tokenizer with [MASK]: kind wordpiece, or file",
         ),
         ("lm_from_text", {"data.max_length": 64}, "reach to max_length 32, sequences to 64"),
@@ -274,7 +275,7 @@ def test_instructions_and_conversations_are_answered(shell, assistant):
     answer = shell("predict", f"--workdir={assistant}", "--format=jsonl", stdin=lines)
     found = [json.loads(line)["outputs"][0]["text"] for line in answer.out.splitlines()]
     assert answer.status == 0 and len(found) == 2
-    assert found[0] == shell("predict", f"--workdir={assistant}", stdin=b"Say film.\n").out[:-1]
+    assert found == shell("predict", f"--workdir={assistant}", stdin=lines).out.split("\n")[:-1]
     asked["messages"].append({"role": "assistant", "content": "good"})
     refused = shell("predict", f"--workdir={assistant}", stdin=json.dumps(asked).encode())
     assert refused.status == 2 and "line 1: the last turn is not the user's" in refused.err
@@ -291,8 +292,8 @@ def test_a_chat_reads_commands_and_continues_after_mistakes(shell, assistant):
     assert "error: the conversation: the question has" in answer.err
 
 
-def test_chat_without_a_template_is_an_error(shell, gpt):
-    answer = shell("chat", f"--workdir={gpt[1]}", stdin=b"a\n")
+def test_chat_without_a_template_is_an_error(shell, language_model_workdir):
+    answer = shell("chat", f"--workdir={language_model_workdir}", stdin=b"a\n")
     assert answer.status == 2 and "has no chat template of its own; choose one" in answer.err
 
 

@@ -2,6 +2,7 @@
 """Commands of README, docs and config files: all parse, and blocks marked `run` are run."""
 
 import io
+import json
 import re
 import shlex
 import shutil
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 import transformer_jax as tj
+from tests.conftest import PAIRS
 from transformer_jax.cli.main import main
 from transformer_jax.cli.parser import parse
 from transformer_jax.evidence.claims import load_claim
@@ -109,6 +111,13 @@ def sentence_and_words(line):
     return given, shlex.split(after if piped else before)[1:]
 
 
+def search_at_once(workdir):
+    """Makes a run search all lines of a split in one batch, for which one program does."""
+    config = json.loads((workdir / "config.json").read_text())
+    config["decode"]["batch_size"] = PAIRS["test"]
+    (workdir / "config.json").write_text(json.dumps(config))
+
+
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if RUN.search(p.read_text())], ids=lambda p: p.name
 )
@@ -116,12 +125,13 @@ def test_blocks_marked_run_succeed(page, tiny, trained_workdir, tmp_path, monkey
     """In their order, in one folder, with a tiny model and text. The run that `train` makes is
     there already, so that the command only finds it finished."""
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(trained_workdir, tmp_path / "runs" / "first")
+    search_at_once(shutil.copytree(trained_workdir, tmp_path / "runs" / "first"))
+    overrides = tiny | {"decode.batch_size": PAIRS["test"]}
     lines = "".join(RUN.findall(page.read_text())).replace("\\\n", " ").splitlines()
     for line in lines:
         given, argv = sentence_and_words(line)
         if argv[0] == "train":
-            argv += [f"--config.{name}={value}" for name, value in tiny.items()]
+            argv += [f"--config.{name}={value}" for name, value in overrides.items()]
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(given.encode())))
         status = main(argv)
         assert status == 0, f"{line}: {capfd.readouterr().err}"
@@ -131,6 +141,7 @@ def test_blocks_marked_run_succeed(page, tiny, trained_workdir, tmp_path, monkey
 def test_the_python_of_the_readme_runs(workdir):
     """On a run that is trained already."""
     (code,) = re.findall(r"^```python\n(.*?)^```$", PAGES[0].read_text(), re.M | re.S)
+    search_at_once(workdir)
     names = {"__name__": "readme"}
     exec(code.replace("tj.train(config, ", f"tj.load({str(workdir)!r}) or ("), names)
     assert names["config"].model.positions == "rotary" and names["run"].params

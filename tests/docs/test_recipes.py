@@ -52,11 +52,13 @@ PAIRS = STEPS | {
     "optimizer.schedule": "plateau",
     "optimizer.decay_steps": 100,
     "decode.beam_size": 1,
+    "decode.batch_size": 500,  # the split in one batch
 }
 TEXT = STEPS | {
     "model.architecture": "parallel_decoder",
-    "model.num_layers": 2,
-    "model.layers": "attention_layer=gated | attention_layer=compressed compressed.rank=4",
+    "model.num_layers": 3,
+    "model.layers": "attention_layer=gated | attention_layer=compressed compressed.rank=4"
+    " | attention_layer=retention retention.slowest=8.0",
     "train.remat": "dots",
     "decode.search": "min_p",
     "decode.min_p.least": 0.1,
@@ -131,8 +133,9 @@ def test_components_of_one_run_on_pairs(use):
 
 
 def test_components_of_one_run_on_text(use, tiny_language_model):
-    names = ["architecture", "gated_attention", "latent_attention", "search", "token_loss"]
-    run = use([*names, "tracker", "callback"], tiny_language_model | TEXT, ["The dog", "A man"])
+    names = ["architecture", "gated_attention", "latent_attention", "linear_attention", "search"]
+    names += ["token_loss", "tracker", "callback"]
+    run = use(names, tiny_language_model | TEXT, ["The dog"])
     layer = run.params["decoder"]["layer_1"]
     assert set(layer) == {"self_attention", "feed_forward", "residual"}
     gate = run.params["decoder"]["layer_0"]["self_attention"]["head_gate"]["kernel"]
@@ -148,11 +151,23 @@ def test_components_of_one_run_on_text(use, tiny_language_model):
     with sqlite3.connect(run.workdir.parent / "transformer_jax.db") as database:
         query = "select value from metrics where run = 'run' and metric = 'valid/loss'"
         assert database.execute(query).fetchone() == (record["loss"],)
-    greedy = run.predict(["The dog"], search="greedy")
-    assert run.predict(["The dog"], top_k=1) == greedy  # min-p keeps the likeliest
     probabilities = jnp.array([[0.0, 0.0, 0.0, 0.1, 0.5, 0.36, 0.04]])
     cut = run.settings.decode.make_search(DEFAULT_SPECIALS).truncated(jnp.log(probabilities))
     assert jnp.isfinite(cut).tolist() == [[False, False, False, True, True, True, False]]
+    assert_sentences_stay_apart(run.model, {"params": run.params})
+
+
+def assert_sentences_stay_apart(model, variables):
+    """A packed sentence has the logits of one that is decoded, beside a longer prompt, from the
+    caches and states of its layers."""
+    tokens, segments = jnp.array([[5, 6, 7, 8, 9, 0]]), jnp.array([[1, 1, 1, 2, 2, 0]])
+    packed = jax.jit(model.apply)(variables, tokens, segment_ids=segments)
+    prompts, lengths = jnp.array([[5, 6, 0], [8, 0, 0]]), jnp.array([2, 1])
+    prefill = jax.jit(partial(model.apply, method="prefill"), static_argnums=3)
+    step = jax.jit(partial(model.apply, method="decode_step"))
+    _, memory, state = prefill(variables, prompts, lengths, 4)
+    logits, _ = step(variables, jnp.array([7, 9]), memory, state)
+    np.testing.assert_allclose(logits, packed[0, jnp.array([2, 4])], atol=1e-5)
 
 
 def test_the_gate_of_an_attention_layer_equals_its_formula(forget_registrations, random_params):
@@ -189,22 +204,6 @@ def test_an_attention_layer_with_a_cache_of_its_own(forget_registrations, random
     np.testing.assert_allclose(logits, full[[0, 1], [2, 1]], atol=1e-5)
 
 
-def test_an_attention_layer_with_a_state(use, tiny_language_model):
-    """Packed sentences stay apart; decoding passes over the padding of prompts."""
-    changes = {"model.attention_layer": "retention", "model.retention.slowest": 8.0}
-    changes |= STEPS | {"model.positions": "none", "model.num_layers": 1}
-    run = use(["linear_attention"], tiny_language_model | changes, ["The dog", "A man and"])
-    apply, variables = run.model.apply, {"params": run.params}
-    tokens, segments = jnp.array([[5, 6, 7, 8, 9, 0]]), jnp.array([[1, 1, 1, 2, 2, 0]])
-    packed = jax.jit(apply)(variables, tokens, segment_ids=segments)
-    prompts, lengths = jnp.array([[5, 6, 0], [8, 0, 0]]), jnp.array([2, 1])
-    prefill = jax.jit(partial(apply, method="prefill"), static_argnums=3)
-    step = jax.jit(partial(apply, method="decode_step"))
-    _, memory, state = prefill(variables, prompts, lengths, 4)
-    logits, _ = step(variables, jnp.array([7, 9]), memory, state)
-    np.testing.assert_allclose(logits, packed[0, jnp.array([2, 4])], atol=1e-5)
-
-
 # --- A task ---
 
 
@@ -222,16 +221,13 @@ def test_a_task(use, tmp_path):
     assert '"perplexity"' not in (run.workdir / "metrics.jsonl").read_text()
 
 
-def test_a_loss_with_frozen_parameters(use, tiny_language_model, tmp_path):
-    first = tj.train(
-        tj.config(ROOT / "configs/quickstart.py", tiny_language_model | STEPS), tmp_path / "lm"
-    )
-    near = STEPS | {"task.name": "near_start", "train.init_from": str(first.workdir)}
+def test_a_loss_with_frozen_parameters(use, tiny_language_model, language_model):
+    near = STEPS | {"task.name": "near_start", "train.init_from": str(language_model.workdir)}
     run = use(["frozen_parameters"], tiny_language_model | near, ["The dog"])
     metrics, start = run.evaluate(split="valid"), run.frozen["reference"]
     moved = jax.tree.map(lambda a, b: float(jnp.square(a - b).sum()), run.params, start)
     assert metrics["distance"] == pytest.approx(sum(jax.tree.leaves(moved)), rel=1e-4)
-    plain = first.with_params(run.params).evaluate(split="valid")["loss"]
+    plain = language_model.with_params(run.params).evaluate(split="valid")["loss"]
     assert metrics["loss"] == pytest.approx(plain + 0.01 * metrics["distance"], rel=1e-5)
 
 

@@ -90,9 +90,11 @@ def test_answers_end_before_what_stops_them(harness, run):
     requests = [asked(text, options) for text in TEXTS for options in (longer, shorter)]
     found = model.generate_until(requests)
     assert found[::2] == run.predict(TEXTS, search="greedy", max_extra_length=6)
-    (text,) = run.predict(TEXTS[:1], search="greedy", max_extra_length=6)
-    stopped = model.generate_until([asked(TEXTS[0], longer | {"until": [text[2]]})])
-    assert stopped == [text[: text.index(text[2])]]
+    text = found[0]
+    stopped, *_ = model.generate_until(
+        [asked(text, longer | {"until": [found[0][2]]}) for text in TEXTS]
+    )
+    assert stopped == text[: text.index(text[2])]
     sampled = {"do_sample": True, "temperature": 0.5, "top_k": 5, "max_gen_toks": 6}
     assert model.generate_until([asked(json.dumps(sampled), sampled)])[0]
 

@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The notebooks run as they are committed, and are committed as they run."""
+"""The notebooks are committed as they run, and name what exists. The campaigns run them."""
 
+import ast
+import re
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from experiments.rerun_notebooks import NOTEBOOKS, ROOT, joined, kernel, read, tidy
+from experiments.rerun_notebooks import NOTEBOOKS, ROOT, joined, read
+from transformer_jax.runs.settings import FIELDS
 
 ERROR = None  # has neither a name nor data
 MOST_LINES = {"quick_start": 14}
 """Most lines that a cell prints, where it is not 12."""
-IN_MAKE_TEST = next(path for path in NOTEBOOKS if path.stem == "ablation")
-"""The notebook with the most of the package for its time: trains, compares, draws, predicts."""
+MISTAKES = {"quick_start": ["model.num_head"]}
+"""Fields that a notebook mistypes to show the message."""
+FIELD = re.compile(rf"({'|'.join({name.partition('.')[0] for name in FIELDS})})\.\w+")
 
 
 def code_cells(notebook):
@@ -31,33 +35,10 @@ def is_picture(kinds):
     return any(f"{kind}".startswith("image/") for kind in kinds)
 
 
-def shapes(notebook):
-    """Each output of each cell: the name of a stream, or whether it is a picture.
-
-    Progress, which is HTML, is left out: what takes no time shows none.
-    """
-    return [
-        [
-            output.get("name", is_picture(output.get("data", {})))
-            for output in joined(one for one in cell.outputs if one.get("name") != "stderr")
-            if "text/html" not in output.get("data", {})
-        ]
-        for cell in code_cells(notebook)
-    ]
-
-
 def most_lines(notebook):
     """Lines that the longest output of a cell prints."""
     outputs = [each for cell in code_cells(notebook) for each in joined(cell.outputs)]
     return max(len(each.get("text", "").splitlines()) for each in outputs)
-
-
-def assert_runs_as_committed(path, run_notebook):
-    notebook = read(path)
-    run_notebook(notebook)
-    tidy(notebook)
-    assert shapes(notebook) == shapes(read(path))
-    assert most_lines(notebook) <= MOST_LINES.get(path.stem, 12)
 
 
 def test_there_are_notebooks():
@@ -65,10 +46,23 @@ def test_there_are_notebooks():
     assert {path.stem for path in NOTEBOOKS} >= names
 
 
-def test_a_notebook_runs_from_the_top():
-    """`tests/campaigns/test_notebooks.py` runs the others. A notebook asserts its claims itself."""
-    with kernel() as run_notebook:
-        assert_runs_as_committed(IN_MAKE_TEST, run_notebook)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_names_what_exists(path):
+    """What it imports, and the fields that it sets."""
+    lines = [line for cell in code_cells(read(path)) for line in cell.source.splitlines()]
+    tree = ast.parse("\n".join(line for line in lines if not line.startswith("%")))
+    names, missing = {}, []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            exec(compile(ast.Module([node], []), path.name, "exec"), names)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(ast.Name(name), attribute) if name in names:
+                missing += [] if hasattr(names[name], attribute) else [f"{name}.{attribute}"]
+            case ast.Dict(keys):
+                texts = [key.value for key in keys if isinstance(key, ast.Constant)]
+                missing += [text for text in texts if FIELD.fullmatch(text) and text not in FIELDS]
+    assert missing == MISTAKES.get(path.stem, [])
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -69,3 +69,11 @@ def banned_tokens(name):
 def without_padding(rows):
     """Tokens of stored outputs, which are filled with -1."""
     return [row[row >= 0].tolist() for row in rows]
+
+
+def padded(rows, pad):
+    """(tokens, positions, segment ids) of right-padded rows."""
+    width = max(map(len, rows))
+    tokens = np.array([row + [pad] * (width - len(row)) for row in rows])
+    places = np.broadcast_to(np.arange(width), tokens.shape)
+    return tokens, places, (places < np.array([[len(row)] for row in rows])).astype(np.int32)

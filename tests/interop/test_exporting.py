@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exports of runs can be imported again, and CTranslate2 generates the same outputs."""
+"""Exports of runs can be imported again, and CTranslate2 generates the likeliest outputs."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 import transformer_jax as tj
-from tests.interop.published import FIXTURES
+from tests.interop.published import FIXTURES, padded
 from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.conversations import TEMPLATES, chat_template
 from transformer_jax.errors import UserError
@@ -32,14 +32,13 @@ def ctranslate2():
 
 
 @pytest.fixture(scope="module")
-def own(tiny_config, tmp_path_factory):
+def own(trained):
     """Run trained here: the paper's encoder-decoder and its tokenizer."""
-    workdir = tmp_path_factory.mktemp("own") / "run"
-    return tj.train(tiny_config({"train.num_steps": 2}), workdir)
+    return trained
 
 
 ROUND_TRIP = ["marian_separate", "gpt2", "gemma2", "roberta_classification", "bart_classification"]
-ROUND_TRIP += ["mixtral", "qwen3_moe"]
+ROUND_TRIP += ["qwen3_moe"]
 
 
 @pytest.mark.parametrize("name", ROUND_TRIP)
@@ -128,12 +127,7 @@ def test_an_exported_run_can_be_imported_again(own, tmp_path, caplog):
         assert again.tokenizer.text("target").decode(text.encode(line)) == text.decode(
             text.encode(line)
         )
-    search = {"beam_size": 2, "alpha": 1.0, "length_penalty": "power", "max_extra_length": 5}
-    before, after = (run.n_best(LINES[:3], **search) for run in (own, again))
-    assert [[one.text for one in each] for each in before] == [
-        [one.text for one in each] for each in after
-    ]
-    scores = [[one.score for each in found for one in each] for found in (before, after)]
+    scores = (run.score(LINES[:3], LINES[:3]) for run in (own, again))
     np.testing.assert_allclose(*scores, rtol=1e-3)
 
 
@@ -154,47 +148,69 @@ def test_a_chat_model_is_exported_with_its_template(run_of, tmp_path):
     assert set(ends) == {answers.chat_tokenizer.answer_end, task.tokenizers.specials("text").eos}
 
 
+def assert_likeliest(run, side, prompts, outputs, limits, sources=()):
+    """Asserts that the run finds each token of the outputs likeliest after those before it, and
+    then the end token or the limit."""
+    specials = run.tokenizer.specials(side)
+    rows = [[*prompt, *output] for prompt, output in zip(prompts, outputs, strict=True)]
+    inputs = padded(sources, specials.pad) if sources else ()
+    inputs += padded(rows, specials.pad)
+    logits = np.array(jax.jit(run.model.apply)({"params": run.params}, *inputs))
+    logits[:, :, list(specials.banned)] = -np.inf
+    for i, (prompt, output, limit) in enumerate(zip(prompts, outputs, limits, strict=True)):
+        likeliest = logits[i, len(prompt) - 1 :].argmax(-1).tolist()
+        ended = [*output, specials.eos][:limit]
+        assert likeliest[: len(ended)] == ended
+
+
 @pytest.mark.parametrize("name", ["own", "marian", "bart", "t5"])
-def test_ctranslate2_gives_the_same_translations(ctranslate2, own, run_of, tmp_path, name):
+def test_ctranslate2_finds_the_likeliest_translations(ctranslate2, own, run_of, tmp_path, name):
     run = own if name == "own" else run_of(name)
     export_run(run, tmp_path / "out", "ctranslate2")
     translator = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32")
     source, target = run.tokenizer.text("source"), run.tokenizer.text("target")
-    head = target.pieces(target.specials.translation.head)
+    specials = target.specials
+    head = list(specials.translation.head)
     names = {piece: i for i, piece in enumerate(target.pieces(range(target.vocab_size)))}
-    ours = run.predict(LINES[:3], beam_size=1, max_extra_length=6)
-    for line, output in zip(LINES, ours, strict=False):
-        frame = source.specials.translation
-        around = frame.around(source.encode(line))
+    frame = source.specials.translation
+    sources = [frame.around(source.encode(line)) for line in LINES[:3]]
+    limits = [len(row) + 6 for row in sources]
+    outputs = []
+    for row, limit in zip(sources, limits, strict=True):
         # CTranslate2 adds eos itself.
         tail = len(frame.tail) if frame.tail == (source.specials.eos,) else 0
         (found,) = translator.translate_batch(
-            [source.pieces(around[: len(around) - tail])],
-            target_prefix=[head] if head else None,
+            [source.pieces(row[: len(row) - tail])],
+            target_prefix=[target.pieces(head)] if head else None,
             beam_size=1,
-            max_decoding_length=len(around) + 6 + len(head),
-            suppress_sequences=[[piece] for piece in target.pieces(target.specials.banned)],
+            max_decoding_length=limit + len(head),
+            suppress_sequences=[[piece] for piece in target.pieces(specials.banned)],
         )
-        assert target.decode([names[piece] for piece in found.hypotheses[0]]) == output
+        tokens = [names[piece] for piece in found.hypotheses[0]]
+        assert tokens[: len(head)] == head
+        outputs.append(tokens[len(head) :])
+    prompts = [[specials.start, *head]] * len(sources)
+    assert_likeliest(run, "target", prompts, outputs, limits, sources)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3"])
-def test_ctranslate2_gives_the_same_continuations(ctranslate2, run_of, tmp_path, name):
+def test_ctranslate2_finds_the_likeliest_continuations(ctranslate2, run_of, tmp_path, name):
     run = run_of(name)
     export_run(run, tmp_path / "out", "ctranslate2", "float32")
     generator = ctranslate2.Generator(str(tmp_path / "out"), compute_type="float32")
     text = run.tokenizer.text("text")
     names = {piece: i for i, piece in enumerate(text.pieces(range(text.vocab_size)))}
-    ours = run.predict(["der Hund", "A"], search="greedy", max_extra_length=6)
-    for line, output in zip(["der Hund", "A"], ours, strict=True):
-        prompt = text.pieces([text.specials.first, *text.encode(line)])
+    prompts = [[text.specials.first, *text.encode(line)] for line in ("der Hund", "A")]
+    outputs = []
+    for prompt in prompts:
         (found,) = generator.generate_batch(
-            [prompt],
+            [text.pieces(prompt)],
             max_length=6,
             include_prompt_in_result=False,
             suppress_sequences=[[piece] for piece in text.pieces(text.specials.banned)],
         )
-        assert text.decode([names[piece] for piece in found.sequences[0]]) == output
+        outputs.append([names[piece] for piece in found.sequences[0]])
+    assert_likeliest(run, "text", prompts, outputs, [6, 6])
 
 
 def test_int8_is_smaller(ctranslate2, own, tmp_path):

@@ -5,8 +5,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import unflatten_dict
 
-from transformer_jax.checkpoints.step_folder import fill, named_leaves
+from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.errors import UserError
 from transformer_jax.interop.family_match import default_model, match_family
 from transformer_jax.models import MODELS
@@ -76,28 +77,23 @@ def inputs_of(architecture):
     }[architecture]
 
 
-def abstract_params(model):
-    inputs = inputs_of(model.config.architecture)
-    return jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
-
-
 def random_leaves(config):
     """Random arrays of all parameters, so that zero biases and unit scales differ from them."""
-    draw = np.random.default_rng(0)
-    leaves = named_leaves(abstract_params(MODELS[config.architecture](config)))
+    draw, model = np.random.default_rng(0), MODELS[config.architecture](config)
+    inputs = inputs_of(config.architecture)
+    abstract = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
     return {
         path: np.float32(path.endswith("scale") + 0.3 * draw.normal(size=leaf.shape))
-        for path, leaf in leaves.items()
+        for path, leaf in named_leaves(abstract).items()
     }
 
 
 def logits_of(config, leaves):
-    model = MODELS[config.architecture](config)
+    """Not compiled, as the models share most of their small programs."""
     inputs = inputs_of(config.architecture)
-    params = fill(
-        abstract_params(model), {path: jnp.asarray(leaf) for path, leaf in leaves.items()}
-    )
-    return np.asarray(jax.jit(model.apply)({"params": params}, *inputs))[inputs[2] > 0]
+    params = unflatten_dict({path: jnp.asarray(leaf) for path, leaf in leaves.items()}, sep="/")
+    logits = MODELS[config.architecture](config).apply({"params": params}, *inputs)
+    return np.asarray(logits)[inputs[2] > 0]
 
 
 @pytest.mark.parametrize("name", MATCHING)

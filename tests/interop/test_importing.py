@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import transformer_jax as tj
-from tests.interop.published import FIXTURES, expected
+from tests.interop.published import FIXTURES, expected, padded
 from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.checkpoints.store import Checkpoints
@@ -31,7 +31,7 @@ LINES = ["The dog runs.", "a", "A red ball, two"]
 CLASSIFIERS = ["bert_classification", "roberta_classification", "distilbert_classification"]
 CLASSIFIERS += ["bart_classification"]
 TAGGERS = ["bert_tagging", "roberta_tagging", "distilbert_tagging"]
-MASKED = ["bert", "roberta", "distilbert", "roberta_prelayernorm", "camembert"]
+MASKED = ["bert", "roberta", "camembert"]
 SHORT = {"max_extra_length": 3, "num_outputs": 1}
 
 
@@ -43,9 +43,7 @@ def tensors_of(directory):
     return {name: one for path in names for name, one in load_file(directory / path).items()}
 
 
-@pytest.mark.parametrize(
-    "name", ["marian", "bart", "t5_v1_1", "gpt2", "qwen2", "phi3", *CLASSIFIERS, *TAGGERS]
-)
+@pytest.mark.parametrize("name", ["marian", "bart", "gpt2", "qwen2", *CLASSIFIERS, *TAGGERS])
 def test_the_parameters_are_the_tensors(run_of, name):
     run = run_of(name)
     family, _ = find_family(read_json(FIXTURES / name / "config.json"))
@@ -60,13 +58,12 @@ def test_the_parameters_are_the_tensors(run_of, name):
 def test_a_source_longer_than_the_positions_is_truncated(run_of, caplog):
     run = run_of("bart")
     assert run.settings.decode.max_extra_length == 14  # of 28 positions
-    assert len(run.predict(["der Hund läuft " * 40])) == 1
+    assert len(run.n_best(["der Hund läuft " * 40], **SHORT)) == 1
     assert "line 1" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["bart", "gpt2"])
-def test_outputs_of_a_line_do_not_depend_on_the_batch(run_of, name):
-    run = run_of(name)
+def test_outputs_of_a_line_do_not_depend_on_the_batch(run_of):
+    run = run_of("bart")
     together = run.n_best(LINES, **SHORT)
     assert len(together) == len(LINES) and all(isinstance(one[0].text, str) for one in together)
     for line, among in zip(LINES, together, strict=True):
@@ -75,39 +72,29 @@ def test_outputs_of_a_line_do_not_depend_on_the_batch(run_of, name):
         np.testing.assert_allclose(alone[0].score, among[0].score, rtol=1e-5)
 
 
-def log_probability(run, source, target):
-    """log P(target | source), computed without the task's own code."""
-    specials = run.tokenizer.specials("target")
-    rows = [
-        run.tokenizer.specials(side).translation.around(run.tokenizer.text(side).encode(text))
-        for side, text in (("source", source), ("target", target))
-    ]
-    rows.append([specials.start, *rows[1][:-1]])
-    encoded, wanted, given = (jnp.array([row]) for row in rows)
-
-    def row(tokens):
-        return tokens, jnp.arange(tokens.shape[1])[None], jnp.ones_like(tokens)
-
-    logits = jax.jit(run.model.apply)({"params": run.params}, *row(encoded), *row(given))
-    log_probs = jax.nn.log_softmax(logits)[0]
-    return float(log_probs[jnp.arange(wanted.shape[1]), wanted[0]].sum())
+def text_rows(task, rows):
+    """Right-padded batch of rows of tokens."""
+    names = ("text", "text_positions", "text_segment_ids")
+    return dict(zip(names, padded(rows, task.tokenizers.specials("text").pad), strict=True))
 
 
 def test_scores_of_pairs_are_their_log_probabilities(run_of):
+    """As computed without the task's own code."""
     run, pairs = run_of("marian"), (LINES[:2], ["das", "Der Hund läuft."])
-    wanted = [log_probability(run, *pair) for pair in zip(*pairs, strict=True)]
-    np.testing.assert_allclose(run.score(*pairs), wanted, rtol=1e-5)
-
-
-def text_rows(task, rows):
-    """Right-padded batch of rows of tokens."""
-    width = max(map(len, rows))
-    tokens = np.array(
-        [row + [task.tokenizers.specials("text").pad] * (width - len(row)) for row in rows]
+    encoded, wanted = (
+        [
+            run.tokenizer.specials(side).translation.around(run.tokenizer.text(side).encode(text))
+            for text in texts
+        ]
+        for side, texts in zip(("source", "target"), pairs, strict=True)
     )
-    places = np.broadcast_to(np.arange(width), tokens.shape)
-    segments = (places < np.array([[len(row)] for row in rows])).astype(np.int32)
-    return {"text": tokens, "text_positions": places, "text_segment_ids": segments}
+    specials = run.tokenizer.specials("target")
+    inputs = [[specials.start, *row[:-1]] for row in wanted]
+    rows = (*padded(encoded, specials.pad), *padded(inputs, specials.pad))
+    logits = np.asarray(jax.jit(run.model.apply)({"params": run.params}, *rows))
+    log_probs = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+    expected_scores = [log_probs[i, np.arange(len(row)), row].sum() for i, row in enumerate(wanted)]
+    np.testing.assert_allclose(run.score(*pairs), expected_scores, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
@@ -294,9 +281,10 @@ def test_an_imported_model_can_be_talked_to(chat_model, workdir_of):
     generator = dataclasses.replace(generator, specials=specials)
     [*generator.generate(run.params, [output], chat._decode)]
     assert len(output.tokens) == 1 and output.ended
+    plain = tj.load(workdir_of("qwen2"))
     with pytest.raises(tj.UserError, match="has no chat template of its own; choose one by name"):
-        tj.Chat(tj.load(workdir_of("qwen2")))
-    tj.Chat(tj.load(workdir_of("qwen2")), "chatml")
+        tj.Chat(plain)
+    tj.Chat(plain, "chatml")
 
 
 def test_the_chat_template_and_the_end_tokens_are_exported_again(chat_model, tmp_path):

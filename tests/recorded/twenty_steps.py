@@ -3,10 +3,10 @@
 
     python tests/recorded/twenty_steps.py --devices=one|mesh --folder=DIR
 
-The tests call it in their own process for one device, and start it for a mesh. It uses only the
-notebook's interface, so that it runs on any version of the package. The text is generated here;
-products are in float32. `numbers.json` beside this file has the recorded output; to record it
-again, see `test_numbers.py`.
+The tests call it in their own process, and the campaigns start it for a mesh, which trains one
+config. It uses only the notebook's interface, so that it runs on any version of the package. The
+text is generated here; products are in float32. `numbers.json` beside this file has the recorded
+output; to record it again, see `test_numbers.py`.
 """
 
 import argparse
@@ -24,7 +24,7 @@ PARALLEL = {
 }
 DEVICES = {"one": 1, "mesh": 4}
 ON_A_MESH = ("windowed",)
-"""Configs trained on four devices."""
+"""Configs recorded on four devices."""
 
 SMALL = {
     "model.d_model": 32,
@@ -100,6 +100,7 @@ def experiments(text: Path) -> dict[str, tuple[str, dict]]:
     pairs = {
         **some,
         **short,
+        "decode.num_outputs": 3,  # as below, so that the evaluation is the same program
         "data.name": "parallel_text",
         "tokenizer.vocab_size": 120,
         "train.tokens_per_batch": 192,
@@ -158,13 +159,13 @@ def numbers(name: str, file: str, changes: dict, folder: Path) -> dict:
     }
 
 
-def numbers_on(devices: str, folder: Path, names: Sequence[str] | None = None) -> dict[str, dict]:
-    """The numbers of the configs that are trained on these devices, or of some of them."""
+def numbers_on(devices: str, folder: Path, names: Sequence[str]) -> dict[str, dict]:
+    """The numbers of configs on these devices."""
     write_text(folder / "text")
     return {
         name: numbers(name, file, changes | PARALLEL[devices], folder / devices)
         for name, (file, changes) in experiments(folder / "text").items()
-        if (devices == "mesh") == (name in ON_A_MESH) and (names is None or name in names)
+        if name in names
     }
 
 
@@ -179,7 +180,8 @@ def main() -> None:
         f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
     )
     logging.getLogger("absl").setLevel(logging.ERROR)
-    print(json.dumps(numbers_on(args.devices, args.folder), indent=1))
+    names = ON_A_MESH if args.devices == "mesh" else [*experiments(args.folder)]
+    print(json.dumps(numbers_on(args.devices, args.folder, names), indent=1))
 
 
 if __name__ == "__main__":
