@@ -85,10 +85,14 @@ class OneOf:
     def __init__(self, *names: str) -> None:
         self.names = names
 
+    def __repr__(self) -> str:
+        return f"OneOf({', '.join(map(repr, self.names))})"
+
     def violation(self, value: Any, type_: type) -> str | None:
         return None if value in self.names else f", not one of {', '.join(self.names)}"
 
 
+@dataclasses.dataclass(frozen=True)
 class RegularExpression:
     """A text that the module `re` compiles."""
 

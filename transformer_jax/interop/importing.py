@@ -194,7 +194,7 @@ def _params(task: Task, matched: MatchedTensors, abstract: Any, allow_nonfinite:
 
     They are JAX arrays: a checkpoint that is being written would hold a copy of any other arrays.
     """
-    initial = named_leaves(task.init(jax.random.key(0))) if matched.new else {}
+    initial = named_leaves(jax.jit(task.init)(jax.random.key(0))) if matched.new else {}
     arrays = {}
     for path, leaf in named_leaves(abstract).items():
         if path in matched.new:
