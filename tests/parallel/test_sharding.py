@@ -89,7 +89,8 @@ VARIANTS = [
         "tie_embeddings": "target",
     },
     {"positions": "t5", "num_key_value_heads": 1, "attention_bias": "qkv", "qk_norm": True},
-    {"positions": "deberta", "attention_bias": "all", "logits_bias": True, "norm": "rms_plus_one"},
+    {"positions": "deberta", "attention_bias": "all", "logits_bias": True}
+    | {"norm": "rms_plus_one"},
 ]
 # What the other models name themselves, as they have the layers of the first.
 OF_OTHERS = {"positions": "learned", "embedding_norm": True, "logits_bias": True}
