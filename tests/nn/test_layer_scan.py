@@ -119,7 +119,7 @@ def test_layers_of_different_shapes_are_not_stacked(layers):
 @pytest.mark.parametrize(
     ("layers", "num_layers"),
     [
-        ("attention_layer=gated_delta d_ff=8 | default", 5),
+        ("attention_layer=gated_delta d_ff=8 | default", 4),
         ("qk_norm=true | default | qk_norm=true attention_window=2 | default", 7),
     ],
     ids=["arrays", "arrays and windows"],
