@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.models.texts import PACKED, PADDED, TOGETHER
+from tests.models.texts import PADDED, TOGETHER
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.gated_delta import (
