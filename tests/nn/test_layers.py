@@ -105,10 +105,14 @@ def test_a_recurrent_layer_passes_over_the_padding_of_prompts(registered):
 
 
 def test_a_layer_without_a_cache_does_not_decode(registered):
-    model, params = model_of(attention_layer="untold")
-    apply(model, {"params": params}, TOKENS)
+    model = DecoderOnly(TransformerConfig(**SIZES, attention_layer="untold"))
+    jax.eval_shape(model.init, jax.random.key(0), TOKENS)
     with pytest.raises(UserError, match="Untold has no `init_cache`, so that it cannot decode"):
-        apply(model, {"params": params}, TOKENS, np.array([5, 5]), 8, method="prefill")
+        jax.eval_shape(
+            lambda *prompts: model.init(jax.random.key(0), *prompts, 8, method="prefill"),
+            TOKENS,
+            np.array([5, 5]),
+        )
 
 
 def test_layers_are_named_in_the_config_and_bring_rows_of_the_table(registered):
