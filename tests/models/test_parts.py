@@ -151,7 +151,7 @@ def test_bfloat16_caches_equal_caches_rounded_at_each_step(random_params, model_
         np.testing.assert_allclose(logits, expected, atol=0.02 * np.abs(full).max())
 
 
-@pytest.mark.parametrize("part", ["relative", "rotary", "bart"])
+@pytest.mark.parametrize("part", ["rotary", "bart"])
 def test_decoder_only(random_params, part):
     model, variables = built(DecoderOnly, part, random_params, *TOGETHER)
     direction = np.random.default_rng(1).normal(size=11)

@@ -283,40 +283,49 @@ def test_packed_sentences_stay_apart(model, variables):
     close(gradient[3:7], np.tile(gradient[0], (4, 1)), atol=0)
 
 
-def test_decoding_equals_the_forward_pass(model, variables):
+@pytest.fixture(scope="module")
+def prefill(model):
+    """(variables, prompts [3, 7], lengths) -> logits, memory and state with 12 slots."""
+    return jax.jit(lambda *inputs: model.apply(*inputs, 12, method="prefill"))
+
+
+@pytest.fixture(scope="module")
+def step(model):
+    return jax.jit(partial(model.apply, method="decode_step"))
+
+
+def test_decoding_equals_the_forward_pass(model, variables, prefill, step):
     """Prompts of unequal lengths, shorter and longer than the convolutions, then single tokens."""
     rng = np.random.default_rng(0)
     tokens, lengths = rng.integers(1, 11, size=(3, 12)), np.array([1, 4, 7])
     full = compiled(model.apply, variables, tokens)
     prompt = np.where(np.arange(7) < lengths[:, None], tokens[:, :7], 0)
-    prefill = partial(model.apply, method="prefill")
-    logits, memory, state = jax.jit(prefill, static_argnums=3)(variables, prompt, lengths, 12)
+    logits, memory, state = prefill(variables, prompt, lengths)
     rows = np.arange(3)
     close(logits, full[rows, lengths - 1])
-    step = jax.jit(partial(model.apply, method="decode_step"))
     for i in range(4):
         logits, state = step(variables, tokens[rows, lengths + i], memory, state)
         close(logits, full[rows, lengths + i])
     assert all((cache.length == lengths + 4).all() for cache in state)
 
 
-def test_beams_keep_the_state_of_the_beam_that_they_continue(model, variables):
-    tokens = np.array([[3, 4, 5], [6, 7, 8]])
-    prefill = jax.jit(partial(model.apply, method="prefill"), static_argnums=3)
-    step = jax.jit(partial(model.apply, method="decode_step"))
-    _, memory, state = prefill(variables, tokens, np.array([3, 3]), 8)
-    state = tuple(cache.reorder(np.zeros((2, 2), int)) for cache in state)
-    _, state = step(variables, np.array([1, 2, 1, 2]), memory, state)
-    state = tuple(cache.reorder(np.array([[1, 1], [1, 0]])) for cache in state)
+def test_beams_keep_the_state_of_the_beam_that_they_continue(model, variables, prefill, step):
+    tokens = np.pad([[3, 4, 5], [6, 7, 8], [9, 3, 3]], ((0, 0), (0, 4)))
+    _, memory, state = prefill(variables, tokens, np.array([3, 3, 3]))
+    state = tuple(cache.reorder(np.zeros((3, 2), int)) for cache in state)
+    _, state = step(variables, np.array([1, 2] * 3), memory, state)
+    state = tuple(cache.reorder(np.array([[1, 1], [1, 0], [0, 0]])) for cache in state)
     assert all(cache.num_beams == 2 for cache in state)
-    logits, _ = step(variables, np.array([9, 10, 9, 10]), memory, state)
-    histories = [[2, 9], [2, 10], [2, 9], [1, 10]]
-    texts = [[*tokens[i // 2], *history] for i, history in enumerate(histories)]
-    close(logits, compiled(model.apply, variables, np.array(texts))[:, -1])
+    logits, _ = step(variables, np.array([9, 10] * 3), memory, state)
+    texts = np.zeros((6, 12), int)
+    texts[:, :3] = np.repeat(tokens[:, :3], 2, axis=0)
+    texts[:, 3:5] = [[2, 9], [2, 10], [2, 9], [1, 10], [1, 9], [1, 10]]
+    expected = [compiled(model.apply, variables, rows)[:, 4] for rows in np.split(texts, 2)]
+    close(logits, np.concatenate(expected))
 
 
 def test_bfloat16_products_are_near_those_in_float32(model, variables):
-    tokens = PADDED[0][:, :3]
+    tokens = np.random.default_rng(0).integers(1, 11, size=(3, 12))
     rounded = DecoderOnly(hybrid_config(dtype="bfloat16"))
     found = compiled(rounded.apply, variables, tokens)
     expected = compiled(model.apply, variables, tokens)

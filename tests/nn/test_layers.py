@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.compiled import apply
+from tests.compiled import apply, run
 from transformer_jax.errors import UserError
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.attention import MultiHeadAttention
@@ -143,7 +143,7 @@ def test_the_first_layer_shares_its_values(registered, random_params):
         )
 
     full = logits(params)
-    np.testing.assert_allclose(logits(stack_layers(params)), full, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(logits(run(stack_layers, params)), full, rtol=1e-4, atol=1e-5)
     own = jax.jit(plain.apply)({"params": with_mix(0.0, 1.0)}, TOKENS)
     np.testing.assert_allclose(logits(with_mix(0.0, 1.0)), own, rtol=1e-4, atol=1e-5)
     gradient = jax.jit(jax.grad(lambda params: logits(params).sum()))(with_mix(1.0, 0.0))
