@@ -120,7 +120,7 @@ def params_of(tiny_config):
 
 # Classifiers and taggers have the layers of the others, and heads that no variant changes.
 KINDS_AND_VARIANTS = [(MODELS[0], changes) for changes in VARIANTS]
-KINDS_AND_VARIANTS += [(kind, OF_OTHERS) for kind in MODELS[1:3]]
+KINDS_AND_VARIANTS += [(MODELS[1], OF_OTHERS), (MODELS[2], OF_OTHERS | {"positions": "t5"})]
 KINDS_AND_VARIANTS += [(kind, {}) for kind in MODELS[1:]]
 
 
