@@ -34,9 +34,8 @@ LAYOUTS = {
     "one": ({"engine": "jit"}, 1),
     "pmap 8": ({"engine": "pmap"}, 8),
     "fsdp 8": ({"fsdp": 8}, 8),
-    "tensor 4": ({"tensor": 4}, 4),
     "2 x 2 x 2": ({"data": 2, "fsdp": 2, "tensor": 2}, 8),
-    "two slices": ({"data": 4, "fsdp": 2}, 8),
+    "two slices": ({"data": 2, "tensor": 4}, 8),
 }
 CONFIG = {
     "model.d_model": 32,
@@ -271,7 +270,7 @@ def main():
     dropped = divided_run("one", **drops, steps=20)
     runs = {
         layout: (divided_run(layout, **drops, steps=20), dropped)
-        for layout in ("tensor 4", "two slices", "2 x 2 x 2")
+        for layout in ("two slices", "2 x 2 x 2")
     }
     whole, of_pmap = (divided_run(layout, **normed, steps=20) for layout in ("one", "pmap 8"))
     runs["pmap 8"] = of_pmap, whole
