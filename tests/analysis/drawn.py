@@ -24,6 +24,11 @@ STACKS = {
 }
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def logits_of(model, params, inputs):
+    return model.apply({"params": params}, *inputs)
+
+
 @dataclasses.dataclass(frozen=True)
 class Drawn:
     """A model, its parameters, and an example."""
@@ -33,9 +38,8 @@ class Drawn:
     reading: ModelInputs
 
     def logits(self, model=None, params=None):
-        """Logits of the example, from a compiled call."""
-        model, params = model or self.model, params or self.params
-        found = jax.jit(lambda p: model.apply({"params": p}, *self.reading.inputs))(params)
+        """Logits of the example. Equal models are compiled once."""
+        found = logits_of(model or self.model, params or self.params, self.reading.inputs)
         return np.asarray(found[0, : len(self.reading.tokens[self.reading.last_stack])])
 
     @functools.cached_property

@@ -35,10 +35,15 @@ def recorded(case):
     return tree, paths
 
 
+@functools.cache
 def search_of(case):
     model, beam_size, _, limit, penalty = CASES[case]
     search = BeamSearch(beam_size, ALPHA, EOS, PAD, BANNED, penalty)
-    return search, model.decode_step, Start(*model.prefill(), jnp.array([limit]), keys=None)
+    return (
+        search,
+        jax.jit(model.decode_step),
+        Start(*model.prefill(), jnp.array([limit]), keys=None),
+    )
 
 
 def texts(ids):

@@ -52,18 +52,23 @@ def draw(model, params):
         cached: TokenGenerator(model, CONTEXT, DEFAULT_SPECIALS, cached) for cached in (True, False)
     }
 
-    def draw(prompts, decode, cached=True, first=0):
+    def draw(prompts, decode, cached=True, first=0, complete_length=lambda output: None):
         outputs = [Output(prompt, first + i, 0) for i, prompt in enumerate(prompts)]
-        for _ in engines[cached].generate(params, outputs, decode):
+        for _ in engines[cached].generate(params, outputs, decode, complete_length):
             pass
         return outputs
 
     return draw
 
 
-def oracle(model, params, prompt, number, decode):
+@pytest.fixture(scope="module")
+def logits_of(model, params):
+    """(tokens, positions, segment ids) -> logits of a forward pass."""
+    return jax.jit(lambda *rows: model.apply({"params": params}, *rows))
+
+
+def oracle(logits_of, prompt, number, decode):
     """Reference: runs the whole model for every token."""
-    apply = jax.jit(lambda *row: model.apply({"params": params}, *row))
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(decode.seed), number), 0)
     tokens, context, log_prob = [], list(prompt), 0.0
     for step in range(decode.max_extra_length):
@@ -72,7 +77,9 @@ def oracle(model, params, prompt, number, decode):
         row = np.zeros((1, CONTEXT), np.int32)
         row[0, : len(context)] = context
         places = np.arange(CONTEXT)[None]
-        logits = apply(row, places, (places < len(context)).astype(np.int32))[0, len(context) - 1]
+        logits = logits_of(row, places, (places < len(context)).astype(np.int32))[
+            0, len(context) - 1
+        ]
         allowed = np.array(logits)
         if decode.repetition_penalty != 1:
             for token in {*prompt, *tokens} - {EOS}:  # EOS begins each prompt
@@ -94,13 +101,16 @@ def oracle(model, params, prompt, number, decode):
     return tokens, log_prob
 
 
-@pytest.mark.parametrize("decode", [SAMPLED, GREEDY, PENALIZED], ids=["sampled", "greedy", "new"])
-@pytest.mark.parametrize("cached", [True, False], ids=["cached", "uncached"])
-def test_generation_equals_the_reference(draw, model, params, decode, cached):
+@pytest.mark.parametrize(
+    ("decode", "cached"),
+    [(SAMPLED, True), (GREEDY, True), (PENALIZED, True), (PENALIZED, False)],
+    ids=["sampled", "greedy", "penalized", "uncached"],
+)
+def test_generation_equals_the_reference(draw, logits_of, decode, cached):
     """One prompt is longer than the context, and outputs are far longer."""
     outputs = draw(PROMPTS, decode, cached)
     for number, output in enumerate(outputs):
-        tokens, log_prob = oracle(model, params, PROMPTS[number], number, decode)
+        tokens, log_prob = oracle(logits_of, PROMPTS[number], number, decode)
         assert output.tokens == tokens
         assert output.log_prob == pytest.approx(log_prob, abs=1e-3)
     assert max(len(output.tokens) for output in outputs) > CONTEXT + CONTEXT // 2
@@ -116,21 +126,17 @@ def test_an_output_does_not_depend_on_its_batch(draw):
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_a_complete_output_is_not_extended(model, params, draw, count):
+def test_a_complete_output_is_not_extended(draw, count):
     """Tokens after the one that completes it are dropped, with their probabilities."""
 
     def needed(output):
         return count if output.number == 1 and len(output.tokens) >= count else None
 
-    outputs = [Output(prompt, i, 0) for i, prompt in enumerate(PROMPTS[:2])]
-    for _ in TokenGenerator(model, CONTEXT, DEFAULT_SPECIALS).generate(
-        params, outputs, SAMPLED, needed
-    ):
-        pass
-    first, second = draw(PROMPTS[:2], SAMPLED)
-    assert outputs[0].tokens == first.tokens
-    assert outputs[1].tokens == second.tokens[:count]
-    assert outputs[1].log_probs == pytest.approx(second.log_probs[:count])
+    outputs = draw(PROMPTS, SAMPLED, complete_length=needed)
+    whole = draw(PROMPTS, SAMPLED)
+    assert [outputs[i].tokens for i in (0, 2)] == [whole[i].tokens for i in (0, 2)]
+    assert outputs[1].tokens == whole[1].tokens[:count]
+    assert outputs[1].log_probs == pytest.approx(whole[1].log_probs[:count])
     assert all(output.ended for output in outputs)
 
 
@@ -175,10 +181,16 @@ def test_the_end_token_may_also_be_the_padding(model, params, draw):
     """It is in GPT-2's vocabulary. Outputs end at different lengths, and each keeps its end
     token."""
     fills = dataclasses.replace(DEFAULT_SPECIALS, pad=EOS, unused=(PAD,))
-    outputs = [Output(prompt, i, 0) for i, prompt in enumerate(PROMPTS * 4)]
-    for _ in TokenGenerator(model, CONTEXT, fills).generate(params, outputs, SAMPLED):
-        pass
-    assert outputs == draw(PROMPTS * 4, SAMPLED)
+    generator = TokenGenerator(model, CONTEXT, fills)
+    outputs = []
+    expected = []
+    for first in range(0, 12, 3):
+        batch = [Output(prompt, first + i, 0) for i, prompt in enumerate(PROMPTS)]
+        for _ in generator.generate(params, batch, SAMPLED):
+            pass
+        outputs += batch
+        expected += draw(PROMPTS, SAMPLED, first=first)
+    assert outputs == expected
     ended = [output for output in outputs if output.tokens[-1] == EOS]
     assert len({len(output.tokens) for output in ended}) > 1
     assert all(len(output.tokens) == len(output.log_probs) for output in outputs)

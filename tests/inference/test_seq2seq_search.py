@@ -22,6 +22,7 @@ from transformer_jax.tokenization.specials import BOS, EOS, PAD
 
 SOURCES = [[7, 8, 9, EOS], [5, EOS]]
 REQUESTS = [Request(source) for source in SOURCES]
+SHORT = DecodeConfig(max_extra_length=4, batch_size=3)
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +35,22 @@ def task_of(tiny_config):
     return make
 
 
-def test_the_length_limit_depends_on_each_source(task_of, random_params):
-    task = task_of()
-    params = random_params(task)
-    decode = DecodeConfig(beam_size=2, max_extra_length=3, batch_size=4)
+@pytest.fixture(scope="module")
+def task(task_of):
+    """One task for most tests, whose searches of equal shapes are compiled once."""
+    return task_of()
+
+
+@pytest.fixture(scope="module")
+def params(task, random_params):
+    return random_params(task)
+
+
+def test_the_length_limit_depends_on_each_source(task, params):
+    decode = dataclasses.replace(SHORT, search="greedy")
     tokens, scores = task.search(params, REQUESTS, decode)
-    assert tokens.shape == (2, 1, 16 + 3) and scores.shape == (2, 1)
-    assert ((tokens != PAD).sum(axis=-1)[:, 0] <= [4 + 3, 2 + 3]).all()
+    assert tokens.shape == (2, 1, 16 + 4) and scores.shape == (2, 1)
+    assert ((tokens != PAD).sum(axis=-1)[:, 0] <= [4 + 4, 2 + 4]).all()
 
     arrays = {
         "source": np.array([[7, 8, 9, EOS], [5, EOS, PAD, PAD]]),
@@ -55,12 +65,12 @@ def test_the_length_limit_depends_on_each_source(task_of, random_params):
     assert not (found.tokens == EOS).any()
 
 
-MANY = [
-    Request([*range(4, 4 + 1 + (7 * i) % 9), EOS], number=i, constraint_tokens=[5] * (1 + i % 3))
-    for i in range(9)
+MANY = [Request([*range(4, 4 + 1 + (7 * i) % 9), EOS], number=i) for i in range(9)]
+CONSTRAINED = [
+    dataclasses.replace(request, constraint_tokens=[5] * (1 + request.number % 3))
+    for request in [*MANY[:4], Request([6] * 17 + [EOS], number=9), *MANY[4:]]
 ]
-LONG = Request([6] * 17 + [EOS], number=9)
-"""A source whose batch has another shape."""
+"""One of the sources is so long that its batch has another shape."""
 
 
 class NoRepetition:
@@ -81,15 +91,17 @@ class NoRepetition:
 RECURRENT = {name: DEFAULTS[f"model.{name}"] for name in ("d_ff", "num_heads")}
 RECURRENT |= {"architecture": "recurrent"}
 
+GREEDY = {"search": "greedy"}
+SAMPLES = {"temperature": 1.0, "num_outputs": 2}
 SEARCHED = {
-    "greedy": ({}, {"search": "greedy"}),
-    "one beam": ({}, {"beam_size": 1}),
-    "beams": ({}, {"beam_size": 3, "num_outputs": 2, "alpha": 1.0}),
-    "samples": ({}, {"temperature": 1.0, "num_outputs": 2}),
-    "recurrent": (RECURRENT, {"beam_size": 2}),
-    "constraint": ({}, {"beam_size": 2}),
-    "draft": ({}, {"search": "greedy"}),
+    "greedy": (GREEDY, (1, 8)),  # 8: two take places at once
+    "beams": ({"beam_size": 3, "num_outputs": 2, "alpha": 1.0}, (3,)),
+    "samples": (SAMPLES, (3,)),
+    "recurrent": ({"beam_size": 2}, (3,)),
+    "constraint": (GREEDY, (3,)),
+    "draft": (GREEDY, (3,)),
 }
+"""Settings of a search, and batch sizes."""
 
 
 def outputs_of(found):
@@ -99,23 +111,25 @@ def outputs_of(found):
 
 
 @pytest.mark.parametrize("name", SEARCHED)
-def test_outputs_are_those_of_each_source_alone(task_of, random_params, name):
+def test_outputs_are_those_of_each_source_alone(task_of, task, params, random_params, name):
     """In order, whatever the batch size: when sentences are done, the next take their places."""
-    options, settings = SEARCHED[name]
-    task = task_of(**options)
-    params = random_params(task)
-    decode = DecodeConfig(max_extra_length=4, batch_size=1, **settings)
+    settings, batch_sizes = SEARCHED[name]
+    if name == "recurrent":
+        task = task_of(**RECURRENT)
+        params = random_params(task)
+    decode = dataclasses.replace(SHORT, **settings)
     search = task.search
+    requests = MANY
     if name == "constraint":
         search = dataclasses.replace(search, constraint=NoRepetition())
-    requests = [*MANY[:4], LONG, *MANY[4:]] if name == "beams" else MANY
+        requests = CONSTRAINED
     alone = [outputs_of([rows[0] for rows in search(params, [one], decode)]) for one in requests]
     lengths = {len(output) for outputs, _ in alone for output in outputs}
     assert len(lengths) > 2
     if name == "draft":
         search = Seq2SeqSearch(DraftedModel(task.model, Lookup(20), 2), search.specials)
         params = Drafted(params, {})
-    for batch_size in (1, 3, 20):
+    for batch_size in batch_sizes:
         many = dataclasses.replace(decode, batch_size=batch_size)
         found = search.find_all(params, requests, many)
         for ours, (tokens, scores) in zip(found, alone, strict=True):
@@ -123,13 +137,10 @@ def test_outputs_are_those_of_each_source_alone(task_of, random_params, name):
             np.testing.assert_allclose(ours[1], scores, rtol=1e-4)
 
 
-def test_a_batch_takes_the_steps_of_a_schedule_that_fills_free_places(
-    task_of, random_params, monkeypatch
-):
+def test_a_batch_takes_the_steps_of_a_schedule_that_fills_free_places(task, params, monkeypatch):
     """As counted by a simulation of 4 places, each taken by the next sentence once it is free."""
     requests = [Request([4 + i, 5, 6, *[7] * (i % 5), EOS], number=i) for i in range(14)]
-    task, num_steps = task_of(), []
-    plain = Seq2SeqSearch._step
+    num_steps, plain = [], Seq2SeqSearch._step
 
     def counted(self, params, may_end=True):
         step = plain(self, params, may_end)
@@ -141,7 +152,6 @@ def test_a_batch_takes_the_steps_of_a_schedule_that_fills_free_places(
         return counting
 
     monkeypatch.setattr(Seq2SeqSearch, "_step", counted)
-    params = random_params(task)
     decode = DecodeConfig(search="greedy", max_extra_length=6, batch_size=4)
     found = task.search.find_all(params, requests, decode)
     jax.effects_barrier()
@@ -157,11 +167,9 @@ def test_a_batch_takes_the_steps_of_a_schedule_that_fills_free_places(
     assert len(num_steps) == expected < of_batches
 
 
-def test_a_prefix_is_continued_as_the_search_would(task_of, random_params):
+def test_a_prefix_is_continued_as_the_search_would(task, params):
     """With the beginning of its own output as prefix, greedy search finds the rest."""
-    task = task_of()
-    params = random_params(task)
-    decode = DecodeConfig(beam_size=1, max_extra_length=8, batch_size=2)
+    decode = dataclasses.replace(SHORT, search="greedy")
     tokens, _ = task.search(params, REQUESTS, decode)
     whole = [row[row != PAD].tolist() for row in tokens[:, 0]]
     prefixes = [whole[0][:2], []]
@@ -172,10 +180,8 @@ def test_a_prefix_is_continued_as_the_search_would(task_of, random_params):
         assert left and found[: len(left)].tolist() == left
 
 
-def test_samples_depend_on_the_number_of_their_source(task_of, random_params):
-    task = task_of()
-    params = random_params(task)
-    decode = DecodeConfig(temperature=1.0, num_outputs=2, max_extra_length=3, batch_size=2)
+def test_samples_depend_on_the_number_of_their_source(task, params):
+    decode = dataclasses.replace(SHORT, **SAMPLES)
     requests = [Request(SOURCES[0], number=3), Request(SOURCES[1], number=7)]
     tokens, scores = task.search(params, requests, decode)
     swapped, _ = task.search(params, requests[::-1], decode)
@@ -185,7 +191,7 @@ def test_samples_depend_on_the_number_of_their_source(task_of, random_params):
     assert (tokens != others).any() and np.isfinite(scores).all()
 
 
-def test_a_registered_search_is_found_by_name(task_of, random_params, monkeypatch):
+def test_a_registered_search_is_found_by_name(task, params, monkeypatch):
     @dataclasses.dataclass(frozen=True)
     class Longest:
         """Repeats the likeliest first token, and never ends."""
@@ -197,14 +203,13 @@ def test_a_registered_search_is_found_by_name(task_of, random_params, monkeypatc
 
     monkeypatch.setattr(SEARCHES, "_entries", dict(SEARCHES))
     SEARCHES.register("longest", lambda decode, ids: Longest())
-    task = task_of()
     decode = DecodeConfig(search="longest", num_outputs=5, max_extra_length=3, batch_size=2)
-    tokens, _ = task.search(random_params(task), REQUESTS, decode)
+    tokens, _ = task.search(params, REQUESTS, decode)
     assert tokens.shape == (2, 5, 19) and (tokens == tokens[:, :1, :1]).all()
 
 
 def test_a_subclass_that_replaces_find_alone_is_used_for_any_number_of_sources(
-    task_of, random_params, monkeypatch
+    task, params, monkeypatch
 ):
     class Last(Sampler):
         """Finds the last token of the vocabulary."""
@@ -215,15 +220,14 @@ def test_a_subclass_that_replaces_find_alone_is_used_for_any_number_of_sources(
 
     monkeypatch.setattr(SEARCHES, "_entries", dict(SEARCHES))
     SEARCHES.register("last", lambda decode, ids: Last(1.0, None, None, EOS, PAD))
-    task = task_of()
     decode = DecodeConfig(search="last", max_extra_length=3, batch_size=2)
-    found = task.search.find_all(random_params(task), MANY, decode)
+    found = task.search.find_all(params, MANY, decode)
     assert all((tokens == 19).all() for tokens, _ in found)
 
 
 def test_the_tree_of_a_trained_model_has_its_outputs(trained):
     source, specials = trained.tokenizer["source"], trained.tokenizer.specials("target")
-    line, options = "The old man sees a dog.", {"beam_size": 3, "num_outputs": 2}
+    line, options = "The old man sees a dog.", {"num_outputs": 2}
     request = Request(specials.translation.around(source.encode(line)))
     decode = dataclasses.replace(trained.settings.decode, **options)
     search, pieces = trained.task.search, trained.tokenizer["target"].pieces

@@ -58,14 +58,14 @@ def test_both_stacks_of_an_encoder_decoder_read_the_text(random_params):
     params = variables["params"]
     own = {"params": {path: of for path, of in params.items() if path not in HEADS}}
     logits = apply(model, variables, *ROW, TEXTS)
-    for slot, (text, given) in enumerate([([2, 8, 3], [9, 2, 8]), ([2, 4, 5, 3], [9, 2, 4, 5])]):
-        alone = [
-            PackedTokens(*(np.array([row]) for row in (ids, range(len(ids)), [1] * len(ids))))
-            for ids in (text, given)
-        ]
-        features = np.asarray(apply(body, own, *alone, True, method="features"))[0]
-        expected = text_logits(params, features[-1])
-        np.testing.assert_allclose(logits[0, slot], expected, rtol=1e-4, atol=1e-4)
+    of_encoder = [[2, 8, 3, 0], [2, 4, 5, 3]]
+    of_decoder = [[9, 2, 8, 0], [9, 2, 4, 5]]
+    segments = np.array([[1, 1, 1, 0], [1, 1, 1, 1]])
+    places = np.tile(np.arange(4), (2, 1))
+    alone = [PackedTokens(np.array(rows), places, segments) for rows in (of_encoder, of_decoder)]
+    features = np.asarray(apply(body, own, *alone, True, method="features"))
+    expected = text_logits(params, features[[0, 1], [2, 3]])
+    np.testing.assert_allclose(logits[0, :2], expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("body", [EncoderOnly(CONFIG), DecoderOnly(CONFIG)])

@@ -24,11 +24,11 @@ INPUTS = {
 
 
 @pytest.mark.parametrize("model_class", INPUTS)
-def test_a_hessian_vector_product_is_the_change_of_the_gradient(model_class):
+def test_a_hessian_vector_product_is_the_change_of_the_gradient(random_params, model_class):
     """The first derivative along the vector is the gradient times the vector, too."""
     smooth = dataclasses.replace(CONFIG, activation="gelu", dropout_rate=0.2)
     model, inputs = model_class(smooth), INPUTS[model_class]
-    params = jax.jit(model.init)(jax.random.key(0), *inputs)["params"]
+    params = jax.tree.map(lambda x: x / 2, random_params(model, *inputs)["params"])
 
     def loss(params):
         logits = apply_model(model, params, *inputs, rng=jax.random.key(1))
@@ -37,20 +37,18 @@ def test_a_hessian_vector_product_is_the_change_of_the_gradient(model_class):
 
     rng = np.random.default_rng(0)
     vector = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), params)
-    gradient = jax.jit(jax.grad(loss))
 
     @jax.jit
-    def along_the_vector(params):
-        found = jax.jvp(jax.value_and_grad(loss), (params,), (vector,))
-        return found[1]
+    def along_the_vector(step):
+        """Gradient after a step along the vector, and derivatives of loss and gradient there."""
+        place = jax.tree.map(lambda x, v: x + step * v, params, vector)
+        (_, gradient), (slope, product) = jax.jvp(jax.value_and_grad(loss), (place,), (vector,))
+        return gradient, slope, product
 
-    slope, product = along_the_vector(params)
-    assert slope == pytest.approx(dot(gradient(params), vector), rel=1e-4)
-
-    def gradient_at(step):
-        return gradient(jax.tree.map(lambda x, v: x + step * v, params, vector))
-
-    change = jax.tree.map(lambda a, b: (a - b) / 2e-3, gradient_at(1e-3), gradient_at(-1e-3))
+    gradient, slope, product = along_the_vector(0.0)
+    assert slope == pytest.approx(dot(gradient, vector), rel=1e-4)
+    after, before = (along_the_vector(step)[0] for step in (1e-3, -1e-3))
+    change = jax.tree.map(lambda a, b: (a - b) / 2e-3, after, before)
     error = jax.tree.map(jnp.subtract, product, change)
     assert dot(error, error) < 1e-3 * dot(change, change)
 

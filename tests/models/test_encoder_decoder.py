@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.compiled import apply
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.positions import POSITIONS, PositionEncoding
@@ -21,13 +22,14 @@ CONFIG = TransformerConfig(
     d_model=16,
     d_ff=24,
     num_heads=4,
-    num_encoder_layers=2,
-    num_decoder_layers=2,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
     max_length=8,
     dtype="float32",
     source_vocab_size=11,
     target_vocab_size=11,
 )
+DEEP = {"num_encoder_layers": 2, "num_decoder_layers": 2, "norm_placement": "pre"}
 SOURCES = [[3, 4, 5, 6], [7, 8]]
 TARGETS = [[2, 5, 6, 7], [2, 9, 10]]  # after BOS
 
@@ -57,6 +59,20 @@ def padded(sources, targets):
 
 
 PADDED = padded(SOURCES, TARGETS)
+CONTINUED = np.array([[2, 5, 6, 7], [2, 9, 10, 4]])
+"""The targets, with another token of the shorter one."""
+
+
+def together():
+    """Row 0 has both pairs, rows 1 and 2 have one each, with the continued targets."""
+    batch = {}
+    for name, rows in padded(SOURCES, CONTINUED.tolist()).items():
+        missing = PACKED[name].shape[1] - rows.shape[1]
+        batch[name] = np.concatenate([PACKED[name], np.pad(rows, ((0, 0), (0, missing)))])
+    return batch
+
+
+close = partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4)
 
 
 class Homemade(PositionEncoding):
@@ -83,9 +99,6 @@ def homemade_positions():
     POSITIONS.register("homemade", Homemade)
     yield
     POSITIONS.restore(before)
-
-
-EACH_POSITIONS = pytest.mark.parametrize("positions", ["none", "sinusoidal", "learned", "homemade"])
 
 
 @pytest.fixture(scope="module")
@@ -146,8 +159,8 @@ def sublayer(placement, layer, name, x, function):
 def stack(placement, params, x, memory=None):
     """Encoder stack, or decoder stack if the encoder's output is given as memory."""
     is_decoder = memory is not None
-    for i in range(2):
-        step = partial(sublayer, placement, params[f"layer_{i}"])
+    for name in sorted(name for name in params if name.startswith("layer_")):
+        step = partial(sublayer, placement, params[name])
         x = step("self_attention", x, partial(multi_head_attention, causal=is_decoder))
         if is_decoder:
             x = step("cross_attention", x, partial(multi_head_attention, memory=memory))
@@ -181,15 +194,15 @@ def written_out(config, params, source, target):
 
 
 @pytest.mark.parametrize(
-    ("placement", "tying"), [("post", "all"), ("pre", "none"), ("sandwich", "all")]
+    "changes", [{}, {**DEEP, "tie_embeddings": "none"}, {"norm_placement": "sandwich"}]
 )
-def test_logits_are_those_of_the_formulas(build, placement, tying):
-    model, variables = build(norm_placement=placement, tie_embeddings=tying)
+def test_logits_are_those_of_the_formulas(build, changes):
+    model, variables = build(**changes)
     logits = model.apply(variables, **PADDED)
     assert logits.shape == (2, 4, 11) and logits.dtype == jnp.float32
     for row, source, target in zip(logits, SOURCES, TARGETS, strict=True):
         expected = written_out(model.config, variables["params"], source, target)
-        np.testing.assert_allclose(row[: len(target)], expected, rtol=1e-3, atol=1e-4)
+        close(row[: len(target)], expected)
 
 
 AROUND = {
@@ -214,7 +227,7 @@ def test_options_before_and_after_the_stacks(build):
         y = stack("post", params["decoder"], y, stack("post", params["encoder"], x))
         expected = y / math.sqrt(16) @ table.T + params["logits_bias"]
         expected = 2 * np.tanh(expected / 2)
-        np.testing.assert_allclose(row[: len(target)], expected, rtol=1e-3, atol=1e-4)
+        close(row[: len(target)], expected)
 
 
 def test_the_bias_of_padded_logits_is_padded(build):
@@ -286,7 +299,7 @@ def test_unknown_positions(build):
 
 def test_paths_of_parameters(build):
     """Checkpoints and sharding rules depend on parameter paths."""
-    leaves = jax.tree_util.tree_leaves_with_path(build(norm_placement="pre")[1]["params"])
+    leaves = jax.tree_util.tree_leaves_with_path(build(**DEEP)[1]["params"])
     paths = {jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves}
     attention = {f"{name}/kernel" for name in ("query", "key", "value", "output")}
     layer = {f"self_attention/{name}" for name in attention}
@@ -309,98 +322,68 @@ def test_paths_of_parameters(build):
 # --- Decoding token by token.
 
 
-def prefill(model, variables, prompt, lengths=None):
-    lengths = np.array(lengths or [prompt.shape[1]] * len(prompt))
-    source, sizes = PADDED["source"], np.array([len(source) for source in SOURCES])
-    return model.apply(variables, source, sizes, prompt, lengths, 6, method="prefill")
+@partial(jax.jit, static_argnums=0)
+def whole_and_prefilled(model, variables, batch, prompt, lengths):
+    """Logits of a batch, and what decoding starts from."""
+    sizes = np.array([len(source) for source in SOURCES])
+    inputs = (PADDED["source"], sizes, prompt, lengths, 6)
+    return model.apply(variables, **batch), model.apply(variables, *inputs, method="prefill")
 
 
-def assert_cached_decoding_is_the_full_forward(model, variables):
-    targets = np.array([[2, 5, 6, 7], [2, 9, 10, 4]])
-    full = model.apply(variables, **padded(SOURCES, targets.tolist()))
-
-    prompt = targets[:, :1]
-    logits, memory, state = prefill(model, variables, prompt)
-    np.testing.assert_allclose(logits, full[:, 0], rtol=1e-3, atol=1e-4)
-    for t in range(1, 4):
-        logits, state = model.apply(variables, targets[:, t], memory, state, method="decode_step")
-        np.testing.assert_allclose(logits, full[:, t], rtol=1e-3, atol=1e-4)
+decode_step = jax.jit(
+    lambda model, *inputs: model.apply(*inputs, method="decode_step"), static_argnums=0
+)
 
 
 @pytest.mark.parametrize(
-    ("positions", "placement"),
-    [("none", "sandwich"), ("sinusoidal", "post"), ("learned", "pre"), ("homemade", "sandwich")],
+    "changes",
+    [
+        {"positions": "none", "norm_placement": "sandwich"},
+        {"positions": "sinusoidal", "norm_placement": "post", "tie_embeddings": "none"},
+        {"positions": "learned", "norm_placement": "pre", "num_decoder_layers": 2},
+        {"positions": "homemade", "attention_bias": "all", "key_size": 6, "value_size": 3},
+        {"positions": "sinusoidal_halves", "activation": "gelu", **AROUND},
+    ],
 )
-def test_cached_decoding(build, positions, placement):
-    assert_cached_decoding_is_the_full_forward(
-        *build(positions=positions, norm_placement=placement)
+def test_packed_and_cached_pairs_equal_single_pairs(build, changes):
+    """Cached: prompts of unequal length are continued together; slots after a row's prompt are
+    overwritten and never read."""
+    model, variables = build(**changes)
+    prompt = CONTINUED[:, :3].copy()
+    prompt[0, 1:] = 1  # row 0 holds one token of its sentence, row 1 three
+    (packed, *alone), (logits, memory, state) = whole_and_prefilled(
+        model, variables, together(), prompt, np.array([1, 3])
     )
+    close(packed[:4], alone[0][:4])
+    close(packed[4:7], alone[1][:3])
+    close(logits[0], alone[0][0])
+    close(logits[1], alone[1][2])
+    for t in range(1, 4):
+        tokens = np.array([CONTINUED[0, t], 4])
+        logits, state = decode_step(model, variables, tokens, memory, state)
+        close(logits[0], alone[0][t])
+        if t == 1:  # the last token of row 1
+            close(logits[1], alone[1][3])
+    assert [cache.length.tolist() for cache in state] == [[4, 6]] * len(state)
 
 
-@pytest.mark.parametrize("attention_bias", ["none", "output", "all"])
-def test_cached_decoding_with_heads_of_other_sizes(build, attention_bias):
-    assert_cached_decoding_is_the_full_forward(
-        *build(attention_bias=attention_bias, key_size=6, value_size=3, positions="homemade")
+def test_beams_share_the_memory_of_their_sentence(build):
+    model, variables = build(positions="homemade")
+    targets = np.array([[2, 5, 6, 7], [2, 8, 9, 3], [2, 9, 10, 3], [2, 4, 4, 5]])  # [B x beams, T]
+    batch = padded([SOURCES[i] for i in (0, 0, 1, 1)], targets.tolist())
+    full, (logits, memory, state) = whole_and_prefilled(
+        model, variables, batch, np.full((2, 1), 2), np.array([1, 1])
     )
-
-
-def test_cached_decoding_with_other_tables_and_activation(build):
-    assert_cached_decoding_is_the_full_forward(*build(tie_embeddings="none", activation="gelu"))
-    assert_cached_decoding_is_the_full_forward(*build(**AROUND, positions="sinusoidal_halves"))
-
-
-@pytest.mark.parametrize("positions", ["sinusoidal", "homemade"])
-def test_beams_share_the_memory_of_their_sentence(build, positions):
-    model, variables = build(positions=positions)
-    targets = np.array(
-        [[[2, 5, 6, 7], [2, 8, 9, 3]], [[2, 9, 10, 3], [2, 4, 4, 5]]]
-    )  # [B, beams, T]
-    full = np.stack(
-        [model.apply(variables, **padded(SOURCES, targets[:, k].tolist())) for k in range(2)],
-        axis=1,
-    ).reshape(4, 4, 11)  # [B x beams, T, V]
-
-    logits, memory, state = prefill(model, variables, np.full((2, 1), 2))
-    np.testing.assert_allclose(np.repeat(logits, 2, 0), full[:, 0], rtol=1e-3, atol=1e-4)
+    close(np.repeat(logits, 2, 0), full[:, 0])
     state = jax.tree.map(lambda leaf: jnp.repeat(leaf, 2, axis=0), state)
     for t in range(1, 4):
-        tokens = targets[:, :, t].reshape(4)
-        logits, state = model.apply(variables, tokens, memory, state, method="decode_step")
-        np.testing.assert_allclose(logits, full[:, t], rtol=1e-3, atol=1e-4)
+        logits, state = decode_step(model, variables, targets[:, t], memory, state)
+        close(logits, full[:, t])
     assert {leaf.shape[0] for leaf in jax.tree.leaves(memory)} == {2}
     assert {leaf.shape[0] for leaf in jax.tree.leaves(state)} == {4}
 
 
-@EACH_POSITIONS
-def test_prompts_of_unequal_length_are_continued_together(build, positions):
-    """Slots after a row's prompt are overwritten and never read."""
-    model, variables = build(positions=positions)
-    targets = np.array([[2, 5, 6, 7], [2, 9, 10, 4]])
-    full = model.apply(variables, **padded(SOURCES, targets.tolist()))
-
-    prompt = targets[:, :3].copy()
-    prompt[0, 1:] = 1  # row 0 holds one token of its sentence, row 1 three
-    logits, memory, state = prefill(model, variables, prompt, [1, 3])
-    np.testing.assert_allclose(logits[0], full[0, 0], rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(logits[1], full[1, 2], rtol=1e-3, atol=1e-4)
-
-    tokens = np.array([5, 4])
-    logits, state = model.apply(variables, tokens, memory, state, method="decode_step")
-    np.testing.assert_allclose(logits[0], full[0, 1], rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(logits[1], full[1, 3], rtol=1e-3, atol=1e-4)
-    assert [cache.length.tolist() for cache in state] == [[2, 4]] * 2
-
-
-# --- Packing and masks.
-
-
-@EACH_POSITIONS
-def test_packed_pairs_equal_single_pairs(build, positions):
-    model, variables = build(positions=positions)
-    packed = model.apply(variables, **PACKED)[0]
-    alone = model.apply(variables, **PADDED)
-    np.testing.assert_allclose(packed[:4], alone[0], rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(packed[4:7], alone[1, :3], rtol=1e-3, atol=1e-4)
+# --- Masks.
 
 
 def test_gradients_to_masked_tokens_are_zero(build):
@@ -441,8 +424,8 @@ def test_gradients_to_masked_tokens_are_zero(build):
 
 
 def test_weights_of_every_layer_are_sown_on_request(build):
-    model, variables = build()
-    _, state = model.apply(variables, **PACKED, mutable="intermediates")
+    model, variables = build(**DEEP, tie_embeddings="none")
+    _, state = apply(model, variables, **PACKED, mutable="intermediates")
     kept = state["intermediates"]
     own = np.array([[1, 1, 1, 1, 1, 1, 0]])  # rows of padding have no key and sum to 0
     own_target = np.array([[1, 1, 1, 1, 1, 1, 1, 0, 0]])

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.models.texts import PACKED, PADDED
+from tests.models.texts import PADDED, TOGETHER
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.encoder_only import EncoderOnly
@@ -83,14 +83,13 @@ PARTS = {
 }
 """Each position encoding, combined with other options of attention and layers."""
 
-EACH_PART = pytest.mark.parametrize("part", PARTS)
-
 PROMPT, LENGTHS, THEN = np.array([[3, 4, 5], [7, 0, 0]]), np.array([3, 1]), np.array([6, 8])
+SOURCE = (jnp.array(PADDED[0]), PADDED[2].sum(axis=1))
 close = functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4)
 
 
-def built(model_class, part, random_params, *args):
-    model = model_class(dataclasses.replace(CONFIG, **PARTS[part]))
+def built(model_class, part, random_params, *args, **changes):
+    model = model_class(dataclasses.replace(CONFIG, **PARTS[part], **changes))
     return model, random_params(model, *args)
 
 
@@ -100,42 +99,51 @@ def decoded(model, variables, *inputs):
     return prefilled, model.apply(variables, THEN, memory, state, method="decode_step")[0]
 
 
-def assert_packed_is_padded(packed, padded):
-    close(packed[0, :5], padded[0])
-    close(packed[0, 5:8], padded[1, :3])
+def assert_packed_is_padded(together):
+    packed, *padded = together
+    close(packed[:5], padded[0][:5])
+    close(packed[5:8], padded[1][:3])
 
 
-def assert_cached_is_full(found, full):
+def assert_cached_is_full(found, together):
     for step, logits in enumerate(found):
-        close(logits, full[[0, 1], LENGTHS + step - 1])
+        close(logits, together[[1, 2], LENGTHS + step - 1])
 
 
-@EACH_PART
+@pytest.mark.parametrize("part", PARTS)
 def test_encoder_decoder(random_params, part):
-    model, variables = built(EncoderDecoder, part, random_params, *PADDED, *PADDED)
+    """Its stacks have all layers of the other models."""
+    model, variables = built(EncoderDecoder, part, random_params, *TOGETHER, *TOGETHER)
 
     @jax.jit
     def run(variables):
-        return (
-            model.apply(variables, *PADDED, *PADDED),
-            model.apply(variables, *PACKED, *PACKED),
-            decoded(model, variables, jnp.array(PADDED[0]), PADDED[2].sum(axis=1)),
-        )
+        together = model.apply(variables, *TOGETHER, *TOGETHER)
+        return together, decoded(model, variables, *SOURCE)
 
-    padded, packed, found = run(variables)
-    assert_packed_is_padded(packed, padded)
-    assert_cached_is_full(found, padded)
+    together, found = run(variables)
+    assert_packed_is_padded(together)
+    assert_cached_is_full(found, together)
 
 
-@EACH_PART
-def test_bfloat16_caches_equal_caches_rounded_at_each_step(random_params, part):
-    model = EncoderDecoder(dataclasses.replace(CONFIG, **PARTS[part], dtype="bfloat16"))
-    variables = random_params(model, *PADDED, *PADDED)
+@pytest.mark.parametrize(
+    ("model_class", "part"),
+    [
+        (EncoderDecoder, "relative"),
+        (DecoderOnly, "deberta"),
+        (DecoderOnly, "rotary"),
+        (DecoderOnly, "alibi"),
+    ],
+)
+def test_bfloat16_caches_equal_caches_rounded_at_each_step(random_params, model_class, part):
+    """With a key of one, two and four heads, rotated, and read by distance."""
+    is_pair = model_class is EncoderDecoder
+    inputs = PADDED * (1 + is_pair)
+    model, variables = built(model_class, part, random_params, *inputs, dtype="bfloat16")
 
     @jax.jit
     def run(variables):
-        full = model.apply(variables, *PADDED, *PADDED)
-        return full, decoded(model, variables, jnp.array(PADDED[0]), PADDED[2].sum(axis=1))
+        full = model.apply(variables, *inputs)
+        return full, decoded(model, variables, *(SOURCE if is_pair else ()))
 
     full, found = run(variables)
     for step, logits in enumerate(found):
@@ -143,9 +151,9 @@ def test_bfloat16_caches_equal_caches_rounded_at_each_step(random_params, part):
         np.testing.assert_allclose(logits, expected, atol=0.02 * np.abs(full).max())
 
 
-@EACH_PART
+@pytest.mark.parametrize("part", ["rotary", "bart"])
 def test_decoder_only(random_params, part):
-    model, variables = built(DecoderOnly, part, random_params, *PADDED)
+    model, variables = built(DecoderOnly, part, random_params, *TOGETHER)
     direction = np.random.default_rng(1).normal(size=11)
 
     def fourth(table):
@@ -156,30 +164,24 @@ def test_decoder_only(random_params, part):
     @jax.jit
     def run(variables):
         return (
-            model.apply(variables, *PADDED),
-            model.apply(variables, *PACKED),
+            model.apply(variables, *TOGETHER),
             decoded(model, variables),
             jax.grad(fourth)(variables["params"]["embedding"]["table"]),
         )
 
-    padded, packed, found, gradient = run(variables)
-    assert_packed_is_padded(packed, padded)
-    assert_cached_is_full(found, padded)
+    together, found, gradient = run(variables)
+    assert_packed_is_padded(together)
+    assert_cached_is_full(found, together)
     seen = np.abs(gradient[PADDED[0][0]]).max(axis=-1) > 0
-    window = 4 if model.config.layers else model.config.attention_window or 4
+    window = model.config.attention_window or 4
     assert seen.tolist() == [*(place > 3 - window for place in range(4)), False]
 
 
-@EACH_PART
+@pytest.mark.parametrize("part", ["relative", "t5", "bart"])
 def test_encoder_only(random_params, part):
-    model, variables = built(EncoderOnly, part, random_params, *PADDED, PADDED[1])
-
-    @jax.jit
-    def run(variables):
-        return [model.apply(variables, *rows, method="features") for rows in (PADDED, PACKED)]
-
-    padded, packed = run(variables)
-    assert_packed_is_padded(packed, padded)
+    model, variables = built(EncoderOnly, part, random_params, *TOGETHER, TOGETHER[1])
+    features = functools.partial(model.apply, method="features")
+    assert_packed_is_padded(jax.jit(features)(variables, *TOGETHER))
 
 
 def test_layers_that_share_a_table_can_be_rematerialized(random_params):
@@ -204,20 +206,25 @@ def test_layers_that_share_a_table_can_be_rematerialized(random_params):
 
 def test_gpt2_initialization_counts_the_sublayers_of_each_stack():
     """0.02 / sqrt(n), with n = 2 for each layer, 3 with cross-attention."""
-    config = dataclasses.replace(
-        CONFIG, d_model=64, d_ff=256, initialization="gpt2", num_encoder_layers=2, num_layers=3
-    )
+    config = dataclasses.replace(CONFIG, d_model=64, d_ff=256, initialization="gpt2", num_layers=2)
     row = jnp.ones((1, 1), jnp.int32)
-    key = jax.random.key(0)
-    both = jax.jit(EncoderDecoder(config).init)(key, *[row] * 6)["params"]
-    alone = jax.jit(DecoderOnly(config).init)(key, *[row] * 3)["params"]
-    stacks = {4: both["encoder"], 3: both["decoder"], 6: alone["decoder"]}
-    for sublayers, stack in stacks.items():
+
+    def outputs(stack):
         layer = stack["layer_0"]
-        for kernel in (layer["self_attention"]["output"], layer["feed_forward"]["outer"]):
-            assert kernel["kernel"].std() == pytest.approx(0.02 / np.sqrt(sublayers), rel=0.05)
-    cross = both["decoder"]["layer_0"]["cross_attention"]["output"]["kernel"]
-    assert cross.std() == pytest.approx(0.02 / np.sqrt(3), rel=0.05)
+        names = [name for name in layer if name.endswith("attention")]
+        return [layer[name]["output"] for name in names] + [layer["feed_forward"]["outer"]]
+
+    @jax.jit
+    def initialized(key):
+        both = EncoderDecoder(config).init(key, *[row] * 6)["params"]
+        alone = DecoderOnly(config).init(key, *[row] * 3)["params"]
+        stacks = {2: both["encoder"], 3: both["decoder"], 4: alone["decoder"]}
+        return {sublayers: outputs(stack) for sublayers, stack in stacks.items()}
+
+    for sublayers, layers in initialized(jax.random.key(0)).items():
+        assert len(layers) == 2 + (sublayers == 3)
+        for layer in layers:
+            assert np.std(layer["kernel"]) == pytest.approx(0.02 / np.sqrt(sublayers), rel=0.05)
 
 
 def test_with_zero_output_initialization_sublayers_add_nothing():

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.models.test_encoder_decoder import PACKED, PADDED, SOURCES, TARGETS, padded
+from tests.compiled import apply
+from tests.models.test_encoder_decoder import PACKED, PADDED, SOURCES, TARGETS, padded, together
 from tests.nn.recurrent import recurrent_oracle as oracle
 from transformer_jax.decoding import BeamSearch, Start
 from transformer_jax.models.config import ModelConfig
@@ -28,6 +29,7 @@ CONFIG = ModelConfig(
     source_vocab_size=11,
     target_vocab_size=11,
 )
+SHALLOW = {"num_encoder_layers": 1, "num_decoder_layers": 1}
 SIDES = ("source", "target")
 KINDS = {
     "bahdanau": {"cell": "gru"},
@@ -38,20 +40,11 @@ KINDS = {
         "input_feeding": True,
         "encoder_direction": "forward",
     },
-    "dot": {"attention_score": "dot", "cell": "gru"},
-    "concat": {"attention_score": "concat"},
+    "dot": {"attention_score": "dot", "cell": "gru", **SHALLOW},
+    "concat": {"attention_score": "concat", **SHALLOW},
     "sutskever": {"attention_score": "none", "encoder_direction": "backward"},
 }
 """Every cell, direction and score, and attention at each of its three places."""
-
-
-def together():
-    """Row 0 has both pairs, rows 1 and 2 have one each."""
-    batch = {}
-    for name, packed in PACKED.items():
-        missing = packed.shape[1] - PADDED[name].shape[1]
-        batch[name] = np.concatenate([packed, np.pad(PADDED[name], ((0, 0), (0, missing)))])
-    return batch
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -157,9 +150,9 @@ def test_reading_backward_equals_reading_the_reversed_source(random_params):
     }
     renamed = {"params": {**drawn["params"], "encoder": encoder}}
     turned = PACKED | {"source": np.array([[6, 5, 4, 3, 8, 7, 0]])}
-    found, expected = backward.apply(drawn, **PACKED), forward.apply(renamed, **turned)
+    found, expected = apply(backward, drawn, **PACKED), apply(forward, renamed, **turned)
     np.testing.assert_allclose(found[0, :7], expected[0, :7], rtol=1e-5, atol=1e-6)
-    assert np.abs(found - forward.apply(renamed, **PACKED)).max() > 0.1
+    assert np.abs(found - apply(forward, renamed, **PACKED)).max() > 0.1
 
 
 def test_gradients_to_later_tokens_and_other_sentences_are_zero(random_params):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two texts as tokens, positions and segment ids: one in each row, and both packed into one row."""
+"""Two texts as tokens, positions and segment ids: one in each row, both packed into one row, and
+these three rows in one batch."""
 
 import numpy as np
 
@@ -12,4 +13,8 @@ PACKED = (
     np.array([[3, 4, 5, 6, 9, 7, 8, 10, 0]]),
     np.array([[0, 1, 2, 3, 4, 0, 1, 2, 0]]),
     np.array([[1] * 5 + [2] * 3 + [0]]),
+)
+TOGETHER = tuple(
+    np.concatenate([packed, np.pad(padded, ((0, 0), (0, 4)))])
+    for packed, padded in zip(PACKED, PADDED, strict=True)
 )

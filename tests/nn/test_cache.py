@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.compiled import run
 from transformer_jax.nn.cache import KVCache, Memory, state_bytes
 from transformer_jax.nn.config import TransformerConfig
 
@@ -24,7 +25,11 @@ def attended(cache, num_new):
     """Keys that the last tokens of each beam attend to through this cache."""
     rows = len(cache.length) * cache.num_beams
     positions = cache.next_positions(num_new) - num_new
-    return cache.inputs(jnp.zeros((rows, num_new, H, K)), positions)
+    return run(KVCache.inputs, cache, np.zeros((rows, num_new, H, K), np.float32), positions)
+
+
+def appended(cache, key, value):
+    return run(KVCache.append, cache, key, value)
 
 
 def test_rows_grow_from_their_own_length():
@@ -33,7 +38,7 @@ def test_rows_grow_from_their_own_length():
     np.testing.assert_array_equal(cache.next_positions(2), [[0, 1], [2, 3]])
 
     key, value = random(2, 2, H, K), random(2, 2, H, V)
-    grown = cache.append(key, value)
+    grown = appended(cache, key, value)
     np.testing.assert_array_equal(grown.length, [2, 4])
     inputs = attended(grown, 2)
     np.testing.assert_array_equal(inputs.key_positions, [[0, 1, 2, 3]] * 2)
@@ -53,7 +58,7 @@ def test_the_cache_has_the_dtype_of_the_products(device, dtype, compiling_for):
     compiling_for(device)
     config = dataclasses.replace(CONFIG, dtype="bfloat16")
     key, value = random(2, 3, H, K), random(2, 3, H, V)
-    written = KVCache.empty(config, rows=2, max_length=3).append(key, value)
+    written = appended(KVCache.empty(config, rows=2, max_length=3), key, value)
     memory = Memory.of(key, value, np.ones((2, 1, 1, 3), bool)).cast(config)
     for kept in (attended(written, 1), memory.inputs(random(2, 1, H, K))):
         for found, new in zip((kept.key, kept.value), (key, value), strict=True):
@@ -71,10 +76,10 @@ def test_on_a_cpu_several_queries_of_a_key_are_multiplied_in_bfloat16(
     compiling_for("cpu")
     config = dataclasses.replace(CONFIG, dtype="bfloat16", num_key_value_heads=heads)
     key, value = random(2, 3, heads, K), random(2, 3, heads, V)
-    cache = KVCache.empty(config, rows=2, max_length=4).append(key, value)
-    cache = cache.reorder(jnp.zeros((2, beams), int))
+    cache = appended(KVCache.empty(config, rows=2, max_length=4), key, value)
+    cache = run(KVCache.reorder, cache, np.zeros((2, beams), int))
     new_key, new_value = random(2 * beams, 1, heads, K), random(2 * beams, 1, heads, V)
-    inputs = attended(cache.append(new_key, new_value), 1)
+    inputs = attended(appended(cache, new_key, new_value), 1)
     assert inputs.key.dtype == inputs.value.dtype == dtype
     for found, old, new in ((inputs.key, key, new_key), (inputs.value, value, new_value)):
         of_beams = found.reshape(2, 4, beams, *found.shape[2:])
@@ -100,16 +105,16 @@ def test_state_bytes_are_those_after_the_beams_are_added(beams, compiling_for):
 def test_a_beam_sees_the_past_of_its_parent():
     sentences, beams, prompts = 2, 3, [1, 2]
     key, value = random(sentences, 2, H, K), random(sentences, 2, H, V)
-    cache = KVCache.empty(CONFIG, sentences, max_length=7).append(key, value)
+    cache = appended(KVCache.empty(CONFIG, sentences, max_length=7), key, value)
     cache = cache.replace(length=jnp.array(prompts))
     pasts = [[list(zip(key[b, :n], value[b, :n], strict=True))] for b, n in enumerate(prompts)]
 
     for step in range(4):
         parents = RNG.integers(beams if step else 1, size=(sentences, beams))
-        cache = cache.reorder(jnp.array(parents))
+        cache = run(KVCache.reorder, cache, parents)
         key, value = random(sentences * beams, 1, H, K), random(sentences * beams, 1, H, V)
         positions = cache.next_positions(1).reshape(sentences, beams)
-        cache = cache.append(key, value)
+        cache = appended(cache, key, value)
         new = [list(zip(key[:, 0], value[:, 0], strict=True))[b * beams :] for b in range(2)]
         pasts = [
             [[*past[parent], new[b][k]] for k, parent in enumerate(parents[b])]

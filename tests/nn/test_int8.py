@@ -34,7 +34,7 @@ def test_a_quantized_model_has_nearly_the_same_logits(random_params, positions):
         d_ff=64,
         num_heads=4,
         num_key_value_heads=2,
-        num_layers=2,
+        num_layers=1,
         vocab_size=48,
         max_length=16,
         positions=positions,

@@ -84,8 +84,8 @@ def test_packed_sentences_against_a_slow_loop(query_rank):
 
 @pytest.fixture(scope="module")
 def model():
-    """A model of two layers, and its parameters."""
-    made = DecoderOnly(config_of())
+    """A model of one layer, and its parameters."""
+    made = DecoderOnly(config_of(num_layers=1))
     params = jax.jit(made.init)(jax.random.key(1), TOKENS)["params"]
     return made, jax.tree.map(lambda leaf: 2 * leaf, params)
 
@@ -136,7 +136,7 @@ def test_absorbed_decoding_equals_the_plain_form(model, monkeypatch):
 
 def test_one_token_reads_the_cache_in_the_absorbed_form(model, monkeypatch):
     module, params = model
-    caches = jax.eval_shape(lambda: init_caches(module.config, 2, 2, T))
+    caches = jax.eval_shape(lambda: init_caches(module.config, 1, 2, T))
     step = lambda *given: module.apply({"params": params}, *given, method="decode_step")  # noqa: E731
     monkeypatch.setattr(LatentAttention, "plain", None)
     logits, _ = jax.eval_shape(step, jnp.array(TOKENS[:, 0]), (), caches)

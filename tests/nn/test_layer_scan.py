@@ -14,7 +14,6 @@ from tests.compiled import run
 from tests.models.texts import PADDED
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.layer_scan import STACKED, has_stacks, stack_layers, unstack_layers
 
@@ -32,48 +31,31 @@ CONFIG = TransformerConfig(
     target_vocab_size=11,
     vocab_size=11,
 )
-MODELS = {  # with tables in each layer, without, and with one beside the stack
-    "encoder_decoder": (EncoderDecoder, "relative", (*PADDED, *PADDED)),
-    "decoder_only": (DecoderOnly, "rotary", PADDED),
-    "encoder_only": (EncoderOnly, "t5", (*PADDED, PADDED[1])),
-}
 
 
-BY_LAYER = {"attention_window": 2, "full_attention_every": 2, "num_layers": 5}
-"""Two groups of two layers, and one more."""
-HYBRID = {"layers": "attention_layer=gated_delta | default", "num_layers": 4}
-CASES = [*((name, {}) for name in MODELS), ("decoder_only", BY_LAYER), ("encoder_only", BY_LAYER)]
-CASES += [("decoder_only", HYBRID)]
-
-
-@pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}{'-by-layer' * bool(case[1])}")
-def loss_and_params(request, random_params):
-    """Loss as a function of parameters and a dropout key, and parameters."""
-    name, changes = request.param
-    model_class, positions, inputs = MODELS[name]
-    model = model_class(dataclasses.replace(CONFIG, positions=positions, **changes))
-
-    def loss(params, key=None):
-        rngs = None if key is None else {"dropout": key}
-        logits = model.apply({"params": params}, *inputs, deterministic=key is None, rngs=rngs)
-        return (logits**2).mean()
-
-    return loss, random_params(model, *inputs)["params"]
-
-
-def test_scanned_layers_are_unrolled_layers(loss_and_params):
-    """Equal in float32: gradients differ by less than 1e-6 of their largest element."""
-    loss, params = loss_and_params
-    expected, gradient = jax.jit(jax.value_and_grad(loss))(params)
-    stacked = run(stack_layers, params)
-    assert has_stacks(stacked) and not has_stacks(params)
-    found, scanned = jax.jit(jax.value_and_grad(loss))(stacked)
-    assert float(found) == pytest.approx(float(expected), rel=1e-6)
+def assert_close(found, expected):
+    """Equal in float32: differences are less than 1e-6 of the largest element."""
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * np.abs(b).max()),
-        run(unstack_layers, scanned),
-        gradient,
+        found,
+        expected,
     )
+
+
+def test_scanned_layers_are_unrolled_layers(random_params):
+    """With tables in each layer."""
+    model = EncoderDecoder(dataclasses.replace(CONFIG, positions="relative"))
+    params = random_params(model, *PADDED, *PADDED)["params"]
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss_and_gradient(params):
+        return (model.apply({"params": params}, *PADDED, *PADDED) ** 2).mean()
+
+    stacked = run(stack_layers, params)
+    assert has_stacks(stacked) and not has_stacks(params)
+    loss, gradient = loss_and_gradient(stacked)
+    assert_close((loss, run(unstack_layers, gradient)), loss_and_gradient(params))
 
 
 def test_each_scanned_layer_has_its_own_dropout(random_params):
@@ -125,33 +107,26 @@ def test_layers_of_different_shapes_are_not_stacked(layers):
     assert not has_stacks(stack_layers(tree)) and stack_layers(tree).keys() == tree.keys()
 
 
-PATTERNS = {
-    "windows": ("default | 2 x attention_window=2 rope_theta=50", 7),
-    "shapes": ("qk_norm=true | d_ff=8 positions=none", 5),
-    "groups": ("qk_norm=true | default | qk_norm=true attention_window=2 | default", 7),
-}
-
-
-@pytest.mark.parametrize("name", PATTERNS)
-def test_a_pattern_is_scanned_by_its_period(name, random_params):
-    """Whole periods, and layers after them; arrays may differ within a period."""
-    layers, num_layers = PATTERNS[name]
-    changes = {"layers": layers, "positions": "rotary", "num_layers": num_layers}
-    model = DecoderOnly(dataclasses.replace(CONFIG, **changes, num_heads=2, d_model=8))
+@pytest.mark.parametrize(
+    ("layers", "num_layers", "num_stacks"),
+    [
+        ("attention_window=2 | default", 5, 1),
+        ("attention_layer=gated_delta d_ff=8 | default", 4, 2),
+        ("qk_norm=true | default | qk_norm=true attention_window=2 | default", 7, 2),
+    ],
+    ids=["windows", "arrays", "arrays and windows"],
+)
+def test_a_pattern_is_scanned_by_its_period(layers, num_layers, num_stacks, random_params):
+    """Whole periods, and layers after them; arrays may differ within a period. Tables of windows
+    alone are beside the stack."""
+    changes = {"layers": layers, "num_layers": num_layers, "num_heads": 2, "d_model": 8}
+    changes["positions"] = "rotary" if num_stacks == 2 else "t5"
+    model = DecoderOnly(dataclasses.replace(CONFIG, **changes))
     params = random_params(model, *PADDED)["params"]
-
-    def loss(params):
-        return (model.apply({"params": params}, *PADDED) ** 2).mean()
-
     state = run(lambda params: stack_layers((optax.adam(1e-3).init(params), params)), params)
     keys = [key for key in state[1]["decoder"] if key.startswith(STACKED)]
-    assert keys == ([STACKED] if name == "windows" else [f"{STACKED}_0", f"{STACKED}_1"])
+    assert keys == ([STACKED] if num_stacks == 1 else [f"{STACKED}_0", f"{STACKED}_1"])
     assert state[0][0].mu.keys() == state[1].keys()
-    expected, gradient = jax.jit(jax.value_and_grad(loss))(params)
-    found, scanned = jax.jit(jax.value_and_grad(loss))(state[1])
-    assert float(found) == pytest.approx(float(expected), rel=1e-6)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * np.abs(b).max()),
-        run(unstack_layers, scanned),
-        gradient,
-    )
+    logits = jax.jit(lambda params: model.apply({"params": params}, *PADDED))
+    assert_close(logits(state[1]), logits(params))
+    jax.tree.map(np.testing.assert_array_equal, run(unstack_layers, state[1]), params)

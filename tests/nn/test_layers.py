@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.compiled import apply
+from tests.compiled import apply, run
 from transformer_jax.errors import UserError
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.attention import MultiHeadAttention
@@ -105,10 +105,14 @@ def test_a_recurrent_layer_passes_over_the_padding_of_prompts(registered):
 
 
 def test_a_layer_without_a_cache_does_not_decode(registered):
-    model, params = model_of(attention_layer="untold")
-    apply(model, {"params": params}, TOKENS)
+    model = DecoderOnly(TransformerConfig(**SIZES, attention_layer="untold"))
+    jax.eval_shape(model.init, jax.random.key(0), TOKENS)
     with pytest.raises(UserError, match="Untold has no `init_cache`, so that it cannot decode"):
-        apply(model, {"params": params}, TOKENS, np.array([5, 5]), 8, method="prefill")
+        jax.eval_shape(
+            lambda *prompts: model.init(jax.random.key(0), *prompts, 8, method="prefill"),
+            TOKENS,
+            np.array([5, 5]),
+        )
 
 
 def test_layers_are_named_in_the_config_and_bring_rows_of_the_table(registered):
@@ -139,7 +143,7 @@ def test_the_first_layer_shares_its_values(registered, random_params):
         )
 
     full = logits(params)
-    np.testing.assert_allclose(logits(stack_layers(params)), full, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(logits(run(stack_layers, params)), full, rtol=1e-4, atol=1e-5)
     own = jax.jit(plain.apply)({"params": with_mix(0.0, 1.0)}, TOKENS)
     np.testing.assert_allclose(logits(with_mix(0.0, 1.0)), own, rtol=1e-4, atol=1e-5)
     gradient = jax.jit(jax.grad(lambda params: logits(params).sum()))(with_mix(1.0, 0.0))

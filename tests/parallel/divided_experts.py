@@ -51,7 +51,7 @@ def run(layout, **changes):
     abstract = build.abstract_state(settings, init_state, engine.mesh)
     batch = unequal_batch(task.lengths)
     step = engine.compile(train_step, abstract, jax.eval_shape(lambda: batch))
-    state = engine.from_portable(first_state(init_state, settings.seed, abstract))
+    state = engine.from_portable(first_state(abstract))
     for _ in range(2):
         state, sums = step(state, batch)
     metrics = compute_metrics(jax.device_get(sums))

@@ -127,7 +127,10 @@ def evaluate(layout):
     """Summed loss of an evaluation with random parameters on a mesh, and the number of layers that
     divided their tokens."""
     task, settings = runs.task_and_settings("language_modeling", 0.0, positions="rotary")
-    params = jax.device_put(task.init(jax.random.key(0)), replicated(mesh_of(layout)))
+    rng = np.random.default_rng(0)
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    params = jax.tree.map(lambda leaf: rng.normal(0, 0.4, leaf.shape).astype(leaf.dtype), shapes)
+    params = jax.device_put(params, replicated(mesh_of(layout)))
     vars(task)["metrics"] = lambda sums, examples: sums  # they need a tokenizer
     evaluator = Evaluator(task, [], None, runs.ROWS)
     vars(evaluator)["_batches"] = Batches([packed_batch(task.lengths)])

@@ -4,6 +4,7 @@
 Not a test: `test_engines.py` starts it in a process of its own, where XLA_FLAGS may force devices.
 """
 
+import collections
 import dataclasses
 import json
 import sys
@@ -25,6 +26,7 @@ from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.settings import DEFAULTS
 from transformer_jax.tasks.teachers import ModelTeacher
+from transformer_jax.training.diagnostics import part_of
 from transformer_jax.training.lora import LoraConfig
 
 LENGTH, ROWS, VOCAB = 12, 16, 61
@@ -32,9 +34,8 @@ LAYOUTS = {
     "one": ({"engine": "jit"}, 1),
     "pmap 8": ({"engine": "pmap"}, 8),
     "fsdp 8": ({"fsdp": 8}, 8),
-    "tensor 4": ({"tensor": 4}, 4),
     "2 x 2 x 2": ({"data": 2, "fsdp": 2, "tensor": 2}, 8),
-    "two slices": ({"data": 4, "fsdp": 2}, 8),
+    "two slices": ({"data": 2, "tensor": 4}, 8),
 }
 CONFIG = {
     "model.d_model": 32,
@@ -53,8 +54,9 @@ ONE_STACK |= {"model.num_layers": 1, "data.max_length": LENGTH}
 ONE_STACK |= {"model.attention_bias": "output"}
 RECURRENT = {name: DEFAULTS[f"model.{name}"] for name in ("d_ff", "num_heads", "attention")}
 RECURRENT |= {"architecture": "recurrent", "cell": "gru", "encoder_direction": "backward"}
-HYBRID = {"layers": "attention_layer=gated_delta d_ff=32 | attention_window=4"}
-HYBRID |= {"positions": "rotary", "num_layers": 4}
+LINEAR = {"architecture": "decoder_only", "attention_layer": "gated_delta", "positions": "none"}
+LINEAR |= {name: DEFAULTS[f"model.{name}"] for name in ("attention", "attention_bias")}
+PATTERN = {"layers": "d_ff=32 | attention_window=4", "positions": "rotary", "num_layers": 4}
 # Biases before a batch norm have no effect.
 BATCH_NORM = {"norm": "batch", "attention_bias": "none", "feed_forward_bias": False}
 TASKS = {
@@ -85,7 +87,12 @@ OWN_PART = ATTENTION.register("own part", OwnPart())
 AttentionRequirements.unsupported_reason = lambda self: None  # float32 products too
 
 
-STATES = {}
+def engine_of(layout):
+    options, count = LAYOUTS[layout]
+    parallel = ParallelConfig(**options)
+    return make_engine(parallel, make_mesh(parallel, jax.devices()[:count]))
+
+
 TRAIN = ("accumulation_steps", "rows_per_device", "tokens_per_batch", "loss_tiles")
 
 
@@ -100,7 +107,7 @@ def task_and_settings(name, dropout_rate, rank=None, teacher=False, **fields):
     sizes = dict.fromkeys(("source", "target", "text"), VOCAB) | {"label": 3}
     if not teacher:
         return build.build_task(settings, sizes, None), settings
-    model = dataclasses.replace(settings.model, d_model=16, num_layers=3)
+    model = dataclasses.replace(settings.model, d_model=16, num_layers=4, layers=None)
     of_teacher = build.build_task(dataclasses.replace(settings, model=model), sizes, None)
     train = dataclasses.replace(settings.train, loss="distillation")
     settings = dataclasses.replace(settings, train=train)
@@ -122,25 +129,27 @@ def unequal_batch(lengths):
     return batch
 
 
-def first_state(init_state, seed, abstract):
-    """The state that `create_state` gives, computed once for all layouts: its program takes a third
-    of the time to compile."""
-    shapes = str(jax.tree.map(lambda leaf: leaf.update(sharding=None), abstract))
-    if shapes not in STATES:
-        STATES[shapes] = jax.device_get(create_state(init_state, seed, abstract))
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    return jax.device_put(STATES[shapes], shardings)
+def first_state(abstract):
+    """A random state instead of that of `create_state`, whose program takes a third of the time of
+    a step's to compile."""
+    rng = np.random.default_rng(0)
+
+    def draw(path, leaf):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        values = np.zeros(leaf.shape, leaf.dtype)
+        if name.startswith(("params", "frozen")) and "bias_steps" not in name:
+            values += (0.1 * rng.normal(size=leaf.shape)).astype(leaf.dtype)
+            values += name.endswith("scale")
+        return jax.device_put(values, leaf.sharding)
+
+    return jax.tree_util.tree_map_with_path(draw, abstract)
 
 
-def divided_run(
-    layout, name="translation", dropout_rate=0.0, steps=1, create_state=first_state, **fields
-):
+def divided_run(layout, name="translation", dropout_rate=0.0, steps=1, **fields):
     """Losses, the gradient of the first step, and the share of the state on one device."""
-    options, count = LAYOUTS[layout]
-    parallel = ParallelConfig(**options)
     # Forced devices have no such attribute; those of TPU slices do.
     type(jax.devices()[0]).slice_index = property(lambda one: one.id % 2 * (layout == "two slices"))
-    engine = make_engine(parallel, make_mesh(parallel, jax.devices()[:count]))
+    engine = engine_of(layout)
     task, settings = task_and_settings(name, dropout_rate, **fields)
     if settings.model.scan_layers:
         engine = ScanEngine(engine)
@@ -149,7 +158,7 @@ def divided_run(
     batch = unequal_batch(task.lengths)
     step = engine.compile(train_step, abstract, jax.eval_shape(lambda: batch))
 
-    state = engine.from_portable(create_state(init_state, settings.seed, abstract))
+    state = engine.from_portable(first_state(abstract))
     losses, gradient = [], None
     for _ in range(steps):
         state, sums = step(state, batch)
@@ -157,28 +166,50 @@ def divided_run(
         if gradient is None:
             # Adam's first moment after one step: (1 - beta1) times the gradient.
             gradient = jax.tree.map(np.array, optax.tree.get(engine.to_portable(state), "mu"))
-    leaves = jax.tree.leaves(engine.to_portable(state))
-    held = sum(leaf.addressable_shards[0].data.size for leaf in leaves)
-    share = held / sum(leaf.size for leaf in leaves)
-    return {"losses": losses, "gradient": gradient, "share": share}
+    return {"losses": losses, "gradient": gradient, "share": share_of(engine.to_portable(state))}
 
 
-def diagnostics(layout, **fields):
-    """Diagnostics before the first step."""
-    options, count = LAYOUTS[layout]
-    parallel = ParallelConfig(**options)
-    engine = make_engine(parallel, make_mesh(parallel, jax.devices()[:count]))
+def gradient_norms(layout, **fields):
+    """Norms of the gradient of the first step by part of the model, from diagnostics."""
+    engine = engine_of(layout)
     task, settings = task_and_settings(dropout_rate=0.0, **fields)
     _, _, init_state = build.build_training(settings, task, engine)
     abstract = build.abstract_state(settings, init_state, engine.mesh)
-    state = first_state(init_state, settings.seed, abstract)
-    return build.build_diagnostics(settings, task, engine)(state, unequal_batch(task.lengths))
+    state = first_state(abstract)
+    found = build.build_diagnostics(settings, task, engine)(state, unequal_batch(task.lengths))
+    prefix = "grad/"
+    return {name[len(prefix) :]: norm for name, norm in found.items() if name.startswith(prefix)}
+
+
+def norms_by_part(gradient):
+    """Norms of a gradient that Adam's first moment holds after one step."""
+    squares = collections.Counter()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
+        part = part_of(jax.tree_util.keystr(path, simple=True, separator="/"))
+        squares[part] += float(np.square(10 * leaf).sum())  # beta1 is 0.9
+    return {part: np.sqrt(total) for part, total in squares.items()}
+
+
+def created(layout, **fields):
+    """The parameters of `create_state`, and the share of the state on one device."""
+    engine = engine_of(layout)
+    task, settings = task_and_settings(dropout_rate=0.0, **fields)
+    _, _, init_state = build.build_training(settings, task, engine)
+    abstract = build.abstract_state(settings, init_state, engine.mesh)
+    state = create_state(init_state, settings.seed, abstract)
+    return jax.device_get(state.params), share_of(state)
+
+
+def share_of(state):
+    """Share of the state on one device."""
+    leaves = jax.tree.leaves(state)
+    held = sum(leaf.addressable_shards[0].data.size for leaf in leaves)
+    return held / sum(leaf.size for leaf in leaves)
 
 
 def jax_pmap_run(**fields):
     """Loss and gradient of the first step under `jax.pmap` on eight devices."""
-    parallel = ParallelConfig("pmap")
-    engine = make_engine(parallel, make_mesh(parallel, jax.devices()[:8]))
+    engine = engine_of("pmap 8")
     task, settings = task_and_settings(**fields)
     _, train_step, init_state = build.build_training(settings, task, engine)
     abstract = build.abstract_state(settings, init_state, engine.mesh)
@@ -187,7 +218,7 @@ def jax_pmap_run(**fields):
         for name, rows in unequal_batch(task.lengths).items()
     }
     step = jax.pmap(train_step, engine.axis_name, in_axes=(None, 0), out_axes=None)
-    state, sums = step(first_state(init_state, settings.seed, abstract), batch)
+    state, sums = step(first_state(abstract), batch)
     gradient = jax.tree.map(np.array, optax.tree.get(state, "mu"))
     return {"losses": [float(sums["loss"] / sums["weight"])], "gradient": gradient}
 
@@ -210,8 +241,7 @@ def compare(layouts, reference=None, **options):
 def hardware_bits():
     """Number of distinct rows that 2 x 2 x 2 devices draw, and whether devices with the same rows
     agree."""
-    parallel = ParallelConfig(**LAYOUTS["2 x 2 x 2"][0])
-    engine = make_engine(parallel, make_mesh(parallel, jax.devices()[:8]))
+    engine = engine_of("2 x 2 x 2")
     with use_sharded_call(engine.sharded_call):
         key = jax.random.key_data(jax.random.key(0))
         bits = jax.jit(lambda: dropout.hardware_bits(key, (ROWS, 64)))()
@@ -222,9 +252,7 @@ def hardware_bits():
 
 def micro_batches(layout, **fields):
     """Number of micro-batches of a language model's step."""
-    options, count = LAYOUTS[layout]
-    parallel = ParallelConfig(**options)
-    engine = make_engine(parallel, make_mesh(parallel, jax.devices()[:count]))
+    engine = engine_of(layout)
     task, settings = task_and_settings("language_modeling", 0.0, **fields)
     return build.micro_batches(settings, task, engine.row_shards)
 
@@ -233,47 +261,46 @@ def main():
     """Each entry compiles what no other does: a program takes two seconds or more.
 
     Language models, whose step compiles in half the time of a translator's, stand for all in most
-    entries. Scanned layers come with micro-batches, kernels with tiles, classifiers with batch
-    norm, and meshes with the dropout that they share with one device.
+    entries. Layers by a pattern come with a scan, a teacher and micro-batches, kernels with tiles
+    and batch norm, and meshes with the dropout that they share with one device.
     """
     text = {"name": "language_modeling"}
     drops = {**text, "dropout_rate": 0.2}
-    of_pairs = {"dropout_rate": 0.2, "steps": 20, "create_state": create_state}
-    pairs = {layout: divided_run(layout, **of_pairs) for layout in ("one", "2 x 2 x 2")}
-    whole, of_pmap = (divided_run(layout, **text, steps=20) for layout in ("one", "pmap 8"))
+    normed = {**text, **BATCH_NORM}
     dropped = divided_run("one", **drops, steps=20)
     runs = {
         layout: (divided_run(layout, **drops, steps=20), dropped)
-        for layout in ("fsdp 8", "tensor 4", "two slices")
+        for layout in ("two slices", "2 x 2 x 2")
     }
-    runs |= {"pmap 8": (of_pmap, whole), "2 x 2 x 2": (pairs["2 x 2 x 2"], pairs["one"])}
-    deep = divided_run("one", **text, num_layers=2, teacher=True)
-    hybrid = divided_run("one", **text, **HYBRID)
-    scanned = {"num_layers": 2, "scan_layers": True, "accumulation_steps": 2, "teacher": True}
-    normed = {**text, **BATCH_NORM}
+    whole, of_pmap = (divided_run(layout, **normed, steps=20) for layout in ("one", "pmap 8"))
+    runs["pmap 8"] = of_pmap, whole
+    by_pattern = {**text, **PATTERN, "teacher": True}
+    unrolled = divided_run("one", **by_pattern)
+    scanned = {**by_pattern, "scan_layers": True, "accumulation_steps": 2}
     by_rows = {"rows_per_device": ROWS // 4 // 2, "tokens_per_batch": ROWS * LENGTH}
-    meshes = ["pmap 8", "2 x 2 x 2"]
     results = {
         "losses": {layout: run["losses"] for layout, (run, _) in runs.items()},
         "losses of one": {layout: alone["losses"] for layout, (_, alone) in runs.items()},
         "share": {layout: run["share"] for layout, (run, _) in runs.items()},
         "apart": {layout: apart(run, alone) for layout, (run, alone) in runs.items()},
         "jax.pmap": compare(["pmap 8"], jax_pmap_run(**drops), **drops),
-        "classification": compare(["2 x 2 x 2"], name="classification"),
-        "batch norm": compare(meshes, **normed),
-        "diagnostics": {layout: diagnostics(layout, **normed) for layout in ("one", "pmap 8")},
+        "classification": compare(["2 x 2 x 2"], name="classification", **LINEAR),
+        "gradient norms": [gradient_norms("pmap 8", **normed), norms_by_part(whole["gradient"])],
         "recurrent": compare(["2 x 2 x 2"], divided_run("pmap 8", **RECURRENT), **RECURRENT),
-        "scanned": compare(meshes, deep, **text, **scanned),
+        "scanned": compare(["2 x 2 x 2"], unrolled, **scanned),
         "micro-batches": [
             micro_batches("2 x 2 x 2", **fields) for fields in ({"accumulation_steps": 2}, by_rows)
         ],
-        "hybrid": compare(["2 x 2 x 2"], hybrid, **text, **HYBRID, scan_layers=True),
-        "kernel": compare(["2 x 2 x 2"], whole, **text, attention="own part", loss_tiles=4),
+        "kernel": compare(["2 x 2 x 2"], whole, **normed, attention="own part", loss_tiles=4),
         "own part": OWN_PART.seen,
     }
+    (params, _), (divided, share) = (created(layout, **text) for layout in ("one", "fsdp 8"))
+    distances = jax.tree.map(lambda a, b: np.abs(a - b).max(), divided, params)
+    results["created"] = float(max(jax.tree.leaves(distances)))
+    results["share"]["fsdp 8"] = share
     # In the first step half of an adapter's gradient is 0, so more steps are compared.
-    for layout in ("one", "pmap 8", "fsdp 8"):
-        run = divided_run(layout, **text, steps=3, rank=4)
+    for layout, parts in (("one", 1), ("pmap 8", 2), ("fsdp 8", 1)):
+        run = divided_run(layout, **text, steps=3, rank=4, accumulation_steps=parts)
         results[f"adapters, {layout}"] = {name: run[name] for name in ("losses", "share")}
     by_hardware = divided_run("2 x 2 x 2", **drops, steps=2, dropout_bits="hardware")
     results["hardware"] = hardware_bits() | {"losses": by_hardware["losses"]}

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Restores and uses a run on four forced host devices in several layouts; prints results as JSON.
+"""Restores a run in several layouts and uses a translator, on four forced host devices; prints
+results as JSON.
 
-    restored.py WORKDIR LINES ...
+    restored.py WORKDIR TRANSLATOR LINES ...
 
 Not a test: `test_hosts.py` starts it in a process of its own, where XLA_FLAGS may force devices.
 `pair.py` does some of it in a job.
@@ -80,13 +81,9 @@ def use_in_job(workdir, damaged):
 
 
 def use(workdir, lines):
-    """Predictions, scores and metrics of the run on all devices."""
+    """Scores and metrics of the run on all devices."""
     run = tj.load(workdir)
-    return {
-        "predictions": run.n_best(lines, batch_size=6),  # does not divide among four
-        "scores": run.score(lines, lines),
-        "metrics": run.evaluate(split="test"),
-    }
+    return {"scores": run.score(lines, lines), "metrics": run.evaluate(split="test")}
 
 
 def use_divided(workdir, lines):
@@ -97,17 +94,19 @@ def use_divided(workdir, lines):
     run = tj.load(workdir).patched(PATCHES)
     importance = run.head_importance("test")
     return {
-        "predictions": run.n_best(lines, batch_size=6),
+        "predictions": run.n_best(lines, batch_size=6),  # does not divide among four
         "weights": run.attention(lines[0], lines[0]).weights("cross").tolist(),
         "importance": {place: found.tolist() for place, found in importance.items()},
     }
 
 
 def main():
-    workdir, lines = Path(sys.argv[1]), sys.argv[2:]
+    workdir = Path(sys.argv[1])
+    translator = Path(sys.argv[2])
+    lines = sys.argv[3:]
     digests = {name: digest(workdir, *layout) for name, layout in LAYOUTS.items()}
-    results = {"digests": digests} | use(workdir, lines)
-    results["patched"] = use_divided(workdir, lines)
+    results = {"digests": digests} | use(translator, lines)
+    results["patched"] = use_divided(translator, lines)
     json.dump(results, sys.stdout)
 
 

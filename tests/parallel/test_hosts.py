@@ -16,7 +16,15 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from tests.parallel.jobs import environment, free_ports, job, records, training, wait_for_step
+from tests.parallel.jobs import (
+    QUICKSTART,
+    environment,
+    free_ports,
+    job,
+    records,
+    training,
+    wait_for_step,
+)
 from tests.parallel.restored import PATCHES
 from transformer_jax.checkpoints import manifest
 from transformer_jax.parallel import hosts
@@ -27,8 +35,23 @@ RESTORED = Path(__file__).with_name("restored.py")
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory, tiny):
-    """Two processes with two devices each that ran `pair.py`, and stopped after a SIGTERM to one.
+def overrides(tiny_language_model):
+    """Overrides for a run whose batches have four rows, one for each device, whose vocabulary can
+    be divided, and whose step is the same program when it continues without an end."""
+    changes = {"data.max_length": 48, "model.vocab_multiple": 4, "optimizer.decay_steps": 100_000}
+    return tiny_language_model | changes
+
+
+@pytest.fixture(scope="module")
+def of_one_process(trained_once, overrides):
+    """Workdir of the run in this process."""
+    return trained_once("trained_language_model_of_four_rows", tj.config(QUICKSTART, overrides))
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory, overrides):
+    """Two processes with two devices each that ran `pair.py` with a language model, whose programs
+    are the smallest, and stopped after a SIGTERM to one.
 
     Attributes: `workdir`, of the finished run; `continued`, of its stopped copy; `statuses` and
     `outputs` (stdout, stderr) of the processes; `results`, their objects.
@@ -36,16 +59,12 @@ def pair(tmp_path_factory, tiny):
     folder = tmp_path_factory.mktemp("pair")
     workdir = folder / "run"
     continued = folder / "continued"
-    endless = tiny | {
-        "train.num_steps": 100_000,
-        "optimizer.decay_steps": 100_000,
-        "eval.every_steps": 100_000,
-    }
+    endless = overrides | {"train.num_steps": 100_000, "eval.every_steps": 100_000}
     plan = {
         "workdir": str(workdir),
         "damaged": str(folder / "damaged"),
         "continued": str(continued),
-        "train": training(workdir, tiny),
+        "train": training(workdir, overrides),
         "predict": ["predict", f"--workdir={workdir}"],
         "continue": training(continued, endless),
         "ports": free_ports(3),
@@ -75,23 +94,23 @@ def two_by_two(pair):
     return pair.workdir
 
 
-def test_two_processes_have_the_losses_of_one(two_by_two, trained_workdir):
+def test_two_processes_have_the_losses_of_one(two_by_two, of_one_process):
     for split in ("train", "valid"):
-        ours, alone = records(two_by_two, split), records(trained_workdir, split)
+        ours, alone = records(two_by_two, split), records(of_one_process, split)
         assert ours.keys() == alone.keys()
         for step in alone:
             assert ours[step]["loss"] == pytest.approx(alone[step]["loss"], rel=1e-4)
 
 
-def test_the_job_writes_the_files_of_one_process(two_by_two, trained_workdir):
+def test_the_job_writes_the_files_of_one_process(two_by_two, of_one_process):
     def kept(workdir):
         return {path.relative_to(workdir) for path in workdir.rglob("*.json*")}
 
-    assert kept(two_by_two) == kept(trained_workdir)
+    assert kept(two_by_two) == kept(of_one_process)
     assert len(list((two_by_two / "tensorboard").iterdir())) == 1
     data = "checkpoints/30/data/metadata"
     assert json.loads((two_by_two / data).read_text()) == json.loads(
-        (trained_workdir / data).read_text()
+        (of_one_process / data).read_text()
     )
 
 
@@ -100,12 +119,12 @@ def numbers(metrics):
 
 
 @pytest.fixture(scope="module")
-def elsewhere(two_by_two, tmp_path_factory):
-    """Output of `restored.py` for the run, on four devices of one process."""
-    workdir = tmp_path_factory.mktemp("four") / "run"
-    shutil.copytree(two_by_two, workdir)
+def elsewhere(two_by_two, trained_workdir, tmp_path_factory):
+    """Output of `restored.py` for the run and for a translator, on four devices of one process."""
+    translator = tmp_path_factory.mktemp("four") / "translator"
+    shutil.copytree(trained_workdir, translator)
     run = subprocess.run(
-        [sys.executable, RESTORED, workdir, *LINES],
+        [sys.executable, RESTORED, two_by_two, translator, *LINES],
         env=environment(devices=4),
         capture_output=True,
         text=True,
@@ -144,21 +163,19 @@ def test_a_checkpoint_is_restored_bit_for_bit_on_any_layout(elsewhere, pair):
     assert len({digest for by_layout in digests for digest in by_layout.values()}) == 1
 
 
-def test_four_devices_translate_and_score_like_one(elsewhere, two_by_two):
-    alone = tj.load(two_by_two)
-    for ours, expected in zip(elsewhere["predictions"], alone.n_best(LINES), strict=True):
-        assert [text for text, _ in ours] == [one.text for one in expected]
-        assert ours[0][1] == pytest.approx(expected[0].score, rel=1e-4)
+def test_four_devices_translate_and_score_like_one(elsewhere, workdir):
+    alone = tj.load(workdir)
     assert elsewhere["scores"] == pytest.approx(alone.score(LINES, LINES), rel=1e-4)
     assert numbers(elsewhere["metrics"]) == pytest.approx(
         numbers(alone.evaluate(split="test")), rel=1e-4
     )
 
 
-def test_a_patched_run_is_the_same_with_sharded_parameters(elsewhere, two_by_two):
-    found, alone = elsewhere["patched"], tj.load(two_by_two).patched(PATCHES)
+def test_a_patched_run_is_the_same_with_sharded_parameters(elsewhere, trained):
+    found, alone = elsewhere["patched"], trained.patched(PATCHES)
     for ours, expected in zip(found["predictions"], alone.n_best(LINES), strict=True):
         assert [text for text, _ in ours] == [one.text for one in expected]
+        assert ours[0][1] == pytest.approx(expected[0].score, rel=1e-4)
     weights = alone.attention(LINES[0], LINES[0]).weights("cross")
     np.testing.assert_allclose(found["weights"], weights, atol=1e-5)
     for place, importance in alone.head_importance("test").items():

@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from transformer_jax.errors import UserError
 from transformer_jax.nn.layer_scan import STACKED
 from transformer_jax.parallel import sharding
-from transformer_jax.parallel.engines import JitEngine
+from transformer_jax.parallel.engines import JitEngine, PmapEngine
 from transformer_jax.parallel.replicas import ReplicaEngine
 from transformer_jax.parallel.scan_engine import ScanEngine
 from transformer_jax.parallel.sharding import ParallelConfig, make_mesh
@@ -47,10 +47,12 @@ def add_layers(state, batch, numbers=None):
     }
 
 
-@pytest.mark.parametrize("replicas", [(), (2,)])
-def test_layers_are_stacked_only_in_the_step(replicas):
+@pytest.mark.parametrize(
+    ("engine_class", "replicas"), [(JitEngine, ()), (PmapEngine, ()), (ReplicaEngine, (2,))]
+)
+def test_layers_are_stacked_only_in_the_step(engine_class, replicas):
     mesh = make_mesh(ParallelConfig(engine="jit"), jax.devices()[:1])
-    engine = ReplicaEngine(mesh, 2, same_batch=True) if replicas else JitEngine(mesh)
+    engine = ReplicaEngine(mesh, 2, same_batch=True) if replicas else engine_class(mesh)
     stacked = ScanEngine(engine, engine.lead_axes) if replicas else ScanEngine(engine)
     state = state_of(3, mesh, replicas)
     abstract = jax.tree.map(
