@@ -32,7 +32,7 @@ from transformer_jax.evidence.verdicts import (
     stated_configs,
     without_words,
 )
-from transformer_jax.runs.config import load_json, run_file
+from transformer_jax.runs.config import load_json
 from transformer_jax.runs.field_docs import as_override
 from transformer_jax.runs.load import load
 from transformer_jax.runs.run import Run
@@ -51,7 +51,7 @@ from transformer_jax.runtime.files import read_regular, write_atomic
 from transformer_jax.scoring.sequential import UNDECIDED, Decision, Plan, decide
 from transformer_jax.suggestions import suggest
 from transformer_jax.summary import Summarized
-from transformer_jax.sweeps.definition import Sweep
+from transformer_jax.sweeps.definition import Sweep, read_fields
 from transformer_jax.sweeps.results import last_validation
 from transformer_jax.sweeps.shared_folder import folder_name
 from transformer_jax.sweeps.sweep import run_sweep
@@ -180,12 +180,7 @@ def load_claim(path: str | Path) -> Claim:
     Raises:
       UserError: there is no such file, it fails, or its fields are invalid.
     """
-    fields = run_file(path, "claim", "get_claim", dict)
-    names = [field.name for field in dataclasses.fields(Claim)]
-    for name in fields:
-        if name not in names:
-            hint = suggest(str(name), names) or f"; the fields are {', '.join(names)}"
-            raise UserError(f"claim file {path}: there is no field {name}{hint}")
+    fields = read_fields(path, "claim", Claim)
     content = read_regular(find_file(path, "claim"))
     try:
         digest = digest_of(without_words(content.decode()))
@@ -215,8 +210,6 @@ def decide_claim(
     Args:
       workdir: for the runs; a decision that stopped is resumed.
       overrides: config fields of both rows, such as `data.dir`.
-      modules: the user's own.
-      progress: show the progress.
 
     Returns:
       The verdict, as the file has it.
@@ -290,7 +283,6 @@ def check_claim(
       claim: the present claim.
       overrides: places of data (`data.dir`), for claims that read them; other fields are those of
         the verdict.
-      modules: the user's own.
     """
     fields = verdict["asked"]["overrides"]
     configs = functools.partial(_configs_with_places, claim, fields, overrides or {})

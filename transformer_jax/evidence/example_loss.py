@@ -34,7 +34,6 @@ def compare_losses(
       folders: name -> workdir of one seed.
       split: split of the runs' data.
       same_tokens: the runs have the same tokenizers.
-      modules: the user's own.
 
     Raises:
       UserError: a run cannot score references, its split has other examples, or the tokenizers

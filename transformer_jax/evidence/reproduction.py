@@ -19,7 +19,6 @@ from typing import Any
 from transformer_jax.errors import UserError
 from transformer_jax.evidence.reproduced import Reproduced, ReproducedRow, write_reproduced
 from transformer_jax.evidence.statements import EQUAL, HIGHER, LOWER, Comparison, decide_statements
-from transformer_jax.runs.config import run_file
 from transformer_jax.runs.load import load
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.shipped import find_file
@@ -34,7 +33,7 @@ from transformer_jax.runs.workdir import (
 from transformer_jax.runtime.files import parse_json, read_regular, write_atomic
 from transformer_jax.suggestions import suggest
 from transformer_jax.summary import Summarized
-from transformer_jax.sweeps.definition import Sweep, load_sweep
+from transformer_jax.sweeps.definition import Sweep, load_sweep, read_fields
 from transformer_jax.sweeps.shared_folder import folder_name
 from transformer_jax.sweeps.sweep import run_sweep
 from transformer_jax.sweeps.tables import Row
@@ -152,12 +151,7 @@ def load_reproduction(path: str | Path) -> Reproduction:
     Raises:
       UserError: there is no such file, it fails, or its fields are invalid.
     """
-    fields = run_file(path, "reproduction", "get_reproduction", dict)
-    names = [field.name for field in dataclasses.fields(Reproduction)]
-    for name in fields:
-        if name not in names:
-            hint = suggest(str(name), names) or f"; the fields are {', '.join(names)}"
-            raise UserError(f"reproduction file {path}: there is no field {name}{hint}")
+    fields = read_fields(path, "reproduction", Reproduction)
     content = read_regular(find_file(path, "reproduction"))
     name = "/".join(Path(path).with_suffix("").parts[-2:])
     try:
@@ -191,8 +185,6 @@ def reproduce(
       config: config file to use in place of a scale.
       seeds: number of seeds of each row; None: the sweep's.
       chosen: regular expression; only rows whose name has a match are trained.
-      modules: the user's own.
-      progress: show the progress.
 
     Raises:
       UserError: as `run_sweep`; or the workdir holds another reproduction.

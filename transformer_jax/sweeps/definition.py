@@ -164,16 +164,26 @@ def load_sweep(path: str | Path, **changes: Any) -> Sweep:
     Raises:
       UserError: there is no such file, it fails or calls exit(), or its fields are invalid.
     """
-    fields = run_file(path, "sweep", "get_sweep", dict)
-    names = [field.name for field in dataclasses.fields(Sweep)]
-    for name in fields:
-        if name not in names:
-            hint = suggest(str(name), names) or f"; the fields are {', '.join(names)}"
-            raise UserError(f"sweep file {path}: there is no field {name}{hint}")
+    fields = read_fields(path, "sweep", Sweep)
     try:
         return Sweep(**{**fields, **changes})
     except (TypeError, ValueError) as error:
         raise UserError(f"sweep file {path}: {error}") from error
+
+
+def read_fields(path: str | Path, kind: str, definition: type) -> dict[str, Any]:
+    """Reads the fields of a definition from a file: what its `get_KIND()` returns.
+
+    Raises:
+      UserError: there is no such file, it fails or calls exit(), or there is no such field.
+    """
+    fields = run_file(path, kind, f"get_{kind}", dict)
+    names = [field.name for field in dataclasses.fields(definition)]
+    for name in fields:
+        if name not in names:
+            hint = suggest(str(name), names) or f"; the fields are {', '.join(names)}"
+            raise UserError(f"{kind} file {path}: there is no field {name}{hint}")
+    return fields
 
 
 def _check_overrides(field: str, overrides: Any) -> None:

@@ -127,13 +127,11 @@ def plan_sweep(
     """Computes the cost of each row on the devices of this machine; trains and writes nothing.
 
     Args:
-      sweep: the definition.
       workdir: of the sweep, where finished seeds and trained steps are counted; None: there are
         none.
       overrides: of all rows.
       chosen: a regular expression; only rows whose name contains a match.
       modules: the user's own, with components that configs name (`runs.user_modules`).
-      progress: show the progress.
 
     Raises:
       UserError: a config or a module is invalid, or its model cannot be built here.

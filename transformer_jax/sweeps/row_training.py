@@ -139,7 +139,6 @@ def train_row(
     Args:
       folder: of the row.
       at_once: most seeds to train in one program.
-      modules: the user's own.
       trial: of a search, whose row it is.
     """
     row = _row_to_train(sweep, name, settings, folder, trial)
