@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.errors import UserError
-from transformer_jax.evidence.comparison import last_validation, provenance_of
+from transformer_jax.evidence.comparison import provenance_of
 from transformer_jax.evidence.verdicts import (
     PLACES,
     Freshness,
@@ -32,7 +32,7 @@ from transformer_jax.evidence.verdicts import (
     stated_configs,
     without_words,
 )
-from transformer_jax.runs.config import load_json, run_file
+from transformer_jax.runs.config import load_json
 from transformer_jax.runs.field_docs import as_override
 from transformer_jax.runs.load import load
 from transformer_jax.runs.run import Run
@@ -51,7 +51,8 @@ from transformer_jax.runtime.files import read_regular, write_atomic
 from transformer_jax.scoring.sequential import UNDECIDED, Decision, Plan, decide
 from transformer_jax.suggestions import suggest
 from transformer_jax.summary import Summarized
-from transformer_jax.sweeps.definition import Sweep
+from transformer_jax.sweeps.definition import Sweep, read_fields
+from transformer_jax.sweeps.results import last_validation
 from transformer_jax.sweeps.shared_folder import folder_name
 from transformer_jax.sweeps.sweep import run_sweep
 
@@ -106,8 +107,8 @@ class Claim(Summarized):
         if isinstance(self.measure, Mapping) and len(self.rows) != 1:
             raise ValueError("measure has several functions; they compare the runs of one row")
         if len(self.sides) != 2:
-            what = "measure" if isinstance(self.measure, Mapping) else "rows"
-            raise ValueError(f"{what} has {len(self.sides)} names; a claim compares two")
+            field = "measure" if isinstance(self.measure, Mapping) else "rows"
+            raise ValueError(f"{field} has {len(self.sides)} names; a claim compares two")
         if self.better not in ("lower", "higher"):
             raise ValueError(f"better is {self.better!r}; it must be 'lower' or 'higher'")
         if bool(self.config) == (self.experiment is not None):
@@ -130,7 +131,7 @@ class Claim(Summarized):
     @property
     def identity(self) -> str:
         """Digest of what the claim states and tests, and of its file."""
-        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return digest_of(_stated(fields))
 
     def sweep(self, seeds: int) -> Sweep:
@@ -169,7 +170,7 @@ class Claim(Summarized):
 def _stated(value: Any) -> Any:
     """A value of a claim with the names of functions in place of the functions."""
     if isinstance(value, Mapping):
-        return {name: _stated(one) for name, one in value.items()}
+        return {name: _stated(member) for name, member in value.items()}
     return getattr(value, "__qualname__", "a function") if callable(value) else value
 
 
@@ -179,17 +180,11 @@ def load_claim(path: str | Path) -> Claim:
     Raises:
       UserError: there is no such file, it fails, or its fields are invalid.
     """
-    given = run_file(path, "claim", "get_claim", dict)
-    known = [field.name for field in dataclasses.fields(Claim)]
-    for name in given:
-        if name not in known:
-            hint = suggest(str(name), known) or f"; the fields are {', '.join(known)}"
-            raise UserError(f"claim file {path}: there is no field {name}{hint}")
+    fields = read_fields(path, "claim", Claim)
     content = read_regular(find_file(path, "claim"))
     try:
-        return Claim(
-            **given, name=Path(path).stem, digest=digest_of(without_words(content.decode()))
-        )
+        digest = digest_of(without_words(content.decode()))
+        return Claim(**fields, name=Path(path).stem, digest=digest)
     except (TypeError, ValueError) as error:
         raise UserError(f"claim file {path}: {error}") from error
 
@@ -213,11 +208,8 @@ def decide_claim(
     Claims may share a workdir: rows of the same name and config are trained once.
 
     Args:
-      claim: the claim.
       workdir: for the runs; a decision that stopped is resumed.
       overrides: config fields of both rows, such as `data.dir`.
-      modules: the user's own.
-      progress: show the progress.
 
     Returns:
       The verdict, as the file has it.
@@ -227,8 +219,8 @@ def decide_claim(
         name with another config.
     """
     overrides = overrides or {}
-    own = {name: value for name, value in overrides.items() if name not in PLACES}
-    asked = {"claim": claim.identity, "overrides": own}
+    fields = {name: value for name, value in overrides.items() if name not in PLACES}
+    asked = {"claim": claim.identity, "overrides": fields}
     load_modules(modules, workdir)
     configs = claim.configs(overrides)
     with open_for_writing(workdir) as handle:
@@ -236,11 +228,14 @@ def decide_claim(
         with lock_workdir(handle.folder, SWEEP):
             _require_same_claim(path, asked)
         values: dict[str, list[float]] = {name: [] for name in claim.sides}
-        seconds, before = 0.0, 0
+        num_seeds = 0
+        seconds = 0.0
         for count in claim.looks:
-            seeds, before = range(before, count), count
-            found, spent = _values(claim, seeds, handle.folder, overrides, modules, progress)
-            values = {name: [*each, *found[name]] for name, each in values.items()}
+            seeds = range(num_seeds, count)
+            num_seeds = count
+            added, spent = _values(claim, seeds, handle.folder, overrides, modules, progress)
+            for name in values:
+                values[name] += added[name]
             seconds += spent
             decision = decide(_differences(claim, values), claim.plan)
             logger.info("%d seeds: %s", count, _decision_line(decision))
@@ -259,7 +254,7 @@ def decide_claim(
             "error_rate": claim.error_rate,
             "looks": list(claim.looks),
             "seeds": decision.seeds,
-            "values": {name: list(map(_finite, each)) for name, each in values.items()},
+            "values": {name: list(map(_finite, side)) for name, side in values.items()},
             "command": _command(claim, overrides, modules),
             "seconds": round(seconds, 1),
             "asked": asked,
@@ -288,7 +283,6 @@ def check_claim(
       claim: the present claim.
       overrides: places of data (`data.dir`), for claims that read them; other fields are those of
         the verdict.
-      modules: the user's own.
     """
     fields = verdict["asked"]["overrides"]
     configs = functools.partial(_configs_with_places, claim, fields, overrides or {})
@@ -326,15 +320,15 @@ def _values(
     """
     start = time.perf_counter()
     if claim.experiment is not None:
-        pairs = zip(*(claim.experiment(seed) for seed in seeds), strict=True)
-        values = {
-            name: list(map(float, each)) for name, each in zip(claim.rows, pairs, strict=True)
+        sides = zip(*(claim.experiment(seed) for seed in seeds), strict=True)
+        returned = {
+            name: list(map(float, side)) for name, side in zip(claim.rows, sides, strict=True)
         }
-        return values, time.perf_counter() - start
+        return returned, time.perf_counter() - start
     sweep = claim.sweep(seeds.stop)
     rows = run_sweep(sweep, folder, overrides, modules=modules, progress=progress)
-    start = time.perf_counter()
-    values = dict[str, list[float]]()
+    start = time.perf_counter()  # the rows say how long they trained, now or earlier
+    values: dict[str, list[float]] = {}
     for row in rows:
         workdirs = _seed_workdirs(folder, row.name, seeds.stop)[seeds.start :]
         values |= _row_values(claim, row.name, workdirs, modules)
@@ -347,22 +341,22 @@ def _row_values(
 ) -> dict[str, list[float]]:
     """Values of a row's runs, for each side that they are measured for."""
     if claim.measure is None:
-        return {row: [_final_value(one, claim.metric) for one in workdirs]}
+        return {row: [_final_value(workdir, claim.metric) for workdir in workdirs]}
     measures = claim.measure if isinstance(claim.measure, Mapping) else {row: claim.measure}
-    runs = [load(one, modules=modules) for one in workdirs]
+    runs = [load(workdir, modules=modules) for workdir in workdirs]
     return {name: [float(measure(run)) for run in runs] for name, measure in measures.items()}
 
 
-def _final_value(seed: Path, metric: str) -> float:
+def _final_value(workdir: Path, metric: str) -> float:
     """A metric of a seed's last validation; NaN if the seed diverged.
 
     Raises:
       UserError: its validations do not have the metric.
     """
-    record = last_validation(read_metrics(seed))
+    record = last_validation(read_metrics(workdir))
     if record and metric not in record:
         raise UserError(
-            f"claim: {seed} has no validation metric {metric!r}{suggest(metric, record)}"
+            f"claim: {workdir} has no validation metric {metric!r}{suggest(metric, record)}"
         )
     value = record.get(metric)
     return math.nan if value is None else float(value)
@@ -371,18 +365,20 @@ def _final_value(seed: Path, metric: str) -> float:
 def _seed_workdirs(folder: Path, row: str, count: int) -> list[Path]:
     """Workdirs of the first seeds of a row, wherever the sweep has put them."""
     paths = (folder / folder_name(row)).glob(f"**/seed_*/{CONFIG}")
-    found = {load_json(path).seed: path.parent for path in paths}
-    return [found[seed] for seed in sorted(found)[:count]]
+    workdirs = {load_json(path).seed: path.parent for path in paths}
+    return [workdirs[seed] for seed in sorted(workdirs)[:count]]
 
 
 def _tokenizers(folder: Path, rows: Iterable[str]) -> dict[str, str]:
     """Digests of the tokenizers of each row; none for a row without a checkpoint."""
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for row in rows:
         with contextlib.suppress(UserError):
-            provenance = provenance_of(_seed_workdirs(folder, row, 1)[0]).items()
-            found |= {f"{what} of {row}": each for what, each in provenance if "tokenizer" in what}
-    return found
+            provenance = provenance_of(_seed_workdirs(folder, row, 1)[0])
+            for part, digest in provenance.items():
+                if "tokenizer" in part:
+                    digests[f"{part} of {row}"] = digest
+    return digests
 
 
 def _differences(claim: Claim, values: Mapping[str, Sequence[float]]) -> list[float]:
@@ -394,7 +390,7 @@ def _differences(claim: Claim, values: Mapping[str, Sequence[float]]) -> list[fl
         tuple(value if math.isfinite(value) else worst for value in pair)
         for pair in zip(first, second, strict=True)
     ]
-    return [0.0 if a == b else sign * (a - b) for a, b in pairs]
+    return [0.0 if a == b else sign * (a - b) for a, b in pairs]  # both may be infinite
 
 
 def _finite(value: float) -> float | None:
@@ -407,10 +403,9 @@ def _decision_line(decision: Decision) -> str:
 
 def _command(claim: Claim, overrides: Mapping[str, Any], modules: Modules) -> str:
     """The command of a decision, without the places of files on this machine."""
-    given = [modules] if isinstance(modules, str | Path) else modules
     words = ["transformer_jax", "claim", claim.name or "FILE", "--workdir=DIR"]
-    for one in given:
-        words.append(f"--modules={Path(one).name if Path(one).is_absolute() else one}")
+    for module in [modules] if isinstance(modules, str | Path) else modules:
+        words.append(f"--modules={Path(module).name if Path(module).is_absolute() else module}")
     for name, value in overrides.items():
         words.append(f"--config.{name}={'DIR' if name in PLACES else as_override(value)}")
     return shlex.join(words)

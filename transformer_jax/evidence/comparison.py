@@ -35,6 +35,7 @@ from transformer_jax.scoring.significance import PairedScores, significance_of
 from transformer_jax.scoring.statistics import SeedTest, compare_seeds, mean_line, seeds_line
 from transformer_jax.suggestions import suggest
 from transformer_jax.summary import Summarized
+from transformer_jax.sweeps.results import last_validation
 from transformer_jax.tasks import TASKS
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ _NO_METRICS = ("step", "time", "num_examples", "padding", "overlong", "words")
 """Numbers of a validation record that measure no quality."""
 _BY_TOKENS = ("loss", "perplexity", "accuracy", "nll")
 """Metrics per token, which other tokens change."""
-_MOST_EXAMPLES = 10
+_MOST_EXAMPLES = 10  # shown for each run
 
 
 class ExampleTest(NamedTuple):
@@ -87,13 +88,13 @@ class Comparison(Summarized):
 
     def summary(self) -> Mapping[str, Any]:
         """The differences, the tests, and what was not tested."""
-        found: dict[str, Any] = {"runs": ", ".join(self.names)}
-        found["differ in"] = ", ".join(self.differing) or "nothing"
-        for test in self.over_seeds:
-            found[f"{test.name}: {test.metric}"] = seeds_line(test)
-        for example in self.over_examples:
-            found[f"{example.name}: {example.scores.metric}"] = _examples_line(example.scores)
-        return found | dict.fromkeys(self.notes, "")
+        summary = {"runs": ", ".join(self.names)}
+        summary["differ in"] = ", ".join(self.differing) or "nothing"
+        for over_seeds in self.over_seeds:
+            summary[f"{over_seeds.name}: {over_seeds.metric}"] = seeds_line(over_seeds)
+        for test in self.over_examples:
+            summary[f"{test.name}: {test.scores.metric}"] = _examples_line(test.scores)
+        return summary | dict.fromkeys(self.notes, "")
 
     def plot(self) -> "Picture":
         """Curves of the runs over each other, with bands over seeds."""
@@ -172,14 +173,14 @@ def compare(
             "The runs have other tokens, so metrics per token (loss, perplexity, accuracy) are not "
             "compared."
         )
-    pairs = _outputs(seeds, split)
-    if pairs is None:
+    outputs = _outputs(seeds, split)
+    if outputs is None:
         notes.append(f"No test over examples: evaluate --split={split} has not scored every run.")
-    over_examples, disagreements = _test_examples(first_seeds, pairs or {}, names, split)
+    over_examples, disagreements = _test_examples(first_seeds, outputs or {}, names, split)
     if loss:
         folders_of = dict(zip(names, first_seeds, strict=True))
-        found = compare_losses(folders_of, split, same_tokens, modules)
-        over_examples += [ExampleTest(name, scores) for name, scores in found.items()]
+        losses = compare_losses(folders_of, split, same_tokens, modules)
+        over_examples += [ExampleTest(name, scores) for name, scores in losses.items()]
     return Comparison(
         names, differing, values, over_seeds, over_examples, disagreements, notes, records
     )
@@ -196,15 +197,14 @@ def _distinct_names(folders: Sequence[Path]) -> list[str]:
 
 def _config_differences(folders: Sequence[Path]) -> dict[str, tuple[Any, ...]]:
     """Fields whose values differ, without the seed and the places of data."""
-    flat = [load_json(folder / CONFIG).values for folder in folders]
-    names = dict.fromkeys(name for one in flat for name in one)
-    values = {name: tuple(one.get(name) for one in flat) for name in names}
+    configs = [load_json(folder / CONFIG).values for folder in folders]
     ignored = ("seed", "data.dir", "data.cache_dir")
-    return {
-        name: found
-        for name, found in values.items()
-        if name not in ignored and any(value != found[0] for value in found)
-    }
+    differing = {}
+    for name in dict.fromkeys(name for fields in configs for name in fields):
+        values = tuple(fields.get(name) for fields in configs)
+        if name not in ignored and any(value != values[0] for value in values):
+            differing[name] = values
+    return differing
 
 
 def provenance_of(workdir: Path) -> dict[str, str]:
@@ -214,10 +214,13 @@ def provenance_of(workdir: Path) -> dict[str, str]:
 
 def _provenance_differences(folders: Sequence[Path]) -> dict[str, tuple[str, ...]]:
     """Training data, tokenizers and code whose digests differ."""
-    found = list(map(provenance_of, folders))
-    names = dict.fromkeys(name for one in found for name in one)
-    values = {name: tuple(one.get(name, "unknown") for one in found) for name in names}
-    return {name: each for name, each in values.items() if len(set(each)) > 1}
+    provenances = list(map(provenance_of, folders))
+    differing = {}
+    for part in dict.fromkeys(part for digests in provenances for part in digests):
+        values = tuple(digests.get(part, "unknown") for digests in provenances)
+        if len(set(values)) > 1:
+            differing[part] = values
+    return differing
 
 
 def _require_same_validation(
@@ -240,39 +243,35 @@ def _common_metrics(
       UserError: a run has no validation record, or a wanted metric is missing or per token while
         the tokens differ.
     """
-    last = {name: [_last_valid(one, name) for one in seeds] for name, seeds in records.items()}
-    each = [record for of_run in last.values() for record in of_run]
-    known = [
+    last = {run: [_last_valid(seed, run) for seed in seeds] for run, seeds in records.items()}
+    validations = [record for of_run in last.values() for record in of_run]
+    common = [
         name
-        for name in each[0]
-        if name not in _NO_METRICS and all(_is_number(record.get(name)) for record in each)
+        for name in validations[0]
+        if name not in _NO_METRICS and all(_is_number(record.get(name)) for record in validations)
     ]
-    by_tokens = [] if same_tokens else [name for name in known if name in _BY_TOKENS]
+    by_tokens = [] if same_tokens else [name for name in common if name in _BY_TOKENS]
     for name in wanted:
-        if name not in known:
-            hint = suggest(name, known) or f"; they have {', '.join(known)}"
+        if name not in common:
+            hint = suggest(name, common) or f"; they have {', '.join(common)}"
             raise UserError(f"compare: not every run has the validation metric {name!r}{hint}")
         if name in by_tokens:
             raise UserError(
                 f"compare: {name} is per token, and the runs have other tokenizers; compare "
                 "bits_per_byte or a score of the outputs"
             )
-    chosen = [name for name in wanted or known if name not in by_tokens]
+    chosen = [name for name in wanted or common if name not in by_tokens]
     return {
         name: {run: [float(record[name]) for record in seeds] for run, seeds in last.items()}
         for name in chosen
     }
 
 
-def last_validation(records: Records) -> Mapping[str, Any]:
-    """The last validation record of a run; empty if it has none."""
-    return next((record for record in reversed(records) if record["split"] == "valid"), {})
-
-
 def _last_valid(records: Records, name: str) -> Mapping[str, Any]:
-    if record := last_validation(records):
-        return record
-    raise UserError(f"compare: {name} has no validation record yet")
+    record = last_validation(records)
+    if not record:
+        raise UserError(f"compare: {name} has no validation record yet")
+    return record
 
 
 def _is_number(value: Any) -> bool:
@@ -284,10 +283,11 @@ def _test_seeds(
 ) -> tuple[list[SeedTest], list[str]]:
     """Tests of each metric of each run against the first, and what was not tested."""
     counts = {name: len(next(iter(values.values()))[name]) for name in names} if values else {}
-    if few := [name for name, count in counts.items() if count < 2]:
+    single = [name for name, count in counts.items() if count < 2]
+    if single:
         return [], [
-            f"No test over seeds, because these have only one seed: {', '.join(few)}. Train more "
-            "with --seeds, or compare outputs over examples (--split)."
+            f"No test over seeds, because these have only one seed: {', '.join(single)}. Train "
+            "more with --seeds, or compare outputs over examples (--split)."
         ]
     return [test for metric in values for test in compare_seeds(metric, values[metric])], []
 
@@ -329,12 +329,14 @@ def _test_examples(
         key = _reference_key(first[0])
         if key is None:
             continue
-        one, other = ([str(record["output"]) for record in each] for each in (first, second))
+        first_outputs = [str(record["output"]) for record in first]
+        second_outputs = [str(record["output"]) for record in second]
         references = [str(record[key]) for record in first]
         metric, score = _score_of(task, key, references)
         test = significance_of(metric, score)
-        tests += [ExampleTest(name, scores) for scores in test(one, other, references)]
-        disagreements[name] = _most_different(first, one, other)
+        for scores in test(first_outputs, second_outputs, references):
+            tests.append(ExampleTest(name, scores))
+        disagreements[name] = _most_different(first, first_outputs, second_outputs)
     return tests, disagreements
 
 
@@ -343,7 +345,10 @@ def _example(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reference_key(record: Mapping[str, Any]) -> str | None:
-    return next((key for key in ("target", "label", "tags") if key in record), None)
+    for key in ("target", "label", "tags"):
+        if key in record:
+            return key
+    return None
 
 
 def _score_of(task: Any, key: str, references: Sequence[str]) -> tuple[str, Any]:
@@ -361,12 +366,12 @@ def _score_of(task: Any, key: str, references: Sequence[str]) -> tuple[str, Any]
 
 
 def _tag_accuracy(outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    pairs = [
-        (one, other)
+    is_right = [
+        tag == right
         for output, reference in zip(outputs, references, strict=True)
-        for one, other in zip(output.split(), reference.split(), strict=True)
+        for tag, right in zip(output.split(), reference.split(), strict=True)
     ]
-    return {"accuracy": sum(one == other for one, other in pairs) / len(pairs)}
+    return {"accuracy": sum(is_right) / len(is_right)}
 
 
 def _most_different(
@@ -374,19 +379,17 @@ def _most_different(
 ) -> list[Disagreement]:
     """Examples whose outputs share the fewest words, first those of most words."""
 
-    def shared(pair: tuple[Mapping[str, Any], str, str]) -> tuple[float, int]:
-        _, one, other = pair
-        words = set(one.split()), set(other.split())
-        union = len(words[0] | words[1]) or 1
-        return len(words[0] & words[1]) / union, -union
+    def shared(disagreement: Disagreement) -> tuple[float, int]:
+        words, other_words = (set(output.split()) for output in disagreement.outputs)
+        num_words = len(words | other_words) or 1
+        return len(words & other_words) / num_words, -num_words
 
-    different = [
-        (record, one, other)
-        for record, one, other in zip(records, first, second, strict=True)
-        if one != other
+    disagreements = [
+        Disagreement(_example(record), (output, other))
+        for record, output, other in zip(records, first, second, strict=True)
+        if output != other
     ]
-    chosen = sorted(different, key=shared)[:_MOST_EXAMPLES]
-    return [Disagreement(_example(record), (one, other)) for record, one, other in chosen]
+    return sorted(disagreements, key=shared)[:_MOST_EXAMPLES]
 
 
 def _examples_line(scores: PairedScores) -> str:

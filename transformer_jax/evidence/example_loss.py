@@ -34,7 +34,6 @@ def compare_losses(
       folders: name -> workdir of one seed.
       split: split of the runs' data.
       same_tokens: the runs have the same tokenizers.
-      modules: the user's own.
 
     Raises:
       UserError: a run cannot score references, its split has other examples, or the tokenizers
@@ -63,9 +62,10 @@ def compare_losses(
 def _pairs(run: Run, examples: Sequence[Any], split: str) -> tuple[list[str], list[str], str]:
     """Sources, references, and the side of the references."""
     for source, target in (("source", "target"), (None, "text")):
-        if examples and all(isinstance(one, Mapping) and target in one for one in examples):
-            sources = [one[source] if source else "" for one in examples]
-            return sources, [one[target] for one in examples], target
+        have_target = (isinstance(example, Mapping) and target in example for example in examples)
+        if examples and all(have_target):
+            sources = [example[source] if source else "" for example in examples]
+            return sources, [example[target] for example in examples], target
     raise UserError(
         f"compare: the examples of {split} have no reference texts, so that a run of task "
         f"{run.settings.task.name} has no loss per example; leave --loss out"
@@ -85,19 +85,26 @@ def _require_lossless(run: Run, side: str, texts: Sequence[str], name: str) -> N
 def _bits_per_byte(
     run: Run, sources: Sequence[str], targets: Sequence[str], name: str
 ) -> list[float]:
-    found: list[float] = []
+    scores: list[float] = []  # nats
     for start in range(0, len(targets), _AT_ONCE):
         if start:
             logger.info("%s: scored %d of %d examples", name, start, len(targets))
-        some = slice(start, start + _AT_ONCE)
-        found += run.score(sources[some], targets[some])
-    sizes = (max(1, len(target.encode())) for target in targets)
-    return [-nats / math.log(2) / size for nats, size in zip(found, sizes, strict=True)]
+        part = slice(start, start + _AT_ONCE)
+        scores += run.score(sources[part], targets[part])
+    sizes = (max(1, len(target.encode())) for target in targets)  # an empty text counts as a byte
+    return [-score / math.log(2) / size for score, size in zip(scores, sizes, strict=True)]
 
 
 def _test(first: Sequence[float], second: Sequence[float]) -> PairedScores:
-    found = over_examples(first, second)
-    one, two = (sum(values) / len(values) for values in (first, second))
-    name = f"{found.test}, {len(first)} examples"
-    interval = found.low, found.high
-    return PairedScores("bits per byte", one, two, None, None, found.p, None, name, interval)
+    test = over_examples(first, second)
+    return PairedScores(
+        metric="bits per byte",
+        first=sum(first) / len(first),
+        second=sum(second) / len(second),
+        first_interval=None,
+        second_interval=None,
+        p=test.p,
+        p_bootstrap=None,
+        test=f"{test.test}, {len(first)} examples",
+        interval=(test.low, test.high),
+    )

@@ -34,7 +34,7 @@ def comparison_page(found: Comparison) -> str:
     data = {
         "title": title,
         "runs": found.names,
-        "differing": {name: list(map(str, each)) for name, each in found.differing.items()},
+        "differing": {name: list(map(str, values)) for name, values in found.differing.items()},
         "values": {
             metric: [mean_line(of_runs[name]) for name in found.names]
             for metric, of_runs in found.values.items()
@@ -45,12 +45,12 @@ def comparison_page(found: Comparison) -> str:
         "disagreements": {
             name: [
                 {
-                    "example": {key: str(value) for key, value in one.example.items()},
-                    "outputs": one.outputs,
+                    "example": {key: str(value) for key, value in disagreement.example.items()},
+                    "outputs": disagreement.outputs,
                 }
-                for one in each
+                for disagreement in disagreements
             ]
-            for name, each in found.disagreements.items()
+            for name, disagreements in found.disagreements.items()
         },
         "notes": list(found.notes),
     }

@@ -83,7 +83,8 @@ class Reproduced(Summarized):
 
     def summary(self) -> Mapping[str, Any]:
         """The title and the verdicts."""
-        return {"title": self.title, **{one.text: one.verdict for one in self.statements}}
+        verdicts = {statement.text: statement.verdict for statement in self.statements}
+        return {"title": self.title, **verdicts}
 
     def plot(self) -> "Picture":
         """Draws the metrics of `curve`, a line for each row."""
@@ -93,17 +94,17 @@ class Reproduced(Summarized):
     def as_text(self) -> str:
         """The table and the statements, for a terminal."""
         lines = [self.title, "", *aligned(self._cells()), ""]
-        for one in self.statements:
-            lines.append(f"{one.verdict.upper()}: {one.text}")
-            lines += [f"  {outcome.line()}" for outcome in one.outcomes]
+        for statement in self.statements:
+            lines.append(f"{statement.verdict.upper()}: {statement.text}")
+            lines += [f"  {outcome.line()}" for outcome in statement.outcomes]
         return "\n".join([*lines, *(["", *self.notes] if self.notes else [])])
 
     def as_markdown(self) -> str:
         """The table and the statements in Markdown."""
         statements = [["statement", "verdict", "comparisons"]]
-        for one in self.statements:
-            lines = "<br>".join(outcome.line() for outcome in one.outcomes)
-            statements.append([one.text, one.verdict, lines])
+        for statement in self.statements:
+            lines = "<br>".join(outcome.line() for outcome in statement.outcomes)
+            statements.append([statement.text, statement.verdict, lines])
         parts = [markdown_table(self._cells()), markdown_table(statements), *self.notes]
         return f"# {self.title}\n\n" + "\n\n".join(parts)
 
@@ -116,29 +117,29 @@ class Reproduced(Summarized):
         for metric in self.metrics:
             differences = self.differences(metric)
             for row in self.rows:
-                values, found = row.finite(metric), differences.get(row.name)
+                values = row.finite(metric)
+                published = row.published.get(metric, "")
                 mean = sum(values) / len(values) if values else ""
                 spread = _deviation(values) if len(values) > 1 else ""
-                interval = (found.mean, found.low, found.high) if found else ("", "", "")
-                published = row.published.get(metric, "")
-                writer.writerow(
-                    [row.name, row.own, metric, published, mean, spread, len(values), *interval]
-                )
+                line = [row.name, row.own, metric, published, mean, spread, len(values)]
+                difference = differences.get(row.name)
+                line += _numbers(difference) if difference else ["", "", ""]
+                writer.writerow(line)
         return out.getvalue()
 
     def as_json(self) -> dict[str, Any]:
         """The report as JSON values."""
-        found = {metric: self.differences(metric) for metric in self.metrics}
+        differences = {metric: self.differences(metric) for metric in self.metrics}
         rows = [
             {
                 "name": row.name,
                 "own": row.own,
                 "published": dict(row.published),
-                "values": {name: list(map(_finite, each)) for name, each in row.values.items()},
+                "values": {name: list(map(_finite, seeds)) for name, seeds in row.values.items()},
                 "differences": {
-                    metric: [each[row.name].mean, each[row.name].low, each[row.name].high]
-                    for metric, each in found.items()
-                    if row.name in each
+                    metric: _numbers(of_rows[row.name])
+                    for metric, of_rows in differences.items()
+                    if row.name in of_rows
                 },
             }
             for row in self.rows
@@ -147,7 +148,7 @@ class Reproduced(Summarized):
             "title": self.title,
             "asked": dict(self.asked),
             "rows": rows,
-            "statements": [one.as_json() for one in self.statements],
+            "statements": [statement.as_json() for statement in self.statements],
             "notes": list(self.notes),
             "seconds": self.seconds,
         }
@@ -169,24 +170,27 @@ class Reproduced(Summarized):
         def published(row: ReproducedRow) -> str:
             return f"{row.published[metric]:g}" if metric in row.published else "-"
 
-        def own(row: ReproducedRow) -> str:
+        def ours(row: ReproducedRow) -> str:
             values = row.finite(metric)
-            lost = len(row.values.get(metric, ())) - len(values)
-            note = f" ({lost} diverged)" if lost else ""
-            shown = f"{values[0]:.3g}" if len(values) == 1 else mean_line(values) if values else "-"
-            return shown.removesuffix(f" ({len(values)} seeds)") + note
+            num_lost = len(row.values.get(metric, ())) - len(values)
+            note = f" ({num_lost} diverged)" if num_lost else ""
+            if not values:
+                return f"-{note}"
+            if len(values) == 1:
+                return f"{values[0]:.3g}{note}"
+            return mean_line(values).removesuffix(f" ({len(values)} seeds)") + note
 
         def difference(row: ReproducedRow) -> str:
             if row.name not in differences:
                 return "-"
-            one = differences[row.name]
-            return f"{one.mean:+.3g} [{one.low:.3g}, {one.high:.3g}]"
+            mean, low, high = _numbers(differences[row.name])
+            return f"{mean:+.3g} [{low:.3g}, {high:.3g}]"
 
         columns: list[tuple[str, Callable[[ReproducedRow], str]]] = []
         if any(metric in row.published for row in self.rows):
             columns.append((f"paper: {metric}", published))
         if any(row.finite(metric) for row in self.rows):
-            columns.append((f"ours: {metric}", own))
+            columns.append((f"ours: {metric}", ours))
         if differences:
             columns.append((f"from {self.rows[0].name} [95%]", difference))
         return columns
@@ -200,6 +204,10 @@ def write_reproduced(found: Reproduced, folder: Path) -> None:
     if found.curve:
         save_figure(found.plot(), path.with_suffix(".png"))
     write_atomic(path.with_suffix(".json"), json.dumps(found.as_json(), indent=2) + "\n")
+
+
+def _numbers(difference: Difference) -> list[float]:
+    return [difference.mean, difference.low, difference.high]
 
 
 def _deviation(values: Sequence[float]) -> float:

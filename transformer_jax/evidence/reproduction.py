@@ -8,6 +8,7 @@ them, and decides the paper's statements about them (`evidence.statements`).
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import time
@@ -18,7 +19,6 @@ from typing import Any
 from transformer_jax.errors import UserError
 from transformer_jax.evidence.reproduced import Reproduced, ReproducedRow, write_reproduced
 from transformer_jax.evidence.statements import EQUAL, HIGHER, LOWER, Comparison, decide_statements
-from transformer_jax.runs.config import run_file
 from transformer_jax.runs.load import load
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.shipped import find_file
@@ -33,7 +33,7 @@ from transformer_jax.runs.workdir import (
 from transformer_jax.runtime.files import parse_json, read_regular, write_atomic
 from transformer_jax.suggestions import suggest
 from transformer_jax.summary import Summarized
-from transformer_jax.sweeps.definition import Sweep, load_sweep
+from transformer_jax.sweeps.definition import Sweep, load_sweep, read_fields
 from transformer_jax.sweeps.shared_folder import folder_name
 from transformer_jax.sweeps.sweep import run_sweep
 from transformer_jax.sweeps.tables import Row
@@ -89,17 +89,20 @@ class Reproduction(Summarized):
             raise ValueError("a reproduction has either a sweep to train or compute")
         if self.sweep and not self.scales:
             raise ValueError("scales is empty; name a config and overrides")
-        for one in (one for each in self.comparisons.values() for one in each):
-            for row in (one.row, one.base):
+        for comparison in itertools.chain(*self.comparisons.values()):
+            for row in (comparison.row, comparison.base):
                 if row not in self.published:
                     raise ValueError(f"a statement is about {row!r}{suggest(row, self.published)}")
-            if one.expected not in _EXPECTED:
-                raise ValueError(f"{one.expected!r} is none of {', '.join(_EXPECTED)}")
+            if comparison.expected not in _EXPECTED:
+                raise ValueError(f"{comparison.expected!r} is none of {', '.join(_EXPECTED)}")
 
     @property
     def comparisons(self) -> dict[str, list[Comparison]]:
         """The statements with their comparisons."""
-        return {text: [Comparison(*one) for one in each] for text, each in self.statements.items()}
+        return {
+            text: [Comparison(*fields) for fields in comparisons]
+            for text, comparisons in self.statements.items()
+        }
 
     def summary(self) -> Mapping[str, Any]:
         """The title, what is done, and the statements."""
@@ -115,10 +118,12 @@ class Reproduction(Summarized):
         if scale and scale not in self.scales:
             hint = suggest(scale, self.scales) or f"; it has {', '.join(self.scales)}"
             raise UserError(f"{self.name} has no scale {scale}{hint}; or give a --config")
-        own, base = (config, {}) if config else self.scales[scale or next(iter(self.scales))]
-        loaded = load_sweep(self.sweep, config=own)
-        base, seeds = {**loaded.base, **base}, seeds or loaded.seeds
-        return dataclasses.replace(loaded, base=base, seeds=seeds)
+        overrides: Mapping[str, Any] = {}
+        if not config:
+            config, overrides = self.scales[scale or next(iter(self.scales))]
+        sweep = load_sweep(self.sweep, config=config)
+        base = {**sweep.base, **overrides}
+        return dataclasses.replace(sweep, base=base, seeds=seeds or sweep.seeds)
 
     def row_names(self, sweep: Sweep, overrides: Mapping[str, Any]) -> dict[str, str]:
         """The sweep's own name of each of the paper's rows.
@@ -126,18 +131,18 @@ class Reproduction(Summarized):
         Raises:
           UserError: the sweep has other rows than the paper's table, or another number of them.
         """
-        own = list(sweep.configs(overrides))
-        paper = own
+        ours = list(sweep.configs(overrides))
+        paper = ours
         if self.paper_config:
             paper = list(load_sweep(self.sweep, config=self.paper_config).configs({}))
         if paper != list(self.published):
             raise UserError(f"{self.name}: the rows of sweep {self.sweep} are not the paper's rows")
-        if len(own) != len(paper):
+        if len(ours) != len(paper):
             raise UserError(
-                f"{self.name}: with this config the sweep has {len(own)} rows and the paper "
+                f"{self.name}: with this config the sweep has {len(ours)} rows and the paper "
                 f"{len(paper)}; choose a config whose variants differ (3 layers, 4 heads or more)"
             )
-        return dict(zip(paper, own, strict=True))
+        return dict(zip(paper, ours, strict=True))
 
 
 def load_reproduction(path: str | Path) -> Reproduction:
@@ -146,16 +151,11 @@ def load_reproduction(path: str | Path) -> Reproduction:
     Raises:
       UserError: there is no such file, it fails, or its fields are invalid.
     """
-    given = run_file(path, "reproduction", "get_reproduction", dict)
-    known = [field.name for field in dataclasses.fields(Reproduction)]
-    for field in given:
-        if field not in known:
-            hint = suggest(str(field), known) or f"; the fields are {', '.join(known)}"
-            raise UserError(f"reproduction file {path}: there is no field {field}{hint}")
+    fields = read_fields(path, "reproduction", Reproduction)
     content = read_regular(find_file(path, "reproduction"))
     name = "/".join(Path(path).with_suffix("").parts[-2:])
     try:
-        return Reproduction(**given, name=name, digest=hashlib.sha256(content).hexdigest())
+        return Reproduction(**fields, name=name, digest=hashlib.sha256(content).hexdigest())
     except (TypeError, ValueError) as error:
         raise UserError(f"reproduction file {path}: {error}") from error
 
@@ -185,31 +185,28 @@ def reproduce(
       config: config file to use in place of a scale.
       seeds: number of seeds of each row; None: the sweep's.
       chosen: regular expression; only rows whose name has a match are trained.
-      modules: the user's own.
-      progress: show the progress.
 
     Raises:
       UserError: as `run_sweep`; or the workdir holds another reproduction.
     """
-    start, overrides = time.perf_counter(), overrides or {}
-    own = {name: value for name, value in overrides.items() if name not in _PLACES}
-    asked = {"item": item.name, "scale": scale, "config": config, "overrides": own}
+    start = time.perf_counter()
+    overrides = overrides or {}
+    fields = {name: value for name, value in overrides.items() if name not in _PLACES}
+    asked = {"item": item.name, "scale": scale, "config": config, "overrides": fields}
     if item.compute is not None:
         if any(asked[name] for name in ("scale", "config", "overrides")):
             raise UserError(f"{item.name} trains nothing; leave scale, config and its fields out")
         computed = item.compute()
-        rows = [
-            ReproducedRow(
-                name, "", published, {one: [x] for one, x in computed.get(name, {}).items()}
-            )
-            for name, published in item.published.items()
-        ]
-        found = _decided(item, asked, rows, start)
+        rows = []
+        for name, published in item.published.items():
+            values = {metric: [value] for metric, value in computed.get(name, {}).items()}
+            rows.append(ReproducedRow(name, "", published, values))
+        reproduced = _decided(item, asked, rows, start)
         if workdir is not None:
             with open_for_writing(workdir) as handle, lock_workdir(handle.folder, SWEEP):
                 _require_same(handle.folder, asked)
-                write_reproduced(found, handle.folder)
-        return found
+                write_reproduced(reproduced, handle.folder)
+        return reproduced
     if workdir is None:
         raise UserError(f"{item.name} trains its rows; give a --workdir for them")
     sweep = item.sweep_at(scale, config, seeds)
@@ -222,26 +219,27 @@ def reproduce(
         )
         by_name = {row.name: row for row in trained}
         rows = [
-            ReproducedRow(name, own, item.published[name], {})
-            if own not in by_name
-            else _measured(item, name, by_name[own], handle.folder, modules, saved)
-            for name, own in names.items()
+            _measured(item, name, by_name[ours], handle.folder, modules, saved)
+            if ours in by_name
+            else ReproducedRow(name, ours, item.published[name], {})  # not `chosen`
+            for name, ours in names.items()
         ]
-        found = _decided(item, asked, rows, start)
-        write_reproduced(found, handle.folder)
-    return found
+        reproduced = _decided(item, asked, rows, start)
+        write_reproduced(reproduced, handle.folder)
+    return reproduced
 
 
 def _decided(
     item: Reproduction, asked: Mapping[str, Any], rows: Sequence[ReproducedRow], start: float
 ) -> Reproduced:
     values: dict[str, dict[str, Sequence[float]]] = {
-        row.name: {name: [x for x in each if math.isfinite(x)] for name, each in row.values.items()}
-        for row in rows
+        row.name: {metric: row.finite(metric) for metric in row.values} for row in rows
     }
     is_exact = item.compute is not None
-    for row in rows if is_exact else ():
-        values[row.name] |= {f"published {name}": [x] for name, x in row.published.items()}
+    if is_exact:  # a statement may compare with the paper's numbers
+        for row in rows:
+            for metric, number in row.published.items():
+                values[row.name][f"published {metric}"] = [number]
     statements = decide_statements(item.comparisons, values, item.margin, exact=is_exact)
     return Reproduced(
         title=item.title,
@@ -290,10 +288,11 @@ def _measured(
 ) -> ReproducedRow:
     """A trained row with its further metrics, which an earlier call may have measured."""
     values = {
-        metric: [math.nan if value is None else float(value) for value in each]
-        for metric, each in row.metrics.items()
+        metric: [math.nan if value is None else float(value) for value in seeds]
+        for metric, seeds in row.metrics.items()
     }
     if item.measure is not None:
+        # Another version of the file may measure something else by the same name.
         saved = saved if saved.get("asked", {}).get("file") == item.digest else {}
         values |= _saved_values(saved, name, values) or _measure(item.measure, row, folder, modules)
     return ReproducedRow(name, row.name, item.published[name], values)
@@ -306,8 +305,8 @@ def _measure(
     if any(len(row.finite(metric)) < row.seeds for metric in row.metrics):
         return {}
     seeds = seed_workdirs(folder / folder_name(row.name))
-    found = [measure(load(seed, modules=modules)) for seed in seeds]
-    return {metric: [float(one[metric]) for one in found] for metric in found[0]}
+    measured = [measure(load(seed, modules=modules)) for seed in seeds]
+    return {metric: [float(values[metric]) for values in measured] for metric in measured[0]}
 
 
 def _saved_values(

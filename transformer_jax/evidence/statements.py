@@ -5,6 +5,7 @@ A statement is one or more comparisons of two cells, each expected to be lower, 
 equal. It holds if all of them are found, and does not hold if one of them is contradicted.
 """
 
+import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +16,9 @@ from transformer_jax.scoring.statistics import SeedTest, compare_seeds
 type Values = Mapping[str, Mapping[str, Sequence[float]]]
 """Row -> metric -> value of each seed; one value if it is exact."""
 
-LOWER, HIGHER, EQUAL = "lower", "higher", "equal"
+LOWER = "lower"
+HIGHER = "higher"
+EQUAL = "equal"
 
 
 class Comparison(NamedTuple):
@@ -76,10 +79,11 @@ class Outcome(NamedTuple):
 
     def line(self) -> str:
         """One line: what is compared, the difference, and the verdict."""
-        one = self.comparison
-        line = f"{one.cell}: {one.expected} than {one.base_cell}"
-        if one.expected == EQUAL:
-            line = f"{one.cell}: nearly equal to {one.base_cell}"
+        comparison = self.comparison
+        expected = f"{comparison.expected} than"
+        if comparison.expected == EQUAL:
+            expected = "nearly equal to"
+        line = f"{comparison.cell}: {expected} {comparison.base_cell}"
         if self.difference is None:
             return f"{line}: {self.verdict}, a row has too few values"
         line += f"? {self.difference:+.4g}"
@@ -101,7 +105,7 @@ class Decided(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """The statement as JSON values."""
-        outcomes = [one.as_json() for one in self.outcomes]
+        outcomes = [outcome.as_json() for outcome in self.outcomes]
         return {"statement": self.text, "verdict": self.verdict, "comparisons": outcomes}
 
 
@@ -116,15 +120,19 @@ def decide_statements(
       margin: share of the base's mean up to which a difference counts as nearly equal.
       exact: the values are computed, not measured over seeds; nothing is tested.
     """
-    every = list(dict.fromkeys(one for each in statements.values() for one in each))
-    tests = {} if exact else _tests(every, values)
+    # A comparison of several statements is one test of its family.
+    distinct = list(dict.fromkeys(itertools.chain(*statements.values())))
+    tests = {} if exact else _tests(distinct, values)
     decided = []
     for text, comparisons in statements.items():
         outcomes = [
-            _exactly(one, values, margin) if exact else _tested(one, values, margin, tests)
-            for one in comparisons
+            _exactly(comparison, values, margin)
+            if exact
+            else _tested(comparison, values, margin, tests)
+            for comparison in comparisons
         ]
-        decided.append(Decided(text, _verdict([one.verdict for one in outcomes]), outcomes))
+        verdict = _verdict([outcome.verdict for outcome in outcomes])
+        decided.append(Decided(text, verdict, outcomes))
     return decided
 
 
@@ -134,10 +142,11 @@ def _verdict(verdicts: Sequence[str]) -> str:
     return HOLDS if set(verdicts) == {HOLDS} else UNDECIDED
 
 
-def _values(values: Values, one: Comparison) -> tuple[Sequence[float], Sequence[float]]:
+def _values(values: Values, comparison: Comparison) -> tuple[Sequence[float], Sequence[float]]:
     """Values of the base's cell and of the compared cell; empty where there are none."""
-    base = values.get(one.base, {}).get(one.base_metric or one.metric, ())
-    return base, values.get(one.row, {}).get(one.metric, ())
+    base_metric = comparison.base_metric or comparison.metric
+    base = values.get(comparison.base, {}).get(base_metric, ())
+    return base, values.get(comparison.row, {}).get(comparison.metric, ())
 
 
 def _tests(comparisons: Sequence[Comparison], values: Values) -> dict[tuple[str, str], SeedTest]:
@@ -146,51 +155,64 @@ def _tests(comparisons: Sequence[Comparison], values: Values) -> dict[tuple[str,
     The tests with the same base are one family of Holm's correction.
     """
     families = defaultdict[str, dict[str, Sequence[float]]](dict)
-    for one in comparisons:
-        base, own = _values(values, one)
-        families[one.base_cell] |= {one.base_cell: base, one.cell: own}
+    for comparison in comparisons:
+        base, compared = _values(values, comparison)
+        family = families[comparison.base_cell]
+        family[comparison.base_cell] = base  # the first of each family: tests are against it
+        family[comparison.cell] = compared
     return {
-        (base, test.name): test
-        for base, samples in families.items()
-        for test in compare_seeds(base, samples)
+        (base_cell, test.name): test
+        for base_cell, family in families.items()
+        for test in compare_seeds(base_cell, family)
     }
 
 
 def _tested(
-    one: Comparison, values: Values, margin: float, tests: Mapping[tuple[str, str], SeedTest]
+    comparison: Comparison,
+    values: Values,
+    margin: float,
+    tests: Mapping[tuple[str, str], SeedTest],
 ) -> Outcome:
     """Decides a comparison by its test; nearly equal is decided by the interval."""
-    test = tests.get((one.base_cell, one.cell))
+    test = tests.get((comparison.base_cell, comparison.cell))
     if test is None:
-        return Outcome(one, UNDECIDED)
-    base, _ = _values(values, one)
-    mean, found = float(sum(base)) / len(base), test.difference
-    if one.expected == EQUAL:
-        most = margin * abs(mean)
-        is_inside = -most <= found.low and found.high <= most
-        is_outside = found.low > most or found.high < -most
+        return Outcome(comparison, UNDECIDED)
+    base, _ = _values(values, comparison)
+    base_mean = float(sum(base)) / len(base)
+    difference = test.difference
+    if comparison.expected == EQUAL:
+        most = margin * abs(base_mean)
+        is_inside = -most <= difference.low and difference.high <= most
+        is_outside = difference.low > most or difference.high < -most
         verdict = HOLDS if is_inside else FAILS if is_outside else UNDECIDED
     elif not test.differs:
         verdict = UNDECIDED
     else:
-        verdict = HOLDS if (found.mean < 0) == (one.expected == LOWER) else FAILS
-    needed = None if one.expected == EQUAL else test.seeds_to_decide
-    share = found.mean / mean if mean else None
+        is_lower = difference.mean < 0
+        verdict = HOLDS if is_lower == (comparison.expected == LOWER) else FAILS
     return Outcome(
-        *(one, verdict, found.mean, found.low, found.high, test.p_adjusted, needed, share)
+        comparison,
+        verdict,
+        difference=difference.mean,
+        low=difference.low,
+        high=difference.high,
+        p_adjusted=test.p_adjusted,
+        # That number would decide whether they differ, not whether they are nearly equal.
+        seeds_to_decide=None if comparison.expected == EQUAL else test.seeds_to_decide,
+        share=difference.mean / base_mean if base_mean else None,
     )
 
 
-def _exactly(one: Comparison, values: Values, margin: float) -> Outcome:
+def _exactly(comparison: Comparison, values: Values, margin: float) -> Outcome:
     """Decides a comparison of two exact values."""
-    base, own = _values(values, one)
-    if not base or not own:
-        return Outcome(one, UNDECIDED)
-    difference = own[0] - base[0]
+    base, compared = _values(values, comparison)
+    if not base or not compared:
+        return Outcome(comparison, UNDECIDED)
+    difference = compared[0] - base[0]
     agrees = {
         LOWER: difference < 0,
         HIGHER: difference > 0,
         EQUAL: abs(difference) <= margin * abs(base[0]),
-    }[one.expected]
+    }[comparison.expected]
     share = difference / base[0] if base[0] else None
-    return Outcome(one, HOLDS if agrees else FAILS, difference, share=share)
+    return Outcome(comparison, HOLDS if agrees else FAILS, difference, share=share)

@@ -29,7 +29,8 @@ PLACES = ("data.dir", "data.cache_dir", "data.num_workers")
 """Config fields that say where data are read and how, not which."""
 
 _DIGITS = 32  # of a SHA-256
-_MODULE, _PART = "module ", "code of "
+_MODULE = "module "
+_PART = "code of "
 _NO_RESULTS = (
     *("analysis/pages", "analysis/walk", "buckets", "cli", "evidence", "examples", "logs"),
     *("pictures", "sweeps", "tools", "verification"),
@@ -66,19 +67,19 @@ class Freshness(NamedTuple):
 def read_verdict(path: Path) -> dict[str, Any]:
     """Reads a verdict; UserError if the file is missing or damaged."""
     try:
-        found = parse_json(read_regular(path))
+        verdict = parse_json(read_regular(path))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is no verdict: {error}") from error
-    if not isinstance(found, dict) or found.get("verdict") not in (HOLDS, FAILS, UNDECIDED):
+    if not isinstance(verdict, dict) or verdict.get("verdict") not in (HOLDS, FAILS, UNDECIDED):
         raise UserError(f"{path} is no verdict: it holds no object with a verdict")
     for name, kind in _FIELDS.items():
-        if not isinstance(found.get(name), kind):
+        if not isinstance(verdict.get(name), kind):
             raise UserError(f"{path} is no verdict: {name} is missing or of another type")
-    if not isinstance(found["asked"].get("overrides"), dict):
+    if not isinstance(verdict["asked"].get("overrides"), dict):
         raise UserError(f"{path} is no verdict: asked has no overrides")
-    if not all(isinstance(fields, dict) for fields in (found.get("configs") or {}).values()):
+    if not all(isinstance(fields, dict) for fields in (verdict.get("configs") or {}).values()):
         raise UserError(f"{path} is no verdict: a config has no fields")
-    return found
+    return verdict
 
 
 def recorded_verdicts() -> list[Path]:
@@ -88,10 +89,10 @@ def recorded_verdicts() -> list[Path]:
       UserError: there are none.
     """
     folders = {path.resolve().parents[1] for path in shipped_files("claim").values()}
-    found = [path for one in sorted(folders) for path in one.glob("results/claims/*.json")]
-    if not found:
+    paths = [path for folder in folders for path in folder.glob("results/claims/*.json")]
+    if not paths:
         raise UserError("there are no recorded verdicts here; name the files of verdicts")
-    return sorted(found)
+    return sorted(paths)
 
 
 def verdict_text(verdict: Mapping[str, Any]) -> str:
@@ -123,27 +124,28 @@ def check_verdict(
       configs: returns the configs of the rows now; none for an experiment.
       modules: the user's own; shipped ones that the verdict names are added.
     """
-    given = [modules] if isinstance(modules, str | Path) else [*modules]
-    config: list[str] = []
-    shipped = shipped_modules()
-    named = (name.removeprefix(_MODULE) for name in verdict["digests"] if name.startswith(_MODULE))
+    paths = [modules] if isinstance(modules, str | Path) else [*modules]
+    shipped = {f"{_MODULE}{name}": path for name, path in shipped_modules().items()}
+    paths += [shipped[name] for name in verdict["digests"] if name in shipped]
     saved = {**verdict["digests"], "claim": verdict["asked"].get("claim")}
-    now, unchecked = {"claim": claim, **code_digests()}, ""
+    now = {"claim": claim, **code_digests()}
+    changed_fields: list[str] = []
+    unchecked = ""
     try:
-        used = load_modules([*given, *(shipped[name] for name in named if name in shipped)])
-        now |= _module_digests(used)
+        now |= _module_digests(load_modules(paths))
         rows = configs()
-        config = _changed_fields(verdict.get("configs"), stated_configs(rows))
+        changed_fields = _changed_fields(verdict.get("configs"), stated_configs(rows))
         data = _data_digests(rows)
         now |= {name: digest for name, digest in data.items() if name in saved}
-        if lacking := dict.fromkeys(_what(name) for name in data if name not in saved):
+        lacking = dict.fromkeys(_kind(name) for name in data if name not in saved)
+        if lacking:
             unchecked = f"the verdict, of an earlier version, has no digest of {', '.join(lacking)}"
     except UserError as error:
         unchecked = str(error)
     # Code that is new or gone, too; data and configs that are not here count as unchecked.
     compared = [*now, *(name for name in saved if name.startswith(_PART) and name not in now)]
-    differing = [name for name in compared if now.get(name) != saved.get(name)]
-    return Freshness([*dict.fromkeys([*map(_what, differing), *config])], unchecked)
+    differing = [_kind(name) for name in compared if now.get(name) != saved.get(name)]
+    return Freshness([*dict.fromkeys([*differing, *changed_fields])], unchecked)
 
 
 def _changed_fields(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:
@@ -154,18 +156,18 @@ def _changed_fields(before: Mapping[str, Any] | None, now: Mapping[str, Any]) ->
     """
     if before is None and now:
         raise UserError("the verdict, of an earlier version, has no configs")
-    before, missing = before or {}, object()
-    changed = {
-        field
-        for row, fields in now.items()
-        for field in fields | before.get(row, {})
-        if fields.get(field, missing) != before.get(row, {}).get(field, missing)
-    }
+    missing = object()  # None is a value
+    changed = set()
+    for row, fields in now.items():
+        fields_before = (before or {}).get(row, {})
+        for field in fields | fields_before:
+            if fields.get(field, missing) != fields_before.get(field, missing):
+                changed.add(field)
     return [f"config ({', '.join(sorted(changed))})"] if changed else []
 
 
-def _what(name: str) -> str:
-    """Returns what a digest describes: its name without the row, or a part of the code."""
+def _kind(name: str) -> str:
+    """A digest's name without the row; in full if it is of a part of the code."""
     return name if name.startswith(_PART) else name.partition(" of ")[0]
 
 
@@ -185,7 +187,7 @@ def code_digests() -> Mapping[str, str]:
             part = name.partition("/")[0].removesuffix(".py")
             source = without_words(path.read_text(encoding="utf-8"))
             parts.setdefault(part, hashlib.sha256()).update(f"{name}\n{source}".encode())
-    return {f"{_PART}{part}": f"SHA-256 {one.hexdigest()[:_DIGITS]}" for part, one in parts.items()}
+    return {f"{_PART}{part}": f"SHA-256 {h.hexdigest()[:_DIGITS]}" for part, h in parts.items()}
 
 
 def without_words(source: str) -> str:
@@ -203,11 +205,11 @@ def stated_configs(configs: Mapping[str, Settings]) -> dict[str, dict[str, Any]]
     Fields with their default are left out, so that a new field changes no verdict. A default that
     changes is a change of the code.
     """
-    found = {}
+    stated = {}
     for row, settings in configs.items():
         chosen = chosen_fields(settings.values)
-        found[row] = {name: value for name, value in chosen.items() if name not in PLACES}
-    return json.loads(json.dumps(found))  # a verdict's file has lists for tuples
+        stated[row] = {name: value for name, value in chosen.items() if name not in PLACES}
+    return json.loads(json.dumps(stated))  # a verdict's file has lists for tuples
 
 
 def input_digests(configs: Mapping[str, Settings], modules: Modules = ()) -> dict[str, str]:
@@ -216,27 +218,26 @@ def input_digests(configs: Mapping[str, Settings], modules: Modules = ()) -> dic
     Raises:
       UserError: a module or the data are not here.
     """
-    used = load_modules(modules)
-    return _module_digests(used) | _data_digests(configs)
+    return _module_digests(load_modules(modules)) | _data_digests(configs)
 
 
 def _module_digests(modules: Iterable[UserModule]) -> dict[str, str]:
-    return {f"{_MODULE}{one.name}": f"SHA-256 {one.sha256[:_DIGITS]}" for one in modules}
+    return {f"{_MODULE}{module.name}": f"SHA-256 {module.sha256[:_DIGITS]}" for module in modules}
 
 
 def _data_digests(configs: Mapping[str, Settings]) -> dict[str, str]:
     """Digests of the training and validation data of each row; equal data are read once."""
-    found: dict[str, str] = {}
-    seen: dict[str, dict[str, str]] = {}
+    digests: dict[str, str] = {}
+    read: dict[str, dict[str, str]] = {}
     for row, settings in configs.items():
         data = settings.data
-        if repr(data) not in seen:
-            seen[repr(data)] = {
+        if repr(data) not in read:
+            read[repr(data)] = {
                 **data_provenance("training data", open_split(data, "train")),
                 **data_provenance("validation data", open_split(data, "valid")),
             }
-        found |= {f"{what} of {row}": digest for what, digest in seen[repr(data)].items()}
-    return found
+        digests |= {f"{split} of {row}": digest for split, digest in read[repr(data)].items()}
+    return digests
 
 
 def describe_machine() -> dict[str, str]:

@@ -138,6 +138,7 @@ class Sweep(Summarized):
             with failing_as("rows of the sweep"):
                 rows = rows(base)
                 _check_overrides("rows", rows)
+        # All rows are checked, not only the chosen ones, which share the folder with the others.
         if len({folder_name(name) for name in rows}) < len(rows):
             raise UserError("two names of rows differ only in punctuation")
         for name in rows:
@@ -145,13 +146,13 @@ class Sweep(Summarized):
                 raise UserError(f"row {name!r}: the sweep's own files have this name; change it")
             if len(folder_name(name).encode()) > _LONGEST_NAME:
                 raise UserError(f"row {name!r}: the name has more than {_LONGEST_NAME} bytes")
-        rows = {name: own for name, own in rows.items() if re.search(chosen, name)}
+        rows = {name: of_row for name, of_row in rows.items() if re.search(chosen, name)}
         if not rows:
             raise UserError(f"--rows={chosen} matches no name of a row")
         configs = {}
-        for name, own in rows.items():
+        for name, of_row in rows.items():
             try:
-                configs[name] = resolve_file(self.config, {**self.base, **overrides, **own})
+                configs[name] = resolve_file(self.config, {**self.base, **overrides, **of_row})
             except UserError as error:
                 raise UserError(f"row {name!r}: {error}") from error
         return configs
@@ -163,24 +164,34 @@ def load_sweep(path: str | Path, **changes: Any) -> Sweep:
     Raises:
       UserError: there is no such file, it fails or calls exit(), or its fields are invalid.
     """
-    given = run_file(path, "sweep", "get_sweep", dict)
-    known = [field.name for field in dataclasses.fields(Sweep)]
-    for name in given:
-        if name not in known:
-            hint = suggest(str(name), known) or f"; the fields are {', '.join(known)}"
-            raise UserError(f"sweep file {path}: there is no field {name}{hint}")
+    fields = read_fields(path, "sweep", Sweep)
     try:
-        return Sweep(**{**given, **changes})
+        return Sweep(**{**fields, **changes})
     except (TypeError, ValueError) as error:
         raise UserError(f"sweep file {path}: {error}") from error
 
 
-def _check_overrides(field: str, given: Any) -> None:
-    """Raises ValueError unless `given` is {name: {"section.field": value}}."""
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{field} is {given!r}, not a dict of names and their overrides")
-    for name, own in given.items():
+def read_fields(path: str | Path, kind: str, definition: type) -> dict[str, Any]:
+    """Reads the fields of a definition from a file: what its `get_KIND()` returns.
+
+    Raises:
+      UserError: there is no such file, it fails or calls exit(), or there is no such field.
+    """
+    fields = run_file(path, kind, f"get_{kind}", dict)
+    names = [field.name for field in dataclasses.fields(definition)]
+    for name in fields:
+        if name not in names:
+            hint = suggest(str(name), names) or f"; the fields are {', '.join(names)}"
+            raise UserError(f"{kind} file {path}: there is no field {name}{hint}")
+    return fields
+
+
+def _check_overrides(field: str, overrides: Any) -> None:
+    """Raises ValueError unless `overrides` is {name: {"section.field": value}}."""
+    if not isinstance(overrides, Mapping):
+        raise ValueError(f"{field} is {overrides!r}, not a dict of names and their overrides")
+    for name, of_row in overrides.items():
         if not isinstance(name, str) or not folder_name(name).strip("."):
             raise ValueError(f"{field} has the name {name!r}; write a text that can name a folder")
-        if not isinstance(own, Mapping):
-            raise ValueError(f"{field}: {name!r} is {own!r}, not a dict of overrides")
+        if not isinstance(of_row, Mapping):
+            raise ValueError(f"{field}: {name!r} is {of_row!r}, not a dict of overrides")

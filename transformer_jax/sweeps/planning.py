@@ -79,8 +79,8 @@ class SweepPlan:
         None if no seed is finished."""
         if not row.steps_left:
             return 0.0
-        flops = sum(one.flops * one.steps * one.finished / one.seeds for one in self.rows)
-        seconds = sum(one.seconds for one in self.rows)
+        flops = sum(r.flops * r.steps * r.finished / r.seeds for r in self.rows)
+        seconds = sum(r.seconds for r in self.rows)
         return row.flops_left * seconds / flops if flops and seconds else None
 
     def as_text(self) -> str:
@@ -89,12 +89,12 @@ class SweepPlan:
         head += ["steps left", "tokens left", "FLOPs left", "time left"]
         lines = [head, *map(self._cells, self.rows)]
         times = [self.seconds_left(row) for row in self.rows]
-        known = [seconds for seconds in times if seconds is not None]
+        estimated = [seconds for seconds in times if seconds is not None]
         finished = f"{sum(r.finished for r in self.rows)} of {sum(r.seeds for r in self.rows)}"
         total = ["all", "", "", "", finished, f"{sum(r.steps_left for r in self.rows):,}"]
         total += [with_unit(sum(r.tokens_left for r in self.rows))]
         total += [with_unit(sum(r.flops_left for r in self.rows))]
-        total += [_duration(sum(known) if len(known) == len(times) else None)]
+        total += [_duration(sum(estimated) if len(estimated) == len(times) else None)]
         note = (
             "Tokens are at most these, with padding. Times are estimated from the finished seeds, "
             "in proportion to FLOPs; ? if none is finished."
@@ -127,13 +127,11 @@ def plan_sweep(
     """Computes the cost of each row on the devices of this machine; trains and writes nothing.
 
     Args:
-      sweep: the definition.
       workdir: of the sweep, where finished seeds and trained steps are counted; None: there are
         none.
       overrides: of all rows.
       chosen: a regular expression; only rows whose name contains a match.
       modules: the user's own, with components that configs name (`runs.user_modules`).
-      progress: show the progress.
 
     Raises:
       UserError: a config or a module is invalid, or its model cannot be built here.
@@ -165,16 +163,19 @@ def _existing_folder(workdir: str | Path | None) -> Path | None:
 def _plan_row(sweep: Sweep, name: str, settings: Settings, folder: Path | None) -> RowPlan:
     training = abstract_training(settings)
     _, memory = memory_of(training.compile())
-    task, state = training.task, training.state
+    task = training.task
+    state = training.state
     flops = step_products(task, state.model_params, training.batch, state.frozen).flops
-    saved, steps = None, dict.fromkeys(seed_configs(settings, sweep.seeds), 0)
+    steps = dict.fromkeys(seed_configs(settings, sweep.seeds), 0)
+    saved = None
     if folder is not None:
         asked = asked_of(sweep, settings)
         saved = saved_row(folder / folder_name(name) / RESULT, name, asked, warns=False)
         steps |= _trained_steps(folder, name, set(steps))
     finished = min(saved.seeds, sweep.seeds) if saved else 0
     length = settings.train.num_steps
-    left = [max(length - step, 0) for step in list(steps.values())[finished:]]
+    # The records of finished seeds may be gone: their steps count as trained.
+    steps_left = [max(length - step, 0) for step in list(steps.values())[finished:]]
     return RowPlan(
         name=name,
         parameters=sum(leaf.size for leaf in jax.tree.leaves(state.params)),
@@ -184,7 +185,7 @@ def _plan_row(sweep: Sweep, name: str, settings: Settings, folder: Path | None) 
         seeds=sweep.seeds,
         finished=finished,
         steps=sweep.seeds * length,
-        steps_left=sum(left),
+        steps_left=sum(steps_left),
         seconds=saved.first_seeds(finished).seconds if saved else 0.0,
     )
 

@@ -27,7 +27,6 @@ def group_rows(configs: Mapping[str, Settings], seeds: int, at_once: int) -> lis
     """Groups rows that one program trains, in the order of their first rows.
 
     Args:
-      configs: the configs of the rows, which each train `seeds` seeds.
       seeds: number of seeds of each row.
       at_once: most seeds in one program.
     """
@@ -36,13 +35,14 @@ def group_rows(configs: Mapping[str, Settings], seeds: int, at_once: int) -> lis
         fields = {"row": name} if apart_reason(settings) else program_fields(settings)
         alike.setdefault(json.dumps(fields, sort_keys=True, default=str), []).append(name)
     size = max(1, at_once // seeds)
-    groups = [list(group) for names in alike.values() for group in batched(names, size)]
-    devices = jax.device_count()
-    parts = (
-        [group] if devices == 1 or len(group) * seeds % devices == 0 else [[one] for one in group]
-        for group in groups  # otherwise some devices would have nothing to do
-    )
-    return [group for part in parts for group in part]
+    groups = []
+    for names in alike.values():
+        for group in batched(names, size):
+            if len(group) * seeds % jax.device_count() == 0:
+                groups.append(list(group))
+            else:  # in one program, some devices would have nothing to do
+                groups += [[name] for name in group]
+    return groups
 
 
 def joint_folder(places: Mapping[str, Path]) -> Path:
@@ -51,8 +51,9 @@ def joint_folder(places: Mapping[str, Path]) -> Path:
     Args:
       places: the folder of each row's seeds.
     """
-    named = hashlib.sha256(json.dumps(list(places)).encode()).hexdigest()[:8]
-    return workdir_within(next(iter(places.values())), f"rows_{named}")
+    # Named by its rows: a program of other rows cannot resume from its checkpoint.
+    digest = hashlib.sha256(json.dumps(list(places)).encode()).hexdigest()[:8]
+    return workdir_within(next(iter(places.values())), f"rows_{digest}")
 
 
 def has_joint_checkpoint(folder: Path) -> bool:

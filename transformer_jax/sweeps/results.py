@@ -26,8 +26,8 @@ from transformer_jax.sweeps.tables import Row, Rows
 
 _PLACES = ("seed", "data.dir", "data.cache_dir")
 """Fields that may differ between folders whose rows are merged."""
-_ROUNDING = 1e-4
-_MOST_NAMED = 3
+_ROUNDING = 1e-4  # relative
+_MOST_NAMED = 3  # fields that a message names
 
 logger = logging.getLogger(__name__)
 
@@ -55,11 +55,9 @@ def asked_of(sweep: Sweep, settings: Settings, until: int | None = None) -> dict
     """Identity of a row's result, as JSON.
 
     Args:
-      sweep: the sweep.
-      settings: of the row.
       until: the step after which a trial of a search pauses.
     """
-    also = {each: dict(changes) for each, changes in sweep.also.items()}
+    also = {column: dict(changes) for column, changes in sweep.also.items()}
     steps = {} if until is None else {"until": until}
     return {"config": nested(settings.values), "seeds": sweep.seeds, "also": also, **steps}
 
@@ -93,7 +91,7 @@ def _result_in(folder: SweepFolder, name: str) -> Result | None:
     content = folder.result(name)
     if content is None:
         return None
-    return _parse_result(content, f"{folder}/{folder_name(name)}/{RESULT}", name, told="")
+    return _parse_result(content, f"{folder}/{folder_name(name)}/{RESULT}", name, "")
 
 
 def saved_row(path: Path, name: str, asked: Mapping[str, Any], *, warns: bool = True) -> Row | None:
@@ -116,11 +114,13 @@ def warn_of_other_rows(folder: SweepFolder, names: Collection[str]) -> None:
     earlier form of this one: the tables will leave them out."""
     table = folder.read(f"{TABLE}.csv") or b""
     others = [name for name in _table_names(table) if name not in names]
-    if found := [name for name in others if folder.result(name) is not None]:
+    finished = [name for name in others if folder.result(name) is not None]
+    if finished:
         logger.warning(
             "%s also holds rows that are not in this sweep: %s; they are kept and left out of the "
             "tables (for one table of both, give each sweep a --workdir and merge with `table`)",
-            *(folder, escape_controls(", ".join(found))),
+            folder,
+            escape_controls(", ".join(finished)),
         )
 
 
@@ -145,29 +145,36 @@ def saved_rows(workdir: Path) -> list[Row]:
 
 def seed_folders(row: Path) -> dict[str, Path]:
     """The workdirs of a row's seeds, {"seed_N": path}, in the order of the seeds."""
-    found = {
+    folders = {
         path.parent.name: path.parent
-        for below in ("", "*/", "*/*/")
+        for below in ("", "*/", "*/*/")  # in from_N/ or group_N/, or in from_N/group_N/
         for path in row.glob(f"{below}seed_*/{METRICS}")
         if path.parent.name.removeprefix("seed_").isdecimal()
     }
-    return dict(sorted(found.items(), key=lambda item: int(item[0].removeprefix("seed_"))))
+    return dict(sorted(folders.items(), key=lambda item: int(item[0].removeprefix("seed_"))))
 
 
 def row_records(workdir: Path, names: Iterable[str]) -> dict[str, dict[str, Records]]:
     """The records of each seed of these rows, {row: {"seed_N": records}}; rows without any are left
     out."""
-    found: dict[str, dict[str, Records]] = {}
+    records: dict[str, dict[str, Records]] = {}
+    is_one_row = (workdir / RESULT).exists()  # written by `train --seeds`
     for name in names:
-        of_seeds = (workdir / RESULT).exists()  # written by `train --seeds`
-        for seed, folder in seed_folders(
-            workdir if of_seeds else workdir / folder_name(name)
-        ).items():
+        row = workdir if is_one_row else workdir / folder_name(name)
+        for seed, folder in seed_folders(row).items():
             try:
-                found.setdefault(name, {})[seed] = read_metrics(folder)
+                records.setdefault(name, {})[seed] = read_metrics(folder)
             except UserError as error:
                 logger.warning("%s", error)
-    return {name: seeds for name, seeds in found.items() if seeds}
+    return records
+
+
+def last_validation(records: Records) -> Mapping[str, Any]:
+    """The last validation record of a run; empty if it has none."""
+    for record in reversed(records):
+        if record["split"] == "valid":
+            return record
+    return {}
 
 
 def readable_folder(workdir: str | Path) -> Path:
@@ -215,13 +222,15 @@ def _merged(first: Result, second: Result) -> Result:
     Raises:
       UserError: they differ in their config, their further columns, or the metrics of a seed.
     """
-    name, where = first.row.name, f"in {first.place} and in {second.place}"
+    name = first.row.name
+    where = f"in {first.place} and in {second.place}"
     if first.row.steps != second.row.steps:
         steps = f"{first.row.steps} and {second.row.steps}"
         raise UserError(
             f"table: row {name!r} has trained {steps} steps {where}; leave one folder out"
         )
-    if different := _differences(first.fields, second.fields):
+    different = _differences(first.fields, second.fields)
+    if different:
         raise UserError(
             f"table: row {name!r} has different configs {where}: {different}; leave one folder "
             "out, or rename the row and train it again"
@@ -231,34 +240,39 @@ def _merged(first: Result, second: Result) -> Result:
             raise UserError(
                 f"table: column {column!r} of row {name!r} has different fields {where}"
             )
-    at = {seed: index for index, seed in enumerate(first.seeds)}
+    metrics = sorted(first.row.metrics.keys() & second.row.metrics.keys())
     for index, seed in enumerate(second.seeds):
-        for metric in sorted(first.row.metrics.keys() & second.row.metrics.keys()):
-            one, other = first.row.metrics[metric], second.row.metrics[metric][index]
-            if seed in at and not _is_close(one[at[seed]], other):
+        if seed not in first.seeds:
+            continue
+        for metric in metrics:
+            value = first.row.metrics[metric][first.seeds.index(seed)]
+            other = second.row.metrics[metric][index]
+            if not _is_close(value, other):
                 raise UserError(
-                    f"table: seed {seed} of row {name!r} has another {metric} {where}: "
-                    f"{one[at[seed]]} and {other}; leave one folder out, or train other seeds in "
-                    f"it (--config.seed={max(first.seeds) + 1})"
+                    f"table: seed {seed} of row {name!r} has another {metric} {where}: {value} and "
+                    f"{other}; leave one folder out, or train other seeds in it "
+                    f"(--config.seed={max(first.seeds) + 1})"
                 )
-    new = [index for index, seed in enumerate(second.seeds) if seed not in at]
+    new = [index for index, seed in enumerate(second.seeds) if seed not in first.seeds]
     if not new:
         return first
     added = dataclasses.replace(
         second.row,
-        metrics={m: [values[i] for i in new] for m, values in second.row.metrics.items()},
+        metrics={metric: [values[i] for i in new] for metric, values in second.row.metrics.items()},
         seconds=second.row.seconds * len(new) / second.row.seeds,
     )
     seeds = (*first.seeds, *(second.seeds[index] for index in new))
     return dataclasses.replace(first, row=joined(first.row, added), seeds=seeds)
 
 
-def _is_close(one: float | None, other: float | None) -> bool:
+def _is_close(value: float | None, other: float | None) -> bool:
     """Returns True for values that differ by rounding, as those of a seed trained in other company
     do, or are not finite or missing in both."""
-    if one is None or other is None:
-        return one is other
-    return math.isclose(one, other, rel_tol=_ROUNDING) or (math.isnan(one) and math.isnan(other))
+    if value is None or other is None:
+        return value is other
+    if math.isnan(value) and math.isnan(other):
+        return True
+    return math.isclose(value, other, rel_tol=_ROUNDING)
 
 
 def _require_same_validation(first: Result, second: Result) -> None:
@@ -290,7 +304,8 @@ def _differences(
 def _mismatch(result: Result, asked: Mapping[str, Any]) -> str:
     """Reason why a result is not of the row asked for; empty if it is."""
     fields = _fields(asked["config"], "sweep")
-    if different := _differences(result.fields, fields, ignored=()):
+    different = _differences(result.fields, fields, ignored=())
+    if different:
         return different
     return "" if result.also == asked["also"] else "its further columns are others"
 
@@ -304,9 +319,8 @@ def _results(workdir: Path) -> list[Result]:
     paths = {name: workdir / folder_name(name) / RESULT for name in names}
     if len(names) == 1 and not paths[names[0]].exists():
         paths = {names[0]: workdir / RESULT}  # of `train --seeds`
-    told = "its row is left out"
-    found = (_read_result(path, name, told) for name, path in paths.items())
-    return [result for result in found if result is not None]
+    results = [_read_result(path, name, "its row is left out") for name, path in paths.items()]
+    return [result for result in results if result is not None]
 
 
 def _table_names(table: bytes) -> list[str]:
@@ -315,10 +329,11 @@ def _table_names(table: bytes) -> list[str]:
         lines = list(csv.DictReader(io.StringIO(table.decode())))
     except (ValueError, csv.Error):
         return []
-    return [name for line in lines if (name := line.get("row")) and folder_name(name).strip(".")]
+    names = [line.get("row") for line in lines]
+    return [name for name in names if name and folder_name(name).strip(".")]
 
 
-def _read_result(path: Path, name: str, told: str) -> Result | None:
+def _read_result(path: Path, name: str, consequence: str) -> Result | None:
     """The result in a file, as `_parse_result`; None if there is no file."""
     try:
         content = read_regular(path)
@@ -326,28 +341,34 @@ def _read_result(path: Path, name: str, told: str) -> Result | None:
         return None
     except OSError:
         content = b""
-    return _parse_result(content, str(path), name, told)
+    return _parse_result(content, str(path), name, consequence)
 
 
-def _parse_result(content: bytes, where: str, name: str, told: str) -> Result | None:
-    """The result in a file. None if it is damaged, with a warning that ends in `told`, if given."""
+def _parse_result(content: bytes, place: str, name: str, consequence: str) -> Result | None:
+    """The result in a file; None if it is damaged.
+
+    Warns with the consequence, unless this is empty.
+    """
     try:
-        found = parse_json(content)
-        row, asked = Row(name, **found["row"]), found["asked"]
-        fields, also = _fields(asked["config"], where), dict(asked["also"])
+        tree = parse_json(content)
+        row = Row(name, **tree["row"])
+        asked = tree["asked"]
+        fields = _fields(asked["config"], place)
+        also = dict(asked["also"])
         if asked["seeds"] != row.seeds:
             raise ValueError("it has other seeds than it was asked for")
-        seeds = tuple(range(int(fields["seed"]), int(fields["seed"]) + row.seeds))
-        return Result(row, seeds, fields, also, where)
+        first_seed = int(fields["seed"])
+        seeds = tuple(range(first_seed, first_seed + row.seeds))
+        return Result(row, seeds, fields, also, place)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        if told:
-            logger.warning("%s is damaged or of an earlier version; %s", where, told)
+        if consequence:
+            logger.warning("%s is damaged or of an earlier version; %s", place, consequence)
         return None
 
 
-def _fields(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _fields(config: Mapping[str, Any], place: str) -> dict[str, Any]:
     """Fields of a config, with defaults for those that its version lacked."""
     with contextlib.suppress(UserError):  # it has fields of another version, or of user modules
-        values = resolve(config, {}, (), Origin("loaded run", where)).values
-        return dict(json.loads(json.dumps(values)))
+        values = resolve(config, {}, (), Origin("loaded run", place)).values
+        return dict(json.loads(json.dumps(values)))  # lists for tuples, as a file has them
     return flatten(config)

@@ -3,7 +3,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import logging
 import math
 import statistics
@@ -25,13 +24,7 @@ from transformer_jax.runs.seeds import seed_configs, train_replicas
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.train import train
 from transformer_jax.runs.user_modules import Modules
-from transformer_jax.runs.workdir import (
-    MARK,
-    RESULT,
-    SECONDS,
-    read_metrics,
-    workdir_within,
-)
+from transformer_jax.runs.workdir import MARK, RESULT, SECONDS, read_metrics, workdir_within
 from transformer_jax.runtime.files import read_regular, write_atomic
 from transformer_jax.sweeps.definition import Sweep
 from transformer_jax.sweeps.programs import (
@@ -46,6 +39,7 @@ from transformer_jax.sweeps.results import (
     encoded_result,
     is_complete,
     joined,
+    last_validation,
     saved_row,
     seed_folders,
 )
@@ -70,60 +64,28 @@ class TrialToTrain(NamedTuple):
 class _RowToTrain:
     """A row, and its seeds that are not trained.
 
-    If it is finished with fewer seeds, only the others are trained: one beside them, several in a
-    folder of their own, because those that train together share a checkpoint.
-
     Attributes:
-      sweep: the sweep.
-      name: name of the row.
-      settings: its settings.
-      folder: its folder.
-      trial: of a search, of which it is the row; None: it trains in full.
+      folder: of the row.
+      trial: of a search, whose row it is; None: it trains in full.
+      asked: identity of the row's result.
+      saved: the row with its finished seeds, and the metrics that the sweep asks for now.
+      configs: settings of the seeds to train, {"seed_N": settings}.
+      place: folder of these seeds.
     """
 
     sweep: Sweep
     name: str
-    settings: Settings
     folder: Path
-    trial: TrialToTrain | None = None
-
-    @property
-    def until(self) -> int | None:
-        """The step to pause after; None: the last one."""
-        return self.trial.until if self.trial else None
-
-    @functools.cached_property
-    def asked(self) -> dict[str, Any]:
-        """Identity of the row's result."""
-        return asked_of(self.sweep, self.settings, self.until)
-
-    @functools.cached_property
-    def saved(self) -> Row | None:
-        """The row with the seeds that are finished, and the metrics that the sweep asks for now."""
-        found = saved_row(self.folder / RESULT, self.name, self.asked)
-        if found is None or is_complete(found, self.sweep):
-            return found
-        return _with_recorded(found, self.sweep, self.settings, self.folder)
+    trial: TrialToTrain | None
+    asked: Mapping[str, Any]
+    saved: Row | None
+    configs: Mapping[str, Settings]
+    place: Path
 
     @property
     def is_trained(self) -> bool:
         """Returns True if all seeds are."""
         return self.saved is not None and not self.configs
-
-    @functools.cached_property
-    def configs(self) -> dict[str, Settings]:
-        """Settings of the seeds to train, {"seed_N": config}."""
-        first = self.saved.seeds if self.saved else 0
-        return dict(islice(seed_configs(self.settings, self.sweep.seeds).items(), first, None))
-
-    @functools.cached_property
-    def place(self) -> Path:
-        """Folder of the seeds to train."""
-        if self.saved is None or len(self.configs) == 1:
-            return self.folder
-        place = workdir_within(self.folder, f"from_{self.saved.seeds}")
-        place.mkdir(exist_ok=True)
-        return place
 
     def save(self, runs: Mapping[Path, Run | None], at_once: int, seconds: float) -> Row:
         """Writes the result, measured on the runs of the seeds."""
@@ -140,9 +102,27 @@ class _RowToTrain:
         assert self.saved is not None
         path = self.folder / RESULT
         if self.saved != saved_row(path, self.name, self.asked):
-            seeds = {"seeds": self.saved.seeds}
-            write_atomic(path, encoded_result(self.saved, self.asked | seeds))
+            asked = {**self.asked, "seeds": self.saved.seeds}  # it may have more than asked for
+            write_atomic(path, encoded_result(self.saved, asked))
         return self.saved.first_seeds(self.sweep.seeds)
+
+
+def _row_to_train(
+    sweep: Sweep, name: str, settings: Settings, folder: Path, trial: TrialToTrain | None = None
+) -> _RowToTrain:
+    """Reads a row's folder: its finished seeds, and what is left to train."""
+    asked = asked_of(sweep, settings, trial.until if trial else None)
+    saved = saved_row(folder / RESULT, name, asked)
+    if saved and not is_complete(saved, sweep):
+        saved = _with_recorded(saved, sweep, settings, folder)
+    num_finished = saved.seeds if saved else 0
+    configs = dict(islice(seed_configs(settings, sweep.seeds).items(), num_finished, None))
+    place = folder
+    if saved and len(configs) > 1:
+        # Seeds that train together share a checkpoint, and the folder may have that of others.
+        place = workdir_within(folder, f"from_{num_finished}")
+        place.mkdir(exist_ok=True)
+    return _RowToTrain(sweep, name, folder, trial, asked, saved, configs, place)
 
 
 def train_row(
@@ -157,23 +137,21 @@ def train_row(
     """Trains a row, or reads it from its folder if it is finished.
 
     Args:
-      sweep: the sweep.
-      name: name of the row.
-      settings: its settings.
-      folder: its folder.
+      folder: of the row.
       at_once: most seeds to train in one program.
-      modules: the user's own.
-      trial: of a search, of which it is the row.
+      trial: of a search, whose row it is.
     """
-    row = _RowToTrain(sweep, name, settings, folder, trial)
+    row = _row_to_train(sweep, name, settings, folder, trial)
     if row.is_trained:
         return row.save_recorded()
-    if reason := apart_reason(settings):
+    reason = apart_reason(settings)
+    if reason:
         if at_once > 1 and len(row.configs) > 1:
             logger.info("%s: seeds are trained one after another: %s", name, reason)
         at_once = 1
+    until = trial.until if trial else None
     with _timer(row.place / SECONDS) as seconds:
-        runs = dict(_train_seeds(row.configs, row.place, at_once, modules, row.until))
+        runs = dict(_train_seeds(row.configs, row.place, at_once, modules, until))
         return row.save(runs, min(at_once, len(row.configs)), seconds())
 
 
@@ -186,7 +164,7 @@ def train_rows(
 ) -> None:
     """Trains rows in one program; those that began by themselves continue by themselves."""
     if len(configs) > 1:
-        rows = [_RowToTrain(sweep, name, configs[name], folders[name]) for name in configs]
+        rows = [_row_to_train(sweep, name, configs[name], folders[name]) for name in configs]
         rows = [row for row in rows if not row.is_trained]
         places = {row.name: row.place for row in rows}
         if rows and not has_joint_checkpoint(joint_folder(places)):
@@ -196,7 +174,7 @@ def train_rows(
                 _train_program(rows, modules)
             except NoRoomError as error:
                 logger.warning("%s; the rows are trained one after another", error)
-    for name, settings in configs.items():
+    for name, settings in configs.items():  # those that were trained together are only read
         train_row(sweep, name, settings, folders[name], at_once, modules)
 
 
@@ -207,12 +185,12 @@ def _has_begun(row: _RowToTrain) -> bool:
 
 def _train_program(rows: Sequence[_RowToTrain], modules: Modules) -> None:
     """Trains all seeds of rows in one program, and writes the rows' results."""
-    configs = {f"{row.name}/{seed}": own for row in rows for seed, own in row.configs.items()}
-    folders = {
-        f"{row.name}/{seed}": workdir_within(row.place, seed)
-        for row in rows
-        for seed in row.configs
-    }
+    configs = {}
+    folders = {}
+    for row in rows:
+        for seed, settings in row.configs.items():
+            configs[f"{row.name}/{seed}"] = settings
+            folders[f"{row.name}/{seed}"] = workdir_within(row.place, seed)
     joint = joint_folder({row.name: row.place for row in rows})
     joint.mkdir(exist_ok=True)
     logger.info("%s", describe_group([row.name for row in rows], len(configs)))
@@ -224,8 +202,8 @@ def _train_program(rows: Sequence[_RowToTrain], modules: Modules) -> None:
             logger.warning("%s", error)
         share = seconds() / len(rows)
     for row in rows:
-        own = {folders[f"{row.name}/{seed}"]: runs[f"{row.name}/{seed}"] for seed in row.configs}
-        row.save(own, len(configs), share)
+        names = [f"{row.name}/{seed}" for seed in row.configs]
+        row.save({folders[name]: runs[name] for name in names}, len(configs), share)
 
 
 def _with_recorded(row: Row, sweep: Sweep, settings: Settings, folder: Path) -> Row:
@@ -234,12 +212,12 @@ def _with_recorded(row: Row, sweep: Sweep, settings: Settings, folder: Path) -> 
     They are None for seeds whose runs are no longer there.
     """
     folders = seed_folders(folder)
-    runs = [folders.get(seed) for seed in seed_configs(settings, row.seeds)]
-    valid = [_last_record(read_metrics(run), "valid") if run else None for run in runs]
+    workdirs = [folders.get(seed) for seed in seed_configs(settings, row.seeds)]
+    records = [last_validation(read_metrics(path)) if path else None for path in workdirs]
     metrics = dict(row.metrics)
     for name in sweep.metrics:
         if name not in metrics:
-            metrics[name] = [None if one is None else _metric(one, name) for one in valid]
+            metrics[name] = [None if r is None else _metric(r, name) for r in records]
     return dataclasses.replace(row, metrics=metrics)
 
 
@@ -261,6 +239,7 @@ def _timer(path: Path) -> Iterator[Callable[[], float]]:
     try:
         yield seconds
     finally:
+        # The runs are beside the file, or in group_N beside it.
         if any(any(path.parent.glob(f"{runs}/{MARK}")) for runs in ("*", "*/*")):
             write_atomic(path, f"{seconds():.1f}\n")
 
@@ -275,6 +254,7 @@ def _train_seeds(
     """Yields the workdir and the run of each config; None for a run that diverged."""
     groups = list(batched(configs.items(), at_once))
     for number, group in enumerate(map(dict, groups)):
+        # Seeds that train together share a checkpoint, in their folder.
         place = folder if len(groups) == 1 else workdir_within(folder, f"group_{number}")
         runs: dict[str, Run | None] = dict.fromkeys(group)
         try:
@@ -288,29 +268,33 @@ def _train_seeds(
 def _train_group(
     configs: Mapping[str, Settings], folder: Path, modules: Modules, until: int | None
 ) -> dict[str, Run]:
-    # As another program leaves them, which trained this row with others.
-    apart = all(has_own_checkpoint(folder, seed) for seed in configs)
-    apart &= not has_joint_checkpoint(folder)
-    if len(configs) > 1 and not apart:
+    # A program that trained this row with others leaves a checkpoint of each seed.
+    are_apart = all(has_own_checkpoint(folder, seed) for seed in configs)
+    are_apart &= not has_joint_checkpoint(folder)
+    if len(configs) > 1 and not are_apart:
         return train_replicas(configs, folder, modules, until)
     runs = {}
-    for name, config in configs.items():
-        own = workdir_within(folder, name)
-        restart_abandoned(own)
-        runs[name] = train(config, own, modules, until=until)
+    for seed, settings in configs.items():
+        workdir = workdir_within(folder, seed)
+        restart_abandoned(workdir)
+        runs[seed] = train(settings, workdir, modules, until=until)
     return runs
 
 
 def _measure(sweep: Sweep, runs: Mapping[Path, Run | None], at_once: int) -> dict[str, Any]:
     """Fields of a `Row` except name and seconds."""
     trained = [run for run in runs.values() if run is not None]
-    names = list(sweep.metrics or _default_metrics(trained))
+    names = list(sweep.metrics)
+    if not names:
+        criteria = [run.task.best_by.removeprefix("-") for run in trained[:1]]
+        names = list(dict.fromkeys(["loss", *criteria]))
     records = [read_metrics(path) for path in runs]
-    valid = [
-        {} if run is None else _last_record(of_run, "valid")  # before it diverged, all was well
+    # The last validation of a seed that diverged was before that: it is no measure of the seed.
+    validations = [
+        {} if run is None else last_validation(of_run)
         for run, of_run in zip(runs.values(), records, strict=True)
     ]
-    metrics = {name: [_metric(record, name) for record in valid] for name in names}
+    metrics = {name: [_metric(record, name) for record in validations] for name in names}
     for name, changes in sweep.also.items():
         metrics[name] = [_loss_with(run, changes) if run else None for run in runs.values()]
     speeds = [r["tokens_per_s"] for of_run in records for r in of_run if r["split"] == "train"]
@@ -322,19 +306,12 @@ def _measure(sweep: Sweep, runs: Mapping[Path, Run | None], at_once: int) -> dic
     }
 
 
-def _default_metrics(runs: Sequence[Run]) -> list[str]:
-    criteria = [run.task.best_by.removeprefix("-") for run in runs[:1]]
-    return list(dict.fromkeys(["loss", *criteria]))
-
-
-def _last_record(records: Sequence[Mapping[str, Any]], split: str) -> Mapping[str, Any]:
-    return next((record for record in reversed(records) if record["split"] == split), {})
-
-
 def _metric(record: Mapping[str, Any], name: str) -> float | None:
     """A metric of a record, or None; NaN if it was not finite or the record is empty."""
+    if not record:
+        return math.nan
     value = record.get(name)
-    return math.nan if value is None and (name in record or not record) else value
+    return math.nan if value is None and name in record else value  # NaN is null in a file
 
 
 def _loss_with(run: Run, changes: Mapping[str, Any]) -> float | None:
@@ -345,6 +322,7 @@ def _loss_with(run: Run, changes: Mapping[str, Any]) -> float | None:
         logger.info("%s: %s", ", ".join(f"{k}={v}" for k, v in changes.items()), error)
         return None
     settings = run.settings
-    examples, mesh = open_split(settings.data, "valid"), mesh_for_inference(settings.parallel)
+    examples = open_split(settings.data, "valid")
+    mesh = mesh_for_inference(settings.parallel)
     evaluator = build.build_evaluator(settings, run.task, examples, settings.decode, mesh)
     return float(evaluator.loss_metrics(run.params, run.frozen)["loss"])

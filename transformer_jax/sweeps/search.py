@@ -15,6 +15,7 @@ log, whichever is free, and a replay makes the same decisions.
 """
 
 import dataclasses
+import itertools
 import json
 import logging
 import math
@@ -31,8 +32,7 @@ from transformer_jax.sweeps.halving import Job, last_promotion, next_promotion, 
 from transformer_jax.sweeps.shared_folder import SweepFolder
 from transformer_jax.sweeps.space import Choices, Space, grid_point, random_point, space_of
 
-_POLL_SECONDS = 2.0
-"""Time between looks at trials that other processes train."""
+_POLL_SECONDS = 2.0  # between looks at trials that other processes train
 
 logger = logging.getLogger(__name__)
 
@@ -168,20 +168,25 @@ def _random(search: Search, trials: Sequence[Trial]) -> dict[str, Any]:
 def _optuna(search: Search, trials: Sequence[Trial]) -> dict[str, Any]:
     """Values that optuna's TPE sampler suggests after the trials so far.
 
-    It is told them anew each time, and seeded by the number of the trial, so that its state is a
-    function of the log. Trials that have not reached the last rung count as pruned.
+    A new study gets all trials each time, and its seed is the number of the trial, so that its
+    state is a function of the log. Trials that have not reached the last rung count as pruned.
     """
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    kinds: dict[str, optuna.distributions.BaseDistribution] = {
-        name: optuna.distributions.CategoricalDistribution(list(values.values))
-        if isinstance(values, Choices)
-        else optuna.distributions.IntDistribution(int(values.low), int(values.high), values.log)
-        if values.is_integer
-        else optuna.distributions.FloatDistribution(values.low, values.high, values.log)
-        for name, values in search.space.items()
-    }
+    distributions: dict[str, optuna.distributions.BaseDistribution] = {}
+    for name, values in search.space.items():
+        if isinstance(values, Choices):
+            distributions[name] = optuna.distributions.CategoricalDistribution(values.values)
+        elif values.is_integer:
+            distributions[name] = optuna.distributions.IntDistribution(
+                int(values.low), int(values.high), values.log
+            )
+        else:
+            distributions[name] = optuna.distributions.FloatDistribution(
+                values.low, values.high, values.log
+            )
+    # constant_liar: trials that still train count as bad ones, so that others are not like them.
     sampler = optuna.samplers.TPESampler(seed=search.seed + len(trials), constant_liar=True)
     study = optuna.create_study(sampler=sampler, direction="maximize")
     states = optuna.trial.TrialState
@@ -195,13 +200,13 @@ def _optuna(search: Search, trials: Sequence[Trial]) -> dict[str, Any]:
                 state=state,
                 value=trial.scores[-1] if is_whole else None,
                 params=dict(trial.values),
-                distributions=kinds,
+                distributions=distributions,
                 intermediate_values=scores,
             )
         )
-    asked = study.ask(kinds).params
+    suggested = study.ask(distributions).params
     return {
-        name: asked[name] if isinstance(values, Choices) else values.rounded(asked[name])
+        name: suggested[name] if isinstance(values, Choices) else values.rounded(suggested[name])
         for name, values in search.space.items()
     }
 
@@ -229,7 +234,8 @@ class DecisionLog:
     """
 
     def __init__(self, folder: SweepFolder, search: Search) -> None:
-        self._folder, self._number = folder, 1
+        self._folder = folder
+        self._number = 1  # of the next entry; 0 is the definition
         self._by = processes.describe_process()
         self.state = SearchState(search)
         self._begin(search)
@@ -257,10 +263,12 @@ class DecisionLog:
 
     def read(self) -> SearchState:
         """The state after all entries, those of other processes too."""
-        while entry := _read_entry(self._folder, self._number):
+        while True:
+            entry = _read_entry(self._folder, self._number)
+            if not entry:
+                return self.state
             _add(self.state, entry, self._folder, self._number)
             self._number += 1
-        return self.state
 
     def append(self, entry: Entry) -> bool:
         """Appends an entry after those that were read; False if another process was faster."""
@@ -310,16 +318,15 @@ def run_trials(
     Jobs that a killed process has left are taken over before new decisions are made.
 
     Args:
-      log: of the search.
       folder: in which each trial has a row's folder.
       train: (job, trial, folder) -> score, higher is better; -inf if it diverged.
     """
-    told = False
+    is_waiting = False
     while True:
         for job in list(log.read().open):
             try:
                 with folder.claim(row_name(job.trial)) as place:
-                    if job not in log.read().open:
+                    if job not in log.read().open:  # finished meanwhile
                         continue
                     score = train(job, log.state.trials[job.trial], place)
             except BusyError:
@@ -328,14 +335,16 @@ def run_trials(
             yield
             break
         else:
-            if decision := log.state.decide():
-                log.append(decision)
+            decision = log.state.decide()
+            if decision:
+                log.append(decision)  # if another process was faster, `read` has its entry
             elif not log.state.open:
                 return
             else:
-                if not told:
-                    logger.info("waiting for other processes, which train %s", _names(log.state))
-                told = True
+                if not is_waiting:
+                    names = ", ".join(row_name(job.trial) for job in log.state.open)
+                    logger.info("waiting for other processes, which train %s", names)
+                is_waiting = True
                 time.sleep(_POLL_SECONDS)
 
 
@@ -344,24 +353,24 @@ def row_name(trial: int) -> str:
     return f"trial {trial}"
 
 
-def _names(state: SearchState) -> str:
-    return ", ".join(row_name(job.trial) for job in state.open)
-
-
 def replay(folder: SweepFolder) -> Iterator[tuple[Entry, SearchState]]:
     """Makes the decisions of a search again; yields each entry of its log, and the state after it.
 
     Raises:
       UserError: the folder holds no search, an entry is damaged, or a decision differs.
     """
-    entry, number = _read_entry(folder, 0), 0
-    if not entry:
+    definition = _read_entry(folder, 0)
+    if not definition:
         raise UserError(f"{folder} holds no search: it has no log of decisions")
-    state = SearchState(_definition(entry, folder))
-    while entry := _read_entry(folder, number := number + 1):
+    state = SearchState(_definition(definition, folder))
+    for number in itertools.count(1):
+        entry = _read_entry(folder, number)
+        if not entry:
+            return
         if "ask" in entry or "promote" in entry:
             logged = {key: value for key, value in entry.items() if key != "by"}
-            if (decision := state.decide()) != logged:
+            decision = state.decide()
+            if decision != logged:
                 raise UserError(
                     f"{folder}: entry {number} of the log is {short_repr(logged)}, and a replay "
                     f"decides {short_repr(decision)}"
@@ -373,11 +382,16 @@ def replay(folder: SweepFolder) -> Iterator[tuple[Entry, SearchState]]:
 def _definition(entry: Entry, folder: SweepFolder) -> Search:
     try:
         data = dict(entry["search"])
-        names = {"method": "search", "seed": "search_seed", "factor": "factor"}
-        own = {name: data[key] for name, key in names.items()}
-        if own["method"] not in METHODS:
+        if data["search"] not in METHODS:
             raise ValueError("no such method")
-        return Search(space_of(data["space"]), limit=0, rungs=tuple(data["rungs"]), **own)
+        return Search(
+            space=space_of(data["space"]),
+            method=data["search"],
+            limit=0,
+            seed=data["search_seed"],
+            rungs=tuple(data["rungs"]),
+            factor=data["factor"],
+        )
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise _damaged(folder, 0) from error
 

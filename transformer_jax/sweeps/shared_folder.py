@@ -82,7 +82,8 @@ class SweepFolder:
             return
         record, since = self._seen.get(address, (None, 0.0))
         if record != held:
-            self._seen[address] = held, (since := time.monotonic())
+            since = time.monotonic()
+            self._seen[address] = (held, since)
         if time.monotonic() < since + lease.STALE_SECONDS:
             raise BusyError(f"{address}: {held.told} is training there")
 

@@ -17,7 +17,7 @@ from transformer_jax.runs.settings import parsed
 from transformer_jax.suggestions import suggest
 
 _DIGITS = 4  # significant, of a number that is drawn; a command line stays readable
-_SMALL_GRID = 10_000
+_SMALL_GRID = 10_000  # combinations, which are sorted for each trial
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +94,8 @@ class Interval:
 
     def at(self, u: float) -> float:
         """The value at a quantile `u` in [0, 1)."""
-        low, high = self.low, self.high + 1 if self.is_integer else self.high
+        low = self.low
+        high = self.high + 1 if self.is_integer else self.high  # so that floor gives `high` too
         value = low * (high / low) ** u if self.log else low + u * (high - low)
         return self.rounded(math.floor(value) if self.is_integer else value)
 
@@ -133,34 +134,35 @@ def read_space(given: Any, where: str) -> dict[str, Values]:
     return {name: _read_values(name, values, where) for name, values in given.items()}
 
 
-def _read_values(name: Any, given: Any, where: str) -> Values:
-    if isinstance(given, Mapping):
-        return _read_interval(name, given, where)
-    if not isinstance(given, list | tuple) or not given:
+def _read_values(name: Any, data: Any, where: str) -> Values:
+    if isinstance(data, Mapping):
+        return _read_interval(name, data, where)
+    if not isinstance(data, list | tuple) or not data:
         raise UserError(
-            f"{where}: space of config.{name} is {short_repr(given)}; give a list of values, or "
+            f"{where}: space of config.{name} is {short_repr(data)}; give a list of values, or "
             "{'low': ..., 'high': ...}"
         )
-    values = tuple(parsed({name: value}, where)[name] for value in given)
+    values = tuple(parsed({name: value}, where)[name] for value in data)
     if len(set(values)) < len(values):
-        raise UserError(f"{where}: space of config.{name} has a value twice: {short_repr(given)}")
+        raise UserError(f"{where}: space of config.{name} has a value twice: {short_repr(data)}")
     return Choices(values)
 
 
-def _read_interval(name: Any, given: Mapping[Any, Any], where: str) -> Interval:
-    what = f"{where}: space of config.{name}"
-    known = [field.name for field in dataclasses.fields(Interval)]
-    for key in given:
-        if key not in known:
-            hint = suggest(str(key), known) or f"; it has {', '.join(known)}"
-            raise UserError(f"{what}: an interval has no {key!r}{hint}")
-    if missing := [key for key in ("low", "high") if key not in given]:
-        raise UserError(f"{what}: {missing[0]!r} is missing")
-    ends = {key: parsed({name: given[key]}, where)[name] for key in ("low", "high")}
+def _read_interval(name: Any, data: Mapping[Any, Any], where: str) -> Interval:
+    place = f"{where}: space of config.{name}"
+    keys = [field.name for field in dataclasses.fields(Interval)]
+    for key in data:
+        if key not in keys:
+            hint = suggest(str(key), keys) or f"; it has {', '.join(keys)}"
+            raise UserError(f"{place}: an interval has no {key!r}{hint}")
+    for key in ("low", "high"):
+        if key not in data:
+            raise UserError(f"{place}: {key!r} is missing")
+    ends = {key: parsed({name: data[key]}, where)[name] for key in ("low", "high")}
     try:
-        return Interval(**{**given, **ends})
+        return Interval(**{**data, **ends})
     except ValueError as error:
-        raise UserError(f"{what}: {error}") from error
+        raise UserError(f"{place}: {error}") from error
 
 
 def space_of(data: Mapping[str, Any]) -> dict[str, Values]:

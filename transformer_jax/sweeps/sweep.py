@@ -26,27 +26,14 @@ from transformer_jax.runs.prepare import sharing_tokenizers
 from transformer_jax.runs.seeds import seed_configs
 from transformer_jax.runs.settings import COMMAND, Settings
 from transformer_jax.runs.user_modules import Modules, describe_module_error, load_modules
-from transformer_jax.runs.workdir import (
-    SWEEP,
-    TABLE,
-    lock_workdir,
-    open_for_writing,
-)
+from transformer_jax.runs.workdir import SWEEP, TABLE, lock_workdir, open_for_writing
 from transformer_jax.runtime.progress import set_title, shown
 from transformer_jax.scoring import METRICS
 from transformer_jax.suggestions import suggest
 from transformer_jax.sweeps.definition import Sweep
 from transformer_jax.sweeps.halving import Job
-from transformer_jax.sweeps.programs import (
-    AT_ONCE,
-    group_rows,
-)
-from transformer_jax.sweeps.results import (
-    any_result,
-    is_complete,
-    result_of,
-    warn_of_other_rows,
-)
+from transformer_jax.sweeps.programs import AT_ONCE, group_rows
+from transformer_jax.sweeps.results import any_result, is_complete, result_of, warn_of_other_rows
 from transformer_jax.sweeps.row_training import TrialToTrain, train_row, train_rows
 from transformer_jax.sweeps.search import METHODS, DecisionLog, Trial, row_name, run_trials
 from transformer_jax.sweeps.shared_folder import SweepFolder
@@ -55,8 +42,7 @@ from transformer_jax.sweeps.tables import Row, Rows
 from transformer_jax.sweeps.trials import score_of, search_of, trial_config
 from transformer_jax.tasks.losses import batch_shapes
 
-_POLL_SECONDS = 2.0
-"""Time between looks at rows that other processes train."""
+_POLL_SECONDS = 2.0  # between looks at rows that other processes train
 
 logger = logging.getLogger(__name__)
 
@@ -85,19 +71,15 @@ def run_sweep(
     *,
     progress: bool = True,
 ) -> Rows:
-    """Trains the rows that are not finished; writes its tables (`write_tables`).
+    """Trains the rows that are not finished, writes the tables (`write_tables`), returns the rows.
 
     Args:
-      sweep: the definition.
       workdir: of the sweep; a sweep that stopped is resumed.
       overrides: of all rows.
       at_once: most seeds to train in one program; None: all of a row, and 8 of several rows.
       chosen: a regular expression; only rows whose name contains a match are trained.
       modules: the user's own, with components that configs name (`runs.user_modules`).
       progress: show the progress, as `train` does.
-
-    Returns:
-      The rows.
 
     Raises:
       UserError: a config, its data or a module is invalid, or the workdir holds another sweep.
@@ -147,9 +129,10 @@ def _plan_rows(
 
         If there are any and `whole`, none is trained: their process may be about to claim all.
         """
-        # A claim of a row in a bucket would download it.
+        # Finished rows are not claimed: a claim of a row in a bucket would download it.
         left = [name for name in names if not is_complete(find(name), sweep)]
-        busy, places = list[str](), dict[str, Path]()
+        busy: list[str] = []
+        places: dict[str, Path] = {}
         with contextlib.ExitStack() as claims:
             for name in left:
                 try:
@@ -168,7 +151,10 @@ def _plan_rows(
 
     groups = group_rows(wanted, sweep.seeds, at_once)
     left = [g for g in groups if not all(is_complete(find(name), sweep) for name in g)]
-    finished = lambda: Rows(row for row in map(find, configs) if row is not None)  # noqa: E731
+
+    def finished() -> Rows:
+        return Rows(row for row in map(find, configs) if row is not None)
+
     return _Plan(folder, _claimed(left, train), finished)
 
 
@@ -185,10 +171,11 @@ def _plan_trials(
         raise UserError("--rows chooses rows of a sweep, and this one is a search; leave it out")
     search = search_of(sweep, overrides)
     goal: str = search.fixed["goal"]
-    named = [*sweep.metrics, *([goal.removeprefix("-")] if sweep.goal else [])]
+    goal_metric = goal.removeprefix("-")
+    named = [*sweep.metrics, *([goal_metric] if sweep.goal else [])]
     first = trial_config(sweep, overrides, METHODS[search.method](search, []))
     check_row(dataclasses.replace(sweep, metrics=named), row_name(0), first)
-    metrics = dict.fromkeys([*(sweep.metrics or ["loss"]), goal.removeprefix("-")])
+    metrics = dict.fromkeys([*(sweep.metrics or ["loss"]), goal_metric])
     measured = dataclasses.replace(sweep, metrics=list(metrics))
     folder = SweepFolder(workdir)
     if folder.entry(0) is None and folder.read(f"{TABLE}.csv") is not None:
@@ -196,10 +183,11 @@ def _plan_trials(
     log = DecisionLog(folder, search)
 
     def train(job: Job, trial: Trial, place: Path) -> float:
-        name, until = row_name(job.trial), search.rungs[job.rung]
+        name = row_name(job.trial)
+        until = search.rungs[job.rung]
         try:
             settings = trial_config(sweep, overrides, trial.values)
-        except UserError as error:
+        except UserError as error:  # values that do not go together count as diverged
             logger.warning("%s", error)
             return -math.inf
         logger.info("%s of %d, to step %d", name, log.state.limit, until)
@@ -208,8 +196,8 @@ def _plan_trials(
         return score_of(train_row(measured, name, settings, place, at_once, modules, part), goal)
 
     def finished() -> Rows:
-        found = (any_result(folder, name) for name in map(row_name, log.read().ranking()))
-        return Rows(row for row in found if row is not None)
+        rows = (any_result(folder, row_name(trial)) for trial in log.read().ranking())
+        return Rows(row for row in rows if row is not None)
 
     return _Plan(folder, run_trials(log, folder, train), finished)
 
@@ -220,24 +208,29 @@ def _claimed(
     """Yields after rows of a group were trained; rows that other processes train come last.
 
     Those are tried again until they are finished: then they are only read, and if their process
-    was killed, this one goes on with them.
+    was killed, this one trains them.
     """
-    left, told, whole = list(groups), False, True
+    left = list(groups)
+    is_waiting = False
+    whole = True  # later, rows that are free are trained without the others of their group
     while left:
-        busy, has_trained = list[Sequence[str]](), False
+        busy: list[Sequence[str]] = []
+        has_trained = False
         for group in left:
-            if others := train_rows(group, whole):
+            others = train_rows(group, whole)
+            if others:
                 busy.append(others)
             if len(others) < len(group):
                 has_trained = True
                 yield
         if busy and not has_trained:
-            if not told:
+            if not is_waiting:
                 names = ", ".join(name for group in busy for name in group)
                 logger.info("waiting for other processes, which train %s", names)
-                told = True
+                is_waiting = True
             time.sleep(_POLL_SECONDS)
-        left, whole = busy, False
+        left = busy
+        whole = False
 
 
 def run_seeds(
@@ -250,11 +243,7 @@ def run_seeds(
     Raises:
       DivergedError: the loss of every seed is no longer finite. (In a sweep this is a result.)
     """
-    with (
-        shown(),
-        open_for_writing(workdir) as handle,
-        lock_workdir(handle.folder, SWEEP),
-    ):
+    with shown(), open_for_writing(workdir) as handle, lock_workdir(handle.folder, SWEEP):
         name = handle.folder.absolute().name
         sweep = Sweep(config="", rows={name: {}}, seeds=count)
         settings = resolve(config, {}, modules, COMMAND)
@@ -277,14 +266,16 @@ def check_row(sweep: Sweep, name: str, settings: Settings) -> None:
 
 def _check_model(settings: Settings) -> None:
     """Raises UserError if the model, or a user's component of it in training, fails on shapes."""
-    task, rng = build.build_untokenized_task(settings), jax.random.key(0)
+    task = build.build_untokenized_task(settings)
+    rng = jax.random.key(0)
     batch = batch_shapes(task.lengths, build.batch_rows(settings, task))
     try:
         jax.eval_shape(task.loss, jax.eval_shape(task.init, rng), batch, rng, {})
     except Exception as error:
-        if line := describe_module_error(error):
+        line = describe_module_error(error)
+        if line:
             raise UserError(line) from error
-        # Batches of some tasks have further arrays.
+        # Not the user's code: batches of some tasks have further arrays, which the loss lacks here.
 
 
 def _check_metrics(sweep: Sweep, settings: Settings) -> None:
@@ -292,12 +283,13 @@ def _check_metrics(sweep: Sweep, settings: Settings) -> None:
     kind = build.task_kind(settings)
     if not kind.metrics:
         return
-    known = set(kind.metrics)
-    if metric := settings.task.metric or kind.metric:
+    names = set(kind.metrics)
+    metric = settings.task.metric or kind.metric
+    if metric:  # only its scores say what they are called
         with failing_as(f"task.metric {metric} fails on a text of one letter"):
-            found = METRICS.configured(metric, settings.task)(["a"], ["a"])
-        known |= {name for name, value in found.items() if not isinstance(value, str)}
+            scores = METRICS.configured(metric, settings.task)(["a"], ["a"])
+        names |= {name for name, value in scores.items() if not isinstance(value, str)}
     for name in sweep.metrics:
-        if name not in known:
-            hint = suggest(name, known) or f"; it has {', '.join(sorted(known))}"
+        if name not in names:
+            hint = suggest(name, names) or f"; it has {', '.join(sorted(names))}"
             raise UserError(f"task {settings.task.name} has no metric {name!r}{hint}")

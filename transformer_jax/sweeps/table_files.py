@@ -59,9 +59,10 @@ def publish_tables(
     with lock_workdir(folder, SWEEP):
         write_tables(rows, folder)
         _write_figure(lambda: draw_table(rows), folder / TABLE, _VECTORS)
-        if found := tables.differences(rows):
+        tests = tables.differences(rows)
+        if tests:
             base = rows[0].name
-            _write_figure(lambda: draw_differences(found, base), folder / DIFFERENCES, _VECTORS)
+            _write_figure(lambda: draw_differences(tests, base), folder / DIFFERENCES, _VECTORS)
         metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))
         if records:
             curves = {name: list(seeds.values()) for name, seeds in records.items()}
@@ -71,8 +72,8 @@ def publish_tables(
 def draw_table(rows: Sequence[Row]) -> Picture:
     """A figure of a table, with the marks of differences; trials are named by their values."""
     labels = dict(zip((row.name for row in rows), tables.figure_labels(rows), strict=True))
-    found = tables.differences(rows)
-    different = [(labels[test.name], test.metric) for test in found if test.differs]
+    tests = tables.differences(rows)
+    different = [(labels[test.name], test.metric) for test in tests if test.differs]
     return draw_sweep({labels[row.name]: row.metrics for row in rows}, different)
 
 

@@ -64,7 +64,9 @@ class Row:
 
     def __post_init__(self) -> None:
         numbers = [self.parameters, self.tokens_per_s, self.seconds]
-        numbers += [value for each in self.metrics.values() for value in each if value is not None]
+        numbers += [
+            value for of_seeds in self.metrics.values() for value in of_seeds if value is not None
+        ]
         if not (self.metrics and all(isinstance(number, int | float) for number in numbers)):
             raise ValueError("a row has metrics, and they are numbers")
         if not (isinstance(self.values, Mapping) and isinstance(self.steps, int | None)):
@@ -124,25 +126,28 @@ def as_text(rows: Sequence[Row]) -> str:
 
 def as_text_with_differences(rows: Sequence[Row]) -> str:
     """`as_text`, and a table of the differences from the first row."""
-    found = differences(rows)
-    below = ["", *aligned(_difference_cells(found))] if found else []
+    tests = differences(rows)
+    below = ["", *aligned(_difference_cells(tests))] if tests else []
     return "\n".join([as_text(rows), *below])
 
 
 def as_markdown(rows: Sequence[Row]) -> str:
     """A table in Markdown, and one of the differences from the first row."""
-    found = differences(rows)
-    tables = [_all_cells(rows), *([_difference_cells(found)] if found else [])]
-    return "\n\n".join(map(markdown_table, tables)) + "".join(f"\n\n{x}" for x in _legend(rows))
+    tables = [_all_cells(rows)]
+    tests = differences(rows)
+    if tests:
+        tables.append(_difference_cells(tests))
+    return "\n\n".join([*map(markdown_table, tables), *_legend(rows)])
 
 
 def as_latex(rows: Sequence[Row]) -> str:
     """A table in LaTeX with the rules of booktabs: names and metrics, without sizes and times; and
     one of the differences from the first row."""
-    count = 1 + len(_trial_columns(rows)) + len(_metrics(rows))
-    found = differences(rows)
-    tables = [[line[:count] for line in _all_cells(rows)]]
-    tables += [_difference_cells(found)] if found else []
+    num_columns = 1 + len(_trial_columns(rows)) + len(_metrics(rows))
+    tables = [[line[:num_columns] for line in _all_cells(rows)]]
+    tests = differences(rows)
+    if tests:
+        tables.append(_difference_cells(tests))
     legend = "".join(f"\n% {line}" for line in _legend(rows))
     return "\n\n".join(map(_latex_table, tables)) + legend
 
@@ -164,10 +169,11 @@ def differences(rows: Sequence[Row]) -> list[SeedTest]:
     Trials of a search that were trained for other steps than the first are left out.
     """
     rows = [row for row in rows if row.steps == rows[0].steps]
+    if len(rows) < 2:
+        return []
     return [
         test
         for metric in _metrics(rows)
-        if len(rows) > 1
         for test in compare_seeds(metric, {row.name: row.finite(metric) for row in rows})
     ]
 
@@ -206,22 +212,20 @@ def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
     return lines
 
 
-def _difference_cells(found: Sequence[SeedTest]) -> list[list[str]]:
+def _difference_cells(tests: Sequence[SeedTest]) -> list[list[str]]:
     header = ["", "metric", "difference", "95% interval", "p (Holm)", "seeds that would decide"]
-    return [
-        header,
-        *(
-            [
-                shown_name(test.name),
-                shown_name(test.metric),
-                f"{test.difference.mean:+.4g}",
-                f"{test.difference.low:.4g} to {test.difference.high:.4g}",
-                f"{test.p_adjusted:.2g}",
-                "-" if test.seeds_to_decide is None else str(test.seeds_to_decide),
-            ]
-            for test in found
-        ),
+    lines = [
+        [
+            shown_name(test.name),
+            shown_name(test.metric),
+            f"{test.difference.mean:+.4g}",
+            f"{test.difference.low:.4g} to {test.difference.high:.4g}",
+            f"{test.p_adjusted:.2g}",
+            "-" if test.seeds_to_decide is None else str(test.seeds_to_decide),
+        ]
+        for test in tests
     ]
+    return [header, *lines]
 
 
 def _legend(rows: Sequence[Row]) -> list[str]:
@@ -240,9 +244,9 @@ def _latex(cell: str) -> str:
 def _columns(rows: Sequence[Row]) -> list[str]:
     tested = {test.metric for test in differences(rows)}
     statistics = [
-        f"{name}_{what}"
+        f"{name}_{statistic}"
         for name in _metrics(rows)
-        for what in ("mean", "deviation", *(_TEST_COLUMNS if name in tested else ()))
+        for statistic in ("mean", "deviation", *(_TEST_COLUMNS if name in tested else ()))
     ]
     return [*_trial_columns(rows), *statistics, "seeds", "parameters", "tokens_per_s", "seconds"]
 
@@ -271,11 +275,9 @@ def _test_values(test: SeedTest | None) -> list[float]:
     """The numbers of a test, in the order of `_TEST_COLUMNS`; NaN for what was not tested."""
     if test is None:
         return [math.nan] * len(_TEST_COLUMNS)
-    found, needed = test.difference, test.seeds_to_decide
-    return [
-        *(found.mean, found.low, found.high, test.p_adjusted),
-        math.nan if needed is None else needed,
-    ]
+    difference = test.difference
+    seeds_to_decide = math.nan if test.seeds_to_decide is None else test.seeds_to_decide
+    return [difference.mean, difference.low, difference.high, test.p_adjusted, seeds_to_decide]
 
 
 def _trial_columns(rows: Sequence[Row]) -> dict[str, str]:
@@ -286,11 +288,13 @@ def _trial_columns(rows: Sequence[Row]) -> dict[str, str]:
         field: name if names.count(name) == 1 else field
         for field, name in zip(fields, names, strict=True)
     }
-    return columns | ({"steps": "steps"} if fields else {})
+    if fields:
+        columns["steps"] = "steps"
+    return columns
 
 
 def _trial_value(row: Row, column: str) -> Any:
-    return row.values.get(column, "") if column != "steps" else row.steps or ""
+    return row.steps or "" if column == "steps" else row.values.get(column, "")
 
 
 def _cell(value: Any) -> str:
@@ -324,9 +328,15 @@ def _cells(
     metrics = [
         _metric(row, name) + (f" {MARK}" if (row.name, name) in marked else "") for name in names
     ]
-    size, speed = f"{row.parameters:,}", f"{row.tokens_per_s:,.0f}"
-    name, time = shown_name(row.name), f"{row.seconds / 60:.1f} min"
-    return [name, *values, *metrics, str(row.seeds), size, speed, time]
+    return [
+        shown_name(row.name),
+        *values,
+        *metrics,
+        str(row.seeds),
+        f"{row.parameters:,}",
+        f"{row.tokens_per_s:,.0f}",
+        f"{row.seconds / 60:.1f} min",
+    ]
 
 
 def shown_name(name: str) -> str:
@@ -336,12 +346,13 @@ def shown_name(name: str) -> str:
 
 def _metric(row: Row, name: str) -> str:
     """Mean ± deviation, with four significant digits of the mean, and how many seeds diverged."""
-    values, count = row.finite(name), len(row.metrics.get(name, []))
-    lost = sum(v is not None and not math.isfinite(v) for v in row.metrics.get(name, []))
-    note = f" ({lost} of {count} diverged)" if lost else ""
-    if not values:
+    values = row.metrics.get(name, [])
+    num_lost = sum(value is not None and not math.isfinite(value) for value in values)
+    note = f" ({num_lost} of {len(values)} diverged)" if num_lost else ""
+    if not row.finite(name):
         return note.strip() or "-"
-    mean, deviation = row.mean(name), row.deviation(name)
+    mean = row.mean(name)
+    deviation = row.deviation(name)
     digits = max(0, 3 - math.floor(math.log10(abs(mean)))) if mean else 3
     if math.isnan(deviation):
         return f"{mean:.{digits}f}{note}"

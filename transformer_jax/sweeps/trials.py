@@ -12,12 +12,7 @@ from typing import Any
 from transformer_jax.errors import UserError, install_hint
 from transformer_jax.ranges import short_repr
 from transformer_jax.runs import build
-from transformer_jax.runs.config import (
-    CHANGEABLE,
-    FIXED,
-    Settings,
-    resolve_file,
-)
+from transformer_jax.runs.config import CHANGEABLE, FIXED, Settings, resolve_file
 from transformer_jax.runs.train import selection_metric
 from transformer_jax.sweeps.definition import Sweep
 from transformer_jax.sweeps.halving import rung_steps
@@ -42,14 +37,14 @@ def search_of(sweep: Sweep, overrides: Mapping[str, Any]) -> Search:
         halving has rungs without an evaluation; a package is missing.
     """
     space = read_space(sweep.space, "space")
-    given = {**sweep.base, **overrides}
+    shared = {**sweep.base, **overrides}
     for name in space:
         if name in _NOT_SEARCHED:
             raise UserError(f"space: config.{name} cannot be searched; {_NOT_SEARCHED[name]}")
-        if name in given:
+        if name in shared:
             raise UserError(f"space: config.{name} is searched, and set for all trials; drop one")
-    _check_values(sweep, given, space)
-    settings = resolve_file(sweep.config, given)
+    _check_values(sweep, shared, space)
+    settings = resolve_file(sweep.config, shared)
     factor = sweep.halving.get("factor", 3)
     search = Search(
         space=space,
@@ -58,7 +53,7 @@ def search_of(sweep: Sweep, overrides: Mapping[str, Any]) -> Search:
         seed=sweep.search_seed,
         rungs=_rungs(sweep, settings, factor),
         factor=factor,
-        fixed={"goal": goal_of(sweep, settings), "seeds": sweep.seeds, **_fixed(sweep, given)},
+        fixed={"goal": goal_of(sweep, settings), "seeds": sweep.seeds, **_fixed(sweep, shared)},
     )
     for values in _known_trials(search):
         trial_config(sweep, overrides, values)
@@ -88,12 +83,12 @@ def score_of(row: Row, goal: str) -> float:
     return mean if name == goal else -mean
 
 
-def _check_values(sweep: Sweep, given: Mapping[str, Any], space: Space) -> None:
+def _check_values(sweep: Sweep, shared: Mapping[str, Any], space: Space) -> None:
     """Raises UserError unless the base config accepts each list and the ends of each interval."""
     for name, values in space.items():
         for value in values.ends():
             try:
-                resolve_file(sweep.config, {**given, name: value})
+                resolve_file(sweep.config, {**shared, name: value})
             except UserError as error:
                 raise UserError(f"space: config.{name}={value}: {error}") from error
 
@@ -102,8 +97,8 @@ def _limit(sweep: Sweep, space: Space) -> int:
     """The number of trials."""
     size = grid_size(space)
     if sweep.search == "grid" and size is None:
-        name = next(name for name, values in space.items() if values.size is None)
-        raise UserError(f"space: search 'grid' needs a list of values of config.{name}")
+        endless = [name for name, values in space.items() if values.size is None]
+        raise UserError(f"space: search 'grid' needs a list of values of config.{endless[0]}")
     if size is not None and (sweep.trials or 0) > size:
         raise UserError(f"trials is {sweep.trials}, but the space has {size} combinations")
     return sweep.trials or size or 0
@@ -111,7 +106,8 @@ def _limit(sweep: Sweep, space: Space) -> int:
 
 def _rungs(sweep: Sweep, settings: Settings, factor: int) -> tuple[int, ...]:
     """Steps of the rungs; without halving the full length alone."""
-    num_steps, every = settings.train.num_steps, settings.eval.every_steps
+    num_steps = settings.train.num_steps
+    every = settings.eval.every_steps
     if not sweep.halving:
         return (num_steps,)
     first = sweep.halving["first"]
@@ -131,9 +127,9 @@ def _rungs(sweep: Sweep, settings: Settings, factor: int) -> tuple[int, ...]:
     return tuple(rungs)
 
 
-def _fixed(sweep: Sweep, given: Mapping[str, Any]) -> dict[str, Any]:
+def _fixed(sweep: Sweep, shared: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that all trials share and that change what they learn."""
-    values = resolve_file(sweep.config, given).values
+    values = resolve_file(sweep.config, shared).values
     return {
         f"config.{name}": value
         for name, value in values.items()
@@ -147,7 +143,7 @@ def _known_trials(search: Search) -> Iterator[dict[str, Any]]:
         raise UserError(f"search 'optuna' needs a package; {install_hint('search')}")
     count = 1 if search.method == "optuna" else search.limit
     for number in range(count):
-        yield METHODS[search.method](search, [Trial({})] * number)
+        yield METHODS[search.method](search, [Trial({})] * number)  # only their number matters
 
 
 def _shown(values: Mapping[str, Any]) -> str:
