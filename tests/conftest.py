@@ -5,6 +5,7 @@ import contextlib
 import fcntl
 import gc
 import hashlib
+import itertools
 import logging
 import os
 import shutil
@@ -62,8 +63,9 @@ def compilation_cache_folder():
 
 # A command in the shell's background ignores interrupts, and so do the processes that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# Tracing makes objects by the million, few of them in cycles.
-gc.set_threshold(100_000, 20, 20)
+# Tracing makes objects by the million, few of them in cycles: `pytest_runtest_teardown` collects.
+gc.disable()
+_file_numbers = itertools.count(1)
 
 CACHE = compilation_cache_folder()
 QUICKSTART = ROOT / "configs" / "quickstart.py"
@@ -99,6 +101,8 @@ TINY = {
     "logging.every_steps": 5,
 }
 """Changes that shrink the quick start's config to a run of seconds."""
+FILES_PER_COLLECTION = 5
+"""Files of tests after which garbage is collected: each collection takes a part of a second."""
 LONGEST = ("campaigns", "parallel", "recorded", "experiments", "docs", "cli")
 """Folders whose tests run first, so that both workers end at the same time."""
 OF_PAIRS = ["model.num_encoder_layers", "model.num_decoder_layers", "eval.num_examples"]
@@ -140,6 +144,14 @@ def pytest_runtest_setup(item):
     jaxtyping.config.update("jaxtyping_disable", not tested)
     if hasattr(item.module, "RNG"):
         item.module.RNG = np.random.default_rng(0)
+
+
+def pytest_runtest_teardown(item, nextitem):
+    """Collects garbage after the tests of some files, and does not look at what remains again."""
+    ends_file = nextitem is not None and nextitem.path != item.path
+    if ends_file and next(_file_numbers) % FILES_PER_COLLECTION == 0:
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_sessionstart(session):

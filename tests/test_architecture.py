@@ -5,6 +5,8 @@ import ast
 import graphlib
 import sys
 
+import pytest
+
 from tests.imports import (
     OF_PACKAGE,
     PACKAGE,
@@ -16,6 +18,8 @@ from tests.imports import (
     own_imports,
     tree,
 )
+
+pytestmark = pytest.mark.xdist_group("imports")  # one worker parses all files
 
 LAYERS = [
     {"errors", "fields", "ranges", "registry", "suggestions", "summary"},

@@ -6,6 +6,8 @@ import pytest
 from tests.changed import ROOT, nearest_first, rounds
 from tests.weight import num_code_lines
 
+pytestmark = pytest.mark.xdist_group("imports")  # one worker parses all files
+
 
 def listed(*names):
     tests = nearest_first([ROOT / name for name in names])

@@ -3,8 +3,12 @@
 
 import ast
 
+import pytest
+
 from tests.imports import PATHS
 from tests.mutations import candidates, mutated
+
+pytestmark = pytest.mark.xdist_group("imports")  # one worker parses all files
 
 MODULE = "transformer_jax.training.step"
 
