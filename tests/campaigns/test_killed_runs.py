@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.conftest import QUICKSTART
 
-KILL_RESUME = Path(__file__).parents[2] / "experiments" / "faults" / "kill_resume.py"
+KILL_RESUME = Path(__file__).parent / "faults" / "kill_resume.py"
 
 
 def test_a_run_killed_during_a_save_ends_as_the_uninterrupted_one(tiny, tmp_path):

@@ -54,7 +54,6 @@ def test_all_values_are_those_of_the_paper(name, settings):
     assert (data.source_language, data.target_language) == ("en", name.split("_")[2])
 
 
-@pytest.mark.parametrize("name", [name for name, (*_, millions) in PAPER.items() if millions])
 def test_the_number_of_parameters_is_that_of_the_paper(name, settings):
     layers, d_model, d_ff, *_, pieces, _, millions = PAPER[name]
     sizes = {"source": pieces, "target": pieces}
@@ -65,8 +64,8 @@ def test_the_number_of_parameters_is_that_of_the_paper(name, settings):
     layer_pair = 3 * attention + 2 * feed_forward + 5 * norm
     count = sum(leaf.size for leaf in leaves)
     assert count == pieces * d_model + layers * layer_pair
-    # The paper rounds, and gives the size of its vocabulary as "about".
-    assert abs(count / 1e6 - millions) < 0.04 * millions
+    if millions:  # the paper rounds, and gives the size of its vocabulary as "about"
+        assert abs(count / 1e6 - millions) < 0.04 * millions
 
 
 def test_eight_devices_share_a_batch(settings):

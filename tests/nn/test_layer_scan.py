@@ -42,15 +42,22 @@ def assert_close(found, expected):
     )
 
 
-def test_scanned_layers_are_unrolled_layers(random_params):
-    """With tables in each layer."""
-    model = EncoderDecoder(dataclasses.replace(CONFIG, positions="relative"))
-    params = random_params(model, *PADDED, *PADDED)["params"]
+@pytest.mark.parametrize(
+    ("architecture", "changes", "inputs"),
+    [
+        (EncoderDecoder, {"positions": "relative"}, (*PADDED, *PADDED)),
+        (DecoderOnly, {"positions": "t5", "layers": "attention_window=2 | default"}, PADDED),
+    ],
+    ids=["tables in each layer", "a table that all layers use"],
+)
+def test_scanned_layers_are_unrolled_layers(architecture, changes, inputs, random_params):
+    model = architecture(dataclasses.replace(CONFIG, **changes, num_layers=4))
+    params = random_params(model, *inputs)["params"]
 
     @jax.jit
     @jax.value_and_grad
     def loss_and_gradient(params):
-        return (model.apply({"params": params}, *PADDED, *PADDED) ** 2).mean()
+        return (model.apply({"params": params}, *inputs) ** 2).mean()
 
     stacked = run(stack_layers, params)
     assert has_stacks(stacked) and not has_stacks(params)

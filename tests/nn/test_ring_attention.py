@@ -59,7 +59,7 @@ def test_only_blocks_with_keys_for_a_query_are_computed(divided, keys):
     "model, layout",
     [
         ("language_modeling", "sequence 4 x data 2"),  # scanned, rematerialized, accumulated
-        ("translation", "sequence 2 x fsdp 2 x tensor 2"),
+        ("translation", "sequence 2 x fsdp 2 x tensor 2"),  # accumulated
     ],
 )
 def test_loss_and_gradient_equal_those_of_one_device(divided, model, layout):

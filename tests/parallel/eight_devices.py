@@ -54,9 +54,8 @@ ONE_STACK |= {"model.num_layers": 1, "data.max_length": LENGTH}
 ONE_STACK |= {"model.attention_bias": "output"}
 RECURRENT = {name: DEFAULTS[f"model.{name}"] for name in ("d_ff", "num_heads", "attention")}
 RECURRENT |= {"architecture": "recurrent", "cell": "gru", "encoder_direction": "backward"}
-LINEAR = {"architecture": "decoder_only", "attention_layer": "gated_delta", "positions": "none"}
-LINEAR |= {name: DEFAULTS[f"model.{name}"] for name in ("attention", "attention_bias")}
-PATTERN = {"layers": "d_ff=32 | attention_window=4", "positions": "rotary", "num_layers": 4}
+PATTERN = {"layers": "attention_layer=gated_delta d_ff=32 | attention_window=4"}
+PATTERN |= {"positions": "rotary", "num_layers": 4}
 # Biases before a batch norm have no effect.
 BATCH_NORM = {"norm": "batch", "attention_bias": "none", "feed_forward_bias": False}
 TASKS = {
@@ -284,7 +283,7 @@ def main():
         "share": {layout: run["share"] for layout, (run, _) in runs.items()},
         "apart": {layout: apart(run, alone) for layout, (run, alone) in runs.items()},
         "jax.pmap": compare(["pmap 8"], jax_pmap_run(**drops), **drops),
-        "classification": compare(["2 x 2 x 2"], name="classification", **LINEAR),
+        "classification": compare(["2 x 2 x 2"], name="classification"),
         "gradient norms": [gradient_norms("pmap 8", **normed), norms_by_part(whole["gradient"])],
         "recurrent": compare(["2 x 2 x 2"], divided_run("pmap 8", **RECURRENT), **RECURRENT),
         "scanned": compare(["2 x 2 x 2"], unrolled, **scanned),

@@ -102,14 +102,22 @@ def test_an_address_in_a_loaded_config_is_not_followed(base, config, run, tmp_pa
     assert named.evaluate(split="test") == run.evaluate(split="test")
 
 
+def stored_scores(workdir):
+    """Stored log-probabilities, a tuple for each split and side."""
+    return {tuple(np.load(path)["log_probs"]) for path in (workdir / "reference").glob("*.npz")}
+
+
 def test_adapters_learn_preferences_too_and_seeds_share_the_stored_scores(config, run, tmp_path):
     configs = {f"seed_{i}": config(lora__rank=2, seed=i) for i in range(2)}
     for name, one in train_replicas(configs, tmp_path).items():
         metrics = one.evaluate(split="valid")
         assert metrics["margin"] > 0.01
         assert tj.load(tmp_path / name).evaluate(split="valid") == metrics
-    stored = list(tmp_path.glob("seed_*/reference/*.npz"))
-    assert len(stored) == 2 * len(list((run.workdir / "reference").iterdir()))
+    for name in configs:
+        stored = stored_scores(tmp_path / name)
+        assert len(stored) == 4
+        validated = stored & stored_scores(run.workdir)  # other tests change those of training
+        assert sorted(map(len, validated)) == [2, 2]
 
 
 def test_what_has_no_reference_is_refused(config, tmp_path, message_of):
