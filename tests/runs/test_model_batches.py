@@ -54,16 +54,28 @@ def test_training_batches_are_endless_and_in_the_order_of_training(trained):
     assert (first.labels == again.labels).all()
 
 
-def test_misuse_is_refused_in_one_line(trained, message_of):
-    for use, message in (
-        (lambda run: run.batch(["a"]), "batch: the model reads pairs; give targets too"),
-        (lambda run: run.batch("a", "b"), "batch: sources is one text; give a list of texts"),
-        (lambda run: run.batch(["a"], ["b", "c"]), "batch: 1 sources but 2 targets; give pairs"),
-        (lambda run: run.with_params({}), "with_params: decoder/final_norm/bias is missing, and"),
-        (lambda run: run.save(run.workdir), "is not empty"),
-        (lambda run: run.patched({"decoder.layer_0": 0}).save("x"), "save: the run is patched"),
-    ):
-        assert message in message_of(use, trained)
+def test_misuse_is_refused_in_one_line(trained, assert_refused):
+    patched = trained.patched({"decoder.layer_0": 0})
+    missing = "with_params: decoder/final_norm/bias is missing, and"
+    assert_refused(
+        {
+            "no targets": (
+                lambda: trained.batch(["a"]),
+                "batch: the model reads pairs; give targets too",
+            ),
+            "a text": (
+                lambda: trained.batch("a", "b"),
+                "batch: sources is one text; give a list of texts",
+            ),
+            "two targets": (
+                lambda: trained.batch(["a"], ["b", "c"]),
+                "batch: 1 sources but 2 targets; give pairs",
+            ),
+            "no parameters": (lambda: trained.with_params({}), missing),
+            "its own workdir": (lambda: trained.save(trained.workdir), "is not empty"),
+            "patched": (lambda: patched.save("x"), "save: the run is patched"),
+        }
+    )
 
 
 def test_other_parameters_are_used_and_saved(trained, tmp_path):
