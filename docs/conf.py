@@ -115,7 +115,7 @@ def mark_commands(app: Any, doctree: Any) -> None:
 
 
 def setup(app: Any) -> None:
-    import_module("transformer_jax.analysis")  # gives `Run` the methods that look inside it
+    import_module("transformer_jax.lab.analysis")  # gives `Run` the methods that look inside it
     app.connect("doctree-read", mark_commands)
     app.connect("autodoc-process-docstring", hide_colon, priority=400)  # before napoleon
     app.connect("autodoc-process-docstring", to_rst, priority=900)

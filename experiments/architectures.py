@@ -29,12 +29,12 @@ import jax
 
 import transformer_jax as tj
 from transformer_jax.data.sources import open_split
-from transformer_jax.pictures import draw_profiles, save_figure
-from transformer_jax.pictures.style import grid, styled
+from transformer_jax.lab.pictures import draw_profiles, save_figure
+from transformer_jax.lab.pictures.style import grid, styled
+from transformer_jax.lab.sweeps.tables import Row, as_csv, as_markdown
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.workdir import read_metrics
 from transformer_jax.scoring.text import bleu_by_length, score_translations
-from transformer_jax.sweeps.tables import Row, as_csv, as_markdown
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 SYSTEMS = {

@@ -23,10 +23,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from transformer_jax.lab.pictures.style import add_legend, grid, save_figure, styled
 from transformer_jax.nn.attention import MultiHeadAttention, Sequences
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.positions import PositionEncoding
-from transformer_jax.pictures.style import add_legend, grid, save_figure, styled
 
 WINDOW, KERNEL, HEADS = 64, 3, 4
 ORDERS = {

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from transformer_jax.evidence.claims import Claim, decide_claim
+from transformer_jax.lab.evidence.claims import Claim, decide_claim
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.scoring.statistics import over_seeds

@@ -23,7 +23,7 @@ import numpy as np
 
 import transformer_jax as tj
 from transformer_jax.data.sources import open_split
-from transformer_jax.pictures.style import grid, save_figure, styled
+from transformer_jax.lab.pictures.style import grid, save_figure, styled
 from transformer_jax.runs.run import Run
 from transformer_jax.scoring.text import score_translations
 

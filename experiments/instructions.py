@@ -32,9 +32,9 @@ import transformer_jax as tj
 from transformer_jax.checkpoints.step_folder import PARAMS, TRAINING, saved_arrays
 from transformer_jax.conversations import conversation_from_json
 from transformer_jax.data.sources import open_split
+from transformer_jax.lab.sweeps.tables import Row, as_csv, as_markdown
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.workdir import CHECKPOINTS, TOKENIZER, read_metrics
-from transformer_jax.sweeps.tables import Row, as_csv, as_markdown
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 FROM_NOTHING, WHOLE, ADAPTERS, PREFERRING = "from nothing", "all parameters", "adapters", "DPO"

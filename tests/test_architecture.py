@@ -25,17 +25,20 @@ LAYERS = [
     {"errors", "fields", "ranges", "registry", "suggestions", "summary"},
     {"runtime", "trees"},
     {"nn", "scoring", "tokenization", "decoding", "buckets"},
-    {"losses", "metrics", "conversations", "pictures"},
+    {"losses", "metrics", "conversations"},
     {"models", "data", "parallel"},
     {"inference"},
     {"tasks"},
     {"checkpoints", "logs"},
     {"training"},
     {"runs"},
-    {"analysis"},
-    {"tools", "interop"},
-    {"sweeps", "verification"},
-    {"evidence"},
+    {"interop"},
+    {"lab"},
+    {"lab.pictures"},
+    {"lab.analysis", "lab.plan"},
+    {"lab.sweeps", "lab.verification"},
+    {"lab.evidence", "lab.plots"},
+    {"tools"},
     {"cli"},
     {"__main__", PACKAGE},  # entry points of the shell and, lazily, of the notebook
 ]
@@ -58,14 +61,21 @@ LIBRARIES = {
     "wandb": {"logs"},
     "mlflow": {"logs"},
     "trackio": {"logs"},
-    "optuna": {"sweeps"},
-    "matplotlib": {"pictures"},
+    "optuna": {"lab.sweeps"},
+    "matplotlib": {"lab.pictures"},
     "orbax": {"checkpoints"},
     "safetensors": {"interop"},
     "ctranslate2": {"interop"},
     "huggingface_hub": {"interop"},
     "tensorboardX": set(),
-    "ml_collections": {"runs", "sweeps", "tools", "verification", "evidence"},
+    "ml_collections": {
+        "runs",
+        "tools",
+        "lab.sweeps",
+        "lab.plan",
+        "lab.verification",
+        "lab.evidence",
+    },
     "tensorflow": set(),
     "torch": set(),
     "clu": set(),  # its metric writers import TensorFlow
@@ -74,8 +84,11 @@ LIBRARIES = {
 
 
 def package_of(module):
-    """Subpackage of a module; a top-level module is its own."""
-    return module.split(".")[1] if "." in module else module
+    """Subpackage of a module, of the lab its part; a top-level module is its own."""
+    parts = module.split(".")
+    if parts[1:2] == ["lab"]:
+        return ".".join(parts[1:3])
+    return parts[1] if len(parts) > 1 else module
 
 
 def layer_of(module):
@@ -90,7 +103,8 @@ def may_import(module, imported):
     if package_of(imported) == package_of(module):
         return True
     both_top_level = not any(
-        (ROOT / PACKAGE / package_of(name)).is_dir() for name in (module, imported)
+        (ROOT / PACKAGE / package_of(name).replace(".", "/")).is_dir()
+        for name in (module, imported)
     )
     return layer_of(imported) < layer_of(module) + both_top_level
 

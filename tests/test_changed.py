@@ -24,7 +24,7 @@ def listed(*names):
         ("transformer_jax/runs/train.py", "runs/test_train.py", ["runs/test_run.py"]),
         # By `python -m transformer_jax` in another process.
         ("transformer_jax/cli/main.py", "cli/test_main.py", ["parallel/test_hosts.py"]),
-        ("tests/analysis/drawn.py", "analysis/test_activations.py", []),
+        ("tests/lab/analysis/drawn.py", "lab/analysis/test_activations.py", []),
     ],
 )
 def test_own_tests_come_first_and_users_follow(changed, nearest, others):
@@ -35,7 +35,7 @@ def test_own_tests_come_first_and_users_follow(changed, nearest, others):
 
 
 def test_a_file_that_nothing_reaches_runs_few_tests():
-    assert "nn/test_attention.py" not in listed("transformer_jax/tools/plan/hlo.py")
+    assert "nn/test_attention.py" not in listed("transformer_jax/lab/plan/hlo.py")
     assert listed("tests/decoding/test_sampling.py") == ["decoding/test_sampling.py"]
 
 

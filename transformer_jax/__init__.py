@@ -41,19 +41,19 @@ __all__ = [
 
 _LAZY = {
     "Chat": ("transformer_jax.runs.chat", "Chat"),
-    "Claim": ("transformer_jax.evidence.claims", "Claim"),
-    "Sweep": ("transformer_jax.sweeps.definition", "Sweep"),
-    "compare": ("transformer_jax.evidence.comparison", "compare"),
+    "Claim": ("transformer_jax.lab.evidence.claims", "Claim"),
+    "Sweep": ("transformer_jax.lab.sweeps.definition", "Sweep"),
+    "compare": ("transformer_jax.lab.evidence.comparison", "compare"),
     "config": ("transformer_jax.runs.config", "load_config"),
-    "decide": ("transformer_jax.evidence.claims", "decide_claim"),
+    "decide": ("transformer_jax.lab.evidence.claims", "decide_claim"),
     "load": ("transformer_jax.runs.load", "load"),
     "load_ensemble": ("transformer_jax.runs.ensemble_run", "load_ensemble"),
-    "merge_tables": ("transformer_jax.sweeps.results", "merge_tables"),
-    "plan": ("transformer_jax.tools.plan.plan", "plan"),
+    "merge_tables": ("transformer_jax.lab.sweeps.results", "merge_tables"),
+    "plan": ("transformer_jax.lab.plan.plan", "plan"),
     "read_data": ("transformer_jax.runs.model_batches", "read_data"),
-    "sweep": ("transformer_jax.sweeps.sweep", "run_sweep"),
+    "sweep": ("transformer_jax.lab.sweeps.sweep", "run_sweep"),
     "train": ("transformer_jax.runs.train", "train"),
-    "verify": ("transformer_jax.verification.verify", "verify"),
+    "verify": ("transformer_jax.lab.verification.verify", "verify"),
 }
 
 _GIVES_RUNS = ("Chat", "load", "load_ensemble", "sweep", "train")
@@ -65,7 +65,7 @@ def __getattr__(name: str) -> Any:
     module, attribute = _LAZY[name]
     value = getattr(import_module(module), attribute)
     if name in _GIVES_RUNS:
-        import_module("transformer_jax.analysis")  # gives `Run` methods that look inside it
+        import_module("transformer_jax.lab.analysis")  # gives `Run` methods that look inside it
     return value
 
 

@@ -6,15 +6,15 @@ import os
 import signal
 import time
 
-from tests.sweeps.test_search import SEARCH, decisions, loss, work
-from transformer_jax.sweeps.search import replay
-from transformer_jax.sweeps.shared_folder import SweepFolder
+from tests.lab.sweeps.test_search import SEARCH, decisions, loss, work
+from transformer_jax.lab.sweeps.search import replay
+from transformer_jax.lab.sweeps.shared_folder import SweepFolder
 
 
 def test_trials_of_killed_workers_are_taken_over_and_the_log_is_replayed(tmp_path, monkeypatch):
-    monkeypatch.setattr("transformer_jax.sweeps.search._POLL_SECONDS", 0.05)
+    monkeypatch.setattr("transformer_jax.lab.sweeps.search._POLL_SECONDS", 0.05)
     fork = multiprocessing.get_context("forkserver")
-    fork.set_forkserver_preload(["transformer_jax.sweeps.search"])
+    fork.set_forkserver_preload(["transformer_jax.lab.sweeps.search"])
     workers = [fork.Process(target=work, args=(tmp_path / "sweep", 0.05)) for _ in range(5)]
     for worker in workers:
         worker.start()

@@ -14,9 +14,9 @@ import transformer_jax as tj
 from tests.campaigns.faults.emulators import emulator
 from transformer_jax.buckets import lease, mirror
 from transformer_jax.buckets.bucket import Bucket
-from transformer_jax.sweeps import row_training
-from transformer_jax.sweeps import sweep as sweeps
-from transformer_jax.sweeps.results import asked_of
+from transformer_jax.lab.sweeps import row_training
+from transformer_jax.lab.sweeps import sweep as sweeps
+from transformer_jax.lab.sweeps.results import asked_of
 
 ROWS = {f"row {number}": {"optimizer.learning_rate": 0.001 * (number + 1)} for number in range(6)}
 SWEEP = tj.Sweep("quickstart", ROWS, seeds=1, metrics=["loss"])
@@ -53,7 +53,7 @@ FORK = multiprocessing.get_context("forkserver")  # it has no threads
 
 def run_workers(workdir, log, environs, seconds=0.02, kills=0):
     """Runs a worker with each environment; kills some after a row has begun."""
-    FORK.set_forkserver_preload(["transformer_jax.sweeps.sweep"])
+    FORK.set_forkserver_preload(["transformer_jax.lab.sweeps.sweep"])
     started = [FORK.Process(target=work, args=(workdir, log, seconds, one)) for one in environs]
     for worker in started:
         worker.start()

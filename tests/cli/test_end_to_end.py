@@ -14,8 +14,8 @@ from tests.conftest import copy_at_step
 from transformer_jax.cli import verbs
 from transformer_jax.cli.parser import parse
 from transformer_jax.data.sources import open_split
+from transformer_jax.lab.sweeps.tables import Row
 from transformer_jax.runs.workdir import MARK
-from transformer_jax.sweeps.tables import Row
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "configs" / "quickstart.py"
@@ -225,7 +225,7 @@ def test_train_takes_several_seeds(shell, train_words, tmp_path, monkeypatch):
         return [Row("run", {"loss": [1.0, 2.0]}, 100, 5.0, 60.0)]
 
     asked = []
-    monkeypatch.setattr("transformer_jax.sweeps.sweep.run_seeds", run_seeds)
+    monkeypatch.setattr("transformer_jax.lab.sweeps.sweep.run_seeds", run_seeds)
     answer = shell(*train_words, f"--workdir={tmp_path}", "--seeds=2")
     assert answer.status == 0, answer.err
     assert asked == [(16, str(tmp_path), 2, ())]

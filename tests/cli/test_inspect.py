@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.analysis.drawn_attention import SOURCE, TARGET, drawn_attention
-from transformer_jax.analysis.walk.step import Walk
+from tests.lab.analysis.drawn_attention import SOURCE, TARGET, drawn_attention
 from transformer_jax.cli.parser import parse
 from transformer_jax.errors import UserError
+from transformer_jax.lab.analysis.walk.step import Walk
 from transformer_jax.runs import load
 
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from transformer_jax.cli.main import main
-from transformer_jax.tools.plan import plan as planning
+from transformer_jax.lab.plan import plan as planning
 
 QUICKSTART = "--config=configs/quickstart.py"
 REPORT = {

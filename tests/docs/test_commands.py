@@ -17,11 +17,11 @@ import transformer_jax as tj
 from tests.conftest import PAIRS
 from transformer_jax.cli.main import main
 from transformer_jax.cli.parser import parse
-from transformer_jax.evidence.claims import load_claim
+from transformer_jax.lab.evidence.claims import load_claim
+from transformer_jax.lab.sweeps.definition import Sweep, load_sweep
 from transformer_jax.runs.settings import FIELDS, option_fields
 from transformer_jax.runs.shipped import find_file
 from transformer_jax.runs.user_modules import load_modules
-from transformer_jax.sweeps.definition import Sweep, load_sweep
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]

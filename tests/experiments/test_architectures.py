@@ -11,7 +11,7 @@ import pytest
 
 import transformer_jax as tj
 from experiments import architectures
-from tests.analysis.drawn_attention import SOURCE, TARGET, drawn_attention
+from tests.lab.analysis.drawn_attention import SOURCE, TARGET, drawn_attention
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import open_split
 

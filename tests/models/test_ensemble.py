@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from tests.analysis.drawn import draw
 from tests.compiled import run
+from tests.lab.analysis.drawn import draw
 from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.analysis.drawn import draw
-from transformer_jax.analysis.activations import collect
+from tests.lab.analysis.drawn import draw
 from transformer_jax.errors import UserError
+from transformer_jax.lab.analysis.activations import collect
 from transformer_jax.models import apply_method
 from transformer_jax.models.patches import PatchedModel, patched_model
 

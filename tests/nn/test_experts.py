@@ -12,6 +12,8 @@ import optax
 import pytest
 
 from tests.compiled import apply, run
+from transformer_jax.lab.plan.costs import kernel_costs
+from transformer_jax.lab.plan.hlo import parse_module
 from transformer_jax.models import apply_method, apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn import auxiliary
@@ -19,8 +21,6 @@ from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.experts import Experts, ExpertsOptions, drop_overflow, route
 from transformer_jax.nn.grouped_product import count_without_padding
 from transformer_jax.nn.layers import count_active
-from transformer_jax.tools.plan.costs import kernel_costs
-from transformer_jax.tools.plan.hlo import parse_module
 from transformer_jax.training.optimizer import OptimizerConfig, make_optimizer
 from transformer_jax.training.profiling import count_products
 from transformer_jax.training.state import TrainState

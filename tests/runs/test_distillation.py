@@ -15,9 +15,9 @@ import transformer_jax as tj
 from tests.compiled import run as compiled
 from tests.conftest import QUICKSTART
 from transformer_jax.checkpoints.store import open_snapshot
+from transformer_jax.lab.plan.program import abstract_training
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.seeds import train_replicas
-from transformer_jax.tools.plan.program import abstract_training
 from transformer_jax.training.profiling import step_products
 
 OLD = Path(__file__).parent / "old_workdirs"

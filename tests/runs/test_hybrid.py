@@ -6,7 +6,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from transformer_jax.analysis.pages.attention_page import attention_page
+from transformer_jax.lab.analysis.pages.attention_page import attention_page
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 

@@ -9,8 +9,8 @@ import pytest
 
 import transformer_jax as tj
 from tests.conftest import QUICKSTART, copy_at_step
-from transformer_jax.analysis.activations import attention
 from transformer_jax.errors import UserError
+from transformer_jax.lab.analysis.activations import attention
 
 OF_TRANSFORMERS = ("model.d_ff", "model.num_heads")
 LINE = "the old man sees a dog"

@@ -9,8 +9,8 @@ import pytest
 from setuptools import build_meta
 
 import transformer_jax as tj
+from transformer_jax.lab.sweeps.definition import load_sweep
 from transformer_jax.runs.shipped import find_file, shipped_files
-from transformer_jax.sweeps.definition import load_sweep
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = {

@@ -8,8 +8,8 @@ import pytest
 from ml_collections import ConfigDict
 
 import transformer_jax as tj
-from transformer_jax.analysis.walk.step import Walk, step
 from transformer_jax.decoding.beam_tree import BeamTree, Node
+from transformer_jax.lab.analysis.walk.step import Walk, step
 from transformer_jax.summary import MOST_LINES
 
 STEP = step("softmax", ("encoder", "layer 0"), "<script>", np.ones((9, 9)), ["query", "key"])

@@ -4,10 +4,10 @@
 import json
 from types import SimpleNamespace
 
-from tests.analysis.drawn_attention import SOURCE, TARGET, drawn_attention
-from transformer_jax.analysis.walk.step import Walk
+from tests.lab.analysis.drawn_attention import SOURCE, TARGET, drawn_attention
 from transformer_jax.cli.main import main
 from transformer_jax.data.sources import open_split
+from transformer_jax.lab.analysis.walk.step import Walk
 from transformer_jax.runs.config import load_config, read_settings
 from transformer_jax.tools import quickstart
 from transformer_jax.tools.quickstart import CONFIG, EXAMPLE, write_pages

@@ -78,7 +78,7 @@ def train(args: argparse.Namespace) -> None:
 
         _write_result(describe(settings))
     elif args.seeds:
-        from transformer_jax.sweeps.sweep import run_seeds
+        from transformer_jax.lab.sweeps.sweep import run_seeds
 
         _write_table(run_seeds(settings, args.workdir, args.seeds, args.modules))
     else:
@@ -120,14 +120,14 @@ def sweep(args: argparse.Namespace) -> None:
     """Trains the rows of a sweep that are not finished, and prints its table."""
     if args.replay:
         return _replay(args.workdir)
+    from transformer_jax.lab.sweeps.definition import load_sweep
+    from transformer_jax.lab.sweeps.sweep import run_sweep
     from transformer_jax.runtime.platform import require_device
-    from transformer_jax.sweeps.definition import load_sweep
-    from transformer_jax.sweeps.sweep import run_sweep
 
     require_device()
     loaded = load_sweep(args.sweep, **_given_flags(args, ("config", "seeds")))
     if args.plan:
-        from transformer_jax.sweeps.planning import plan_sweep
+        from transformer_jax.lab.sweeps.planning import plan_sweep
 
         planned = plan_sweep(
             loaded, args.workdir, args.overrides, chosen=args.rows, modules=args.modules
@@ -149,8 +149,8 @@ def sweep(args: argparse.Namespace) -> None:
 
 def _replay(workdir: str) -> None:
     """Prints the decisions of a search, which are made again."""
-    from transformer_jax.sweeps.search import describe, replay
-    from transformer_jax.sweeps.shared_folder import SweepFolder
+    from transformer_jax.lab.sweeps.search import describe, replay
+    from transformer_jax.lab.sweeps.shared_folder import SweepFolder
 
     number = 0
     for number, (entry, state) in enumerate(replay(SweepFolder(workdir, writes=False)), start=1):
@@ -160,9 +160,9 @@ def _replay(workdir: str) -> None:
 
 def table(args: argparse.Namespace) -> None:
     """Prints the merged table of sweeps, and writes it with figures."""
-    from transformer_jax.sweeps import tables
-    from transformer_jax.sweeps.results import merge_tables, readable_folder, row_records
-    from transformer_jax.sweeps.table_files import publish_tables
+    from transformer_jax.lab.sweeps import tables
+    from transformer_jax.lab.sweeps.results import merge_tables, readable_folder, row_records
+    from transformer_jax.lab.sweeps.table_files import publish_tables
 
     rows = merge_tables(*args.folders)
     formats = {
@@ -289,7 +289,7 @@ def score(args: argparse.Namespace) -> None:
 
 def plot(args: argparse.Namespace) -> None:
     """Draws runs, one run's attention, trees or errors, or a config; prints the picture's path."""
-    from transformer_jax.pictures import picture_format
+    from transformer_jax.lab.pictures import picture_format
 
     subject = next(flag for flag in _DRAW if getattr(args, flag) is not None)
     names = {  # attention and tree are called like their flag
@@ -304,16 +304,16 @@ def plot(args: argparse.Namespace) -> None:
 
 
 def _draw_attention(args: argparse.Namespace, output: Path) -> None:
+    from transformer_jax.lab import plots
     from transformer_jax.runs.load import load
-    from transformer_jax.tools import plots
 
     run = load(args.workdir, modules=args.modules, base=args.base)
     plots.plot_attention(run.attention(args.attention), output, args.kind, args.layer)
 
 
 def _draw_tree(args: argparse.Namespace, output: Path) -> None:
+    from transformer_jax.lab import plots
     from transformer_jax.runs.load import load
-    from transformer_jax.tools import plots
 
     tree = args.tree
     if args.workdir is not None:  # --tree is a sentence, which the run parses
@@ -322,16 +322,16 @@ def _draw_tree(args: argparse.Namespace, output: Path) -> None:
 
 
 def _draw_config(args: argparse.Namespace, output: Path) -> None:
+    from transformer_jax.lab import plots
     from transformer_jax.runs.config import resolve_file
-    from transformer_jax.tools import plots
 
     plots.plot_config(resolve_file(args.config, args.overrides, args.modules), output)
 
 
 def _draw_errors(args: argparse.Namespace, output: Path) -> None:
+    from transformer_jax.lab import plots
     from transformer_jax.runs.user_modules import load_modules
     from transformer_jax.runs.workdir import CONFIG, PREDICTIONS, fetch_files
-    from transformer_jax.tools import plots
 
     load_modules(args.modules, args.workdir)
     workdir = fetch_files(args.workdir, (CONFIG, PREDICTIONS))
@@ -340,12 +340,12 @@ def _draw_errors(args: argparse.Namespace, output: Path) -> None:
 
 def _draw_runs(args: argparse.Namespace, output: Path) -> None:
     """Draws the curves of runs, or the table of a sweep if --workdir is one."""
-    from transformer_jax.pictures import save_figure
+    from transformer_jax.lab import plots
+    from transformer_jax.lab.pictures import save_figure
+    from transformer_jax.lab.sweeps.results import saved_rows
+    from transformer_jax.lab.sweeps.table_files import draw_table
     from transformer_jax.runs.user_modules import load_modules
     from transformer_jax.runs.workdir import METRICS, fetch_files
-    from transformer_jax.sweeps.results import saved_rows
-    from transformer_jax.sweeps.table_files import draw_table
-    from transformer_jax.tools import plots
 
     workdirs = args.workdir.split(",")
     for workdir in workdirs:
@@ -371,8 +371,8 @@ _DRAW: dict[str, Callable[[argparse.Namespace, Path], None]] = {
 
 def compare(args: argparse.Namespace) -> None:
     """Prints how runs differ, and writes a page of it."""
-    from transformer_jax.evidence.comparison import compare
-    from transformer_jax.evidence.page import comparison_page
+    from transformer_jax.lab.evidence.comparison import compare
+    from transformer_jax.lab.evidence.page import comparison_page
 
     metrics = args.metrics.split(",") if args.metrics else ()
     comparison = compare(
@@ -390,8 +390,8 @@ def compare(args: argparse.Namespace) -> None:
 
 def claim(args: argparse.Namespace) -> None:
     """Decides a claim and prints the verdict, or says which verdicts are out of date."""
-    from transformer_jax.evidence.claims import decide_claim, load_claim
-    from transformer_jax.evidence.verdicts import verdict_text
+    from transformer_jax.lab.evidence.claims import decide_claim, load_claim
+    from transformer_jax.lab.evidence.verdicts import verdict_text
 
     if args.check:
         return _check_verdicts(args)
@@ -406,8 +406,8 @@ def claim(args: argparse.Namespace) -> None:
 
 def _check_verdicts(args: argparse.Namespace) -> None:
     """Checks the verdicts given, with claim files among them or shipped; or all recorded ones."""
-    from transformer_jax.evidence.claims import check_claim, find_claims
-    from transformer_jax.evidence.verdicts import read_verdict, recorded_verdicts
+    from transformer_jax.lab.evidence.claims import check_claim, find_claims
+    from transformer_jax.lab.evidence.verdicts import read_verdict, recorded_verdicts
 
     paths = [Path(name) for name in args.names if name.endswith(".json")]
     claims = find_claims([name for name in args.names if not name.endswith(".json")])
@@ -429,8 +429,8 @@ def reproduce(args: argparse.Namespace) -> None:
     """Prints a paper's table beside ours, with the verdicts on its statements; lists the papers."""
     if args.item is None:
         return _list_reproductions()
-    from transformer_jax.evidence.reproduction import load_reproduction
-    from transformer_jax.evidence.reproduction import reproduce as reproduce_item
+    from transformer_jax.lab.evidence.reproduction import load_reproduction
+    from transformer_jax.lab.evidence.reproduction import reproduce as reproduce_item
 
     item = load_reproduction(args.item)
     options = _given_flags(args, ("scale", "config", "seeds"))
@@ -472,9 +472,9 @@ def benchmark(args: argparse.Namespace) -> None:
 
 def plan(args: argparse.Namespace) -> None:
     """Prints the cost of a config's step or search on other devices as one JSON object."""
+    from transformer_jax.lab.plan import plan as planning
+    from transformer_jax.lab.plan.report import plan_as_text, ranking_as_text
     from transformer_jax.runs.config import resolve_file
-    from transformer_jax.tools.plan import plan as planning
-    from transformer_jax.tools.plan.report import plan_as_text, ranking_as_text
 
     if args.search and args.decode:
         raise UserError("--search tries meshes for training; leave --decode out")
@@ -494,8 +494,8 @@ def plan(args: argparse.Namespace) -> None:
 
 def verify(args: argparse.Namespace) -> int:
     """Prints the outcome of each oracle for a config; returns 1 if one differs or was not run."""
+    from transformer_jax.lab.verification.verify import verify as run_oracles
     from transformer_jax.runs.config import resolve_file
-    from transformer_jax.verification.verify import verify as run_oracles
 
     settings = resolve_file(args.config, args.overrides, args.modules)
     options = _given_flags(args, ("only", "seconds"))
@@ -509,8 +509,8 @@ def verify(args: argparse.Namespace) -> int:
 
 def inspect(args: argparse.Namespace) -> None:
     """Writes a page for each line of stdin and an index of the pages; prints their paths."""
-    from transformer_jax.analysis.pages.attention_page import index_page
     from transformer_jax.buckets.bucket import is_address
+    from transformer_jax.lab.analysis.pages.attention_page import index_page
 
     if is_address(args.to):
         raise UserError(f"--to: pages are written to a folder of this machine, not to {args.to}")
@@ -739,7 +739,7 @@ def _write_json(record: Mapping[str, Any]) -> None:
 
 
 def _write_table(rows: list[Any]) -> None:
-    from transformer_jax.sweeps.tables import as_text
+    from transformer_jax.lab.sweeps.tables import as_text
 
     terminal.write(f"{as_text(rows)}\n")
 
@@ -794,7 +794,7 @@ def _require_empty(folder: Path) -> None:
 
 
 def _page(run: Any, text: str, number: int, args: argparse.Namespace) -> str:
-    from transformer_jax.analysis.pages.document import inspect_command
+    from transformer_jax.lab.analysis.pages.document import inspect_command
 
     command = inspect_command(args.workdir, *_inspect_flags(args))
     make = _walk_page if args.walk else _attention_page
@@ -817,13 +817,13 @@ def _inspect_flags(args: argparse.Namespace) -> Iterator[str]:
 
 
 def _walk_page(run: Any, text: str, command: str) -> str:
-    from transformer_jax.analysis.walk.walking import walk_page
+    from transformer_jax.lab.analysis.walk.walking import walk_page
 
     return walk_page(run.walk(text), text, command)
 
 
 def _attention_page(run: Any, text: str, command: str) -> str:
-    from transformer_jax.analysis.pages.attention_page import attention_page
+    from transformer_jax.lab.analysis.pages.attention_page import attention_page
     from transformer_jax.tasks.interface import SupportsBeamTree
 
     has_beams = isinstance(run.task, SupportsBeamTree) and "beam" in run.settings.decode.searches

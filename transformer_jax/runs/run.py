@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from transformer_jax.models.patches import HookPointAxes
-    from transformer_jax.pictures.style import Picture
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -204,16 +203,6 @@ class Run(Summarized):
 
         records = DataFrame(read_metrics(self.workdir))
         return records.drop_duplicates(["step", "split"], keep="last", ignore_index=True)
-
-    def plot(self) -> "Picture":
-        """The curves of loss, score and learning rate, a matplotlib figure.
-
-        Raises:
-          UserError: nothing was recorded.
-        """
-        from transformer_jax.pictures import draw_curves
-
-        return draw_curves({self.workdir.name: [read_metrics(self.workdir)]})
 
     def batch(
         self, sources: Sequence[str], targets: Sequence[str] | None = None

@@ -4,9 +4,9 @@
 import jax
 
 from transformer_jax.data.sources import find_sets
+from transformer_jax.lab.plan.program import abstract_training, memory_of
+from transformer_jax.lab.plan.target import GIB
 from transformer_jax.runs.settings import Settings
-from transformer_jax.tools.plan.program import abstract_training, memory_of
-from transformer_jax.tools.plan.target import GIB
 
 
 def describe(settings: Settings) -> str:

@@ -8,8 +8,8 @@ estimate. Beside it are the products that the model itself needs in that many st
 its config. Nothing is trained.
 """
 
+from transformer_jax.lab.plan.program import abstract_training
 from transformer_jax.runs.config import load_config, read_settings
-from transformer_jax.tools.plan.program import abstract_training
 
 DAY, GPUS, P100 = 86_400, 8, 9.5e12
 """Seconds; devices; FLOPS of one, by section 6.1, footnote 5."""

@@ -33,11 +33,11 @@ import transformer_jax as tj
 from transformer_jax.buckets import copies
 from transformer_jax.checkpoints import manifest
 from transformer_jax.interop.weights import INDEX, Tensors
+from transformer_jax.lab.sweeps.definition import Sweep
+from transformer_jax.lab.sweeps.shared_folder import folder_name
 from transformer_jax.runs.config import load_json
 from transformer_jax.runs.frozen import open_frozen
 from transformer_jax.runs.workdir import workdir_within
-from transformer_jax.sweeps.definition import Sweep
-from transformer_jax.sweeps.shared_folder import folder_name
 
 PARTS = ["a", "b.txt", "..", ".", "", "~", "C:", "link", "\0", "\n", " ", "..\\x", "a\\..\\..\\b"]
 PARTS += ["\u2024\u2024", "\uff0f", "%2e%2e", "con", "-rf", "\u202e", "\x1b[2J", "ü", "n" * 300]

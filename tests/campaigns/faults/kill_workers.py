@@ -24,7 +24,7 @@ from typing import Any
 
 from tests.campaigns.faults.emulators import emulator
 from transformer_jax.buckets.bucket import Bucket
-from transformer_jax.sweeps.shared_folder import folder_name
+from transformer_jax.lab.sweeps.shared_folder import folder_name
 
 sys.path.insert(0, str(Path(__file__).parent))  # the other campaigns of sweeps are scripts
 from kill_sweep import repeated_steps, run, table, write_sweep

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A browser, and pages of drawn attention to open in it."""
+
+import os
+
+import pytest
+
+from tests.lab.analysis.browser import Browser, find_browser
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    """A running browser. Without one on this machine the tests are skipped, or fail where
+    REQUIRE_BROWSER is set."""
+    program = find_browser()
+    if program is None:
+        told = "no Chromium on this machine: install Debian's package chromium, or name the program"
+        told += " in TRANSFORMER_JAX_BROWSER"
+        (pytest.fail if os.environ.get("REQUIRE_BROWSER") else pytest.skip)(told)
+    running = Browser(program, tmp_path_factory.mktemp("profile"))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def show(browser, tmp_path):
+    """`show(html, **options)`: the document, opened from a file; closed after the test."""
+    tabs = []
+
+    def open_(html, **options):
+        path = tmp_path / f"{len(tabs)}.html"
+        path.write_text(html, encoding="utf-8")
+        tabs.append(browser.open(path, **options))
+        return tabs[-1]
+
+    yield open_
+    for tab in tabs:
+        tab.close()

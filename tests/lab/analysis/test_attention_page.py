@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages of attention, as a browser shows them."""
+
+import functools
+import re
+
+import numpy as np
+import pytest
+
+from tests.lab.analysis.drawn_attention import SOURCE, TARGET, drawn_attention, drawn_tree
+from transformer_jax.lab.analysis.activations import Attention
+from transformer_jax.lab.analysis.pages.attention_page import BUDGET, attention_page, index_page
+from transformer_jax.lab.analysis.predictions import Predicted, Predictions
+from transformer_jax.tasks.interface import Prediction
+
+HOSTILE = [
+    *("<script>alert(1)</script>", "</script><img src=x onerror=alert(1)>", "<!--", "<!--<script>"),
+    *(
+        "مرحبا",
+        "שלום",
+        "\u202eturned",
+        "😀👩‍👩‍👧",
+        "\"quoted' & &amp;",
+        "{{7*7}}",
+        "\\u003c",
+        "\x00",
+    ),
+    *("constructor", "__proto__", "\ud800", "long" * 60),
+]
+LINES = ["\u2028", "\n", "a\nb"]
+
+
+@functools.cache
+def translation():
+    return drawn_attention({"encoder": SOURCE, "decoder": TARGET}, groups=2)
+
+
+@pytest.fixture
+def tab(show):
+    """A page of a translation with its beam."""
+    return show(attention_page(translation(), "A brown dog", drawn_tree()))
+
+
+def status(tab):
+    return tab.evaluate("document.getElementById('status').textContent")
+
+
+def test_every_view_is_drawn_without_complaint_or_request(tab):
+    names = ["Head view", "Model view", "Neuron view", "Heat map", "Alignment", "Beam tree"]
+    assert tab.texts("#tabs button") == [f"{i}{name}" for i, name in enumerate(names, 1)]
+    seen = set()
+    for number in "123456":
+        tab.press(number, "ArrowDown", "ArrowRight", "k", "l", "h", "q", "t")
+        seen |= set(tab.texts("[role=tab][aria-selected=true]"))
+        assert tab.evaluate("byId('view').querySelector('canvas, svg').clientWidth") > 50
+    assert len(seen) == 6
+    assert tab.complaints() == [] and tab.requests() == []
+
+
+def test_every_number_is_the_model_s(tab):
+    """As the page's own JavaScript reads them: weights to 4 decimals, vectors to their step."""
+    attention = translation()
+    assert attention.kinds == ["encoder", "decoder", "cross"]
+    for kind in attention.kinds:
+        for what in ("weights", "queries", "keys"):
+            read = f"page.read('{what}', '{kind}', layer).then((a) => Array.from(a.values))"
+            shown = tab.evaluate(f"Promise.all([0, 1].map((layer) => {read}))")
+            for layer, expected in enumerate(attention.of(kind, what)):
+                values = np.array(shown[layer]).reshape(expected.shape)
+                if what == "weights":
+                    rounded = np.round(expected.astype(np.float64), 4)
+                    np.testing.assert_array_equal(values, rounded.astype(np.float32))
+                    np.testing.assert_allclose(values.sum(-1), 1, atol=5e-5 * values.shape[-1])
+                else:
+                    step = np.abs(expected).max() / 32767
+                    np.testing.assert_allclose(values, expected, rtol=0, atol=0.51 * step)
+        masked = attention.weights(kind) == 0
+        assert masked.any()
+    weights = attention.weights("encoder")
+    assert (weights[..., SOURCE.index("<pad>")] == 0).all()
+
+
+def test_displayed_numbers_are_the_models(tab):
+    weights = translation().weights("cross")[1, 0]
+    written = [f"{weight:.4f}" for weight in np.round(weights.astype(np.float64), 4).ravel()]
+    tab.evaluate(
+        "window.written = []; const fill = CanvasRenderingContext2D.prototype.fillText;"
+        "CanvasRenderingContext2D.prototype.fillText = function (text, ...at) {"
+        "  written.push(text); return fill.call(this, text, ...at); }; 0"
+    )
+    tab.press("4")
+    cells = [text for text in tab.evaluate("written") if re.fullmatch(r"\d\.\d{4}", text)]
+    assert cells == written
+    tab.press(*["ArrowDown"] * 3, *["ArrowRight"] * 2)
+    assert status(tab).endswith(f"(3), key “\u2068▁dog\u2069” (2): {weights[3, 2]:.4f}.")
+    tab.press("x")
+    row = tab.evaluate("document.querySelectorAll('#text-body tr')[4].innerText")
+    best = int(weights[3].argmax())
+    assert f"▁Hund\t{SOURCE[best]} ({best}) {weights[3, best]:.4f}," in row
+
+
+def test_the_neuron_view_shows_products_of_a_query(tab):
+    """q·k / sqrt(d) of shared keys, and that they give the weights."""
+    attention = translation()
+    tab.press("3", "h", "h", "q", "q", "ArrowDown", "ArrowRight")
+    query = attention.of("cross", "queries")[1, 2, 2]
+    key = attention.of("cross", "keys")[1, 1, 1]
+    numbers = re.search(r"q = (.*), k = (.*), q × k = (.*); q·k / √8 = (.*), weight", status(tab))
+    expected = [query[1], key[1], query[1] * key[1], query @ key / np.sqrt(8)]
+    np.testing.assert_allclose([float(number) for number in numbers.groups()], expected, atol=1e-3)
+    assert "The weights are the softmax" in tab.evaluate("byId('note').textContent")
+
+
+def test_the_neuron_view_says_that_a_bias_is_missing(show):
+    tab = show(attention_page(drawn_attention({"encoder": SOURCE}, bias=0.5), "biased"))
+    tab.press("3")
+    assert "position bias" in tab.evaluate("byId('note').textContent")
+
+
+def test_the_mean_over_heads_is_aligned(tab):
+    tab.press("5", "ArrowRight")
+    mean = np.round(translation().weights("cross")[1].astype(np.float64), 4).mean(0)
+    row = int(re.search(r"\((\d+)\), key", status(tab))[1])
+    assert float(status(tab).split()[-1][:-1]) == pytest.approx(mean[row, 1], abs=5.1e-5)
+
+
+def test_pointing_and_keys_change_what_is_drawn(tab):
+    lines = ".columns > div:nth-child(3) canvas"
+    all_lines = tab.picture(lines)
+    tab.point(".queries li:nth-child(3)")
+    of_one = tab.picture(lines)
+    assert of_one != all_lines and "query “\u2068▁brauner\u2069” (2)" in status(tab)
+    tab.point("#title")
+    assert tab.picture(lines) == all_lines
+    tab.point(".queries li:nth-child(3)", click=True)
+    tab.point("#title")
+    assert tab.picture(lines) == of_one
+    tab.press("Escape")
+    assert tab.picture(lines) == all_lines
+    pictures = {all_lines, of_one}
+    for key in ("ArrowDown", "ArrowRight", "h", "Shift+l", "k", "a", "t"):
+        tab.press(key)
+        pictures.add(tab.picture(lines))
+    assert len(pictures) == 9
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_heads_that_agree_are_drawn_side_by_side(show, dark):
+    """Two heads with the same weights: both colours, at different heights."""
+    attention = Attention({}, {"encoder": ["▁A"]}, {WEIGHTS: np.ones((2, 1, 1), np.float32)})
+    tab = show(attention_page(attention, "two heads"), dark=dark)
+    heights = tab.evaluate(
+        """[0, 1].map((head) => {
+          const canvas = document.querySelector('canvas[aria-label^=Lines]');
+          const column = canvas.getContext('2d').getImageData(60, 0, 1, canvas.height).data;
+          const colour = headStyle(head).colour.match(/\\w\\w/g).map((part) => parseInt(part, 16));
+          const drawn = (y) => colour.every((part, i) => column[4 * y + i] === part);
+          return Array.from({ length: canvas.height }, (_, y) => y).filter((y) => drawn(y));
+        })"""
+    )
+    assert all(heights) and not set(heights[0]) & set(heights[1])
+    lines = "document.querySelector('canvas[aria-label^=Lines]')"
+    assert tab.evaluate(f"{lines}.clientWidth === {lines}.parentElement.clientWidth")
+
+
+WEIGHTS = "encoder.layer_0.self_attention.weights"
+# Machado, Oliveira and Fernandes 2009, severity 1: linear RGB as it is seen.
+VISION = {
+    "usual": np.eye(3),
+    "protan": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "deutan": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+    "tritan": [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
+}
+TO_LMS = [[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]]
+TO_LAB = [[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_readers_tell_the_colours_of_heads_apart(show, dark):
+    """Colors are at least 0.11 apart in OKLab (Okabe and Ito's: 0.076); contrast to paper is 3."""
+    tab = show(attention_page(translation(), "colours"), dark=dark)
+    colours = tab.evaluate("[...Array(7).keys()].map((head) => headStyle(head).colour)")
+    colours.append(tab.evaluate("themeColour('--paper')"))
+    encoded = np.array([[int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)] for c in colours])
+    linear = np.where(encoded <= 0.04045, encoded / 12.92, ((encoded + 0.055) / 1.055) ** 2.4)
+    luminance = 0.05 + linear @ [0.2126, 0.7152, 0.0722]
+    ratio = luminance[:-1] / luminance[-1]
+    assert np.maximum(ratio, 1 / ratio).min() >= 2.95
+    for seen in VISION.values():
+        lms = np.clip(linear[:-1] @ np.transpose(seen), 0, 1) @ np.transpose(TO_LMS)
+        lab = np.cbrt(lms) @ np.transpose(TO_LAB)
+        distances = np.linalg.norm(lab[:, None] - lab, axis=-1)
+        assert distances[np.triu_indices(7, 1)].min() >= 0.11
+
+
+def predicting(stacks, what, *each):
+    """Drawn attention with predictions."""
+    drawn = drawn_attention(stacks)
+    predicted = [
+        Predicted(position, tuple(map(Prediction, *zip(*outputs, strict=True))), gold)
+        for position, outputs, gold in each
+    ]
+    return Attention(drawn.texts, drawn.tokens, drawn.values, Predictions(what, tuple(predicted)))
+
+
+def test_queries_say_which_token_they_predict(show):
+    tokens = ["<s>", "▁A", HOSTILE[0]]
+    names = ["▁A", *HOSTILE[:2]]
+    each = [(i, [(name, 0.75), ("▁x", 0.125)], None) for i, name in enumerate(names)]
+    tab = show(attention_page(predicting({"decoder": tokens}, "next token", *each), "next"))
+    rows = [f"{token}predicts → {name}" for token, name in zip(tokens, names, strict=True)]
+    assert tab.texts(".queries li") == rows and tab.texts(".keys li") == tokens
+    assert not tab.evaluate("byId('predictions').checkVisibility()")
+    tab.press("ArrowDown")
+    assert status(tab).endswith("Predicts “\u2068▁A\u2069” 0.7500, “\u2068▁x\u2069” 0.1250.")
+    assert tab.complaints() == []
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_labels_of_a_text_and_their_probabilities(show, width):
+    outputs = [(HOSTILE[1], 0.625), *((f"label {i}", 0.0125) for i in range(30))]
+    attention = predicting({"encoder": SOURCE}, "label", (None, outputs, "label 3"))
+    tab = show(attention_page(attention, "text"), width=width)
+    assert tab.texts(".outputs th")[:2] == [HOSTILE[1], "label 0"]
+    shares = list(map(float, tab.texts(".outputs .number")))
+    assert len(shares) == 21 and sum(shares) == pytest.approx(1)
+    assert tab.texts(".outputs tr:has(.gold) th") == ["label 3"]
+    widths = tab.evaluate("[...document.querySelectorAll('.bar div')].map((b) => b.clientWidth)")
+    assert widths[0] / widths[1] == pytest.approx(0.625 / 0.0125, rel=0.2)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    assert tab.complaints() == []
+
+
+def test_labels_of_tokens(show):
+    each = [(1, [("DET", 0.75), (HOSTILE[1], 0.25)], "DET"), (2, [("ADJ", 0.5)], HOSTILE[0])]
+    tab = show(attention_page(predicting({"encoder": SOURCE}, "label", *each), "tags"))
+    cells = [re.sub("[\u2068\u2069]", "", text) for text in tab.texts(".outputs tr")]
+    assert cells == [
+        f"▁brownDET0.7500{HOSTILE[1]} 0.2500✓ gold",
+        f"▁dogADJ0.5000gold: {HOSTILE[0]}",
+    ]
+    assert tab.texts(".queries li")[:2] == ["▁A", "▁brownpredicts → DET"]
+    assert tab.complaints() == []
+
+
+def test_a_head_is_opened_from_the_grid(tab):
+    tab.press("2")
+    tab.wait_for("performance.getEntriesByName('all heads drawn').length > 0")
+    tab.press("ArrowUp", "ArrowRight", "ArrowRight", "Enter")
+    chosen = tab.evaluate("[page.state.view, page.state.layer, page.state.head]")
+    assert chosen == ["heatMap", 0, 2]
+    tab.press("2")
+    tab.point(".all-heads canvas:last-child", click=True)
+    assert tab.evaluate("[page.state.view, page.state.layer, page.state.head]") == ["heatMap", 1, 3]
+
+
+def test_the_beam_view_says_why_hypotheses_were_dropped(tab):
+    tab.press("6")
+    assert "▁Der </s>" in status(tab) and "score -0.5000; ended" in status(tab)
+    tab.press("ArrowLeft", "ArrowDown")
+    expected = "log probability -2.1250; dropped: not among the 2 best of its step."
+    assert status(tab).endswith(expected)
+    best = [re.sub("(log|score).*", "", text) for text in tab.texts(".tree g.best")]
+    assert best == ["start", "▁Der", "</s>"]
+    tab.press("x")
+    text = tab.evaluate("byId('text-body').innerText")
+    assert text.count("not among the 2 best") == 2 and "<b>\u2069: log probability −∞" in text
+
+
+@pytest.mark.parametrize("view", range(1, 6))
+def test_texts_are_shown_literally_and_run_nothing(show, view):
+    tokens = HOSTILE + LINES
+    attention = drawn_attention({"encoder": tokens, "decoder": tokens}, layers=1, heads=2)
+    attention = Attention({"source": HOSTILE[1]}, attention.tokens, attention.values)
+    tab = show(attention_page(attention, HOSTILE[0]))
+    assert tab.texts("#title, title") == [HOSTILE[0]] * 2
+    assert tab.evaluate("byId('texts').innerText") == f"source: {HOSTILE[1]}"
+    assert tab.texts(".queries .token") == [*HOSTILE, "⏎", "⏎", "a⏎b"]
+    count = "document.querySelectorAll('script, img, iframe').length"
+    before = tab.evaluate(count)
+    tab.press(str(view), "ArrowDown", "x")
+    assert tab.evaluate(count) == before
+    assert tab.complaints() == [] and tab.requests() == []
+
+
+def test_views_without_data_are_absent(show):
+    attention = drawn_attention({"encoder": ["▁A"]}, layers=1, heads=1, vectors=False)
+    tab = show(attention_page(attention, "one token"))
+    assert "Alignment" not in (names := tab.evaluate("byId('tabs').innerText"))
+    assert "Beam" not in names
+    tab.press("3")
+    assert "made without queries and keys" in tab.evaluate("byId('view').innerText")
+    for number in "124":
+        tab.press(number, "ArrowDown")
+    assert tab.complaints() == []
+
+
+def test_two_hundred_tokens_open_in_seconds(show):
+    """One second on a quiet machine, three on a busy one."""
+    tokens = [f"▁word{number}" for number in range(200)]
+    attention = drawn_attention({"decoder": tokens}, layers=12, heads=12, vectors=False)
+    html = attention_page(attention, "200 tokens")
+    assert min(show(html).seconds for _ in range(2)) < 20
+
+
+def test_pages_stay_within_their_budget():
+    """12 layers, 16 heads, 64 tokens, whatever the weights; vectors of as many as there is room."""
+    tokens = [f"▁word{number}" for number in range(64)]
+    for stacks, layers in ((["encoder"], 12), (["encoder", "decoder"], 6)):
+        for sharpness in (0.1, 1, 3):
+            attention = drawn_attention(
+                {stack: tokens for stack in stacks},
+                **dict(layers=layers, heads=16, size=64, sharpness=sharpness),
+            )
+            html = attention_page(attention, "long", drawn_tree())
+            assert 0.75 * BUDGET < len(html.encode()) <= BUDGET
+            assert "are left out: the page would exceed 2 MB" in html
+
+
+def test_layers_of_the_neuron_view_are_chosen(show):
+    attention = drawn_attention({"encoder": SOURCE}, layers=3)
+    tab = show(attention_page(attention, "one layer", neuron_layers=[1]))
+    held = tab.evaluate("page.model.kinds.encoder.keys.map((keys) => keys !== null)")
+    assert held == [False, True, False]
+    tab.press("3")
+    assert "layers 0, 2 are left out" in status(tab)
+
+
+def test_a_notebook_shows_it(show):
+    """In a frame that may run its own scripts and nothing else of the notebook's."""
+    frame = translation()._repr_html_()
+    assert frame.startswith('<iframe sandbox="allow-scripts" srcdoc="&lt;!doctype html&gt;')
+    tab = show(f"<!doctype html>{frame}<script>performance.mark('drawn')</script>")
+    assert tab.requests() in ([], ["about:srcdoc"]) and tab.complaints() == []
+
+
+def test_the_index_links_to_the_pages(browser, tmp_path):
+    listed = [("0001.html", "</script><b>"), ("0012.html", "مرحبا")]
+    for name, _ in listed:
+        (tmp_path / name).write_text(f"<h1>{name}</h1>")
+    (tmp_path / "index.html").write_text(index_page(listed), encoding="utf-8")
+    tab = browser.open(tmp_path / "index.html")
+    assert tab.texts("li") == [line for _, line in listed]
+    assert tab.evaluate("Array.from(document.querySelectorAll('li'), (li) => li.value)") == [1, 12]
+    tab.point("li:last-child a", x=0.9, click=True)
+    tab.wait_for("location.pathname.endsWith('0012.html')")
+    assert tab.texts("h1") == ["0012.html"] and tab.complaints() == []
+    tab.close()

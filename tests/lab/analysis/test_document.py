@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages request nothing and run no text; packed arrays keep their precision."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from transformer_jax.lab.analysis.pages import document
+from transformer_jax.lab.analysis.pages.document import asset, frame, page
+
+DRAWN = "performance.mark('drawn')"
+
+
+def test_data_comes_back_and_ends_no_script():
+    data = {"a": ["</script>", "<!--", "\u2028", "\ud800", "é😀", 1.5, None]}
+    html = page("t", "<p>body</p>", [], ["let x"], data)
+    kept = re.search(r'id="data">(.*?)</script>', html)[1]
+    assert json.loads(kept) == data
+    assert kept.isascii() and "<" not in kept
+    assert html.encode().decode() == html
+
+
+def test_a_number_that_json_has_not_is_refused():
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        page("t", "", [], [], {"a": float("nan")})
+
+
+def test_titles_are_plain_text():
+    assert "<title>&lt;/title&gt;&lt;b&gt; ?</title>" in page("</title><b> \ud800", "", [], [], 0)
+
+
+def test_a_frame_keeps_its_document():
+    assert 'srcdoc="&lt;p title=&quot;&amp;amp;&quot;&gt;"' in frame('<p title="&amp;">')
+
+
+def test_only_the_scripts_and_styles_that_it_was_written_with_work(show):
+    """No request, no other script, no event handler in HTML."""
+    styles = ["body { color: rgb(1, 2, 3) }"]
+    tab = show(page("t", '<p id="p" onclick="window.ran = 1">x</p>', styles, [DRAWN], 0))
+    assert tab.evaluate("getComputedStyle(document.body).color") == "rgb(1, 2, 3)"
+    tab.evaluate(
+        "document.body.append(Object.assign(document.createElement('script'), {text: 'ran = 2'}));"
+        "document.getElementById('p').click();"
+        "document.body.append(Object.assign(new Image(), {src: 'file:///x.png'}))"
+    )
+    assert (
+        tab.evaluate("fetch('http://localhost:9/x').then(() => 'sent', () => 'refused')")
+        == "refused"
+    )
+    assert tab.evaluate("typeof window.ran") == "undefined"
+    refused = [one["entry"]["text"] for one in tab.complaints()]
+    assert len(refused) >= 4
+    assert all("Content Security Policy" in text for text in refused)
+
+
+def test_weights_have_four_decimals():
+    weights = np.arange(0, 1, 0.00003, np.float32).reshape(2, -1)
+    expected = np.round(weights.astype(np.float64), 4)
+    np.testing.assert_array_equal(document.unpack(document.pack_weights(weights)), expected)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_scaled_numbers_are_right_to_half_a_step(scale):
+    values = scale * np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    found = document.unpack(document.pack_scaled(values))
+    np.testing.assert_allclose(found, values, rtol=0, atol=0.51 * np.abs(values).max() / 32767)
+
+
+@pytest.mark.parametrize("values", [np.zeros((2, 3)), np.zeros((0, 3)), np.float32(2.5)])
+def test_zeros_nothing_and_a_number_have_their_shapes(values):
+    for pack in (document.pack_scaled, document.pack_floats):
+        found = document.unpack(pack(values))
+        assert found.shape == np.shape(values)
+        np.testing.assert_array_equal(found, values)
+
+
+def test_floats_are_kept_to_the_bit():
+    values = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    values[0] = [np.inf, -np.inf, 0, 1e-40]
+    np.testing.assert_array_equal(document.unpack(document.pack_floats(values)), values)
+
+
+def test_the_page_reads_each_kind(show):
+    """Evaluates with `packed.js` alone."""
+    values = np.linspace(0, 1, 6, dtype=np.float32).reshape(2, 3)
+    packers = (document.pack_weights, document.pack_scaled, document.pack_floats)
+    data = [pack(values) for pack in packers]
+    scripts = [asset("packed.js"), asset("document.js"), "performance.mark('drawn')"]
+    tab = show(page("arrays", "", [], scripts, data))
+    shown = tab.evaluate(
+        "Promise.all(readData().map(async (a) => Array.from((await unpack(a)).values)))"
+    )
+    for one, found in zip(data, shown, strict=True):
+        expected = document.unpack(one).astype(np.float32)
+        np.testing.assert_array_equal(np.float32(found).reshape(2, 3), expected)

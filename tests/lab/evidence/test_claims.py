@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims: what decides them, what a verdict names, and what is refused."""
+
+import dataclasses
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.cli.main import main
+from transformer_jax.lab.evidence import verdicts
+from transformer_jax.lab.evidence.claims import check_claim, decide_claim, load_claim
+from transformer_jax.lab.evidence.verdicts import read_verdict
+from transformer_jax.lab.sweeps import row_training
+from transformer_jax.runs.shipped import shipped_files
+
+ROWS = {"first": {}, "second": {}}
+FILE = """
+import numpy as np
+
+def experiment(seed):
+    return np.random.default_rng(seed).normal((0.0, {gap}), 0.1)
+
+def get_claim():
+    return dict(statement="The first is lower.", rows={{"first": {{}}, "second": {{}}}},
+                experiment=experiment, metric="a number", smallest=0.05)
+"""
+
+
+def drawn(gap, deviation=0.1):
+    """Claim on drawn numbers whose second row is worse by `gap`."""
+
+    def experiment(seed):
+        return tuple(np.random.default_rng(seed).normal((0.0, gap), deviation))
+
+    return tj.Claim("It is lower.", ROWS, experiment=experiment, metric="number", smallest=0.05)
+
+
+@pytest.mark.parametrize(
+    "gap, verdict, seeds", [(1.0, "holds", 3), (-1.0, "does not hold", 3), (0.05, "undecided", 12)]
+)
+def test_seeds_are_added_until_it_is_decided(gap, verdict, seeds, tmp_path):
+    found = tj.decide(drawn(gap), tmp_path / "claim")
+    assert (found["verdict"], found["seeds"]) == (verdict, seeds)
+    assert [len(values) for values in found["values"].values()] == [seeds, seeds]
+    low, high = found["interval"]
+    assert low < found["difference"] < high
+    assert read_verdict(tmp_path / "claim" / "verdict.json") == found
+
+
+def test_a_better_value_may_be_higher(tmp_path):
+    claim = tj.Claim(
+        "It is higher.", ROWS, experiment=lambda seed: (2.0 + seed / 10, 1.0), better="higher"
+    )
+    assert tj.decide(claim, tmp_path / "claim")["verdict"] == "holds"
+
+
+def test_a_row_that_diverges_is_the_worse_one(tmp_path):
+    claim = tj.Claim("It trains.", ROWS, experiment=lambda seed: (1.0, math.nan))
+    found = tj.decide(claim, tmp_path / "claim")
+    assert found["verdict"] == "holds" and found["seeds"] == 8  # 2^-8 is below 0.05 / 4
+    assert found["values"]["second"] == [None] * 8
+
+
+def test_equal_models_hold_as_rarely_as_stated(tmp_path):
+    """A/A claims: the whole procedure, looks included."""
+    held = 0
+    for number in range(200):
+        rng = np.random.default_rng(number)
+        values = rng.normal(size=(12, 2))
+        claim = tj.Claim(
+            "Equal.", ROWS, experiment=lambda seed, v=values: tuple(v[seed]), smallest=0.5
+        )
+        held += decide_claim(claim, tmp_path / str(number))["verdict"] == "holds"
+    assert held / 200 < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 200)
+
+
+@pytest.fixture(scope="module")
+def trained_claim(tiny_language_model, tmp_path_factory):
+    """Verdict of a claim whose rows are trained, and its workdir."""
+    base = tiny_language_model | {"train.num_steps": 24, "eval.every_steps": 24}
+    claim = tj.Claim(
+        "A learning rate helps.",
+        {"learns": {}, "hardly": {"optimizer.learning_rate": 1e-9, "model.dropout_rate": 0.3}},
+        config="quickstart",
+        base=base | {"checkpoint.every_steps": 24},
+        looks=(2,),
+        smallest=1e-4,
+    )
+    workdir = tmp_path_factory.mktemp("claims") / "claim"
+    return claim, workdir, tj.decide(claim, workdir, progress=False)
+
+
+def test_trained_rows_are_decided_and_named_by_digests(trained_claim):
+    _, _, found = trained_claim
+    assert found["verdict"] == "holds"
+    names = {
+        "code of nn",
+        "training data of learns",
+        "tokenizer of text of learns",
+    }
+    assert names <= set(found["digests"])
+    assert found["configs"]["learns"]["train.num_steps"] == 24
+
+
+def test_a_decided_claim_is_only_read_again(trained_claim, tmp_path):
+    claim, workdir, before = trained_claim
+    copy = shutil.copytree(workdir, tmp_path / "copy")
+    again = tj.decide(claim, copy, progress=False)
+    differing = {name for name in before if before[name] != again[name]}
+    assert differing <= {"seconds"}
+
+
+def test_claims_that_share_a_workdir_train_their_rows_once(trained_claim, tmp_path, monkeypatch):
+    claim, workdir, before = trained_claim
+    copy = shutil.copytree(workdir, tmp_path / "copy")
+    monkeypatch.delattr(row_training, "_train_seeds")
+    other = dataclasses.replace(claim, name="other", metric="perplexity")
+    found = tj.decide(other, copy, progress=False)
+    losses, perplexities = before["values"], found["values"]
+    for row, values in losses.items():
+        assert list(map(math.exp, values)) == pytest.approx(perplexities[row], rel=1e-3)
+    assert read_verdict(copy / "verdict.json") == before  # beside other.verdict.json
+    assert found["command"] == "transformer_jax claim other --workdir=DIR"
+
+
+def test_two_measures_of_the_same_runs_are_compared(trained_claim, tmp_path, monkeypatch):
+    _, workdir, _ = trained_claim
+    copy = shutil.copytree(workdir, tmp_path / "copy")
+    monkeypatch.delattr(row_training, "_train_seeds")
+    measure = {"late": lambda run: run.step, "early": lambda run: run.step - 1 - run.config.seed}
+    row = {"learns": {}}
+    claim = dataclasses.replace(
+        trained_claim[0], name="two", rows=row, measure=measure, better="higher"
+    )
+    found = tj.decide(claim, copy, progress=False)
+    assert found["values"] == {"late": [24.0, 24.0], "early": [23.0, 22.0]}
+    assert dataclasses.replace(claim, measure=dict(measure)).identity == claim.identity
+    with pytest.raises(ValueError, match="one row"):
+        dataclasses.replace(claim, rows=trained_claim[0].rows)
+    with pytest.raises(ValueError, match="measure has 1 names"):
+        dataclasses.replace(claim, measure={"late": measure["late"]})
+
+
+def test_rows_of_another_config_are_not_mixed(trained_claim, tmp_path):
+    claim, workdir, _ = trained_claim
+    copy = shutil.copytree(workdir, tmp_path / "copy")
+    rows = {"learns": {"model.d_ff": 8}, "hardly": {}}
+    with pytest.raises(tj.UserError, match="learns"):
+        tj.decide(dataclasses.replace(claim, name="other", rows=rows), copy, progress=False)
+
+
+def test_another_claim_in_the_workdir_is_refused(tmp_path):
+    tj.decide(drawn(1.0), tmp_path / "claim")
+    other = tj.Claim("Else.", ROWS, experiment=lambda seed: (0.0, 1.0 + seed))
+    with pytest.raises(tj.UserError, match="another claim"):
+        tj.decide(other, tmp_path / "claim")
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"rows": {"one": {}}}, "compares two"),
+        ({"config": "quickstart"}, "rows are equal"),
+        ({}, "either a config"),
+        ({"config": "quickstart", "better": "more"}, "better is 'more'"),
+    ],
+)
+def test_claims_that_make_no_sense_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        tj.Claim(**{"statement": "x", "rows": ROWS, **fields})
+
+
+def test_the_verb_decides_checks_and_names_wrong_fields(tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    path.write_text(FILE.format(gap=1.0))
+    workdir = tmp_path / "run"
+    assert main(["claim", str(path), f"--workdir={workdir}"]) == 0
+    assert capsys.readouterr().out.startswith("HOLDS: The first is lower.")
+    verdict = workdir / "mine.verdict.json"
+    check = ["claim", "--check", str(path), str(verdict)]
+    path.write_text(f'"""Words."""\n{FILE.format(gap=1.0)}')
+    assert main(check) == 0
+    assert capsys.readouterr().out == f"{verdict}: holds, up to date\n"
+    path.write_text(FILE.format(gap=2.0))
+    assert main([*check, "--format=json"]) == 0
+    assert json.loads(capsys.readouterr().out)[str(verdict)]["changed"] == ["claim"]
+    assert main(["claim", str(path), f"--workdir={workdir}"]) == 2
+    assert "another claim of this name" in capsys.readouterr().err
+    assert main(["claim", "--check", str(verdict)]) == 2
+    assert "no shipped claim 'mine'" in capsys.readouterr().err
+    whole = json.loads(verdict.read_text())
+    for damaged in ({"verdict": "holds", "name": 1}, {**whole, "configs": {"one": 1}}):
+        verdict.write_text(json.dumps(damaged))
+        assert main(check) == 2
+    path.write_text("def get_claim():\n    return dict(statment='x')\n")
+    assert main(["claim", str(path), f"--workdir={tmp_path}/other"]) == 2
+    assert "statement" in capsys.readouterr().err
+
+
+@pytest.fixture
+def checked(tiny_language_model, tmp_path):
+    """A claim on files of its own, and what its verdict says of them."""
+    texts = {name: tmp_path / name for name in ("train", "valid")}
+    for path in texts.values():
+        path.write_text("a b c d e f\n" * 50)
+    base = tiny_language_model | {f"data.{name}_text": str(path) for name, path in texts.items()}
+    rows = {"narrow": {}, "wide": {"model.d_ff": 48}}
+    claim = tj.Claim("Wide is better.", rows, config="quickstart", base=base)
+    configs = claim.configs({})
+    verdict = {
+        "asked": {"claim": claim.identity, "overrides": {}},
+        "configs": verdicts.stated_configs(configs),
+        "digests": {**verdicts.code_digests(), **verdicts.input_digests(configs)},
+    }
+    return claim, verdict, texts
+
+
+def test_a_verdict_is_out_of_date_if_code_config_or_data_change(checked, monkeypatch):
+    claim, verdict, texts = checked
+    assert check_claim(verdict, claim) == ([], "")
+    assert check_claim(verdict, claim, {"data.num_workers": 1}) == ([], "")  # the same data
+    assert check_claim(verdict, claim, {"data.dir": "elsewhere"}) == ([], "")  # it has none
+    wider = check_claim(verdict, claim, {"model.d_model": 32, "seed": 1})
+    assert wider.changed == ["config (model.d_model, seed)"]
+    code = dict(verdicts.code_digests())
+    code.pop("code of models")
+    monkeypatch.setattr(verdicts, "code_digests", lambda: code | {"code of nn": "other"})
+    texts["valid"].write_text("a b c\n")
+    found = check_claim(verdict, claim)
+    assert found.changed == ["code of nn", "validation data", "code of models"]
+    assert str(found) == "out of date: validation data, code (nn, models) changed"
+    texts["train"].unlink()
+    found = check_claim(verdict, claim)
+    assert found.changed == ["code of nn", "code of models"]
+    assert str(texts["train"]) in found.unchecked
+
+
+def test_configs_are_compared_by_the_fields_that_they_set(checked):
+    """A field that a later version adds, with a default, does not make a verdict out of date."""
+    claim, verdict, _ = checked
+    assert verdict["configs"]["wide"]["model.d_ff"] == 48
+    assert "model.qk_norm" not in verdict["configs"]["wide"]
+    (was,) = check_claim({**verdict, "configs": {"narrow": {}, "wide": {}}}, claim).changed
+    assert was.startswith("config (") and "model.d_ff" in was
+
+
+@pytest.mark.parametrize("lacking", ["configs", "validation data"])
+def test_what_an_earlier_version_did_not_record_is_unchecked(checked, lacking):
+    claim, verdict, _ = checked
+    digests = {k: v for k, v in verdict["digests"].items() if not k.startswith(lacking)}
+    configs = None if lacking == "configs" else verdict["configs"]
+    found = check_claim({**verdict, "configs": configs, "digests": digests}, claim)
+    assert not found.changed
+    assert "earlier version" in found.unchecked and lacking in found.unchecked
+
+
+def test_an_experiment_of_an_earlier_version_has_no_configs_to_check(checked):
+    _, verdict, _ = checked
+    claim = verdict["asked"]["claim"]
+    found = verdicts.check_verdict({**verdict, "configs": None}, claim, lambda: {})
+    assert found == ([], "")
+
+
+def test_a_shipped_module_that_a_verdict_names_is_loaded():
+    (path,) = [one for one in verdicts.recorded_verdicts() if one.stem == "recall_lstm"]
+    assert not check_claim(read_verdict(path), load_claim("recall_lstm")).unchecked
+
+
+def test_code_is_what_results_depend_on():
+    source = '"""Words."""\n\ndef f():\n    """Words."""  # more\n    return 1\n'
+    assert verdicts.without_words(source) == verdicts.without_words(source.replace("Wo", "Swo"))
+    assert verdicts.without_words(source) != verdicts.without_words(source.replace("1", "2"))
+
+
+def test_rows_with_the_same_config_are_refused(checked):
+    claim, _, _ = checked
+    same = dataclasses.replace(claim, rows={"as is": {}, "stated": {"seed": 0}})
+    with pytest.raises(tj.UserError, match="as is and stated have the same config"):
+        same.configs({})
+
+
+def test_shipped_claims_load():
+    found = {name: load_claim(name) for name in shipped_files("claim")}
+    assert found and all(claim.statement.endswith(".") for claim in found.values())

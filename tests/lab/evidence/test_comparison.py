@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Comparison of runs: what differs, tests over seeds and examples, and what is refused."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.cli.main import main
+from transformer_jax.data.sources import open_split
+from transformer_jax.lab.evidence.example_loss import compare_losses
+from transformer_jax.lab.evidence.page import comparison_page
+from transformer_jax.tokenization import sentencepiece
+
+LOSSES = {"base": [3.0, 3.1, 2.9], "better": [2.0, 2.1, 1.9]}
+OUTPUTS = {"base": ["ein Hund", "eine Katze"], "better": ["der Hund", "eine Katze"]}
+
+
+@pytest.fixture(scope="module")
+def runs(trained_workdir, tmp_path_factory):
+    """Two runs of three seeds, with drawn losses and outputs."""
+    folder = tmp_path_factory.mktemp("compared")
+    for name, losses in LOSSES.items():
+        for number, loss in enumerate(losses):
+            seed = folder / name / f"seed_{number}"
+            shutil.copytree(trained_workdir, seed, ignore=shutil.ignore_patterns("tensorboard"))
+            records = [
+                {"step": step, "split": split, "loss": loss + 10 / step, "bleu": 10 - loss}
+                for step in (10, 20)
+                for split in ("train", "valid")
+            ]
+            (seed / "metrics.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
+        write_outputs(folder / name / "seed_0", OUTPUTS[name])
+    change_config(folder / "better" / "seed_0", "train", "label_smoothing", 0.3)
+    return folder
+
+
+def write_outputs(workdir, outputs, sources=("a dog", "a cat")):
+    path = workdir / "predictions" / "test-30.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    records = [
+        {"source": source, "target": target, "output": output, "score": -1.0}
+        for source, target, output in zip(sources, OUTPUTS["better"], outputs, strict=True)
+    ]
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+
+
+def change_config(workdir, section, field, value):
+    config = json.loads((workdir / "config.json").read_text())
+    config[section][field] = value
+    (workdir / "config.json").write_text(json.dumps(config))
+
+
+@pytest.fixture
+def copies(runs, tmp_path):
+    return shutil.copytree(runs, tmp_path / "copies")
+
+
+def test_it_says_what_differs_and_whether_the_metrics_do(runs):
+    found = tj.compare(runs / "base", runs / "better")
+    assert found.names == ("base", "better")
+    assert found.differing == {"train.label_smoothing": (0.1, 0.3)}
+    tests = {test.metric: test for test in found.over_seeds}
+    loss = tests["loss"]
+    assert loss.difference.mean == pytest.approx(-1.0) and loss.differs
+    # t = -1 / sqrt(2 * 0.01 / 3), four degrees of freedom
+    assert loss.difference.p == pytest.approx(0.000255, rel=0.01)
+    assert loss.p_permutation == pytest.approx(0.1) and loss.seeds_to_decide is None
+    assert tests["bleu"].difference.mean == pytest.approx(1.0)
+    assert "differs" in found.as_text() and "better: loss" in repr(found)
+
+
+def test_outputs_are_compared_over_examples(runs):
+    found = tj.compare(runs / "base", runs / "better")
+    compared = {test.scores.metric for test in found.over_examples}
+    assert compared == {"bleu", "bleu_lowercase", "chrf", "ter"}
+    (one,) = found.disagreements["better"]
+    assert one.outputs == ("ein Hund", "der Hund") and one.example["source"] == "a dog"
+
+
+def test_many_runs_are_corrected(copies):
+    shutil.copytree(copies / "better", copies / "third")
+    found = tj.compare(copies / "base", copies / "better", copies / "third", metrics=["loss"])
+    adjusted = [test.p_adjusted for test in found.over_seeds]
+    assert adjusted == pytest.approx([2 * test.difference.p for test in found.over_seeds])
+
+
+def test_one_seed_has_no_test_over_seeds(runs):
+    found = tj.compare(runs / "base" / "seed_0", runs / "better" / "seed_0")
+    assert found.over_seeds == [] and found.over_examples
+    assert "one seed" in found.notes[0]
+
+
+def test_without_outputs_examples_are_not_compared(runs):
+    found = tj.compare(runs / "base", runs / "better", split="valid_2")
+    assert found.over_examples == [] and "evaluate --split=valid_2" in found.notes[-1]
+
+
+def test_the_loss_per_example_is_compared(runs, tmp_path):
+    run = tj.load(runs / "base" / "seed_0")
+    flat = jax.tree.map(lambda leaf: 0.3 * np.asarray(leaf), run.params)
+    run.with_params(flat).save(tmp_path / "flat")
+    shutil.copy(runs / "base" / "seed_0" / "metrics.jsonl", tmp_path / "flat")
+    found = tj.compare(runs / "base" / "seed_0", tmp_path / "flat", split="valid", loss=True)
+    (test,) = (test.scores for test in found.over_examples)
+    examples = list(open_split(run.settings.data, "valid"))
+    scores = run.score([one["source"] for one in examples], [one["target"] for one in examples])
+    bits = [
+        -score / math.log(2) / len(one["target"].encode())
+        for score, one in zip(scores, examples, strict=True)
+    ]
+    assert test.first == pytest.approx(np.mean(bits), rel=1e-5)
+    low, high = test.interval
+    assert 0 < low < test.difference < high and test.differs
+    assert "bits per byte" in found.as_text() and f"[{low:.3g}, {high:.3g}]" in found.as_text()
+
+
+def test_losses_of_other_examples_or_of_changed_texts_are_refused(copies, monkeypatch):
+    first, second = copies / "base" / "seed_0", copies / "better" / "seed_0"
+    config = json.loads((second / "config.json").read_text())
+    path = copies / "short.txt"
+    lines = Path(config["data"]["valid_source"]).read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]))
+    for side in ("source", "target"):
+        change_config(second, "data", f"valid_{side}", str(path))
+    with pytest.raises(tj.UserError, match="base and better have other examples in valid"):
+        compare_losses({"base": first, "better": second}, "valid", True)
+    with pytest.raises(tj.UserError, match="of base changes text"):
+        monkeypatch.setattr(sentencepiece.SentencePieceTokenizer, "decode", lambda *_: "other")
+        compare_losses({"base": first}, "valid", False)
+
+
+def refused(*args, **options):
+    with pytest.raises(tj.UserError) as error:
+        tj.compare(*args, **options)
+    return str(error.value)
+
+
+def test_runs_of_other_data_are_refused(copies):
+    change_config(copies / "better" / "seed_0", "data", "valid_source", "other.txt")
+    assert "not scored on the same examples" in refused(copies / "base", copies / "better")
+
+
+def test_outputs_of_other_examples_are_refused(copies):
+    write_outputs(copies / "better" / "seed_0", OUTPUTS["better"], sources=("a dog", "a cow"))
+    assert "other examples" in refused(copies / "base", copies / "better")
+
+
+def test_metrics_that_runs_lack_are_refused(runs):
+    message = refused(runs / "base", runs / "better", metrics=["blue"])
+    assert "'blue'" in message and "bleu" in message
+    assert "at least two" in refused(runs / "base")
+    assert "twice" in refused(runs / "base", runs / "base")
+
+
+def test_refusals_are_one_line_and_status_2(copies, capsys):
+    change_config(copies / "better" / "seed_1", "data", "valid_source", "other.txt")
+    base, better = str(copies / "base"), str(copies / "better")
+    for arguments, message in (
+        ([base], "at least two"),
+        ([base, str(copies / "better" / "seed_1")], "same examples"),
+        ([base, better, "--metrics=blue"], "'blue'"),
+        ([base, str(copies / "missing")], "missing"),
+    ):
+        assert main(["compare", *arguments]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert message in line
+
+
+def test_other_tokens_leave_metrics_per_token_out(copies, monkeypatch):
+    from transformer_jax.lab.evidence import comparison
+
+    other = {"tokenizer of source": ("SHA-256 1", "SHA-256 2")}
+    monkeypatch.setattr(comparison, "_provenance_differences", lambda folders: other)
+    found = tj.compare(copies / "base", copies / "better")
+    assert set(found.values) == {"bleu"} and "per token" in " ".join(found.notes)
+    assert "per token" in refused(copies / "base", copies / "better", metrics=["loss"])
+
+
+def test_the_verb_prints_and_writes_a_page(runs, tmp_path, capsys):
+    arguments = [str(runs / "base"), str(runs / "better"), "--format=json"]
+    assert main(["compare", *arguments, f"--to={tmp_path}/page"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert json.loads(out[0])["differing"] == {"train.label_smoothing": [0.1, 0.3]}
+    page = (tmp_path / "page.html").read_text()
+    assert "\\u003c" not in page.split('id="data">')[0] and "better" in page
+    assert main(["compare", str(runs / "base")]) == 2
+
+
+def test_a_page_shows_intervals_and_examples(runs, show):
+    page = show(comparison_page(tj.compare(runs / "base", runs / "better")))
+    assert not page.complaints()
+    assert "loss" in page.texts("#seeds th") and "≠ differs" in page.texts(".verdict")
+    losses = page.texts("#values td")
+    assert losses[:2] == ["3.5 ± 0.1 (3 seeds)", "2.5 ± 0.1 (3 seeds)"]
+    assert page.texts(".example dd")[-2:] == ["ein Hund", "der Hund"]
+    assert page.evaluate("document.getElementById('curves').naturalWidth") > 100

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Picture of a tree: words in order, labels above their constituents, nothing overlaps."""
+
+import itertools
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from transformer_jax.errors import UserError
+from transformer_jax.lab.pictures import draw_tree, save_figure
+
+TREE = "(TOP (S (NP-SBJ-LONG (D I)) (VP-TOO-LONG (V go) (NP (N $x) (N y))) (. .)))"
+
+
+def places(figure):
+    """Text -> its place, from left to right and from top to bottom."""
+    return {text.get_text(): text.get_position() for text in figure.axes[0].texts}
+
+
+def test_words_are_in_order_below_their_labels():
+    found = places(draw_tree(TREE))
+    xs = [found[word][0] for word in ("I", "go", r"\$x", "y")]
+    assert xs == sorted(xs)
+    assert found["TOP"][1] < found["S"][1] < found["VP-TOO-LONG"][1] < found["NP"][1]
+    assert found["NP"][1] < found[r"\$x"][1]
+    assert found["NP"][0] == pytest.approx((found[r"\$x"][0] + found["y"][0]) / 2)
+    assert found["S"][0] == found["TOP"][0]
+
+
+def test_each_node_but_the_root_has_an_edge():
+    figure = draw_tree(TREE)
+    assert len(figure.axes[0].get_lines()) == len(figure.axes[0].texts) - 1
+
+
+def test_no_texts_overlap():
+    figure = draw_tree(TREE)
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    boxes = [text.get_window_extent(renderer) for text in figure.axes[0].texts]
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    assert all(box.x0 >= 0 and box.x1 <= figure.bbox.width for box in boxes)
+
+
+def test_trees_that_cannot_be_drawn_are_errors(tmp_path):
+    with pytest.raises(UserError, match="is no tree"):
+        draw_tree("(S (NP")
+    deep = "(A " * 3000 + "(B c)" + ")" * 3000
+    with pytest.raises(UserError, match="too large"):
+        draw_tree(deep)
+    save_figure(draw_tree("(A b)"), tmp_path / "a.svg")
+    assert "<svg" in draw_tree("(A b)")._repr_svg_()

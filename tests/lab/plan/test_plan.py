@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole plans, compiled for the CPU as if it were an accelerator, and by the real compilers."""
+
+import importlib.util
+import json
+
+import jax
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.errors import UserError
+from transformer_jax.lab.plan import child, mesh_search, plan, program, report, target
+from transformer_jax.parallel.engines import JitEngine
+from transformer_jax.runs.build import build_untokenized_task
+from transformer_jax.runs.config import read_settings
+from transformer_jax.runtime.accelerators import ACCELERATORS
+
+
+@pytest.fixture(scope="module")
+def planned(tiny_config):
+    """`planned(what, changes)`: report on the tiny config, compiled for the CPU as an H100."""
+
+    def make(what="train", changes=None):
+        config = tiny_config(changes)
+        request = {"config": config.to_dict(), "modules": [], "device": "h100:1", "slices": 1}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(target.Target, "devices", lambda self: jax.devices()[:1])
+            found = child.answer(request | {"what": what}) | {"note": plan.NOTE}
+        return json.loads(json.dumps(found))
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def step(planned):
+    """The report on the training step."""
+    return planned()
+
+
+def test_a_plan_of_the_training_step(step, trained):
+    found = step
+    assert found["parameters"] == sum(leaf.size for leaf in jax.tree.leaves(trained.params))
+    assert found["memory"]["fits"] and found["advice"] == found["warnings"] == []
+    assert found["accumulation_steps"] == 1
+    nbytes = found["memory"]["parameters_gib"] * 2**30
+    assert nbytes == pytest.approx(4 * found["parameters"], rel=0.01)
+    assert found["flops"]["program_per_device"] == pytest.approx(found["flops"]["model"], rel=0.05)
+    groups = found["kernel_groups"]
+    assert sum(group["ms"] for group in groups) == pytest.approx(found["kernels_ms"], rel=0.1)
+    assert sum(group["flops"] for group in groups) == found["flops"]["program_per_device"]
+    assert groups == sorted(groups, key=lambda group: -group["ms"])
+    largest = max(groups, key=lambda group: group["flops"])
+    assert (
+        "logits" in largest["place"] and "layer_N" in str(groups) and "layer_0" not in str(groups)
+    )
+    assert found["step_ms"] >= found["memory_ms"] and 0 < found["mfu"] < 1
+    assert found["interconnect"] == []
+
+
+def test_a_plan_of_the_search(planned):
+    found = planned("decode")
+    assert found["mfu"] is None and found["tokens_per_s"] > 0
+    assert any("attention" in group["place"] for group in found["kernel_groups"])
+
+
+def test_a_plan_of_a_continuation(planned, tiny_language_model):
+    found = planned("decode", tiny_language_model | {"decode.temperature": 1.0})
+    assert found["tokens_per_s"] > 0 and found["kernel_groups"]
+
+
+def test_a_plan_has_the_bytes_of_a_cache_for_each_attention_layer(tiny_config, tiny_language_model):
+    sizes = {"model.num_layers": 2, "model.num_heads": 4, "model.key_size": 8}
+    sizes |= {"model.value_size": 8, "model.dtype": "float32", "model.positions": "rotary"}
+    latent = {"model.attention_layer": "latent", "model.latent.kv_rank": 12}
+    found = {}
+    for name, changes in {
+        "full": {},
+        "grouped": {"model.num_key_value_heads": 2},
+        "latent": latent | {"model.latent.rotary_size": 4},
+    }.items():
+        config = tiny_config(tiny_language_model | sizes | changes)
+        found[name] = program.cache_size(build_untokenized_task(read_settings(config)))
+    tokens = found["full"]["tokens"]
+    assert tokens == config.data.max_length
+    slot = 4  # int32, whose token it is
+    floats = {"full": 2 * 4 * 8, "grouped": 2 * 2 * 8, "latent": 12 + 4}
+    for name, count in floats.items():
+        assert found[name]["bytes"] == 2 * (tokens * (4 * count + slot) + 4), name
+    assert "tokens of 136 bytes" in report.plan_as_text({"cache": found["latent"], **TEXT})
+
+
+TEXT = {"device": "none", "note": "", "warnings": []}
+
+
+def test_a_refused_step_reports_its_memory_and_advice(planned, monkeypatch):
+    def refuse(*args):
+        raise jax.errors.JaxRuntimeError(MESSAGE)
+
+    monkeypatch.setattr(JitEngine, "compile", refuse)
+    found = planned()
+    assert found["memory"]["left_gib"] == -4.75 and "train.accumulation_steps=2" in found["advice"]
+    text = report.plan_as_text(found)
+    assert "does not" not in text and "NO, -4.75 GiB left" in text
+    by_rows = planned(changes={"train.rows_per_device": 2})  # of 4
+    assert by_rows["accumulation_steps"] == 2 and "train.rows_per_device=1" in by_rows["advice"]
+
+
+def test_a_task_without_search_has_no_decode_plan(planned):
+    with pytest.raises(UserError, match="--decode: task masked_lm searches for no outputs"):
+        planned("decode", {"task.name": "masked_lm", "model.architecture": "encoder_only"})
+
+
+def test_a_plan_is_shown_as_tables(step):
+    text = report.plan_as_text(step)
+    (line,) = (line for line in text.splitlines() if line.startswith("parameters"))
+    assert line.split()[1:] == [f"{step['parameters']:,}"]
+    assert "Kernels" not in text and text.rstrip().endswith(plan.NOTE)
+    rows = report.plan_as_text(step, 3).partition("\nKernels\n")[2].splitlines()
+    for row, group in zip(rows[1:], step["kernel_groups"][:3], strict=False):
+        assert row.endswith(group["place"]) and f"  {group['shape']}  " in row
+    assert rows[4] == ""
+
+
+MESSAGE = (
+    "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. "
+    "Used 20.50G of 15.75G hbm. Exceeded hbm capacity by 4.75G."
+)
+
+
+def test_a_refused_step_says_how_much_memory_it_lacks():
+    memory = report.refused_memory_report(MESSAGE, {"parameters": 2**30}, ACCELERATORS["v5e"])
+    assert memory["parameters_gib"] == 1 and memory["temporaries_gib"] == 19.5
+    assert memory["peak_gib"] == 20.5 and memory["left_gib"] == -4.75 and not memory["fits"]
+    line = plan.does_not_fit_message({"device": "v5e:1x1", "memory": memory, "advice": ["remat"]})
+    assert line == (
+        "the step does not fit v5e:1x1: it needs 20.5 GiB of the 15.8 GiB that a device has, "
+        "4.8 GiB too much; to make it fit: remat"
+    )
+
+
+@pytest.mark.parametrize(
+    ("mesh", "state", "temporaries", "rows", "expected"),
+    [
+        ({"data": 8, "fsdp": 1, "tensor": 1}, 80.0, 5.0, 4, ["parallel.fsdp=2"]),
+        ({"data": 1, "fsdp": 1, "tensor": 1}, 5.0, 80.0, 4, ["train.accumulation_steps=2"]),
+        ({"data": 1, "fsdp": 1, "tensor": 1}, 5.0, 80.0, 1, ["2 such devices"]),  # no rows left
+        ({"data": 1, "fsdp": 1, "tensor": 1}, 200.0, 5.0, 4, ["4 such devices"]),
+    ],
+)
+def test_settings_that_would_fit_are_named(mesh, state, temporaries, rows, expected, tiny_config):
+    memory = {"fits": False, "parameters_gib": state, "temporaries_gib": temporaries}
+    there = type("Mesh", (), {"shape": mesh, "size": mesh["data"]})
+    found = mesh_search.suggest_changes(
+        memory | {"usable_gib": 55.0}, read_settings(tiny_config()), there, rows
+    )
+    assert all(any(one.startswith(start) for one in found) for start in expected)
+    assert "train.remat=full (not estimated)" in found
+    assert any("accumulation" in one for one in found) == (temporaries > 55 and rows > 1)
+
+
+def test_narrow_shards_of_parameters_cause_a_warning_on_tpus(tiny_config):
+    settings = read_settings(tiny_config({"model.d_model": 256, "model.dtype": "bfloat16"}))
+    mesh = type("Mesh", (), {"shape": {"data": 1, "fsdp": 4, "tensor": 1}})
+    (line,) = mesh_search.warnings(settings, mesh, ACCELERATORS["v5e"])
+    assert "d_model 256 / fsdp 4 is below 128" in line and "fsdp 2 or less" in line
+    assert mesh_search.warnings(settings, mesh, ACCELERATORS["h100"]) == []
+    (line,) = mesh_search.warnings(settings, mesh, ACCELERATORS["t4"])
+    assert "does not multiply" in line
+
+
+COMPILERS = [
+    ("v5e:1x1", "libtpu", "plan-tpu", "bfloat16"),
+    ("t4:1", "jax_cuda13_plugin", "plan-gpu", "float32"),
+]
+
+
+@pytest.mark.parametrize(("device", "library", "extra", "dtype"), COMPILERS)
+def test_the_real_compilers_plan_the_step(device, library, extra, dtype, tiny_config):
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"the extra {extra} is not installed")
+    found = tj.plan(tiny_config({"model.dtype": "auto"}), device)
+    assert found["dtype"] == dtype and found["memory"]["fits"]
+    assert found["flops"]["program_per_device"] == pytest.approx(found["flops"]["model"], rel=0.1)
+    assert 0 < found["mfu"] < 1
+
+
+def test_an_unknown_device_starts_no_compiler(tiny_config, monkeypatch):
+    monkeypatch.setattr(plan.subprocess, "run", lambda *args, **options: pytest.fail("started"))
+    with pytest.raises(UserError, match="no device is called .v5x.; known: b200"):
+        tj.plan(tiny_config(), "v5x:2x2")
+
+
+def test_an_error_of_the_compiler_is_one_line(tiny_config, monkeypatch):
+    def compile_(*_):
+        raise jax.errors.JaxRuntimeError("UNIMPLEMENTED: fusion of two\nstack of the compiler")
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", compile_)
+    with pytest.raises(UserError, match=r"step with data 1, .*: UNIMPLEMENTED: fusion of two; an"):
+        program.compile_training_step(read_settings(tiny_config()), jax.devices()[:1])

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of a sweep that differ only in numbers train in one program, as if each trained alone."""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.lab.sweeps import row_training
+from transformer_jax.lab.sweeps import sweep as sweeps
+from transformer_jax.lab.sweeps.programs import group_rows
+from transformer_jax.lab.sweeps.results import asked_of
+from transformer_jax.lab.sweeps.shared_folder import SweepFolder
+
+QUICKSTART = Path(__file__).parents[3] / "configs" / "quickstart.py"
+ROWS = {
+    "base": {},
+    "no dropout": {"model.dropout_rate": 0.0},
+    "slow": {"optimizer.learning_rate": 1e-3},
+    "dropped": {"model.dropout_rate": 0.3, "optimizer.learning_rate": 2e-3},
+}
+TOGETHER = ["base", "slow", "dropped"]
+
+
+@pytest.fixture(autouse=True)
+def _logged(caplog):
+    caplog.set_level(logging.INFO)
+
+
+@pytest.fixture(scope="module")
+def sweep(tiny_language_model):
+    base = tiny_language_model | {
+        "train.num_steps": 6,
+        "eval.every_steps": 3,
+        "checkpoint.every_steps": 2,
+        "logging.every_steps": 1,
+    }
+    rows = {name: ROWS[name] for name in ("base", "dropped")}
+    return tj.Sweep(str(QUICKSTART), rows, base, seeds=1)
+
+
+@pytest.fixture(scope="module")
+def swept(sweep, tmp_path_factory):
+    """The workdir, where the rows stopped once after two steps, and the rows."""
+    workdir, train = tmp_path_factory.mktemp("sweep"), row_training.train_replicas
+
+    def stop(configs, folder, modules, folders):
+        train(configs, folder, modules, folders=folders, until=2)
+        raise tj.Stopped("stopped by SIGTERM at step 2")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_training, "train_replicas", stop)
+        with pytest.raises(tj.Stopped):
+            tj.sweep(sweep, workdir)
+    return workdir, tj.sweep(sweep, workdir)
+
+
+def losses(workdir):
+    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    return [(one["split"], one["step"], one["loss"]) for one in lines]
+
+
+def test_a_row_of_a_stopped_program_is_the_row_trained_alone(sweep, swept, tmp_path):
+    workdir, rows = swept
+    assert [row.name for row in rows] == ["base", "dropped"]
+    alone = dataclasses.replace(sweep, rows={"base": {}})
+    (expected,) = tj.sweep(alone, tmp_path)
+    assert rows[0].metrics["loss"] == pytest.approx(expected.metrics["loss"], rel=1e-6)
+    found, wanted = (losses(one / "base" / "seed_0") for one in (workdir, tmp_path))
+    assert [one[:2] for one in found] == [one[:2] for one in wanted]
+    np.testing.assert_allclose([one[2] for one in found], [one[2] for one in wanted], rtol=1e-6)
+    assert tj.load(workdir / "dropped" / "seed_0").config.model.dropout_rate == 0.3
+    run = tj.load(workdir / "base" / "seed_0")
+    assert run.config.model.dropout_rate == 0.1 and run.step == 6
+    params = tj.load(tmp_path / "base" / "seed_0").params
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-4), run.params, params)
+
+
+def test_finished_rows_are_read(sweep, swept, monkeypatch):
+    for name in ("train_replicas", "train"):
+        monkeypatch.setattr(row_training, name, None)
+    assert tj.sweep(sweep, swept[0]) == swept[1]
+
+
+@pytest.mark.parametrize(
+    "seeds, at_once, sizes", [(1, 8, [3, 1]), (2, 4, [2, 1, 1]), (3, 2, [1] * 4)]
+)
+def test_rows_are_grouped(sweep, seeds, at_once, sizes):
+    groups = group_rows(dataclasses.replace(sweep, rows=ROWS).configs({}), seeds, at_once)
+    assert [len(group) for group in groups] == sizes
+    assert groups[0] == TOGETHER[: sizes[0]]
+
+
+def test_a_row_that_is_busy_elsewhere_is_left_out_later(sweep, tmp_path, monkeypatch):
+    """At first the others wait: the other process may be about to claim them too."""
+    trained = []
+
+    def train_rows(sweep, configs, folders, at_once, modules):
+        trained.append([*configs])
+        for name in configs:
+            row = {"metrics": {"loss": [1.0]}, "parameters": 1, "tokens_per_s": 1.0, "seconds": 1.0}
+            result = {"asked": asked_of(sweep, configs[name]), "row": row}
+            (folders[name] / "result.json").write_text(json.dumps(result))
+
+    monkeypatch.setattr(sweeps, "train_rows", train_rows)
+    with contextlib.ExitStack() as other:
+        other.enter_context(SweepFolder(tmp_path).claim("slow"))
+        monkeypatch.setattr(sweeps, "time", SimpleNamespace(sleep=lambda _: other.close()))
+        rows = tj.sweep(dataclasses.replace(sweep, rows=ROWS, seeds=1), tmp_path)
+    assert trained == [["no dropout"], ["base", "dropped"], ["slow"]]
+    assert [row.name for row in rows] == [*ROWS]

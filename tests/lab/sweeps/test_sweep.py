@@ -1,0 +1,504 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sweeps: rows are trained, tabled, drawn, and not trained twice; their folders and files."""
+
+import dataclasses
+import json
+import logging
+import math
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.data.sources import open_split
+from transformer_jax.errors import DivergedError
+from transformer_jax.lab.sweeps.definition import Sweep, load_sweep
+from transformer_jax.lab.sweeps.results import asked_of, saved_row, saved_rows
+from transformer_jax.lab.sweeps.row_training import _timer
+from transformer_jax.lab.sweeps.sweep import (
+    run_seeds,
+    run_sweep,
+)
+from transformer_jax.lab.sweeps.table_files import write_tables
+from transformer_jax.lab.sweeps.tables import Row
+from transformer_jax.nn.norms import NORMS
+from transformer_jax.runs import user_modules
+from transformer_jax.runs.config import read_settings
+from transformer_jax.runs.prepare import build_tokenizers
+from transformer_jax.runs.workdir import SWEEP, lock_workdir
+from transformer_jax.scoring.text import score_translations
+from transformer_jax.tasks import TASKS
+from transformer_jax.tokenization import load_tokenizers, train_tokenizers
+
+RETURNS = "def get_sweep():\n    return dict(config='c', "
+QUICKSTART = Path(__file__).parents[3] / "configs" / "quickstart.py"
+
+
+@pytest.fixture(scope="module")
+def sweep(tiny_language_model):
+    base = tiny_language_model | {
+        "train.num_steps": 4,
+        "eval.every_steps": 4,
+        "logging.every_steps": 2,
+    }
+    rows = {"as it is": {}, "few pairs": {"data.num_train_examples": 100}}
+    longer = {"twice as long": {"data.max_length": 192}}
+    metrics = ["loss", "perplexity"]
+    return tj.Sweep(str(QUICKSTART), rows, base, seeds=2, metrics=metrics, also=longer)
+
+
+@pytest.fixture(scope="module")
+def swept(sweep, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("sweep")
+    return workdir, tj.sweep(sweep, workdir)
+
+
+def last_valid(run):
+    """The last record of a run's validations."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if record["split"] == "valid"][-1]
+
+
+def test_a_row_has_its_metrics_for_each_seed(swept):
+    workdir, rows = swept
+    assert [row.name for row in rows] == ["as it is", "few pairs"]
+    assert list(rows[0].metrics) == ["loss", "perplexity", "twice as long"]
+    for row in rows:
+        assert row.seeds == 2 and row.parameters > 1000 and row.tokens_per_s > 0 < row.seconds
+    last = last_valid(workdir / "as_it_is" / "seed_1")
+    assert rows[0].metrics["loss"][1] == last["loss"]
+    # The same lines in longer rows have the same loss: sinusoids have no end.
+    assert rows[0].metrics["twice as long"][1] == pytest.approx(last["loss"], rel=1e-4)
+
+
+def test_tables_and_a_picture_are_written(swept):
+    workdir, rows = swept
+    text = (workdir / "table.txt").read_text()
+    assert "few pairs" in text and f"{rows[0].mean('loss'):.3f}" in text
+    table, differences, legend = (workdir / "table.md").read_text().split("\n\n")
+    assert table.count("\n") == 3 and "few pairs" in differences and "differs from" in legend
+    assert (workdir / "table.csv").read_text().startswith("row,loss_mean,loss_deviation")
+    assert (workdir / "table.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_finished_rows_are_read_from_the_folder_of_a_sweep(swept, tmp_path):
+    workdir, rows = swept
+    assert saved_rows(workdir) == rows
+    assert saved_rows(workdir / "few_pairs") == saved_rows(tmp_path / "absent") == []
+
+
+def test_finished_rows_are_not_trained_again(sweep, swept, monkeypatch):
+    workdir, rows = swept
+    monkeypatch.setattr("transformer_jax.lab.sweeps.row_training.train_replicas", None)
+    assert run_sweep(sweep, workdir) == rows
+
+
+def test_more_seeds_train_beside_those_that_are_there(sweep, swept, tmp_path):
+    workdir, saved = tmp_path / "more", swept[1][0]
+    shutil.copytree(swept[0] / "as_it_is", workdir / "as_it_is")
+    before = {path: path.stat().st_mtime_ns for path in workdir.glob("*/seed_[01]/**/*")}
+    for seeds in (3, 5):  # one more, beside them; two more, together
+        more = dataclasses.replace(sweep, rows={"as it is": {}}, seeds=seeds)
+        (row,) = run_sweep(more, workdir)
+        assert row.seeds == seeds and row.seconds > saved.seconds
+        assert run_sweep(more, workdir) == [row]  # from its file
+    assert {path: path.stat().st_mtime_ns for path in workdir.glob("*/seed_[01]/**/*")} == before
+    for name, values in row.metrics.items():
+        assert values[:2] == saved.metrics[name]
+    for seed, place in ((2, "seed_2"), (3, "from_3/seed_3"), (4, "from_3/seed_4")):
+        last = last_valid(workdir / "as_it_is" / place)
+        assert row.metrics["loss"][seed] == last["loss"]
+        assert row.metrics["perplexity"][seed] == last["perplexity"]
+        assert row.metrics["twice as long"][seed] == pytest.approx(last["loss"], rel=1e-4)
+        assert tj.load(workdir / "as_it_is" / place).config.seed == seed
+
+
+def test_seeds_of_a_plain_config(sweep, swept, tmp_path):
+    """Seeds that the first row of the sweep has trained are not trained again."""
+    workdir = shutil.copytree(swept[0] / "as_it_is", tmp_path / "seeds")
+    (row,) = run_seeds(tj.config(QUICKSTART, sweep.base), workdir, 2)
+    assert row.name == "seeds" and row.metrics == {"loss": swept[1][0].metrics["loss"]}
+    assert tj.load(workdir / "seed_1").step == 4
+    assert "seeds" in (workdir / "table.txt").read_text()
+
+
+def test_sigterm_stops_a_sweep_and_the_same_call_resumes_it(sweep, swept, tmp_path, monkeypatch):
+    rows = {"as it is": {}, "never reached": {}}
+    two = Sweep(sweep.config, rows, sweep.base, seeds=2)
+    shutil.copytree(swept[0] / "as_it_is", tmp_path / "as_it_is")
+    (tmp_path / "as_it_is" / "result.json").unlink()
+    started = []
+
+    def stopped(configs, folder, modules, until):
+        started.append(folder.name)
+        raise tj.Stopped("stopped by SIGTERM at step 1")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("transformer_jax.lab.sweeps.row_training.train_replicas", stopped)
+        with pytest.raises(tj.Stopped):
+            run_sweep(two, tmp_path)
+    assert started == ["as_it_is"]
+    assert not (tmp_path / "table.txt").exists()
+    (row,) = run_sweep(two, tmp_path, chosen="as it is")
+    assert row.metrics == {"loss": swept[1][0].metrics["loss"]}  # the task's criterion
+
+
+def test_seeds_that_all_diverge_are_an_error(sweep, tmp_path, monkeypatch):
+    lost = Row("seeds", {"loss": [math.nan, math.nan]}, parameters=0, tokens_per_s=1.0, seconds=1.0)
+    monkeypatch.setattr("transformer_jax.lab.sweeps.sweep.train_row", lambda *_: lost)
+    with pytest.raises(DivergedError, match="the loss of every seed is no longer finite"):
+        run_seeds(tj.config(QUICKSTART, sweep.base), tmp_path / "seeds", 2)
+    assert "(2 of 2 diverged)" in (tmp_path / "seeds" / "table.txt").read_text()
+
+
+def test_a_result_that_cannot_be_read_is_measured_again(sweep, swept, tmp_path, caplog):
+    """A file of seconds that cannot be read counts as none."""
+    one = Sweep(sweep.config, {"as it is": {}}, sweep.base, 2, sweep.metrics, sweep.also)
+    folder = shutil.copytree(swept[0] / "as_it_is", tmp_path / "as_it_is")
+    kept, asked = folder / "result.json", asked_of(one, one.configs({})["as it is"])
+    whole = kept.read_text()
+    assert saved_row(kept, "as it is", asked) == swept[1][0]
+    for damaged in ("", whole[:99], whole.replace('"metrics": {', '"figures": {')):
+        kept.write_text(damaged)
+        assert saved_row(kept, "as it is", asked) is None
+        told = "result.json is damaged or of an earlier version; it is measured again"
+        assert told in caplog.text
+        caplog.clear()
+    (folder / "seconds").write_text("7000.0\n")
+    (row,) = run_sweep(one, tmp_path)
+    expected = swept[1][0]
+    assert row.metrics == expected.metrics and row.parameters == expected.parameters
+    assert row.seconds > 7000
+    assert json.loads(kept.read_text())["row"]["metrics"] == expected.metrics
+    (folder / "seconds").write_text("")
+    with _timer(folder / "seconds") as seconds:
+        assert seconds() < 7000
+
+
+def test_a_sweep_file_is_read(tmp_path):
+    path = tmp_path / "sweep.py"
+    path.write_text("def get_sweep():\n    return dict(config='c.py', rows={'a': {}}, seeds=4)\n")
+    assert load_sweep(path).seeds == 4
+    assert load_sweep(path, seeds=2).seeds == 2
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("x = 1", "defines no get_sweep()"),
+        ("def get_sweep():\n    return 1 / 0", "fails: ZeroDivisionError"),
+        ("def get_sweep():\n    return dict(config='c', row={})", "did you mean rows?"),
+        ("def get_sweep():\n    return dict(config='c', rows={})", "at least one row"),
+        ("def get_sweep():\n    return dict(rows={'a': {}})", "config"),
+        ("def get_sweep():\n    return {}['size']", "fails: KeyError: 'size'"),
+        ("exit()", "fails: it calls exit()"),
+        ("def get_sweep():\n    raise SystemExit(0)", "fails: it calls exit()"),
+        ("def get_sweep():\n    return None", "get_sweep() returns NoneType, not a dict"),
+        ("def get_sweep():\n    return ['a']", "get_sweep() returns list, not a dict"),
+        (
+            "def get_sweep():\n    return {3: 'a'}",
+            "there is no field 3; the fields are config, rows",
+        ),
+        (RETURNS + "rows=['a'])", "rows is ['a'], not a dict of names"),
+        (RETURNS + "rows={'a': 3})", "rows: 'a' is 3, not a dict of overrides"),
+        (RETURNS + "rows={3: {}})", "rows has the name 3; write a text"),
+        (RETURNS + "rows={'..': {}})", "rows has the name '..'"),
+        (RETURNS + "rows={'a': {}}, also={'b': None})", "also: 'b' is None, not a dict"),
+        (RETURNS + "rows={'a': {}}, metrics='loss')", "metrics is 'loss'; give a list of names"),
+        (RETURNS + "rows={'a': {}}, seeds='3')", "seeds is '3'"),
+        (RETURNS + "rows={'a': {}}, base=[1])", "base is [1], not a dict"),
+    ],
+)
+def test_an_invalid_sweep_file_is_an_error(tmp_path, text, message):
+    path = tmp_path / "sweep.py"
+    path.write_text(text)
+    with pytest.raises(tj.UserError) as caught:
+        load_sweep(path)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (lambda base: None, "rows of the sweep: ValueError: rows is None, not a dict"),
+        (lambda base: {3: {}}, "rows of the sweep: ValueError: rows has the name 3"),
+        (lambda base: 1 / 0, "rows of the sweep: ZeroDivisionError: division by zero"),
+        (lambda base: sys.exit(0), "rows of the sweep: it calls exit()"),
+    ],
+)
+def test_a_function_of_rows_that_fails_is_an_error(sweep, rows, message):
+    with pytest.raises(tj.UserError) as caught:
+        Sweep(sweep.config, rows, sweep.base).configs({})
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"rows": {"a": {}}, "metrics": ["losss"]},
+            "row 'a': task language_modeling has no metr",
+        ),
+        ({"rows": {"bad": {"model.num_head": 1}}}, "row 'bad'.*mean config\\.model\\.num_heads"),
+        ({"rows": {"a b": {}, "a_b": {}}}, "differ only in punctuation"),
+        *(
+            ({"rows": {name: {}}}, f"row '{name}': the ")
+            for name in ("table.txt", "Table.png", ".transformer_jax_sweep", "ü" * 101)
+        ),
+    ],
+)
+def test_rows_that_cannot_be_trained_are_refused_before_any_training(
+    sweep, tmp_path, fields, message
+):
+    with pytest.raises(tj.UserError, match=message):
+        run_sweep(dataclasses.replace(sweep, **fields), tmp_path / "sweep")
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_validation_records_the_metrics_that_its_task_names(trained_workdir):
+    lines = (trained_workdir / "metrics.jsonl").read_text().splitlines()
+    valid = [record for record in map(json.loads, lines) if record["split"] == "valid"][-1]
+    others = {"step", "split", "time", "overlong", *score_translations(["a"], ["a"])}
+    assert valid.keys() - others == {*TASKS["translation"].metrics}
+
+
+def test_tables_are_not_written_through_links(swept, tmp_path):
+    """The links are in a folder that somebody else has prepared."""
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    names = ("table.txt", "table.md", "table.csv", "table.png")
+    for name in names:
+        (tmp_path / name).symlink_to(precious)
+    write_tables(swept[1], tmp_path)
+    assert precious.read_text() == "mine"
+    assert not any((tmp_path / name).is_symlink() for name in names)
+
+
+def test_a_missing_sweep_file_is_an_error(tmp_path):
+    with pytest.raises(tj.UserError, match="there is no sweep file"):
+        load_sweep(tmp_path / "none.py")
+
+
+def test_rows_may_depend_on_the_base_config_and_be_chosen(sweep):
+    def rows(base):
+        return {f"{n} heads": {"model.num_heads": n} for n in (1, 2 * base.model.num_heads)}
+
+    relative = Sweep(sweep.config, rows, sweep.base)
+    assert list(relative.configs({})) == ["1 heads", "4 heads"]
+    assert list(relative.configs({"model.num_heads": 4}, "^8")) == ["8 heads"]
+    with pytest.raises(tj.UserError, match="--rows=deep matches no name of a row"):
+        relative.configs({}, "deep")
+
+
+BROKEN = """
+from flax import linen as nn
+from transformer_jax.nn.norms import NORMS
+class Twice(nn.Module):
+    epsilon: float
+    @nn.compact
+    def __call__(self, x):
+        self.param("scale", nn.initializers.ones, (1,))
+        return x * self.param("scale", nn.initializers.ones, (1,))
+NORMS.register("twice", Twice)
+"""
+TRACED = """
+import numpy as np
+from flax import linen as nn
+from transformer_jax.nn.norms import NORMS
+class Twice(nn.Module):
+    epsilon: float
+    def __call__(self, x):
+        return x if self.is_initializing() else np.asarray(x)
+NORMS.register("twice", Twice)
+"""
+
+
+@pytest.fixture
+def restored_norms():
+    """Undoes what a test loads and registers."""
+    entries, loaded = dict(NORMS), dict(user_modules._loaded)
+    yield
+    NORMS.restore(entries)
+    for name in set(user_modules._loaded) - set(loaded):
+        del user_modules._loaded[name], sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (BROKEN, "config.model: {module}, line 9: NameInUseError: "),
+        (TRACED, "{module}, line 8: TracerArrayConversionError: "),
+    ],
+    ids=["in its parameters", "in training"],
+)
+def test_all_models_are_traced_before_a_row_is_trained(sweep, tmp_path, restored_norms, text, told):
+    module = tmp_path / "twice.py"
+    module.write_text(text)
+    rows = {"fine": {}, "wrong": {"model.norm": "twice"}}
+    with pytest.raises(tj.UserError) as caught:
+        run_sweep(Sweep(sweep.config, rows, sweep.base), tmp_path / "swept", modules=module)
+    message = str(caught.value)
+    assert message.startswith(f"row 'wrong': {told.format(module=module)}")
+    assert "\n" not in message and not (tmp_path / "swept").exists()
+
+
+@pytest.mark.parametrize(
+    "option, at_once, reason",
+    [
+        ({"eval.patience": 2}, 8, "config.eval.patience ends each at another step"),
+        ({"train.on_spike": "rewind"}, 8, "config.train.on_spike 'rewind' takes each back"),
+        ({}, 1, None),
+    ],
+)
+def test_seeds_that_cannot_train_together_train_one_after_another(
+    sweep, tmp_path, monkeypatch, caplog, option, at_once, reason
+):
+    caplog.set_level(logging.INFO)
+    trained = []
+
+    def train(config, folder, modules, until):
+        trained.append(folder.relative_to(tmp_path).as_posix())
+        folder.mkdir(parents=True)
+        (folder / "metrics.jsonl").write_text('{"step": 1, "split": "valid", "loss": null}\n')
+        raise DivergedError("the loss is not finite")
+
+    monkeypatch.setattr("transformer_jax.lab.sweeps.row_training.train", train)
+    one = Sweep(sweep.config, {"a row": option}, sweep.base, seeds=2)
+    run_sweep(one, tmp_path, at_once=at_once)
+    assert trained == ["a_row/group_0/seed_0", "a_row/group_1/seed_1"]
+    told = f"a row: seeds are trained one after another: {reason}"
+    assert (told in caplog.text) == (reason is not None)
+
+
+def test_a_picture_that_fails_leaves_the_tables(tmp_path, monkeypatch, caplog):
+    def draw(rows, base):
+        raise ValueError("no such glyph")
+
+    monkeypatch.setattr("transformer_jax.lab.sweeps.table_files.draw_sweep", draw)
+    write_tables([Row("a", {"loss": [1.0]}, 1, 1.0, 1.0)], tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "table.csv",
+        "table.md",
+        "table.tex",
+        "table.txt",
+    ]
+    assert "table.png is left out, the tables are written: no such glyph" in caplog.text
+
+
+def test_any_name_can_be_drawn(tmp_path):
+    names = ["$x^$", "a $ b", "$\\frac$ costs $5", "_hidden", "a|b\nc", "\x1b[31m"]
+    rows = [Row(name, {"$loss_$": [1.0, 2.0]}, 1, 1.0, 1.0) for name in names]
+    write_tables(rows, tmp_path)
+    assert (tmp_path / "table.png").exists()
+    markdown = (tmp_path / "table.md").read_text().splitlines()
+    assert markdown.index("") == 2 + len(rows)
+    assert markdown[6].startswith(r"| a\|b c | 1.500 ± 0.707")
+    assert markdown[7].startswith(r"| \x1b[31m | ")
+
+
+def contents(folder, leave_out=()):
+    """Contents of all files except marks and `leave_out`."""
+    names = {".transformer_jax", SWEEP.mark, *leave_out}
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in names]
+    return {path: path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_seeds_are_not_trained_in_the_workdir_of_a_run(workdir, tiny_config, count):
+    before = contents(workdir)
+    for folder in (workdir, workdir / "seeds"):
+        with pytest.raises(tj.UserError, match=f"{workdir} holds a run; choose"):
+            run_seeds(tiny_config(), folder, count)
+    assert contents(workdir) == before
+
+
+def test_seeds_are_not_trained_while_a_run_begins_in_their_workdir(tmp_path, tiny_config):
+    with (
+        lock_workdir(tmp_path / "run"),
+        pytest.raises(tj.UserError, match="run holds a run; choose another --workdir for a sweep"),
+    ):
+        run_seeds(tiny_config(), tmp_path / "run", 2)
+
+
+@pytest.fixture
+def one_seed(trained_workdir, tmp_path):
+    """A folder as `--seeds=1` writes it."""
+    shutil.copytree(trained_workdir, tmp_path / "seeds" / "seed_0")
+    (tmp_path / "seeds" / SWEEP.mark).touch()
+    return tmp_path / "seeds"
+
+
+@pytest.mark.parametrize("changes", [{}, {"model.d_ff": 48}, {"optimizer.learning_rate": 0.5}])
+def test_a_seed_trained_by_itself_is_not_overwritten_by_more(one_seed, tiny_config, changes):
+    before = contents(one_seed)
+    with pytest.raises(tj.UserError, match="seed_0 holds a run that was trained by itself"):
+        run_seeds(tiny_config(changes), one_seed, 3)
+    assert contents(one_seed, leave_out=["seconds"]) == before
+
+
+def test_a_run_is_not_trained_in_the_workdir_of_seeds(one_seed, tiny_config):
+    before = contents(one_seed)
+    with pytest.raises(tj.UserError, match="seeds holds a sweep; choose another --workdir for a r"):
+        tj.train(tiny_config(), one_seed)
+    (one_seed / SWEEP.mark).unlink()  # earlier versions set none
+    (one_seed / "result.json").write_text("{}")
+    with pytest.raises(tj.UserError, match="seeds holds a sweep"):
+        tj.train(tiny_config(), one_seed)
+    (one_seed / "result.json").unlink()
+    assert contents(one_seed) == before
+
+
+@pytest.mark.parametrize("name", ["config.json", "table.txt", "seconds", "seed_1/config.json"])
+def test_files_of_the_user_are_refused_and_kept(tmp_path, tiny_config, name):
+    own = tmp_path / "own"
+    (own / name).parent.mkdir(parents=True)
+    (own / name).write_text("mine")
+    before = contents(own)
+    with pytest.raises(tj.UserError, match=f"holds {name.split('/')[-1]}, and no mark"):
+        run_seeds(tiny_config(), own, 2)
+    assert contents(own) == before
+
+
+def test_one_process_writes_a_table_at_a_time(tmp_path, tiny_config):
+    with (
+        lock_workdir(tmp_path, SWEEP),
+        pytest.raises(tj.UserError, match="is training there"),
+    ):
+        run_seeds(tiny_config(), tmp_path, 2)
+
+
+def test_rows_of_equal_data_and_settings_share_a_tokenizer(sweep, tmp_path, monkeypatch):
+    trained = []
+
+    def count(config, *others):
+        trained.append(config.vocab_size)
+        return train_tokenizers(config, *others)
+
+    def prepared(config, folder, modules, until):  # no more of a run is needed
+        settings = read_settings(config)
+        build_tokenizers(settings, folder / "tokenizer", open_split(settings.data, "train"))
+        record = {"step": 1, "split": "valid", "loss": math.nan}
+        (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+        raise DivergedError("not trained")
+
+    monkeypatch.setattr("transformer_jax.runs.prepare.train_tokenizers", count)
+    monkeypatch.setattr("transformer_jax.lab.sweeps.row_training.train", prepared)
+    rows = {
+        "one": {},
+        "another rate": {"optimizer.learning_rate": 0.01},
+        "longer rows": {"data.max_length": 40},
+        "other data": {"data.num_train_examples": 100},
+        "smaller": {"tokenizer.vocab_size": 20},
+    }
+    run_sweep(dataclasses.replace(sweep, rows=rows, seeds=1), tmp_path / "sweep", at_once=1)
+    assert len(trained) == 3 and trained[-1] == 20
+    one, another, other = (
+        load_tokenizers(tmp_path / "sweep" / name / "seed_0" / "tokenizer").sha256
+        for name in ("one", "another_rate", "smaller")
+    )
+    assert one == another != other
+    trained.clear()
+    run_sweep(dataclasses.replace(sweep, rows={"one": {}}, seeds=1), tmp_path / "new")
+    assert len(trained) == 1  # the next sweep may have other modules

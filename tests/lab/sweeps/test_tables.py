@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of experiments: means, deviations and missing values."""
+
+import csv
+import io
+import math
+
+import pytest
+
+from transformer_jax.lab.sweeps.tables import (
+    Row,
+    Rows,
+    as_csv,
+    as_latex,
+    as_markdown,
+    as_text,
+    as_text_with_differences,
+    differences,
+)
+
+ROWS = [
+    Row("base", {"loss": [1.0, 2.0, 3.0], "bleu": [30.0, 31.0, 32.5]}, 1_234_567, 9876.5, 90.0),
+    Row("deep", {"loss": [2.5, math.nan, 2.5], "bleu": [None, None, None]}, 2_000_000, 100.0, 6.0),
+]
+
+
+def test_mean_and_sample_deviation():
+    assert ROWS[0].mean("loss") == 2.0
+    assert ROWS[0].deviation("loss") == 1.0  # over n - 1
+    assert ROWS[0].seeds == 3
+
+
+def test_a_seed_that_diverged_is_counted_and_not_averaged():
+    assert ROWS[1].mean("loss") == 2.5
+    assert "2.500 ± 0.000 (1 of 3 diverged)" in as_text(ROWS)
+
+
+def test_text_has_columns_of_equal_width():
+    head, base, deep, _ = as_text(ROWS).splitlines()
+    assert head.split() == ["loss", "bleu", "seeds", "parameters", "tokens/s", "time"]
+    assert base.split("  ")[0] == "base" and "2.000 ± 1.000" in base and "31.17 ± 1.26" in base
+    assert base.endswith("3   1,234,567     9,876  1.5 min")
+    assert head.index("seeds") + 5 == base.index(" 3 ") + 2
+    assert " - " in deep  # no such figure
+
+
+def test_one_seed_has_no_deviation():
+    row = Row("one", {"loss": [1.5]}, 10, 1.0, 1.0)
+    assert "±" not in as_text([row]) and "1.500" in as_text([row])
+    assert math.isnan(row.deviation("loss"))
+
+
+def test_markdown_is_a_table():
+    lines = as_markdown(ROWS[:1]).splitlines()
+    assert lines[1].startswith("| --- | ---: |")
+    assert len({line.count("|") for line in lines}) == 1
+
+
+APART = [
+    Row("base", {"loss": [1.0, 1.1, 0.9]}, 10, 1.0, 1.0),
+    Row("worse_1", {"loss": [3.0, 3.1, 2.9]}, 10, 1.0, 1.0),
+    Row("close", {"loss": [1.0, 1.3, 0.9]}, 10, 1.0, 1.0),
+]
+
+
+def test_rows_that_differ_from_the_first_are_marked():
+    base, worse, close, legend = as_text(APART).splitlines()[1:]
+    assert "≠" in worse and "≠" not in base + close
+    assert legend.startswith("≠ differs from base")
+
+
+def test_differences_have_intervals_and_the_seeds_that_would_decide():
+    worse, close = differences(APART)
+    # t = 2 / sqrt(2 * 0.01 / 3) = 24.5 with four degrees of freedom; two tests
+    assert worse.p_adjusted == pytest.approx(2 * 1.65e-5, rel=0.02) and worse.differs
+    half = 2.776 * math.sqrt(2 * 0.01 / 3)
+    assert worse.difference.low == pytest.approx(2 - half, rel=1e-3)
+    assert not close.differs and close.seeds_to_decide > 3
+    assert f" {close.seeds_to_decide}" in as_text_with_differences(APART).splitlines()[-1]
+    assert differences(APART[:1]) == [] and "≠" not in as_text(APART[:1])
+
+
+def test_latex_is_escaped():
+    lines = as_latex(APART).splitlines()
+    assert lines[:2] == [r"\begin{tabular}{lr}", r"\toprule"]
+    assert r"worse\_1 & 3.000 $\pm$ 0.100 $\neq$ \\" in lines
+
+
+def test_every_form_has_the_intervals_and_the_seeds_that_would_decide():
+    worse, close = differences(APART)
+    interval = f"{worse.difference.low:.4g} to {worse.difference.high:.4g}"
+    for text in (as_text_with_differences(APART), as_markdown(APART), as_latex(APART)):
+        assert interval in text and f" {close.seeds_to_decide} " in text + " "
+    base, first, second = csv.DictReader(io.StringIO(as_csv(APART)))
+    assert base["loss_low"] == "" and float(first["loss_low"]) == worse.difference.low
+    assert first["loss_seeds_to_decide"] == ""
+    assert second["loss_seeds_to_decide"] == str(close.seeds_to_decide)
+
+
+def test_csv_keeps_all_digits():
+    rows = list(csv.DictReader(io.StringIO(as_csv(ROWS))))
+    assert float(rows[0]["bleu_mean"]) == pytest.approx(93.5 / 3, rel=1e-12)
+    assert rows[1]["bleu_mean"] == "" and rows[1]["row"] == "deep"
+    assert rows[0]["parameters"] == "1234567"
+
+
+def test_rows_show_their_table_and_are_still_a_list():
+    rows = Rows(ROWS)
+    assert repr(rows) == as_text(ROWS)
+    assert rows == ROWS and rows[1].name == "deep"
+    html = Rows([Row("<b>", {"loss": [1.0]}, 1, 1.0, 1.0)])._repr_html_()
+    assert "<td>&lt;b&gt;</td>" in html and "<td>1.000</td>" in html
+
+
+def test_a_table_is_a_data_frame_of_numbers():
+    table = Rows([*ROWS, Row("1", {"loss": [1.0]}, 1, 1.0, 1.0)]).table()
+    assert list(table.index) == ["base", "deep", "1"]
+    assert table.loc["base", "bleu_mean"] == pytest.approx(93.5 / 3, rel=1e-12)
+    assert table.loc["base", "tokens_per_s"] == 9876.5
+    assert math.isnan(table.loc["deep", "bleu_mean"])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ({}, 1, 1, 1),
+        ({"loss": "abc"}, 1, 1, 1),
+        ({"loss": [[1]]}, 1, 1, 1),
+        ({"loss": [1]}, "1", 1, 1),
+    ],
+)
+def test_a_row_holds_numbers(values):
+    with pytest.raises(ValueError, match="they are numbers"):
+        Row("kept", *values)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Comparisons and verdicts."""
+
+import json
+
+import numpy as np
+import pytest
+
+from transformer_jax.errors import UserError
+from transformer_jax.lab.verification.outcomes import (
+    BITS,
+    Comparison,
+    DoesNotApplyError,
+    Outcome,
+    Verification,
+    compare_places,
+    compare_trees,
+    run_oracle,
+)
+
+TREE = {"a": np.array([1.0, -2.0]), "b": {"c": np.array([100.0])}}
+
+
+def test_trees_differ_relative_to_the_largest_element_of_an_array():
+    found = compare_trees({"a": np.array([1.1, -2.0]), "b": {"c": np.array([101.0])}}, TREE)
+    assert not found.is_equal and found.where == "most in a"
+    assert found.absolute == pytest.approx(0.1) and found.relative == pytest.approx(0.05)
+
+
+def test_an_array_that_is_zero_but_for_rounding_is_not_compared_by_itself():
+    tree = {"a": np.array([1e-9]), "b": np.array([1.0])}
+    assert compare_trees({"a": np.array([2e-9]), "b": np.array([1.0])}, tree).is_equal
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_is_never_equal(value):
+    tree = {"a": np.array([value])}
+    assert not compare_trees(tree, tree).is_equal
+    assert not compare_places(tree["a"], tree["a"], str).is_equal
+
+
+def test_another_shape_is_never_equal():
+    assert not compare_trees({"a": np.ones(2)}, {"a": np.ones(3)}).is_equal
+    assert not compare_places(np.ones((2, 1)), np.ones((3, 1)), str).is_equal
+
+
+def test_places_name_the_first_that_differs():
+    expected = np.zeros((4, 3)) + 1
+    found = compare_places(expected + [[0], [1e-6], [0.5], [2]], expected, "token {}".format)
+    assert found.where == "first at token 2" and found.absolute == 2
+    assert not compare_places(expected + 1e-9, expected, str, BITS).is_equal
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict", "reason"),
+    [
+        (DoesNotApplyError("no decoder"), "does not apply", "no decoder"),
+        (UserError("config.model: no"), "does not apply", "config.model: no"),
+        (TypeError("bad operand"), "not run", "TypeError: bad operand"),
+    ],
+)
+def test_an_error_is_an_outcome(error, verdict, reason):
+    def fails():
+        raise error
+
+    assert run_oracle("x", fails) == Outcome("x", verdict, reason)
+
+
+def test_a_table_counts_its_verdicts_and_what_was_not_run_is_no_proof():
+    same = run_oracle("one = two", lambda: Comparison(0.0, 0.0, "", BITS))
+    other = run_oracle("a = b", lambda: Comparison(0.5, 0.25, "first at token 3", 1e-4))
+    left = Outcome("c", "not run", "the time limit")
+    assert Verification("mine", [same, Outcome("d", "does not apply")]).is_proven
+    assert not Verification("mine", [same, left]).is_proven
+    found = Verification("mine", [same, other, left])
+    assert found.table().splitlines() == [
+        "one = two  equal    bit for bit",
+        "a = b      differs  by 5.00e-01, relative 2.50e-01 (tolerance 0.0001), first at token 3",
+        "c          not run  the time limit",
+        "mine: 1 equal, 1 differs, 1 not run",
+    ]
+    assert json.loads(json.dumps(found.as_dict()))["outcomes"][1]["relative"] == 0.25

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looking inside a trained model: what it attends to, what it holds, and what a part of it does.
+
+This package is above `runs`, which does not know it: importing it gives `Run` the methods of
+`METHODS_OF_RUN`. They import what they compute with when they are called, so that a training or a
+prediction does not.
+"""
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from transformer_jax.runs.run import Run
+from transformer_jax.runs.workdir import read_metrics
+
+if TYPE_CHECKING:
+    from transformer_jax.lab.analysis.activations import Attention, Hidden
+    from transformer_jax.lab.analysis.importance import Importance
+    from transformer_jax.lab.analysis.walk import Walk
+    from transformer_jax.lab.pictures.style import Picture
+
+
+def attention(
+    run: Run, source: str, target: str | None = None, also: Collection[str] = ()
+) -> "Attention":
+    """Attention weights of every layer and head, for one example.
+
+    Args:
+      source: the example, as for `predict`.
+      target: the target of a task on pairs; None: the run's own output. Of a classifier or
+        tagger, the gold label, or the words' gold tags, with spaces between.
+      also: other activations to collect: "queries", "keys", "values", "heads", "stream".
+    """
+    from transformer_jax.lab.analysis import activations
+
+    reading = run.model_inputs(source, target)
+    return activations.attention(run.model, run.params, reading, also, run.tokenizer.outputs)
+
+
+def hidden(run: Run, source: str, target: str | None = None) -> "Hidden":
+    """The residual stream after each layer, and its logits (the logit lens).
+
+    Arguments as of `attention`.
+    """
+    from transformer_jax.lab.analysis import activations
+
+    return activations.hidden(run.model, run.params, run.model_inputs(source, target))
+
+
+def walk_through(run: Run, source: str, target: str | None = None) -> "Walk":
+    """The computation of one example step by step (`analysis.walk`); arguments of `attention`."""
+    from transformer_jax.lab.analysis.walk import walk
+
+    reading = run.model_inputs(source, target)
+    return walk(run.model, run.params, reading, run.tokenizer.outputs)
+
+
+def head_importance(run: Run, split: str = "valid", by: str = "gradient") -> "Importance":
+    """Importance of each head for the loss of a split (`analysis.importance`)."""
+    from transformer_jax.lab.analysis import importance
+
+    return importance.head_importance(run.settings, run.task, run.params, run.frozen, split, by)
+
+
+def plot(run: Run) -> "Picture":
+    """The curves of loss, score and learning rate, a matplotlib figure.
+
+    Raises:
+      UserError: nothing was recorded.
+    """
+    from transformer_jax.lab.pictures import draw_curves
+
+    return draw_curves({run.workdir.name: [read_metrics(run.workdir)]})
+
+
+METHODS_OF_RUN = {
+    "attention": attention,
+    "hidden": hidden,
+    "walk": walk_through,
+    "head_importance": head_importance,
+    "plot": plot,
+}
+
+for _name, _method in METHODS_OF_RUN.items():
+    setattr(Run, _name, _method)

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Activations of a model for one example: attention, and the residual stream with its logit lens.
+
+L layers, H heads, G heads of keys and values, T queries or tokens, S keys, K key size of a head,
+D model, V vocabulary.
+"""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from transformer_jax.errors import UserError
+from transformer_jax.inference.batches import unpad
+from transformer_jax.inference.model_inputs import ModelInputs
+from transformer_jax.lab.analysis.pages.attention_page import attention_page
+from transformer_jax.lab.analysis.pages.document import frame
+from transformer_jax.lab.analysis.predictions import Predictions, find_predictions
+from transformer_jax.models import apply_model
+from transformer_jax.nn.hooks import HookPoint, intercept_activations, matches_pattern
+from transformer_jax.parallel.sharding import place_like, round_up_rows
+from transformer_jax.runtime import platform
+from transformer_jax.summary import Summarized, shape
+from transformer_jax.tokenization import Labels, Tokenizer
+
+LOGITS = "logits"
+"""Name of the model's output among the collected activations."""
+
+
+def collect(
+    model: Any, params: Any, reading: ModelInputs, patterns: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """Activations by path in one pass, float32, without batch axis and padding.
+
+    Args:
+      model: a Flax module that takes `reading.inputs`.
+      params: its parameters, on the devices that compute.
+      patterns: patterns of hook points (`nn.hooks`), such as "**.weights". The model's output is
+        always included, as `LOGITS`.
+    """
+    program, axes = _program(model, tuple(patterns))
+    rows = round_up_rows(1, params)
+    inputs = jax.tree.map(lambda x: np.repeat(x, rows, axis=0), reading.inputs)
+    # The first call traces the program, which fills `axes`.
+    activations = unpad(program(params, place_like(params, inputs)), 1)
+    return {path: _cut(path, value[0], axes, reading) for path, value in activations.items()}
+
+
+@functools.lru_cache(maxsize=16)
+def _program(
+    model: Any, patterns: tuple[str, ...]
+) -> tuple[Callable[..., dict[str, jax.Array]], dict[str, tuple[str, ...]]]:
+    """Compiles the collection. The second result maps paths to axes and is filled by tracing."""
+    axes: dict[str, tuple[str, ...]] = {LOGITS: ("position",)}
+
+    def collected(params: Any, inputs: Sequence[jax.Array]) -> dict[str, jax.Array]:
+        activations: dict[str, jax.Array] = {}
+
+        def keep(point: HookPoint, x: jax.Array) -> jax.Array:
+            axes[point.path] = point.axes
+            activations[point.path] = x.astype(jnp.float32)
+            return x
+
+        def matches(path: str) -> bool:
+            return any(matches_pattern(pattern, path) for pattern in patterns)
+
+        with intercept_activations(keep, matches):
+            logits = apply_model(model, params, *inputs)
+        return activations | {LOGITS: logits.astype(jnp.float32)}
+
+    return jax.jit(collected, compiler_options=platform.compiler_options()), axes
+
+
+def _cut(
+    path: str, value: np.ndarray, axes: dict[str, tuple[str, ...]], reading: ModelInputs
+) -> np.ndarray:
+    """Removes padding from an activation."""
+    for i, axis in enumerate(axes[path]):
+        if axis in ("position", "query", "key"):
+            count = len(reading.tokens[_stack(path, axis, reading)])
+            value = value[(slice(None),) * i + (slice(count),)]
+    return value
+
+
+def _stack(path: str, axis: str, reading: ModelInputs) -> str:
+    """Stack whose tokens an axis indexes."""
+    if "cross_attention" in path and (axis == "key" or path.endswith((".keys", ".values"))):
+        return "encoder"
+    first = path.partition(".")[0].replace("source_positions", "encoder")
+    return first if first in reading.tokens else reading.last_stack
+
+
+KINDS: Mapping[str, tuple[str, str]] = {
+    "encoder": ("encoder", "encoder"),
+    "decoder": ("decoder", "decoder"),
+    "cross": ("decoder", "encoder"),
+}
+"""Kinds of attention, each with the stack of its queries and the stack of its keys."""
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Attention(Summarized):
+    """Attention of one example in every layer and head.
+
+    Attributes:
+      texts: input and output text by name: "source" and "target", or "text".
+      tokens: pieces of the tokens by stack: "encoder", "decoder".
+      values: collected activations by path, without batch axis, such as
+        "encoder.layer_0.self_attention.weights" [H, T, S].
+      predictions: predictions of the model at its last stack, if they were asked for.
+    """
+
+    texts: Mapping[str, str]
+    tokens: Mapping[str, Sequence[str]]
+    values: Mapping[str, np.ndarray]
+    predictions: Predictions | None = None
+
+    @property
+    def kinds(self) -> list[str]:
+        """Kinds of attention that the model has, of `KINDS`."""
+        return [kind for kind in KINDS if self._places(kind, "weights")]
+
+    def weights(self, kind: str) -> Float[np.ndarray, "L H T S"]:
+        """Attention weights of a kind; each row sums to 1, and masked keys have 0."""
+        return self.of(kind, "weights")
+
+    def of(self, kind: str, what: str) -> np.ndarray:
+        """Activations of all layers, [L, ...].
+
+        Args:
+          kind: kind of attention, of `KINDS`.
+          what: "weights" [L, H, T, S] or, if collected, "queries" [L, H, T, K], "keys"
+            [L, G, S, K], "values" [L, G, S, V] or "heads" [L, H, T, V], the outputs of the heads.
+
+        Raises:
+          KeyError: these were not collected.
+        """
+        places = self._places(kind, what)
+        if not places:
+            raise KeyError(f"no {what} of {kind} attention; there are {', '.join(self.values)}")
+        return np.stack([self.values[place] for place in places])
+
+    def _places(self, kind: str, what: str) -> list[str]:
+        """Paths in the layers that have weights, or the one path of a stack that attends once
+        (recurrent decoder)."""
+        stack, _ = KINDS[kind]
+        end = f"{'cross_attention' if kind == 'cross' else 'self_attention'}.{what}"
+        once = [f"{stack}.{end}"] if f"{stack}.{end}" in self.values else []
+        places = [f"{stack}.layer_{i}.{end}" for i in self.layers(kind)]
+        return once + [place for place in places if place in self.values]
+
+    def layers(self, kind: str) -> list[int]:
+        """Numbers of the layers that have attention of a kind; others, such as linear attention,
+        have no weights."""
+        stack, _ = KINDS[kind]
+        name = "cross_attention" if kind == "cross" else "self_attention"
+        path = re.compile(rf"{stack}\.layer_(\d+)\.{name}\.weights")
+        return sorted(int(match[1]) for match in map(path.fullmatch, self.values) if match)
+
+    def stacks(self, kind: str) -> tuple[str, str]:
+        """Stack of the queries and stack of the keys."""
+        return KINDS[kind]
+
+    def summary(self) -> Mapping[str, Any]:
+        """The texts, the number of tokens, and the shape of each kind of weights."""
+        kinds = {f'weights("{kind}")': shape(self.weights(kind)) for kind in self.kinds}
+        return _example_summary(self.texts, self.tokens) | kinds
+
+    def _repr_html_(self) -> str:
+        """HTML for notebooks: the attention page."""
+        title = next(iter(self.texts.values()), "Attention")
+        return frame(attention_page(self, title))
+
+
+ALSO: Mapping[str, tuple[str, ...]] = {
+    **{name: (f"**.{name}",) for name in ("queries", "keys", "values", "heads")},
+    "stream": ("*.input", "*.layer_*"),
+}
+"""Activations that can be collected besides the weights, with their patterns."""
+
+
+def attention(
+    model: Any,
+    params: Any,
+    reading: ModelInputs,
+    also: Collection[str] = (),
+    outputs: Tokenizer | Labels | None = None,
+) -> Attention:
+    """Attention of an example, in one pass.
+
+    Args:
+      model, params, reading: as of `collect`.
+      also: further activations, names of `ALSO`; "stream" is the residual stream.
+      outputs: vocabulary or labels of the predictions; None: predictions are left out.
+
+    Raises:
+      UserError: a name is not in `ALSO`, or the model has no attention.
+    """
+    unknown = sorted(set(also) - ALSO.keys())
+    if unknown:
+        raise UserError(f"attention: also has {unknown[0]!r}; choose from {', '.join(ALSO)}")
+    patterns = ("**.weights", *(pattern for name in sorted(also) for pattern in ALSO[name]))
+    values = collect(model, params, reading, patterns)
+    predictions = find_predictions(reading, values[LOGITS], outputs) if outputs else None
+    collected = Attention(reading.texts, reading.pieces, values, predictions)
+    if not collected.kinds:
+        raise UserError("attention: this run's model has no layer with attention weights")
+    return collected
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Hidden(Summarized):
+    """Hidden states of one example, layer by layer.
+
+    Attributes:
+      texts: input and output text by name, as in `Attention`.
+      tokens: pieces of the tokens by stack, as in `Attention`.
+      streams: by stack [L + 1, T, D]: embedded tokens, then the residual stream after each layer.
+      lens: logit lens [L + 1, T, V]: log P of the next token (masked models: of the token itself)
+        if the last stack ended at that layer, i.e. its stream through the final norm and the output
+        matrix. The last row is the model's own prediction. Of a classifier [L + 1, 1, C]: log P of
+        the classes.
+    """
+
+    texts: Mapping[str, str]
+    tokens: Mapping[str, Sequence[str]]
+    streams: Mapping[str, Float[np.ndarray, "L1 T D"]]
+    lens: Float[np.ndarray, "L1 T V"]
+
+    def summary(self) -> Mapping[str, Any]:
+        """The texts, the number of tokens, and the shape of each array."""
+        streams = {f'streams["{name}"]': shape(array) for name, array in self.streams.items()}
+        return _example_summary(self.texts, self.tokens) | streams | {"lens": shape(self.lens)}
+
+
+def _example_summary(
+    texts: Mapping[str, str], tokens: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+    counts = {f'tokens["{stack}"]': len(pieces) for stack, pieces in tokens.items()}
+    return {**texts, **counts}
+
+
+def hidden(model: Any, params: Any, reading: ModelInputs) -> Hidden:
+    """Residual streams of an example, and their logit lens; arguments of `collect`.
+
+    Raises:
+      UserError: a stack has no residual stream (recurrent models).
+    """
+    activations = collect(model, params, reading, ALSO["stream"])
+    streams = {stack: _stack_stream(activations, stack) for stack in reading.tokens}
+    logits = _logits_of(model, params, reading, streams[reading.last_stack])
+    log_probs = np.asarray(jax.nn.log_softmax(logits))
+    return Hidden(reading.texts, reading.pieces, streams, log_probs)
+
+
+def _stack_stream(activations: Mapping[str, np.ndarray], stack: str) -> np.ndarray:
+    if f"{stack}.input" not in activations:
+        raise UserError(f"hidden: this model's {stack} has no residual stream")
+    streams = [activations[f"{stack}.input"]]
+    while (path := f"{stack}.layer_{len(streams) - 1}") in activations:
+        streams.append(activations[path])
+    return np.stack(streams)
+
+
+def _logits_of(model: Any, params: Any, reading: ModelInputs, streams: np.ndarray) -> np.ndarray:
+    """Logits [L + 1, T, V] of each stream in place of the last layer's output.
+
+    The model reads the example once per stream, in one batch.
+    """
+    path = f"{reading.last_stack}.layer_{len(streams) - 2}"
+    rows = round_up_rows(len(streams), params)
+    width = reading.inputs[-2].shape[1]  # a classifier's last input is its texts, not a row
+    padding = ((0, rows - len(streams)), (0, width - streams.shape[1]), (0, 0))
+    streams_padded = np.pad(streams, padding)
+    inputs = [np.repeat(x, rows, axis=0) for x in reading.inputs]
+    placed = place_like(params, {"streams": streams_padded, "inputs": inputs})
+    logits = unpad(_hidden_program(model, path)(params, **placed), len(streams))
+    return logits[:, : streams.shape[1]]
+
+
+@functools.lru_cache(maxsize=16)
+def _hidden_program(model: Any, path: str) -> Callable[..., jax.Array]:
+    def logits(params: Any, streams: jax.Array, inputs: Sequence[jax.Array]) -> jax.Array:
+        def replace(point: HookPoint, x: jax.Array) -> jax.Array:
+            return streams
+
+        with intercept_activations(replace, lambda point: point == path):
+            return apply_model(model, params, *inputs).astype(jnp.float32)
+
+    return jax.jit(logits, compiler_options=platform.compiler_options())

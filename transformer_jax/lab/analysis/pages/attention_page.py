@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HTML page of attention: head, model and neuron views, weights, alignment and the beam tree."""
+
+import contextlib
+import json
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from transformer_jax.lab.analysis.pages.document import asset, pack_scaled, pack_weights, page
+from transformer_jax.lab.analysis.predictions import Predictions
+
+BUDGET = 2_000_000
+"""Size of a page in bytes up to which vectors for the neuron view are added."""
+MOST_LABELS = 20
+"""Number of labels shown for a text; the others are one row. Of a token, `MOST_OF_TOKEN`."""
+MOST_OF_TOKEN = 5
+TITLES: Mapping[str, str] = {
+    "encoder": "encoder self-attention",
+    "decoder": "decoder self-attention",
+    "cross": "cross-attention",
+}
+"""Titles of the kinds of attention."""
+STYLES = ("theme.css", "attention.css")
+SCRIPTS = (
+    *("packed.js", "document.js", "colours.js", "heat_grid.js"),
+    *("head_view.js", "model_view.js", "neuron_view.js", "heat_map.js", "alignment.js"),
+    *("predictions.js", "beam_tree.js", "state.js", "controls.js", "keys.js", "page.js"),
+)
+
+type BeamTree = Mapping[str, Any]
+"""{"beam_size", "alpha", "nodes": [{"id", "parent", "step", "token", "log_prob", "state", "score",
+"why"}, ...], "outputs": ids, best first}: `decoding.BeamTree.as_json()`."""
+
+
+class Attended(Protocol):
+    """The part of `analysis.activations.Attention` that the page reads."""
+
+    @property
+    def texts(self) -> Mapping[str, str]: ...
+    @property
+    def tokens(self) -> Mapping[str, Sequence[str]]: ...
+    @property
+    def kinds(self) -> Sequence[str]: ...
+    @property
+    def predictions(self) -> Predictions | None: ...
+    def layers(self, kind: str) -> Sequence[int]: ...
+    def stacks(self, kind: str) -> tuple[str, str]: ...
+    def of(self, kind: str, what: str) -> np.ndarray: ...
+
+
+def attention_page(
+    attention: Attended,
+    title: str,
+    beams: BeamTree | None = None,
+    neuron_layers: Collection[int] | None = None,
+    command: str = "",
+) -> str:
+    """HTML page of the attention of an example.
+
+    Args:
+      title: plain text.
+      beams: hypotheses that the beam search kept and dropped; None: no beam view.
+      neuron_layers: layers whose queries and keys are included, if collected. By default the last
+        layers that fit into `BUDGET`.
+      command: shell command that makes a page of another sentence; empty: the page shows none.
+    """
+    data: dict[str, Any] = {
+        "title": title,
+        "texts": dict(attention.texts),
+        "command": command,
+        "tokens": {stack: list(tokens) for stack, tokens in attention.tokens.items()},
+        "kinds": {kind: _kind(attention, kind) for kind in attention.kinds},
+        "predictions": _predictions(attention.predictions),
+        "beams": None if beams is None else _without_infinities(beams),
+    }
+    styles = list(map(asset, STYLES))
+    scripts = list(map(asset, SCRIPTS))
+
+    def write() -> str:
+        return page(title, asset("attention.html"), styles, scripts, data)
+
+    if neuron_layers is None:
+        # 1000 bytes for the sentences about layers that are left out.
+        room = BUDGET - len(write().encode()) - 1000
+        left_out = _add_vectors(data["kinds"], attention, room)
+        reason = f"the page would exceed {BUDGET // 1_000_000} MB"
+    else:
+        left_out = _add_vectors(data["kinds"], attention, math.inf, neuron_layers)
+        reason = "they were not requested"
+    for kind, layers in left_out.items():
+        named = ", ".join(str(data["kinds"][kind]["layers"][layer]) for layer in sorted(layers))
+        data["kinds"][kind]["leftOut"] = f"Vectors of layers {named} are left out: {reason}."
+    return write()
+
+
+def _predictions(predictions: Predictions | None) -> dict[str, Any]:
+    """JSON of the predictions; "rest" is the probability of outputs that are left out."""
+    if predictions is None:
+        return {"what": "", "each": []}
+    rows = []
+    for position, outputs, gold in predictions.each:
+        shown = outputs[: MOST_LABELS if position is None else MOST_OF_TOKEN]
+        rows.append(
+            {
+                "position": position,
+                "outputs": [[output.text, round(output.score, 6)] for output in shown],
+                "rest": max(0.0, round(1 - sum(output.score for output in shown), 6)),
+                "gold": gold,
+            }
+        )
+    return {"what": predictions.what, "each": rows}
+
+
+def _kind(attention: Attended, kind: str) -> dict[str, Any]:
+    weights = attention.of(kind, "weights")
+    queries, keys = attention.stacks(kind)
+    return {
+        "title": TITLES[kind],
+        "queriesOf": queries,
+        "keysOf": keys,
+        "heads": weights.shape[1],
+        "layers": list(attention.layers(kind)) or [0],
+        "weights": list(map(pack_weights, weights)),
+        "queries": [None] * len(weights),
+        "keys": [None] * len(weights),
+        "leftOut": "",
+    }
+
+
+def _add_vectors(
+    kinds: Mapping[str, dict[str, Any]],
+    attention: Attended,
+    room: float,
+    chosen: Collection[int] | None = None,
+) -> dict[str, list[int]]:
+    """Adds at most `room` bytes of queries and keys; returns the layers left out, by kind."""
+    left_out: dict[str, list[int]] = {}
+    for kind, layer, vectors in _vectors(attention):
+        packed = {name: pack_scaled(values) for name, values in vectors.items()}
+        size = sum(len(json.dumps(array)) for array in packed.values())
+        number = kinds[kind]["layers"][layer]
+        if size > room or (chosen is not None and number not in chosen):
+            left_out.setdefault(kind, []).append(layer)
+            continue
+        room -= size
+        for name, array in packed.items():
+            kinds[kind][name][layer] = array
+    return left_out
+
+
+def _vectors(attention: Attended) -> Iterator[tuple[str, int, dict[str, np.ndarray]]]:
+    """(kind, layer, {"queries": [H, T, K], "keys": [G, S, K]}), last layers first."""
+    collected = {}
+    for kind in reversed(attention.kinds):
+        with contextlib.suppress(KeyError):  # they were not collected
+            collected[kind] = {name: attention.of(kind, name) for name in ("queries", "keys")}
+    depth = max((len(vectors["queries"]) for vectors in collected.values()), default=0)
+    for layer in reversed(range(depth)):
+        for kind, vectors in collected.items():
+            if layer < len(vectors["queries"]):
+                yield kind, layer, {name: values[layer] for name, values in vectors.items()}
+
+
+def _without_infinities(beams: BeamTree) -> dict[str, Any]:
+    """Replaces -inf, the log probability of forbidden tokens, by null: JSON has no infinities."""
+    nodes = [
+        {name: None if value == -math.inf else value for name, value in node.items()}
+        for node in beams["nodes"]
+    ]
+    return {**beams, "nodes": nodes}
+
+
+def index_page(pages: Sequence[tuple[str, str]]) -> str:
+    """HTML page that links to other pages of its folder.
+
+    Args:
+      pages: file name, which begins with the line number, and line of each page.
+    """
+    title = f"{len(pages)} page{'s' if len(pages) != 1 else ''}"
+    scripts = [asset("document.js"), asset("index.js")]
+    return page(title, asset("index.html"), [asset("theme.css")], scripts, list(pages))

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures of training: curves of runs, with a band over seeds, and the recipe of a config."""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from transformer_jax.errors import UserError
+from transformer_jax.lab.pictures.style import (
+    COLORS,
+    LINES,
+    MARKERS,
+    Picture,
+    add_legend,
+    draw_band,
+    drawable,
+    grid,
+    styled,
+)
+
+Records = Sequence[Mapping[str, Any]]
+"""Content of metrics.jsonl: objects with `step`, `split` and metrics."""
+
+UNITS = {
+    "loss": "loss (nats)",
+    "accuracy": "accuracy (share)",
+    "exact_match": "exact match (share)",
+    "f1": "F1 (share)",
+    "bleu": "BLEU (0 to 100)",
+    "bleu_lowercase": "BLEU without case (0 to 100)",
+    "chrf": "chrF (0 to 100)",
+    "bits_per_byte": "bits per byte",
+    "learning_rate": "learning rate",
+    "tokens_per_s": "tokens per second",
+}
+"""Metric -> label of its axis; other metrics are labelled by their names."""
+
+_SPLITS = {"train": "training", "valid": "validation"}
+_SCORES = ("bleu", "exact_match", "f1", "accuracy")
+"""Scores in order of preference: the first that was recorded has a panel."""
+
+
+@styled
+def draw_curves(runs: Mapping[str, Sequence[Records]]) -> Picture:
+    """Loss, score, learning rate and tokens per second over the steps of one or several runs.
+
+    Several runs differ in color, dashes and markers; validation has the markers. Of one run,
+    validation is dashed, too. A run of several seeds is their mean, with a band of one standard
+    deviation. Metrics that no run has recorded have no panel.
+
+    Args:
+      runs: label -> the records of each seed of a run.
+
+    Raises:
+      UserError: no run has recorded any of these.
+    """
+    recorded = {
+        (record.get("split"), name)
+        for seeds in runs.values()
+        for records in seeds
+        for record in records
+        for name, value in record.items()
+        if isinstance(value, int | float)
+    }
+    score = next((name for name in _SCORES if ("valid", name) in recorded), "")
+    candidates = {"loss": ("train", "valid"), score: ("valid",)}
+    candidates |= {"learning_rate": ("train",), "tokens_per_s": ("train",)}
+    panels: dict[str, tuple[str, ...]] = {}
+    for name, candidate_splits in candidates.items():
+        splits = tuple(split for split in candidate_splits if (split, name) in recorded)
+        if splits:
+            panels[name] = splits
+    if not panels:
+        raise UserError("no curve to draw: the runs have recorded neither loss nor score")
+    figure, axes = grid(len(panels))
+    for ax, (name, splits) in zip(axes, panels.items(), strict=True):
+        for number, (label, seeds) in enumerate(runs.items()):
+            for split in splits:
+                style = _style(number, split, len(runs) > 1)
+                style["label"] = drawable(f"{label} {split}")
+                draw_band(ax, series(seeds, split, name), **style)
+        shown = UNITS.get(name, name)
+        ax.set(xlabel="step", ylabel=f"validation {shown}" if splits == ("valid",) else shown)
+    drawn = {split for splits in panels.values() for split in splits}
+    add_legend(figure, _legend(list(runs), drawn))
+    return figure
+
+
+@styled
+def draw_recipe(
+    schedule: Callable[[Any], Any], num_steps: int, encodings: np.ndarray | None
+) -> Picture:
+    """Learning rate of each step, and what positions add to the embeddings.
+
+    Args:
+      schedule: number of steps done -> learning rate.
+      encodings: [L, D], the vector added at each position; None: nothing is added.
+    """
+    figure, axes = grid(1 if encodings is None else 3)
+    counts = np.unique(np.linspace(0, num_steps - 1, 500).astype(int))  # about one a pixel
+    axes[0].plot(counts + 1, [float(schedule(count)) for count in counts])
+    axes[0].set(xlabel="step", ylabel=UNITS["learning_rate"])
+    if encodings is not None:
+        _draw_encodings(figure, axes[1], axes[2], encodings)
+    return figure
+
+
+def _draw_encodings(figure: Picture, whole: Axes, few: Axes, encodings: np.ndarray) -> None:
+    largest = np.abs(encodings).max()
+    image = whole.imshow(encodings.T, cmap="RdBu", aspect="auto", vmin=-largest, vmax=largest)
+    whole.set(xlabel="position", ylabel="dimension")
+    whole.grid(False)
+    figure.colorbar(image, ax=whole, label="position encoding")
+    width = encodings.shape[1]
+    # The first dimensions oscillate too fast to see.
+    dimensions = sorted({width // 8, width // 4, width // 4 + 1, width // 2})
+    for dimension, line in zip(dimensions, LINES, strict=False):
+        few.plot(encodings[:, dimension], ls=line, label=f"dimension {dimension}")
+    few.set(xlabel="position", ylabel="encoding")
+    few.legend()
+
+
+def _legend(runs: Sequence[str], splits: Collection[str]) -> list[Line2D]:
+    """Entries for the runs, if there are several, and for the splits, if there are two."""
+    several = len(runs) > 1
+    entries = [
+        Line2D([], [], **_style(number, "valid", True), label=drawable(label))
+        for number, label in enumerate(runs if several else ())
+    ]
+    if len(splits) > 1:
+        gray = {"color": "0.4", "ls": "-"} if several else {}
+        for split, name in _SPLITS.items():
+            entries.append(Line2D([], [], **_style(0, split, several) | gray, label=name))
+    return entries
+
+
+def _style(number: int, split: str, several: bool) -> dict[str, Any]:
+    """Style of a curve, which black and white print keeps apart from the others."""
+    style: dict[str, Any] = {"color": COLORS[number % len(COLORS)]}
+    if several:
+        style["ls"] = LINES[number % len(LINES)]
+    elif split == "valid":
+        style["ls"] = "--"
+    if split == "valid":
+        style["marker"] = MARKERS[number % len(MARKERS)]
+    return style
+
+
+def series(seeds: Sequence[Records], split: str, name: str) -> dict[float, list[float]]:
+    """Step -> value of each seed that has recorded it there, in order of steps."""
+    values = defaultdict[float, list[float]](list)
+    for records in seeds:
+        for record in records:
+            if record.get("split") == split and isinstance(record.get(name), int | float):
+                values[record["step"]].append(record[name])
+    return dict(sorted(values.items()))

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans: the cost of a config's training step or search on devices that are not here."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from transformer_jax.errors import UserError
+from transformer_jax.lab.plan.mesh_search import (
+    SearchSizes,
+    candidate_meshes,
+    rank_key,
+    settings_by_memory,
+    varied_fields,
+)
+from transformer_jax.lab.plan.target import ENVIRONMENT, GIB, parse_target, require_compiler
+from transformer_jax.runs.config import resolve
+from transformer_jax.runs.settings import COMMAND, Settings, nested
+from transformer_jax.runs.user_modules import Modules
+
+logger = logging.getLogger(__name__)
+
+NOTE = (
+    "Bounds, not measurements: times are the least that the compiled program's products, bytes and "
+    "integer operations take at the manufacturers' peaks (TPUs: the compiler's own estimate in "
+    "cycles), with all communication hidden behind computation. Real steps take longer: on an "
+    "H200, GPT-2's took 1.7 times and the base model's 4.1 times the bound for an H100."
+)
+
+
+def plan(
+    config: Settings | ConfigDict,
+    device: str,
+    slices: int = 1,
+    decode: bool = False,
+    modules: Modules = (),
+) -> dict[str, Any]:
+    """Compiles the step that `train` would run on other devices, and sums up its costs.
+
+    Nothing is run, and the devices need not exist: the manufacturers' compilers do the work (extras
+    `plan-tpu` and `plan-gpu`), in a separate process.
+
+    Args:
+      device: "h100:8" (GPUs of a host), "h100:32x8" (hosts x GPUs), "v5p:4x4x8" (chips of a slice).
+      slices: number of such slices of TPUs.
+      decode: plan the search instead of the training step.
+      modules: the user's own, with components that the config names.
+
+    Returns:
+      JSON types: memory that a device needs and has ("fits"), FLOPs, bytes, times in ms by group
+      and of the most expensive kernels, and upper bounds of MFU and tokens a second.
+
+    Raises:
+      UserError: an unknown device, an extra that is not installed, an impossible config or mesh.
+
+    Example:
+      >>> plan(config, "v5e:2x4")["mfu"]
+    """
+    require_compiler(parse_target(device, slices))
+    settings = resolve(config, {}, modules, COMMAND)
+    program = "decode" if decode else "train"
+    return _run_child(_request(settings, device, slices, program, modules)) | {"note": NOTE}
+
+
+def search_meshes(
+    config: Settings | ConfigDict, device: str, slices: int = 1, modules: Modules = ()
+) -> dict[str, Any]:
+    """Tries meshes, remat and gradient accumulation on other devices, and ranks what fits.
+
+    Compiles only meshes on which a device has room for its part of the state, those that divide it
+    least first. On each mesh, tries settings with less and less memory until one fits.
+
+    Returns:
+      "meshes": reports of `plan` with their "settings", the fastest first.
+
+    Raises:
+      UserError: an error of `plan`, or no mesh has room for parameters and optimizer state.
+    """
+    target = parse_target(device, slices)
+    require_compiler(target)
+    settings = resolve(config, {}, modules, COMMAND)
+    sizes = SearchSizes(**_run_child(_request(settings, device, slices, "sizes", modules)))
+    possible = candidate_meshes(sizes, target.accelerator)
+    if not possible:
+        raise UserError(
+            f"no mesh of {target} has room for the {sizes.state / GIB:.1f} GiB of parameters and "
+            "optimizer state; take more devices"
+        )
+    reports = []
+    for number, mesh in enumerate(possible, 1):
+        logger.info("mesh %d of %d: %s", number, len(possible), mesh)
+        for changed in settings_by_memory(settings, mesh):
+            report = {"settings": varied_fields(changed)}
+            try:
+                report |= plan(changed, device, slices, modules=modules)
+            except UserError as error:
+                logger.info("%s", error)  # rows cannot be divided further
+                break
+            reports.append(report)
+            if report["memory"]["fits"]:
+                break
+    return {"meshes": sorted(reports, key=rank_key, reverse=True), "note": NOTE}
+
+
+def does_not_fit_message(report: dict[str, Any]) -> str:
+    """Message about a step that does not fit: how much memory it lacks, and what would help."""
+    memory = report["memory"]
+    advice = report.get("advice", [])
+    if "left_gib" not in memory:
+        return f"the step does not fit {report['device']}: {memory['reason']}"
+    needs = f"{memory['peak_gib']:.1f} GiB of the {memory['usable_gib']:.1f} GiB that a device has"
+    excess = f"{-memory['left_gib']:.1f} GiB too much"
+    changes = f"; to make it fit: {', or '.join(advice)}" if advice else ""
+    return f"the step does not fit {report['device']}: it needs {needs}, {excess}{changes}"
+
+
+def _request(
+    settings: Settings, device: str, slices: int, what: str, modules: Modules
+) -> dict[str, Any]:
+    devices = {"device": device, "slices": slices}
+    return {"config": nested(settings.values), "modules": modules, "what": what} | devices
+
+
+def _run_child(request: dict[str, Any]) -> dict[str, Any]:
+    """The report that a child process makes of a request.
+
+    Raises:
+      UserError: the child rejected the request.
+      RuntimeError: the child failed; the message has the end of its output.
+    """
+    environment = {**os.environ, **ENVIRONMENT}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    for name in ("JAX_COMPILATION_CACHE_DIR", "XLA_FLAGS"):
+        environment.pop(name, None)  # for the local devices
+    done = subprocess.run(
+        [sys.executable, "-m", "transformer_jax.lab.plan.child"],
+        input=json.dumps(request, default=str),
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(
+            f"the process that compiles ended with status {done.returncode}:\n{done.stderr[-4000:]}"
+        )
+    answer = json.loads(done.stdout)
+    if "error" in answer:
+        raise UserError(answer["error"])
+    return answer["report"]

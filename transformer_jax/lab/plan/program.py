@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles the training step or the search of a config for given devices."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+
+from transformer_jax.errors import UserError
+from transformer_jax.lab.plan.mesh_search import SearchSizes
+from transformer_jax.models.classifier import body_config
+from transformer_jax.nn.fused_attention import KernelChoice, record_kernel_choices
+from transformer_jax.nn.int8 import convert_weights
+from transformer_jax.nn.layers import count_active
+from transformer_jax.nn.ops import product_dtype
+from transformer_jax.parallel import sharding
+from transformer_jax.parallel.engines import Engine, TrainStep
+from transformer_jax.parallel.sharding import (
+    ROWS,
+    ParallelConfig,
+    bytes_per_device,
+    make_mesh,
+    row_shards,
+    slice_of,
+)
+from transformer_jax.runs import build
+from transformer_jax.runs.frozen import planned_teacher
+from transformer_jax.runs.settings import Settings
+from transformer_jax.runtime import platform
+from transformer_jax.tasks.interface import Task
+from transformer_jax.tasks.language_modeling import LanguageModeling
+from transformer_jax.tasks.losses import batch_shapes
+from transformer_jax.tasks.translation import Translation
+from transformer_jax.training.profiling import step_products
+
+_OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
+
+
+class DoesNotFitError(Exception):
+    """The compiler found that the devices have too little memory; the message is the compiler's.
+
+    Attributes:
+      mesh: of the devices.
+      held: bytes of state and batch on each device, as `Program.held`.
+    """
+
+    def __init__(self, message: str, mesh: Mesh, held: dict[str, int]):
+        super().__init__(message)
+        self.mesh = mesh
+        self.held = held
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A compiled training step or search.
+
+    Attributes:
+      compiled: one executable, or several that run one after another.
+      engine: "pmap" or "jit".
+      mesh: of the devices.
+      dtype: of the products.
+      parameters: number of the model's parameters.
+      active_parameters: number of those that a token uses.
+      held: bytes on each device of "parameters", "optimizer" and "batch", as far as there are any.
+      flops: of the model, on all devices together; None for a search.
+      tokens: that the model reads in a step, or that the search writes.
+      loops: most runs of a loop of unknown length.
+      attention: kernels that were chosen for attention, with the reasons.
+      cache: "tokens" and "bytes" of the decoding state of one sequence of the longest length; None
+        for a model that does not decode.
+    """
+
+    compiled: tuple[jax.stages.Compiled, ...]
+    engine: str
+    mesh: Mesh
+    dtype: str
+    parameters: int
+    active_parameters: int
+    held: dict[str, int]
+    flops: int | None
+    tokens: int
+    loops: int = 1
+    attention: tuple[KernelChoice, ...] = ()
+    cache: dict[str, int] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class AbstractTraining:
+    """A training step whose arrays are shapes, dtypes and shardings.
+
+    Attributes:
+      engine: divides state and batch among the devices.
+      step: the pure training step.
+      rows: of the batch, over all devices.
+    """
+
+    task: Task
+    engine: Engine
+    step: TrainStep
+    state: Any
+    batch: dict[str, jax.ShapeDtypeStruct]
+    rows: int
+
+    def compile(self) -> jax.stages.Compiled:
+        """Compiles the step."""
+        return self.engine.compile(self.step, self.state, self.batch).executable
+
+    def model_flops(self) -> int:
+        """FLOPs of the model's products in a step, on all devices together."""
+        state = self.state
+        return step_products(self.task, state.model_params, self.batch, state.frozen).flops
+
+
+def abstract_training(
+    settings: Settings, devices: Sequence[jax.Device] | None = None
+) -> AbstractTraining:
+    """Builds the training step of a config for `devices`, or for those of this machine.
+
+    Raises:
+      UserError: the config, or its mesh on these devices, is impossible.
+    """
+    task = build.build_untokenized_task(settings, planned_teacher(settings))
+    engine = build.build_engine(settings, devices)
+    _, step, init_state = build.build_training(settings, task, engine)
+    state = build.abstract_state(settings, init_state, engine.mesh)
+    rows = build.batch_rows(settings, task, engine.row_shards)
+    return AbstractTraining(task, engine, step, state, batch_shapes(task.lengths, rows), rows)
+
+
+def memory_of(compiled: jax.stages.Compiled) -> tuple[int, int]:
+    """Bytes that an executable needs on a device: its temporaries, and all together at the peak."""
+    stats: Any = compiled.memory_analysis()
+    peak = (
+        stats.argument_size_in_bytes
+        + stats.temp_size_in_bytes
+        + stats.output_size_in_bytes
+        - stats.alias_size_in_bytes
+        + stats.generated_code_size_in_bytes
+    )
+    return stats.temp_size_in_bytes, peak
+
+
+def compile_training_step(settings: Settings, devices: Sequence[jax.Device]) -> Program:
+    """Compiles the training step.
+
+    Raises:
+      UserError: the config, or its mesh on these devices, is impossible.
+      DoesNotFitError: the devices have too little memory.
+    """
+    with platform.compiling_for(devices[0]):
+        training = abstract_training(settings, devices)
+        task = training.task
+        engine = training.engine
+        state = training.state
+        held = {
+            "parameters": bytes_per_device((state.params, state.frozen)),
+            "optimizer": bytes_per_device((state.opt_state, state.live)),
+            "batch": sum(4 * x.size for x in training.batch.values()) // engine.row_shards,  # int32
+        }
+        with record_kernel_choices() as attention:
+            compiled = _compile(training.compile, engine.mesh, held)
+        read = sum(task.lengths[side] for side in task.read)
+        return Program(
+            compiled=(compiled,),
+            engine="jit" if engine.axis_name is None else "pmap",
+            mesh=engine.mesh,
+            dtype=product_dtype(settings.model.dtype).name,
+            parameters=_count(state.params),
+            active_parameters=count_active(body_config(task.model), state.params),
+            held=held,
+            flops=training.model_flops(),
+            tokens=training.rows * read,
+            attention=tuple(attention),
+            cache=cache_size(task),
+        )
+
+
+def compile_search(settings: Settings, devices: Sequence[jax.Device]) -> Program:
+    """Compiles the search of a batch: longest inputs, longest outputs, as `predict` runs it.
+
+    Raises:
+      UserError: the config's task does not search, or its mesh is impossible on these devices.
+      DoesNotFitError: the devices have too little memory.
+    """
+    with platform.compiling_for(devices[0]):
+        task = build.build_untokenized_task(settings)
+        mesh = _as_user_error(lambda: make_mesh(settings.parallel, devices))
+        plain = jax.eval_shape(task.init, jax.random.key(0))
+        params = jax.eval_shape(functools.partial(convert_weights, settings.decode.weights), plain)
+        params = _as_user_error(lambda: sharding.add_shardings(params, mesh))
+        shards = row_shards(mesh)
+        rows = -(-settings.decode.batch_size // shards) * shards  # the next multiple
+        by_rows = NamedSharding(mesh, ROWS)
+
+        def tokens(*shape: int) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((rows, *shape), jnp.int32, sharding=by_rows)
+
+        if isinstance(task, Translation):
+            lowered, length = _lower_translation(settings, task, params, tokens)
+        elif isinstance(task, LanguageModeling):
+            lowered, length = _lower_continuation(settings, task, params, tokens)
+        else:
+            raise UserError(f"plan --decode: task {settings.task.name} searches for no outputs")
+        held = {"parameters": bytes_per_device(params)}
+        return Program(
+            compiled=tuple(_compile(part.compile, mesh, held) for part in lowered),
+            engine="jit",
+            mesh=mesh,
+            dtype=product_dtype(settings.model.dtype).name,
+            parameters=_count(plain),  # without the scales of converted weights
+            active_parameters=count_active(body_config(task.model), plain),
+            held=held,
+            flops=None,
+            tokens=rows * length,
+            loops=length,
+            cache=cache_size(task),
+        )
+
+
+def cache_size(task: Task) -> dict[str, int] | None:
+    """Size of one sequence's decoding state, `Program.cache`."""
+    length = max(task.lengths.values())
+    measure = getattr(task.model, "state_bytes", None)
+    if measure is None:
+        return None
+    try:
+        return {"tokens": length, "bytes": measure(length)}
+    except UserError:  # a layer without a cache
+        return None
+
+
+def _lower_translation(
+    settings: Settings, task: Translation, params: Any, tokens: Callable[..., Any]
+) -> tuple[list[jax.stages.Lowered], int]:
+    source = settings.data.max_source_length
+    length = source + settings.decode.max_extra_length
+    arrays = {
+        "source": tokens(source),
+        "prompt": tokens(1),
+        **{name: tokens() for name in ("source_lengths", "prompt_lengths", "limits", "numbers")},
+    }
+    return [task.search.compiled.lower(params, arrays, settings.decode, length)], length
+
+
+def _lower_continuation(
+    settings: Settings, task: LanguageModeling, params: Any, tokens: Callable[..., Any]
+) -> tuple[list[jax.stages.Lowered], int]:
+    """Lowers the prefill of prompts of half the context, and the generation after them."""
+    continuation: Any = task.token_generator
+    prompt = task.max_length // 2
+    length = min(settings.decode.max_extra_length, task.max_length - prompt)
+    named = {name: tokens() for name in ("lengths", "limits", "numbers", "samples")}
+    ended = jax.ShapeDtypeStruct(named["limits"].shape, bool, sharding=named["limits"].sharding)
+    arrays = {"prompt": tokens(prompt), "ended": ended} | named
+    method = continuation.search(settings.decode)
+    slots = continuation.num_slots(prompt, settings.decode)
+    begin = functools.partial(continuation.begin, search=method, slots=slots)
+    options = {"seed": 0, "drawn": 0}
+    samples = jax.eval_shape(begin, params, arrays, **options)
+    return [
+        continuation.begin.lower(params, arrays, search=method, slots=slots, **options),
+        continuation.extend.lower(params, samples, search=method, length=length),
+    ], length
+
+
+def search_sizes(settings: Settings, devices: Sequence[jax.Device]) -> SearchSizes:
+    """Sizes of a config that limit the meshes to try; `expert` and `sequence` are kept."""
+    parallel = settings.parallel
+    undivided = dataclasses.replace(settings, parallel=ParallelConfig(engine="jit"))
+    training = abstract_training(undivided, devices[:1])
+    state = training.state
+    return SearchSizes(
+        devices=len(devices) // (parallel.expert * parallel.sequence),
+        local=[slice_of(device) for device in devices].count(slice_of(devices[0])),
+        state=bytes_per_device((state.params, state.opt_state, state.live)),
+        rows=training.rows // parallel.expert,
+        d_model=settings.model.d_model,
+        heads=settings.model.key_value_heads,
+    )
+
+
+def micro_batches(settings: Settings, mesh: Mesh) -> tuple[int, int]:
+    """Number of micro-batches in a training step, and rows of each on a device."""
+    task = build.build_untokenized_task(settings)
+    shards = row_shards(mesh)
+    count = build.micro_batches(settings, task, shards)
+    return count, build.batch_rows(settings, task, shards) // count // shards
+
+
+def _compile(
+    compile_program: Callable[[], jax.stages.Compiled], mesh: Mesh, held: dict[str, int]
+) -> jax.stages.Compiled:
+    try:
+        return compile_program()
+    except jax.errors.JaxRuntimeError as error:
+        if _OUT_OF_MEMORY in str(error):
+            raise DoesNotFitError(str(error), mesh, held) from error
+        axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
+        raise UserError(
+            f"plan: the compiler fails on this step with {axes}: {str(error).splitlines()[0]}; "
+            "another mesh, or model.scan_layers, may do"
+        ) from error
+
+
+def _as_user_error(make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except ValueError as error:
+        raise UserError(f"config.parallel: {error}") from error
+
+
+def _count(params: Any) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(params))

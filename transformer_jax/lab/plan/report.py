@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Report of a plan: memory, times, FLOPs and bytes of a compiled program; and its text form."""
+
+import collections
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transformer_jax.lab.plan.collectives import Collective, collectives
+from transformer_jax.lab.plan.costs import KernelCost, kernel_costs
+from transformer_jax.lab.plan.hlo import parse_module
+from transformer_jax.lab.plan.program import Program, memory_of
+from transformer_jax.lab.plan.target import GIB, usable_bytes
+from transformer_jax.runtime.accelerators import Accelerator
+
+LAUNCH_SECONDS = 3e-6
+"""Approximate time to launch a kernel on a GPU; not in the bound, since launches may overlap."""
+
+_KERNEL_COLUMNS = ["ms", "limit", "times", "FLOPs", "bytes", "shape", "place"]
+_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+TABLE_ROWS = {
+    "mesh": lambda r: _named_axes(r["mesh"]),
+    "engine, dtype": lambda r: f"{r['engine']}, {r['dtype']}",
+    "accumulation, remat": lambda r: f"{r['accumulation_steps']}, {r['remat']}",
+    "parameters": lambda r: f"{r['parameters']:,}",
+    "of which a token uses": lambda r: _if_fewer(r["active_parameters"], r["parameters"]),
+    "a device: parameters": lambda r: _gib(r, "parameters_gib"),
+    "a device: optimizer": lambda r: _gib(r, "optimizer_gib"),
+    "a device: temporaries": lambda r: _gib(r, "temporaries_gib"),
+    "a device: peak": lambda r: _gib(r, "peak_gib"),
+    "a device: usable memory": lambda r: _gib(r, "usable_gib"),
+    "fits": lambda r: ("yes" if r["memory"]["fits"] else "NO") + f", {_gib(r, 'left_gib')} left",
+    "cache of one sequence": lambda r: _cache(r["cache"]),
+    "FLOPs of the model": lambda r: with_unit(r["flops"]["model"]),
+    "FLOPs of a device's program": lambda r: with_unit(r["flops"]["program_per_device"]),
+    "bytes to memory, a device": lambda r: with_unit(r["memory_bytes_per_device"]),
+    "kernels": lambda r: f"{r['kernels']:,}",
+    "ms at least": lambda r: f"{r['step_ms']:.2f}",
+    "  all kernels": lambda r: f"{r['kernels_ms']:.2f}",
+    "  products at peak": lambda r: f"{r['products_ms']:.2f}",
+    "  bytes at full bandwidth": lambda r: f"{r['memory_ms']:.2f}",
+    "  exchanges": lambda r: f"{r['interconnect_ms']:.2f}",
+    "  launches, 3 us each, not counted": lambda r: f"{r['launches_ms']:.2f}",
+    "MFU at most": lambda r: "" if r["mfu"] is None else f"{r['mfu']:.1%}",
+    "tokens/s at most": lambda r: f"{r['tokens_per_s']:,}",
+    "compilation, s": lambda r: f"{r['compile_s']:.0f}",
+}
+"""Rows of the table: title -> function from a report to the cell."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TimedKernel:
+    """A kernel and its time.
+
+    Attributes:
+      seconds: of all runs in a step: the compiler's estimate (TPUs), otherwise a lower bound.
+      limit: what takes the time: "products", "memory", "integers"; "compiler" for its estimate.
+    """
+
+    kernel: KernelCost
+    seconds: float
+    limit: str
+
+
+def time_kernel(kernel: KernelCost, accelerator: Accelerator) -> TimedKernel:
+    """Times a kernel: the slowest of its products, memory traffic and integer operations."""
+    if kernel.is_transfer:
+        return TimedKernel(kernel, 0.0, "memory")  # the traffic of all kernels has its own bound
+    if kernel.cycles is not None:
+        return TimedKernel(kernel, kernel.times * kernel.cycles / accelerator.clock, "compiler")
+    limits = {
+        "products": kernel.flops / accelerator.peak(kernel.dtype),
+        "memory": kernel.nbytes / accelerator.bandwidth,
+    }
+    if accelerator.integer_ops:
+        limits["integers"] = kernel.integer_ops / accelerator.integer_ops
+    limit = max(limits, key=limits.__getitem__)
+    return TimedKernel(kernel, kernel.times * limits[limit], limit)
+
+
+def cost_report(program: Program, accelerator: Accelerator) -> dict[str, Any]:
+    """FLOPs, bytes and times of a program compiled for devices of this kind, and of its kernels."""
+    # The other memory spaces of a TPU are on its chip; a GPU's are numbered by the compiler.
+    spaces = frozenset([0]) if accelerator.platform == "tpu" else frozenset(range(16))
+    modules = [parse_module(compiled.as_text() or "") for compiled in program.compiled]
+    kernels = [
+        kernel for module in modules for kernel in kernel_costs(module, spaces, program.loops)
+    ]
+    sent = [
+        collective
+        for module in modules
+        for collective in collectives(module, program.mesh, accelerator, program.loops)
+    ]
+    timed = [time_kernel(kernel, accelerator) for kernel in kernels]
+    kernel_seconds = sum(kernel.seconds for kernel in timed)
+    nbytes = sum(kernel.times * kernel.nbytes for kernel in kernels)
+    product_seconds = sum(k.times * k.flops / accelerator.peak(k.dtype) for k in kernels)
+    collective_seconds = sum(collective.seconds for collective in sent)
+    # A bound: kernels, memory and links all work at the same time.
+    seconds = max(kernel_seconds, nbytes / accelerator.bandwidth, collective_seconds)
+    report: dict[str, Any] = {
+        "flops": {
+            "model": program.flops,
+            "program_per_device": sum(kernel.times * kernel.flops for kernel in kernels),
+        },
+        "memory_bytes_per_device": nbytes,
+        "interconnect": _by_kind(sent),
+        "step_ms": _ms(seconds),
+        "kernels_ms": _ms(kernel_seconds),
+        "memory_ms": _ms(nbytes / accelerator.bandwidth),
+        "products_ms": _ms(product_seconds),
+        "interconnect_ms": _ms(collective_seconds),
+        "kernel_groups": kernel_groups(timed),
+        "kernels": sum(kernel.times for kernel in kernels if not kernel.is_transfer),
+        "kernels_of_unknown_cost": sum(kernel.times for kernel in kernels if kernel.is_opaque),
+        "tokens_per_s": round(program.tokens / seconds),
+        "mfu": None,
+    }
+    if accelerator.platform == "gpu":
+        report["launches_ms"] = _ms(report["kernels"] * LAUNCH_SECONDS)
+    if program.flops:
+        peak_seconds = program.flops / program.mesh.size / accelerator.peak(program.dtype)
+        report["mfu"] = round(peak_seconds / seconds, 4)
+        report["at_peak_ms"] = _ms(peak_seconds)
+    return report
+
+
+def memory_report(program: Program, accelerator: Accelerator) -> dict[str, Any]:
+    """GiB that a device needs and has, and whether the program fits."""
+    needed = [memory_of(compiled) for compiled in program.compiled]
+    temporaries = max(size for size, _ in needed)
+    peak = max(size for _, size in needed)
+    sizes = program.held | {"temporaries": temporaries, "peak": peak}
+    return _in_gib(sizes, accelerator, usable_bytes(accelerator))
+
+
+def refused_memory_report(
+    message: str, held: dict[str, int], accelerator: Accelerator
+) -> dict[str, Any]:
+    """Memory of a step that the compiler refused, as far as its message says.
+
+    Args:
+      held: bytes on each device, as `Program.held`.
+    """
+    used = re.search(r"Used ([\d.]+)([KMGT]) of ([\d.]+)([KMGT])", message)
+    if not used:
+        return {"fits": False, "reason": " ".join(message.split())[:500]}
+    units = {"K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
+    peak = float(used[1]) * units[used[2]]
+    usable = float(used[3]) * units[used[4]]
+    sizes = held | {"temporaries": max(peak - sum(held.values()), 0), "peak": peak}
+    return _in_gib(sizes, accelerator, usable) | {"fits": False}
+
+
+def _in_gib(sizes: Mapping[str, float], accelerator: Accelerator, usable: float) -> dict[str, Any]:
+    """Bytes as GiB, beside the memory of a device and what is left of it (negative: missing)."""
+    left = usable - sizes["peak"]
+    return {f"{name}_gib": round(size / GIB, 6) for name, size in sizes.items()} | {
+        "device_gib": round(accelerator.memory / GIB, 2),
+        "usable_gib": round(usable / GIB, 2),
+        "left_gib": round(left / GIB, 3),
+        "fits": left >= 0,
+    }
+
+
+def kernel_groups(timed: Sequence[TimedKernel]) -> list[dict[str, Any]]:
+    """Sums of kernels of one shape and one place in the model, the longest first.
+
+    The place is JAX's and Flax's names, as "jit(train_step)/jvp(Model)/decoder/layer_N/..."; layers
+    that are alike count as one.
+    """
+    groups: dict[tuple[str, str, str], list[TimedKernel]] = collections.defaultdict(list)
+    for kernel in timed:
+        place = re.sub(r"layer_\d+", "layer_N", kernel.kernel.op_name)
+        groups[place, kernel.kernel.shape, kernel.limit].append(kernel)
+    rows = []
+    for (place, shape, limit), kernels in groups.items():
+        costs = [kernel.kernel for kernel in kernels]
+        rows.append(
+            {
+                "ms": round(1e3 * sum(kernel.seconds for kernel in kernels), 6),
+                "limit": limit,
+                "times": sum(cost.times for cost in costs),
+                "flops": sum(cost.times * cost.flops for cost in costs),
+                "bytes": sum(cost.times * cost.nbytes for cost in costs),
+                "shape": shape,
+                "place": place or "made by the compiler",
+            }
+        )
+    return sorted(rows, key=lambda row: -row["ms"])
+
+
+def _by_kind(sent: Sequence[Collective]) -> list[dict[str, Any]]:
+    """Sums of collectives by kind and axes, the longest first."""
+    by_kind: dict[tuple[str, str], list[Collective]] = {}
+    for collective in sent:
+        by_kind.setdefault((collective.kind, "+".join(collective.axes)), []).append(collective)
+    rows = [
+        {
+            "kind": kind,
+            "axes": axes,
+            "times": sum(exchange.times for exchange in group),
+            "bytes_per_device": round(sum(exchange.times * exchange.nbytes for exchange in group)),
+            "ms": _ms(sum(exchange.seconds for exchange in group)),
+        }
+        for (kind, axes), group in by_kind.items()
+    ]
+    return sorted(rows, key=lambda row: -row["ms"])
+
+
+def _ms(seconds: float) -> float:
+    return round(1e3 * seconds, 4)
+
+
+def plan_as_text(report: Mapping[str, Any], num_kernels: int = 0) -> str:
+    """A plan as tables: its figures, the exchanges, and the first groups of kernels."""
+    lines = [["", report["device"]]]
+    lines += [[title, _cell(cell, report)] for title, cell in TABLE_ROWS.items()]
+    text = _aligned(lines) + _exchanges(report)
+    groups = report.get("kernel_groups", [])[:num_kernels]
+    if groups:
+        text += "\nKernels\n" + _aligned([_KERNEL_COLUMNS, *map(_kernel_cells, groups)])
+    for warning in report["warnings"]:
+        text += f"\nwarning: {warning}\n"
+    return text + f"\n{report['note']}\n"
+
+
+def ranking_as_text(found: Sequence[Mapping[str, Any]]) -> str:
+    """The meshes of a search as a table, in their order."""
+    lines = [["data", "fsdp", "tensor", "accumulation", "remat", "peak", "ms", "tokens/s", "MFU"]]
+    for report in found:
+        settings = report["settings"] | {"accumulation": report["accumulation_steps"]}
+        line = [str(settings[name]) for name in lines[0][:5]] + [_gib(report, "peak_gib")]
+        if report["memory"]["fits"]:
+            line += [f"{report['step_ms']:.2f}", f"{report['tokens_per_s']:,}"]
+            line += [f"{report['mfu']:.1%}"]
+        else:
+            line += ["does not fit"]
+        lines.append(line)
+    return _aligned(lines)
+
+
+def _exchanges(report: Mapping[str, Any]) -> str:
+    """Table of the exchanges between devices; empty if there are none."""
+    rows = [
+        [
+            row["kind"],
+            row["axes"],
+            str(row["times"]),
+            with_unit(row["bytes_per_device"]),
+            f"{row['ms']}",
+        ]
+        for row in report.get("interconnect", [])
+    ]
+    if not rows:
+        return ""
+    head = ["exchange", "axes", "times", "bytes sent", "ms"]
+    return "\nExchanges between devices\n" + _aligned([head, *rows])
+
+
+def _kernel_cells(row: Mapping[str, Any]) -> list[str]:
+    times = [f"{row['ms']:.3f}", row["limit"], str(row["times"])]
+    return [*times, with_unit(row["flops"]), with_unit(row["bytes"]), row["shape"], row["place"]]
+
+
+def _cell(cell: Any, report: Mapping[str, Any]) -> str:
+    try:
+        return cell(report)
+    except KeyError:
+        return ""  # a program that does not fit has few numbers
+
+
+def _gib(report: Mapping[str, Any], name: str) -> str:
+    size = report["memory"].get(name)
+    return "" if size is None else f"{size:.2f} GiB"
+
+
+def _cache(cache: Mapping[str, int] | None) -> str:
+    """Size of a decoding state, and what a token adds to it on average."""
+    if cache is None:
+        return ""
+    tokens, nbytes = cache["tokens"], cache["bytes"]
+    return f"{nbytes / 2**20:.1f} MiB, {tokens:,} tokens of {nbytes / tokens:,.0f} bytes"
+
+
+def _if_fewer(active: int, total: int) -> str:
+    return f"{active:,}" if active < total else ""
+
+
+def with_unit(number: float | None) -> str:
+    """A number with a unit: 1.23T."""
+    if number is None:
+        return ""
+    for size, unit in _UNITS:
+        if number >= size:
+            return f"{number / size:.2f}{unit}"
+    return f"{number:.0f}"
+
+
+def _named_axes(mesh: Mapping[str, int]) -> str:
+    return " x ".join(f"{axis} {size}" for axis, size in mesh.items() if size > 1) or "one device"
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> str:
+    """Lines of cells as columns of equal width."""
+    columns = max(len(line) for line in lines)
+    widths = [max([len(line[i]) for line in lines if i < len(line)] or [0]) for i in range(columns)]
+    text = ""
+    for line in lines:
+        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=False)]
+        text += "  ".join(cells).rstrip() + "\n"
+    return text

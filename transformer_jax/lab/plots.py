@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the pictures of the verb plot: of runs, of one example's attention, of a config."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax.data.sources import open_split
+from transformer_jax.errors import UserError
+from transformer_jax.lab.analysis.activations import Attention
+from transformer_jax.lab.analysis.pages.attention_page import TITLES
+from transformer_jax.lab.pictures import (
+    draw_calibration,
+    draw_confusion,
+    draw_curves,
+    draw_heads,
+    draw_rates,
+    draw_recipe,
+    draw_tree,
+    draw_worst,
+    save_figure,
+)
+from transformer_jax.nn.positions import encoding_class
+from transformer_jax.runs.config import load_json
+from transformer_jax.runs.settings import Settings
+from transformer_jax.runs.workdir import CONFIG, read_metrics, read_predictions, seed_workdirs
+from transformer_jax.scoring.errors import (
+    calibration,
+    decisions,
+    rates_by_class,
+    rates_by_frequency,
+    rates_by_length,
+)
+from transformer_jax.training.optimizer import make_schedule
+
+_POSITIONS_SHOWN = 100
+
+
+def plot_runs(workdirs: Sequence[Path], output: Path) -> None:
+    """Draws the curves of one or several runs into a file.
+
+    A workdir of `train --seeds`, or of a row of a sweep, is one curve with a band over its seeds.
+
+    Raises:
+      UserError: a workdir has no metrics, or the file cannot be written.
+    """
+    names = [workdir.name for workdir in workdirs]
+    labels = names if len(set(names)) == len(names) else list(map(str, workdirs))
+    records = [[read_metrics(seed) for seed in seed_workdirs(workdir)] for workdir in workdirs]
+    save_figure(draw_curves(dict(zip(labels, records, strict=True))), output)
+
+
+def plot_config(settings: Settings, output: Path) -> None:
+    """Draws a config's learning rate and position encodings into a file.
+
+    Raises:
+      UserError: the config is invalid, or the file cannot be written.
+    """
+    try:
+        encodings = _encodings(settings)
+    except ValueError as error:
+        raise UserError(f"config.model: {error}") from error
+    schedule = make_schedule(settings.optimizer, settings.model.d_model, settings.train.num_steps)
+    save_figure(draw_recipe(schedule, settings.train.num_steps, encodings), output)
+
+
+def plot_attention(
+    attention: Attention, output: Path, kind: str | None = None, layer: int | None = None
+) -> None:
+    """Draws the attention of the heads of a layer into a file.
+
+    Args:
+      output: ends in .png, .svg or .pdf.
+      kind: one of `attention.kinds`; None: the last one, which is cross-attention if there is any.
+      layer: None: the last one.
+
+    Raises:
+      UserError: the model has no such kind or layer, or the file cannot be written.
+    """
+    kind = kind or attention.kinds[-1]
+    if kind not in attention.kinds:
+        kinds = ", ".join(attention.kinds)
+        raise UserError(f"--kind: this model has no {kind} attention; it has {kinds}")
+    weights = attention.weights(kind)
+    if layer is not None and layer >= len(weights):
+        raise UserError(f"--layer: {layer} is none of the layers 0 to {len(weights) - 1}")
+    layer = len(weights) - 1 if layer is None else layer
+    queries, keys = (attention.tokens[stack] for stack in attention.stacks(kind))
+    figure = draw_heads(weights[layer], queries, keys)
+    figure.suptitle(f"{TITLES[kind]}, layer {layer}", fontsize=8)
+    save_figure(figure, output)
+
+
+def plot_tree(tree: str, output: Path) -> None:
+    """Draws a tree in brackets into a file; raises UserError if it is none."""
+    save_figure(draw_tree(tree), output)
+
+
+def plot_errors(workdir: Path, kind: str, split: str, output: Path) -> None:
+    """Draws the errors of a classifier or tagger on a split that `evaluate` has scored.
+
+    Args:
+      kind: "confusion" (matrix), "calibration" (curve), "worst" (list of errors), or error rates by
+        "class", by "length", or by "frequency" of the words in the training data.
+      output: ends in .png, .svg or .pdf.
+
+    Raises:
+      UserError: there are no such predictions, the task has no labels, tags have no calibration, or
+        the file cannot be written.
+    """
+    records = read_predictions(workdir, split)
+    try:
+        decided = decisions(records)
+        match kind:
+            case "confusion":
+                figure = draw_confusion(decided)
+            case "calibration":
+                figure = draw_calibration(calibration(decided))
+            case "worst":
+                figure = draw_worst(decided)
+            case "class":
+                figure = draw_rates(rates_by_class(decided), "expected label")
+            case "length":
+                figure = draw_rates(rates_by_length(decided), "words of the text")
+            case _:
+                rates = rates_by_frequency(decided, _training_words(workdir))
+                figure = draw_rates(rates, "occurrences in training")
+    except ValueError as error:
+        raise UserError(f"--errors={kind}: {workdir}: predictions of {split}: {error}") from error
+    save_figure(figure, output)
+
+
+def _training_words(workdir: Path) -> Counter[str]:
+    examples = open_split(load_json(workdir / CONFIG).data, "train")
+    return Counter(word for example in examples for word in example["text"].split())
+
+
+def _encodings(settings: Settings) -> np.ndarray | None:
+    """Vectors that positions add to embeddings, [L, D]; None if they add nothing."""
+    encoding = encoding_class(settings.model)(settings.model)
+    positions = jnp.arange(_POSITIONS_SHOWN)[None]
+    nothing = jnp.zeros((1, _POSITIONS_SHOWN, settings.model.d_model))
+    added, _ = encoding.init_with_output(
+        jax.random.key(settings.seed), nothing, positions, method="embed"
+    )
+    return np.asarray(added[0]) if added.any() else None

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Definition of a sweep: a config, its rows, seeds and metrics, as a sweep file states them.
+
+A sweep file is Python with a docstring that asks a question and a `get_sweep()` that returns a
+dict with the fields of `Sweep`.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from transformer_jax.errors import UserError
+from transformer_jax.lab.sweeps.search import METHODS
+from transformer_jax.lab.sweeps.shared_folder import folder_name
+from transformer_jax.runs.config import failing_as, load_config, resolve_file, run_file
+from transformer_jax.runs.settings import Settings
+from transformer_jax.runs.workdir import SWEEP, TABLE
+from transformer_jax.suggestions import suggest
+from transformer_jax.summary import Summarized
+
+_LONGEST_NAME = 200
+"""Most bytes of the name of a row; its folder has that name, and file systems allow 255 bytes."""
+
+type Overrides = Mapping[str, Mapping[str, Any]]
+"""{name: {"section.field": value}}: the overrides of each row."""
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Sweep(Summarized):
+    """Definition of a sweep.
+
+    Attributes:
+      config: path of the config file that all rows share.
+      rows: name of a row -> its overrides. Or a function from the base config to these, for rows
+        relative to the base (half the heads, ...).
+      base: overrides of all rows.
+      seeds: number of seeds of each row.
+      metrics: validation metrics, by their names in metrics.jsonl. Empty: the loss, and the metric
+        that chooses the best checkpoint.
+      also: {name: {"section.field": value}}: further columns, each with the validation loss of the
+        trained model under another config; None for a row whose model does not allow it.
+      space: in place of rows, the values that a search tries (`sweeps.space`).
+      search: method of the search: "grid", "random" or "optuna".
+      trials: number of trials; None: the whole grid.
+      search_seed: seed of the method.
+      halving: {"first": steps, "factor": 3}: trials pause after `first` steps, and only the best
+        1/factor resume (`sweeps.halving`). Empty: all train in full.
+      goal: metric that decides, with "-" before it if lower is better. Empty: the one that chooses
+        the best checkpoint.
+
+    Raises:
+      ValueError: there is no row or no seed, or a field has the wrong type.
+    """
+
+    config: str
+    rows: Overrides | Callable[[ConfigDict], Overrides] = dataclasses.field(default_factory=dict)
+    base: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    seeds: int = 3
+    metrics: Sequence[str] = ()
+    also: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    space: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    search: str = ""
+    trials: int | None = None
+    search_seed: int = 0
+    halving: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    goal: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.config, str):
+            raise ValueError(f"config is {self.config!r}, not the path of a config file")
+        if type(self.seeds) is not int or self.seeds < 1:
+            raise ValueError(f"seeds is {self.seeds!r}; a sweep has at least one seed")
+        if isinstance(self.metrics, str) or not all(isinstance(name, str) for name in self.metrics):
+            raise ValueError(f"metrics is {self.metrics!r}; give a list of names")
+        if not isinstance(self.base, Mapping):
+            raise ValueError(f"base is {self.base!r}, not a dict of overrides")
+        _check_overrides("also", self.also)
+        if not callable(self.rows):
+            _check_overrides("rows", self.rows)
+        self._check_search()
+
+    def _check_search(self) -> None:
+        """Raises ValueError unless there are either rows, or a space with what a search needs."""
+        if not self.space:
+            if not (self.rows or callable(self.rows)):
+                raise ValueError("a sweep has at least one row, or a space to search")
+            for name in ("search", "trials", "search_seed", "halving", "goal"):
+                if getattr(self, name):
+                    raise ValueError(f"{name} is set, but there is no space to search")
+            return
+        if self.rows:
+            raise ValueError("a sweep has either rows or a space; drop one of them")
+        if self.search not in METHODS:
+            raise ValueError(f"search is {self.search!r}; it must be one of {', '.join(METHODS)}")
+        if self.trials is None and self.search != "grid":
+            raise ValueError("trials is missing: the number of trials of the search")
+        if not isinstance(self.halving, Mapping) or self.halving and "first" not in self.halving:
+            raise ValueError(f"halving is {self.halving!r}; write {{'first': steps, 'factor': 3}}")
+        least: dict[str, tuple[Any, int]] = {
+            "trials": (self.trials, 1),
+            "search_seed": (self.search_seed, 0),
+        }
+        for name, value in self.halving.items():
+            if name not in ("first", "factor"):
+                raise ValueError(f"halving has no {name!r}; it has first and factor")
+            least[f"halving: {name}"] = (value, 2 if name == "factor" else 1)
+        for name, (value, smallest) in least.items():
+            if value is not None and (type(value) is not int or value < smallest):
+                raise ValueError(f"{name} is {value!r}; it is an integer of at least {smallest}")
+        if not isinstance(self.goal, str):
+            raise ValueError(f"goal is {self.goal!r}; give the name of a metric")
+
+    def summary(self) -> Mapping[str, Any]:
+        """The config, the number of seeds, and the overrides of each row."""
+        rows = {"rows": "of the base config"} if callable(self.rows) else self.rows or self.space
+        return {"config": self.config, "base": self.base, "seeds": self.seeds, **rows}
+
+    def configs(self, overrides: Mapping[str, Any], chosen: str = "") -> dict[str, Settings]:
+        """The settings of each row: a row's own overrides, then `overrides`, then `base`.
+
+        Args:
+          overrides: of all rows.
+          chosen: a regular expression; rows whose name does not contain a match are left out.
+
+        Raises:
+          UserError: a config is invalid (the row is named), no row is chosen, two rows would have
+            the same folder, a row the name of a table, or the sweep is a search.
+        """
+        if self.space:
+            raise UserError("this sweep is a search, whose trials are not known beforehand")
+        rows = self.rows
+        if callable(rows):
+            base = load_config(self.config, {**self.base, **overrides})
+            with failing_as("rows of the sweep"):
+                rows = rows(base)
+                _check_overrides("rows", rows)
+        # All rows are checked, not only the chosen ones, which share the folder with the others.
+        if len({folder_name(name) for name in rows}) < len(rows):
+            raise UserError("two names of rows differ only in punctuation")
+        for name in rows:
+            if folder_name(name).lower().startswith((f"{TABLE}.", SWEEP.mark)):
+                raise UserError(f"row {name!r}: the sweep's own files have this name; change it")
+            if len(folder_name(name).encode()) > _LONGEST_NAME:
+                raise UserError(f"row {name!r}: the name has more than {_LONGEST_NAME} bytes")
+        rows = {name: of_row for name, of_row in rows.items() if re.search(chosen, name)}
+        if not rows:
+            raise UserError(f"--rows={chosen} matches no name of a row")
+        configs = {}
+        for name, of_row in rows.items():
+            try:
+                configs[name] = resolve_file(self.config, {**self.base, **overrides, **of_row})
+            except UserError as error:
+                raise UserError(f"row {name!r}: {error}") from error
+        return configs
+
+
+def load_sweep(path: str | Path, **changes: Any) -> Sweep:
+    """Reads a sweep file; `changes` replace its fields.
+
+    Raises:
+      UserError: there is no such file, it fails or calls exit(), or its fields are invalid.
+    """
+    fields = read_fields(path, "sweep", Sweep)
+    try:
+        return Sweep(**{**fields, **changes})
+    except (TypeError, ValueError) as error:
+        raise UserError(f"sweep file {path}: {error}") from error
+
+
+def read_fields(path: str | Path, kind: str, definition: type) -> dict[str, Any]:
+    """Reads the fields of a definition from a file: what its `get_KIND()` returns.
+
+    Raises:
+      UserError: there is no such file, it fails or calls exit(), or there is no such field.
+    """
+    fields = run_file(path, kind, f"get_{kind}", dict)
+    names = [field.name for field in dataclasses.fields(definition)]
+    for name in fields:
+        if name not in names:
+            hint = suggest(str(name), names) or f"; the fields are {', '.join(names)}"
+            raise UserError(f"{kind} file {path}: there is no field {name}{hint}")
+    return fields
+
+
+def _check_overrides(field: str, overrides: Any) -> None:
+    """Raises ValueError unless `overrides` is {name: {"section.field": value}}."""
+    if not isinstance(overrides, Mapping):
+        raise ValueError(f"{field} is {overrides!r}, not a dict of names and their overrides")
+    for name, of_row in overrides.items():
+        if not isinstance(name, str) or not folder_name(name).strip("."):
+            raise ValueError(f"{field} has the name {name!r}; write a text that can name a folder")
+        if not isinstance(of_row, Mapping):
+            raise ValueError(f"{field}: {name!r} is {of_row!r}, not a dict of overrides")

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan of a sweep: the cost of its rows, what is finished, and what remains; nothing is trained."""
+
+import dataclasses
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from transformer_jax.buckets.bucket import NotInBucketError
+from transformer_jax.lab.plan.program import abstract_training, memory_of
+from transformer_jax.lab.plan.report import with_unit
+from transformer_jax.lab.plan.target import GIB
+from transformer_jax.lab.sweeps.definition import Sweep
+from transformer_jax.lab.sweeps.results import asked_of, readable_folder, row_records, saved_row
+from transformer_jax.lab.sweeps.shared_folder import folder_name
+from transformer_jax.lab.sweeps.sweep import check_row
+from transformer_jax.lab.sweeps.tables import aligned, shown_name
+from transformer_jax.runs.seeds import seed_configs
+from transformer_jax.runs.settings import Settings
+from transformer_jax.runs.user_modules import Modules, load_modules
+from transformer_jax.runs.workdir import RESULT
+from transformer_jax.runtime.platform import use_compilation_cache
+from transformer_jax.runtime.progress import Progress, shown
+from transformer_jax.training.profiling import step_products
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class RowPlan:
+    """Cost of a row.
+
+    Attributes:
+      name: of the row.
+      parameters: number of the model's parameters.
+      memory: bytes that a training step of one seed needs on a device of this machine.
+      flops: of the model's matrix products in a step of one seed.
+      tokens: most tokens that the model reads in a step of one seed, padding included.
+      seeds: number of seeds that the sweep asks for.
+      finished: number of seeds that are measured.
+      steps: of all seeds together.
+      steps_left: of these, steps that are not trained yet.
+      seconds: time that the finished seeds took.
+    """
+
+    name: str
+    parameters: int
+    memory: int
+    flops: int
+    tokens: int
+    seeds: int
+    finished: int
+    steps: int
+    steps_left: int
+    seconds: float
+
+    @property
+    def flops_left(self) -> int:
+        """FLOPs of the steps that are not trained yet."""
+        return self.flops * self.steps_left
+
+    @property
+    def tokens_left(self) -> int:
+        """Most tokens of the steps that are not trained yet."""
+        return self.tokens * self.steps_left
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepPlan:
+    """Costs of the rows of a sweep."""
+
+    rows: Sequence[RowPlan]
+
+    def seconds_left(self, row: RowPlan) -> float | None:
+        """Estimated time of what remains of a row, by the FLOPs per second of the finished seeds;
+        None if no seed is finished."""
+        if not row.steps_left:
+            return 0.0
+        flops = sum(r.flops * r.steps * r.finished / r.seeds for r in self.rows)
+        seconds = sum(r.seconds for r in self.rows)
+        return row.flops_left * seconds / flops if flops and seconds else None
+
+    def as_text(self) -> str:
+        """A table for a terminal, with a line for the whole sweep."""
+        head = ["", "parameters", "memory of a seed", "FLOPs of a step", "seeds finished"]
+        head += ["steps left", "tokens left", "FLOPs left", "time left"]
+        lines = [head, *map(self._cells, self.rows)]
+        times = [self.seconds_left(row) for row in self.rows]
+        estimated = [seconds for seconds in times if seconds is not None]
+        finished = f"{sum(r.finished for r in self.rows)} of {sum(r.seeds for r in self.rows)}"
+        total = ["all", "", "", "", finished, f"{sum(r.steps_left for r in self.rows):,}"]
+        total += [with_unit(sum(r.tokens_left for r in self.rows))]
+        total += [with_unit(sum(r.flops_left for r in self.rows))]
+        total += [_duration(sum(estimated) if len(estimated) == len(times) else None)]
+        note = (
+            "Tokens are at most these, with padding. Times are estimated from the finished seeds, "
+            "in proportion to FLOPs; ? if none is finished."
+        )
+        return "\n".join([*aligned([*lines, total]), note])
+
+    def _cells(self, row: RowPlan) -> list[str]:
+        return [
+            shown_name(row.name),
+            f"{row.parameters:,}",
+            f"{row.memory / GIB:.2f} GiB",
+            with_unit(row.flops),
+            f"{row.finished} of {row.seeds}",
+            f"{row.steps_left:,} of {row.steps:,}",
+            with_unit(row.tokens_left),
+            with_unit(row.flops_left),
+            _duration(self.seconds_left(row)),
+        ]
+
+
+def plan_sweep(
+    sweep: Sweep,
+    workdir: str | Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    chosen: str = "",
+    modules: Modules = (),
+    *,
+    progress: bool = True,
+) -> SweepPlan:
+    """Computes the cost of each row on the devices of this machine; trains and writes nothing.
+
+    Args:
+      workdir: of the sweep, where finished seeds and trained steps are counted; None: there are
+        none.
+      overrides: of all rows.
+      chosen: a regular expression; only rows whose name contains a match.
+      modules: the user's own, with components that configs name (`runs.user_modules`).
+
+    Raises:
+      UserError: a config or a module is invalid, or its model cannot be built here.
+    """
+    load_modules(modules, workdir)
+    configs = sweep.configs(overrides or {}, chosen)
+    for name, settings in configs.items():
+        check_row(sweep, name, settings)
+    folder = _existing_folder(workdir)
+    use_compilation_cache()
+    rows = []
+    with shown(progress), Progress(len(configs), unit="row") as compiled:
+        for name, settings in configs.items():
+            rows.append(_plan_row(sweep, name, settings, folder))
+            compiled.advance(len(rows))
+            logger.info("row %d of %d: %s", len(rows), len(configs), name)
+    return SweepPlan(rows)
+
+
+def _existing_folder(workdir: str | Path | None) -> Path | None:
+    if workdir is None:
+        return None
+    try:
+        return readable_folder(workdir)
+    except NotInBucketError:
+        return None
+
+
+def _plan_row(sweep: Sweep, name: str, settings: Settings, folder: Path | None) -> RowPlan:
+    training = abstract_training(settings)
+    _, memory = memory_of(training.compile())
+    task = training.task
+    state = training.state
+    flops = step_products(task, state.model_params, training.batch, state.frozen).flops
+    steps = dict.fromkeys(seed_configs(settings, sweep.seeds), 0)
+    saved = None
+    if folder is not None:
+        asked = asked_of(sweep, settings)
+        saved = saved_row(folder / folder_name(name) / RESULT, name, asked, warns=False)
+        steps |= _trained_steps(folder, name, set(steps))
+    finished = min(saved.seeds, sweep.seeds) if saved else 0
+    length = settings.train.num_steps
+    # The records of finished seeds may be gone: their steps count as trained.
+    steps_left = [max(length - step, 0) for step in list(steps.values())[finished:]]
+    return RowPlan(
+        name=name,
+        parameters=sum(leaf.size for leaf in jax.tree.leaves(state.params)),
+        memory=memory,
+        flops=flops,
+        tokens=training.rows * sum(task.lengths[side] for side in task.read),
+        seeds=sweep.seeds,
+        finished=finished,
+        steps=sweep.seeds * length,
+        steps_left=sum(steps_left),
+        seconds=saved.first_seeds(finished).seconds if saved else 0.0,
+    )
+
+
+def _trained_steps(folder: Path, name: str, seeds: set[str]) -> dict[str, int]:
+    """The last recorded step of each of these seeds of a row."""
+    records = row_records(folder, [name]).get(name, {})
+    return {seed: of_seed[-1]["step"] for seed, of_seed in records.items() if seed in seeds}
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "?"
+    return f"{seconds / 60:,.1f} min" if seconds < 2 * 3600 else f"{seconds / 3600:,.1f} h"

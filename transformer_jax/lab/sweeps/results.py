@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results of the rows of sweeps: their files, what they were trained with, and merged tables."""
+
+import contextlib
+import csv
+import dataclasses
+import io
+import json
+import logging
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.buckets.bucket import is_address
+from transformer_jax.buckets.copies import fetch_folder
+from transformer_jax.errors import UserError, escape_controls
+from transformer_jax.lab.pictures import Records
+from transformer_jax.lab.sweeps.definition import Sweep
+from transformer_jax.lab.sweeps.shared_folder import SweepFolder, folder_name
+from transformer_jax.lab.sweeps.tables import Row, Rows
+from transformer_jax.runs.config import resolve
+from transformer_jax.runs.settings import Origin, Settings, flatten, is_validation_field, nested
+from transformer_jax.runs.workdir import METRICS, RESULT, TABLE, read_metrics, workdir_path
+from transformer_jax.runtime.files import parse_json, read_regular
+
+_PLACES = ("seed", "data.dir", "data.cache_dir")
+"""Fields that may differ between folders whose rows are merged."""
+_ROUNDING = 1e-4  # relative
+_MOST_NAMED = 3  # fields that a message names
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """A finished row, and what it was trained with.
+
+    Attributes:
+      row: its measurements.
+      seeds: the seed of each value.
+      fields: {"section.field": value}; fields that its version lacked have their defaults.
+      also: {column: overrides}, as `Sweep.also`.
+      place: its file.
+    """
+
+    row: Row
+    seeds: tuple[int, ...]
+    fields: Mapping[str, Any]
+    also: Mapping[str, Any]
+    place: str
+
+
+def asked_of(sweep: Sweep, settings: Settings, until: int | None = None) -> dict[str, Any]:
+    """Identity of a row's result, as JSON.
+
+    Args:
+      until: the step after which a trial of a search pauses.
+    """
+    also = {column: dict(changes) for column, changes in sweep.also.items()}
+    steps = {} if until is None else {"until": until}
+    return {"config": nested(settings.values), "seeds": sweep.seeds, "also": also, **steps}
+
+
+def encoded_result(row: Row, asked: Mapping[str, Any]) -> str:
+    """Content of the file of a result."""
+    fields = {field: value for field, value in dataclasses.asdict(row).items() if field != "name"}
+    return json.dumps({"asked": asked, "row": fields}, indent=2) + "\n"
+
+
+def is_complete(row: Row | None, sweep: Sweep) -> bool:
+    """Returns True if a row has all seeds and metrics that a sweep asks for."""
+    return row is not None and row.seeds >= sweep.seeds and set(sweep.metrics) <= set(row.metrics)
+
+
+def result_of(folder: SweepFolder, name: str, sweep: Sweep, settings: Settings) -> Row | None:
+    """The finished row of a sweep, whichever process trained it; None if it is not finished."""
+    result = _result_in(folder, name)
+    if result is None or _mismatch(result, asked_of(sweep, settings)):
+        return None
+    return result.row.first_seeds(sweep.seeds)
+
+
+def any_result(folder: SweepFolder, name: str) -> Row | None:
+    """The row of this name in a sweep's folder, of any config; None if it is not finished."""
+    result = _result_in(folder, name)
+    return result.row if result else None
+
+
+def _result_in(folder: SweepFolder, name: str) -> Result | None:
+    content = folder.result(name)
+    if content is None:
+        return None
+    return _parse_result(content, f"{folder}/{folder_name(name)}/{RESULT}", name, "")
+
+
+def saved_row(path: Path, name: str, asked: Mapping[str, Any], *, warns: bool = True) -> Row | None:
+    """The finished row in a file, with all its seeds.
+
+    None if there is no file, or the row is a trial that now trains to another step; or, with a
+    warning, if it is damaged or of another config.
+    """
+    result = _read_result(path, name, "it is measured again" if warns else "")
+    if result is None or result.row.steps != asked.get("until"):
+        return None
+    reason = _mismatch(result, asked)
+    if reason and warns:
+        logger.warning("%s is the result of another sweep: %s; it is measured again", path, reason)
+    return None if reason else result.row
+
+
+def warn_of_other_rows(folder: SweepFolder, names: Collection[str]) -> None:
+    """Warns if the folder's table has rows that are not among `names`, of another sweep or of an
+    earlier form of this one: the tables will leave them out."""
+    table = folder.read(f"{TABLE}.csv") or b""
+    others = [name for name in _table_names(table) if name not in names]
+    finished = [name for name in others if folder.result(name) is not None]
+    if finished:
+        logger.warning(
+            "%s also holds rows that are not in this sweep: %s; they are kept and left out of the "
+            "tables (for one table of both, give each sweep a --workdir and merge with `table`)",
+            folder,
+            escape_controls(", ".join(finished)),
+        )
+
+
+def joined(saved: Row, added: Row) -> Row:
+    """A finished row with more seeds. Its speed remains that of the first ones."""
+    metrics = {
+        name: [
+            *saved.metrics.get(name, [None] * saved.seeds),
+            *added.metrics.get(name, [None] * added.seeds),
+        ]
+        for name in dict.fromkeys((*saved.metrics, *added.metrics))
+    }
+    parameters = saved.parameters or added.parameters  # 0 if all seeds diverged
+    seconds = saved.seconds + added.seconds
+    return dataclasses.replace(saved, metrics=metrics, parameters=parameters, seconds=seconds)
+
+
+def saved_rows(workdir: Path) -> list[Row]:
+    """Finished rows of a sweep, in the order of its table; none if the folder holds no sweep."""
+    return [result.row for result in _results(workdir)]
+
+
+def seed_folders(row: Path) -> dict[str, Path]:
+    """The workdirs of a row's seeds, {"seed_N": path}, in the order of the seeds."""
+    folders = {
+        path.parent.name: path.parent
+        for below in ("", "*/", "*/*/")  # in from_N/ or group_N/, or in from_N/group_N/
+        for path in row.glob(f"{below}seed_*/{METRICS}")
+        if path.parent.name.removeprefix("seed_").isdecimal()
+    }
+    return dict(sorted(folders.items(), key=lambda item: int(item[0].removeprefix("seed_"))))
+
+
+def row_records(workdir: Path, names: Iterable[str]) -> dict[str, dict[str, Records]]:
+    """The records of each seed of these rows, {row: {"seed_N": records}}; rows without any are left
+    out."""
+    records: dict[str, dict[str, Records]] = {}
+    is_one_row = (workdir / RESULT).exists()  # written by `train --seeds`
+    for name in names:
+        row = workdir if is_one_row else workdir / folder_name(name)
+        for seed, folder in seed_folders(row).items():
+            try:
+                records.setdefault(name, {})[seed] = read_metrics(folder)
+            except UserError as error:
+                logger.warning("%s", error)
+    return records
+
+
+def last_validation(records: Records) -> Mapping[str, Any]:
+    """The last validation record of a run; empty if it has none."""
+    for record in reversed(records):
+        if record["split"] == "valid":
+            return record
+    return {}
+
+
+def readable_folder(workdir: str | Path) -> Path:
+    """The folder of a sweep, or a copy of its results and records if it is in a bucket."""
+    if is_address(workdir):
+        wanted = (RESULT, METRICS, f"{TABLE}.csv")
+        return fetch_folder(str(workdir), lambda name: name.rpartition("/")[2] in wanted)
+    return workdir_path(workdir)
+
+
+def merge_tables(*workdirs: str | Path) -> Rows:
+    """The finished rows of several sweeps in one table; the first row of the first is the base.
+
+    Rows of one name and config are one row with the seeds of all. Works on the folder of
+    `train --seeds`, too.
+
+    Args:
+      *workdirs: folders or addresses of sweeps.
+
+    Raises:
+      UserError: a folder has no finished row; rows of one name differ in their config, or in the
+        metrics of a seed; sweeps were validated on other data.
+
+    Example:
+      >>> merge_tables("runs/norms", "runs/more_norms").table()
+    """
+    if not workdirs:
+        raise UserError("table: give at least one folder of a sweep")
+    merged: dict[str, Result] = {}
+    for workdir in workdirs:
+        results = _results(readable_folder(workdir))
+        if not results:
+            raise UserError(f"table: {workdir} holds no finished row of a sweep")
+        if merged:
+            _require_same_validation(next(iter(merged.values())), results[0])
+        for result in results:
+            name = result.row.name
+            merged[name] = _merged(merged[name], result) if name in merged else result
+    return Rows(result.row for result in merged.values())
+
+
+def _merged(first: Result, second: Result) -> Result:
+    """One row with the seeds of both; seeds that both have count once.
+
+    Raises:
+      UserError: they differ in their config, their further columns, or the metrics of a seed.
+    """
+    name = first.row.name
+    where = f"in {first.place} and in {second.place}"
+    if first.row.steps != second.row.steps:
+        steps = f"{first.row.steps} and {second.row.steps}"
+        raise UserError(
+            f"table: row {name!r} has trained {steps} steps {where}; leave one folder out"
+        )
+    different = _differences(first.fields, second.fields)
+    if different:
+        raise UserError(
+            f"table: row {name!r} has different configs {where}: {different}; leave one folder "
+            "out, or rename the row and train it again"
+        )
+    for column in sorted(first.also.keys() & second.also.keys()):
+        if first.also[column] != second.also[column]:
+            raise UserError(
+                f"table: column {column!r} of row {name!r} has different fields {where}"
+            )
+    metrics = sorted(first.row.metrics.keys() & second.row.metrics.keys())
+    for index, seed in enumerate(second.seeds):
+        if seed not in first.seeds:
+            continue
+        for metric in metrics:
+            value = first.row.metrics[metric][first.seeds.index(seed)]
+            other = second.row.metrics[metric][index]
+            if not _is_close(value, other):
+                raise UserError(
+                    f"table: seed {seed} of row {name!r} has another {metric} {where}: {value} and "
+                    f"{other}; leave one folder out, or train other seeds in it "
+                    f"(--config.seed={max(first.seeds) + 1})"
+                )
+    new = [index for index, seed in enumerate(second.seeds) if seed not in first.seeds]
+    if not new:
+        return first
+    added = dataclasses.replace(
+        second.row,
+        metrics={metric: [values[i] for i in new] for metric, values in second.row.metrics.items()},
+        seconds=second.row.seconds * len(new) / second.row.seeds,
+    )
+    seeds = (*first.seeds, *(second.seeds[index] for index in new))
+    return dataclasses.replace(first, row=joined(first.row, added), seeds=seeds)
+
+
+def _is_close(value: float | None, other: float | None) -> bool:
+    """Returns True for values that differ by rounding, as those of a seed trained in other company
+    do, or are not finite or missing in both."""
+    if value is None or other is None:
+        return value is other
+    if math.isnan(value) and math.isnan(other):
+        return True
+    return math.isclose(value, other, rel_tol=_ROUNDING)
+
+
+def _require_same_validation(first: Result, second: Result) -> None:
+    names = [name for name in (*first.fields, *second.fields) if is_validation_field(name)]
+    for name in dict.fromkeys(names):
+        if first.fields.get(name) != second.fields.get(name):
+            raise UserError(
+                f"table: {first.place} and {second.place} were not validated on the same examples: "
+                f"{name} is {first.fields.get(name)!r} and {second.fields.get(name)!r}"
+            )
+
+
+def _differences(
+    first: Mapping[str, Any], second: Mapping[str, Any], ignored: Sequence[str] = _PLACES
+) -> str:
+    """Names and values of the fields that differ; empty if none does."""
+    names = dict.fromkeys((*first, *second))
+    different = [
+        f"{name} is {first.get(name)!r} and {second.get(name)!r}"
+        for name in names
+        if name not in ignored and first.get(name) != second.get(name)
+    ]
+    more = len(different) - _MOST_NAMED
+    return escape_controls(
+        ", ".join(different[:_MOST_NAMED]) + (f", and {more} more" if more > 0 else "")
+    )
+
+
+def _mismatch(result: Result, asked: Mapping[str, Any]) -> str:
+    """Reason why a result is not of the row asked for; empty if it is."""
+    fields = _fields(asked["config"], "sweep")
+    different = _differences(result.fields, fields, ignored=())
+    if different:
+        return different
+    return "" if result.also == asked["also"] else "its further columns are others"
+
+
+def _results(workdir: Path) -> list[Result]:
+    """Finished rows of a sweep, or of `train --seeds`, in the order of the table."""
+    try:
+        names = _table_names(read_regular(workdir / f"{TABLE}.csv"))
+    except OSError:
+        return []
+    paths = {name: workdir / folder_name(name) / RESULT for name in names}
+    if len(names) == 1 and not paths[names[0]].exists():
+        paths = {names[0]: workdir / RESULT}  # of `train --seeds`
+    results = [_read_result(path, name, "its row is left out") for name, path in paths.items()]
+    return [result for result in results if result is not None]
+
+
+def _table_names(table: bytes) -> list[str]:
+    """Names of the rows of a table.csv; none if it is damaged."""
+    try:
+        lines = list(csv.DictReader(io.StringIO(table.decode())))
+    except (ValueError, csv.Error):
+        return []
+    names = [line.get("row") for line in lines]
+    return [name for name in names if name and folder_name(name).strip(".")]
+
+
+def _read_result(path: Path, name: str, consequence: str) -> Result | None:
+    """The result in a file, as `_parse_result`; None if there is no file."""
+    try:
+        content = read_regular(path)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        content = b""
+    return _parse_result(content, str(path), name, consequence)
+
+
+def _parse_result(content: bytes, place: str, name: str, consequence: str) -> Result | None:
+    """The result in a file; None if it is damaged.
+
+    Warns with the consequence, unless this is empty.
+    """
+    try:
+        tree = parse_json(content)
+        row = Row(name, **tree["row"])
+        asked = tree["asked"]
+        fields = _fields(asked["config"], place)
+        also = dict(asked["also"])
+        if asked["seeds"] != row.seeds:
+            raise ValueError("it has other seeds than it was asked for")
+        first_seed = int(fields["seed"])
+        seeds = tuple(range(first_seed, first_seed + row.seeds))
+        return Result(row, seeds, fields, also, place)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        if consequence:
+            logger.warning("%s is damaged or of an earlier version; %s", place, consequence)
+        return None
+
+
+def _fields(config: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Fields of a config, with defaults for those that its version lacked."""
+    with contextlib.suppress(UserError):  # it has fields of another version, or of user modules
+        values = resolve(config, {}, (), Origin("loaded run", place)).values
+        return dict(json.loads(json.dumps(values)))  # lists for tuples, as a file has them
+    return flatten(config)

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Oracles of training on one device: each compares two ways to compute the same steps."""
+
+import dataclasses
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from transformer_jax.checkpoints.store import Checkpoints
+from transformer_jax.lab.verification.outcomes import (
+    BITS,
+    Comparison,
+    DoesNotApplyError,
+    compare_trees,
+)
+from transformer_jax.lab.verification.subject import ROWS, Subject, first_gradients, place
+from transformer_jax.nn.remat import rematerialized_layers
+from transformer_jax.parallel.engines import Engine
+from transformer_jax.parallel.replicas import make_replica_engine
+from transformer_jax.parallel.scan_engine import ScanEngine
+from transformer_jax.parallel.sharding import DATA, ParallelConfig
+from transformer_jax.runs import build
+from transformer_jax.runs.replica_numbers import check_alike
+from transformer_jax.tasks.losses import batch_shapes
+from transformer_jax.training.state import OPTIONAL_FIELDS, TrainState
+
+_STEPS = 4
+_SAVED = 2  # step of the checkpoint
+_REMAT = ("checkpoint", "remat2")  # names of the primitive in releases of jax
+
+
+def scanned(subject: Subject) -> Comparison:
+    """Layers in a scan give the gradients of unrolled layers."""
+    scans = subject.but(model__scan_layers=True)
+    assert isinstance(scans.engine, ScanEngine)
+    return compare_trees(first_gradients(scans, scans.engine), subject.gradients)
+
+
+def rematerialized(subject: Subject, remat: str) -> Comparison:
+    """Activations that the backward pass computes again give the same gradients, with dropout."""
+    saved = subject.with_dropout
+    with rematerialized_layers(remat):
+        loss = jax.make_jaxpr(lambda params: _loss(saved, params))(saved.params)
+    if not any(equation.primitive.name in _REMAT for equation in loss.eqns):
+        raise DoesNotApplyError("no layer of this architecture is one that train.remat knows")
+    again = saved.but(train__remat=remat)
+    return compare_trees(first_gradients(again, again.engine), saved.gradients)
+
+
+def _loss(subject: Subject, params: Any) -> Any:
+    batch: Any = subject.batch
+    return subject.task.loss(params, batch, None, subject.state.frozen)[0]
+
+
+def accumulated(subject: Subject) -> Comparison:
+    """Two micro-batches give the gradients of one batch."""
+    parts = subject.but(train__accumulation_steps=2)
+    return compare_trees(first_gradients(parts, parts.engine), subject.gradients)
+
+
+def repeated(subject: Subject) -> Comparison:
+    """A step that is built, traced and compiled again gives the same bits."""
+    first = subject.with_dropout
+    again = Subject(first.settings)  # with a state of its own
+    return compare_trees(first_gradients(again, again.engine), first.gradients, BITS)
+
+
+def resumed(subject: Subject) -> Comparison:
+    """Training from a checkpoint continues as if it had not stopped, bit for bit.
+
+    The second part is built, traced and compiled again, as in another process.
+    """
+    subject = subject.with_dropout
+    train = _compile_training(subject)
+    whole = train(subject.state, 0, _STEPS)
+    half = train(subject.state, 0, _SAVED)
+    with tempfile.TemporaryDirectory() as folder:
+        config = dataclasses.replace(subject.settings.checkpoint, asynchronous=False)
+        with Checkpoints(Path(folder), config) as checkpoints:
+            checkpoints.save(_SAVED, jax.tree.map(jnp.asarray, half.saved), {})
+        snapshot = Checkpoints(Path(folder), config).open()
+        restored = snapshot.state(jax.eval_shape(lambda: half.saved), OPTIONAL_FIELDS)
+        state = jax.device_get(restored).replace(frozen=half.frozen)
+    return compare_trees(_compile_training(subject.but())(state, _SAVED, _STEPS), whole, BITS)
+
+
+def _compile_training(subject: Subject) -> Callable[[TrainState, int, int], TrainState]:
+    """A function (state, start, end) -> the state after these steps, with another batch each."""
+    engine = subject.engine
+    task = subject.task
+    _, train_step, init_state = build.build_training(subject.settings, task, engine)
+    abstract = build.abstract_state(subject.settings, init_state, engine.mesh)
+    step = engine.compile(train_step, abstract, batch_shapes(task.lengths, ROWS))
+
+    def train(state: TrainState, start: int, end: int) -> TrainState:
+        placed = engine.from_portable(place(state, abstract))
+        for number in range(start, end):
+            batch = {name: np.roll(x, number, axis=0) for name, x in subject.batch.items()}
+            placed, _ = step(placed, batch)
+        trained: TrainState = jax.device_get(engine.to_portable(placed))
+        return trained
+
+    return train
+
+
+def seeds(subject: Subject) -> Comparison:
+    """Two seeds in one program have the parameters and gradients that each has by itself."""
+    subject = subject.with_dropout
+    numbers = np.arange(2)
+    check_alike({f"seed_{i}": subject.but(seed=int(i)).settings for i in numbers})
+    engine = make_replica_engine(ParallelConfig(data=1), len(numbers), same_batch=True)
+    (together,) = _from_seeds(subject, engine, [numbers])
+    apart = _from_seeds(subject, subject.engine, list(numbers))
+    return compare_trees(together, jax.tree.map(lambda *leaves: np.stack(leaves), *apart))
+
+
+def _from_seeds(subject: Subject, engine: Engine, seeds: Sequence[Any]) -> list[dict[str, Any]]:
+    """Initial parameters, and the gradients of the first step, of each seed, or array of seeds."""
+    task = subject.task
+    settings = subject.settings
+    several = np.ndim(seeds[0]) > 0
+    _, _, init_state = build.build_training(settings, task, engine)
+    init = jax.jit(jax.vmap(init_state) if several else init_state)
+    frozen = subject.state.frozen
+    states = [jax.device_get(init(seed)).replace(frozen=frozen) for seed in seeds]
+    shared = NamedSharding(engine.mesh, PartitionSpec())
+    by_replica = NamedSharding(engine.mesh, PartitionSpec(DATA))
+    shardings = jax.tree.map(lambda _: by_replica if several else shared, states[0])
+    # The frozen trees have no axis of replicas: all read the same.
+    shardings = shardings.replace(frozen=jax.tree.map(lambda _: shared, frozen))
+    abstract = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        states[0],
+        shardings,
+    )
+    update = build.build_update(settings, task, engine)
+
+    def step(state: TrainState, batch: Any, numbers: Any = None) -> Any:
+        return state.replace(params=update(state, batch).grads), {}
+
+    compiled = engine.compile(step, abstract, batch_shapes(task.lengths, ROWS))
+    after = [compiled(jax.device_put(state, shardings), subject.batch)[0] for state in states]
+    return [
+        {"parameters": state.params, "gradients": jax.device_get(with_grads.params)}
+        for state, with_grads in zip(states, after, strict=True)
+    ]
