@@ -248,6 +248,15 @@ def test_a_score_counts_the_target_alone(task, params):
     assert found[0].log_prob < -1
 
 
+def test_a_token_across_the_boundary_counts_whole(task, params):
+    tokenizer = task.tokenizers["text"]
+    tokens = [tokenizer.specials.first, *tokenizer.encode("the old man")]
+    assert tokenizer.pieces(tokens[-1:]) == ["Ġman"]
+    (cut,) = task.score(params, ["the old m"], ["an"], batch_size=2)
+    log_probs = log_probs_of(task, params, tokens)
+    assert cut.log_prob == pytest.approx(float(log_probs[len(tokens) - 2, tokens[-1]]), rel=1e-5)
+
+
 def test_likeliest_tokens_are_greedy(task, params):
     read = split_tokens(task.tokenizers["text"], "the old man", "")[0]
     written = []

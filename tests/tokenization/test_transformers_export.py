@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+import unicodedata
 
 import pytest
 import tokenizers as library
@@ -26,11 +27,28 @@ def test_bos_of_an_exported_language_model_is_the_token_that_begins_its_texts(tm
     assert theirs.token_to_id(named["eos_token"]) == ours.specials.eos
 
 
-def test_an_exported_tokenizer_reads_lower_case_too(tmp_path):
-    config = TokenizerConfig("bpe", vocab_size=40, lowercase=True)
-    sides = train_tokenizers(config, {"text": TEXT}, tmp_path / "tokenizer", {})
+ODD = ["The OLD  Man", "Tiếng Việt rất đẹp", "나는 학교에 간다", "ｶﾞｷﾞﾊﾟ", "ﬁve ½", "Żółć", "Z̧"]
+LETTERS = [chr(i) for i in range(32, 0x2FFFF) if unicodedata.category(chr(i))[0] in "LMNPS"]
+
+
+@pytest.mark.parametrize(
+    ("normalization", "lowercase"), [("nmt_nfkc", False), ("nmt_nfkc", True), ("identity", True)]
+)
+def test_other_spellings_have_the_tokens_of_the_run(tmp_path, normalization, lowercase):
+    """Lower case, decomposed letters (as macOS writes them) and half-width kana."""
+    config = TokenizerConfig("bpe", vocab_size=90, normalization=normalization, lowercase=lowercase)
+    sides = train_tokenizers(config, {"text": [*TEXT, *ODD]}, tmp_path / "tokenizer", {})
+    ours = sides.text("text")
     files = transformers_files(sides, "decoder_only")
     theirs = library.Tokenizer.from_str(files["tokenizer.json"].decode())
-    ours, line = sides.text("text"), "The OLD  Man sees"
-    assert theirs.encode(line, add_special_tokens=False).ids == ours.encode(line)
-    assert ours.count_unknown(ours.encode(line)) == 0
+    lines = [*ODD, *LETTERS[::7]]
+    lines += [unicodedata.normalize("NFD", line) for line in lines]
+    encodings = theirs.encode_batch(lines, add_special_tokens=False)
+    different = [
+        line
+        for line, encoding in zip(lines, encodings, strict=True)
+        if encoding.ids != ours.encode(line) and "▁" not in line
+    ]
+    assert different == []
+    if lowercase:
+        assert ours.encode(ODD[0]) == ours.encode(ODD[0].lower())

@@ -236,12 +236,16 @@ class CausalLosses:
 def split_tokens(tokenizer: Tokenizer, source: str, target: str) -> ContextTarget:
     """Tokens of a source, with the first token before them, and tokens of the target.
 
-    Both texts are encoded together, as the tokenizer would encode them in running text. White
-    space at the end of the source belongs to the target, because tokens begin with it.
+    Both texts are encoded together, as the tokenizer would encode them in running text. The target
+    begins with the first token that differs from those of the source alone: white space at the end
+    of the source belongs to it, because tokens begin with it, and so does a token across the
+    boundary ("c" and "at" are one token), which would otherwise be predicted at no cost.
     """
-    source_only = source.rstrip()
     together = tokenizer.encode(source + target)
-    count = len(tokenizer.encode(source_only)) if target else len(together)
+    alone = tokenizer.encode(source.rstrip()) if target else together
+    pairs = enumerate(zip(together, alone, strict=False))
+    shared = min(len(together), len(alone))
+    count = next((i for i, (token, other) in pairs if token != other), shared)
     return [tokenizer.specials.first, *together[:count]], together[count:]
 
 

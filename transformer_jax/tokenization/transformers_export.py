@@ -159,9 +159,7 @@ def _convert_sentencepiece(model: bytes) -> tokenizers.Tokenizer:
     proto.ParseFromString(model)
     tokenizer = tokenizers.Tokenizer(_library_model(proto))
     spec = proto.normalizer_spec
-    steps: list[Any] = []
-    if spec.precompiled_charsmap:
-        steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
+    steps = _normalization(spec.precompiled_charsmap)
     if spec.remove_extra_whitespaces:
         steps += [normalizers.Replace(tokenizers.Regex(" +"), " "), normalizers.Strip()]
     if steps:
@@ -172,6 +170,25 @@ def _convert_sentencepiece(model: bytes) -> tokenizers.Tokenizer:
         [decoders.ByteFallback(), decoders.Metaspace(_SPACE, scheme, split=True), decoders.Fuse()]
     )
     return tokenizer
+
+
+def _normalization(charsmap: bytes) -> list[Any]:
+    """Steps of the library's normalizer that give the text of sentencepiece's.
+
+    sentencepiece replaces the longest texts of its table; `Precompiled` looks up whole graphemes,
+    and single characters of long ones, so that it does not compose decomposed text and drops marks
+    after capitals; the steps around it do. Equal for all characters of Unicode, decomposed ones and
+    half-width kana; several accents on a letter in an order of their own stay different.
+    """
+    if not charsmap:
+        return []
+    precompiled = normalizers.Precompiled(charsmap)
+    is_lower = precompiled.normalize_str("A") == "a"
+    if precompiled.normalize_str("ﬁ") != "fi":  # no NFKC: the table has nothing but lower case
+        return [normalizers.Lowercase()]
+    if is_lower:
+        return [normalizers.NFC(), normalizers.Lowercase(), precompiled]
+    return [normalizers.NFC(), precompiled, normalizers.NFC()]
 
 
 def _library_model(proto: Any) -> models.Model:
