@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokenizers of a run: trained, or copied from the run that it starts from."""
 
+import dataclasses
+
 import pytest
 
 import transformer_jax as tj
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
+from transformer_jax.runs import prepare
 from transformer_jax.runs.build import vocab_sizes
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.prepare import build_tokenizers
+from transformer_jax.tasks import TASKS
 from transformer_jax.tokenization import load_tokenizers
 
 SEPARATE = {"tokenizer.joint": False, "model.tie_embeddings": "target"}
@@ -47,12 +51,19 @@ def test_data_of_another_kind_is_refused(tiny_config, tmp_path):
         build_tokenizers(settings, tmp_path / "new", [{"source": "a", "target": "b"}])
 
 
-def test_labels_come_from_the_examples(tiny_config, tmp_path):
+def test_labels_come_from_the_examples(tiny_config, tmp_path, monkeypatch):
     changes = {"task.name": "tagging", "tokenizer.vocab_size": 20, "tokenizer.kind": "char"}
     settings = read_settings(tiny_config(changes))
-    examples = [{"text": "the dog", "tags": "D N"}, {"text": "sees", "tags": "V"}]
-    found = build_tokenizers(settings, tmp_path / "tokenizer", examples)
-    assert found["tags"].names == ("D", "N", "V") and vocab_sizes(found)["tags"] == 3
+    two_sides = {"tags": str.split, "genre": lambda genre: [genre]}
+    kind = dataclasses.replace(TASKS["tagging"], labels=two_sides)
+    monkeypatch.setattr(prepare, "task_kind", lambda _: kind)
+    examples = [
+        {"text": "the dog", "tags": "D N", "genre": "calm"},
+        {"text": "sees", "tags": "V", "genre": "short"},
+    ]
+    tokenizers = build_tokenizers(settings, tmp_path / "tokenizer", examples)
+    assert tokenizers["tags"].names == ("D", "N", "V") and vocab_sizes(tokenizers)["tags"] == 3
+    assert tokenizers["genre"].names == ("calm", "short")
 
 
 TREES = [{"source": "a dog", "target": "(TOP (NP (DT a) (NN dog)))"}]

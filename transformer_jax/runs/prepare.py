@@ -4,7 +4,6 @@
 import contextlib
 import dataclasses
 import io
-import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -308,8 +307,7 @@ def _train_tokenizers(
     if isinstance(examples, TextBlocks):
         examples = examples.sample(_SAMPLED_BYTES)
     listed: dict[str, Iterable[str] | SymbolTokenizer] = {
-        side: itertools.chain.from_iterable(split(example[side]) for example in examples)
-        for side, split in kind.labels.items()
+        side: _labels(examples, side, split) for side, split in kind.labels.items()
     }
     for side, symbols_of in kind.symbols.items():
         parts = (example[side] for example in examples)
@@ -319,6 +317,14 @@ def _train_tokenizers(
         return copy_tokenizers(source, directory, listed, kind.texts)
     texts = {side: _lines(examples, parts) for side, parts in kind.texts.items()}
     return train_tokenizers(settings.tokenizer, texts, directory, listed)
+
+
+def _labels(
+    examples: Sequence[Mapping[str, str]], side: str, split: Callable[[str], Iterable[str]]
+) -> Iterator[str]:
+    """Yields the labels of a side of all examples."""
+    for example in examples:
+        yield from split(example[side])
 
 
 def _check_examples(settings: Settings, kind: TaskKind, example: Mapping[str, str]) -> None:
