@@ -60,7 +60,7 @@ class Switch(FeedForwardLayer):
             chosen, probabilities = (each * real[..., None] for each in (chosen, probabilities))
         loads, tokens = chosen.sum(1), jnp.maximum(chosen.sum((1, 2)), 1)  # [N, E], [N]
         balance = experts * (loads * probabilities.sum(1)).sum(-1) / tokens  # of a row x its tokens
-        add_loss(self, "balance", balance.sum(), o.balance_weight)
+        add_loss(self, "balance", balance.sum(), o.balance_weight, loads.sum())
         add_metric(self, "largest_load", loads.max(1).sum(), loads.sum())
         hidden = ACTIVATIONS.find(c.activation)(jnp.einsum("ntd,edf->ntef", x, inner))
         weights = chosen * probabilities

@@ -44,6 +44,7 @@ def add_squares(method, args, kwargs, context):
     y = method(*args, **kwargs)
     if isinstance(context.module, FeedForward) and context.method_name == "__call__":
         add_loss(context.module, "square", (y**2).sum(), WEIGHT)
+        add_loss(context.module, "counted", (y**4).sum(), WEIGHT, count=y.size)
         add_metric(context.module, "positive", (y > 0).sum(), y.size)
     return y
 
@@ -68,9 +69,15 @@ def by_hand(model, params):
         outputs = [layer["feed_forward"]["__call__"][0] for layer in layers]
         squares = sum((y**2).sum() for y in outputs)
         real = PADDED[2] > 0
-        positive = sum((y > 0).sum() for y in outputs) / sum(y.size for y in outputs)
+        size = sum(y.size for y in outputs)
+        means = {
+            "square": squares / real.sum(),
+            "counted": sum((y**4).sum() for y in outputs) / size,
+            "positive": sum((y > 0).sum() for y in outputs) / size,
+        }
         main = (logits**2 * real[..., None]).sum()
-        return (main + WEIGHT * squares) / real.sum(), (squares / real.sum(), positive)
+        loss = (main + WEIGHT * squares) / real.sum()
+        return loss + WEIGHT * len(outputs) * means["counted"], means
 
     (_, means), grads = jax.value_and_grad(loss, has_aux=True)(params)
     return means, grads
@@ -115,7 +122,7 @@ def updated(model, params, remat="none", parts=1, devices=1):
     [(True, {"parts": 2, "remat": "full"}), (False, {"devices": 2, "remat": "dots"})],
 )
 def test_a_step_adds_what_modules_add(expected, scanned, division):
-    model, params, (square, positive), gradient = expected
+    model, params, means, gradient = expected
     params = run(stack_layers, params) if scanned else params
     grads, sums = updated(model, params, **division)
     jax.tree.map(
@@ -124,8 +131,8 @@ def test_a_step_adds_what_modules_add(expected, scanned, division):
         gradient,
     )
     metrics = compute_metrics(sums | {"filled": 1.0, "slots": 1.0})
-    assert float(metrics["aux/square"]) == pytest.approx(float(square), rel=1e-5)
-    assert float(metrics["aux/positive"]) == pytest.approx(float(positive), rel=1e-5)
+    recorded = {name: float(metrics[f"aux/{name}"]) for name in means}
+    assert recorded == pytest.approx({name: float(mean) for name, mean in means.items()}, rel=1e-5)
 
 
 def test_nothing_is_added_outside_a_step(expected):

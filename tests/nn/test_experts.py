@@ -146,7 +146,7 @@ def test_overflow_drops_the_last_choices_of_a_row():
 
 
 def collected(layer, params, x, real, deterministic=True):
-    """Means of what a layer adds, for a loss whose weight is 1."""
+    """Means of what a layer adds, and what it adds."""
     apply = jax.jit(layer.apply, static_argnums=2, static_argnames="mutable")
     _, variables = apply({"params": params}, x, deterministic, real, mutable=("auxiliary",))
     found = auxiliary.Collected()
@@ -172,25 +172,29 @@ def test_losses_and_loads_are_those_of_the_formulas(inputs, random_params):
             loads += counts.max() * E / 2
         z += (np.log(np.exp(logits[row, real]).sum(-1)) ** 2).sum()
     tokens = REAL.sum()
-    expected = {"balance": balance, "router_z": z, "dropped": dropped / (2 * tokens)}
+    expected = {
+        "balance": balance / tokens,
+        "router_z": z / tokens,
+        "dropped": dropped / (2 * tokens),
+    }
     assert found == pytest.approx(expected | {"load": loads / tokens}, rel=1e-5)
 
 
 def test_losses_do_not_depend_on_the_division_into_batches(inputs, random_params):
     layer, params = make_layer(DEEPSEEK, inputs, random_params)
     _, whole = collected(layer, params, inputs, REAL)
-    parts = auxiliary.Collected()
-    for row in range(3):
-        _, part = collected(layer, params, inputs[row : row + 1], REAL[row : row + 1])
-        parts.sums = {
-            name: jax.tree.map(jnp.add, part.sums[name], parts.sums.get(name, zero))
-            for name, zero in jax.tree.map(jnp.zeros_like, part.sums).items()
-        }
+    rows = [slice(row, row + 1) for row in range(3)]
+    parts = [collected(layer, params, inputs[row], REAL[row])[1] for row in rows]
+    record = whole.to_record(1.0)
+    summed = jax.tree.map(lambda *totals: sum(totals), *[part.to_record(1.0) for part in parts])
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6),
-        parts.sums,
-        whole.sums,
+        {name: summed[name] for name in record},
+        record,
     )
+    counts = {"weight": 5.0, **record}
+    losses = [float(part.loss(jnp.zeros(()), counts)) for part in parts]
+    assert sum(losses) == pytest.approx(float(whole.loss(jnp.zeros(()), counts)), rel=1e-6)
 
 
 def test_an_update_moves_the_biases_against_the_load(inputs, random_params):

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Auxiliary losses and metrics, which any module adds by name while a training step is traced.
 
-A module adds sums over its tokens; they are added up over layers, micro-batches and devices as the
-loss of the task is. The training step adds `weight` times each auxiliary loss to that loss, and the
-means are recorded as "aux/NAME". Outside training, nothing is collected.
+A module adds sums over its tokens and the number of these; both are added up over micro-batches and
+devices and divided once. The training step adds to its loss, for each module, `weight` times the
+mean of each auxiliary loss, and the means are recorded as "aux/NAME". Outside training, nothing is
+collected.
 
 Example:
   >>> def __call__(self, x):
   ...     add_metric(self, "active", (x > 0).sum(), x.size)
-  ...     add_loss(self, "square", jnp.square(x).sum(), weight=0.01)
+  ...     add_loss(self, "square", jnp.square(x).sum(), weight=0.01, count=x.size)
 """
 
 import contextlib
@@ -37,10 +38,13 @@ LIMITS: dict[str, tuple[float, str]] = {}
 
 
 class Loss(NamedTuple):
-    """Sum of an auxiliary loss over tokens, and the same times its weight."""
+    """Sum of an auxiliary loss over tokens, the same times its weight, what divides it for the mean
+    (None: the weight of the task's loss), and the number of modules that added to it."""
 
     total: Float[Array, ""]
     weighted: Float[Array, ""]
+    number: Float[Array, ""] | None
+    modules: Float[Array, ""]
 
 
 class Metric(NamedTuple):
@@ -50,20 +54,25 @@ class Metric(NamedTuple):
     number: Float[Array, ""]
 
 
-def add_loss(module: nn.Module, name: str, total: ArrayLike, weight: float) -> None:
-    """Adds `weight` times a loss to the loss of the training step.
+def add_loss(
+    module: nn.Module, name: str, total: ArrayLike, weight: float, count: ArrayLike | None = None
+) -> None:
+    """Adds `weight` times the mean total / count to the loss of the training step.
 
-    The step divides by the sum of the task's weights, as it divides the task's own loss. A total
-    that is a sum over rows is the same for every division into devices and micro-batches; a mean
-    over the batch is not. Losses of the same name are added up, over layers too.
+    A total that is a sum over rows is the same for every division into devices and micro-batches; a
+    mean over the batch is not. Of several modules that add to one name, such as layers, each adds
+    the mean over all of them.
 
     Args:
       name: in the records, after "aux/".
       total: sum over the tokens of the batch.
       weight: factor, such as an option of the module.
+      count: number of these tokens, which must not depend on parameters; None: the weight of the
+        task's loss, such as the number of masked tokens of masked language modeling.
     """
     total = jnp.asarray(total, jnp.float32)
-    _add(module, name, Loss(total, weight * total))
+    number = None if count is None else jax.lax.stop_gradient(jnp.asarray(count, jnp.float32))
+    _add(module, name, Loss(total, weight * total, number, jnp.ones(())))
 
 
 def add_metric(module: nn.Module, name: str, total: ArrayLike, count: ArrayLike) -> None:
@@ -85,28 +94,45 @@ def is_collected(module: nn.Module) -> bool:
 
 @dataclasses.dataclass
 class Collected:
-    """Sums by name that models have added in a `collect` context."""
+    """Sums by name that models have added in a `collect` context.
+
+    Attributes:
+      sums: by name.
+      num_applied: number of models, or passes of one, that added to them.
+    """
 
     sums: dict[str, Loss | Metric] = dataclasses.field(default_factory=dict)
+    num_applied: int = 0
 
     def add(self, variables: Mapping[str, Any]) -> None:
         """Adds the sums in variables that a module returned."""
         self.sums = _merge(self.sums, sums_by_name(variables))
+        self.num_applied += 1
 
-    def loss(self, task_loss: Float[Array, ""]) -> Float[Array, ""]:
-        """Loss of a task plus the weighted auxiliary losses."""
-        for term in self.sums.values():
-            if isinstance(term, Loss):
+    def loss(
+        self, task_loss: Float[Array, ""], counts: Mapping[str, ArrayLike]
+    ) -> Float[Array, ""]:
+        """Loss of a task plus the auxiliary losses, all as sums to be divided by the task's weight.
+
+        Args:
+          counts: of the whole batch, of which this may be a part: "weight", and "aux_count/NAME".
+        """
+        for name, term in self.sums.items():
+            if isinstance(term, Loss) and term.number is None:
                 task_loss = task_loss + term.weighted
+            elif isinstance(term, Loss):
+                modules = term.modules / self.num_applied
+                count = jnp.maximum(counts[COUNT + name], 1)
+                task_loss = task_loss + term.weighted * (modules * counts["weight"] / count)
         return task_loss
 
     def to_record(self, weight: ArrayLike) -> dict[str, Array]:
         """Sums and counts for `metrics.compute_metrics`; `weight`, the task's sum of weights,
-        divides the losses."""
+        divides losses without a count."""
         record: dict[str, Array] = {}
         for name, term in self.sums.items():
             record[TOTAL + name] = term.total
-            record[COUNT + name] = jnp.asarray(weight) if isinstance(term, Loss) else term.number
+            record[COUNT + name] = jnp.asarray(weight) if term.number is None else term.number
         return record
 
 

@@ -119,12 +119,12 @@ def compute_update(
     key = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
     if axis_name is not None:
         key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
-    grad_fn = jax.grad(functools.partial(_loss_and_aux, loss_fn, state), has_aux=True)
     with use_traced_numbers(numbers):
-        if accumulation_steps == 1:
-            grads, sums = grad_fn(state.trained, batch, key)
-        else:
-            grads, sums = _accumulate(grad_fn, state.trained, batch, key, accumulation_steps)
+        counts = None
+        if accumulation_steps > 1 or axis_name is not None:
+            counts = _count_all(loss_fn, state, batch, key, accumulation_steps, axis_name)
+        grad_fn = jax.grad(functools.partial(_loss_and_aux, loss_fn, state, counts), has_aux=True)
+        grads, sums = _accumulate(grad_fn, state.trained, batch, key, accumulation_steps)
     if axis_name is not None:
         grads, sums = jax.lax.psum((grads, sums), axis_name)
     weight = jnp.where(sums["weight"] == 0, 1, sums["weight"])  # nothing counts: the sums are 0
@@ -137,19 +137,55 @@ def compute_update(
 
 
 def _loss_and_aux(
-    loss_fn: LossFn, state: TrainState, params: Params, batch: Batch, key: Array
+    loss_fn: LossFn,
+    state: TrainState,
+    counts: Sums | None,
+    params: Params,
+    batch: Batch,
+    key: Array,
 ) -> tuple[Float[Array, ""], Sums]:
-    """Summed loss to differentiate, with the losses that modules add, and the sums of the batch."""
+    """Summed loss to differentiate, with the losses that modules add, and the sums of the batch.
+
+    Args:
+      counts: as of `_count_all`; None: this is the whole batch.
+    """
     with auxiliary.collect() as added:
         loss, weight, sums = loss_fn(state.with_base(params), batch, key, state.frozen)
-    sums = {"loss": loss, "weight": weight, **sums}
-    return added.loss(loss), sums | added.to_record(weight)
+    sums = {"loss": loss, "weight": weight, **sums, **added.to_record(weight)}
+    return added.loss(loss, sums if counts is None else counts), sums
+
+
+def _count_all(
+    loss_fn: LossFn,
+    state: TrainState,
+    batch: Batch,
+    key: Array,
+    accumulation_steps: int,
+    axis_name: str | None,
+) -> Sums:
+    """Weight and counts of all micro-batches and devices, which divide the losses that modules add.
+
+    They follow from the masks of the batch, so that XLA drops the rest of this forward pass.
+    """
+
+    def count(params: Params, batch: Batch, key: Array) -> tuple[tuple[()], Sums]:
+        _, sums = _loss_and_aux(loss_fn, state, None, params, batch, key)
+        names = [name for name in sums if name.startswith(auxiliary.COUNT)]
+        return (), {name: sums[name] for name in ("weight", *names)}
+
+    _, shapes = jax.eval_shape(count, state.trained, batch, key)
+    if len(shapes) == 1:  # no module adds anything
+        return {}
+    _, counts = _accumulate(count, state.trained, batch, key, accumulation_steps)
+    return counts if axis_name is None else jax.lax.psum(counts, axis_name)
 
 
 def _accumulate(
     grad_fn: _GradFn, params: Params, batch: Batch, key: Array, accumulation_steps: int
 ) -> tuple[Params, Sums]:
     """Adds up gradients and sums over micro-batches, each with its own dropout."""
+    if accumulation_steps == 1:
+        return grad_fn(params, batch, key)
 
     def split(x: Num[Array, "B ..."]) -> Num[Array, "A M ..."]:
         """Splits rows into A micro-batches of M rows. Each takes every A-th row, so that no row
