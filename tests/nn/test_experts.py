@@ -145,6 +145,12 @@ def test_overflow_drops_the_last_choices_of_a_row():
     np.testing.assert_array_equal(found, [[[0, 1], [0, 2], [4, 1], [4, 4], [4, 4]]])
 
 
+def test_the_capacity_is_exact():
+    """In float32, 1.2 x 35 / 3 is above 14."""
+    capacities = ExpertsOptions(3, 1, capacity_factor=1.2).capacities(35)
+    assert capacities[:6] == [0, 1, 1, 2, 2, 2] and capacities[35] == 14
+
+
 def collected(layer, params, x, real, deterministic=True):
     """Means of what a layer adds, and what it adds."""
     apply = jax.jit(layer.apply, static_argnums=2, static_argnames="mutable")

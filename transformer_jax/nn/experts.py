@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Annotated, NamedTuple
 
 import flax.linen as nn
@@ -93,11 +94,12 @@ class ExpertsOptions:
                 "1 to 2, or none"
             )
 
-    def capacity(self, tokens: Float[Array, " N"]) -> Int[Array, " N"]:
-        """Largest number of choices that an expert takes of a row, for rows of these lengths."""
-        assert self.capacity_factor is not None
-        even_share = tokens * self.num_chosen / self.num_experts
-        return jnp.ceil(self.capacity_factor * even_share).astype(jnp.int32)
+    def capacities(self, length: int) -> list[int]:
+        """Largest number of choices that an expert takes of a row, for rows of 0 to `length`
+        tokens; exact for the decimal number in the config, which a float32 product is not."""
+        even_share = Fraction(self.num_chosen, self.num_experts)
+        factor = Fraction(str(self.capacity_factor)) * even_share
+        return [math.ceil(factor * tokens) for tokens in range(length + 1)]
 
 
 class Routing(NamedTuple):
@@ -235,9 +237,9 @@ class Experts(FeedForwardLayer):
             weights = with_gradient(weights, self.router_bias_steps, gradient)
         most = None
         if o.capacity_factor is not None and not deterministic:
-            tokens = real.sum(1).astype(jnp.float32)
-            experts = drop_overflow(experts, o.capacity(tokens), o.num_experts)
-            most = math.ceil(o.capacity_factor * x.shape[1] * o.num_chosen / o.num_experts)
+            capacities = o.capacities(x.shape[1])
+            experts = drop_overflow(experts, jnp.array(capacities)[real.sum(1)], o.num_experts)
+            most = capacities[-1]
         if is_collected(self):
             self._add_losses(logits, routing.affinities, real, loads, experts)
         y = self._apply_experts(x, experts, weights, most)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rotary positions equal multiplication of complex numbers."""
 
+import dataclasses
 import math
 
 import jax.numpy as jnp
@@ -140,6 +141,16 @@ def test_layers_with_a_window_may_have_a_theta_of_their_own_and_no_scaling():
     np.testing.assert_allclose(rotated(1), turned(x, **others), atol=1e-6)
     with pytest.raises(ValueError, match="no layer has an attention_window"):
         TransformerConfig(rope_theta_window=50.0)
+
+
+def test_layers_may_have_options_of_a_scaling_of_their_own():
+    config = TransformerConfig(rope_scaling="yarn", rope_factor=4.0)
+    layer = dataclasses.replace(config, options=(YarnOptions(attention_factor=2.0),))
+    x = RNG.normal(size=(2, 4, 3, 8)).astype(np.float32)
+    encoding = RotaryPositions(config)
+    rotated = encoding.of_layer(layer).rotate(x, x, PLACES)[0]
+    np.testing.assert_allclose(rotated, RotaryPositions(layer).rotate(x, x, PLACES)[0])
+    assert encoding.of_layer(config) is encoding
 
 
 def test_products_depend_only_on_distances():

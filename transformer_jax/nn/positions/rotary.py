@@ -39,8 +39,9 @@ class RotaryPositions(PositionEncoding):
         theta = config.rope_theta_window
         if theta is not None:
             config = dataclasses.replace(config, rope_theta=theta, rope_scaling="none")
-        names = ("rope_theta", "rope_scaling", "rope_factor")
-        if all(getattr(config, name) == getattr(self.config, name) for name in names):
+        fields = [field.name for field in dataclasses.fields(config)]
+        names = [name for name in fields if name.startswith("rope_")]
+        if all(getattr(config, name) == getattr(self.config, name) for name in (*names, "options")):
             return self
         return RotaryPositions(config, self.causal, parent=None)
 
