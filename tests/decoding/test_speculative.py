@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Speculative decoding against plain decoding: the same tokens, and the same distribution."""
 
+import dataclasses
 import functools
 import itertools
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from scipy import stats
 
 from tests.decoding.toy_models import BANNED, BOS, EOS, PAD, MarkovChain
 from transformer_jax.decoding import Sampler, Start
+from transformer_jax.decoding.interface import can_rewind
 from transformer_jax.decoding.speculative import DraftedStep, SpeculativeSampler
 
 IDS = {"eos_id": EOS, "pad_id": PAD, "banned_ids": BANNED}
@@ -218,3 +220,28 @@ def test_a_state_that_cannot_forget_is_refused():
                 lambda start: sampler.find(decode_step, start, num_outputs=1, max_length=4),  # noqa: B023
                 start,
             )
+
+
+def test_a_state_with_fields_of_its_own_says_how_it_rewinds():
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Slots:
+        length: jax.Array
+
+        def rewind(self, counts):
+            return dataclasses.replace(self, length=self.length - counts)
+
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Sums(Slots):
+        total: jax.Array
+
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class RewoundSums(Sums):
+        def rewind(self, counts):
+            return self
+
+    length = jnp.zeros(2, jnp.int32)
+    assert can_rewind({"a": Slots(length)}) and can_rewind([RewoundSums(length, length)])
+    assert not can_rewind([Slots(length), Sums(length, length)])

@@ -101,7 +101,7 @@ def test_recurrent_layers_are_refused(pair):
         CONFIG, attention_layer="gated_delta", positions="none", num_heads=2
     )
     recurrent = DecoderOnly(config)
-    with pytest.raises(UserError, match="the draft has recurrent layers"):
+    with pytest.raises(UserError, match="the draft has layers that cannot take back"):
         DraftedModel(model, recurrent, 3)
     with pytest.raises(UserError, match="the model has recurrent layers"):
         DraftedModel(recurrent, model, 3)

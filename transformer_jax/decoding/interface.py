@@ -204,9 +204,19 @@ def rewind(state: State, counts: Int[Array, " N"]) -> State:
 
 
 def can_rewind(state: State) -> bool:
-    """Returns True if every part of the state is `Rewindable`."""
+    """Returns True if every part of the state is `Rewindable`.
+
+    A dataclass that adds fields to those of the class whose `rewind` it inherits is not: that
+    method does not know what the fields hold.
+    """
     parts = jax.tree.leaves(state, is_leaf=lambda part: isinstance(part, Rewindable))
-    return all(isinstance(part, Rewindable) for part in parts)
+    return all(isinstance(part, Rewindable) and _rewinds_all(type(part)) for part in parts)
+
+
+def _rewinds_all(cls: type) -> bool:
+    definer = next(base for base in cls.__mro__ if "rewind" in vars(base))
+    known = getattr(definer, "__dataclass_fields__", {})
+    return getattr(cls, "__dataclass_fields__", {}).keys() == known.keys()
 
 
 def take_rows(tree: Any, rows: Int[Array, " N"]) -> Any:

@@ -65,8 +65,8 @@ class DraftedModel:
         for name, part in (("the model", model), ("the draft", draft)):
             if not can_rewind(jax.eval_shape(lambda part=part: part.empty_state(1, 1))):
                 raise UserError(
-                    f"decode.draft: {name} has recurrent layers, which cannot take back a "
-                    "proposal; leave the draft out"
+                    f"decode.draft: {name} has layers that cannot take back a proposal (recurrent "
+                    "ones, or a cache with fields of its own and no `rewind`); leave the draft out"
                 )
 
     def apply(self, variables: Any, *inputs: Any, method: Any = "__call__", **named: Any) -> Any:
