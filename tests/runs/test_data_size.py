@@ -34,7 +34,8 @@ def test_a_small_set_has_a_vocabulary_that_can_be_trained(kind, count, tmp_path)
     settings = scaled_to_data(resolve_file(CONFIG, {"tokenizer.kind": kind}), pairs(count))
     sizes = sizes_of(settings)
     assert sizes["tokenizer.vocab_size"] < 3000 and sizes["train.num_steps"] == 400
-    assert (sizes["optimizer.warmup_steps"], sizes["eval.every_steps"]) == (40, 40)
+    assert sizes["optimizer.warmup_steps"] == sizes["eval.every_steps"] == 40
+    assert sizes["checkpoint.every_steps"] == 40 and sizes["logging.every_steps"] == 10
     tokenizers = build_tokenizers(settings, tmp_path / "tokenizer", pairs(count))
     assert tokenizers.text("source").vocab_size <= sizes["tokenizer.vocab_size"]
 

@@ -16,7 +16,10 @@ from transformer_jax.tokenization import TOKENIZERS
 
 logger = logging.getLogger(__name__)
 
-SCALED = ("train.num_steps", "optimizer.warmup_steps", "tokenizer.vocab_size", "eval.every_steps")
+SCALED = (
+    *("train.num_steps", "optimizer.warmup_steps", "tokenizer.vocab_size"),
+    *("logging.every_steps", "eval.every_steps", "checkpoint.every_steps"),
+)
 """Fields that `scaled_to_data` lowers."""
 
 _EPOCHS = 30  # Multi30k's config trains for 21 epochs, Tatoeba's for 5
@@ -57,7 +60,9 @@ def scaled_to_data(
     sizes = {
         "train.num_steps": steps,
         "optimizer.warmup_steps": max(1, min(steps, settings.train.num_steps) // 10),
+        "logging.every_steps": steps // 40,
         "eval.every_steps": steps // 10,
+        "checkpoint.every_steps": steps // 10,
         "tokenizer.vocab_size": _vocabulary_size(settings, sides),
     }
     sizes = {name: min(sizes[name], settings.values[name]) for name in SCALED}

@@ -16,10 +16,10 @@ class TrainConfig(Configurable):
     Attributes:
       num_steps: total number of training steps.
       tokens_per_batch: tokens in the batch of one step, on each side, padding included.
-      scale_to_data: lower `num_steps`, `optimizer.warmup_steps`, `eval.every_steps` and
-        `tokenizer.vocab_size`, which are then upper limits, to the size of the training data, when
-        a run starts: about 30 epochs, and half as many subwords as the text has words. The run's
-        config.json has the resulting values.
+      scale_to_data: lower `num_steps`, `optimizer.warmup_steps`, `tokenizer.vocab_size` and the
+        `every_steps` of logging, evaluation and checkpoints, which are then upper limits, to the
+        size of the training data, when a run starts: about 30 epochs, and half as many subwords as
+        the text has words. The run's config.json has the resulting values.
       accumulation_steps: micro-batches per step; their gradients are summed before the update.
       rows_per_device: rows per device and micro-batch, as an alternative to `accumulation_steps`:
         the number of micro-batches then follows from the number of devices. None: use
