@@ -48,14 +48,16 @@ def compute_metrics(sums: Mapping[str, Any]) -> dict[str, Any]:
     """Computes metrics from sums: numbers, or arrays [R] of R replicas.
 
     Returns:
-      "loss" (nats per token, smoothed as in training), "perplexity" (of the unsmoothed likelihood)
-      if there is a sum "nll", "accuracy" if there is a sum "correct", the means of `MEANS` that
-      have sums, "restored" (of the tokens chosen to be masked, the share that was not, since their
-      rows had too many) if there is such a sum, the means of what modules added ("aux/NAME"), and
-      "padding" (share of slots without a token).
+      "train_loss", which training minimizes, and "loss", both in nats per token: if there is a sum
+      "nll", the loss is the cross-entropy of the data without smoothing or other terms, beside its
+      "perplexity"; otherwise both are the same. "accuracy" if there is a sum "correct", the means
+      of `MEANS` that have sums, "restored" (of the tokens chosen to be masked, the share that was
+      not, since their rows had too many) if there is such a sum, the means of what modules added
+      ("aux/NAME"), and "padding" (share of slots without a token).
     """
     tokens = sums["tokens"]
-    metrics = {"loss": sums["loss"] / tokens}
+    metrics = {"loss": sums.get("nll", sums["loss"]) / tokens}
+    metrics["train_loss"] = sums["loss"] / tokens
     if "nll" in sums:
         metrics["perplexity"] = np.exp(np.minimum(sums["nll"] / tokens, 700.0))  # below inf
     if "correct" in sums:

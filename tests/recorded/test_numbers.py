@@ -27,7 +27,7 @@ def recorded_on(name):
 
 def assert_recorded(name, numbers):
     expected = RECORDED[recorded_on(name)][name]
-    for part in ("loss", "grad_norm", "valid_loss", "scores"):
+    for part in ("train_loss", "grad_norm", "valid_train_loss", "valid_loss", "scores"):
         assert numbers[part] == pytest.approx(expected[part], rel=TOLERANCE), part
     assert numbers["outputs"] == expected["outputs"]
 

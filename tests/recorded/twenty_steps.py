@@ -151,8 +151,9 @@ def numbers(name: str, file: str, changes: dict, folder: Path) -> dict:
     options |= {"temperature": 1.0, "seed": 1} if name == "tiny_shakespeare_cpu" else {}
     found = [output for outputs in run.n_best(texts, **options) for output in outputs]
     return {
-        "loss": [record["loss"] for record in train],
+        "train_loss": [record["train_loss"] for record in train],
         "grad_norm": [record["grad_norm"] for record in train],
+        "valid_train_loss": records[-1]["train_loss"],
         "valid_loss": records[-1]["loss"],
         "outputs": [output.text for output in found],
         "scores": [output.score for output in found],

@@ -45,7 +45,7 @@ def evaluator(examples, num_decoded=None):
 def test_the_loss_covers_the_whole_split_and_the_outputs_a_part():
     metrics, outputs = evaluator(range(7), num_decoded=3)(4.0, {})
     assert outputs == [Prediction(str(n), 0.5) for n in (0, 3, 6)]
-    assert metrics["loss"] == 4.0
+    assert (metrics["loss"], metrics["train_loss"]) == (2.0, 4.0)
     assert metrics["perplexity"] == pytest.approx(math.exp(2.0))
     assert metrics["accuracy"] == 0.0
     assert (metrics["score"], metrics["num_examples"]) == (3.0, 3)

@@ -110,6 +110,29 @@ def read_records(path: Path, split: str, last_step: int) -> Iterator[dict[str, A
                 yield record
 
 
+def with_losses(record: dict[str, Any], train: Mapping[str, Any]) -> dict[str, Any]:
+    """A record whose "loss" is that of the data, also if an earlier version wrote it.
+
+    That version called "loss" what training minimizes. Where this is more than the cross-entropy of
+    the data, it becomes "train_loss", and the loss follows from the perplexity, if there is one.
+
+    Args:
+      train: the section `train` of the run's config.
+    """
+    has_terms = any(train.get(name) for name in ("label_smoothing", "z_loss", "r_drop"))
+    is_other_loss = train.get("loss", "cross_entropy") != "cross_entropy"
+    if "train_loss" in record or not (has_terms or is_other_loss):
+        return record
+    record = dict(record)
+    for name in [name for name in record if name == "loss" or name.endswith("/loss")]:
+        of_split = name.removesuffix("loss")
+        record[f"{of_split}train_loss"] = record.pop(name)
+        perplexity = record.get(f"{of_split}perplexity")
+        if perplexity is not None:
+            record[name] = math.log(perplexity)
+    return record
+
+
 def read_lines(path: Path) -> Iterator[bytes]:
     """Reads the lines of a file of records, of any size; none if the file does not exist.
 

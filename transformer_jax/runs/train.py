@@ -4,7 +4,7 @@
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from transformer_jax.data.batches.pipeline import TrainBatches
 from transformer_jax.data.examples import Corpus
 from transformer_jax.data.sources import open_corpora, open_split
 from transformer_jax.errors import UserError
-from transformer_jax.logs.records import read_records, recorded_splits
+from transformer_jax.logs.records import read_records, recorded_splits, with_losses
 from transformer_jax.logs.run_log import Console, NoLog, RunLog, four_digits
 from transformer_jax.nn.lora import merge_adapters
 from transformer_jax.parallel import hosts
@@ -97,7 +97,7 @@ def train(
 def _log_best(settings: Settings, task: Task, folder: Path, workdir: str | Path) -> None:
     """Logs the best validation score and where the run is."""
     name = selection_metric(settings, task)
-    records = list(read_records(folder / METRICS, "valid", settings.train.num_steps))
+    records = list(_validations(folder, settings, settings.train.num_steps))
     scores = {record["step"]: score_of(record, name) for record in records}
     scores = {step: score for step, score in scores.items() if math.isfinite(score)}
     if scores:
@@ -185,8 +185,14 @@ class SingleRun:
 def recorded_scores(workdir: Path, settings: Settings, task: Task, step: int) -> list[float]:
     """Validation scores that a run recorded up to a step."""
     name = selection_metric(settings, task)
-    records = read_records(workdir / METRICS, "valid", step)
-    return [score_of(record, name) for record in records]
+    return [score_of(record, name) for record in _validations(workdir, settings, step)]
+
+
+def _validations(workdir: Path, settings: Settings, step: int) -> Iterator[dict[str, Any]]:
+    """Records of the validation split up to a step."""
+    train = dataclasses.asdict(settings.train)
+    for record in read_records(workdir / METRICS, "valid", step):
+        yield with_losses(record, train)
 
 
 def warm_started(state: TrainState, settings: Settings) -> TrainState:

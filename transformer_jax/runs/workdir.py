@@ -39,7 +39,7 @@ import re
 import stat
 import tempfile
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -49,7 +49,7 @@ from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.checkpoints.store import Checkpoints, PrimaryCheckpoints
 from transformer_jax.errors import BusyError, UserError
-from transformer_jax.logs.records import read_lines
+from transformer_jax.logs.records import read_lines, with_losses
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.hosts import Fingerprint
 from transformer_jax.runtime import processes
@@ -464,11 +464,22 @@ def seed_workdirs(workdir: Path) -> list[Path]:
 
 
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:
-    """Records of a run's metrics.jsonl; raises UserError if there are none."""
+    """Records of a run's metrics.jsonl (`records.with_losses`); raises UserError if there are
+    none."""
     objects = _read_objects(workdir, METRICS, "metrics")
-    records = [record for record in objects if isinstance(record.get("step"), int)]
+    train: Mapping[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        train = parse_json(read_regular(workdir / CONFIG)).get("train", {})
+    written = [record for record in objects if isinstance(record.get("step"), int)]
+    records = [with_losses(record, train) for record in written]
     if not records:
         raise UserError(f"{workdir} has no metrics to draw: {METRICS} holds no record yet")
+    if records != written:
+        logger.info(
+            "%s: the loss of an earlier version, which has label smoothing or other terms, is read "
+            "as train_loss",
+            workdir / METRICS,
+        )
     return records
 
 

@@ -70,7 +70,7 @@ text's."""
 _PAIRS = {"source": ("source",), "target": ("target",)}
 _TEXT = {"text": ("text",)}
 
-_TOKEN_METRICS = ("loss", "perplexity", "accuracy", "padding", "num_examples")
+_TOKEN_METRICS = ("loss", "train_loss", "perplexity", "accuracy", "padding", "num_examples")
 
 _SMOOTHING = "train.label_smoothing"
 _LOSS = ("train.loss", "train.r_drop", _SMOOTHING)
@@ -158,7 +158,7 @@ TASKS: Registry[TaskKind] = Registry(
             _imported("preference:Preference.build"),
             _TEXT,
             defaults=_GPT_DEFAULTS | {"data.name": "preferences"},
-            metrics=("loss", "accuracy", *MEANS, "padding", "num_examples"),
+            metrics=("loss", "train_loss", "accuracy", *MEANS, "padding", "num_examples"),
             frozen=("reference",),
             stored="reference",
             reads=(_LENGTH, *_LOGITS, _SMOOTHING, *_TEMPLATE, "task.beta", *_CONTINUATION),
@@ -167,7 +167,7 @@ TASKS: Registry[TaskKind] = Registry(
             _imported("multiple_choice:MultipleChoice.build"),
             _TEXT,
             defaults=_GPT_DEFAULTS | {"data.name": "choices"},
-            metrics=("loss", "perplexity", "accuracy", "accuracy_by_length", *_TOKEN_METRICS[3:]),
+            metrics=(*_TOKEN_METRICS, "accuracy_by_length"),
             reads=(_LENGTH, *_LOGITS, *_LOSS, _Z_LOSS, *_SCORED, *_LABELS),
         ),
         "masked_lm": TaskKind(
@@ -186,7 +186,7 @@ TASKS: Registry[TaskKind] = Registry(
             {"text": ("text", "pair")},
             {"label": lambda label: [label]},
             _FINE_TUNING_DEFAULTS | {"data.name": "labeled_tsv"},
-            metrics=("loss", "accuracy", "f1", "matthews", "num_examples"),
+            metrics=("loss", "train_loss", "accuracy", "f1", "matthews", "num_examples"),
             reads=(_LENGTH, "model.pooler_activation", *_LOSS, *_SCORED, *_LABELS),
         ),
         "tagging": TaskKind(
@@ -194,7 +194,7 @@ TASKS: Registry[TaskKind] = Registry(
             _TEXT,
             {"tags": str.split},
             _FINE_TUNING_DEFAULTS | {"data.name": "tagged_words"},
-            metrics=("loss", "accuracy", "words", "num_examples"),
+            metrics=("loss", "train_loss", "accuracy", "words", "num_examples"),
             reads=(_LENGTH, *_LOSS, *_SCORED, "decode.batch_size"),
         ),
     },

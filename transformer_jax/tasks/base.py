@@ -285,5 +285,6 @@ class LabelingTask(BaseTask):
         return cls(model, parts.tokenizers, length, parts.loss)
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
-        """Returns the mean loss of a label, in nats."""
-        return {"loss": sums["loss"] / sums["tokens"]}
+        """Returns the mean losses of a label, in nats."""
+        metrics = compute_metrics(sums)
+        return {name: metrics[name] for name in ("loss", "train_loss")}
