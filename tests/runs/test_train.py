@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run in Python: trained, evaluated, used, and resumed."""
 
+import dataclasses
 import json
 import logging
 import re
 import shlex
 import shutil
 import sys
+from unittest.mock import Mock
 
 import jax
 import numpy as np
@@ -19,6 +21,7 @@ from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.sources import open_split
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
+from transformer_jax.runs.train import validation
 
 LINES = ["The dog sees a cat.", "", "The old teacher reads the new books."]
 
@@ -68,6 +71,7 @@ def test_a_run_grows_and_tells_what_it_does_unless_unwanted(tell, workdir, tiny_
     assert any("step 32/32  loss " in line and " tokens/s  lr " in line for line in told)
     assert any("step 32/32  valid  loss " in line and "bleu" in line for line in told)
     assert "best bleu" in told[-1] and told[-1].endswith(str(workdir))
+    assert ", on 1 of " in told[-1]
     finished = []
     again = lambda wanted: finished.append(tj.train(config, workdir, progress=wanted))  # noqa: E731
     assert tell(again, False) == []
@@ -75,6 +79,22 @@ def test_a_run_grows_and_tells_what_it_does_unless_unwanted(tell, workdir, tiny_
     assert [r["step"] for r in records(workdir)][-3:] == [31, 32, 32]
     assert json.loads((workdir / "config.json").read_text())["train"]["num_steps"] == 32
     assert_same_arrays(tj.load(workdir).params, finished[0].params)
+
+
+@pytest.mark.parametrize(
+    ("decodes", "num_examples", "scored"), [(True, None, 200), (False, None, None), (False, 7, 7)]
+)
+def test_a_validation_scores_all_that_takes_one_pass(
+    config_of_text, monkeypatch, decodes, num_examples, scored
+):
+    counts = []
+    monkeypatch.setattr(build, "build_evaluator", lambda *args: counts.append(args[-1]) or Mock())
+    settings = read_settings(config_of_text())
+    settings = dataclasses.replace(
+        settings, eval=dataclasses.replace(settings.eval, num_examples=num_examples)
+    )
+    validation(settings, Mock(decodes=decodes), None)
+    assert counts == [scored]
 
 
 # --- Trained ---

@@ -48,7 +48,8 @@ def test_the_loss_covers_the_whole_split_and_the_outputs_a_part():
     assert (metrics["loss"], metrics["train_loss"]) == (2.0, 4.0)
     assert metrics["perplexity"] == pytest.approx(math.exp(2.0))
     assert metrics["accuracy"] == 0.0
-    assert (metrics["score"], metrics["num_examples"]) == (3.0, 3)
+    counts = metrics["num_examples"], metrics["num_all_examples"]
+    assert (metrics["score"], *counts) == (3.0, 3, 7)
     num_batches = len(evaluator(range(7))._batches)
     assert metrics["padding"] == pytest.approx(1 - 28 / (16 * num_batches))
 
@@ -102,7 +103,7 @@ def test_metrics_of_the_same_parameters_are_reproducible():
 def test_examples_too_long_for_the_loss_are_counted():
     assert "overlong" not in evaluator([1, 2])(1.0, {})[0]
     metrics, outputs = evaluator([1, 20, 2])(1.0, {})
-    assert metrics["overlong"] == 1
+    assert (metrics["overlong"], metrics["num_loss_examples"]) == (1, 2)
     assert len(outputs) == 3
 
 

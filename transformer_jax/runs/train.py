@@ -48,6 +48,8 @@ from transformer_jax.training.state import FROZEN, TrainState
 
 logger = logging.getLogger(__name__)
 
+_DECODED_EXAMPLES = 200  # of a validation split, if `eval.num_examples` is None
+
 
 def train(
     config: Settings | ConfigDict,
@@ -98,11 +100,13 @@ def _log_best(settings: Settings, task: Task, folder: Path, workdir: str | Path)
     """Logs the best validation score and where the run is."""
     name = selection_metric(settings, task)
     records = list(_validations(folder, settings, settings.train.num_steps))
-    scores = {record["step"]: score_of(record, name) for record in records}
-    scores = {step: score for step, score in scores.items() if math.isfinite(score)}
-    if scores:
-        step = max(scores, key=lambda step: scores[step])
-        best = f"{name.removeprefix('-')} {four_digits(abs(scores[step]))} at step {step}"
+    finite = [record for record in records if math.isfinite(score_of(record, name))]
+    if finite:
+        record = max(finite, key=lambda record: score_of(record, name))
+        score = four_digits(abs(score_of(record, name)))
+        best = f"{name.removeprefix('-')} {score} at step {record['step']}"
+        if "num_all_examples" in record and not name.endswith("loss"):
+            best += f", on {record['num_examples']:,} of {record['num_all_examples']:,} examples"
         logger.info("best %s; the run is in %s", best, workdir)
 
 
@@ -215,6 +219,8 @@ def validation(
     """
     greedy = dataclasses.replace(settings.decode, beam_size=1, num_outputs=1)
     count = settings.eval.num_examples
+    if count is None and getattr(task, "decodes", True):
+        count = _DECODED_EXAMPLES
 
     def evaluator_of(name: str, open_examples: Callable[[], Corpus]) -> Evaluator:
         examples = open_same_data(name, open_examples)

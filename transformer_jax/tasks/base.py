@@ -39,11 +39,16 @@ from transformer_jax.tokenization import SampledTokenizer, Tokenizers
 
 class BaseTask(Summarized):
     """Default methods: `prepare` and `preprocess` return their input, and all metrics are those of
-    the loss."""
+    the loss.
+
+    Attributes:
+      decodes: False if outputs come from one pass of the model: then a validation scores them all.
+    """
 
     model: Any
     tokenizers: Tokenizers
     evaluates_by: ClassVar[Sequence[str]] = ()
+    decodes: ClassVar[bool] = True
 
     def summary(self) -> Mapping[str, Any]:
         """The model, the vocabularies and the length of a row."""
@@ -268,6 +273,7 @@ class LabelingTask(BaseTask):
     read: ClassVar[Sequence[str]] = ("text",)
     best_by: ClassVar[str] = "accuracy"
     evaluates_by: ClassVar[Sequence[str]] = ("batch_size",)
+    decodes: ClassVar[bool] = False
 
     @classmethod
     def build(cls, parts: TaskParts) -> Self:

@@ -37,6 +37,7 @@ class MultipleChoice(CausalTask):
     best_by: ClassVar[str] = "accuracy"
     predicts_by: ClassVar[Sequence[str]] = ("num_outputs", "batch_size")
     evaluates_by: ClassVar[Sequence[str]] = ("batch_size",)
+    decodes: ClassVar[bool] = False
     objects: ClassVar[str] = CHOICES_FORMAT
 
     @property

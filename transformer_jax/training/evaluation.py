@@ -36,8 +36,9 @@ class EvalConfig:
 
     Attributes:
       every_steps: steps between evaluations on the validation split.
-      num_examples: examples that are decoded in each evaluation, always the same ones; the loss is
-        computed on the whole split.
+      num_examples: examples whose outputs are scored in each evaluation, always the same ones; the
+        loss is computed on the whole split. None: 200 where outputs are decoded, otherwise (labels,
+        tags, choices) all.
       each_corpus: also report metrics for each set of `data.name` or each file of the validation
         split, for example "gutenberg/loss".
       best_corpus: corpus whose score selects the best checkpoint, for example "gutenberg" (with
@@ -52,7 +53,7 @@ class EvalConfig:
     """
 
     every_steps: Steps = 1000
-    num_examples: Annotated[int, Range(1, 10**9)] = 200
+    num_examples: Annotated[int, Range(1, 10**9)] | None = None
     each_corpus: bool = False
     best_corpus: str | None = None
     patience: Steps | None = None
@@ -90,7 +91,10 @@ class Evaluator:
         """
         scores, outputs = self.task.evaluate(params, self.decoded_examples, self.decode)
         count = len(outputs or self.examples)
-        return {**scores, **self.loss_metrics(params, frozen), "num_examples": count}, outputs
+        metrics = {**scores, **self.loss_metrics(params, frozen), "num_examples": count}
+        if count < len(self.examples):
+            metrics["num_all_examples"] = len(self.examples)
+        return metrics, outputs
 
     def check(self) -> None:
         """Checks the examples and the decoding options without running the model.
@@ -124,6 +128,7 @@ class Evaluator:
         metrics = self.task.metrics(sums, self.examples)
         if self._batches.overlong:
             metrics["overlong"] = self._batches.overlong
+            metrics["num_loss_examples"] = len(self.examples) - self._batches.overlong
         return metrics
 
     @functools.cached_property

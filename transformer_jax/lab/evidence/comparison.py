@@ -41,7 +41,10 @@ from transformer_jax.tasks import TASKS
 if TYPE_CHECKING:
     from transformer_jax.lab.pictures.style import Picture
 
-_NO_METRICS = ("step", "time", "num_examples", "padding", "overlong", "words")
+_NO_METRICS = (
+    *("step", "time", "num_examples", "num_all_examples", "num_loss_examples"),
+    *("padding", "overlong", "words"),
+)
 """Numbers of a validation record that measure no quality."""
 _BY_TOKENS = ("loss", "perplexity", "accuracy", "nll")
 """Metrics per token, which other tokens change."""
