@@ -70,13 +70,16 @@ def test_the_loss_of_packed_rows_is_that_of_each_text_alone(build, random_params
     assert sum(float(loss) for loss, _, _ in packed) == pytest.approx(alone, rel=1e-4)
 
 
-def test_scores_compare_the_likeliest_label(build, random_params):
+def test_scores_compare_the_likeliest_label(build, random_params, caplog):
     task = build("encoder_only")
     params = random_params(task)
     metrics, outputs = task.evaluate(params, EXAMPLES, DecodeConfig(batch_size=2))
     right = [o.text == ex["label"] for o, ex in zip(outputs, EXAMPLES, strict=True)]
     assert metrics["accuracy"] == pytest.approx(np.mean(right))
     assert {"f1", "matthews"} <= set(metrics)
+    same = [EXAMPLES[0] | {"label": label} for label in ("pos", "neg")]
+    _, outputs = task.evaluate(params, same, DecodeConfig(batch_size=2))
+    assert caplog.messages[-1] == f"all 2 predictions are {outputs[0].text!r}"
 
 
 def test_a_pair_is_read_from_a_line_with_a_tab(build, random_params):

@@ -176,6 +176,11 @@ def test_labels_are_stored_with_the_tokenizer_of_the_text(tmp_path, kind, size, 
     assert loaded.joint
 
 
+def test_labels_that_look_alike_are_told(tmp_path, caplog):
+    classes(tmp_path / "tokenizer", labels=["pos", "neg", "pos "])
+    assert caplog.messages == ["labels that differ only in white space: ['pos', 'pos ']"]
+
+
 def test_labels_do_not_change_whether_a_vocabulary_is_joint(tmp_path):
     config = TokenizerConfig("byte_bpe", 270)
     joint = train_tokenizers(config, TEXTS, tmp_path / "joint", {"label": ["a"]})

@@ -6,6 +6,7 @@ B batch, T tokens, J texts of a packed row, C classes.
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -26,6 +27,8 @@ from transformer_jax.scoring.labels import classification_scores
 from transformer_jax.tasks.base import LabelingTask
 from transformer_jax.tasks.interface import Batch, Frozen, LossSums, Params, Prediction, Supervised
 from transformer_jax.tasks.losses import SupervisedLoss, row_inputs, text_frame
+
+logger = logging.getLogger(__name__)
 
 _SLOTS_PER_LABEL = 8
 """A row has room for one label per this many slots of text."""
@@ -104,6 +107,9 @@ class Classification(LabelingTask):
         outputs = [labels[0] for labels in ranked]
         expected = [example["label"] for example in examples]
         labels = self.tokenizers.labels("label").names
+        predicted = {output.text for output in outputs}
+        if len(predicted) == 1 and len(set(expected)) > 1:
+            logger.warning("all %d predictions are %r", len(outputs), *predicted)
         scores = classification_scores([output.text for output in outputs], expected, labels)
         return scores, outputs
 

@@ -72,12 +72,14 @@ class TokenizerConfig(Configurable):
         space) or "identity" (none: line breaks and all spaces are kept). For "bpe", "unigram" and
         "char".
       lowercase: read text in lower case, so that outputs are in lower case, too. "wordpiece" also
-        removes accents, as for BERT's uncased models. For "wordpiece" and sentencepiece's kinds.
+        removes accents, as for BERT's uncased models. A capital sigma becomes σ at the end of a
+        word, too. For "wordpiece" and sentencepiece's kinds.
       sampling: draw the tokens of training text at random, differently in each epoch; 0: off. For
-        byte-pair encoding, the probability that a merge is skipped (BPE-dropout, Provilkov et al.
-        2020, who use 0.1). For "unigram", the exponent alpha of a segmentation's probability (Kudo
-        2018, who uses 0.1 to 0.5): the smaller, the more random. Evaluation and inference do not
-        sample. For "bpe", "unigram", "byte_bpe" and "file".
+        byte-pair encoding, the probability that a possible merge is skipped (BPE-dropout, Provilkov
+        et al. 2020, who use 0.1; not what sentencepiece's own option means). For "unigram", the
+        exponent alpha of a segmentation's probability (Kudo 2018, who uses 0.1 to 0.5): the
+        smaller, the more random. Evaluation and inference do not sample. For "bpe", "unigram",
+        "byte_bpe" and "file".
       path: vocabulary of kind "file": Hugging Face's tokenizer.json, a sentencepiece .model, or a
         folder with either, with Marian's source.spm, target.spm and vocab.json, with GPT-2's
         vocab.json and merges.txt, or with BERT's vocab.txt. The run keeps a copy.

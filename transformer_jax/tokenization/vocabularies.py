@@ -14,6 +14,7 @@ import os
 import random
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.errors import UserError
+from transformer_jax.ranges import short_repr
 from transformer_jax.runtime.files import read_regular, remove
 from transformer_jax.summary import Summarized
 from transformer_jax.tokenization.config import TOKENIZERS, TokenizerConfig
@@ -290,6 +292,10 @@ def _with_labels(contents: FolderContents, labels: Mapping[str, LabelSource]) ->
         names = source.names if isinstance(source, Labels) else tuple(sorted(set(source)))
         if not names:
             raise UserError(f"there are no labels to learn for side {side!r}")
+        stripped = Counter(name.strip() for name in names)
+        alike = [name for name in names if stripped[name.strip()] > 1]
+        if alike:
+            logger.warning("labels that differ only in white space: %s", short_repr(alike))
         added[side] = (side + _LABELS_SUFFIX, Labels(names).to_json())
     return {**contents, **added}
 
