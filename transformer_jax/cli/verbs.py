@@ -118,8 +118,6 @@ def _print_next(run: Any, workdir: str) -> None:
 
 def sweep(args: argparse.Namespace) -> None:
     """Trains the rows of a sweep that are not finished, and prints its table."""
-    if args.replay:
-        return _replay(args.workdir)
     from transformer_jax.lab.sweeps.definition import load_sweep
     from transformer_jax.lab.sweeps.sweep import run_sweep
     from transformer_jax.runtime.platform import require_device
@@ -145,17 +143,6 @@ def sweep(args: argparse.Namespace) -> None:
         words += [f"--modules={','.join(args.modules)}"] if args.modules else []
         terminal.print_message(f"the best, {rows[0].name}:")
         terminal.print_message(f"  {PROGRAM} train {shlex.join(words)}")
-
-
-def _replay(workdir: str) -> None:
-    """Prints the decisions of a search, which are made again."""
-    from transformer_jax.lab.sweeps.search import describe, replay
-    from transformer_jax.lab.sweeps.shared_folder import SweepFolder
-
-    number = 0
-    for number, (entry, state) in enumerate(replay(SweepFolder(workdir, writes=False)), start=1):
-        _write_result(f"{number}  {describe(entry, state)}")
-    terminal.print_message(f"{number} entries; the decisions are the same again")
 
 
 def table(args: argparse.Namespace) -> None:

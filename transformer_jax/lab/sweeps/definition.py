@@ -7,15 +7,15 @@ dict with the fields of `Sweep`.
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.sweeps.search import METHODS
 from transformer_jax.lab.sweeps.shared_folder import folder_name
+from transformer_jax.lab.sweeps.space import METHODS
 from transformer_jax.runs.config import failing_as, load_config, resolve_file, run_file
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.workdir import SWEEP, TABLE
@@ -44,11 +44,11 @@ class Sweep(Summarized):
       also: {name: {"section.field": value}}: further columns, each with the validation loss of the
         trained model under another config; None for a row whose model does not allow it.
       space: in place of rows, the values that a search tries (`sweeps.space`).
-      search: method of the search: "grid", "random" or "optuna".
+      search: method of the search, one of `sweeps.space.METHODS`.
       trials: number of trials; None: the whole grid.
       search_seed: seed of the method.
-      halving: {"first": steps, "factor": 3}: trials pause after `first` steps, and only the best
-        1/factor resume (`sweeps.halving`). Empty: all train in full.
+      halving: {"first": steps, "factor": 3}: of the trials that have trained `first` steps, only
+        the best 1/factor continue (`sweeps.study`). Empty: all train in full.
       goal: metric that decides, with "-" before it if lower is better. Empty: the one that chooses
         the best checkpoint.
 
@@ -146,16 +146,21 @@ class Sweep(Summarized):
                 raise UserError(f"row {name!r}: the sweep's own files have this name; change it")
             if len(folder_name(name).encode()) > _LONGEST_NAME:
                 raise UserError(f"row {name!r}: the name has more than {_LONGEST_NAME} bytes")
-        rows = {name: of_row for name, of_row in rows.items() if re.search(chosen, name)}
-        if not rows:
-            raise UserError(f"--rows={chosen} matches no name of a row")
         configs = {}
-        for name, of_row in rows.items():
+        for name in choose(rows, chosen):
             try:
-                configs[name] = resolve_file(self.config, {**self.base, **overrides, **of_row})
+                configs[name] = resolve_file(self.config, {**self.base, **overrides, **rows[name]})
             except UserError as error:
                 raise UserError(f"row {name!r}: {error}") from error
         return configs
+
+
+def choose(names: Iterable[str], chosen: str) -> list[str]:
+    """The names of rows that contain a match of a regular expression; UserError if none does."""
+    matching = [name for name in names if re.search(chosen, name)]
+    if not matching:
+        raise UserError(f"--rows={chosen} matches no name of a row")
+    return matching
 
 
 def load_sweep(path: str | Path, **changes: Any) -> Sweep:

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class RowPlan:
+class RowCost:
     """Cost of a row.
 
     Attributes:
@@ -72,9 +72,9 @@ class RowPlan:
 class SweepPlan:
     """Costs of the rows of a sweep."""
 
-    rows: Sequence[RowPlan]
+    rows: Sequence[RowCost]
 
-    def seconds_left(self, row: RowPlan) -> float | None:
+    def seconds_left(self, row: RowCost) -> float | None:
         """Estimated time of what remains of a row, by the FLOPs per second of the finished seeds;
         None if no seed is finished."""
         if not row.steps_left:
@@ -101,7 +101,7 @@ class SweepPlan:
         )
         return "\n".join([*aligned([*lines, total]), note])
 
-    def _cells(self, row: RowPlan) -> list[str]:
+    def _cells(self, row: RowCost) -> list[str]:
         return [
             shown_name(row.name),
             f"{row.parameters:,}",
@@ -160,7 +160,7 @@ def _existing_folder(workdir: str | Path | None) -> Path | None:
         return None
 
 
-def _plan_row(sweep: Sweep, name: str, settings: Settings, folder: Path | None) -> RowPlan:
+def _plan_row(sweep: Sweep, name: str, settings: Settings, folder: Path | None) -> RowCost:
     training = abstract_training(settings)
     _, memory = memory_of(training.compile())
     task = training.task
@@ -176,7 +176,7 @@ def _plan_row(sweep: Sweep, name: str, settings: Settings, folder: Path | None) 
     length = settings.train.num_steps
     # The records of finished seeds may be gone: their steps count as trained.
     steps_left = [max(length - step, 0) for step in list(steps.values())[finished:]]
-    return RowPlan(
+    return RowCost(
         name=name,
         parameters=sum(leaf.size for leaf in jax.tree.leaves(state.params)),
         memory=memory,

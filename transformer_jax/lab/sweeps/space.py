@@ -19,6 +19,9 @@ from transformer_jax.suggestions import suggest
 _DIGITS = 4  # significant, of a number that is drawn; a command line stays readable
 _SMALL_GRID = 10_000  # combinations, which are sorted for each trial
 
+METHODS = ("grid", "random", "optuna")
+"""Methods of a search."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
@@ -26,26 +29,13 @@ class Choices:
 
     values: tuple[Any, ...]
 
-    @property
-    def size(self) -> int:
-        """Number of values."""
-        return len(self.values)
-
-    def nth(self, index: int) -> Any:
-        """A value by its number from 0."""
-        return self.values[index]
-
     def at(self, u: float) -> Any:
         """The value at a quantile `u` in [0, 1)."""
-        return self.values[int(u * self.size)]
+        return self.values[int(u * len(self.values))]
 
     def ends(self) -> Sequence[Any]:
         """The values that a config must accept for it to accept all."""
         return self.values
-
-    def as_data(self) -> Any:
-        """The values as a sweep file writes them."""
-        return list(self.values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,13 +74,9 @@ class Interval:
         return isinstance(self.low, int)
 
     @property
-    def size(self) -> int | None:
-        """Number of values; None if they are real numbers."""
-        return int(self.high) - int(self.low) + 1 if self.is_integer else None
-
-    def nth(self, index: int) -> int:
-        """An integer by its number from 0."""
-        return int(self.low) + index
+    def values(self) -> Sequence[int] | None:
+        """The integers; None if they are real numbers."""
+        return range(int(self.low), int(self.high) + 1) if self.is_integer else None
 
     def at(self, u: float) -> float:
         """The value at a quantile `u` in [0, 1)."""
@@ -109,29 +95,25 @@ class Interval:
         """The values that a config must accept for it to accept all."""
         return (self.low, self.high)
 
-    def as_data(self) -> Any:
-        """The interval as a sweep file writes it."""
-        return {"low": self.low, "high": self.high, "log": self.log}
-
 
 Values = Choices | Interval
-Space = Mapping[str, Values]
+Space = dict[str, Values]
 
 
-def read_space(given: Any, where: str) -> dict[str, Values]:
+def read_space(data: Any, where: str) -> Space:
     """Reads a space and checks each value against the type of its field.
 
     Args:
-      given: the plain data.
+      data: the space as a sweep file writes it.
       where: its source, for messages.
 
     Raises:
       UserError: an unknown field (the nearest is named), a value of another type than its field's,
         or an interval without numbers between its ends.
     """
-    if not isinstance(given, Mapping) or not given:
-        raise UserError(f"{where}: space is {short_repr(given)}; give a dict of fields")
-    return {name: _read_values(name, values, where) for name, values in given.items()}
+    if not isinstance(data, Mapping) or not data:
+        raise UserError(f"{where}: space is {short_repr(data)}; give a dict of fields")
+    return {name: _read_values(name, values, where) for name, values in data.items()}
 
 
 def _read_values(name: Any, data: Any, where: str) -> Values:
@@ -165,27 +147,23 @@ def _read_interval(name: Any, data: Mapping[Any, Any], where: str) -> Interval:
         raise UserError(f"{place}: {error}") from error
 
 
-def space_of(data: Mapping[str, Any]) -> dict[str, Values]:
-    """The space that `as_data` has written; ValueError or TypeError if it is damaged."""
-    return {
-        name: Interval(**values) if isinstance(values, Mapping) else Choices(tuple(values))
-        for name, values in data.items()
-    }
-
-
 def grid_size(space: Space) -> int | None:
     """Number of combinations; None if there is an interval of real numbers."""
-    sizes = [values.size for values in space.values()]
-    return None if None in sizes else math.prod(size for size in sizes if size)
+    size = 1
+    for choices in space.values():
+        if choices.values is None:
+            return None
+        size *= len(choices.values)
+    return size
 
 
 def grid_point(space: Space, number: int) -> dict[str, Any]:
     """A combination of values by its number; the last field changes fastest."""
     point = {}
-    for name, values in reversed(list(space.items())):
-        assert values.size is not None
-        number, index = divmod(number, values.size)
-        point[name] = values.nth(index)
+    for name, choices in reversed(space.items()):
+        assert choices.values is not None
+        number, index = divmod(number, len(choices.values))
+        point[name] = choices.values[index]
     return {name: point[name] for name in space}
 
 
