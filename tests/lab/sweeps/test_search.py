@@ -183,10 +183,11 @@ def test_rungs_are_geometric_and_end_at_the_full_length(tiny_search):
         assert search_of(sweep, {"train.num_steps": steps}).rungs == rungs
 
 
-def test_halving_has_the_winner_of_full_training_for_a_part_of_its_steps(tmp_path):
+def test_halving_has_the_winner_of_full_training_for_a_part_of_its_steps(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.fsync", lambda _: None)
     same = 0
     shares = []
-    for seed in range(20):
+    for seed in range(25):
         noise = random.Random(seed)
         levels = [noise.gauss(0, 0.1) for _ in range(27)]
         search = Search(SPACE, "random", limit=27, seed=seed, rungs=(10, 30, 90, 270))
@@ -203,8 +204,7 @@ def test_halving_has_the_winner_of_full_training_for_a_part_of_its_steps(tmp_pat
         same += max(complete, key=lambda trial: trial.value).number == scores.index(max(scores))
         steps = [270 if t in complete else max(t.intermediate_values) for t in study.trials]
         shares.append(1 - sum(steps) / (27 * 270))
-    print(same, statistics.fmean(shares), min(shares), max(shares))
-    assert same >= 16 and statistics.fmean(shares) > 0.6
+    assert same >= 20 and statistics.fmean(shares) > 0.7
 
 
 def test_a_trial_that_diverges_ends_and_another_trains_in_full(tmp_path):

@@ -16,11 +16,8 @@ from transformer_jax.data.sources import open_split
 from transformer_jax.errors import DivergedError
 from transformer_jax.lab.sweeps.definition import Sweep, load_sweep
 from transformer_jax.lab.sweeps.results import asked_of, saved_row, saved_rows
-from transformer_jax.lab.sweeps.row_training import _timer
-from transformer_jax.lab.sweeps.sweep import (
-    run_seeds,
-    run_sweep,
-)
+from transformer_jax.lab.sweeps.row_training import RowSpec, _seconds, plan_row
+from transformer_jax.lab.sweeps.sweep import run_seeds, run_sweep
 from transformer_jax.lab.sweeps.table_files import write_tables
 from transformer_jax.lab.sweeps.tables import Row
 from transformer_jax.nn.norms import NORMS
@@ -107,7 +104,7 @@ def test_more_seeds_train_beside_those_that_are_there(sweep, swept, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in workdir.glob("*/seed_[01]/**/*")} == before
     for name, values in row.metrics.items():
         assert values[:2] == saved.metrics[name]
-    for seed, place in ((2, "seed_2"), (3, "from_3/seed_3"), (4, "from_3/seed_4")):
+    for seed, place in ((2, "seed_2"), (3, "seed_3"), (4, "seed_4")):
         last = last_valid(workdir / "as_it_is" / place)
         assert row.metrics["loss"][seed] == last["loss"]
         assert row.metrics["perplexity"][seed] == last["perplexity"]
@@ -125,13 +122,15 @@ def test_seeds_of_a_plain_config(sweep, swept, tmp_path):
 
 
 def test_sigterm_stops_a_sweep_and_the_same_call_resumes_it(sweep, swept, tmp_path, monkeypatch):
-    rows = {"as it is": {}, "never reached": {}}
+    rows = {"as it is": {}, "never reached": {"model.d_ff": 48}}
     two = Sweep(sweep.config, rows, sweep.base, seeds=2)
     shutil.copytree(swept[0] / "as_it_is", tmp_path / "as_it_is")
     (tmp_path / "as_it_is" / "result.json").unlink()
+    for seed in ("seed_0", "seed_1"):  # it was stopped before its program ended
+        shutil.rmtree(tmp_path / "as_it_is" / seed / "checkpoints")
     started = []
 
-    def stopped(configs, folder, modules, until):
+    def stopped(configs, folder, modules, until, folders):
         started.append(folder.name)
         raise tj.Stopped("stopped by SIGTERM at step 1")
 
@@ -147,7 +146,7 @@ def test_sigterm_stops_a_sweep_and_the_same_call_resumes_it(sweep, swept, tmp_pa
 
 def test_seeds_that_all_diverge_are_an_error(sweep, tmp_path, monkeypatch):
     lost = Row("seeds", {"loss": [math.nan, math.nan]}, parameters=0, tokens_per_s=1.0, seconds=1.0)
-    monkeypatch.setattr("transformer_jax.lab.sweeps.sweep.train_row", lambda *_: lost)
+    monkeypatch.setattr("transformer_jax.lab.sweeps.sweep.train_rows", lambda *_: [lost])
     with pytest.raises(DivergedError, match="the loss of every seed is no longer finite"):
         run_seeds(tj.config(QUICKSTART, sweep.base), tmp_path / "seeds", 2)
     assert "(2 of 2 diverged)" in (tmp_path / "seeds" / "table.txt").read_text()
@@ -173,8 +172,9 @@ def test_a_result_that_cannot_be_read_is_measured_again(sweep, swept, tmp_path, 
     assert row.seconds > 7000
     assert json.loads(kept.read_text())["row"]["metrics"] == expected.metrics
     (folder / "seconds").write_text("")
-    with _timer(folder / "seconds") as seconds:
-        assert seconds() < 7000
+    kept.unlink()
+    spec = RowSpec("as it is", one.configs({})["as it is"])
+    assert _seconds(plan_row(one, spec, folder)) == 0
 
 
 def test_a_sweep_file_is_read(tmp_path):
@@ -367,7 +367,7 @@ def test_seeds_that_cannot_train_together_train_one_after_another(
     monkeypatch.setattr("transformer_jax.lab.sweeps.row_training.train", train)
     one = Sweep(sweep.config, {"a row": option}, sweep.base, seeds=2)
     run_sweep(one, tmp_path, at_once=at_once)
-    assert trained == ["a_row/group_0/seed_0", "a_row/group_1/seed_1"]
+    assert trained == ["a_row/seed_0", "a_row/seed_1"]
     told = f"a row: seeds are trained one after another: {reason}"
     assert (told in caplog.text) == (reason is not None)
 
@@ -430,12 +430,21 @@ def one_seed(trained_workdir, tmp_path):
     return tmp_path / "seeds"
 
 
-@pytest.mark.parametrize("changes", [{}, {"model.d_ff": 48}, {"optimizer.learning_rate": 0.5}])
-def test_a_seed_trained_by_itself_is_not_overwritten_by_more(one_seed, tiny_config, changes):
+@pytest.mark.parametrize("changes", [{"model.d_ff": 48}, {"optimizer.learning_rate": 0.5}])
+def test_a_seed_of_another_config_is_not_overwritten(one_seed, tiny_config, changes):
     before = contents(one_seed)
-    with pytest.raises(tj.UserError, match="seed_0 holds a run that was trained by itself"):
+    with pytest.raises(tj.UserError, match="seed_0 holds another run: its (model|optimizer)"):
         run_seeds(tiny_config(changes), one_seed, 3)
     assert contents(one_seed, leave_out=["seconds"]) == before
+
+
+def test_a_seed_trained_by_itself_is_used(sweep, swept, tmp_path):
+    workdir = tmp_path / "seeds"
+    shutil.copytree(swept[0] / "as_it_is" / "seed_0", workdir / "seed_0")
+    before = contents(workdir / "seed_0" / "checkpoints")
+    (row,) = run_seeds(tj.config(QUICKSTART, sweep.base), workdir, 2)
+    assert row.metrics["loss"] == pytest.approx(swept[1][0].metrics["loss"], rel=1e-5)
+    assert contents(workdir / "seed_0" / "checkpoints") == before
 
 
 def test_a_run_is_not_trained_in_the_workdir_of_seeds(one_seed, tiny_config):

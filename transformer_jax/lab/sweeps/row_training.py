@@ -44,6 +44,7 @@ from transformer_jax.runs.train import train
 from transformer_jax.runs.user_modules import Modules
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
+    MARK,
     RESULT,
     SECONDS,
     TOGETHER,
@@ -269,7 +270,8 @@ def _timer(rows: Sequence[RowPlan]) -> Iterator[None]:
     finally:
         share = (time.perf_counter() - start) / len(rows)
         for row in rows:
-            write_atomic(row.folder / SECONDS, f"{_seconds(row) + share:.1f}\n")
+            if any((row.folder / seed / MARK).exists() for seed in row.configs):  # it has begun
+                write_atomic(row.folder / SECONDS, f"{_seconds(row) + share:.1f}\n")
 
 
 def _seconds(row: RowPlan) -> float:
