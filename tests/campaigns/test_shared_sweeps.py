@@ -13,6 +13,7 @@ import transformer_jax as tj
 from tests.campaigns.faults.emulators import emulator
 from transformer_jax.buckets import lease, mirror
 from transformer_jax.buckets.bucket import Bucket
+from transformer_jax.lab.sweeps import shared_folder
 from transformer_jax.lab.sweeps import sweep as sweeps
 from transformer_jax.lab.sweeps.results import asked_of, encoded_result
 from transformer_jax.lab.sweeps.tables import Row
@@ -44,7 +45,7 @@ def work(workdir, log, seconds, environ):
     lease.STALE_SECONDS, lease.RENEW_SECONDS, mirror.SCAN_SECONDS = 1.0, 0.2, 0.1
     sweeps.train_rows = train_rows
     sweeps.check_row = lambda *_: None
-    sweeps._POLL_SECONDS = 0.05
+    shared_folder._POLL_SECONDS = 0.05
     sweeps.run_sweep(SWEEP, workdir, at_once=1, progress=False)
 
 

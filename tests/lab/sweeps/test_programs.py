@@ -7,7 +7,6 @@ import functools
 import json
 import logging
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -114,7 +113,7 @@ def test_a_row_that_is_busy_elsewhere_is_left_out_later(sweep, tmp_path, monkeyp
     monkeypatch.setattr(sweeps, "train_rows", train_rows)
     with contextlib.ExitStack() as other:
         other.enter_context(SweepFolder(tmp_path).claim("slow"))
-        monkeypatch.setattr(sweeps, "time", SimpleNamespace(sleep=lambda _: other.close()))
+        monkeypatch.setattr(SweepFolder, "wait_for", lambda *_: other.close())
         rows = tj.sweep(dataclasses.replace(sweep, rows=ROWS, seeds=1), tmp_path)
     assert trained == [["no dropout"], ["base", "dropped"], ["slow"]]
     assert [row.name for row in rows] == [*ROWS]

@@ -20,7 +20,14 @@ from transformer_jax.lab.sweeps.shared_folder import SweepFolder, folder_name
 from transformer_jax.lab.sweeps.tables import Row, Rows
 from transformer_jax.runs.config import resolve
 from transformer_jax.runs.settings import Origin, Settings, flatten, is_validation_field, nested
-from transformer_jax.runs.workdir import METRICS, RESULT, TABLE, read_metrics, workdir_path
+from transformer_jax.runs.workdir import (
+    METRICS,
+    RESULT,
+    TABLE,
+    read_metrics,
+    seed_workdirs,
+    workdir_path,
+)
 from transformer_jax.runtime.files import parse_json, read_regular
 
 _PLACES = ("data.dir", "data.cache_dir")
@@ -69,26 +76,20 @@ def is_complete(row: Row | None, sweep: Sweep) -> bool:
     return row is not None and row.seeds >= sweep.seeds and set(sweep.metrics) <= set(row.metrics)
 
 
-def result_of(folder: SweepFolder, name: str, asked: Mapping[str, Any], seeds: int) -> Row | None:
-    """The first seeds of a finished row of a sweep, whichever process trained it; None if it is not
-    finished."""
-    result = _result_in(folder, name)
-    if result is None or _mismatch(result, asked):
-        return None
-    return result.row.first_seeds(seeds)
+def result_of(folder: SweepFolder, name: str, asked: Mapping[str, Any] | None) -> Row | None:
+    """The finished row of this name in a sweep's folder, whichever process trained it; None if it
+    is not finished.
 
-
-def any_result(folder: SweepFolder, name: str) -> Row | None:
-    """The row of this name in a sweep's folder, of any config; None if it is not finished."""
-    result = _result_in(folder, name)
-    return result.row if result else None
-
-
-def _result_in(folder: SweepFolder, name: str) -> Result | None:
+    Args:
+      asked: identity of the result; None: any.
+    """
     content = folder.result(name)
     if content is None:
         return None
-    return _parse_result(content, f"{folder}/{folder_name(name)}/{RESULT}", name, "")
+    result = _parse_result(content, f"{folder}/{folder_name(name)}/{RESULT}", name, "")
+    if result is None or (asked is not None and _mismatch(result, asked)):
+        return None
+    return result.row
 
 
 def saved_row(path: Path, name: str, asked: Mapping[str, Any], *, warns: bool = True) -> Row | None:
@@ -137,14 +138,8 @@ def saved_rows(workdir: Path) -> list[Row]:
 
 
 def seed_folders(row: Path) -> dict[str, Path]:
-    """The workdirs of a row's seeds, {"seed_N": path}, in the order of the seeds."""
-    folders = {
-        path.parent.name: path.parent
-        for below in ("", "*/", "*/*/")  # in from_N/ or group_N/, or in from_N/group_N/
-        for path in row.glob(f"{below}seed_*/{METRICS}")
-        if path.parent.name.removeprefix("seed_").isdecimal()
-    }
-    return dict(sorted(folders.items(), key=lambda item: int(item[0].removeprefix("seed_"))))
+    """The workdirs of a row's seeds that have records, {"seed_N": path}, in the order of seeds."""
+    return {path.name: path for path in seed_workdirs(row) if path != row}
 
 
 def row_records(workdir: Path, names: Iterable[str]) -> dict[str, dict[str, Records]]:
@@ -283,12 +278,9 @@ def _table_names(table: bytes) -> list[str]:
 def _read_result(path: Path, name: str, consequence: str) -> Result | None:
     """The result in a file, as `_parse_result`; None if there is no file."""
     try:
-        content = read_regular(path)
+        return _parse_result(read_regular(path), str(path), name, consequence)
     except FileNotFoundError:
         return None
-    except OSError:
-        content = b""
-    return _parse_result(content, str(path), name, consequence)
 
 
 def _parse_result(content: bytes, place: str, name: str, consequence: str) -> Result | None:
@@ -298,12 +290,11 @@ def _parse_result(content: bytes, place: str, name: str, consequence: str) -> Re
     """
     try:
         tree = parse_json(content)
-        row = Row(name, **tree["row"])
         asked = tree["asked"]
-        fields = _fields(asked["config"], place)
-        also = dict(asked["also"])
-        return Result(row, fields, also, place)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return Result(
+            Row(name, **tree["row"]), _fields(asked["config"], place), asked["also"], place
+        )
+    except (ValueError, TypeError, KeyError, AttributeError):
         if consequence:
             logger.warning("%s is damaged or of an earlier version; %s", place, consequence)
         return None

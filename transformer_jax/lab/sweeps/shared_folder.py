@@ -6,10 +6,11 @@ was killed ends, so that another process takes the row over where it was.
 """
 
 import contextlib
+import logging
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from transformer_jax.buckets import lease
@@ -25,6 +26,10 @@ from transformer_jax.runs.workdir import (
     workdir_within,
 )
 from transformer_jax.runtime.files import read_regular
+
+_POLL_SECONDS = 2.0  # between looks at rows that other processes train
+
+logger = logging.getLogger(__name__)
 
 
 def folder_name(row: str) -> str:
@@ -49,6 +54,7 @@ class SweepFolder:
     def __init__(self, workdir: str | Path) -> None:
         self.bucket = Bucket(str(workdir)) if is_address(workdir) else None
         self.path = Path() if self.bucket else workdir_path(workdir)
+        self._has_waited = False
         self._seen: dict[str, tuple[lease.LeaseRecord, float]] = {}
         if self.bucket is None:
             with lock_workdir(self.path, SWEEP, wait=True):
@@ -87,6 +93,13 @@ class SweepFolder:
             self._seen[address] = (held, since)
         if time.monotonic() < since + lease.STALE_SECONDS:
             raise BusyError(f"{address}: {held.told} is training there")
+
+    def wait_for(self, rows: Sequence[str]) -> None:
+        """Waits a little for rows that other processes train."""
+        if not self._has_waited:
+            logger.info("waiting for other processes, which train %s", ", ".join(rows))
+        self._has_waited = True
+        time.sleep(_POLL_SECONDS)
 
     def result(self, row: str) -> bytes | None:
         """Content of a row's result; None if it is not finished."""

@@ -56,8 +56,6 @@ class Interval:
     log: bool = False
 
     def __post_init__(self) -> None:
-        if type(self.log) is not bool:
-            raise ValueError(f"'log' is {short_repr(self.log)}; write True or False")
         for end in (self.low, self.high):
             if type(end) not in (int, float):
                 raise ValueError(f"{short_repr(end)} is no number; give a list of values")

@@ -7,9 +7,7 @@ A trial trains from one rung of steps to the next (successive halving, Li et al.
 
 import contextlib
 import json
-import logging
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,10 +23,7 @@ from transformer_jax.lab.sweeps.space import Choices
 from transformer_jax.ranges import short_repr
 from transformer_jax.runs.workdir import JOURNAL
 
-_POLL_SECONDS = 2.0  # between looks at trials that other processes train
 _DEFINITION = "search"
-
-logger = logging.getLogger(__name__)
 
 type TrainTrial = Callable[[int, Mapping[str, Any], int, Path], float]
 """(number of a trial, its values, steps, its folder) -> score after these steps, higher is better;
@@ -105,7 +100,6 @@ def run_trials(folder: SweepFolder, search: Search, train: TrainTrial) -> Iterat
       folder: in which each trial has a row's folder.
     """
     study = open_study(folder, search)
-    is_waiting = False
     while True:
         trials = study.get_trials(deepcopy=False)
         # Two processes may ask for the last trial at once: the one beyond the limit waits for a
@@ -128,11 +122,7 @@ def run_trials(folder: SweepFolder, search: Search, train: TrainTrial) -> Iterat
             elif not unfinished:
                 return
             else:
-                if not is_waiting:
-                    names = ", ".join(map(row_name, unfinished))
-                    logger.info("waiting for other processes, which train %s", names)
-                is_waiting = True
-                time.sleep(_POLL_SECONDS)
+                folder.wait_for([row_name(number) for number in unfinished])
 
 
 def _train_trial(

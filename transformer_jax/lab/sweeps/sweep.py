@@ -11,7 +11,6 @@ import dataclasses
 import logging
 import math
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from ml_collections import ConfigDict
 from transformer_jax.errors import BusyError, DivergedError, UserError
 from transformer_jax.lab.sweeps.definition import Sweep, choose
 from transformer_jax.lab.sweeps.results import (
-    any_result,
     asked_of,
     is_complete,
     result_of,
@@ -44,8 +42,6 @@ from transformer_jax.runtime.progress import set_title, shown
 from transformer_jax.scoring import METRICS
 from transformer_jax.suggestions import suggest
 from transformer_jax.tasks.losses import batch_shapes
-
-_POLL_SECONDS = 2.0  # between looks at rows that other processes train
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +98,7 @@ def run_sweep(
             rows = [_finished_row(folder, sweep, spec) for spec in specs.values()]
         else:
             assert search
-            rows = [any_result(folder, row_name(number)) for number in range(search.limit)]
+            rows = [result_of(folder, row_name(number), None) for number in range(search.limit)]
         complete = Rows(row for row in rows if row is not None)
         return search.ranked(complete) if search else complete
 
@@ -110,12 +106,9 @@ def run_sweep(
         folder.write(lambda place: write_tables(finished(), place))
 
     with shown(progress), sharing_tokenizers():
-        has_worked = False
         for _ in pieces:
-            has_worked = True
             write()
-        if not has_worked:
-            write()
+        write()  # of rows that were finished before, too
     return Rows(row for row in finished() if re.search(chosen, row.name))
 
 
@@ -146,7 +139,8 @@ def _row_specs(
 
 
 def _finished_row(folder: SweepFolder, sweep: Sweep, spec: RowSpec) -> Row | None:
-    return result_of(folder, spec.name, asked_of(sweep, spec.settings, spec.until), sweep.seeds)
+    row = result_of(folder, spec.name, asked_of(sweep, spec.settings, spec.until))
+    return row.first_seeds(sweep.seeds) if row else None
 
 
 def _train_trials(
@@ -190,54 +184,39 @@ def _train_groups(
     """
 
     def unfinished(names: Sequence[str]) -> list[str]:
-        # Finished rows are not claimed: a claim of a row in a bucket would download it.
         rows = {name: _finished_row(folder, sweep, specs[name]) for name in names}
         return [name for name, row in rows.items() if not is_complete(row, sweep)]
 
-    def train(names: Sequence[str], whole: bool) -> list[str]:
-        """Trains rows in one program; returns those that other processes train.
-
-        If there are any and `whole`, none is trained: their process may be about to claim all.
-        """
-        names = unfinished(names)
-        busy: list[str] = []
+    def train(names: Sequence[str], whole: bool) -> bool:
+        """Trains rows in one program, if no other process trains one of them or not `whole`."""
         places: dict[Path, RowSpec] = {}
         with contextlib.ExitStack() as claims:
             for name in names:
-                try:
+                with contextlib.suppress(BusyError):
                     places[claims.enter_context(folder.claim(name))] = specs[name]
-                except BusyError:
-                    busy.append(name)
-            if busy and (whole or not places):
-                return names
+            if not places or (whole and len(places) < len(names)):
+                return False
             for spec in places.values():
                 number = [*specs].index(spec.name) + 1
                 logger.info("row %d of %d: %s", number, len(specs), spec.name)
                 set_title(f"row {number}/{len(specs)}")
             train_rows(sweep, places, at_once, modules)
-        return busy
+        return True
 
     configs = {name: spec.settings for name, spec in specs.items()}
-    left = [group for group in group_rows(configs, sweep.seeds, at_once) if unfinished(group)]
-    is_waiting = False
-    whole = True  # later, rows that are free are trained without the others of their group
-    while left:
-        busy: list[list[str]] = []
+    groups = group_rows(configs, sweep.seeds, at_once)
+    # At first a process that trains some rows of a group may be about to claim all. Later, rows
+    # that are free are trained without the others.
+    whole = True
+    while groups := [group for group in map(unfinished, groups) if group]:
         has_trained = False
-        for group in left:
-            others = train(group, whole)
-            if others:
-                busy.append(others)
-            if len(others) < len(group):
+        for group in groups:
+            # Finished rows are not claimed: a claim of a row in a bucket would download it.
+            if train(unfinished(group), whole):
                 has_trained = True
                 yield
-        if busy and not has_trained:
-            if not is_waiting:
-                names = ", ".join(name for group in busy for name in group)
-                logger.info("waiting for other processes, which train %s", names)
-                is_waiting = True
-            time.sleep(_POLL_SECONDS)
-        left = busy
+        if not has_trained:
+            folder.wait_for([name for group in groups for name in group])
         whole = False
 
 

@@ -4,13 +4,10 @@
 A value that differs from that of the first row, by a test over the seeds, is marked.
 """
 
-import csv
 import dataclasses
-import html
-import io
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax.errors import escape_controls
@@ -21,8 +18,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-_TEST_COLUMNS = ("difference", "low", "high", "p_holm", "seeds_to_decide")
-"""Columns of a metric's difference from the first row: its 95% interval is low to high."""
+_SIZES = ("seeds", "parameters", "tokens_per_s", "seconds")
+"""The last columns of a table."""
 _LATEX = str.maketrans(
     {
         **{character: f"\\{character}" for character in "{}&%$#_"},
@@ -49,9 +46,6 @@ class Row:
       seconds: wall time of all seeds.
       values: of a trial of a search, {"section.field": value}.
       steps: that a trial of a search has trained.
-
-    Raises:
-      ValueError: a value has the wrong type, which happens with rows that are read from a file.
     """
 
     name: str
@@ -61,16 +55,6 @@ class Row:
     seconds: float
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     steps: int | None = None
-
-    def __post_init__(self) -> None:
-        numbers = [self.parameters, self.tokens_per_s, self.seconds]
-        numbers += [
-            value for of_seeds in self.metrics.values() for value in of_seeds if value is not None
-        ]
-        if not (self.metrics and all(isinstance(number, int | float) for number in numbers)):
-            raise ValueError("a row has metrics, and they are numbers")
-        if not (isinstance(self.values, Mapping) and isinstance(self.steps, int | None)):
-            raise ValueError("a trial has a dict of values, and a number of steps")
 
     @property
     def seeds(self) -> int:
@@ -107,21 +91,33 @@ class Rows(list[Row]):
         """The table as a pandas DataFrame, indexed by the rows' names; nothing is rounded."""
         from pandas import DataFrame
 
-        return DataFrame(_values(self), index=[row.name for row in self], columns=_columns(self))
+        tests = {(test.name, test.metric): test for test in differences(self)}
+        tested = {metric for _, metric in tests}
+        lines = []
+        for row in self:
+            line = {column: _trial_value(row, column) for column in _trial_columns(self)}
+            for metric in _metrics(self):
+                line[f"{metric}_mean"] = row.mean(metric)
+                line[f"{metric}_deviation"] = row.deviation(metric)
+                if metric in tested:
+                    values = _test_values(tests.get((row.name, metric)))
+                    line |= {f"{metric}_{column}": value for column, value in values.items()}
+            line |= {name: getattr(row, name) for name in _SIZES}
+            lines.append(line)
+        return DataFrame(lines, index=[row.name for row in self])
 
     def __repr__(self) -> str:
         return as_text(self) if self else "[]"
 
     def _repr_html_(self) -> str:
-        cells = _all_cells(self)
-        lines = ("".join(f"<td>{html.escape(cell)}</td>" for cell in line) for line in cells)
-        return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+        from pandas import DataFrame
+
+        return str(DataFrame(_cells(self)).to_html(index=False, header=False))
 
 
 def as_text(rows: Sequence[Row]) -> str:
     """A table with aligned columns, for a terminal."""
-    lines = aligned(_all_cells(rows))
-    return "\n".join([*lines, *_legend(rows)])
+    return "\n".join([*aligned(_cells(rows)), *_legend(rows)])
 
 
 def as_text_with_differences(rows: Sequence[Row]) -> str:
@@ -133,19 +129,16 @@ def as_text_with_differences(rows: Sequence[Row]) -> str:
 
 def as_markdown(rows: Sequence[Row]) -> str:
     """A table in Markdown, and one of the differences from the first row."""
-    tables = [_all_cells(rows)]
     tests = differences(rows)
-    if tests:
-        tables.append(_difference_cells(tests))
+    tables = [_cells(rows), *([_difference_cells(tests)] if tests else [])]
     return "\n\n".join([*map(markdown_table, tables), *_legend(rows)])
 
 
 def as_latex(rows: Sequence[Row]) -> str:
     """A table in LaTeX with the rules of booktabs: names and metrics, without sizes and times; and
     one of the differences from the first row."""
-    num_columns = 1 + len(_trial_columns(rows)) + len(_metrics(rows))
-    tables = [[line[:num_columns] for line in _all_cells(rows)]]
     tests = differences(rows)
+    tables = [[line[: -len(_SIZES)] for line in _cells(rows)]]
     if tests:
         tables.append(_difference_cells(tests))
     legend = "".join(f"\n% {line}" for line in _legend(rows))
@@ -154,13 +147,13 @@ def as_latex(rows: Sequence[Row]) -> str:
 
 def as_csv(rows: Sequence[Row]) -> str:
     """A table in CSV, with all digits; mean and deviation have columns of their own."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["row", *_columns(rows)])
-    for row, (*values, speed, seconds) in zip(rows, _values(rows), strict=True):
-        shown = ["" if value != value else value for value in values]  # NaN
-        writer.writerow([row.name, *shown, round(speed), round(seconds)])
-    return out.getvalue()
+    table = Rows(rows).table()
+    for name in table.columns:
+        if name in ("tokens_per_s", "seconds"):
+            table[name] = table[name].round().astype(int)
+        elif name.endswith("_seeds_to_decide"):
+            table[name] = table[name].astype("Int64")
+    return str(table.to_csv(index_label="row", lineterminator="\n"))
 
 
 def differences(rows: Sequence[Row]) -> list[SeedTest]:
@@ -196,10 +189,10 @@ def markdown_table(cells: Sequence[Sequence[str]]) -> str:
 
 
 def _latex_table(cells: Sequence[Sequence[str]]) -> str:
-    head, *body = (f"{' & '.join(map(_latex, line))} \\\\" for line in cells)
+    lines = [" & ".join(cell.translate(_LATEX) for cell in line) + r" \\" for line in cells]
     columns = f"l{'r' * (len(cells[0]) - 1)}"
-    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule", *body]
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
+    head = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", lines[0], r"\midrule"]
+    return "\n".join([*head, *lines[1:], r"\bottomrule", r"\end{tabular}"])
 
 
 def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
@@ -237,47 +230,18 @@ def _legend(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _latex(cell: str) -> str:
-    return cell.translate(_LATEX)
-
-
-def _columns(rows: Sequence[Row]) -> list[str]:
-    tested = {test.metric for test in differences(rows)}
-    statistics = [
-        f"{name}_{statistic}"
-        for name in _metrics(rows)
-        for statistic in ("mean", "deviation", *(_TEST_COLUMNS if name in tested else ()))
-    ]
-    return [*_trial_columns(rows), *statistics, "seeds", "parameters", "tokens_per_s", "seconds"]
-
-
-def _values(rows: Sequence[Row]) -> list[list[Any]]:
-    """The numbers of each row, and the values of trials, in the order of `_columns`."""
-    tests = {(test.name, test.metric): test for test in differences(rows)}
-    tested = {metric for _, metric in tests}
-
-    def measured(row: Row, name: str) -> list[float]:
-        values = [row.mean(name), row.deviation(name)]
-        return values + (_test_values(tests.get((row.name, name))) if name in tested else [])
-
-    trials = _trial_columns(rows)
-    return [
-        [
-            *(_trial_value(row, name) for name in trials),
-            *(value for name in _metrics(rows) for value in measured(row, name)),
-            *(row.seeds, row.parameters, row.tokens_per_s, row.seconds),
-        ]
-        for row in rows
-    ]
-
-
-def _test_values(test: SeedTest | None) -> list[float]:
-    """The numbers of a test, in the order of `_TEST_COLUMNS`; NaN for what was not tested."""
+def _test_values(test: SeedTest | None) -> dict[str, float]:
+    """The numbers of a difference from the first row; NaN for what was not tested."""
     if test is None:
-        return [math.nan] * len(_TEST_COLUMNS)
-    difference = test.difference
-    seeds_to_decide = math.nan if test.seeds_to_decide is None else test.seeds_to_decide
-    return [difference.mean, difference.low, difference.high, test.p_adjusted, seeds_to_decide]
+        names = ("difference", "low", "high", "p_holm", "seeds_to_decide")
+        return dict.fromkeys(names, math.nan)
+    return {
+        "difference": test.difference.mean,
+        "low": test.difference.low,  # of the 95% interval
+        "high": test.difference.high,
+        "p_holm": test.p_adjusted,
+        "seeds_to_decide": math.nan if test.seeds_to_decide is None else test.seeds_to_decide,
+    }
 
 
 def _trial_columns(rows: Sequence[Row]) -> dict[str, str]:
@@ -305,38 +269,23 @@ def _metrics(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row.metrics))
 
 
-def _header(rows: Sequence[Row]) -> list[str]:
-    names = [*_trial_columns(rows).values(), *_metrics(rows)]
-    return ["", *map(shown_name, names), "seeds", "parameters", "tokens/s", "time"]
-
-
-def _all_cells(rows: Sequence[Row]) -> list[list[str]]:
+def _cells(rows: Sequence[Row]) -> list[list[str]]:
     """The header, and the cells of each row."""
     names = _metrics(rows)
-    marked = {(test.name, test.metric) for test in differences(rows) if test.differs}
     trials = _trial_columns(rows)
-    return [_header(rows), *(_cells(row, trials, names, marked) for row in rows)]
-
-
-def _cells(
-    row: Row,
-    trials: Collection[str],
-    names: Sequence[str],
-    marked: Collection[tuple[str, str]],
-) -> list[str]:
-    values = [_cell(_trial_value(row, column)) for column in trials]
-    metrics = [
-        _metric(row, name) + (f" {MARK}" if (row.name, name) in marked else "") for name in names
-    ]
-    return [
-        shown_name(row.name),
-        *values,
-        *metrics,
-        str(row.seeds),
-        f"{row.parameters:,}",
-        f"{row.tokens_per_s:,.0f}",
-        f"{row.seconds / 60:.1f} min",
-    ]
+    marked = {(test.name, test.metric) for test in differences(rows) if test.differs}
+    header = ["", *map(shown_name, [*trials.values(), *names])]
+    lines = [[*header, "seeds", "parameters", "tokens/s", "time"]]
+    for row in rows:
+        line = [shown_name(row.name)]
+        line += [_cell(_trial_value(row, column)) for column in trials]
+        for name in names:
+            mark = f" {MARK}" if (row.name, name) in marked else ""
+            line.append(_metric(row, name) + mark)
+        line += [str(row.seeds), f"{row.parameters:,}", f"{row.tokens_per_s:,.0f}"]
+        line.append(f"{row.seconds / 60:.1f} min")
+        lines.append(line)
+    return lines
 
 
 def shown_name(name: str) -> str:
