@@ -87,9 +87,10 @@ def result_of(folder: SweepFolder, name: str, asked: Mapping[str, Any] | None) -
     if content is None:
         return None
     result = _parse_result(content, f"{folder}/{folder_name(name)}/{RESULT}", name, "")
-    if result is None or (asked is not None and _mismatch(result, asked)):
-        return None
-    return result.row
+    if result is None or asked is None:
+        return result.row if result else None
+    is_same = result.row.steps == asked.get("until") and not _mismatch(result, asked)
+    return result.row if is_same else None
 
 
 def saved_row(path: Path, name: str, asked: Mapping[str, Any], *, warns: bool = True) -> Row | None:

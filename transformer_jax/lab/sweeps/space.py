@@ -14,7 +14,6 @@ from typing import Any
 from transformer_jax.errors import UserError
 from transformer_jax.ranges import short_repr
 from transformer_jax.runs.settings import parsed
-from transformer_jax.suggestions import suggest
 
 _DIGITS = 4  # significant, of a number that is drawn; a command line stays readable
 _SMALL_GRID = 10_000  # combinations, which are sorted for each trial
@@ -122,27 +121,16 @@ def _read_values(name: Any, data: Any, where: str) -> Values:
             f"{where}: space of config.{name} is {short_repr(data)}; give a list of values, or "
             "{'low': ..., 'high': ...}"
         )
-    values = tuple(parsed({name: value}, where)[name] for value in data)
-    if len(set(values)) < len(values):
-        raise UserError(f"{where}: space of config.{name} has a value twice: {short_repr(data)}")
-    return Choices(values)
+    return Choices(tuple(parsed({name: value}, where)[name] for value in data))
 
 
 def _read_interval(name: Any, data: Mapping[Any, Any], where: str) -> Interval:
-    place = f"{where}: space of config.{name}"
-    keys = [field.name for field in dataclasses.fields(Interval)]
-    for key in data:
-        if key not in keys:
-            hint = suggest(str(key), keys) or f"; it has {', '.join(keys)}"
-            raise UserError(f"{place}: an interval has no {key!r}{hint}")
-    for key in ("low", "high"):
-        if key not in data:
-            raise UserError(f"{place}: {key!r} is missing")
-    ends = {key: parsed({name: data[key]}, where)[name] for key in ("low", "high")}
+    ends = {key: parsed({name: data[key]}, where)[name] for key in ("low", "high") if key in data}
     try:
         return Interval(**{**data, **ends})
-    except ValueError as error:
-        raise UserError(f"{place}: {error}") from error
+    except (TypeError, ValueError) as error:
+        message = f"{where}: space of config.{name}: {error}; an interval has low, high and log"
+        raise UserError(message) from error
 
 
 def grid_size(space: Space) -> int | None:
