@@ -149,7 +149,7 @@ def table(args: argparse.Namespace) -> None:
     """Prints the merged table of sweeps, and writes it with figures."""
     from transformer_jax.lab.sweeps import tables
     from transformer_jax.lab.sweeps.results import merge_tables, readable_folder, row_records
-    from transformer_jax.lab.sweeps.table_files import publish_tables
+    from transformer_jax.lab.sweeps.tables import publish_tables
 
     rows = merge_tables(*args.folders)
     formats = {
@@ -330,7 +330,7 @@ def _draw_runs(args: argparse.Namespace, output: Path) -> None:
     from transformer_jax.lab import plots
     from transformer_jax.lab.pictures import save_figure
     from transformer_jax.lab.sweeps.results import saved_rows
-    from transformer_jax.lab.sweeps.table_files import draw_table
+    from transformer_jax.lab.sweeps.tables import draw_table
     from transformer_jax.runs.user_modules import load_modules
     from transformer_jax.runs.workdir import METRICS, fetch_files
 

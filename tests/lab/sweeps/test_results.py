@@ -9,11 +9,10 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.cli.main import main
-from transformer_jax.lab.sweeps import results, row_training, table_files
+from transformer_jax.lab.sweeps import results, row_training, tables
 from transformer_jax.lab.sweeps.results import asked_of, encoded_result, merge_tables, saved_row
 from transformer_jax.lab.sweeps.shared_folder import SweepFolder, folder_name
-from transformer_jax.lab.sweeps.table_files import write_tables
-from transformer_jax.lab.sweeps.tables import Row
+from transformer_jax.lab.sweeps.tables import Row, write_tables
 from transformer_jax.runs.config import resolve_file
 from transformer_jax.runs.workdir import SWEEP
 
@@ -23,7 +22,7 @@ ROWS = {"base": {}, "wide one": {"model.d_ff": 64}}
 @pytest.fixture(autouse=True)
 def no_figures(monkeypatch, request):
     if "figures" not in request.fixturenames:
-        monkeypatch.setattr(table_files, "_write_figure", lambda *_: None)
+        monkeypatch.setattr(tables, "_write_figure", lambda *_: None)
 
 
 @pytest.fixture

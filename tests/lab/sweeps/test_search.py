@@ -13,9 +13,8 @@ import pytest
 import transformer_jax as tj
 from transformer_jax.cli.main import main
 from transformer_jax.lab.sweeps.definition import Sweep
-from transformer_jax.lab.sweeps.search import Search, search_of
+from transformer_jax.lab.sweeps.search import Choices, Interval, Search, search_of
 from transformer_jax.lab.sweeps.shared_folder import SweepFolder
-from transformer_jax.lab.sweeps.space import Choices, Interval
 from transformer_jax.lab.sweeps.sweep import run_sweep
 
 optuna = pytest.importorskip("optuna")

@@ -18,8 +18,7 @@ from transformer_jax.lab.sweeps.definition import Sweep, load_sweep
 from transformer_jax.lab.sweeps.results import asked_of, saved_row, saved_rows
 from transformer_jax.lab.sweeps.row_training import RowSpec, _seconds, plan_row
 from transformer_jax.lab.sweeps.sweep import run_seeds, run_sweep
-from transformer_jax.lab.sweeps.table_files import write_tables
-from transformer_jax.lab.sweeps.tables import Row
+from transformer_jax.lab.sweeps.tables import Row, write_tables
 from transformer_jax.nn.norms import NORMS
 from transformer_jax.runs import user_modules
 from transformer_jax.runs.config import read_settings
@@ -340,7 +339,7 @@ def test_a_picture_that_fails_leaves_the_tables(tmp_path, monkeypatch, caplog):
     def draw(rows, base):
         raise ValueError("no such glyph")
 
-    monkeypatch.setattr("transformer_jax.lab.sweeps.table_files.draw_sweep", draw)
+    monkeypatch.setattr("transformer_jax.lab.sweeps.tables.draw_sweep", draw)
     write_tables([Row("a", {"loss": [1.0]}, 1, 1.0, 1.0)], tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "table.csv",

@@ -15,11 +15,13 @@ from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
 from transformer_jax.lab.sweeps.shared_folder import folder_name
-from transformer_jax.lab.sweeps.space import METHODS
 from transformer_jax.runs.config import failing_as, load_config, resolve_file, run_file
 from transformer_jax.runs.settings import Settings
 from transformer_jax.suggestions import suggest
 from transformer_jax.summary import Summarized
+
+METHODS = ("grid", "random", "optuna")
+"""Methods of a search."""
 
 type Overrides = Mapping[str, Mapping[str, Any]]
 """{name: {"section.field": value}}: the overrides of each row."""
@@ -39,8 +41,8 @@ class Sweep(Summarized):
         that chooses the best checkpoint.
       also: {name: {"section.field": value}}: further columns, each with the validation loss of the
         trained model under another config; None for a row whose model does not allow it.
-      space: in place of rows, the values that a search tries (`sweeps.space`).
-      search: method of the search, one of `sweeps.space.METHODS`.
+      space: in place of rows, the values that a search tries (`sweeps.search`).
+      search: method of the search, one of `METHODS`.
       trials: number of trials; None: the whole grid.
       search_seed: seed of the method.
       halving: {"first": steps, "factor": 3}: of the trials that have trained `first` steps, only
@@ -92,7 +94,10 @@ class Sweep(Summarized):
             raise ValueError("trials is missing: the number of trials of the search")
         if self.halving and not {"first"} <= set(self.halving) <= {"first", "factor"}:
             raise ValueError(f"halving is {self.halving!r}; write {{'first': steps, 'factor': 3}}")
-        integers = [("trials", self.trials, 1), ("search_seed", self.search_seed, 0)]
+        integers: list[tuple[str, Any, int]] = [
+            ("trials", self.trials, 1),
+            ("search_seed", self.search_seed, 0),
+        ]
         for name, value in self.halving.items():
             integers.append((f"halving: {name}", value, 2 if name == "factor" else 1))
         for name, value, smallest in integers:

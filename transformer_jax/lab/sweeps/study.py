@@ -17,9 +17,8 @@ from optuna.storages.journal import BaseJournalBackend, JournalFileBackend, Jour
 
 from transformer_jax.buckets.bucket import Bucket, NotInBucketError
 from transformer_jax.errors import BusyError, UserError
-from transformer_jax.lab.sweeps.search import Search, row_name
+from transformer_jax.lab.sweeps.search import Choices, Search, row_name
 from transformer_jax.lab.sweeps.shared_folder import SweepFolder
-from transformer_jax.lab.sweeps.space import Choices
 from transformer_jax.ranges import short_repr
 from transformer_jax.runs.workdir import JOURNAL
 

@@ -29,8 +29,7 @@ from transformer_jax.lab.sweeps.results import (
 from transformer_jax.lab.sweeps.row_training import AT_ONCE, RowSpec, group_rows, train_rows
 from transformer_jax.lab.sweeps.search import Search, row_name, search_of, trial_config
 from transformer_jax.lab.sweeps.shared_folder import SweepFolder
-from transformer_jax.lab.sweeps.table_files import write_tables
-from transformer_jax.lab.sweeps.tables import Row, Rows
+from transformer_jax.lab.sweeps.tables import Row, Rows, write_tables
 from transformer_jax.runs import build
 from transformer_jax.runs.config import failing_as, resolve
 from transformer_jax.runs.prepare import sharing_tokenizers

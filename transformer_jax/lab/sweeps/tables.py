@@ -1,23 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of experiments: mean and deviation over seeds, as text, Markdown, LaTeX and CSV.
+"""Tables of experiments: mean and deviation over seeds, as text, Markdown, LaTeX and CSV, and
+their files with figures.
 
 A value that differs from that of the first row, by a test over the seeds, is marked.
 """
 
 import dataclasses
+import logging
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.errors import escape_controls
+from transformer_jax.errors import UserError, escape_controls
+from transformer_jax.lab.pictures import (
+    Records,
+    draw_differences,
+    draw_sweep,
+    draw_sweep_curves,
+    save_figure,
+)
+from transformer_jax.lab.pictures.style import Picture
 from transformer_jax.lab.pictures.sweep import MARK
+from transformer_jax.runs.workdir import CURVES, DIFFERENCES, RESULT, SWEEP, TABLE, lock_workdir
+from transformer_jax.runtime.files import write_atomic
 from transformer_jax.scoring.statistics import SeedTest, compare_seeds
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+logger = logging.getLogger(__name__)
 
+_VECTORS = ("pdf", "svg")
 _SIZES = ("seeds", "parameters", "tokens_per_s", "seconds")
 """The last columns of a table."""
 _LATEX = str.maketrans(
@@ -171,16 +186,6 @@ def differences(rows: Sequence[Row]) -> list[SeedTest]:
     ]
 
 
-def figure_labels(rows: Sequence[Row]) -> list[str]:
-    """Names of rows in a figure: those of trials are their values, if these differ."""
-    short = _trial_columns(rows)
-    labels = [
-        ", ".join(f"{short[name]}={_cell(value)}" for name, value in row.values.items()) or row.name
-        for row in rows
-    ]
-    return labels if len(set(labels)) == len(rows) else [row.name for row in rows]
-
-
 def markdown_table(cells: Sequence[Sequence[str]]) -> str:
     """A table in Markdown; the first line of cells is the header."""
     rule = ["---", *["---:"] * (len(cells[0]) - 1)]
@@ -306,3 +311,72 @@ def _metric(row: Row, name: str) -> str:
     if math.isnan(deviation):
         return f"{mean:.{digits}f}{note}"
     return f"{mean:.{digits}f} ± {deviation:.{digits}f}{note}"
+
+
+def write_tables(rows: Sequence[Row], workdir: Path) -> None:
+    """Writes table.txt, table.md, table.tex, table.csv and table.png into a workdir.
+
+    If the figure cannot be drawn or written, only a warning is logged.
+    """
+    writers = {
+        "txt": as_text_with_differences,
+        "md": as_markdown,
+        "tex": as_latex,
+        "csv": as_csv,
+    }
+    for ending, write in writers.items():
+        write_atomic(workdir / f"{TABLE}.{ending}", write(rows).rstrip() + "\n")
+    _write_figure(lambda: draw_table(rows), workdir / TABLE, ("png",))
+
+
+def publish_tables(
+    rows: Sequence[Row], records: Mapping[str, Mapping[str, Records]], folder: Path
+) -> None:
+    """Writes the tables of `write_tables` and figures as vectors (.pdf, .svg): table, curves, and
+    differences if they were tested.
+
+    Args:
+      rows: of one or several sweeps.
+      records: row -> seed -> its records, for the curves.
+      folder: made if it does not exist. Earlier tables of `publish_tables` are replaced.
+
+    Raises:
+      UserError: the folder cannot be written, or it holds runs or files of others.
+    """
+    if any(folder.glob(f"*/{RESULT}")) or (folder / RESULT).exists():
+        raise UserError(f"--to: {folder} is the folder of a sweep; choose another for the tables")
+    with lock_workdir(folder, SWEEP):
+        write_tables(rows, folder)
+        _write_figure(lambda: draw_table(rows), folder / TABLE, _VECTORS)
+        tests = differences(rows)
+        if tests:
+            base = rows[0].name
+            _write_figure(lambda: draw_differences(tests, base), folder / DIFFERENCES, _VECTORS)
+        metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))
+        if records:
+            curves = {name: list(seeds.values()) for name, seeds in records.items()}
+            _write_figure(lambda: draw_sweep_curves(curves, metrics), folder / CURVES, _VECTORS)
+
+
+def draw_table(rows: Sequence[Row]) -> Picture:
+    """A figure of a table, with the marks of differences; trials are named by their values."""
+    short = _trial_columns(rows)
+    labels = {}
+    for row in rows:
+        values = [f"{short[name]}={_cell(value)}" for name, value in row.values.items()]
+        labels[row.name] = ", ".join(values) or row.name
+    if len(set(labels.values())) < len(rows):
+        labels = {row.name: row.name for row in rows}
+    tests = differences(rows)
+    different = [(labels[test.name], test.metric) for test in tests if test.differs]
+    return draw_sweep({labels[row.name]: row.metrics for row in rows}, different)
+
+
+def _write_figure(draw: Callable[[], Picture], path: Path, endings: Sequence[str]) -> None:
+    try:
+        figure = draw()
+        for ending in endings:
+            save_figure(figure, path.with_suffix(f".{ending}"))
+    except Exception as error:  # matplotlib's, of any type
+        names = ", ".join(f"{path}.{ending}" for ending in endings)
+        logger.warning("%s is left out, the tables are written: %s", names, error)
