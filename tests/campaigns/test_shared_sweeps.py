@@ -2,7 +2,6 @@
 """Several processes work on one sweep, and some of them are killed: rows are claimed, taken over,
 and trained once."""
 
-import json
 import multiprocessing
 import os
 import random
@@ -14,9 +13,11 @@ import transformer_jax as tj
 from tests.campaigns.faults.emulators import emulator
 from transformer_jax.buckets import lease, mirror
 from transformer_jax.buckets.bucket import Bucket
-from transformer_jax.lab.sweeps import row_training
+from transformer_jax.lab.sweeps import shared_folder
 from transformer_jax.lab.sweeps import sweep as sweeps
-from transformer_jax.lab.sweeps.results import asked_of
+from transformer_jax.lab.sweeps.results import asked_of, encoded_result
+from transformer_jax.lab.sweeps.tables import Row
+from transformer_jax.runtime.files import write_atomic
 
 ROWS = {f"row {number}": {"optimizer.learning_rate": 0.001 * (number + 1)} for number in range(6)}
 SWEEP = tj.Sweep("quickstart", ROWS, seeds=1, metrics=["loss"])
@@ -25,7 +26,8 @@ SWEEP = tj.Sweep("quickstart", ROWS, seeds=1, metrics=["loss"])
 def work(workdir, log, seconds, environ):
     """A worker, whose training takes some time, can be killed, and goes on where it was."""
 
-    def train_row(sweep, name, config, folder, at_once, modules):
+    def train_rows(sweep, rows, at_once, modules):
+        ((folder, spec),) = rows.items()
         if (folder / "result.json").exists():
             return
         steps = folder / "steps"
@@ -34,20 +36,19 @@ def work(workdir, log, seconds, environ):
             with steps.open("a") as file:
                 file.write(".")
         with Path(log).open("a") as file:
-            file.write(f"{name}\n")
-        row = {"metrics": {"loss": [config.optimizer.learning_rate]}, "parameters": 1}
-        result = {"asked": asked_of(sweep, config), "row": row | SPEED}
-        (folder / "partial").write_text(json.dumps(result))
-        (folder / "partial").rename(folder / "result.json")
+            file.write(f"{spec.name}\n")
+        metrics = {"loss": [spec.settings.optimizer.learning_rate]}
+        row = Row(spec.name, metrics, parameters=1, tokens_per_s=1.0, seconds=1.0)
+        write_atomic(folder / "result.json", encoded_result(row, asked_of(sweep, spec.settings)))
 
     os.environ |= environ
     lease.STALE_SECONDS, lease.RENEW_SECONDS, mirror.SCAN_SECONDS = 1.0, 0.2, 0.1
-    row_training.train_row, sweeps.check_row = train_row, lambda *_: None
-    sweeps._POLL_SECONDS = 0.05
+    sweeps.train_rows = train_rows
+    sweeps.check_row = lambda *_: None
+    shared_folder._POLL_SECONDS = 0.05
     sweeps.run_sweep(SWEEP, workdir, at_once=1, progress=False)
 
 
-SPEED = {"tokens_per_s": 1.0, "seconds": 1.0}
 FORK = multiprocessing.get_context("forkserver")  # it has no threads
 
 

@@ -84,7 +84,6 @@ _REQUIRED = {
 _EXCLUDED = {
     "stream": {"num_outputs", "format", "prefixes", "batch_size", "distributed"},
     "seeds": {"dry_run", "distributed"},
-    "replay": {"sweep", "config", "seeds", "at_once", "plan"},
     "attention": {"config", "errors", "tree"},
     "errors": {"config", "tree"},
     "tree": {"config"},
@@ -241,11 +240,6 @@ def _add_sweep(verbs: Verbs) -> None:
         metavar="N",
         help="seeds in one program (default: a row's, or 8)",
     )
-    sweep.add_argument(
-        "--replay",
-        action="store_true",
-        help="print the decisions of the search in DIR, and make them again; trains nothing",
-    )
     add_modules_flag(sweep)
 
 
@@ -264,8 +258,8 @@ def _add_table(verbs: Verbs) -> None:
     table = verbs.add_parser(
         "table",
         help="print the table of one or several sweeps, or write it with figures for a paper",
-        description="Merges the finished rows of sweeps: rows of one name and config are one row "
-        "with the seeds of all. The first row of the first folder is the base of all differences.",
+        description="Merges the finished rows of sweeps: rows of one name and config count "
+        "once. The first row of the first folder is the base of all differences.",
     )
     table.add_argument(
         "folders", nargs="*", metavar="DIR", help="workdirs of sweeps, or of `train --seeds`"
@@ -735,8 +729,6 @@ def _check_required(args: argparse.Namespace) -> None:
         required = {"sweep", "workdir"}
         if args.plan:
             required.remove("workdir")
-        if args.replay:
-            required.remove("sweep")
     if args.verb == "reproduce":  # what it needs depends on the item
         required = set()
     if args.verb == "claim" and args.check:

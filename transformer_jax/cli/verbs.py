@@ -118,8 +118,6 @@ def _print_next(run: Any, workdir: str) -> None:
 
 def sweep(args: argparse.Namespace) -> None:
     """Trains the rows of a sweep that are not finished, and prints its table."""
-    if args.replay:
-        return _replay(args.workdir)
     from transformer_jax.lab.sweeps.definition import load_sweep
     from transformer_jax.lab.sweeps.sweep import run_sweep
     from transformer_jax.runtime.platform import require_device
@@ -147,22 +145,11 @@ def sweep(args: argparse.Namespace) -> None:
         terminal.print_message(f"  {PROGRAM} train {shlex.join(words)}")
 
 
-def _replay(workdir: str) -> None:
-    """Prints the decisions of a search, which are made again."""
-    from transformer_jax.lab.sweeps.search import describe, replay
-    from transformer_jax.lab.sweeps.shared_folder import SweepFolder
-
-    number = 0
-    for number, (entry, state) in enumerate(replay(SweepFolder(workdir, writes=False)), start=1):
-        _write_result(f"{number}  {describe(entry, state)}")
-    terminal.print_message(f"{number} entries; the decisions are the same again")
-
-
 def table(args: argparse.Namespace) -> None:
     """Prints the merged table of sweeps, and writes it with figures."""
     from transformer_jax.lab.sweeps import tables
     from transformer_jax.lab.sweeps.results import merge_tables, readable_folder, row_records
-    from transformer_jax.lab.sweeps.table_files import publish_tables
+    from transformer_jax.lab.sweeps.tables import publish_tables
 
     rows = merge_tables(*args.folders)
     formats = {
@@ -343,7 +330,7 @@ def _draw_runs(args: argparse.Namespace, output: Path) -> None:
     from transformer_jax.lab import plots
     from transformer_jax.lab.pictures import save_figure
     from transformer_jax.lab.sweeps.results import saved_rows
-    from transformer_jax.lab.sweeps.table_files import draw_table
+    from transformer_jax.lab.sweeps.tables import draw_table
     from transformer_jax.runs.user_modules import load_modules
     from transformer_jax.runs.workdir import METRICS, fetch_files
 

@@ -26,7 +26,7 @@ The folder of a sweep, and of each of its rows, has a mark of its own and holds
     table.*, result.json, seconds   the measurements
     differences.*, curves.*         their figures
     verdict.json                    the verdict, if the sweep decides a claim
-    decisions/                      the log of decisions, if the sweep is a search
+    search.journal                  the trials, if the sweep is a search that chooses them by scores
     reproduction.*                  the report, if the sweep reproduces a paper's table
 """
 
@@ -85,7 +85,7 @@ TRACKERS = "trackers"
 RESULT = "result.json"
 SECONDS = "seconds"
 VERDICT = "verdict.json"
-DECISIONS = "decisions"
+JOURNAL = "search.journal"
 REPRODUCTION = "reproduction"
 TABLE = "table"
 DIFFERENCES = "differences"
@@ -124,7 +124,7 @@ SWEEP = WorkdirKind(
         RESULT,
         SECONDS,
         VERDICT,
-        DECISIONS,
+        JOURNAL,
         *(f"{REPRODUCTION}.{ending}" for ending in ("json", "md", "csv", "png")),
         *(f"{TABLE}.{ending}" for ending in ("txt", "md", "tex", "csv", "png", "pdf", "svg")),
         *(f"{figure}.{ending}" for figure in (DIFFERENCES, CURVES) for ending in ("pdf", "svg")),

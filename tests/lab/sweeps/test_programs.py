@@ -7,7 +7,6 @@ import functools
 import json
 import logging
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -16,9 +15,10 @@ import pytest
 import transformer_jax as tj
 from transformer_jax.lab.sweeps import row_training
 from transformer_jax.lab.sweeps import sweep as sweeps
-from transformer_jax.lab.sweeps.programs import group_rows
-from transformer_jax.lab.sweeps.results import asked_of
+from transformer_jax.lab.sweeps.results import asked_of, encoded_result
+from transformer_jax.lab.sweeps.row_training import group_rows
 from transformer_jax.lab.sweeps.shared_folder import SweepFolder
+from transformer_jax.lab.sweeps.tables import Row
 
 QUICKSTART = Path(__file__).parents[3] / "configs" / "quickstart.py"
 ROWS = {
@@ -52,8 +52,8 @@ def swept(sweep, tmp_path_factory):
     """The workdir, where the rows stopped once after two steps, and the rows."""
     workdir, train = tmp_path_factory.mktemp("sweep"), row_training.train_replicas
 
-    def stop(configs, folder, modules, folders):
-        train(configs, folder, modules, folders=folders, until=2)
+    def stop(configs, folder, modules, until, folders):
+        train(configs, folder, modules, 2, folders)
         raise tj.Stopped("stopped by SIGTERM at step 2")
 
     with pytest.MonkeyPatch.context() as patch:
@@ -103,17 +103,17 @@ def test_a_row_that_is_busy_elsewhere_is_left_out_later(sweep, tmp_path, monkeyp
     """At first the others wait: the other process may be about to claim them too."""
     trained = []
 
-    def train_rows(sweep, configs, folders, at_once, modules):
-        trained.append([*configs])
-        for name in configs:
-            row = {"metrics": {"loss": [1.0]}, "parameters": 1, "tokens_per_s": 1.0, "seconds": 1.0}
-            result = {"asked": asked_of(sweep, configs[name]), "row": row}
-            (folders[name] / "result.json").write_text(json.dumps(result))
+    def train_rows(sweep, rows, at_once, modules):
+        trained.append([spec.name for spec in rows.values()])
+        for folder, spec in rows.items():
+            row = Row(spec.name, {"loss": [1.0]}, parameters=1, tokens_per_s=1.0, seconds=1.0)
+            result = encoded_result(row, asked_of(sweep, spec.settings))
+            (folder / "result.json").write_text(result)
 
     monkeypatch.setattr(sweeps, "train_rows", train_rows)
     with contextlib.ExitStack() as other:
         other.enter_context(SweepFolder(tmp_path).claim("slow"))
-        monkeypatch.setattr(sweeps, "time", SimpleNamespace(sleep=lambda _: other.close()))
+        monkeypatch.setattr(SweepFolder, "wait_for", lambda *_: other.close())
         rows = tj.sweep(dataclasses.replace(sweep, rows=ROWS, seeds=1), tmp_path)
     assert trained == [["no dropout"], ["base", "dropped"], ["slow"]]
     assert [row.name for row in rows] == [*ROWS]

@@ -9,11 +9,10 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.cli.main import main
-from transformer_jax.lab.sweeps import results, row_training, table_files
+from transformer_jax.lab.sweeps import results, row_training, tables
 from transformer_jax.lab.sweeps.results import asked_of, encoded_result, merge_tables, saved_row
 from transformer_jax.lab.sweeps.shared_folder import SweepFolder, folder_name
-from transformer_jax.lab.sweeps.table_files import write_tables
-from transformer_jax.lab.sweeps.tables import Row
+from transformer_jax.lab.sweeps.tables import Row, write_tables
 from transformer_jax.runs.config import resolve_file
 from transformer_jax.runs.workdir import SWEEP
 
@@ -23,7 +22,7 @@ ROWS = {"base": {}, "wide one": {"model.d_ff": 64}}
 @pytest.fixture(autouse=True)
 def no_figures(monkeypatch, request):
     if "figures" not in request.fixturenames:
-        monkeypatch.setattr(table_files, "_write_figure", lambda *_: None)
+        monkeypatch.setattr(tables, "_write_figure", lambda *_: None)
 
 
 @pytest.fixture
@@ -53,38 +52,28 @@ def make_sweep(folder, config, losses, seeds=2, **changes):
     return folder
 
 
-def test_tables_merge_rows_and_seeds(tmp_path, config):
-    first = make_sweep(tmp_path / "a", config, {"base": [1.0, 2.0], "wide one": [3.0, math.nan]})
-    second = make_sweep(tmp_path / "b", config, {"wide one": [4.0, 5.0], "new": [6.0, 7.0]}, seed=2)
-    again = make_sweep(tmp_path / "c", config, {"base": {"loss": [1.0, 2.0], "bleu": [9.0, None]}})
-    rows = merge_tables(first, second, again)
+def test_tables_merge_rows(tmp_path, config):
+    """A row that two folders have counts once, with the most seeds."""
+    first = make_sweep(tmp_path / "a", config, {"base": [1.0], "wide one": [3.0, math.nan]})
+    second = make_sweep(tmp_path / "b", config, {"base": [1.0, 2.0], "new": [6.0, 7.0]})
+    rows = merge_tables(first, second)
     assert [row.name for row in rows] == ["base", "wide one", "new"]
-    assert rows[0].metrics["loss"] == [1.0, 2.0] and rows[0].seconds == 60
-    assert rows[1].metrics["loss"][2:] == [4.0, 5.0] and rows[1].seconds == 120
-    assert merge_tables(first, again, first)[0].seeds == 2
-    assert rows.table().loc["wide one", "loss_mean"] == 4.0
+    assert rows[0].metrics["loss"] == [1.0, 2.0] and merge_tables(second, first)[0] == rows[0]
+    assert rows.table().loc["wide one", "loss_mean"] == 3.0
 
 
-@pytest.mark.parametrize(
-    ("losses", "changes", "message"),
-    [
-        ({"base": [1.0]}, {"model.d_ff": 99}, "row 'base' has different configs .*model.d_ff is"),
-        ({"base": [1.5]}, {}, "seed 0 of row 'base' has another loss .*1.0 and 1.5; leave one"),
-        ({"x": [1.0]}, {"data.max_source_length": 9}, "not validated on the same .*max_source_len"),
-    ],
-)
-def test_tables_that_cannot_merge_are_refused(tmp_path, config, losses, changes, message):
+def test_tables_that_cannot_merge_are_refused(tmp_path, config, assert_refused):
     first = make_sweep(tmp_path / "a", config, {"base": [1.0, 2.0]})
-    other = make_sweep(tmp_path / "b", config, losses, **changes)
-    with pytest.raises(tj.UserError, match=message) as caught:
-        merge_tables(first, other)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_folder_without_rows_is_refused(tmp_path):
     (tmp_path / "table.csv").write_text("row,loss_mean\n..,1\nlost,2\n")
-    with pytest.raises(tj.UserError, match="holds no finished row of a sweep"):
-        merge_tables(tmp_path)
+    table = {"no rows": (lambda: merge_tables(tmp_path), "holds no finished row of a sweep")}
+    for name, row, changes, words in (
+        ("config", "base", {"model.d_ff": 99}, "model.d_ff is 256 and 99"),
+        ("seed", "base", {"seed": 2}, "seed is 0 and 2; leave one folder out, or rename the row"),
+        ("data", "x", {"data.max_source_length": 9}, "not validated on the same examples"),
+    ):
+        other = make_sweep(tmp_path / name, config, {row: [1.0]}, **changes)
+        table[name] = (lambda other=other: merge_tables(first, other), words)
+    assert_refused(table)
 
 
 def test_a_result_of_an_earlier_version_is_used_if_its_fields_have_todays_defaults(
@@ -115,7 +104,8 @@ def test_a_metric_that_a_finished_row_lacks_is_read_from_its_records(tmp_path, c
     record = {"step": 3, "split": "valid", "loss": 2.0, "bleu": 31.0}
     (folder / "from_1" / "seed_1" / "metrics.jsonl").write_text(json.dumps(record) + "\n")
     more = tj.Sweep("quickstart", {"base": {}}, seeds=2, metrics=["loss", "bleu"])
-    row = row_training.train_row(more, "base", config, folder, 2, ())
+    spec = row_training.RowSpec("base", config)
+    (row,) = row_training.train_rows(more, {folder: spec}, 2, ())
     assert row.metrics == {"loss": [1.0, 2.0], "bleu": [None, 31.0]}
     assert saved_row(folder / "result.json", "base", asked_of(more, config)) == row
 

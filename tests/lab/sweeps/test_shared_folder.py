@@ -31,7 +31,7 @@ def test_rows_in_a_bucket_are_claimed_by_lease(monkeypatch, tmp_path):
             pass
     assert folder.result("one row") == b"{}" and folder.result("two") is None
     folder.write(lambda place: (place / "table.txt").write_text("rows"))
-    assert folder._bucket.read("table.txt") == b"rows"
+    assert folder.bucket.read("table.txt") == b"rows"
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):

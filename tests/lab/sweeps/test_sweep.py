@@ -16,13 +16,9 @@ from transformer_jax.data.sources import open_split
 from transformer_jax.errors import DivergedError
 from transformer_jax.lab.sweeps.definition import Sweep, load_sweep
 from transformer_jax.lab.sweeps.results import asked_of, saved_row, saved_rows
-from transformer_jax.lab.sweeps.row_training import _timer
-from transformer_jax.lab.sweeps.sweep import (
-    run_seeds,
-    run_sweep,
-)
-from transformer_jax.lab.sweeps.table_files import write_tables
-from transformer_jax.lab.sweeps.tables import Row
+from transformer_jax.lab.sweeps.row_training import RowSpec, _seconds, plan_row
+from transformer_jax.lab.sweeps.sweep import run_seeds, run_sweep
+from transformer_jax.lab.sweeps.tables import Row, write_tables
 from transformer_jax.nn.norms import NORMS
 from transformer_jax.runs import user_modules
 from transformer_jax.runs.config import read_settings
@@ -32,7 +28,6 @@ from transformer_jax.scoring.text import score_translations
 from transformer_jax.tasks import TASKS
 from transformer_jax.tokenization import load_tokenizers, train_tokenizers
 
-RETURNS = "def get_sweep():\n    return dict(config='c', "
 QUICKSTART = Path(__file__).parents[3] / "configs" / "quickstart.py"
 
 
@@ -107,7 +102,7 @@ def test_more_seeds_train_beside_those_that_are_there(sweep, swept, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in workdir.glob("*/seed_[01]/**/*")} == before
     for name, values in row.metrics.items():
         assert values[:2] == saved.metrics[name]
-    for seed, place in ((2, "seed_2"), (3, "from_3/seed_3"), (4, "from_3/seed_4")):
+    for seed, place in ((2, "seed_2"), (3, "seed_3"), (4, "seed_4")):
         last = last_valid(workdir / "as_it_is" / place)
         assert row.metrics["loss"][seed] == last["loss"]
         assert row.metrics["perplexity"][seed] == last["perplexity"]
@@ -125,13 +120,15 @@ def test_seeds_of_a_plain_config(sweep, swept, tmp_path):
 
 
 def test_sigterm_stops_a_sweep_and_the_same_call_resumes_it(sweep, swept, tmp_path, monkeypatch):
-    rows = {"as it is": {}, "never reached": {}}
+    rows = {"as it is": {}, "never reached": {"model.d_ff": 48}}
     two = Sweep(sweep.config, rows, sweep.base, seeds=2)
     shutil.copytree(swept[0] / "as_it_is", tmp_path / "as_it_is")
     (tmp_path / "as_it_is" / "result.json").unlink()
+    for seed in ("seed_0", "seed_1"):  # it was stopped before its program ended
+        shutil.rmtree(tmp_path / "as_it_is" / seed / "checkpoints")
     started = []
 
-    def stopped(configs, folder, modules, until):
+    def stopped(configs, folder, modules, until, folders):
         started.append(folder.name)
         raise tj.Stopped("stopped by SIGTERM at step 1")
 
@@ -147,7 +144,7 @@ def test_sigterm_stops_a_sweep_and_the_same_call_resumes_it(sweep, swept, tmp_pa
 
 def test_seeds_that_all_diverge_are_an_error(sweep, tmp_path, monkeypatch):
     lost = Row("seeds", {"loss": [math.nan, math.nan]}, parameters=0, tokens_per_s=1.0, seconds=1.0)
-    monkeypatch.setattr("transformer_jax.lab.sweeps.sweep.train_row", lambda *_: lost)
+    monkeypatch.setattr("transformer_jax.lab.sweeps.sweep.train_rows", lambda *_: [lost])
     with pytest.raises(DivergedError, match="the loss of every seed is no longer finite"):
         run_seeds(tj.config(QUICKSTART, sweep.base), tmp_path / "seeds", 2)
     assert "(2 of 2 diverged)" in (tmp_path / "seeds" / "table.txt").read_text()
@@ -173,8 +170,9 @@ def test_a_result_that_cannot_be_read_is_measured_again(sweep, swept, tmp_path, 
     assert row.seconds > 7000
     assert json.loads(kept.read_text())["row"]["metrics"] == expected.metrics
     (folder / "seconds").write_text("")
-    with _timer(folder / "seconds") as seconds:
-        assert seconds() < 7000
+    kept.unlink()
+    spec = RowSpec("as it is", one.configs({})["as it is"])
+    assert _seconds(plan_row(one, spec, folder)) == 0
 
 
 def test_a_sweep_file_is_read(tmp_path):
@@ -184,76 +182,46 @@ def test_a_sweep_file_is_read(tmp_path):
     assert load_sweep(path, seeds=2).seeds == 2
 
 
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("x = 1", "defines no get_sweep()"),
-        ("def get_sweep():\n    return 1 / 0", "fails: ZeroDivisionError"),
-        ("def get_sweep():\n    return dict(config='c', row={})", "did you mean rows?"),
-        ("def get_sweep():\n    return dict(config='c', rows={})", "at least one row"),
-        ("def get_sweep():\n    return dict(rows={'a': {}})", "config"),
-        ("def get_sweep():\n    return {}['size']", "fails: KeyError: 'size'"),
-        ("exit()", "fails: it calls exit()"),
-        ("def get_sweep():\n    raise SystemExit(0)", "fails: it calls exit()"),
-        ("def get_sweep():\n    return None", "get_sweep() returns NoneType, not a dict"),
-        ("def get_sweep():\n    return ['a']", "get_sweep() returns list, not a dict"),
-        (
-            "def get_sweep():\n    return {3: 'a'}",
-            "there is no field 3; the fields are config, rows",
-        ),
-        (RETURNS + "rows=['a'])", "rows is ['a'], not a dict of names"),
-        (RETURNS + "rows={'a': 3})", "rows: 'a' is 3, not a dict of overrides"),
-        (RETURNS + "rows={3: {}})", "rows has the name 3; write a text"),
-        (RETURNS + "rows={'..': {}})", "rows has the name '..'"),
-        (RETURNS + "rows={'a': {}}, also={'b': None})", "also: 'b' is None, not a dict"),
-        (RETURNS + "rows={'a': {}}, metrics='loss')", "metrics is 'loss'; give a list of names"),
-        (RETURNS + "rows={'a': {}}, seeds='3')", "seeds is '3'"),
-        (RETURNS + "rows={'a': {}}, base=[1])", "base is [1], not a dict"),
-    ],
-)
-def test_an_invalid_sweep_file_is_an_error(tmp_path, text, message):
-    path = tmp_path / "sweep.py"
-    path.write_text(text)
-    with pytest.raises(tj.UserError) as caught:
-        load_sweep(path)
-    assert message in str(caught.value) and "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (lambda base: None, "rows of the sweep: ValueError: rows is None, not a dict"),
-        (lambda base: {3: {}}, "rows of the sweep: ValueError: rows has the name 3"),
-        (lambda base: 1 / 0, "rows of the sweep: ZeroDivisionError: division by zero"),
-        (lambda base: sys.exit(0), "rows of the sweep: it calls exit()"),
-    ],
-)
-def test_a_function_of_rows_that_fails_is_an_error(sweep, rows, message):
-    with pytest.raises(tj.UserError) as caught:
-        Sweep(sweep.config, rows, sweep.base).configs({})
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        (
-            {"rows": {"a": {}}, "metrics": ["losss"]},
-            "row 'a': task language_modeling has no metr",
-        ),
-        ({"rows": {"bad": {"model.num_head": 1}}}, "row 'bad'.*mean config\\.model\\.num_heads"),
-        ({"rows": {"a b": {}, "a_b": {}}}, "differ only in punctuation"),
-        *(
-            ({"rows": {name: {}}}, f"row '{name}': the ")
-            for name in ("table.txt", "Table.png", ".transformer_jax_sweep", "ü" * 101)
-        ),
-    ],
-)
-def test_rows_that_cannot_be_trained_are_refused_before_any_training(
-    sweep, tmp_path, fields, message
-):
-    with pytest.raises(tj.UserError, match=message):
-        run_sweep(dataclasses.replace(sweep, **fields), tmp_path / "sweep")
+def test_invalid_sweeps_are_refused_before_any_training(sweep, tmp_path, assert_refused):
+    texts = {
+        "x = 1": "defines no get_sweep()",
+        "exit()": "fails: it calls exit()",
+        "def get_sweep():\n    return 1 / 0": "fails: ZeroDivisionError",
+        "def get_sweep():\n    return None": "get_sweep() returns NoneType, not a dict",
+        "def get_sweep():\n    return {3: 'a'}": "is no field 3; the fields are config, rows",
+        "def get_sweep():\n    return dict(rows={'a': {}})": "config",
+    }
+    fields = {
+        "row={}": "did you mean rows?",
+        "rows={}": "at least one row",
+        "rows=['a']": "rows is ['a'], not a dict of names",
+        "rows={'a': 3}": "rows: 'a' is 3, not a dict of overrides",
+        "rows={3: {}}": "rows has the name 3; write a text",
+        "rows={'..': {}}": "rows has the name '..'",
+        "rows={'a': {}}, also={'b': None}": "also: 'b' is None, not a dict",
+        "rows={'a': {}}, metrics='loss'": "metrics is 'loss'; give a list of names",
+        "rows={'a': {}}, seeds='3'": "seeds is '3'",
+    }
+    for text, words in fields.items():
+        texts[f"def get_sweep():\n    return dict(config='c', {text})"] = words
+    calls = {"no file": (lambda: load_sweep(tmp_path / "none.py"), "there is no sweep file")}
+    for number, (text, words) in enumerate(texts.items()):
+        path = tmp_path / f"{number}.py"
+        path.write_text(text)
+        calls[text] = (lambda path=path: load_sweep(path), words)
+    rows = [
+        (lambda base: None, [], "rows of the sweep: ValueError: rows is None, not a dict"),
+        (lambda base: {3: {}}, [], "rows of the sweep: ValueError: rows has the name 3"),
+        (lambda base: 1 / 0, [], "rows of the sweep: ZeroDivisionError: division by zero"),
+        (lambda base: sys.exit(0), [], "rows of the sweep: it calls exit()"),
+        ({"a": {}}, ["losss"], "row 'a': task language_modeling has no metric 'losss'"),
+        ({"bad": {"model.num_head": 1}}, [], "did you mean config.model.num_heads"),
+        ({"a b": {}, "a_b": {}}, [], "differ only in punctuation"),
+    ]
+    for of_sweep, metrics, words in rows:
+        wrong = dataclasses.replace(sweep, rows=of_sweep, metrics=metrics)
+        calls[words] = (lambda wrong=wrong: run_sweep(wrong, tmp_path / "sweep"), words)
+    assert_refused(calls)
     assert not (tmp_path / "sweep").exists()
 
 
@@ -274,11 +242,6 @@ def test_tables_are_not_written_through_links(swept, tmp_path):
     write_tables(swept[1], tmp_path)
     assert precious.read_text() == "mine"
     assert not any((tmp_path / name).is_symlink() for name in names)
-
-
-def test_a_missing_sweep_file_is_an_error(tmp_path):
-    with pytest.raises(tj.UserError, match="there is no sweep file"):
-        load_sweep(tmp_path / "none.py")
 
 
 def test_rows_may_depend_on_the_base_config_and_be_chosen(sweep):
@@ -367,7 +330,7 @@ def test_seeds_that_cannot_train_together_train_one_after_another(
     monkeypatch.setattr("transformer_jax.lab.sweeps.row_training.train", train)
     one = Sweep(sweep.config, {"a row": option}, sweep.base, seeds=2)
     run_sweep(one, tmp_path, at_once=at_once)
-    assert trained == ["a_row/group_0/seed_0", "a_row/group_1/seed_1"]
+    assert trained == ["a_row/seed_0", "a_row/seed_1"]
     told = f"a row: seeds are trained one after another: {reason}"
     assert (told in caplog.text) == (reason is not None)
 
@@ -376,7 +339,7 @@ def test_a_picture_that_fails_leaves_the_tables(tmp_path, monkeypatch, caplog):
     def draw(rows, base):
         raise ValueError("no such glyph")
 
-    monkeypatch.setattr("transformer_jax.lab.sweeps.table_files.draw_sweep", draw)
+    monkeypatch.setattr("transformer_jax.lab.sweeps.tables.draw_sweep", draw)
     write_tables([Row("a", {"loss": [1.0]}, 1, 1.0, 1.0)], tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "table.csv",
@@ -405,23 +368,6 @@ def contents(folder, leave_out=()):
     return {path: path.read_bytes() for path in files}
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_seeds_are_not_trained_in_the_workdir_of_a_run(workdir, tiny_config, count):
-    before = contents(workdir)
-    for folder in (workdir, workdir / "seeds"):
-        with pytest.raises(tj.UserError, match=f"{workdir} holds a run; choose"):
-            run_seeds(tiny_config(), folder, count)
-    assert contents(workdir) == before
-
-
-def test_seeds_are_not_trained_while_a_run_begins_in_their_workdir(tmp_path, tiny_config):
-    with (
-        lock_workdir(tmp_path / "run"),
-        pytest.raises(tj.UserError, match="run holds a run; choose another --workdir for a sweep"),
-    ):
-        run_seeds(tiny_config(), tmp_path / "run", 2)
-
-
 @pytest.fixture
 def one_seed(trained_workdir, tmp_path):
     """A folder as `--seeds=1` writes it."""
@@ -430,12 +376,21 @@ def one_seed(trained_workdir, tmp_path):
     return tmp_path / "seeds"
 
 
-@pytest.mark.parametrize("changes", [{}, {"model.d_ff": 48}, {"optimizer.learning_rate": 0.5}])
-def test_a_seed_trained_by_itself_is_not_overwritten_by_more(one_seed, tiny_config, changes):
+@pytest.mark.parametrize("changes", [{"model.d_ff": 48}, {"optimizer.learning_rate": 0.5}])
+def test_a_seed_of_another_config_is_not_overwritten(one_seed, tiny_config, changes):
     before = contents(one_seed)
-    with pytest.raises(tj.UserError, match="seed_0 holds a run that was trained by itself"):
+    with pytest.raises(tj.UserError, match="seed_0 holds another run: its (model|optimizer)"):
         run_seeds(tiny_config(changes), one_seed, 3)
     assert contents(one_seed, leave_out=["seconds"]) == before
+
+
+def test_a_seed_trained_by_itself_is_used(sweep, swept, tmp_path):
+    workdir = tmp_path / "seeds"
+    shutil.copytree(swept[0] / "as_it_is" / "seed_0", workdir / "seed_0")
+    before = contents(workdir / "seed_0" / "checkpoints")
+    (row,) = run_seeds(tj.config(QUICKSTART, sweep.base), workdir, 2)
+    assert row.metrics["loss"] == pytest.approx(swept[1][0].metrics["loss"], rel=1e-5)
+    assert contents(workdir / "seed_0" / "checkpoints") == before
 
 
 def test_a_run_is_not_trained_in_the_workdir_of_seeds(one_seed, tiny_config):
@@ -450,23 +405,28 @@ def test_a_run_is_not_trained_in_the_workdir_of_seeds(one_seed, tiny_config):
     assert contents(one_seed) == before
 
 
-@pytest.mark.parametrize("name", ["config.json", "table.txt", "seconds", "seed_1/config.json"])
-def test_files_of_the_user_are_refused_and_kept(tmp_path, tiny_config, name):
-    own = tmp_path / "own"
-    (own / name).parent.mkdir(parents=True)
-    (own / name).write_text("mine")
-    before = contents(own)
-    with pytest.raises(tj.UserError, match=f"holds {name.split('/')[-1]}, and no mark"):
-        run_seeds(tiny_config(), own, 2)
-    assert contents(own) == before
-
-
-def test_one_process_writes_a_table_at_a_time(tmp_path, tiny_config):
-    with (
-        lock_workdir(tmp_path, SWEEP),
-        pytest.raises(tj.UserError, match="is training there"),
-    ):
-        run_seeds(tiny_config(), tmp_path, 2)
+def test_seeds_are_not_trained_in_folders_of_others(workdir, tmp_path, tiny_config, assert_refused):
+    """Of a run, of a run that begins, of a sweep that another process trains, of the user."""
+    folders = {
+        workdir: f"{workdir} holds a run; choose another --workdir for a sweep",
+        workdir / "seeds": f"{workdir} holds a run",
+        tmp_path / "begins": "begins holds a run",
+        tmp_path / "busy": "is training there",
+    }
+    for number, name in enumerate(("config.json", "table.txt", "seconds", "seed_1/config.json")):
+        own = tmp_path / str(number)
+        (own / name).parent.mkdir(parents=True)
+        (own / name).write_text("mine")
+        folders[own] = f"holds {name.split('/')[-1]}, and no mark"
+    before = contents(tmp_path)
+    with lock_workdir(tmp_path / "begins"), lock_workdir(tmp_path / "busy", SWEEP):
+        assert_refused(
+            {
+                folder: (lambda folder=folder: run_seeds(tiny_config(), folder, 2), words)
+                for folder, words in folders.items()
+            }
+        )
+    assert contents(tmp_path) == before
 
 
 def test_rows_of_equal_data_and_settings_share_a_tokenizer(sweep, tmp_path, monkeypatch):

@@ -118,17 +118,3 @@ def test_a_table_is_a_data_frame_of_numbers():
     assert table.loc["base", "bleu_mean"] == pytest.approx(93.5 / 3, rel=1e-12)
     assert table.loc["base", "tokens_per_s"] == 9876.5
     assert math.isnan(table.loc["deep", "bleu_mean"])
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        ({}, 1, 1, 1),
-        ({"loss": "abc"}, 1, 1, 1),
-        ({"loss": [[1]]}, 1, 1, 1),
-        ({"loss": [1]}, "1", 1, 1),
-    ],
-)
-def test_a_row_holds_numbers(values):
-    with pytest.raises(ValueError, match="they are numbers"):
-        Row("kept", *values)

@@ -7,23 +7,21 @@ dict with the fields of `Sweep`.
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.sweeps.search import METHODS
 from transformer_jax.lab.sweeps.shared_folder import folder_name
 from transformer_jax.runs.config import failing_as, load_config, resolve_file, run_file
 from transformer_jax.runs.settings import Settings
-from transformer_jax.runs.workdir import SWEEP, TABLE
 from transformer_jax.suggestions import suggest
 from transformer_jax.summary import Summarized
 
-_LONGEST_NAME = 200
-"""Most bytes of the name of a row; its folder has that name, and file systems allow 255 bytes."""
+METHODS = ("grid", "random", "optuna")
+"""Methods of a search."""
 
 type Overrides = Mapping[str, Mapping[str, Any]]
 """{name: {"section.field": value}}: the overrides of each row."""
@@ -43,12 +41,12 @@ class Sweep(Summarized):
         that chooses the best checkpoint.
       also: {name: {"section.field": value}}: further columns, each with the validation loss of the
         trained model under another config; None for a row whose model does not allow it.
-      space: in place of rows, the values that a search tries (`sweeps.space`).
-      search: method of the search: "grid", "random" or "optuna".
+      space: in place of rows, the values that a search tries (`sweeps.search`).
+      search: method of the search, one of `METHODS`.
       trials: number of trials; None: the whole grid.
       search_seed: seed of the method.
-      halving: {"first": steps, "factor": 3}: trials pause after `first` steps, and only the best
-        1/factor resume (`sweeps.halving`). Empty: all train in full.
+      halving: {"first": steps, "factor": 3}: of the trials that have trained `first` steps, only
+        the best 1/factor continue (`sweeps.study`). Empty: all train in full.
       goal: metric that decides, with "-" before it if lower is better. Empty: the one that chooses
         the best checkpoint.
 
@@ -70,14 +68,10 @@ class Sweep(Summarized):
     goal: str = ""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.config, str):
-            raise ValueError(f"config is {self.config!r}, not the path of a config file")
         if type(self.seeds) is not int or self.seeds < 1:
             raise ValueError(f"seeds is {self.seeds!r}; a sweep has at least one seed")
-        if isinstance(self.metrics, str) or not all(isinstance(name, str) for name in self.metrics):
+        if isinstance(self.metrics, str):
             raise ValueError(f"metrics is {self.metrics!r}; give a list of names")
-        if not isinstance(self.base, Mapping):
-            raise ValueError(f"base is {self.base!r}, not a dict of overrides")
         _check_overrides("also", self.also)
         if not callable(self.rows):
             _check_overrides("rows", self.rows)
@@ -98,21 +92,17 @@ class Sweep(Summarized):
             raise ValueError(f"search is {self.search!r}; it must be one of {', '.join(METHODS)}")
         if self.trials is None and self.search != "grid":
             raise ValueError("trials is missing: the number of trials of the search")
-        if not isinstance(self.halving, Mapping) or self.halving and "first" not in self.halving:
+        if self.halving and not {"first"} <= set(self.halving) <= {"first", "factor"}:
             raise ValueError(f"halving is {self.halving!r}; write {{'first': steps, 'factor': 3}}")
-        least: dict[str, tuple[Any, int]] = {
-            "trials": (self.trials, 1),
-            "search_seed": (self.search_seed, 0),
-        }
+        integers: list[tuple[str, Any, int]] = [
+            ("trials", self.trials, 1),
+            ("search_seed", self.search_seed, 0),
+        ]
         for name, value in self.halving.items():
-            if name not in ("first", "factor"):
-                raise ValueError(f"halving has no {name!r}; it has first and factor")
-            least[f"halving: {name}"] = (value, 2 if name == "factor" else 1)
-        for name, (value, smallest) in least.items():
+            integers.append((f"halving: {name}", value, 2 if name == "factor" else 1))
+        for name, value, smallest in integers:
             if value is not None and (type(value) is not int or value < smallest):
                 raise ValueError(f"{name} is {value!r}; it is an integer of at least {smallest}")
-        if not isinstance(self.goal, str):
-            raise ValueError(f"goal is {self.goal!r}; give the name of a metric")
 
     def summary(self) -> Mapping[str, Any]:
         """The config, the number of seeds, and the overrides of each row."""
@@ -128,7 +118,7 @@ class Sweep(Summarized):
 
         Raises:
           UserError: a config is invalid (the row is named), no row is chosen, two rows would have
-            the same folder, a row the name of a table, or the sweep is a search.
+            the same folder, or the sweep is a search.
         """
         if self.space:
             raise UserError("this sweep is a search, whose trials are not known beforehand")
@@ -141,21 +131,21 @@ class Sweep(Summarized):
         # All rows are checked, not only the chosen ones, which share the folder with the others.
         if len({folder_name(name) for name in rows}) < len(rows):
             raise UserError("two names of rows differ only in punctuation")
-        for name in rows:
-            if folder_name(name).lower().startswith((f"{TABLE}.", SWEEP.mark)):
-                raise UserError(f"row {name!r}: the sweep's own files have this name; change it")
-            if len(folder_name(name).encode()) > _LONGEST_NAME:
-                raise UserError(f"row {name!r}: the name has more than {_LONGEST_NAME} bytes")
-        rows = {name: of_row for name, of_row in rows.items() if re.search(chosen, name)}
-        if not rows:
-            raise UserError(f"--rows={chosen} matches no name of a row")
         configs = {}
-        for name, of_row in rows.items():
+        for name in choose(rows, chosen):
             try:
-                configs[name] = resolve_file(self.config, {**self.base, **overrides, **of_row})
+                configs[name] = resolve_file(self.config, {**self.base, **overrides, **rows[name]})
             except UserError as error:
                 raise UserError(f"row {name!r}: {error}") from error
         return configs
+
+
+def choose(names: Iterable[str], chosen: str) -> list[str]:
+    """The names of rows that contain a match of a regular expression; UserError if none does."""
+    matching = [name for name in names if re.search(chosen, name)]
+    if not matching:
+        raise UserError(f"--rows={chosen} matches no name of a row")
+    return matching
 
 
 def load_sweep(path: str | Path, **changes: Any) -> Sweep:

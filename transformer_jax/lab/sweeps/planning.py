@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class RowPlan:
+class RowCost:
     """Cost of a row.
 
     Attributes:
@@ -57,61 +57,48 @@ class RowPlan:
     steps_left: int
     seconds: float
 
-    @property
-    def flops_left(self) -> int:
-        """FLOPs of the steps that are not trained yet."""
-        return self.flops * self.steps_left
-
-    @property
-    def tokens_left(self) -> int:
-        """Most tokens of the steps that are not trained yet."""
-        return self.tokens * self.steps_left
-
 
 @dataclasses.dataclass(frozen=True)
 class SweepPlan:
     """Costs of the rows of a sweep."""
 
-    rows: Sequence[RowPlan]
+    rows: Sequence[RowCost]
 
-    def seconds_left(self, row: RowPlan) -> float | None:
+    def seconds_left(self, row: RowCost) -> float | None:
         """Estimated time of what remains of a row, by the FLOPs per second of the finished seeds;
         None if no seed is finished."""
         if not row.steps_left:
             return 0.0
         flops = sum(r.flops * r.steps * r.finished / r.seeds for r in self.rows)
         seconds = sum(r.seconds for r in self.rows)
-        return row.flops_left * seconds / flops if flops and seconds else None
+        return row.flops * row.steps_left * seconds / flops if flops and seconds else None
 
     def as_text(self) -> str:
         """A table for a terminal, with a line for the whole sweep."""
         head = ["", "parameters", "memory of a seed", "FLOPs of a step", "seeds finished"]
-        head += ["steps left", "tokens left", "FLOPs left", "time left"]
-        lines = [head, *map(self._cells, self.rows)]
-        times = [self.seconds_left(row) for row in self.rows]
-        estimated = [seconds for seconds in times if seconds is not None]
+        lines = [[*head, "steps left", "tokens left", "FLOPs left", "time left"]]
+        for row in self.rows:
+            sizes = [f"{row.parameters:,}", f"{row.memory / GIB:.2f} GiB", with_unit(row.flops)]
+            finished = f"{row.finished} of {row.seeds}"
+            steps = f"{row.steps_left:,} of {row.steps:,}"
+            lines.append([shown_name(row.name), *sizes, finished, steps, *self._left([row])])
         finished = f"{sum(r.finished for r in self.rows)} of {sum(r.seeds for r in self.rows)}"
-        total = ["all", "", "", "", finished, f"{sum(r.steps_left for r in self.rows):,}"]
-        total += [with_unit(sum(r.tokens_left for r in self.rows))]
-        total += [with_unit(sum(r.flops_left for r in self.rows))]
-        total += [_duration(sum(estimated) if len(estimated) == len(times) else None)]
+        steps = f"{sum(r.steps_left for r in self.rows):,}"
+        lines.append(["all", "", "", "", finished, steps, *self._left(self.rows)])
         note = (
             "Tokens are at most these, with padding. Times are estimated from the finished seeds, "
             "in proportion to FLOPs; ? if none is finished."
         )
-        return "\n".join([*aligned([*lines, total]), note])
+        return "\n".join([*aligned(lines), note])
 
-    def _cells(self, row: RowPlan) -> list[str]:
+    def _left(self, rows: Sequence[RowCost]) -> list[str]:
+        """The tokens, FLOPs and time that are left of rows."""
+        times = [self.seconds_left(row) for row in rows]
+        seconds = None if None in times else sum(time for time in times if time)
         return [
-            shown_name(row.name),
-            f"{row.parameters:,}",
-            f"{row.memory / GIB:.2f} GiB",
-            with_unit(row.flops),
-            f"{row.finished} of {row.seeds}",
-            f"{row.steps_left:,} of {row.steps:,}",
-            with_unit(row.tokens_left),
-            with_unit(row.flops_left),
-            _duration(self.seconds_left(row)),
+            with_unit(sum(row.tokens * row.steps_left for row in rows)),
+            with_unit(sum(row.flops * row.steps_left for row in rows)),
+            _duration(seconds),
         ]
 
 
@@ -160,7 +147,7 @@ def _existing_folder(workdir: str | Path | None) -> Path | None:
         return None
 
 
-def _plan_row(sweep: Sweep, name: str, settings: Settings, folder: Path | None) -> RowPlan:
+def _plan_row(sweep: Sweep, name: str, settings: Settings, folder: Path | None) -> RowCost:
     training = abstract_training(settings)
     _, memory = memory_of(training.compile())
     task = training.task
@@ -171,12 +158,14 @@ def _plan_row(sweep: Sweep, name: str, settings: Settings, folder: Path | None) 
     if folder is not None:
         asked = asked_of(sweep, settings)
         saved = saved_row(folder / folder_name(name) / RESULT, name, asked, warns=False)
-        steps |= _trained_steps(folder, name, set(steps))
+        for seed, records in row_records(folder, [name]).get(name, {}).items():
+            if seed in steps:
+                steps[seed] = records[-1]["step"]
     finished = min(saved.seeds, sweep.seeds) if saved else 0
     length = settings.train.num_steps
     # The records of finished seeds may be gone: their steps count as trained.
     steps_left = [max(length - step, 0) for step in list(steps.values())[finished:]]
-    return RowPlan(
+    return RowCost(
         name=name,
         parameters=sum(leaf.size for leaf in jax.tree.leaves(state.params)),
         memory=memory,
@@ -188,12 +177,6 @@ def _plan_row(sweep: Sweep, name: str, settings: Settings, folder: Path | None) 
         steps_left=sum(steps_left),
         seconds=saved.first_seeds(finished).seconds if saved else 0.0,
     )
-
-
-def _trained_steps(folder: Path, name: str, seeds: set[str]) -> dict[str, int]:
-    """The last recorded step of each of these seeds of a row."""
-    records = row_records(folder, [name]).get(name, {})
-    return {seed: of_seed[-1]["step"] for seed, of_seed in records.items() if seed in seeds}
 
 
 def _duration(seconds: float | None) -> str:

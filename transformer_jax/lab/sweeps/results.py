@@ -7,7 +7,6 @@ import dataclasses
 import io
 import json
 import logging
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,18 @@ from transformer_jax.lab.sweeps.shared_folder import SweepFolder, folder_name
 from transformer_jax.lab.sweeps.tables import Row, Rows
 from transformer_jax.runs.config import resolve
 from transformer_jax.runs.settings import Origin, Settings, flatten, is_validation_field, nested
-from transformer_jax.runs.workdir import METRICS, RESULT, TABLE, read_metrics, workdir_path
+from transformer_jax.runs.workdir import (
+    METRICS,
+    RESULT,
+    TABLE,
+    read_metrics,
+    seed_workdirs,
+    workdir_path,
+)
 from transformer_jax.runtime.files import parse_json, read_regular
 
-_PLACES = ("seed", "data.dir", "data.cache_dir")
-"""Fields that may differ between folders whose rows are merged."""
-_ROUNDING = 1e-4  # relative
+_PLACES = ("data.dir", "data.cache_dir")
+"""Fields that may differ between rows of one name."""
 _MOST_NAMED = 3  # fields that a message names
 
 logger = logging.getLogger(__name__)
@@ -38,14 +43,12 @@ class Result:
 
     Attributes:
       row: its measurements.
-      seeds: the seed of each value.
       fields: {"section.field": value}; fields that its version lacked have their defaults.
       also: {column: overrides}, as `Sweep.also`.
       place: its file.
     """
 
     row: Row
-    seeds: tuple[int, ...]
     fields: Mapping[str, Any]
     also: Mapping[str, Any]
     place: str
@@ -55,17 +58,17 @@ def asked_of(sweep: Sweep, settings: Settings, until: int | None = None) -> dict
     """Identity of a row's result, as JSON.
 
     Args:
-      until: the step after which a trial of a search pauses.
+      until: of a trial of a search, the step after which it is measured.
     """
     also = {column: dict(changes) for column, changes in sweep.also.items()}
     steps = {} if until is None else {"until": until}
-    return {"config": nested(settings.values), "seeds": sweep.seeds, "also": also, **steps}
+    return {"config": nested(settings.values), "also": also, **steps}
 
 
 def encoded_result(row: Row, asked: Mapping[str, Any]) -> str:
     """Content of the file of a result."""
     fields = {field: value for field, value in dataclasses.asdict(row).items() if field != "name"}
-    return json.dumps({"asked": asked, "row": fields}, indent=2) + "\n"
+    return json.dumps({"asked": {**asked, "seeds": row.seeds}, "row": fields}, indent=2) + "\n"
 
 
 def is_complete(row: Row | None, sweep: Sweep) -> bool:
@@ -73,25 +76,21 @@ def is_complete(row: Row | None, sweep: Sweep) -> bool:
     return row is not None and row.seeds >= sweep.seeds and set(sweep.metrics) <= set(row.metrics)
 
 
-def result_of(folder: SweepFolder, name: str, sweep: Sweep, settings: Settings) -> Row | None:
-    """The finished row of a sweep, whichever process trained it; None if it is not finished."""
-    result = _result_in(folder, name)
-    if result is None or _mismatch(result, asked_of(sweep, settings)):
-        return None
-    return result.row.first_seeds(sweep.seeds)
+def result_of(folder: SweepFolder, name: str, asked: Mapping[str, Any] | None) -> Row | None:
+    """The finished row of this name in a sweep's folder, whichever process trained it; None if it
+    is not finished.
 
-
-def any_result(folder: SweepFolder, name: str) -> Row | None:
-    """The row of this name in a sweep's folder, of any config; None if it is not finished."""
-    result = _result_in(folder, name)
-    return result.row if result else None
-
-
-def _result_in(folder: SweepFolder, name: str) -> Result | None:
+    Args:
+      asked: identity of the result; None: any.
+    """
     content = folder.result(name)
     if content is None:
         return None
-    return _parse_result(content, f"{folder}/{folder_name(name)}/{RESULT}", name, "")
+    result = _parse_result(content, f"{folder}/{folder_name(name)}/{RESULT}", name, "")
+    if result is None or asked is None:
+        return result.row if result else None
+    is_same = result.row.steps == asked.get("until") and not _mismatch(result, asked)
+    return result.row if is_same else None
 
 
 def saved_row(path: Path, name: str, asked: Mapping[str, Any], *, warns: bool = True) -> Row | None:
@@ -125,17 +124,13 @@ def warn_of_other_rows(folder: SweepFolder, names: Collection[str]) -> None:
 
 
 def joined(saved: Row, added: Row) -> Row:
-    """A finished row with more seeds. Its speed remains that of the first ones."""
-    metrics = {
-        name: [
-            *saved.metrics.get(name, [None] * saved.seeds),
-            *added.metrics.get(name, [None] * added.seeds),
-        ]
-        for name in dict.fromkeys((*saved.metrics, *added.metrics))
-    }
+    """A finished row with more seeds, whose time includes the first ones. Its speed remains."""
+    metrics = {}
+    for name in dict.fromkeys((*saved.metrics, *added.metrics)):
+        first = saved.metrics.get(name, [None] * saved.seeds)
+        metrics[name] = [*first, *added.metrics.get(name, [None] * added.seeds)]
     parameters = saved.parameters or added.parameters  # 0 if all seeds diverged
-    seconds = saved.seconds + added.seconds
-    return dataclasses.replace(saved, metrics=metrics, parameters=parameters, seconds=seconds)
+    return dataclasses.replace(saved, metrics=metrics, parameters=parameters, seconds=added.seconds)
 
 
 def saved_rows(workdir: Path) -> list[Row]:
@@ -144,14 +139,8 @@ def saved_rows(workdir: Path) -> list[Row]:
 
 
 def seed_folders(row: Path) -> dict[str, Path]:
-    """The workdirs of a row's seeds, {"seed_N": path}, in the order of the seeds."""
-    folders = {
-        path.parent.name: path.parent
-        for below in ("", "*/", "*/*/")  # in from_N/ or group_N/, or in from_N/group_N/
-        for path in row.glob(f"{below}seed_*/{METRICS}")
-        if path.parent.name.removeprefix("seed_").isdecimal()
-    }
-    return dict(sorted(folders.items(), key=lambda item: int(item[0].removeprefix("seed_"))))
+    """The workdirs of a row's seeds that have records, {"seed_N": path}, in the order of seeds."""
+    return {path.name: path for path in seed_workdirs(row) if path != row}
 
 
 def row_records(workdir: Path, names: Iterable[str]) -> dict[str, dict[str, Records]]:
@@ -188,15 +177,15 @@ def readable_folder(workdir: str | Path) -> Path:
 def merge_tables(*workdirs: str | Path) -> Rows:
     """The finished rows of several sweeps in one table; the first row of the first is the base.
 
-    Rows of one name and config are one row with the seeds of all. Works on the folder of
+    Of rows of one name and config, the first with the most seeds counts. Works on the folder of
     `train --seeds`, too.
 
     Args:
       *workdirs: folders or addresses of sweeps.
 
     Raises:
-      UserError: a folder has no finished row; rows of one name differ in their config, or in the
-        metrics of a seed; sweeps were validated on other data.
+      UserError: a folder has no finished row; rows of one name differ in their config; sweeps were
+        validated on other data.
 
     Example:
       >>> merge_tables("runs/norms", "runs/more_norms").table()
@@ -211,100 +200,54 @@ def merge_tables(*workdirs: str | Path) -> Rows:
         if merged:
             _require_same_validation(next(iter(merged.values())), results[0])
         for result in results:
-            name = result.row.name
-            merged[name] = _merged(merged[name], result) if name in merged else result
+            first = merged.setdefault(result.row.name, result)
+            _require_same_row(first, result)
+            if result.row.seeds > first.row.seeds:
+                merged[result.row.name] = result
     return Rows(result.row for result in merged.values())
 
 
-def _merged(first: Result, second: Result) -> Result:
-    """One row with the seeds of both; seeds that both have count once.
-
-    Raises:
-      UserError: they differ in their config, their further columns, or the metrics of a seed.
-    """
-    name = first.row.name
-    where = f"in {first.place} and in {second.place}"
-    if first.row.steps != second.row.steps:
-        steps = f"{first.row.steps} and {second.row.steps}"
-        raise UserError(
-            f"table: row {name!r} has trained {steps} steps {where}; leave one folder out"
-        )
-    different = _differences(first.fields, second.fields)
+def _require_same_row(first: Result, second: Result) -> None:
+    """Raises UserError if rows of one name differ in their config or steps."""
+    fields = {**first.fields, "steps": first.row.steps}
+    different = _differences(fields, {**second.fields, "steps": second.row.steps}, _PLACES)
     if different:
         raise UserError(
-            f"table: row {name!r} has different configs {where}: {different}; leave one folder "
-            "out, or rename the row and train it again"
+            f"table: row {first.row.name!r} has different configs in {first.place} and in "
+            f"{second.place}: {different}; leave one folder out, or rename the row and train it "
+            "again"
         )
-    for column in sorted(first.also.keys() & second.also.keys()):
-        if first.also[column] != second.also[column]:
-            raise UserError(
-                f"table: column {column!r} of row {name!r} has different fields {where}"
-            )
-    metrics = sorted(first.row.metrics.keys() & second.row.metrics.keys())
-    for index, seed in enumerate(second.seeds):
-        if seed not in first.seeds:
-            continue
-        for metric in metrics:
-            value = first.row.metrics[metric][first.seeds.index(seed)]
-            other = second.row.metrics[metric][index]
-            if not _is_close(value, other):
-                raise UserError(
-                    f"table: seed {seed} of row {name!r} has another {metric} {where}: {value} and "
-                    f"{other}; leave one folder out, or train other seeds in it "
-                    f"(--config.seed={max(first.seeds) + 1})"
-                )
-    new = [index for index, seed in enumerate(second.seeds) if seed not in first.seeds]
-    if not new:
-        return first
-    added = dataclasses.replace(
-        second.row,
-        metrics={metric: [values[i] for i in new] for metric, values in second.row.metrics.items()},
-        seconds=second.row.seconds * len(new) / second.row.seeds,
-    )
-    seeds = (*first.seeds, *(second.seeds[index] for index in new))
-    return dataclasses.replace(first, row=joined(first.row, added), seeds=seeds)
-
-
-def _is_close(value: float | None, other: float | None) -> bool:
-    """Returns True for values that differ by rounding, as those of a seed trained in other company
-    do, or are not finite or missing in both."""
-    if value is None or other is None:
-        return value is other
-    if math.isnan(value) and math.isnan(other):
-        return True
-    return math.isclose(value, other, rel_tol=_ROUNDING)
 
 
 def _require_same_validation(first: Result, second: Result) -> None:
-    names = [name for name in (*first.fields, *second.fields) if is_validation_field(name)]
-    for name in dict.fromkeys(names):
-        if first.fields.get(name) != second.fields.get(name):
+    for name in dict.fromkeys([*first.fields, *second.fields]):
+        value = first.fields.get(name)
+        other = second.fields.get(name)
+        if is_validation_field(name) and value != other:
             raise UserError(
                 f"table: {first.place} and {second.place} were not validated on the same examples: "
-                f"{name} is {first.fields.get(name)!r} and {second.fields.get(name)!r}"
+                f"{name} is {value!r} and {other!r}"
             )
 
 
 def _differences(
-    first: Mapping[str, Any], second: Mapping[str, Any], ignored: Sequence[str] = _PLACES
+    first: Mapping[str, Any], second: Mapping[str, Any], ignored: Sequence[str] = ()
 ) -> str:
     """Names and values of the fields that differ; empty if none does."""
-    names = dict.fromkeys((*first, *second))
     different = [
         f"{name} is {first.get(name)!r} and {second.get(name)!r}"
-        for name in names
+        for name in dict.fromkeys((*first, *second))
         if name not in ignored and first.get(name) != second.get(name)
     ]
     more = len(different) - _MOST_NAMED
-    return escape_controls(
-        ", ".join(different[:_MOST_NAMED]) + (f", and {more} more" if more > 0 else "")
-    )
+    shown = ", ".join(different[:_MOST_NAMED])
+    return escape_controls(shown + (f", and {more} more" if more > 0 else ""))
 
 
 def _mismatch(result: Result, asked: Mapping[str, Any]) -> str:
     """Reason why a result is not of the row asked for; empty if it is."""
     fields = _fields(asked["config"], "sweep")
-    different = _differences(result.fields, fields, ignored=())
+    different = _differences(result.fields, fields)
     if different:
         return different
     return "" if result.also == asked["also"] else "its further columns are others"
@@ -336,12 +279,9 @@ def _table_names(table: bytes) -> list[str]:
 def _read_result(path: Path, name: str, consequence: str) -> Result | None:
     """The result in a file, as `_parse_result`; None if there is no file."""
     try:
-        content = read_regular(path)
+        return _parse_result(read_regular(path), str(path), name, consequence)
     except FileNotFoundError:
         return None
-    except OSError:
-        content = b""
-    return _parse_result(content, str(path), name, consequence)
 
 
 def _parse_result(content: bytes, place: str, name: str, consequence: str) -> Result | None:
@@ -351,16 +291,11 @@ def _parse_result(content: bytes, place: str, name: str, consequence: str) -> Re
     """
     try:
         tree = parse_json(content)
-        row = Row(name, **tree["row"])
         asked = tree["asked"]
-        fields = _fields(asked["config"], place)
-        also = dict(asked["also"])
-        if asked["seeds"] != row.seeds:
-            raise ValueError("it has other seeds than it was asked for")
-        first_seed = int(fields["seed"])
-        seeds = tuple(range(first_seed, first_seed + row.seeds))
-        return Result(row, seeds, fields, also, place)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return Result(
+            Row(name, **tree["row"]), _fields(asked["config"], place), asked["also"], place
+        )
+    except (ValueError, TypeError, KeyError, AttributeError):
         if consequence:
             logger.warning("%s is damaged or of an earlier version; %s", place, consequence)
         return None

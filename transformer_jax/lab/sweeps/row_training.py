@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training of the rows of a sweep, by themselves or in one program, and their measurements."""
+"""Training of the rows of a sweep, and their measurements.
+
+A row is its seeds, each with the workdir `seed_N` in the row's folder. Seeds of rows that differ
+only in numbers train in one program.
+"""
 
 import contextlib
 import dataclasses
+import hashlib
+import json
 import logging
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import batched, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
+from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import DivergedError, NoRoomError, UserError
 from transformer_jax.lab.sweeps.definition import Sweep
-from transformer_jax.lab.sweeps.programs import (
-    describe_group,
-    has_joint_checkpoint,
-    has_own_checkpoint,
-    joint_folder,
-    restart_abandoned,
-)
 from transformer_jax.lab.sweeps.results import (
     asked_of,
     encoded_result,
@@ -36,174 +36,214 @@ from transformer_jax.lab.sweeps.results import (
 from transformer_jax.lab.sweeps.tables import Row
 from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs import build
-from transformer_jax.runs.replica_numbers import apart_reason
+from transformer_jax.runs.replica_numbers import apart_reason, program_fields
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.seeds import seed_configs, train_replicas
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.train import train
 from transformer_jax.runs.user_modules import Modules
-from transformer_jax.runs.workdir import MARK, RESULT, SECONDS, read_metrics, workdir_within
+from transformer_jax.runs.workdir import (
+    CHECKPOINTS,
+    MARK,
+    RESULT,
+    SECONDS,
+    TOGETHER,
+    read_metrics,
+    set_records_aside,
+    workdir_within,
+)
 from transformer_jax.runtime.files import read_regular, write_atomic
+
+AT_ONCE = 8
+"""Most seeds of several rows in one program, unless the user sets it: memory grows with them."""
 
 logger = logging.getLogger(__name__)
 
 
-class TrialToTrain(NamedTuple):
-    """Part of a search's trial that a row trains.
+class RowSpec(NamedTuple):
+    """A row of a sweep.
 
     Attributes:
-      values: of the trial, {"section.field": value}.
-      until: the step to pause after.
+      values: of a trial of a search, {"section.field": value}.
+      until: of a trial of a search, the step after which it is measured; None: it trains in full.
     """
 
-    values: Mapping[str, Any]
-    until: int
+    name: str
+    settings: Settings
+    values: Mapping[str, Any] = {}
+    until: int | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class _RowToTrain:
-    """A row, and its seeds that are not trained.
+class RowPlan(NamedTuple):
+    """What is left to train of a row.
 
     Attributes:
       folder: of the row.
-      trial: of a search, whose row it is; None: it trains in full.
-      asked: identity of the row's result.
+      asked: identity of its result.
       saved: the row with its finished seeds, and the metrics that the sweep asks for now.
       configs: settings of the seeds to train, {"seed_N": settings}.
-      place: folder of these seeds.
     """
 
-    sweep: Sweep
-    name: str
+    spec: RowSpec
     folder: Path
-    trial: TrialToTrain | None
     asked: Mapping[str, Any]
     saved: Row | None
     configs: Mapping[str, Settings]
-    place: Path
-
-    @property
-    def is_trained(self) -> bool:
-        """Returns True if all seeds are."""
-        return self.saved is not None and not self.configs
-
-    def save(self, runs: Mapping[Path, Run | None], at_once: int, seconds: float) -> Row:
-        """Writes the result, measured on the runs of the seeds."""
-        row = Row(self.name, **_measure(self.sweep, runs, at_once), seconds=seconds)
-        if self.trial:
-            row = dataclasses.replace(row, values=self.trial.values, steps=self.trial.until)
-        if self.saved:
-            row = joined(self.saved, row)
-        write_atomic(self.folder / RESULT, encoded_result(row, self.asked))
-        return row
-
-    def save_recorded(self) -> Row:
-        """Writes the result of a row whose seeds are all trained, if it lacked a metric."""
-        assert self.saved is not None
-        path = self.folder / RESULT
-        if self.saved != saved_row(path, self.name, self.asked):
-            asked = {**self.asked, "seeds": self.saved.seeds}  # it may have more than asked for
-            write_atomic(path, encoded_result(self.saved, asked))
-        return self.saved.first_seeds(self.sweep.seeds)
 
 
-def _row_to_train(
-    sweep: Sweep, name: str, settings: Settings, folder: Path, trial: TrialToTrain | None = None
-) -> _RowToTrain:
+def plan_row(sweep: Sweep, spec: RowSpec, folder: Path) -> RowPlan:
     """Reads a row's folder: its finished seeds, and what is left to train."""
-    asked = asked_of(sweep, settings, trial.until if trial else None)
-    saved = saved_row(folder / RESULT, name, asked)
+    asked = asked_of(sweep, spec.settings, spec.until)
+    saved = saved_row(folder / RESULT, spec.name, asked)
     if saved and not is_complete(saved, sweep):
-        saved = _with_recorded(saved, sweep, settings, folder)
-    num_finished = saved.seeds if saved else 0
-    configs = dict(islice(seed_configs(settings, sweep.seeds).items(), num_finished, None))
-    place = folder
-    if saved and len(configs) > 1:
-        # Seeds that train together share a checkpoint, and the folder may have that of others.
-        place = workdir_within(folder, f"from_{num_finished}")
-        place.mkdir(exist_ok=True)
-    return _RowToTrain(sweep, name, folder, trial, asked, saved, configs, place)
+        saved = _with_recorded(saved, sweep, spec.settings, folder)
+    configs = seed_configs(spec.settings, sweep.seeds)
+    left = dict(islice(configs.items(), saved.seeds if saved else 0, None))
+    return RowPlan(spec, folder, asked, saved, left)
 
 
-def train_row(
-    sweep: Sweep,
-    name: str,
-    settings: Settings,
-    folder: Path,
-    at_once: int,
-    modules: Modules,
-    trial: TrialToTrain | None = None,
-) -> Row:
-    """Trains a row, or reads it from its folder if it is finished.
+def group_rows(configs: Mapping[str, Settings], seeds: int, at_once: int) -> list[list[str]]:
+    """Groups rows that one program trains, in the order of their first rows.
 
     Args:
-      folder: of the row.
-      at_once: most seeds to train in one program.
-      trial: of a search, whose row it is.
+      seeds: number of seeds of each row.
+      at_once: most seeds in one program.
     """
-    row = _row_to_train(sweep, name, settings, folder, trial)
-    if row.is_trained:
-        return row.save_recorded()
-    reason = apart_reason(settings)
-    if reason:
-        if at_once > 1 and len(row.configs) > 1:
-            logger.info("%s: seeds are trained one after another: %s", name, reason)
-        at_once = 1
-    until = trial.until if trial else None
-    with _timer(row.place / SECONDS) as seconds:
-        runs = dict(_train_seeds(row.configs, row.place, at_once, modules, until))
-        return row.save(runs, min(at_once, len(row.configs)), seconds())
+    alike: dict[str, list[str]] = {}
+    for name, settings in configs.items():
+        fields = {"row": name} if apart_reason(settings) else program_fields(settings)
+        alike.setdefault(json.dumps(fields, sort_keys=True, default=str), []).append(name)
+    size = max(1, at_once // seeds)
+    groups = []
+    for names in alike.values():
+        for group in batched(names, size):
+            if len(group) * seeds % jax.device_count() == 0:
+                groups.append(list(group))
+            else:  # in one program, some devices would have nothing to do
+                groups += [[name] for name in group]
+    return groups
 
 
 def train_rows(
-    sweep: Sweep,
-    configs: Mapping[str, Settings],
-    folders: Mapping[str, Path],
-    at_once: int,
-    modules: Modules,
-) -> None:
-    """Trains rows in one program; those that began by themselves continue by themselves."""
-    if len(configs) > 1:
-        rows = [_row_to_train(sweep, name, configs[name], folders[name]) for name in configs]
-        rows = [row for row in rows if not row.is_trained]
-        places = {row.name: row.place for row in rows}
-        if rows and not has_joint_checkpoint(joint_folder(places)):
-            rows = [row for row in rows if not _has_begun(row)]
-        if len(rows) > 1:
-            try:
-                _train_program(rows, modules)
-            except NoRoomError as error:
-                logger.warning("%s; the rows are trained one after another", error)
-    for name, settings in configs.items():  # those that were trained together are only read
-        train_row(sweep, name, settings, folders[name], at_once, modules)
+    sweep: Sweep, rows: Mapping[Path, RowSpec], at_once: int, modules: Modules
+) -> list[Row]:
+    """Trains what is left of rows that one program can train, and returns them.
 
+    If the memory is too small for all, they are trained one after another.
 
-def _has_begun(row: _RowToTrain) -> bool:
-    begun = (has_own_checkpoint(row.place, seed) for seed in row.configs)
-    return has_joint_checkpoint(row.place) or any(begun)
-
-
-def _train_program(rows: Sequence[_RowToTrain], modules: Modules) -> None:
-    """Trains all seeds of rows in one program, and writes the rows' results."""
-    configs = {}
-    folders = {}
-    for row in rows:
-        for seed, settings in row.configs.items():
-            configs[f"{row.name}/{seed}"] = settings
-            folders[f"{row.name}/{seed}"] = workdir_within(row.place, seed)
-    joint = joint_folder({row.name: row.place for row in rows})
-    joint.mkdir(exist_ok=True)
-    logger.info("%s", describe_group([row.name for row in rows], len(configs)))
-    runs: dict[str, Run | None] = dict.fromkeys(configs)
-    with _timer(joint / SECONDS) as seconds:
+    Args:
+      rows: by their folders.
+      at_once: most seeds to train in one program.
+    """
+    plans = [plan_row(sweep, spec, folder) for folder, spec in rows.items()]
+    left = [plan for plan in plans if plan.configs]
+    runs: dict[Path, Run | None] = {}
+    if left:
+        at_once = min(at_once, sum(len(plan.configs) for plan in left))
+        reason = apart_reason(left[0].spec.settings)
+        if reason:
+            if at_once > 1:
+                name = left[0].spec.name
+                logger.info("%s: seeds are trained one after another: %s", name, reason)
+            at_once = 1
         try:
-            runs |= train_replicas(configs, joint, modules, folders=folders)
-        except DivergedError as error:
-            logger.warning("%s", error)
-        share = seconds() / len(rows)
-    for row in rows:
-        names = [f"{row.name}/{seed}" for seed in row.configs]
-        row.save({folders[name]: runs[name] for name in names}, len(configs), share)
+            runs = _train_seeds(left, at_once, modules)
+        except NoRoomError as error:
+            if len(left) == 1:
+                raise
+            logger.warning("%s; the rows are trained one after another", error)
+            alone = [
+                train_rows(sweep, {path: spec}, at_once, modules) for path, spec in rows.items()
+            ]
+            return [row for (row,) in alone]
+    return [_save(sweep, plan, runs, at_once) for plan in plans]
+
+
+def _save(sweep: Sweep, plan: RowPlan, runs: Mapping[Path, Run | None], at_once: int) -> Row:
+    """Writes the result of a row, measured on the runs of its seeds by their workdirs."""
+    row = plan.saved
+    if row is None or plan.configs:
+        spec = plan.spec
+        of_row = {plan.folder / seed: runs[plan.folder / seed] for seed in plan.configs}
+        measured = _measure(sweep, of_row, at_once)
+        seconds = _seconds(plan)
+        row = Row(spec.name, **measured, seconds=seconds, values=spec.values, steps=spec.until)
+        if plan.saved:
+            row = joined(plan.saved, row)
+    write_atomic(plan.folder / RESULT, encoded_result(row, plan.asked))
+    return row.first_seeds(sweep.seeds)
+
+
+def _train_seeds(
+    plans: Sequence[RowPlan], at_once: int, modules: Modules
+) -> dict[Path, Run | None]:
+    """The runs of all seeds that are left, by their workdirs; None for one that diverged."""
+    configs = {
+        workdir_within(plan.folder, seed): settings
+        for plan in plans
+        for seed, settings in plan.configs.items()
+    }
+    if len(plans) > 1:
+        names = ", ".join(plan.spec.name for plan in plans)
+        logger.info(
+            "training %d seeds of %d rows in one program: %s", len(configs), len(plans), names
+        )
+    runs: dict[Path, Run | None] = dict.fromkeys(configs)
+    with _timer(plans):
+        for group in batched(configs, at_once):
+            for joint, workdirs in _programs(group, plans[0]):
+                program = {workdir: configs[workdir] for workdir in workdirs}
+                try:
+                    runs |= _train_program(program, joint, modules, plans[0].spec.until)
+                except DivergedError as error:
+                    logger.warning("%s", error)
+    return runs
+
+
+def _programs(group: Sequence[Path], row: RowPlan) -> Iterator[tuple[Path, Sequence[Path]]]:
+    """The programs that train a group of seeds: (folder of the joint checkpoint, workdirs).
+
+    Seeds that have begun by themselves continue so, unless all have a joint checkpoint.
+    """
+    joint = _joint_folder(group, row)
+    is_joint = len(group) > 1 and bool(step_folders(joint / TOGETHER / CHECKPOINTS))
+    begun = [w for w in group if not is_joint and step_folders(w / CHECKPOINTS)]
+    for workdir in begun:
+        yield workdir, [workdir]
+    rest = [workdir for workdir in group if workdir not in begun]
+    if rest:
+        yield _joint_folder(rest, row), rest
+
+
+def _joint_folder(workdirs: Sequence[Path], row: RowPlan) -> Path:
+    """Folder of the joint checkpoint of seeds: that of their row, if they are all of it."""
+    if row.saved is None and list(workdirs) == [row.folder / seed for seed in row.configs]:
+        return row.folder
+    # Named by its seeds: a program of others cannot resume from its checkpoint.
+    names = json.dumps([f"{workdir.parent.name}/{workdir.name}" for workdir in workdirs])
+    digest = hashlib.sha256(names.encode()).hexdigest()[:8]
+    return workdir_within(row.folder, f"rows_{digest}")
+
+
+def _train_program(
+    configs: Mapping[Path, Settings], joint: Path, modules: Modules, until: int | None
+) -> dict[Path, Run]:
+    """Trains seeds, given by their workdirs, in one program."""
+    if len(configs) == 1:
+        ((workdir, settings),) = configs.items()
+        if not (workdir / CHECKPOINTS).exists():
+            set_records_aside(workdir)  # of a program with other seeds, which did not end
+        return {workdir: train(settings, workdir, modules, until=until)}
+    joint.mkdir(exist_ok=True)
+    folders = {
+        workdir.name
+        if workdir.parent == joint
+        else f"{workdir.parent.name}/{workdir.name}": workdir
+        for workdir in configs
+    }
+    members = {name: configs[workdir] for name, workdir in folders.items()}
+    runs = train_replicas(members, joint, modules, until, folders)
+    return {folders[name]: run for name, run in runs.items()}
 
 
 def _with_recorded(row: Row, sweep: Sweep, settings: Settings, folder: Path) -> Row:
@@ -222,67 +262,29 @@ def _with_recorded(row: Row, sweep: Sweep, settings: Settings, folder: Path) -> 
 
 
 @contextlib.contextmanager
-def _timer(path: Path) -> Iterator[Callable[[], float]]:
-    """Yields a function that returns the seconds spent so far, including earlier starts.
-
-    They are saved to a file after a run has begun beside it.
-    """
-    try:
-        before = float(read_regular(path))
-    except (OSError, ValueError):
-        before = 0.0
+def _timer(rows: Sequence[RowPlan]) -> Iterator[None]:
+    """Adds the time of the block to the file `seconds` of each row, in equal shares."""
     start = time.perf_counter()
-
-    def seconds() -> float:
-        return before + time.perf_counter() - start
-
     try:
-        yield seconds
+        yield
     finally:
-        # The runs are beside the file, or in group_N beside it.
-        if any(any(path.parent.glob(f"{runs}/{MARK}")) for runs in ("*", "*/*")):
-            write_atomic(path, f"{seconds():.1f}\n")
+        share = (time.perf_counter() - start) / len(rows)
+        for row in rows:
+            if any((row.folder / seed / MARK).exists() for seed in row.configs):  # it has begun
+                write_atomic(row.folder / SECONDS, f"{_seconds(row) + share:.1f}\n")
 
 
-def _train_seeds(
-    configs: Mapping[str, Settings],
-    folder: Path,
-    at_once: int,
-    modules: Modules,
-    until: int | None,
-) -> Iterator[tuple[Path, Run | None]]:
-    """Yields the workdir and the run of each config; None for a run that diverged."""
-    groups = list(batched(configs.items(), at_once))
-    for number, group in enumerate(map(dict, groups)):
-        # Seeds that train together share a checkpoint, in their folder.
-        place = folder if len(groups) == 1 else workdir_within(folder, f"group_{number}")
-        runs: dict[str, Run | None] = dict.fromkeys(group)
-        try:
-            runs |= _train_group(group, place, modules, until)
-        except DivergedError as error:
-            logger.warning("%s", error)
-        for name, run in runs.items():
-            yield place / name, run
-
-
-def _train_group(
-    configs: Mapping[str, Settings], folder: Path, modules: Modules, until: int | None
-) -> dict[str, Run]:
-    # A program that trained this row with others leaves a checkpoint of each seed.
-    are_apart = all(has_own_checkpoint(folder, seed) for seed in configs)
-    are_apart &= not has_joint_checkpoint(folder)
-    if len(configs) > 1 and not are_apart:
-        return train_replicas(configs, folder, modules, until)
-    runs = {}
-    for seed, settings in configs.items():
-        workdir = workdir_within(folder, seed)
-        restart_abandoned(workdir)
-        runs[seed] = train(settings, workdir, modules, until=until)
-    return runs
+def _seconds(row: RowPlan) -> float:
+    """The time of a row in all starts so far."""
+    saved = row.saved.seconds if row.saved else 0.0
+    try:
+        return max(saved, float(read_regular(row.folder / SECONDS)))
+    except (OSError, ValueError):
+        return saved
 
 
 def _measure(sweep: Sweep, runs: Mapping[Path, Run | None], at_once: int) -> dict[str, Any]:
-    """Fields of a `Row` except name and seconds."""
+    """The metrics, parameters and speed of a `Row`."""
     trained = [run for run in runs.values() if run is not None]
     names = list(sweep.metrics)
     if not names:

@@ -1,43 +1,168 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Search: trials of values from a space, each trained to one rung of steps after another.
+"""Searches: spaces of values, what a definition with a space asks for, and the ranking of trials.
 
-All decisions of a search are entries of a log, in the order in which they were made:
+A space is plain data: {"section.field": values}, where values are a list, or an interval
+{"low": 1e-4, "high": 1e-2, "log": True}.
 
-    {"search": {...}}                            the definition
-    {"limit": 20}                                the number of trials; it may grow
-    {"ask": 0, "values": {"field": value}}       a trial begins to train, to the first rung
-    {"tell": 0, "rung": 0, "score": -2.1}        it has reached a rung; the score is null if it
-                                                 diverged
-    {"promote": 0, "rung": 1}                    it resumes, to the next rung
-
-Each decision is a function of the entries before it alone. So any number of processes append to one
-log, whichever is free, and a replay makes the same decisions.
+Trials of a grid, or drawn at random, are known beforehand and train like other rows. Trials that
+depend on the scores of others, by optuna or halving, belong to a study (`sweeps.study`).
 """
 
 import dataclasses
+import importlib.util
 import itertools
-import json
-import logging
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
 from typing import Any
 
-from transformer_jax.errors import BusyError, UserError
-from transformer_jax.lab.sweeps.halving import Job, last_promotion, next_promotion, ranking
-from transformer_jax.lab.sweeps.shared_folder import SweepFolder
-from transformer_jax.lab.sweeps.space import Choices, Space, grid_point, random_point, space_of
+from transformer_jax.errors import UserError, install_hint
+from transformer_jax.lab.sweeps.definition import Sweep
+from transformer_jax.lab.sweeps.tables import Row, Rows
 from transformer_jax.ranges import short_repr
-from transformer_jax.runtime import processes
-from transformer_jax.runtime.files import parse_json
+from transformer_jax.runs import build
+from transformer_jax.runs.config import CHANGEABLE, FIXED, Settings, resolve_file
+from transformer_jax.runs.settings import parsed
+from transformer_jax.runs.train import selection_metric
 
-_POLL_SECONDS = 2.0  # between looks at trials that other processes train
+_NOT_SEARCHED = {
+    "seed": "set the number of seeds instead",
+    "train.num_steps": "trials are compared after the same number of steps",
+    "eval.every_steps": "trials are compared after the same number of steps",
+    "train.scale_to_data": "trials are compared after the same number of steps",
+}
+"""Fields that a space cannot have -> the reason."""
 
-logger = logging.getLogger(__name__)
+_DIGITS = 4  # significant, of a number that is drawn; a command line stays readable
+_SMALL_GRID = 10_000  # combinations, which are sorted for each trial
 
-Entry = dict[str, Any]
-"""An entry of the log."""
+
+@dataclasses.dataclass(frozen=True)
+class Choices:
+    """A list of values."""
+
+    values: tuple[Any, ...]
+
+    def at(self, u: float) -> Any:
+        """The value at a quantile `u` in [0, 1)."""
+        return self.values[int(u * len(self.values))]
+
+    def ends(self) -> Sequence[Any]:
+        """The values that a config must accept for it to accept all."""
+        return self.values
+
+
+@dataclasses.dataclass(frozen=True)
+class Interval:
+    """All numbers from `low` to `high`, or the integers among them if both are integers.
+
+    Attributes:
+      low, high: the ends, which are included.
+      log: draw the logarithm uniformly.
+
+    Raises:
+      ValueError: an end is no finite number, the ends are in the wrong order, or there is no
+        logarithm.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        for end in (self.low, self.high):
+            if type(end) not in (int, float):
+                raise ValueError(f"{short_repr(end)} is no number; give a list of values")
+            if not math.isfinite(end):
+                raise ValueError(f"{end} is no finite number")
+        if self.low >= self.high:
+            raise ValueError(f"'low' {self.low:g} is not below 'high' {self.high:g}")
+        if self.log and self.low <= 0:
+            raise ValueError(f"'log' needs a 'low' above 0, and it is {self.low:g}")
+
+    @property
+    def is_integer(self) -> bool:
+        """Returns True if the values are integers."""
+        return isinstance(self.low, int)
+
+    @property
+    def values(self) -> Sequence[int] | None:
+        """The integers; None if they are real numbers."""
+        return range(int(self.low), int(self.high) + 1) if self.is_integer else None
+
+    def at(self, u: float) -> float:
+        """The value at a quantile `u` in [0, 1)."""
+        low = self.low
+        high = self.high + 1 if self.is_integer else self.high  # so that floor gives `high` too
+        value = low * (high / low) ** u if self.log else low + u * (high - low)
+        return self.rounded(math.floor(value) if self.is_integer else value)
+
+    def rounded(self, value: float) -> float:
+        """A number of few digits in the interval."""
+        if not self.is_integer:
+            value = float(f"{value:.{_DIGITS}g}")
+        return min(max(value, self.low), self.high)
+
+    def ends(self) -> Sequence[float]:
+        """The values that a config must accept for it to accept all."""
+        return (self.low, self.high)
+
+
+Values = Choices | Interval
+Space = dict[str, Values]
+
+
+def read_values(name: str, data: Any) -> Values:
+    """Reads the values of a field in a space, and checks them against the type of the field.
+
+    Raises:
+      UserError: an unknown field (the nearest is named), a value of another type than its field's,
+        or an interval without numbers between its ends.
+    """
+    if isinstance(data, Mapping):
+        ends = {end: parsed({name: data[end]}, "space")[name] for end in data if end != "log"}
+        try:
+            return Interval(**{**data, **ends})
+        except (TypeError, ValueError) as error:
+            message = f"space: config.{name}: {error}; an interval has low, high and log"
+            raise UserError(message) from error
+    if not isinstance(data, list | tuple) or not data:
+        raise UserError(
+            f"space: config.{name} is {short_repr(data)}; give a list of values, or "
+            "{'low': ..., 'high': ...}"
+        )
+    return Choices(tuple(parsed({name: value}, "space")[name] for value in data))
+
+
+def grid_size(space: Space) -> int | None:
+    """Number of combinations; None if there is an interval of real numbers."""
+    size = 1
+    for choices in space.values():
+        if choices.values is None:
+            return None
+        size *= len(choices.values)
+    return size
+
+
+def grid_point(space: Space, number: int) -> dict[str, Any]:
+    """A combination of values by its number; the last field changes fastest."""
+    values = [choices.values for choices in space.values() if choices.values is not None]
+    combination = next(itertools.islice(itertools.product(*values), number, None))
+    return dict(zip(space, combination, strict=True))
+
+
+def random_point(space: Space, seed: int, number: int) -> dict[str, Any]:
+    """Values drawn for a trial, a function of the arguments alone.
+
+    Combinations of a small grid are drawn without replacement. Python guarantees that
+    `Random(text).random()` stays the same in later versions.
+    """
+    size = grid_size(space)
+    if size is not None and size <= _SMALL_GRID:
+        order = sorted(range(size), key=lambda index: Random(f"{seed} {index}").random())
+        return grid_point(space, order[number % size])
+    quantiles = {name: Random(f"{seed} {number} {name}").random() for name in space}
+    return {name: values.at(quantiles[name]) for name, values in space.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,12 +171,13 @@ class Search:
 
     Attributes:
       space: the values to try.
-      method: a key of `METHODS`.
+      method: "grid", "random" or "optuna".
       limit: number of trials.
       seed: seed of the method.
-      rungs: numbers of steps after which a trial pauses; the last is the full length.
-      factor: 1/factor of the trials at a rung are promoted.
-      fixed: what else must stay the same when a search is resumed, by its name for messages.
+      rungs: numbers of steps after which a trial may end; the last is the full length.
+      factor: 1/factor of the trials at a rung continue.
+      goal: the metric that decides, with "-" before it if lower is better.
+      fixed: what must stay the same when a study is resumed, by its name for messages.
     """
 
     space: Space
@@ -60,292 +186,91 @@ class Search:
     seed: int = 0
     rungs: tuple[int, ...] = (1,)
     factor: int = 3
+    goal: str = "-loss"
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    def as_data(self) -> dict[str, Any]:
-        """The definition without the number of trials."""
-        return {
-            "space": {name: values.as_data() for name, values in self.space.items()},
-            "search": self.method,
-            "search_seed": self.seed,
-            "rungs": list(self.rungs),
-            "factor": self.factor,
-            **self.fixed,
-        }
+    @property
+    def uses_study(self) -> bool:
+        """Returns True if trials depend on the scores of others."""
+        return self.method == "optuna" or len(self.rungs) > 1
+
+    def drawn(self, number: int) -> dict[str, Any]:
+        """Values of a trial of a grid or drawn at random, a function of its number alone."""
+        if self.method == "grid":
+            return grid_point(self.space, number)
+        return random_point(self.space, self.seed, number)
+
+    def score(self, row: Row) -> float:
+        """Score of a trial: the mean over its seeds, higher is better; -inf if one has diverged."""
+        name = self.goal.removeprefix("-")
+        values = [math.nan if value is None else value for value in row.metrics.get(name, [None])]
+        mean = sum(values) / len(values)
+        if not math.isfinite(mean):
+            return -math.inf
+        return mean if name == self.goal else -mean
+
+    def ranked(self, rows: Iterable[Row]) -> Rows:
+        """Trials by their steps and score, the best first; those that diverged last."""
+
+        def key(row: Row) -> tuple[bool, int, float]:
+            score = self.score(row)
+            return math.isfinite(score), row.steps or 0, score
+
+        return Rows(sorted(rows, key=key, reverse=True))
 
 
-@dataclasses.dataclass
-class Trial:
-    """A trial so far.
-
-    Attributes:
-      values: {"section.field": value}.
-      scores: score at each rung that it has reached, -inf if it diverged there.
-    """
-
-    values: Mapping[str, Any]
-    scores: list[float] = dataclasses.field(default_factory=list)
-
-
-class SearchState:
-    """State of a search after the entries of its log.
-
-    Attributes:
-      trials: all that began.
-      limit: number of trials that may begin.
-      open: jobs that train, or that a killed process has left.
-    """
-
-    def __init__(self, search: Search, entries: Sequence[Entry] = ()) -> None:
-        self.search = search
-        self.trials: list[Trial] = []
-        self.limit = 0
-        self.open: list[Job] = []
-        self._rungs: list[dict[int, float]] = [{} for _ in search.rungs]
-        self._started: list[set[int]] = [set() for _ in search.rungs]
-        for entry in entries:
-            self.add(entry)
-
-    def add(self, entry: Entry) -> None:
-        """Adds an entry; ValueError, TypeError or IndexError if it cannot follow the others."""
-        match entry:
-            case {"limit": int(limit)}:
-                self.limit = limit
-            case {"ask": int(trial), "values": dict(values)} if trial == len(self.trials):
-                if values.keys() != self.search.space.keys():
-                    raise ValueError("other fields")
-                self.trials.append(Trial(values))
-                self._start(Job(trial, 0))
-            case {"promote": int(trial), "rung": int(rung)} if self._has_reached(trial, rung - 1):
-                self._start(Job(trial, rung))
-            case {"tell": int(trial), "rung": int(rung), "score": int() | float() | None as score}:
-                self.open.remove(Job(trial, rung))
-                value = -math.inf if score is None else float(score)
-                self._rungs[rung][trial] = value
-                self.trials[trial].scores.append(value)
-            case _:
-                raise ValueError("no such entry")
-
-    def _has_reached(self, trial: int, rung: int) -> bool:
-        return 0 <= rung < len(self._rungs) and trial in self._rungs[rung]
-
-    def _start(self, job: Job) -> None:
-        self.open.append(job)
-        self._started[job.rung].add(job.trial)
-
-    def decide(self) -> Entry | None:
-        """The next decision; None if none can be made before a trial has trained."""
-        job = next_promotion(self._rungs, self._started, self.search.factor)
-        if job is None and len(self.trials) < self.limit:
-            values = METHODS[self.search.method](self.search, self.trials)
-            return {"ask": len(self.trials), "values": values}
-        if job is None and not self.open:
-            job = last_promotion(self._rungs, self._started)
-        return {"promote": job.trial, "rung": job.rung} if job else None
-
-    def ranking(self) -> list[int]:
-        """Trials that reached a rung, by rung and score, the best first; diverged ones last."""
-        order = [trial for scores in reversed(self._rungs) for trial in ranking(scores)]
-        lost = [number for number, trial in enumerate(self.trials) if trial.scores]
-        return list(dict.fromkeys([*order, *lost]))
-
-    def steps_trained(self) -> int:
-        """Steps of all trials together up to the rungs that they have reached."""
-        steps = [0, *self.search.rungs]
-        return sum(steps[len(trial.scores)] for trial in self.trials)
-
-
-def _grid(search: Search, trials: Sequence[Trial]) -> dict[str, Any]:
-    """The combination after those of the other trials, in the order of the space."""
-    return grid_point(search.space, len(trials))
-
-
-def _random(search: Search, trials: Sequence[Trial]) -> dict[str, Any]:
-    """Values that depend on seed and number of the trial alone."""
-    return random_point(search.space, search.seed, len(trials))
-
-
-def _optuna(search: Search, trials: Sequence[Trial]) -> dict[str, Any]:
-    """Values that optuna's TPE sampler suggests after the trials so far.
-
-    A new study gets all trials each time, and its seed is the number of the trial, so that its
-    state is a function of the log. Trials that have not reached the last rung count as pruned.
-    """
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    distributions: dict[str, optuna.distributions.BaseDistribution] = {}
-    for name, values in search.space.items():
-        if isinstance(values, Choices):
-            distributions[name] = optuna.distributions.CategoricalDistribution(values.values)
-        elif values.is_integer:
-            distributions[name] = optuna.distributions.IntDistribution(
-                int(values.low), int(values.high), values.log
-            )
-        else:
-            distributions[name] = optuna.distributions.FloatDistribution(
-                values.low, values.high, values.log
-            )
-    # constant_liar: trials that still train count as bad ones, so that others are not like them.
-    sampler = optuna.samplers.TPESampler(seed=search.seed + len(trials), constant_liar=True)
-    study = optuna.create_study(sampler=sampler, direction="maximize")
-    states = optuna.trial.TrialState
-    for trial in trials:
-        reached = dict(zip(search.rungs, trial.scores, strict=False))
-        scores = {steps: score for steps, score in reached.items() if math.isfinite(score)}
-        is_whole = len(scores) == len(search.rungs)
-        state = states.COMPLETE if is_whole else states.PRUNED if reached else states.RUNNING
-        study.add_trial(
-            optuna.trial.create_trial(
-                state=state,
-                value=trial.scores[-1] if is_whole else None,
-                params=dict(trial.values),
-                distributions=distributions,
-                intermediate_values=scores,
-            )
-        )
-    suggested = study.ask(distributions).params
-    return {
-        name: suggested[name] if isinstance(values, Choices) else values.rounded(suggested[name])
-        for name, values in search.space.items()
-    }
-
-
-METHODS: Mapping[str, Callable[[Search, Sequence[Trial]], dict[str, Any]]] = {
-    "grid": _grid,
-    "random": _random,
-    "optuna": _optuna,
-}
-"""Methods of a search: the values of the next trial, as a function of those before it."""
-
-
-class DecisionLog:
-    """The log of a search in its folder.
-
-    Args:
-      folder: the sweep's folder.
-      search: the definition; it begins the log if there is none.
-
-    Attributes:
-      state: of the search after the entries that were read.
+def search_of(sweep: Sweep, overrides: Mapping[str, Any]) -> Search:
+    """The search that a sweep defines.
 
     Raises:
-      UserError: the folder holds another search. From `read` too: an entry is damaged.
+      UserError: a field or a value of the space, or a trial that is known beforehand, is invalid;
+        halving has rungs without an evaluation; a package is missing.
     """
-
-    def __init__(self, folder: SweepFolder, search: Search) -> None:
-        self._folder = folder
-        self._number = 1  # of the next entry; 0 is the definition
-        self._by = processes.describe_process()
-        self.state = SearchState(search)
-        self._begin(search)
-        while self.read().limit < search.limit:
-            self.append({"limit": search.limit})
-        if self.state.limit > search.limit:
-            raise UserError(
-                f"{folder} holds a search with {self.state.limit} trials; set trials to this, or "
-                "to more"
-            )
-
-    def _begin(self, search: Search) -> None:
-        """Writes the definition as the first entry, or compares it with the one that is there."""
-        definition = search.as_data()
-        if self._folder.entry(0) is None:
-            self._folder.add_entry(0, self._encoded({"search": definition}))
-        before = _read_entry(self._folder, 0).get("search", {})
-        for name, value in definition.items():
-            if before.get(name) != value:
-                raise UserError(
-                    f"{self._folder} holds another search: its {name} is "
-                    f"{short_repr(before.get(name))}, the sweep's is {short_repr(value)}; choose "
-                    "another --workdir or the same value"
-                )
-
-    def read(self) -> SearchState:
-        """The state after all entries, those of other processes too."""
-        while True:
-            entry = _read_entry(self._folder, self._number)
-            if not entry:
-                return self.state
-            _add(self.state, entry, self._folder, self._number)
-            self._number += 1
-
-    def append(self, entry: Entry) -> bool:
-        """Appends an entry after those that were read; False if another process was faster."""
-        return self._folder.add_entry(self._number, self._encoded(entry))
-
-    def tell(self, job: Job, score: float) -> None:
-        """Appends the score of a job, unless another process has."""
-        value = score if math.isfinite(score) else None
-        entry = {"tell": job.trial, "rung": job.rung, "score": value}
-        while job in self.read().open and not self.append(entry):
-            pass
-
-    def _encoded(self, entry: Entry) -> str:
-        return json.dumps({**entry, "by": self._by})
-
-
-def _read_entry(folder: SweepFolder, number: int) -> Entry:
-    """An entry of the log; empty if there is none. UserError if it is damaged."""
-    content = folder.entry(number)
-    try:
-        entry = {} if content is None else parse_json(content)
-        if not isinstance(entry, dict) or (content is not None and not entry):
-            raise ValueError("it is no object")
-        return entry
-    except (ValueError, RecursionError) as error:
-        raise _damaged(folder, number) from error
-
-
-def _add(state: SearchState, entry: Entry, folder: SweepFolder, number: int) -> None:
-    try:
-        state.add(entry)
-    except (ValueError, TypeError, IndexError) as error:
-        raise _damaged(folder, number) from error
-
-
-def _damaged(folder: SweepFolder, number: int) -> UserError:
-    return UserError(
-        f"{folder}: entry {number} of the log of decisions is damaged; choose another --workdir"
-    )
-
-
-def run_trials(
-    log: DecisionLog, folder: SweepFolder, train: Callable[[Job, Trial, Path], float]
-) -> Iterator[None]:
-    """Trains trials until the search ends; yields after each job.
-
-    Jobs that a killed process has left are taken over before new decisions are made.
-
-    Args:
-      folder: in which each trial has a row's folder.
-      train: (job, trial, folder) -> score, higher is better; -inf if it diverged.
-    """
-    is_waiting = False
-    while True:
-        for job in list(log.read().open):
+    space = {name: read_values(name, data) for name, data in sweep.space.items()}
+    shared = {**sweep.base, **overrides}
+    for name, choices in space.items():
+        if name in _NOT_SEARCHED:
+            raise UserError(f"space: config.{name} cannot be searched; {_NOT_SEARCHED[name]}")
+        if name in shared:
+            raise UserError(f"space: config.{name} is searched, and set for all trials; drop one")
+        for value in choices.ends():
             try:
-                with folder.claim(row_name(job.trial)) as place:
-                    if job not in log.read().open:  # finished meanwhile
-                        continue
-                    score = train(job, log.state.trials[job.trial], place)
-            except BusyError:
-                continue
-            log.tell(job, score)  # after the folder is complete, in a bucket too
-            yield
-            break
-        else:
-            decision = log.state.decide()
-            if decision:
-                log.append(decision)  # if another process was faster, `read` has its entry
-            elif not log.state.open:
-                return
-            else:
-                if not is_waiting:
-                    names = ", ".join(row_name(job.trial) for job in log.state.open)
-                    logger.info("waiting for other processes, which train %s", names)
-                is_waiting = True
-                time.sleep(_POLL_SECONDS)
+                resolve_file(sweep.config, {**shared, name: value})
+            except UserError as error:
+                raise UserError(f"space: config.{name}={value}: {error}") from error
+    settings = resolve_file(sweep.config, shared)
+    factor = sweep.halving.get("factor", 3)
+    rungs = _rungs(sweep, settings, factor)
+    goal = sweep.goal or selection_metric(settings, build.build_untokenized_task(settings))
+    fixed = {
+        "space": sweep.space,
+        "search": sweep.search,
+        "search_seed": sweep.search_seed,
+        "rungs": rungs,
+        "factor": factor,
+        "goal": goal,
+        "seeds": sweep.seeds,
+        **_fixed_fields(sweep, settings),
+    }
+    search = Search(
+        space, sweep.search, _limit(sweep, space), sweep.search_seed, rungs, factor, goal, fixed
+    )
+    if search.uses_study and importlib.util.find_spec("optuna") is None:
+        name = "halving" if sweep.halving else "search 'optuna'"
+        raise UserError(f"{name} needs a package; {install_hint('search')}")
+    if search.method != "optuna":  # whose values depend on scores
+        for number in range(search.limit):
+            trial_config(sweep, overrides, search.drawn(number))
+    return search
+
+
+def trial_config(sweep: Sweep, overrides: Mapping[str, Any], values: Mapping[str, Any]) -> Settings:
+    """The settings of a trial; UserError if its values do not go together."""
+    try:
+        return resolve_file(sweep.config, {**sweep.base, **overrides, **values})
+    except UserError as error:
+        shown = ", ".join(f"{name}={short_repr(value)}" for name, value in values.items())
+        raise UserError(f"trial with {shown}: {error}") from error
 
 
 def row_name(trial: int) -> str:
@@ -353,60 +278,48 @@ def row_name(trial: int) -> str:
     return f"trial {trial}"
 
 
-def replay(folder: SweepFolder) -> Iterator[tuple[Entry, SearchState]]:
-    """Makes the decisions of a search again; yields each entry of its log, and the state after it.
-
-    Raises:
-      UserError: the folder holds no search, an entry is damaged, or a decision differs.
-    """
-    definition = _read_entry(folder, 0)
-    if not definition:
-        raise UserError(f"{folder} holds no search: it has no log of decisions")
-    state = SearchState(_definition(definition, folder))
-    for number in itertools.count(1):
-        entry = _read_entry(folder, number)
-        if not entry:
-            return
-        if "ask" in entry or "promote" in entry:
-            logged = {key: value for key, value in entry.items() if key != "by"}
-            decision = state.decide()
-            if decision != logged:
-                raise UserError(
-                    f"{folder}: entry {number} of the log is {short_repr(logged)}, and a replay "
-                    f"decides {short_repr(decision)}"
-                )
-        _add(state, entry, folder, number)
-        yield entry, state
+def _limit(sweep: Sweep, space: Space) -> int:
+    """The number of trials."""
+    size = grid_size(space)
+    if sweep.search == "grid" and size is None:
+        endless = [name for name, choices in space.items() if choices.values is None]
+        raise UserError(f"space: search 'grid' needs a list of values of config.{endless[0]}")
+    if size is not None and (sweep.trials or 0) > size:
+        raise UserError(f"trials is {sweep.trials}, but the space has {size} combinations")
+    return sweep.trials or size or 0
 
 
-def _definition(entry: Entry, folder: SweepFolder) -> Search:
-    try:
-        data = dict(entry["search"])
-        if data["search"] not in METHODS:
-            raise ValueError("no such method")
-        return Search(
-            space=space_of(data["space"]),
-            method=data["search"],
-            limit=0,
-            seed=data["search_seed"],
-            rungs=tuple(data["rungs"]),
-            factor=data["factor"],
+def _rungs(sweep: Sweep, settings: Settings, factor: int) -> tuple[int, ...]:
+    """Steps of the rungs, first, first * factor, ..., num_steps; without halving the last alone."""
+    num_steps = settings.train.num_steps
+    if not sweep.halving:
+        return (num_steps,)
+    first = sweep.halving["first"]
+    if settings.train.scale_to_data:
+        raise UserError("halving: set train.scale_to_data to false; rungs are numbers of steps")
+    if first % settings.eval.every_steps:
+        raise UserError(
+            f"halving: first is {first}, and config.eval.every_steps is "
+            f"{settings.eval.every_steps}; trials are compared where they are evaluated, so give a "
+            "multiple of it"
         )
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise _damaged(folder, 0) from error
+    rungs = []
+    steps = first
+    while steps * math.sqrt(factor) <= num_steps:  # a rung near the end would save nothing
+        rungs.append(steps)
+        steps *= factor
+    if not rungs:
+        raise UserError(
+            f"halving: first is {first}, too near to config.train.num_steps {num_steps} to save "
+            "anything; lower it"
+        )
+    return (*rungs, num_steps)
 
 
-def describe(entry: Entry, state: SearchState) -> str:
-    """An entry of the log as a line of text."""
-    steps = state.search.rungs
-    match entry:
-        case {"ask": trial, "values": values}:
-            shown = ", ".join(f"{name}={value}" for name, value in values.items())
-            return f"{row_name(trial)} begins: {shown}"
-        case {"promote": trial, "rung": rung}:
-            return f"{row_name(trial)} resumes to step {steps[rung]}"
-        case {"tell": trial, "rung": rung, "score": None}:
-            return f"{row_name(trial)} diverged before step {steps[rung]}"
-        case {"tell": trial, "rung": rung, "score": score}:
-            return f"{row_name(trial)} has score {score:.6g} at step {steps[rung]}"
-    return f"{state.limit} trials"
+def _fixed_fields(sweep: Sweep, settings: Settings) -> dict[str, Any]:
+    """The fields that all trials share and that change what they learn."""
+    return {
+        f"config.{name}": value
+        for name, value in settings.values.items()
+        if name.partition(".")[0] in FIXED and name not in CHANGEABLE and name not in sweep.space
+    }

@@ -6,11 +6,11 @@ was killed ends, so that another process takes the row over where it was.
 """
 
 import contextlib
-import os
+import logging
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from transformer_jax.buckets import lease
@@ -18,7 +18,6 @@ from transformer_jax.buckets.bucket import Bucket, NotInBucketError, is_address
 from transformer_jax.buckets.copies import working_copy_id
 from transformer_jax.errors import BusyError
 from transformer_jax.runs.workdir import (
-    DECISIONS,
     RESULT,
     SWEEP,
     lock_workdir,
@@ -26,7 +25,11 @@ from transformer_jax.runs.workdir import (
     workdir_path,
     workdir_within,
 )
-from transformer_jax.runtime.files import read_regular, write_atomic
+from transformer_jax.runtime.files import read_regular
+
+_POLL_SECONDS = 2.0  # between looks at rows that other processes train
+
+logger = logging.getLogger(__name__)
 
 
 def folder_name(row: str) -> str:
@@ -38,23 +41,27 @@ class SweepFolder:
     """The folder of a sweep.
 
     Args:
-      workdir: a path or an address.
-      writes: a folder on a disk is created and marked; without, the folder is only read.
+      workdir: a path, where the folder is created and marked, or an address.
+
+    Attributes:
+      bucket: None on a disk.
+      path: on a disk.
 
     Raises:
       UserError: the folder cannot be written, or it holds something else.
     """
 
-    def __init__(self, workdir: str | Path, *, writes: bool = True) -> None:
-        self._bucket = Bucket(str(workdir)) if is_address(workdir) else None
-        self._folder = Path() if self._bucket else workdir_path(workdir)
+    def __init__(self, workdir: str | Path) -> None:
+        self.bucket = Bucket(str(workdir)) if is_address(workdir) else None
+        self.path = Path() if self.bucket else workdir_path(workdir)
+        self._has_waited = False
         self._seen: dict[str, tuple[lease.LeaseRecord, float]] = {}
-        if self._bucket is None and writes:
-            with lock_workdir(self._folder, SWEEP, wait=True):
+        if self.bucket is None:
+            with lock_workdir(self.path, SWEEP, wait=True):
                 pass
 
     def __str__(self) -> str:
-        return self._bucket.address if self._bucket else str(self._folder)
+        return self.bucket.address if self.bucket else str(self.path)
 
     @contextlib.contextmanager
     def claim(self, row: str) -> Iterator[Path]:
@@ -65,10 +72,10 @@ class SweepFolder:
         """
         name = folder_name(row)
         with contextlib.ExitStack() as claimed:
-            if self._bucket is None:
-                folder = workdir_within(self._folder, name)
+            if self.bucket is None:
+                folder = workdir_within(self.path, name)
             else:
-                address = f"{self._bucket.address}/{name}"
+                address = f"{self.bucket.address}/{name}"
                 self._require_free(address)
                 folder = claimed.enter_context(open_for_writing(address)).folder
             claimed.enter_context(lock_workdir(folder, SWEEP))
@@ -87,6 +94,13 @@ class SweepFolder:
         if time.monotonic() < since + lease.STALE_SECONDS:
             raise BusyError(f"{address}: {held.told} is training there")
 
+    def wait_for(self, rows: Sequence[str]) -> None:
+        """Waits a little for rows that other processes train."""
+        if not self._has_waited:
+            logger.info("waiting for other processes, which train %s", ", ".join(rows))
+        self._has_waited = True
+        time.sleep(_POLL_SECONDS)
+
     def result(self, row: str) -> bytes | None:
         """Content of a row's result; None if it is not finished."""
         return self.read(f"{folder_name(row)}/{RESULT}")
@@ -94,43 +108,19 @@ class SweepFolder:
     def read(self, name: str) -> bytes | None:
         """Content of a file; None if it does not exist."""
         with contextlib.suppress(FileNotFoundError, NotInBucketError):
-            if self._bucket is None:
-                return read_regular(self._folder / name)
-            return self._bucket.read(name)
+            if self.bucket is None:
+                return read_regular(self.path / name)
+            return self.bucket.read(name)
         return None
-
-    def entry(self, number: int) -> bytes | None:
-        """Content of an entry of the log of decisions; None if there is none."""
-        return self.read(f"{DECISIONS}/{number}.json")
-
-    def add_entry(self, number: int, text: str) -> bool:
-        """Adds an entry to the log of decisions; of several processes, one succeeds.
-
-        Args:
-          number: of the entry, after which all others follow.
-          text: the content, which differs between processes.
-
-        Returns:
-          False if there is an entry of this number.
-        """
-        if self._bucket is not None:
-            return self._bucket.create(f"{DECISIONS}/{number}.json", text.encode())
-        with lock_workdir(self._folder, SWEEP, wait=True):
-            path = workdir_within(self._folder, DECISIONS) / f"{number}.json"
-            if os.path.lexists(path):
-                return False
-            path.parent.mkdir(exist_ok=True)
-            write_atomic(path, text)
-            return True
 
     def write(self, make: Callable[[Path], None]) -> None:
         """Writes files into the folder: those that `make(folder)` writes. One process at a time
         does so on a disk; in a bucket the last one wins."""
-        if self._bucket is None:
-            with lock_workdir(self._folder, SWEEP, wait=True):
-                make(self._folder)
+        if self.bucket is None:
+            with lock_workdir(self.path, SWEEP, wait=True):
+                make(self.path)
             return
         with tempfile.TemporaryDirectory() as folder:
             make(Path(folder))
             for path in sorted(Path(folder).iterdir()):
-                self._bucket.write(path.name, path.read_bytes())
+                self.bucket.write(path.name, path.read_bytes())

@@ -11,59 +11,38 @@ import dataclasses
 import logging
 import math
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
 from transformer_jax.errors import BusyError, DivergedError, UserError
-from transformer_jax.lab.sweeps.definition import Sweep
-from transformer_jax.lab.sweeps.halving import Job
-from transformer_jax.lab.sweeps.programs import AT_ONCE, group_rows
+from transformer_jax.lab.sweeps.definition import Sweep, choose
 from transformer_jax.lab.sweeps.results import (
-    any_result,
+    asked_of,
     is_complete,
     result_of,
     warn_of_other_rows,
 )
-from transformer_jax.lab.sweeps.row_training import TrialToTrain, train_row, train_rows
-from transformer_jax.lab.sweeps.search import METHODS, DecisionLog, Trial, row_name, run_trials
+from transformer_jax.lab.sweeps.row_training import AT_ONCE, RowSpec, group_rows, train_rows
+from transformer_jax.lab.sweeps.search import Search, row_name, search_of, trial_config
 from transformer_jax.lab.sweeps.shared_folder import SweepFolder
-from transformer_jax.lab.sweeps.table_files import write_tables
-from transformer_jax.lab.sweeps.tables import Row, Rows
-from transformer_jax.lab.sweeps.trials import score_of, search_of, trial_config
+from transformer_jax.lab.sweeps.tables import Row, Rows, write_tables
 from transformer_jax.runs import build
 from transformer_jax.runs.config import failing_as, resolve
 from transformer_jax.runs.prepare import sharing_tokenizers
 from transformer_jax.runs.seeds import seed_configs
 from transformer_jax.runs.settings import COMMAND, Settings
 from transformer_jax.runs.user_modules import Modules, describe_module_error, load_modules
-from transformer_jax.runs.workdir import SWEEP, TABLE, lock_workdir, open_for_writing
+from transformer_jax.runs.workdir import SWEEP, lock_workdir, open_for_writing
 from transformer_jax.runtime.progress import set_title, shown
 from transformer_jax.scoring import METRICS
 from transformer_jax.suggestions import suggest
 from transformer_jax.tasks.losses import batch_shapes
 
-_POLL_SECONDS = 2.0  # between looks at rows that other processes train
-
 logger = logging.getLogger(__name__)
-
-
-class _Plan(NamedTuple):
-    """The work of a sweep.
-
-    Attributes:
-      folder: of the sweep.
-      work: yields after each piece of work.
-      finished: returns the rows so far.
-    """
-
-    folder: SweepFolder
-    work: Iterator[None]
-    finished: Callable[[], Rows]
 
 
 def run_sweep(
@@ -91,150 +70,152 @@ def run_sweep(
       Stopped: a SIGTERM came while a row was trained; the same call resumes.
     """
     load_modules(modules, workdir)
-    make_plan = _plan_trials if sweep.space else _plan_rows
+    overrides = overrides or {}
     at_once = at_once or max(sweep.seeds, AT_ONCE)
-    plan = make_plan(sweep, workdir, overrides or {}, at_once, chosen, modules)
-
-    def write() -> None:
-        plan.folder.write(lambda place: write_tables(plan.finished(), place))
-
-    with shown(progress), sharing_tokenizers():
-        has_worked = False
-        for _ in plan.work:
-            has_worked = True
-            write()
-        if not has_worked:
-            write()
-    return Rows(row for row in plan.finished() if re.search(chosen, row.name))
-
-
-def _plan_rows(
-    sweep: Sweep,
-    workdir: str | Path,
-    overrides: Mapping[str, Any],
-    at_once: int,
-    chosen: str,
-    modules: Modules,
-) -> _Plan:
-    """The work on given rows; arguments and errors as of `run_sweep`."""
-    configs = sweep.configs(overrides)
-    wanted = sweep.configs(overrides, chosen)
-    for name, settings in wanted.items():
-        check_row(sweep, name, settings)
-    folder = SweepFolder(workdir)
-    if folder.entry(0) is not None:
-        raise UserError(f"{folder} holds a search; choose another --workdir for these rows")
-    warn_of_other_rows(folder, configs)
-
-    def find(name: str) -> Row | None:
-        return result_of(folder, name, sweep, configs[name])
-
-    def train(names: Sequence[str], whole: bool) -> list[str]:
-        """Trains rows in one program; returns those that other processes train.
-
-        If there are any and `whole`, none is trained: their process may be about to claim all.
-        """
-        # Finished rows are not claimed: a claim of a row in a bucket would download it.
-        left = [name for name in names if not is_complete(find(name), sweep)]
-        busy: list[str] = []
-        places: dict[str, Path] = {}
-        with contextlib.ExitStack() as claims:
-            for name in left:
-                try:
-                    places[name] = claims.enter_context(folder.claim(name))
-                except BusyError:
-                    busy.append(name)
-            if busy and (whole or not places):
-                return left
-            for name in places:
-                number = [*wanted].index(name) + 1
-                logger.info("row %d of %d: %s", number, len(wanted), name)
-                set_title(f"row {number}/{len(wanted)}")
-            claimed = {name: configs[name] for name in places}
-            train_rows(sweep, claimed, places, at_once, modules)
-        return busy
-
-    groups = group_rows(wanted, sweep.seeds, at_once)
-    left = [g for g in groups if not all(is_complete(find(name), sweep) for name in g)]
+    search = None
+    if sweep.space:
+        search = search_of(sweep, overrides)
+        sweep = _measured_trials(sweep, search, overrides)
+    specs = {}
+    if search and search.uses_study:
+        if chosen:
+            raise UserError("--rows chooses rows that are known beforehand; leave it out")
+        folder = SweepFolder(workdir)
+        pieces = _train_trials(sweep, search, folder, overrides, at_once, modules)
+    else:
+        specs = _row_specs(sweep, search, overrides)
+        wanted = {name: specs[name] for name in choose(specs, chosen)}
+        if search is None:
+            for name, spec in wanted.items():
+                check_row(sweep, name, spec.settings)
+        folder = SweepFolder(workdir)
+        warn_of_other_rows(folder, specs)
+        pieces = _train_groups(sweep, wanted, folder, at_once, modules)
 
     def finished() -> Rows:
-        return Rows(row for row in map(find, configs) if row is not None)
+        if specs:
+            rows = [_finished_row(folder, sweep, spec) for spec in specs.values()]
+        else:
+            assert search
+            rows = [result_of(folder, row_name(number), None) for number in range(search.limit)]
+        complete = Rows(row for row in rows if row is not None)
+        return search.ranked(complete) if search else complete
 
-    return _Plan(folder, _claimed(left, train), finished)
+    def write() -> None:
+        folder.write(lambda place: write_tables(finished(), place))
+
+    with shown(progress), sharing_tokenizers():
+        for _ in pieces:
+            write()
+        write()  # of rows that were finished before, too
+    return Rows(row for row in finished() if re.search(chosen, row.name))
 
 
-def _plan_trials(
+def _measured_trials(sweep: Sweep, search: Search, overrides: Mapping[str, Any]) -> Sweep:
+    """The sweep with the metrics of all its trials; UserError if a trial cannot train."""
+    goal = search.goal.removeprefix("-")
+    first = trial_config(sweep, overrides, search.drawn(0))
+    named = [*sweep.metrics, *([goal] if sweep.goal else [])]
+    check_row(dataclasses.replace(sweep, metrics=named), row_name(0), first)
+    metrics = dict.fromkeys([*(sweep.metrics or ["loss"]), goal])
+    return dataclasses.replace(sweep, metrics=list(metrics))
+
+
+def _row_specs(
+    sweep: Sweep, search: Search | None, overrides: Mapping[str, Any]
+) -> dict[str, RowSpec]:
+    """The rows of a sweep, or the trials of a search, that are known beforehand, by name."""
+    if search is None:
+        configs = sweep.configs(overrides)
+        return {name: RowSpec(name, settings) for name, settings in configs.items()}
+    specs = {}
+    for number in range(search.limit):
+        name = row_name(number)
+        values = search.drawn(number)
+        settings = trial_config(sweep, overrides, values)
+        specs[name] = RowSpec(name, settings, values, until=search.rungs[-1])
+    return specs
+
+
+def _finished_row(folder: SweepFolder, sweep: Sweep, spec: RowSpec) -> Row | None:
+    row = result_of(folder, spec.name, asked_of(sweep, spec.settings, spec.until))
+    return row.first_seeds(sweep.seeds) if row else None
+
+
+def _train_trials(
     sweep: Sweep,
-    workdir: str | Path,
+    search: Search,
+    folder: SweepFolder,
     overrides: Mapping[str, Any],
     at_once: int,
-    chosen: str,
     modules: Modules,
-) -> _Plan:
-    """The work on the trials of a search; arguments and errors as of `run_sweep`."""
-    if chosen:
-        raise UserError("--rows chooses rows of a sweep, and this one is a search; leave it out")
-    search = search_of(sweep, overrides)
-    goal: str = search.fixed["goal"]
-    goal_metric = goal.removeprefix("-")
-    named = [*sweep.metrics, *([goal_metric] if sweep.goal else [])]
-    first = trial_config(sweep, overrides, METHODS[search.method](search, []))
-    check_row(dataclasses.replace(sweep, metrics=named), row_name(0), first)
-    metrics = dict.fromkeys([*(sweep.metrics or ["loss"]), goal_metric])
-    measured = dataclasses.replace(sweep, metrics=list(metrics))
-    folder = SweepFolder(workdir)
-    if folder.entry(0) is None and folder.read(f"{TABLE}.csv") is not None:
-        raise UserError(f"{folder} holds a sweep; choose another --workdir for a search")
-    log = DecisionLog(folder, search)
+) -> Iterator[None]:
+    """Trains the trials of a study; yields after each."""
+    from transformer_jax.lab.sweeps.study import run_trials
 
-    def train(job: Job, trial: Trial, place: Path) -> float:
-        name = row_name(job.trial)
-        until = search.rungs[job.rung]
+    def train(number: int, values: Mapping[str, Any], steps: int, place: Path) -> float:
         try:
-            settings = trial_config(sweep, overrides, trial.values)
+            settings = trial_config(sweep, overrides, values)
         except UserError as error:  # values that do not go together count as diverged
             logger.warning("%s", error)
             return -math.inf
-        logger.info("%s of %d, to step %d", name, log.state.limit, until)
-        set_title(f"trial {job.trial + 1}/{log.state.limit}")
-        part = TrialToTrain(trial.values, until)
-        return score_of(train_row(measured, name, settings, place, at_once, modules, part), goal)
+        name = row_name(number)
+        logger.info("%s of %d, to step %d", name, search.limit, steps)
+        set_title(f"trial {number + 1}/{search.limit}")
+        spec = RowSpec(name, settings, values, steps)
+        (row,) = train_rows(sweep, {place: spec}, at_once, modules)
+        return search.score(row)
 
-    def finished() -> Rows:
-        rows = (any_result(folder, row_name(trial)) for trial in log.read().ranking())
-        return Rows(row for row in rows if row is not None)
-
-    return _Plan(folder, run_trials(log, folder, train), finished)
+    return run_trials(folder, search, train)
 
 
-def _claimed(
-    groups: Sequence[Sequence[str]], train_rows: Callable[[Sequence[str], bool], list[str]]
+def _train_groups(
+    sweep: Sweep,
+    specs: Mapping[str, RowSpec],
+    folder: SweepFolder,
+    at_once: int,
+    modules: Modules,
 ) -> Iterator[None]:
-    """Yields after rows of a group were trained; rows that other processes train come last.
+    """Trains rows, those of one program together; yields after each group.
 
-    Those are tried again until they are finished: then they are only read, and if their process
-    was killed, this one trains them.
+    Rows that other processes train come last. Those are tried again until they are finished: then
+    they are only read, and if their process was killed, this one trains them.
     """
-    left = list(groups)
-    is_waiting = False
-    whole = True  # later, rows that are free are trained without the others of their group
-    while left:
-        busy: list[Sequence[str]] = []
+
+    def unfinished(names: Sequence[str]) -> list[str]:
+        rows = {name: _finished_row(folder, sweep, specs[name]) for name in names}
+        return [name for name, row in rows.items() if not is_complete(row, sweep)]
+
+    def train(names: Sequence[str], whole: bool) -> bool:
+        """Trains rows in one program, if no other process trains one of them or not `whole`."""
+        places: dict[Path, RowSpec] = {}
+        with contextlib.ExitStack() as claims:
+            for name in names:
+                with contextlib.suppress(BusyError):
+                    places[claims.enter_context(folder.claim(name))] = specs[name]
+            if not places or (whole and len(places) < len(names)):
+                return False
+            for spec in places.values():
+                number = [*specs].index(spec.name) + 1
+                logger.info("row %d of %d: %s", number, len(specs), spec.name)
+                set_title(f"row {number}/{len(specs)}")
+            train_rows(sweep, places, at_once, modules)
+        return True
+
+    configs = {name: spec.settings for name, spec in specs.items()}
+    groups = group_rows(configs, sweep.seeds, at_once)
+    # At first a process that trains some rows of a group may be about to claim all. Later, rows
+    # that are free are trained without the others.
+    whole = True
+    while groups := [group for group in map(unfinished, groups) if group]:
         has_trained = False
-        for group in left:
-            others = train_rows(group, whole)
-            if others:
-                busy.append(others)
-            if len(others) < len(group):
+        for group in groups:
+            # Finished rows are not claimed: a claim of a row in a bucket would download it.
+            if train(unfinished(group), whole):
                 has_trained = True
                 yield
-        if busy and not has_trained:
-            if not is_waiting:
-                names = ", ".join(name for group in busy for name in group)
-                logger.info("waiting for other processes, which train %s", names)
-                is_waiting = True
-            time.sleep(_POLL_SECONDS)
-        left = busy
+        if not has_trained:
+            folder.wait_for([name for group in groups for name in group])
         whole = False
 
 
@@ -252,7 +233,7 @@ def run_seeds(
         name = handle.folder.absolute().name
         sweep = Sweep(config="", rows={name: {}}, seeds=count)
         settings = resolve(config, {}, modules, COMMAND)
-        rows = [train_row(sweep, name, settings, handle.folder, count, modules)]
+        rows = train_rows(sweep, {handle.folder: RowSpec(name, settings)}, count, modules)
         write_tables(rows, handle.folder)
     if not rows[0].parameters:  # no seed left a model
         raise DivergedError(f"{workdir}: the loss of every seed is no longer finite")

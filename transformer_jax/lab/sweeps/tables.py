@@ -1,28 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of experiments: mean and deviation over seeds, as text, Markdown, LaTeX and CSV.
+"""Tables of experiments: mean and deviation over seeds, as text, Markdown, LaTeX and CSV, and
+their files with figures.
 
 A value that differs from that of the first row, by a test over the seeds, is marked.
 """
 
-import csv
 import dataclasses
-import html
-import io
+import logging
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.errors import escape_controls
+from transformer_jax.errors import UserError, escape_controls
+from transformer_jax.lab.pictures import (
+    Records,
+    draw_differences,
+    draw_sweep,
+    draw_sweep_curves,
+    save_figure,
+)
+from transformer_jax.lab.pictures.style import Picture
 from transformer_jax.lab.pictures.sweep import MARK
+from transformer_jax.runs.workdir import CURVES, DIFFERENCES, RESULT, SWEEP, TABLE, lock_workdir
+from transformer_jax.runtime.files import write_atomic
 from transformer_jax.scoring.statistics import SeedTest, compare_seeds
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+logger = logging.getLogger(__name__)
 
-_TEST_COLUMNS = ("difference", "low", "high", "p_holm", "seeds_to_decide")
-"""Columns of a metric's difference from the first row: its 95% interval is low to high."""
+_VECTORS = ("pdf", "svg")
+_SIZES = ("seeds", "parameters", "tokens_per_s", "seconds")
+"""The last columns of a table."""
 _LATEX = str.maketrans(
     {
         **{character: f"\\{character}" for character in "{}&%$#_"},
@@ -49,9 +61,6 @@ class Row:
       seconds: wall time of all seeds.
       values: of a trial of a search, {"section.field": value}.
       steps: that a trial of a search has trained.
-
-    Raises:
-      ValueError: a value has the wrong type, which happens with rows that are read from a file.
     """
 
     name: str
@@ -61,16 +70,6 @@ class Row:
     seconds: float
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     steps: int | None = None
-
-    def __post_init__(self) -> None:
-        numbers = [self.parameters, self.tokens_per_s, self.seconds]
-        numbers += [
-            value for of_seeds in self.metrics.values() for value in of_seeds if value is not None
-        ]
-        if not (self.metrics and all(isinstance(number, int | float) for number in numbers)):
-            raise ValueError("a row has metrics, and they are numbers")
-        if not (isinstance(self.values, Mapping) and isinstance(self.steps, int | None)):
-            raise ValueError("a trial has a dict of values, and a number of steps")
 
     @property
     def seeds(self) -> int:
@@ -107,21 +106,33 @@ class Rows(list[Row]):
         """The table as a pandas DataFrame, indexed by the rows' names; nothing is rounded."""
         from pandas import DataFrame
 
-        return DataFrame(_values(self), index=[row.name for row in self], columns=_columns(self))
+        tests = {(test.name, test.metric): test for test in differences(self)}
+        tested = {metric for _, metric in tests}
+        lines = []
+        for row in self:
+            line = {column: _trial_value(row, column) for column in _trial_columns(self)}
+            for metric in _metrics(self):
+                line[f"{metric}_mean"] = row.mean(metric)
+                line[f"{metric}_deviation"] = row.deviation(metric)
+                if metric in tested:
+                    values = _test_values(tests.get((row.name, metric)))
+                    line |= {f"{metric}_{column}": value for column, value in values.items()}
+            line |= {name: getattr(row, name) for name in _SIZES}
+            lines.append(line)
+        return DataFrame(lines, index=[row.name for row in self])
 
     def __repr__(self) -> str:
         return as_text(self) if self else "[]"
 
     def _repr_html_(self) -> str:
-        cells = _all_cells(self)
-        lines = ("".join(f"<td>{html.escape(cell)}</td>" for cell in line) for line in cells)
-        return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+        from pandas import DataFrame
+
+        return str(DataFrame(_cells(self)).to_html(index=False, header=False))
 
 
 def as_text(rows: Sequence[Row]) -> str:
     """A table with aligned columns, for a terminal."""
-    lines = aligned(_all_cells(rows))
-    return "\n".join([*lines, *_legend(rows)])
+    return "\n".join([*aligned(_cells(rows)), *_legend(rows)])
 
 
 def as_text_with_differences(rows: Sequence[Row]) -> str:
@@ -133,19 +144,16 @@ def as_text_with_differences(rows: Sequence[Row]) -> str:
 
 def as_markdown(rows: Sequence[Row]) -> str:
     """A table in Markdown, and one of the differences from the first row."""
-    tables = [_all_cells(rows)]
     tests = differences(rows)
-    if tests:
-        tables.append(_difference_cells(tests))
+    tables = [_cells(rows), *([_difference_cells(tests)] if tests else [])]
     return "\n\n".join([*map(markdown_table, tables), *_legend(rows)])
 
 
 def as_latex(rows: Sequence[Row]) -> str:
     """A table in LaTeX with the rules of booktabs: names and metrics, without sizes and times; and
     one of the differences from the first row."""
-    num_columns = 1 + len(_trial_columns(rows)) + len(_metrics(rows))
-    tables = [[line[:num_columns] for line in _all_cells(rows)]]
     tests = differences(rows)
+    tables = [[line[: -len(_SIZES)] for line in _cells(rows)]]
     if tests:
         tables.append(_difference_cells(tests))
     legend = "".join(f"\n% {line}" for line in _legend(rows))
@@ -154,13 +162,13 @@ def as_latex(rows: Sequence[Row]) -> str:
 
 def as_csv(rows: Sequence[Row]) -> str:
     """A table in CSV, with all digits; mean and deviation have columns of their own."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["row", *_columns(rows)])
-    for row, (*values, speed, seconds) in zip(rows, _values(rows), strict=True):
-        shown = ["" if value != value else value for value in values]  # NaN
-        writer.writerow([row.name, *shown, round(speed), round(seconds)])
-    return out.getvalue()
+    table = Rows(rows).table()
+    for name in table.columns:
+        if name in ("tokens_per_s", "seconds"):
+            table[name] = table[name].round().astype(int)
+        elif name.endswith("_seeds_to_decide"):
+            table[name] = table[name].astype("Int64")
+    return str(table.to_csv(index_label="row", lineterminator="\n"))
 
 
 def differences(rows: Sequence[Row]) -> list[SeedTest]:
@@ -178,16 +186,6 @@ def differences(rows: Sequence[Row]) -> list[SeedTest]:
     ]
 
 
-def figure_labels(rows: Sequence[Row]) -> list[str]:
-    """Names of rows in a figure: those of trials are their values, if these differ."""
-    short = _trial_columns(rows)
-    labels = [
-        ", ".join(f"{short[name]}={_cell(value)}" for name, value in row.values.items()) or row.name
-        for row in rows
-    ]
-    return labels if len(set(labels)) == len(rows) else [row.name for row in rows]
-
-
 def markdown_table(cells: Sequence[Sequence[str]]) -> str:
     """A table in Markdown; the first line of cells is the header."""
     rule = ["---", *["---:"] * (len(cells[0]) - 1)]
@@ -196,10 +194,10 @@ def markdown_table(cells: Sequence[Sequence[str]]) -> str:
 
 
 def _latex_table(cells: Sequence[Sequence[str]]) -> str:
-    head, *body = (f"{' & '.join(map(_latex, line))} \\\\" for line in cells)
+    lines = [" & ".join(cell.translate(_LATEX) for cell in line) + r" \\" for line in cells]
     columns = f"l{'r' * (len(cells[0]) - 1)}"
-    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule", *body]
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
+    head = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", lines[0], r"\midrule"]
+    return "\n".join([*head, *lines[1:], r"\bottomrule", r"\end{tabular}"])
 
 
 def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
@@ -237,47 +235,18 @@ def _legend(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _latex(cell: str) -> str:
-    return cell.translate(_LATEX)
-
-
-def _columns(rows: Sequence[Row]) -> list[str]:
-    tested = {test.metric for test in differences(rows)}
-    statistics = [
-        f"{name}_{statistic}"
-        for name in _metrics(rows)
-        for statistic in ("mean", "deviation", *(_TEST_COLUMNS if name in tested else ()))
-    ]
-    return [*_trial_columns(rows), *statistics, "seeds", "parameters", "tokens_per_s", "seconds"]
-
-
-def _values(rows: Sequence[Row]) -> list[list[Any]]:
-    """The numbers of each row, and the values of trials, in the order of `_columns`."""
-    tests = {(test.name, test.metric): test for test in differences(rows)}
-    tested = {metric for _, metric in tests}
-
-    def measured(row: Row, name: str) -> list[float]:
-        values = [row.mean(name), row.deviation(name)]
-        return values + (_test_values(tests.get((row.name, name))) if name in tested else [])
-
-    trials = _trial_columns(rows)
-    return [
-        [
-            *(_trial_value(row, name) for name in trials),
-            *(value for name in _metrics(rows) for value in measured(row, name)),
-            *(row.seeds, row.parameters, row.tokens_per_s, row.seconds),
-        ]
-        for row in rows
-    ]
-
-
-def _test_values(test: SeedTest | None) -> list[float]:
-    """The numbers of a test, in the order of `_TEST_COLUMNS`; NaN for what was not tested."""
+def _test_values(test: SeedTest | None) -> dict[str, float]:
+    """The numbers of a difference from the first row; NaN for what was not tested."""
     if test is None:
-        return [math.nan] * len(_TEST_COLUMNS)
-    difference = test.difference
-    seeds_to_decide = math.nan if test.seeds_to_decide is None else test.seeds_to_decide
-    return [difference.mean, difference.low, difference.high, test.p_adjusted, seeds_to_decide]
+        names = ("difference", "low", "high", "p_holm", "seeds_to_decide")
+        return dict.fromkeys(names, math.nan)
+    return {
+        "difference": test.difference.mean,
+        "low": test.difference.low,  # of the 95% interval
+        "high": test.difference.high,
+        "p_holm": test.p_adjusted,
+        "seeds_to_decide": math.nan if test.seeds_to_decide is None else test.seeds_to_decide,
+    }
 
 
 def _trial_columns(rows: Sequence[Row]) -> dict[str, str]:
@@ -305,38 +274,23 @@ def _metrics(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row.metrics))
 
 
-def _header(rows: Sequence[Row]) -> list[str]:
-    names = [*_trial_columns(rows).values(), *_metrics(rows)]
-    return ["", *map(shown_name, names), "seeds", "parameters", "tokens/s", "time"]
-
-
-def _all_cells(rows: Sequence[Row]) -> list[list[str]]:
+def _cells(rows: Sequence[Row]) -> list[list[str]]:
     """The header, and the cells of each row."""
     names = _metrics(rows)
-    marked = {(test.name, test.metric) for test in differences(rows) if test.differs}
     trials = _trial_columns(rows)
-    return [_header(rows), *(_cells(row, trials, names, marked) for row in rows)]
-
-
-def _cells(
-    row: Row,
-    trials: Collection[str],
-    names: Sequence[str],
-    marked: Collection[tuple[str, str]],
-) -> list[str]:
-    values = [_cell(_trial_value(row, column)) for column in trials]
-    metrics = [
-        _metric(row, name) + (f" {MARK}" if (row.name, name) in marked else "") for name in names
-    ]
-    return [
-        shown_name(row.name),
-        *values,
-        *metrics,
-        str(row.seeds),
-        f"{row.parameters:,}",
-        f"{row.tokens_per_s:,.0f}",
-        f"{row.seconds / 60:.1f} min",
-    ]
+    marked = {(test.name, test.metric) for test in differences(rows) if test.differs}
+    header = ["", *map(shown_name, [*trials.values(), *names])]
+    lines = [[*header, "seeds", "parameters", "tokens/s", "time"]]
+    for row in rows:
+        line = [shown_name(row.name)]
+        line += [_cell(_trial_value(row, column)) for column in trials]
+        for name in names:
+            mark = f" {MARK}" if (row.name, name) in marked else ""
+            line.append(_metric(row, name) + mark)
+        line += [str(row.seeds), f"{row.parameters:,}", f"{row.tokens_per_s:,.0f}"]
+        line.append(f"{row.seconds / 60:.1f} min")
+        lines.append(line)
+    return lines
 
 
 def shown_name(name: str) -> str:
@@ -357,3 +311,72 @@ def _metric(row: Row, name: str) -> str:
     if math.isnan(deviation):
         return f"{mean:.{digits}f}{note}"
     return f"{mean:.{digits}f} ± {deviation:.{digits}f}{note}"
+
+
+def write_tables(rows: Sequence[Row], workdir: Path) -> None:
+    """Writes table.txt, table.md, table.tex, table.csv and table.png into a workdir.
+
+    If the figure cannot be drawn or written, only a warning is logged.
+    """
+    writers = {
+        "txt": as_text_with_differences,
+        "md": as_markdown,
+        "tex": as_latex,
+        "csv": as_csv,
+    }
+    for ending, write in writers.items():
+        write_atomic(workdir / f"{TABLE}.{ending}", write(rows).rstrip() + "\n")
+    _write_figure(lambda: draw_table(rows), workdir / TABLE, ("png",))
+
+
+def publish_tables(
+    rows: Sequence[Row], records: Mapping[str, Mapping[str, Records]], folder: Path
+) -> None:
+    """Writes the tables of `write_tables` and figures as vectors (.pdf, .svg): table, curves, and
+    differences if they were tested.
+
+    Args:
+      rows: of one or several sweeps.
+      records: row -> seed -> its records, for the curves.
+      folder: made if it does not exist. Earlier tables of `publish_tables` are replaced.
+
+    Raises:
+      UserError: the folder cannot be written, or it holds runs or files of others.
+    """
+    if any(folder.glob(f"*/{RESULT}")) or (folder / RESULT).exists():
+        raise UserError(f"--to: {folder} is the folder of a sweep; choose another for the tables")
+    with lock_workdir(folder, SWEEP):
+        write_tables(rows, folder)
+        _write_figure(lambda: draw_table(rows), folder / TABLE, _VECTORS)
+        tests = differences(rows)
+        if tests:
+            base = rows[0].name
+            _write_figure(lambda: draw_differences(tests, base), folder / DIFFERENCES, _VECTORS)
+        metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))
+        if records:
+            curves = {name: list(seeds.values()) for name, seeds in records.items()}
+            _write_figure(lambda: draw_sweep_curves(curves, metrics), folder / CURVES, _VECTORS)
+
+
+def draw_table(rows: Sequence[Row]) -> Picture:
+    """A figure of a table, with the marks of differences; trials are named by their values."""
+    short = _trial_columns(rows)
+    labels = {}
+    for row in rows:
+        values = [f"{short[name]}={_cell(value)}" for name, value in row.values.items()]
+        labels[row.name] = ", ".join(values) or row.name
+    if len(set(labels.values())) < len(rows):
+        labels = {row.name: row.name for row in rows}
+    tests = differences(rows)
+    different = [(labels[test.name], test.metric) for test in tests if test.differs]
+    return draw_sweep({labels[row.name]: row.metrics for row in rows}, different)
+
+
+def _write_figure(draw: Callable[[], Picture], path: Path, endings: Sequence[str]) -> None:
+    try:
+        figure = draw()
+        for ending in endings:
+            save_figure(figure, path.with_suffix(f".{ending}"))
+    except Exception as error:  # matplotlib's, of any type
+        names = ", ".join(f"{path}.{ending}" for ending in endings)
+        logger.warning("%s is left out, the tables are written: %s", names, error)
