@@ -14,7 +14,7 @@ import numpy as np
 
 from transformer_jax.conversations import Conversation
 from transformer_jax.data.batches.loss_masks import LossMaskedTexts
-from transformer_jax.data.batches.token_cache import TokenCacheOptions
+from transformer_jax.data.batches.token_cache import TokenCache
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.decoding import BeamTree
@@ -275,9 +275,9 @@ class TaskParts:
     tokenizers: Tokenizers
 
     @property
-    def caching(self) -> TokenCacheOptions:
+    def caching(self) -> TokenCache:
         """Settings of the token cache."""
-        return TokenCacheOptions(self.data.cache_dir, self.data.num_workers)
+        return TokenCache(self.data.cache_dir, self.data.num_workers)
 
     def make_model(self, *wanted: type[Any], reach: int, **vocab_sizes: int) -> Any:
         """Makes the model.

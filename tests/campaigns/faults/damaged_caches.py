@@ -3,12 +3,12 @@
 
     python -m tests.campaigns.faults.damaged_caches --folder=/tmp/caches --flips=1000
 
-Caches: finished tokens, finished parts of tokens, stored reference log-probabilities (DPO), the
-index of files fetched from a bucket, and compiled programs. Each is written once. Then each of its
+Caches: tokens (as all files of `runtime.remake`), the index of files fetched from a bucket, and
+compiled programs. Each is written once. Then each of its
 files is once empty, cut, all zeros, deeply nested JSON, not UTF-8, a folder, a link to another file
 and a link to nothing, and `--flips` times a bit of one of its files is flipped. After each damage
-the cache is read as the program reads it, in this process. Then processes that write tokens or
-reference log-probabilities again and again are killed, `--kills` each, and what they leave is read.
+the cache is read as the program reads it, in this process. Then processes that write tokens again
+and again are killed, `--kills` times, and what they leave is read.
 
 Prints for each cache the number of cases and of those that raised an exception ("tracebacks"), gave
 another result ("lost"), or changed what a link leads to ("followed"); exit status 1 if there are
@@ -17,7 +17,6 @@ any.
 
 import argparse
 import collections
-import contextlib
 import json
 import logging
 import os
@@ -30,18 +29,15 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import fsspec
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
 from transformer_jax.buckets import copies
 from transformer_jax.data.batches import token_cache
 from transformer_jax.data.batches.token_cache import TokenCache
-from transformer_jax.runs import frozen
 from transformer_jax.tokenization.specials import DEFAULT_SPECIALS
 
 PRECIOUS = "a file outside of the cache"
@@ -59,35 +55,10 @@ class Bytes:
 
 def tokens(folder: Path) -> Any:
     """Tokens of the cache, made if they are not there."""
-    cache = TokenCache(folder, "a digest", is_required=True)
-    found = cache.read_or_encode(TEXTS, Bytes(), DEFAULT_SPECIALS.eos)
+    cache = TokenCache(str(folder))
+    found = cache.read_or_encode(TEXTS, Bytes(), "a digest", DEFAULT_SPECIALS.eos)
     assert found is not None
     return found.tokens.tolist(), found.starts.tolist()
-
-
-def parts(folder: Path) -> Any:
-    """Joins the parts of tokens; leaves only the parts if there is nothing yet."""
-    if folder.exists():
-        return tokens(folder)
-    stopped = mock.patch.object(token_cache._CachedStream, "_join_parts", lambda _: 1 / 0)
-    with stopped, contextlib.suppress(ZeroDivisionError):
-        tokens(folder)
-    return None
-
-
-SCORES = frozen._ScoresFile(np.arange(50, dtype=np.float32), "a checkpoint")
-
-
-def reference(folder: Path) -> Any:
-    """Stored reference log-probabilities, written again if they cannot be read."""
-    folder.mkdir(exist_ok=True)
-    path = folder / "reference" / "texts.npz"
-    found = frozen._read_scores(path, len(SCORES.log_probs))
-    if found is None:
-        frozen._write_scores(path, SCORES)
-        found = frozen._read_scores(path, len(SCORES.log_probs))
-    assert found is not None
-    return found.log_probs.tolist(), found.base
 
 
 def fetched(folder: Path) -> Any:
@@ -113,14 +84,12 @@ def compiled(folder: Path) -> Any:
 
 CACHES: dict[str, Callable[[Path], Any]] = {
     "tokens": tokens,
-    "parts of tokens": parts,
-    "reference": reference,
     "index of fetched files": fetched,
     "compiled programs": compiled,
 }
 
-KILLED = ("tokens", "reference")
-NOT_CACHES = (".lock", "fetched.txt", "-atime")
+KILLED = ("tokens",)
+NOT_CACHES = ("lock", "fetched.txt", "-atime")
 
 
 def empty(path: Path, outside: Path) -> None:
@@ -193,12 +162,12 @@ def run(name: str, folder: Path, flips: int) -> collections.Counter[str]:
     outside.write_text(PRECIOUS)
     use(whole)
     use(cache)
-    expected = tokens(folder / "expected") if use is parts else use(whole)
+    expected = use(whole)
     # JAX itself follows links in its cache, whose folder only the user can write to.
     forms = [form for form in FORMS if not (use is compiled and "link" in form.__name__)]
     for file, form, damage in cases(cache, flips, forms):
         shutil.rmtree(cache)
-        shutil.copytree(whole, cache) if use is not parts else use(cache)
+        shutil.copytree(whole, cache)
         damage(cache / file)
         counts["cases"] += 1
         try:
