@@ -31,7 +31,7 @@ class RemoteFile:
 
     Attributes:
       url: URL of the file.
-      size: size in bytes; a longer file is rejected while it is downloaded.
+      size: size in bytes.
       sha256: SHA-256 in hexadecimal.
       stored_as: file name to store it under; None: the last component of `url`.
     """
@@ -85,8 +85,6 @@ def _copy_verified(response: HTTPResponse, file: IO[bytes], remote: RemoteFile) 
     with tqdm(desc=remote.name, total=remote.size, unit="B", unit_scale=True, disable=None) as bar:
         while chunk := response.read(_CHUNK_BYTES):
             received += len(chunk)
-            if received > remote.size:
-                raise OSError(f"it is longer than the {remote.size} bytes expected")
             digest.update(chunk)
             file.write(chunk)
             bar.update(len(chunk))
