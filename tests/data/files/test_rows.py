@@ -38,25 +38,25 @@ def test_a_json_array_has_a_row_per_object(tmp_path, indent, begin):
         assert list(found) == PAIRS
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('[{"a": 1}, {"a": 2}', "begins a JSON array that has no end"),
-        ('[{"a": 1} {"a": 2}]', "has '' at byte 9"),
-        ('[{"a": 1}, "b", {"a": 2}]', "has ', \"b\",' at byte 9"),
-        ('[{"a": 1}, 3]', "has ', 3' at byte 9"),
-        ('[{"a": 1}] {}', "has '{}' at byte 10"),
-        ("[]", "has no row to learn from"),
-        ('[{"a": 1]', "begins a JSON array that has no end|row 1: this is no JSON"),
-        ("[" * 10**5, "begins a JSON array that has no end"),
-        ('[{"source": "a", "target": "b"}, {"source": "a}]', "no end|row 2"),
-    ],
-)
-def test_a_damaged_array_is_an_error_of_one_line(tmp_path, text, message):
-    path = write(tmp_path / "a.json", text)
-    with pytest.raises(UserError, match=message) as caught:
-        read_json_lines(path)
-    assert "\n" not in str(caught.value) and path in str(caught.value)
+def test_what_is_no_array_of_objects_is_an_error_of_one_line(tmp_path, assert_refused):
+    begun = "begins as a JSON array, but this is no JSON"
+    texts = {
+        '[{"a": 1}, {"a": 2}': begun,
+        '[{"a": 1} {"a": 2}]': begun,
+        '[{"a": 1}] {}': begun,
+        '[{"a": 1, "a": 2}]': "an object has the same key twice",
+        '[{"source": "a", "target": "b"}, {"source": "a}]': begun,
+        "[" * 10**5: begun,
+        '[{"source": "a", "target": "b"}, 3]': 'row 2: write {"source"',
+        "[]": "has no row to learn from",
+    }
+    paths = [write(tmp_path / f"{i}.json", text) for i, text in enumerate(texts)]
+    assert_refused(
+        {
+            path: (lambda path=path: read_json_lines(path), words)
+            for path, words in zip(paths, texts.values(), strict=True)
+        }
+    )
 
 
 def test_rows_of_an_array_are_named(tmp_path):

@@ -42,7 +42,6 @@ from transformer_jax.data.examples import (
     Selection,
 )
 from transformer_jax.data.files.lines import TextLines
-from transformer_jax.data.files.rows import JsonArray
 from transformer_jax.data.files.text import WholeFiles
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import NoLocksError, cache_folder, open_locked, remove
@@ -299,7 +298,7 @@ def _content(source: object) -> Iterator[Buffer]:
             if not name.startswith("transformer_jax.data.") or "<" in name:  # such as a lambda
                 raise _UnknownError
             yield name.encode()
-        case Selection() | Parsed() | LinePairs() | Corpora() | JsonArray():
+        case Selection() | Parsed() | LinePairs() | Corpora():
             for field in fields(source):
                 yield from _content(getattr(source, field.name))
         case _:
