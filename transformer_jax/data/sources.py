@@ -108,7 +108,7 @@ SOURCES: Registry[SourceSet] = Registry(
         "tiny_shakespeare": _public("text_sets:open_tiny_shakespeare"),
         "wikitext2": _public("text_sets:open_wikitext2"),
         "gutenberg": _public("text_sets:open_gutenberg"),
-        "labeled_tsv": _user_rows("tsv:read_labeled_tsv"),
+        "labeled_tsv": _user_rows("tsv:read_labeled"),
         "sst2": _public("labeled_sets:open_glue", _LABELED, name="sst2"),
         "cola": _public("labeled_sets:open_glue", _LABELED, name="cola"),
         "mrpc": _public("labeled_sets:open_glue", (*_LABELED, "test"), name="mrpc"),

@@ -38,7 +38,7 @@ def test_blank_pairs_are_dropped(tmp_path, caplog):
     target = write(tmp_path / "de", b"eins\nzwei\n\t\n\nf\xc3\xbcnf\n")
 
     whole = read_aligned(source, target)
-    kept = drop_blank(whole, "en and de")
+    kept = drop_blank(whole, "train", "en and de")
     assert list(kept) == [
         {"source": "one", "target": "eins"},
         {"source": "five", "target": "fünf"},
@@ -47,13 +47,13 @@ def test_blank_pairs_are_dropped(tmp_path, caplog):
     assert len(whole) == 5
     assert whole[1] == {"source": "", "target": "zwei"}
     assert whole[3] == {"source": " ", "target": ""}
-    assert drop_blank(kept, "en and de") is kept
+    assert drop_blank(kept, "train", "en and de") is kept
 
 
 def test_files_with_blank_pairs_only_are_an_error(tmp_path):
     source, target = write(tmp_path / "en", b"one\n\n"), write(tmp_path / "de", b"\nzwei\n")
     with pytest.raises(UserError, match="no line has text on both sides in en and de"):
-        drop_blank(read_aligned(source, target), "en and de")
+        drop_blank(read_aligned(source, target), "train", "en and de")
 
 
 def test_tab_separated_pairs_are_read(tmp_path):

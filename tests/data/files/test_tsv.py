@@ -6,7 +6,7 @@ import gzip
 import pytest
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.files.tsv import LABELED_TSV_LAYOUTS, read_labeled, read_tagged_words
+from transformer_jax.data.files.tsv import read_labeled, read_tagged_words
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 
@@ -20,13 +20,11 @@ def write(path, text: str) -> str:
 def test_the_header_selects_the_layout(tmp_path):
     single = write(tmp_path / "single.tsv.gz", 'text\tlabel\n"A "quote\tgood\n\tbad\n')
     pairs = write(tmp_path / "pairs.tsv", "\ufefftext\tpair\tlabel\r\na\tb\tyes\r\n")
-    assert list(read_labeled(single, LABELED_TSV_LAYOUTS)) == [
+    assert list(read_labeled(single)) == [
         {"text": '"A "quote', "label": "good"},
         {"text": "", "label": "bad"},
     ]
-    assert list(read_labeled(pairs, LABELED_TSV_LAYOUTS)) == [
-        {"text": "a", "pair": "b", "label": "yes"}
-    ]
+    assert list(read_labeled(pairs)) == [{"text": "a", "pair": "b", "label": "yes"}]
 
 
 def test_each_labeled_file_is_a_corpus(tmp_path):
@@ -42,7 +40,7 @@ def test_each_labeled_file_is_a_corpus(tmp_path):
 def test_an_unknown_header_is_shown_with_the_expected_ones(tmp_path, header):
     path = write(tmp_path / "own.tsv", f"{header}\na\tb\n")
     with pytest.raises(UserError) as error:
-        read_labeled(path, LABELED_TSV_LAYOUTS)
+        read_labeled(path)
     shown = header.replace("\t", "<tab>")
     expected = "text<tab>label or text<tab>pair<tab>label"
     assert str(error.value) == (
@@ -53,7 +51,7 @@ def test_an_unknown_header_is_shown_with_the_expected_ones(tmp_path, header):
 def test_a_long_header_is_shortened(tmp_path):
     path = write(tmp_path / "own.tsv", "word " * 1000 + "\n")
     with pytest.raises(UserError) as error:
-        read_labeled(path, LABELED_TSV_LAYOUTS)
+        read_labeled(path)
     assert len(str(error.value)) < 300
 
 
@@ -69,13 +67,13 @@ def test_a_long_header_is_shortened(tmp_path):
 def test_an_invalid_labeled_line_is_named(tmp_path, line, problem):
     path = write(tmp_path / "own.tsv", f"text\tlabel\na\tb\n{line}\na\tb\n")
     with pytest.raises(UserError, match=f"^{path}, line 3: {problem}"):
-        read_labeled(path, LABELED_TSV_LAYOUTS)
+        read_labeled(path)
 
 
 def test_a_file_with_only_a_header_is_an_error(tmp_path):
     path = write(tmp_path / "own.tsv", "text\tlabel\n")
     with pytest.raises(UserError, match=f"^{path} has no example"):
-        read_labeled(path, LABELED_TSV_LAYOUTS)
+        read_labeled(path)
 
 
 @pytest.mark.parametrize("name", ["own.tsv", "own.tsv.gz"])

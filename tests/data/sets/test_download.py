@@ -51,8 +51,8 @@ def remote_file(url: str) -> RemoteFile:
 
 def test_downloads_into_a_private_folder(server, tmp_path):
     folder = tmp_path / "cache" / "set"
-    path = download(remote_file(server.url), folder)
-    assert path == folder / "file.gz"
+    path = folder / "file.gz"
+    download(remote_file(server.url), path)
     assert path.read_bytes() == CONTENT
     assert [p.name for p in folder.iterdir()] == ["file.gz"]
     for made in (folder, folder.parent):
@@ -72,7 +72,7 @@ def test_downloads_into_a_private_folder(server, tmp_path):
 def test_wrong_content_is_not_stored(server, tmp_path, body, announced, complaint):
     server.body, server.announced = body, announced
     with pytest.raises(UserError, match=complaint) as error:
-        download(remote_file(server.url), tmp_path)
+        download(remote_file(server.url), tmp_path / "file.gz")
     assert server.url in str(error.value)
     assert "data.dir" in str(error.value) and "TRANSFORMER_JAX_DATA" in str(error.value)
     assert "\n" not in str(error.value)
@@ -83,7 +83,7 @@ def test_a_failed_download_keeps_the_existing_file(server, tmp_path):
     (tmp_path / "file.gz").write_bytes(b"before")
     server.body = b"wrong"
     with pytest.raises(UserError):
-        download(remote_file(server.url), tmp_path)
+        download(remote_file(server.url), tmp_path / "file.gz")
     assert (tmp_path / "file.gz").read_bytes() == b"before"
 
 
@@ -94,9 +94,9 @@ def test_what_cannot_be_downloaded_is_refused(server, public_set, tmp_path, asse
     nowhere = remote_file("http://127.0.0.1:9/file.gz")
     assert_refused(
         {
-            "no page": (lambda: download(other, tmp_path), "404"),
-            "no server": (lambda: download(nowhere, tmp_path), "set data.dir"),
-            "no folder": (lambda: download(remote, tmp_path / "taken" / "set"), "taken"),
+            "no page": (lambda: download(other, tmp_path / "file"), "404"),
+            "no server": (lambda: download(nowhere, tmp_path / "file"), "set data.dir"),
+            "no folder": (lambda: download(remote, tmp_path / "taken" / "file"), "taken"),
             "a user's folder without the file": (
                 lambda: public_set.path("file", str(tmp_path)),
                 f"{tmp_path} has neither file nor file.gz: set data.dir",

@@ -91,7 +91,7 @@ def open_glue(config: DataConfig, split: str, name: str) -> Sequence[Corpus]:
     task = GLUE_TASKS[name]
     file = task.files[split]
     path = GLUE.find(file, config.dir) or GLUE.path(f"{task.folder}/{file}", config.dir)
-    return [read_labeled(path, [task.layout])]
+    return [read_labeled(path, layouts=[task.layout])]
 
 
 GUM = PublicSet(

@@ -29,7 +29,7 @@ import numpy as np
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example, Parsed, Selection
 from transformer_jax.data.files.lines import TextLines
-from transformer_jax.data.files.pairs import drop_blank_if_training, open_aligned
+from transformer_jax.data.files.pairs import drop_blank, open_aligned
 from transformer_jax.data.sets.download import PublicSet, RemoteFile
 from transformer_jax.errors import UserError
 
@@ -62,10 +62,10 @@ MULTI30K = PublicSet(
     name="multi30k",
     files={
         f"{FILE_STEMS[split]}.{language}": RemoteFile(
-            f"{_MULTI30K_URL}{FILE_STEMS[split]}.{language}.gz", size, sha256
+            f"{_MULTI30K_URL}{FILE_STEMS[split]}.{language}.gz", *pin
         )
         for split, languages in _MULTI30K_PINS.items()
-        for language, (size, sha256) in languages.items()
+        for language, pin in languages.items()
     },
 )
 
@@ -109,7 +109,7 @@ def open_tatoeba(
     if export is None:
         paths = [TATOEBA.path(f"{split}.{language}", config.dir) for language in languages]
         return [open_aligned(paths, split)]
-    return [drop_blank_if_training(_read_export(export, split, languages), split, export)]
+    return [drop_blank(_read_export(export, split, languages), split, export)]
 
 
 def _read_export(path: str, split: str, languages: Sequence[str]) -> Corpus:
@@ -185,37 +185,25 @@ SCAN_SETS = {
 """Name -> folder and end of the file name in the public repository."""
 
 _SCAN_PINS = {  # size in bytes and SHA-256
-    "tasks_test_addprim_jump.txt": (
+    "test_addprim_jump": (
         1531555,
         "8147ae2651422c701162e174d9d66158daa57858a26b30317ac61797118ac7a5",
     ),
-    "tasks_test_length.txt": (
-        1356970,
-        "0760752ed34a75116ae11dcc1ee17526b7500060da1366540730fa24894d7db3",
-    ),
-    "tasks_test_simple.txt": (
-        812450,
-        "1fe1c8f5a19d0dc40e41bab94278f45f66f3dc415a978bd29855a23440610fc6",
-    ),
-    "tasks_train_addprim_jump.txt": (
+    "test_length": (1356970, "0760752ed34a75116ae11dcc1ee17526b7500060da1366540730fa24894d7db3"),
+    "test_simple": (812450, "1fe1c8f5a19d0dc40e41bab94278f45f66f3dc415a978bd29855a23440610fc6"),
+    "train_addprim_jump": (
         2579619,
         "e3c78485692e028eed4205e1b8b3fd0e785ef2c12d45b5b89204dadf5b239e23",
     ),
-    "tasks_train_length.txt": (
-        2723418,
-        "b034212dc7cf87ce62f3a067dd6ad49c4d5cd18d51d615d13825516bcb1ebbc2",
-    ),
-    "tasks_train_simple.txt": (
-        3267938,
-        "941bb8a088c5f53ceff12fde902dc008933cf0c4203cc672c47b5f79d73262dd",
-    ),
+    "train_length": (2723418, "b034212dc7cf87ce62f3a067dd6ad49c4d5cd18d51d615d13825516bcb1ebbc2"),
+    "train_simple": (3267938, "941bb8a088c5f53ceff12fde902dc008933cf0c4203cc672c47b5f79d73262dd"),
 }
 
 SCAN = PublicSet(
     name="scan",
     files={
         f"tasks_{part}_{end}.txt": RemoteFile(
-            f"{_SCAN_URL}{folder}/tasks_{part}_{end}.txt", *_SCAN_PINS[f"tasks_{part}_{end}.txt"]
+            f"{_SCAN_URL}{folder}/tasks_{part}_{end}.txt", *_SCAN_PINS[f"{part}_{end}"]
         )
         for folder, end in SCAN_SETS.values()
         for part in ("train", "test")

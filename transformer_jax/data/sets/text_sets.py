@@ -31,27 +31,16 @@ TINY_SHAKESPEARE = PublicSet(
 )
 """About 40,000 lines of Shakespeare's plays (Karpathy 2015, char-rnn). Public domain."""
 
+_WIKITEXT2_PINS = {  # size in bytes and SHA-256
+    "train": (10797148, "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f"),
+    "valid": (1121681, "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8"),
+    "test": (1256449, "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0"),
+}
 WIKITEXT2 = PublicSet(
     name="wikitext2",
     files={
-        "wiki.train.tokens": RemoteFile(
-            f"{_PYTORCH_EXAMPLES}train.txt",
-            10797148,
-            "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f",
-            stored_as="wiki.train.tokens",
-        ),
-        "wiki.valid.tokens": RemoteFile(
-            f"{_PYTORCH_EXAMPLES}valid.txt",
-            1121681,
-            "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
-            stored_as="wiki.valid.tokens",
-        ),
-        "wiki.test.tokens": RemoteFile(
-            f"{_PYTORCH_EXAMPLES}test.txt",
-            1256449,
-            "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
-            stored_as="wiki.test.tokens",
-        ),
+        f"wiki.{split}.tokens": RemoteFile(f"{_PYTORCH_EXAMPLES}{split}.txt", *pin)
+        for split, pin in _WIKITEXT2_PINS.items()
     },
 )
 """Wikipedia articles, tokenized, rare words as <unk>: 2,051,910, 213,886 and 241,211 words.
