@@ -14,29 +14,24 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from itertools import chain
 from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any, BinaryIO, NamedTuple
 
 import cloudpickle
-import grain
 import jax
-from absl import flags
 
 from transformer_jax.data.batches.packing import Packer, StreamGroups, pack_streams
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.processes import Lifeline
 
-_SLOTS = 8
-"""Results of a worker that have room in its memory. At most five are in use: one is being packed,
-one is in Grain's queue, one in its thread, one in that thread's buffer, and one is being read."""
-
+_SPAWN = multiprocessing.get_context("spawn")
+_SLOTS = 4
+"""Results of a worker that have room in its memory; the parent reads one of them."""
 _ALIGNMENT = 64  # bytes: of any dtype, and a line of the processor's cache
-
-_WORKER_DIED = "Worker process was terminated unexpectedly"
-"""Beginning of Grain's error message."""
 
 
 class SharedObject(NamedTuple):
@@ -132,7 +127,7 @@ class SharedFile:
 
 
 class PackingWorkers:
-    """Worker processes that pack streams, with Grain.
+    """Worker processes that pack streams.
 
     Each process packs some of the streams on its own, so the result does not depend on the number
     of processes.
@@ -147,7 +142,7 @@ class PackingWorkers:
         self._parts = [self._numbers[i::count] for i in range(min(count, len(streams)))]
         self._num_bytes = max(stream.num_bytes for stream in streams.values())
         self._file = SharedFile.on_disk()
-        self._streams = self._file.dump(dict(streams))
+        self._work = self._file.dump(partial(_pack, dict(streams)))
         self._lifeline = Lifeline()
 
     def pack(self, starts: Mapping[str, int]) -> Generator[StreamGroups]:
@@ -158,96 +153,74 @@ class PackingWorkers:
         Raises:
           UserError: a process was killed, or an error of `pack_streams`.
         """
-        if not flags.FLAGS.is_parsed():  # Grain reads some of the flags
-            flags.FLAGS.mark_as_parsed()
         self.stop()
         self._lifeline = Lifeline()
         workers = [self._start({i: starts[i] for i in part}) for part in self._parts]
-        with ThreadPoolExecutor(len(workers)) as threads:
-            try:
-                while True:
-                    groups = dict(chain.from_iterable(threads.map(_Worker.take, workers)))
-                    yield {i: groups[i] for i in self._numbers}  # in the order of `streams`
-            except RuntimeError as error:
-                if not str(error).startswith(_WORKER_DIED):
-                    raise
-                raise UserError(
-                    f"a data worker was killed ({str(error).partition('.')[0]}): is memory short? "
-                    "Lower data.num_workers; the same command continues"
-                ) from error
-            finally:
-                self.stop()
-                for worker in workers:
-                    worker.close()
+        try:
+            while True:
+                groups = dict(chain.from_iterable(worker.take().items() for worker in workers))
+                yield {i: groups[i] for i in self._numbers}  # in the order of `streams`
+        finally:
+            self.stop()
+            for worker in workers:
+                worker.process.join()
 
     def stop(self) -> None:
-        """Ends the processes; a thread that waits for a result gets an error within a second."""
+        """Ends the processes; a thread that waits for a result gets an error."""
         self._lifeline.cut()
 
     def _start(self, starts: Mapping[str, int]) -> "_Worker":
         memory = SharedFile.in_memory(_SLOTS * self._num_bytes * len(starts))
-        packed = _PackedStreams(self._file, self._streams, starts, memory)
-        return _Worker(packed, memory, self._lifeline)
+        ours, theirs = _SPAWN.Pipe()
+        with theirs:  # closed here, so that `ours` ends with the process
+            process = _start(self._lifeline, self._file, self._work, starts, memory, theirs)
+        return _Worker(process, memory, ours)
 
 
 class _Worker:
     """Connection of the parent to one worker process."""
 
-    def __init__(self, packed: "_PackedStreams", memory: SharedFile, lifeline: Lifeline):
-        options = grain.MultiprocessingOptions(num_workers=1, per_worker_buffer_size=1)
-        self._stored = iter(packed.mp_prefetch(options, partial(_init_worker, lifeline)))
+    def __init__(self, process: BaseProcess, memory: SharedFile, connection: Connection):
+        self.process = process
         self._memory = memory
+        self._connection = connection
+        self._has_taken = False
 
-    def take(self) -> list[tuple[str, Any]]:
+    def take(self) -> dict[str, Any]:
         """Next groups; their arrays are in memory shared with the worker."""
-        return list(self._memory.load(next(self._stored)).items())
-
-    def close(self) -> None:
-        """Ends the process, if it is still running, and Grain's thread."""
-        self._stored.close()
-
-
-class _PackedStreams(grain.IterDataset[SharedObject]):
-    """Groups of some streams, packed in the process that iterates."""
-
-    def __init__(
-        self, file: SharedFile, streams: SharedObject, starts: Mapping[str, int], memory: SharedFile
-    ):
-        super().__init__()
-        self._file = file
-        self._streams = streams
-        self._starts = starts
-        self._memory = memory
-
-    def __iter__(self) -> "_PackedStreamsIterator":
-        return _PackedStreamsIterator(self._pack())
-
-    def _pack(self) -> Iterator[SharedObject]:
-        streams = self._file.load(self._streams)
-        slot_size = self._memory.size // _SLOTS
-        packed = pack_streams({i: streams[i] for i in self._starts}, self._starts)
-        for number, groups in enumerate(packed):
-            yield self._memory.dump(groups, start=number % _SLOTS * slot_size)
-
-
-class _PackedStreamsIterator(grain.DatasetIterator[SharedObject]):
-    """Iterator without a state, since the parent keeps track of the position."""
-
-    def __init__(self, packed: Iterator[SharedObject]):
-        super().__init__()
-        self._packed = packed
-
-    def __next__(self) -> SharedObject:
         try:
-            return next(self._packed)
-        except Exception as error:
-            raise _picklable(error) from error
+            if self._has_taken:
+                self._connection.send(None)  # the former result may be overwritten
+            result = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise UserError(
+                f"a data worker was killed (process {self.process.pid}): is memory short? Lower "
+                "data.num_workers; the same command continues"
+            ) from error
+        if isinstance(result, Exception):
+            raise result
+        self._has_taken = True
+        groups: dict[str, Any] = self._memory.load(result)
+        return groups
 
-    def get_state(self) -> dict[str, Any]:
-        return {}
 
-    def set_state(self, state: dict[str, Any]) -> None:
-        pass
+def _pack(
+    streams: Mapping[str, Packer],
+    starts: Mapping[str, int],
+    memory: SharedFile,
+    connection: Connection,
+) -> None:
+    """Packs some of the streams in a worker process, and sends handles of the groups."""
+    slot_size = memory.size // _SLOTS
+    try:
+        packed = pack_streams({i: streams[i] for i in starts}, starts)
+        for number, groups in enumerate(packed):
+            if number >= _SLOTS:
+                connection.recv()
+            connection.send(memory.dump(groups, start=number % _SLOTS * slot_size))
+    except Exception as error:
+        with contextlib.suppress(OSError):  # the parent may be gone
+            connection.send(_picklable(error))
 
 
 def _picklable(error: Exception) -> Exception:
@@ -257,19 +230,6 @@ def _picklable(error: Exception) -> Exception:
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error
-
-
-def _init_worker(lifeline: Lifeline, index: int, count: int) -> None:
-    _init_process(lifeline)
-
-
-def _init_process(lifeline: Lifeline) -> None:
-    """Sets up a new process: it ends with its parent, not by signals to the process group, and does
-    not use accelerators."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    lifeline.exit_when_cut()
-    jax.config.update("jax_platforms", "cpu")
 
 
 @contextlib.contextmanager
@@ -287,20 +247,29 @@ def helper_processes(work: Callable[[], object], count: int) -> Iterator[None]:
         return
     file = SharedFile.on_disk()
     lifeline = Lifeline()
-    arguments = (lifeline, file, file.dump(work))
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_help, args=arguments, daemon=True) for _ in range(count)]
+    stored = file.dump(work)
+    processes = []
     try:
-        for process in processes:
-            process.start()
+        for _ in range(count):
+            processes.append(_start(lifeline, file, stored))
         yield
     finally:
         lifeline.cut()
         for process in processes:
-            if process.pid is not None:
-                process.join()
+            process.join()
 
 
-def _help(lifeline: Lifeline, file: SharedFile, stored: SharedObject) -> None:
-    _init_process(lifeline)
-    file.load(stored)()
+def _start(lifeline: Lifeline, file: SharedFile, work: SharedObject, *args: Any) -> BaseProcess:
+    """Calls an object of a file in a new process."""
+    process = _SPAWN.Process(target=_run, args=(lifeline, file, work, *args), daemon=True)
+    process.start()
+    return process
+
+
+def _run(lifeline: Lifeline, file: SharedFile, work: SharedObject, *args: Any) -> None:
+    # The process ends with its parent, and not by signals to the process group.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    lifeline.exit_when_cut()
+    jax.config.update("jax_platforms", "cpu")
+    file.load(work)(*args)
