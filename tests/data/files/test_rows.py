@@ -38,33 +38,6 @@ def test_a_json_array_has_a_row_per_object(tmp_path, indent, begin):
         assert list(found) == PAIRS
 
 
-def test_what_is_no_array_of_objects_is_an_error_of_one_line(tmp_path, assert_refused):
-    begun = "begins as a JSON array, but this is no JSON"
-    texts = {
-        '[{"a": 1}, {"a": 2}': begun,
-        '[{"a": 1} {"a": 2}]': begun,
-        '[{"a": 1}] {}': begun,
-        '[{"a": 1, "a": 2}]': "an object has the same key twice",
-        '[{"source": "a", "target": "b"}, {"source": "a}]': begun,
-        "[" * 10**5: begun,
-        '[{"source": "a", "target": "b"}, 3]': 'row 2: write {"source"',
-        "[]": "has no row to learn from",
-    }
-    paths = [write(tmp_path / f"{i}.json", text) for i, text in enumerate(texts)]
-    assert_refused(
-        {
-            path: (lambda path=path: read_json_lines(path), words)
-            for path, words in zip(paths, texts.values(), strict=True)
-        }
-    )
-
-
-def test_rows_of_an_array_are_named(tmp_path):
-    path = write(tmp_path / "a.json", json.dumps([*ROWS, {"source": 3, "target": "b"}]))
-    with pytest.raises(UserError, match='a.json, row 10: "source" is 3, not text'):
-        read_json_lines(path)
-
-
 def test_blank_lines_are_no_rows_and_byte_order_marks_are_dropped(tmp_path):
     lines = [json.dumps(row) for row in ROWS]
     text = "\n\n" + "\n".join(f"\ufeff{line}\n  " for line in lines)
