@@ -94,14 +94,14 @@ class TokenCache:
           UserError: the text is empty, the bucket cannot be used, or the configured folder has no
             room or cannot be written.
         """
-        user_folder = cache_folder("tokens")
-        size = _num_bytes(documents)
-        if None in (self.folder, tokenizer_digest, user_folder) or size < _MIN_BYTES:
+        if self.folder is None or tokenizer_digest is None:
             return None
-        assert self.folder and tokenizer_digest and user_folder
         bucket = Bucket(self.folder) if is_address(self.folder) else None
-        is_users = self.folder == "auto" or bucket is not None
-        folder = user_folder if is_users else Path(self.folder).expanduser()
+        is_own = self.folder != "auto" and bucket is None
+        folder = Path(self.folder).expanduser() if is_own else cache_folder("tokens")
+        size = _num_bytes(documents)
+        if folder is None or size < _MIN_BYTES:
+            return None
         key = token_key(tokenizer_digest, documents, tokenizer, first)
         num_parts = int(min(size // _PART_BYTES, _MAX_PARTS, len(documents)))
         encoding = _Encoding(folder / key, documents, tokenizer, first, num_parts)
@@ -159,14 +159,13 @@ class _Encoding:
     def _separator(self) -> np.ndarray:
         return document_separator(self.first, self.tokenizer.specials.eos)
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> contextlib.AbstractContextManager[object]:
         """Context in which no other process encodes, if the file system has locks."""
         self.folder.mkdir(exist_ok=True)
-        with contextlib.ExitStack() as stack:
-            with contextlib.suppress(NoLocksError):
-                stack.enter_context(open_locked(self.folder / "lock", wait=True))
-            yield
+        try:
+            return open_locked(self.folder / "lock", wait=True)
+        except NoLocksError:
+            return contextlib.nullcontext()
 
     def read(self) -> TokenStream | None:
         """The stream; None if it has to be made."""
