@@ -122,13 +122,13 @@ class TokenCache:
         """The stream from the bucket, or encoded and copied there."""
         name = f"{encoding.folder.name}/{encoding.path.name}"
         with encoding.locked():  # of runs that start together, one encodes
-            if bucket and not encoding.path.exists() and name in bucket.entries(name):
-                bucket.download(name, encoding.path)
             stream = encoding.read()
+            if stream is None and bucket and name in bucket.entries(name):
+                bucket.download(name, encoding.path)
+                stream = encoding.read()
             if stream is None:
-                stream = encoding.make(
-                    min(self.num_workers, encoding.num_parts // _PARTS_PER_HELPER)
-                )
+                helpers = min(self.num_workers, encoding.num_parts // _PARTS_PER_HELPER)
+                stream = encoding.make(helpers)
                 if bucket:
                     bucket.upload(encoding.path, name)
         return stream

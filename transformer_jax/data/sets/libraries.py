@@ -55,8 +55,8 @@ def open_hf(config: DataConfig, split: str) -> Sequence[Corpus]:
         return [open_blocks(config, _training_files(library, config))]
     table = _load(library, config, split)
     columns = _columns(config, name, table.features)
-    has_languages = config.source_language is not None
-    parent = _TRANSLATION if has_languages and _TRANSLATION in table.features else None
+    is_nested = config.source_language and _TRANSLATION in table.features
+    parent = _TRANSLATION if is_nested else None
     rows = Rows(HubRows(table), f"data.hf_name {name}, split {split}")
     convert = partial(_example, columns=columns, parent=parent)
     return [select_rows(rows, convert, split, config.on_bad_row)]
@@ -225,8 +225,11 @@ def _columns(config: DataConfig, set_name: str, features: Mapping[str, Any]) -> 
         for side, language in languages.items():
             _require_column(f"data.{side}_language", set_name, language, names)
         return {side: (language, partial(_text, language)) for side, language in languages.items()}
-    fields = {"text": config.text_field or "text"}
-    fields |= {"pair": config.pair_field or "", "label": config.label_field or ""}
+    fields = {
+        "text": config.text_field or "text",
+        "pair": config.pair_field,
+        "label": config.label_field,
+    }
     return {
         key: (column, _to_text(f"data.{key}_field", set_name, column, features))
         for key, column in fields.items()
