@@ -158,50 +158,42 @@ class PackingWorkers:
         workers = [self._start({i: starts[i] for i in part}) for part in self._parts]
         try:
             while True:
-                groups = dict(chain.from_iterable(worker.take().items() for worker in workers))
+                groups = dict(chain.from_iterable(next(taken).items() for _, taken in workers))
                 yield {i: groups[i] for i in self._numbers}  # in the order of `streams`
         finally:
             self.stop()
-            for worker in workers:
-                worker.process.join()
+            for process, _ in workers:
+                process.join()
 
     def stop(self) -> None:
         """Ends the processes; a thread that waits for a result gets an error."""
         self._lifeline.cut()
 
-    def _start(self, starts: Mapping[str, int]) -> "_Worker":
+    def _start(self, starts: Mapping[str, int]) -> tuple[BaseProcess, Iterator[StreamGroups]]:
         memory = SharedFile.in_memory(_SLOTS * self._num_bytes * len(starts))
         ours, theirs = _SPAWN.Pipe()
         with theirs:  # closed here, so that `ours` ends with the process
             process = _start(self._lifeline, self._file, self._work, starts, memory, theirs)
-        return _Worker(process, memory, ours)
+        return process, _take(process, memory, ours)
 
 
-class _Worker:
-    """Connection of the parent to one worker process."""
-
-    def __init__(self, process: BaseProcess, memory: SharedFile, connection: Connection):
-        self.process = process
-        self._memory = memory
-        self._connection = connection
-        self._has_taken = False
-
-    def take(self) -> dict[str, Any]:
-        """Next groups; their arrays are in memory shared with the worker."""
+def _take(
+    process: BaseProcess, memory: SharedFile, connection: Connection
+) -> Iterator[StreamGroups]:
+    """Groups of a worker process, in memory that it writes to again."""
+    while True:
         try:
-            if self._has_taken:
-                self._connection.send(None)  # the former result may be overwritten
-            result = self._connection.recv()
-        except (EOFError, OSError) as error:
+            result = connection.recv()
+        except (EOFError, ConnectionError) as error:
             raise UserError(
-                f"a data worker was killed (process {self.process.pid}): is memory short? Lower "
+                f"a data worker was killed (process {process.pid}): is memory short? Lower "
                 "data.num_workers; the same command continues"
             ) from error
         if isinstance(result, Exception):
             raise result
-        self._has_taken = True
-        groups: dict[str, Any] = self._memory.load(result)
-        return groups
+        yield memory.load(result)
+        with contextlib.suppress(ConnectionError):  # of a killed one; `recv` says so
+            connection.send(None)  # its memory may be overwritten
 
 
 def _pack(
