@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other runs whose parameters a run reads: base of LoRA, reference of DPO, teacher.
-
-A run may come from strangers, and the names of other runs in its config with it. What the config of
-a loaded run names (`Settings.origin`) may be a path of this machine; an address is refused unless
-the user names it in this command. A config that is trained is the user's own: it may name any run.
-"""
+"""Other runs whose parameters a run reads: base of LoRA, reference of DPO, teacher."""
 
 import functools
 import hashlib
