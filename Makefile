@@ -81,7 +81,6 @@ campaigns: setup  ## run the campaigns of experiments/results/faults.md, whose s
 		$(call often,20) --config.checkpoint.keep=9
 	$(SCRIPTS)/kill_sweep.py --workdir=$(CAMPAIGNS)/kill_sweep --kills=20
 	$(FAULTS).kill_workers --bucket=s3 --workdir=$(CAMPAIGNS)/kill_workers
-	$(FAULTS).damaged_caches --folder=$(CAMPAIGNS)/caches
 	$(FAULTS).kill_encoding --folder=$(CAMPAIGNS)/encoding --kills=20
 	for bucket in s3 gs; do $(FAULTS).bucket_faults --bucket=$$bucket $(TINY) $(call steps,6000) \
 		$(call often,50) --kills=20 --flips=20 --workdir=$(CAMPAIGNS)/bucket_$$bucket || exit; done

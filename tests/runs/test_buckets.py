@@ -148,10 +148,10 @@ def test_text_tokens_and_config_come_from_a_bucket(
     words = ["train", f"--config={address}/in/small.py"]
     assert main([*words, f"--workdir={address}/a"]) == 0
     tokens = Bucket(f"{address}/tokens").entries()
-    assert {name.rpartition("/")[2] for name in tokens} == {"index.json", "sizes.npy", "tokens.bin"}
+    assert {name.rpartition("/")[2] for name in tokens} == {"tokens"}
     machine("another")
     with monkeypatch.context() as patched:
-        patched.setattr(token_cache._CachedStream, "_encode_part", None)  # nothing is encoded again
+        patched.setattr(token_cache._Encoding, "make", None)  # nothing is encoded again
         assert main([*words, f"--workdir={address}/b"]) == 0
     assert main(["train", f"--config={address}/in/none.py", f"--workdir={address}/c"]) == 2
     assert f"there is no config file {address}/in/none.py" in capsys.readouterr().err

@@ -119,7 +119,7 @@ def test_stored_predictions_take_the_place_of_the_teacher(config, run, teacher, 
     changes |= {"train__loss_tiles": 2, "train__accumulation_steps": 2}
     changes |= {"model__scan_layers": False}
     tj.train(config(**changes, train__num_steps=15), tmp_path / "run")
-    assert (tmp_path / "run" / "reference" / "teacher.npz").exists()
+    assert (tmp_path / "run" / "reference" / "teacher").exists()
     shutil.rmtree(own)
     resumed = tj.train(config(**changes), tmp_path / "run")
     jax.tree.map(

@@ -84,19 +84,23 @@ SOURCES: Registry[SourceSet] = Registry(
         "seq2seq_tsv": _user_rows("pairs:read_tsv"),
         "json_lines": _user_rows("pairs:read_json_lines"),
         "multi30k_en_de": _public(
-            "multi30k:open_split", source_language="en", target_language="de"
+            "pair_sets:open_multi30k", source_language="en", target_language="de"
         ),
         "multi30k_de_en": _public(
-            "multi30k:open_split", source_language="de", target_language="en"
+            "pair_sets:open_multi30k", source_language="de", target_language="en"
         ),
         "multi30k_en_fr": _public(
-            "multi30k:open_split", source_language="en", target_language="fr"
+            "pair_sets:open_multi30k", source_language="en", target_language="fr"
         ),
-        "tatoeba_de_en": _public("tatoeba:open_split", source_language="de", target_language="en"),
-        "tatoeba_en_de": _public("tatoeba:open_split", source_language="en", target_language="de"),
-        "scan_simple": _public("scan:open_split", name="scan_simple"),
-        "scan_length": _public("scan:open_split", name="scan_length"),
-        "scan_addprim_jump": _public("scan:open_split", name="scan_addprim_jump"),
+        "tatoeba_de_en": _public(
+            "pair_sets:open_tatoeba", source_language="de", target_language="en"
+        ),
+        "tatoeba_en_de": _public(
+            "pair_sets:open_tatoeba", source_language="en", target_language="de"
+        ),
+        "scan_simple": _public("pair_sets:open_scan", name="scan_simple"),
+        "scan_length": _public("pair_sets:open_scan", name="scan_length"),
+        "scan_addprim_jump": _public("pair_sets:open_scan", name="scan_addprim_jump"),
         "text": SourceSet(
             _imported("files.text:open_text"),
             reads=(*_FILES, *_ROWS, "data.documents", "data.text_field", "data.block_megabytes"),
@@ -104,32 +108,32 @@ SOURCES: Registry[SourceSet] = Registry(
         "tiny_shakespeare": _public("text_sets:open_tiny_shakespeare"),
         "wikitext2": _public("text_sets:open_wikitext2"),
         "gutenberg": _public("text_sets:open_gutenberg"),
-        "labeled_tsv": _user_rows("tsv:read_labeled_tsv"),
-        "sst2": _public("glue:open_split", _LABELED, name="sst2"),
-        "cola": _public("glue:open_split", _LABELED, name="cola"),
-        "mrpc": _public("glue:open_split", (*_LABELED, "test"), name="mrpc"),
-        "rte": _public("glue:open_split", _LABELED, name="rte"),
+        "labeled_tsv": _user_rows("tsv:read_labeled"),
+        "sst2": _public("labeled_sets:open_glue", _LABELED, name="sst2"),
+        "cola": _public("labeled_sets:open_glue", _LABELED, name="cola"),
+        "mrpc": _public("labeled_sets:open_glue", (*_LABELED, "test"), name="mrpc"),
+        "rte": _public("labeled_sets:open_glue", _LABELED, name="rte"),
         "tagged_words": SourceSet(
             functools.partial(open_files, read=_imported("files.tsv:read_tagged_words")),
             reads=_FILES,
         ),
-        "pos_gum": _public("gum:open_pos"),
+        "pos_gum": _public("labeled_sets:open_pos"),
         "bracketed_trees": SourceSet(
             _imported("files.trees:open_bracketed"),
             reads=(*_FILES, "data.remove_traces", "data.remove_function_tags"),
         ),
-        "gum_const": _public("gum:open_const"),
+        "gum_const": _public("labeled_sets:open_const"),
         "conversations": _user_rows("json_lines:read_conversations"),
         "answers": _user_rows("json_lines:read_answers"),
         "preferences": _user_rows("json_lines:read_preferences"),
         "choices": _user_rows("json_lines:read_choices"),
-        "alpaca": _public("alpaca:open_split"),
+        "alpaca": _public("text_sets:open_alpaca"),
         "hf_dataset": SourceSet(
-            _imported("sets.hf_datasets:open_split"),
+            _imported("sets.libraries:open_hf"),
             reads=("data.dir", *_ROWS, "data.block_megabytes", *(f"data.{name}" for name in _HF)),
         ),
         "tfds": SourceSet(
-            _imported("sets.tfds:open_split"),
+            _imported("sets.libraries:open_tfds"),
             reads=("data.dir", *_ROWS, *(f"data.{name}" for name in _TFDS)),
         ),
     },

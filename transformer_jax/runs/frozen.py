@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other runs whose parameters a run reads: base of LoRA, reference of DPO, teacher.
+"""Other runs whose parameters a run reads: base of LoRA, reference of DPO, teacher."""
 
-A run may come from strangers, and the names of other runs in its config with it. What the config of
-a loaded run names (`Settings.origin`) may be a path of this machine that belongs to the user or is
-beside the workdir; anything else, and every address, is refused unless the user names it in this
-command. A config that is trained is the user's own: it may name any run.
-"""
-
-import dataclasses
+import functools
 import hashlib
+import io
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,8 +24,8 @@ from transformer_jax.runs.build import build_taught, held_trees, task_kind
 from transformer_jax.runs.opened import Opened, open_workdir
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.workdir import CONFIG, REFERENCE, workdir_path
-from transformer_jax.runtime.files import atomic_writer, open_regular, read_cached
-from transformer_jax.tasks.interface import ReadsStoredScores, Task
+from transformer_jax.runtime.remake import read_made, write_made
+from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.teachers import ModelTeacher, StoredTeacher, Teacher, predict_top
 from transformer_jax.tokenization import Tokenizer, Tokenizers
 from transformer_jax.tokenization.word_level import Labels
@@ -135,57 +130,47 @@ def open_teacher(
         return None, {}
     if options.top_k is None:
         return _open_model(settings, tokenizers), {}
-    path = workdir / REFERENCE / "teacher.npz"
-    stored = _read_predictions(path)
-    # The processes of a job compute them together unless every one of them has read them.
-    if all(hosts.gather(stored is not None)):
-        assert stored
-        return stored.teacher, {"teacher": stored}
-    task = _open_model(settings, tokenizers).task
-    snapshot = open_source(settings, "teacher").snapshot
-    items = task.prepare(examples, training=True)
-    params = snapshot.params(_abstract_params(settings, task))
-    rows = settings.decode.batch_size
-    teacher = predict_top(task, params, items, rows, options.top_k, options.temperature)
-    stored = StoredPredictions(teacher, snapshot.id)
-    arrays = {**teacher.top._asdict(), "starts": teacher.starts, "base": snapshot.id}
-    hosts.run_on_primary(lambda: _write_arrays(path, arrays))
-    return teacher, {"teacher": stored}
+    top_k = options.top_k
+
+    def predict() -> dict[str, np.ndarray]:
+        task = _open_model(settings, tokenizers).task
+        snapshot = open_source(settings, "teacher").snapshot
+        items = task.prepare(examples, training=True)
+        params = snapshot.params(_abstract_params(settings, task))
+        rows = settings.decode.batch_size
+        top, starts = predict_top(task, params, items, rows, top_k, options.temperature)
+        return {**top._asdict(), "starts": starts, "base": np.array(snapshot.id)}
+
+    stored: Any = _stored_arrays(workdir / REFERENCE / "teacher", predict)
+    top = TopPredictions(stored["tokens"], stored["log_probs"])
+    teacher = StoredTeacher(top, stored["starts"], str(stored["base"]))
+    return teacher, {"teacher": teacher}
 
 
-@dataclasses.dataclass(frozen=True)
-class StoredPredictions:
-    """Predictions of a teacher, in place of the snapshot of its parameters.
+def _stored_arrays(path: Path, make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Reads arrays of a file of `remake`, or makes them, with a warning if they cannot be kept.
 
-    Attributes:
-      teacher: the predictions.
-      id: the id of the checkpoint that computed them.
+    The processes of a job make them together unless every one of them has read them.
     """
+    content = read_made(path, path.name)
+    if all(hosts.gather(content is not None)):
+        assert content is not None
+        return _arrays_of(content)
+    arrays = make()
 
-    teacher: StoredTeacher
-    id: str
+    def write() -> None:
+        try:
+            write_made(path, path.name, lambda file: np.savez(file, allow_pickle=False, **arrays))
+        except OSError as error:
+            logger.warning("log-probabilities of another run are not kept: %s", error)
 
-    def params(self, abstract: Any) -> Any:
-        """The predictions as arrays with these shardings."""
-        return jax.tree.map(
-            lambda like, array: jax.make_array_from_callback(
-                array.shape, like.sharding, array.__getitem__
-            ),
-            abstract,
-            self.teacher.top,
-        )
+    hosts.run_on_primary(write)
+    return arrays
 
 
-def _read_predictions(path: Path) -> StoredPredictions | None:
-    """Reads stored predictions; None if they are missing or damaged."""
-
-    def read(path: Path) -> StoredPredictions:
-        with open_regular(path) as file:
-            arrays: Any = np.load(file, allow_pickle=False)
-            top = TopPredictions(arrays["tokens"], arrays["log_probs"])
-            return StoredPredictions(StoredTeacher(top, arrays["starts"]), str(arrays["base"]))
-
-    return read_cached(path, read)
+def _arrays_of(content: memoryview) -> dict[str, np.ndarray]:
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        return dict(arrays)
 
 
 def _open_model(settings: Settings, tokenizers: Tokenizers | None) -> ModelTeacher:
@@ -332,107 +317,52 @@ def require_trusted(settings: Settings, field: str, how: str) -> None:
 
 
 def with_stored_scores(task: Task, settings: Settings, workdir: Path) -> Task:
-    """The task, with a function that computes and stores scores if it reads stored ones."""
-    if not isinstance(task, ReadsStoredScores):
+    """The task, with a function that computes and stores scores if it reads stored ones
+    (`TaskKind.stored`)."""
+    tree = task_kind(settings).stored
+    if tree is None:
         return task
-    return task.with_stored_scores(StoredScores(settings, workdir, task))
+    reading: Any = task
+    scores: Task = reading.with_stored_scores(
+        functools.partial(_reference_scores, settings, tree, workdir, task)
+    )
+    return scores
 
 
-class _ScoresFile(NamedTuple):
-    """The contents of a file in the workdir's folder `reference/`.
-
-    Attributes:
-      log_probs: log-probabilities of D texts, float32 [D].
-      base: the id of the checkpoint that computed them.
-    """
-
-    log_probs: np.ndarray
-    base: str
-
-
-@dataclasses.dataclass(frozen=True)
-class StoredScores:
-    """Log-probabilities of texts under the frozen tree of `TaskKind.stored`.
+def _reference_scores(
+    settings: Settings, tree: str, workdir: Path, task: Any, texts: LossMaskedTexts
+) -> np.ndarray:
+    """Log-probabilities of the marked tokens of D texts under a frozen tree, float32 [D].
 
     They are computed once and stored in the workdir; later that run is not needed for them.
 
-    Attributes:
-      settings, workdir, task: of the run that is trained; the task is a `ReadsStoredScores`.
+    Raises:
+      UserError: they are not stored, and the reference run is missing or has changed.
     """
-
-    settings: Settings
-    workdir: Path
-    task: Any
-
-    def __call__(self, texts: LossMaskedTexts) -> np.ndarray:
-        """Log-probabilities of the marked tokens of D texts, float32 [D].
-
-        Raises:
-          UserError: they are not stored, and the reference run is missing or has changed.
-        """
-        path = self.workdir / REFERENCE / f"{_digest(texts)}.npz"
-        stored = _read_scores(path, len(texts))
-        if all(hosts.gather(stored is not None)):
-            assert stored
-            return stored.log_probs
-        base = self._open()
-        params = base.params(_abstract_params(self.settings, self.task))
-        log_probs = self.task.score_texts(params, texts, self.settings.decode.batch_size)
-        scores = _ScoresFile(log_probs, base.id)
-        hosts.run_on_primary(lambda: _write_scores(path, scores))
-        return log_probs
-
-    def _open(self) -> Snapshot:
-        """Opens the reference run; UserError if stored scores are from another checkpoint."""
-        source = open_source(self.settings, str(task_kind(self.settings).stored))
-        base = source.snapshot
-
-        def check() -> None:
-            for path in sorted((self.workdir / REFERENCE).glob("*.npz")):
-                stored = _read_scores(path)
-                if stored and stored.base != base.id:
-                    raise UserError(
-                        f"{self.workdir} was compared with another checkpoint of {source.workdir}: "
-                        f"{stored.base}; here: {base.id}; restore that checkpoint"
-                    )
-
-        hosts.run_on_primary(check)
-        return base
-
-
-def _digest(texts: LossMaskedTexts) -> str:
     digest = hashlib.sha256()
     for array in (texts.tokens, texts.loss_mask, texts.starts):
         digest.update(array.tobytes())
-    return digest.hexdigest()[:32]
+
+    def score() -> dict[str, np.ndarray]:
+        source = open_source(settings, tree)
+        base = source.snapshot
+        hosts.run_on_primary(lambda: _require_same_base(workdir, source))
+        params = base.params(_abstract_params(settings, task))
+        log_probs = task.score_texts(params, texts, settings.decode.batch_size)
+        return {"log_probs": log_probs, "base": np.array(base.id)}
+
+    path = workdir / REFERENCE / digest.hexdigest()[:32]
+    return _stored_arrays(path, score)["log_probs"]
 
 
-def _write_scores(path: Path, scores: _ScoresFile) -> None:
-    _write_arrays(path, scores._asdict())
-
-
-def _write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Writes a file; logs a warning if that fails, and it is computed again next time."""
-    try:
-        path.parent.mkdir(exist_ok=True)
-        with atomic_writer(path) as file:
-            np.savez(file, **arrays)
-    except OSError as error:
-        logger.warning("log-probabilities of another run are not kept: %s", error)
-
-
-def _read_scores(path: Path, count: int | None = None) -> _ScoresFile | None:
-    """Reads a file, of `count` texts if given; None if it is missing or damaged.
-
-    The format has a checksum.
-    """
-
-    def read(path: Path) -> _ScoresFile:
-        with open_regular(path) as file:
-            arrays: Any = np.load(file, allow_pickle=False)
-            scores = _ScoresFile(arrays["log_probs"], str(arrays["base"]))
-        if scores.log_probs.dtype != np.float32 or count not in (None, len(scores.log_probs)):
-            raise ValueError("it holds other arrays")
-        return scores
-
-    return read_cached(path, read)
+def _require_same_base(workdir: Path, source: Opened) -> None:
+    """Raises UserError if scores that are stored in a workdir are from another checkpoint."""
+    here = source.snapshot.id
+    for path in sorted((workdir / REFERENCE).glob("*")):
+        content = read_made(path, path.name)
+        base = here if content is None else str(_arrays_of(content)["base"])
+        if base != here:
+            raise UserError(
+                f"{workdir} was compared with another checkpoint of {source.workdir}: {base}; "
+                f"here: {here}; restore that checkpoint"
+            )

@@ -6,6 +6,7 @@ hypervisor may hide others that oneDNN needs. So a processor that has them compu
 products of a layer in both dtypes once, in 0.2 s, and the times are kept in the user's cache.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -20,8 +21,8 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 
-from transformer_jax.errors import UserError
-from transformer_jax.runtime.files import cache_folder, read_cached, read_regular, write_atomic
+from transformer_jax.runtime.files import cache_folder
+from transformer_jax.runtime.remake import remake
 
 ONEDNN: dict[str, bool | int | str] = {"xla_cpu_experimental_onednn_custom_call": True}
 """Option of XLA that computes products by oneDNN."""
@@ -63,30 +64,22 @@ def processor_lines() -> tuple[str, ...]:
 
 
 @functools.cache
-def _kept_seconds(key: tuple[str, ...]) -> dict[str, float]:
-    """CPU seconds of the products in each dtype: those kept for `key`, or measured and kept now."""
+def _kept_seconds(lines: tuple[str, ...]) -> dict[str, float]:
+    """CPU seconds of the products in each dtype on the processor that `lines` describe: those of
+    the user's cache, or measured now."""
+
+    def measure() -> dict[str, float]:
+        return {dtype: _seconds_of_products(dtype) for dtype in _DTYPES}
+
     folder = cache_folder("processors")
-    path = folder and folder / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.json"
-    if path is not None:
-        cached = read_cached(path, _read_seconds)
-        if cached:
-            return cached
-    seconds = {dtype: _seconds_of_products(dtype) for dtype in _DTYPES}
-    if path is not None:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, json.dumps(seconds))
-        except (OSError, UserError):
-            pass  # measured again by the next process
-    return seconds
-
-
-def _read_seconds(path: Path) -> dict[str, float]:
-    stored = json.loads(read_regular(path))
-    seconds = {dtype: float(stored[dtype]) for dtype in _DTYPES}
-    if not all(value > 0 for value in seconds.values()):
-        raise ValueError("a time is not above 0")
-    return seconds
+    if folder is not None:
+        key = repr(lines)
+        path = folder / hashlib.sha256(key.encode()).hexdigest()[:32]
+        with contextlib.suppress(OSError):
+            content = remake(path, key, lambda file: file.write(json.dumps(measure()).encode()))
+            seconds: dict[str, float] = json.loads(bytes(content))
+            return seconds
+    return measure()  # and so does the next process
 
 
 def _seconds_of_products(dtype: str) -> float:

@@ -7,14 +7,13 @@
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
 
 from transformer_jax.conversations import Conversation
-from transformer_jax.data.batches.loss_masks import LossMaskedTexts
-from transformer_jax.data.batches.token_cache import TokenCacheOptions
+from transformer_jax.data.batches.token_cache import TokenCache
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.decoding import BeamTree
@@ -171,19 +170,6 @@ class SupportsSupervision(Protocol):
 
 
 @runtime_checkable
-class ReadsStoredScores(Protocol):
-    """A task that reads a frozen tree only through log-probabilities of its texts
-    (`TaskKind.stored`), which are computed once and stored in the workdir."""
-
-    def with_stored_scores(self, scores: Callable[[LossMaskedTexts], np.ndarray]) -> Self:
-        """Returns the task with a function from D texts to log-probabilities of the tokens that
-        count, float32 [D]."""
-
-    def score_texts(self, params: Params, texts: LossMaskedTexts, batch_size: int) -> np.ndarray:
-        """Computes these log-probabilities under the frozen parameters."""
-
-
-@runtime_checkable
 class SupportsEmbedding(Protocol):
     """A task that makes a vector of a text."""
 
@@ -275,9 +261,9 @@ class TaskParts:
     tokenizers: Tokenizers
 
     @property
-    def caching(self) -> TokenCacheOptions:
+    def caching(self) -> TokenCache:
         """Settings of the token cache."""
-        return TokenCacheOptions(self.data.cache_dir, self.data.num_workers)
+        return TokenCache(self.data.cache_dir, self.data.num_workers)
 
     def make_model(self, *wanted: type[Any], reach: int, **vocab_sizes: int) -> Any:
         """Makes the model.
@@ -337,8 +323,8 @@ class TaskKind:
         not. Fields that only other tasks read are rejected if they are set. None: it reads all.
       frozen: names of the parameter trees of another run that the loss reads, `frozen` of
         `Task.loss`: those of the run of `train.init_from`, with this task's model.
-      stored: the tree among `frozen` that is read only through scores of the task's texts
-        (`ReadsStoredScores`), which training does not hold; None: it holds all.
+      stored: the tree among `frozen` that training does not hold, since the task reads it only
+        through scores of its texts (`Preference.with_stored_scores`); None: it holds all.
       symbols: for each side written in symbols (`tokenization.SymbolTokenizer`), a function that
         lists them: (the section `task`, that side of all examples) -> each symbol once.
     """

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from transformer_jax.data.batches.order import WindowedBlocks
-from transformer_jax.data.batches.token_cache import TokenCacheOptions
+from transformer_jax.data.batches.token_cache import TokenCache
 from transformer_jax.data.batches.windows import (
     DocumentPieces,
     TokenStream,
@@ -53,7 +53,7 @@ class DocumentWindows:
     """
 
     packing: str
-    caching: TokenCacheOptions = TokenCacheOptions()
+    caching: TokenCache = TokenCache()
     num_train_tokens: int | None = None
 
     def cut(
@@ -102,8 +102,8 @@ class DocumentWindows:
     ) -> TokenStream:
         """The documents as one stream, from the cache if they are long."""
         tokenizer = tokenizers.text("text")
-        cache = self.caching.open(tokenizers.sha256.get("text"))
-        stream = cache.read_or_encode(examples, tokenizer, first) if cache else None
+        digest = tokenizers.sha256.get("text")
+        stream = self.caching.read_or_encode(examples, tokenizer, digest, first)
         if stream is None:
             documents = (tokenizer.encode(example["text"]) for example in examples)
             stream = store_token_stream(documents, first, tokenizer.specials.eos)

@@ -16,7 +16,7 @@ import numpy as np
 
 from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.data.batches.windows import Windows
-from transformer_jax.data.examples import Features, RandomAccess
+from transformer_jax.data.examples import Features, Parsed
 from transformer_jax.errors import UserError
 from transformer_jax.losses import TopPredictions
 from transformer_jax.models import apply_model
@@ -72,16 +72,30 @@ class ModelTeacher:
 class StoredTeacher:
     """Most likely tokens of a teacher at each target of the training data.
 
+    It takes the place of the teacher's model, and of the snapshot of its parameters.
+
     Attributes:
       top: tokens and log-probabilities, [P, k] each, of all targets of one item after another.
       starts: int64 [D], row of the first target of each item.
+      id: of the checkpoint that computed them.
     """
 
     top: TopPredictions
     starts: np.ndarray
+    id: str
 
     def init(self, rng: jax.Array) -> Params:
         return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self.top)
+
+    def params(self, abstract: Any) -> Any:
+        """The predictions as arrays with these shardings."""
+        return jax.tree.map(
+            lambda like, array: jax.make_array_from_callback(
+                array.shape, like.sharding, array.__getitem__
+            ),
+            abstract,
+            self.top,
+        )
 
     def predictions(self, params: Params, batch: Batch, inputs: Any, method: str) -> TopPredictions:
         top: TopPredictions = jax.tree.map(lambda table: table[batch[ROWS]], params)
@@ -91,23 +105,13 @@ class StoredTeacher:
         """Slots of a row for each feature, with `ROWS`."""
         return {**task.lengths, ROWS: task.lengths[_TARGET]}
 
-    def numbered(self, items: Sequence[Any]) -> "NumberedItems":
+    def numbered(self, items: Sequence[Any]) -> Sequence[tuple[Any, int]]:
         """The items with their first rows."""
-        return NumberedItems(items, self.starts)
+        return Parsed(range(len(items)), functools.partial(_numbered, items, self.starts))
 
 
-@dataclasses.dataclass(frozen=True)
-class NumberedItems(RandomAccess[tuple[Any, int]]):
-    """Items, each with the row of its first target."""
-
-    items: Sequence[Any]
-    starts: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def item(self, index: int) -> tuple[Any, int]:
-        return self.items[index], int(self.starts[index])
+def _numbered(items: Sequence[Any], starts: np.ndarray, index: int) -> tuple[Any, int]:
+    return items[index], int(starts[index])
 
 
 def preprocess_numbered(
@@ -122,7 +126,7 @@ def preprocess_numbered(
 
 def predict_top(
     task: Task, params: Params, items: Sequence[Any], rows: int, count: int, temperature: float
-) -> StoredTeacher:
+) -> tuple[TopPredictions, np.ndarray]:
     """Computes a teacher's most likely tokens at each target of the training data.
 
     Args:
@@ -131,6 +135,9 @@ def predict_top(
       rows: rows of a batch.
       count: k.
       temperature: T.
+
+    Returns:
+      The attributes `top` and `starts` of a `StoredTeacher`.
 
     Raises:
       UserError: the task has no feature "target", so that its inputs may differ between epochs; or
@@ -174,4 +181,4 @@ def predict_top(
             sizes.append(size)
     starts = np.cumsum([0, *sizes])[:-1]
     arrays: Any = (np.concatenate(parts) for parts in zip(*predictions, strict=True))
-    return StoredTeacher(TopPredictions(*arrays), starts)
+    return TopPredictions(*arrays), starts

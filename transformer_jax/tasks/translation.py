@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.data.batches.token_cache import TokenCacheOptions, tokenize_pairs
+from transformer_jax.data.batches.token_cache import TokenCache, tokenize_pairs
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.decoding import BeamTree, truncate_at_eos
 from transformer_jax.inference.config import TARGET_FIELDS, DecodeConfig
@@ -40,7 +40,7 @@ class Translation(Seq2SeqTask):
 
     metric: str = "bleu"
     config: TaskConfig = TaskConfig()
-    caching: TokenCacheOptions = TokenCacheOptions()
+    caching: TokenCache = TokenCache()
     evaluates_by: ClassVar[Sequence[str]] = tuple(
         field for field in TARGET_FIELDS if field != "num_outputs"
     )

@@ -56,7 +56,7 @@ def main() -> int:
         process.kill()
         process.wait()
         killed += 1
-        parts = len(list(args.folder.glob("tokens/*/parts/*.npz")))
+        parts = len(list(args.folder.glob("tokens/*/parts/?????")))
         print(f"kill {killed}: {parts} parts are there", flush=True)
     found = digest(kept(args.folder))
     print(
@@ -75,8 +75,8 @@ def kept(folder: Path, workers: int = 0) -> TokenStream:
     tokenizers = load_tokenizers(folder / "tokenizer")
     tokenizer = tokenizers.text("text")
     identity = tokenizers.sha256["text"]
-    cache = TokenCache(folder / "tokens", identity, is_required=True, num_workers=workers)
-    found = cache.read_or_encode(documents(folder), tokenizer, tokenizer.specials.first)
+    cache = TokenCache(str(folder / "tokens"), workers)
+    found = cache.read_or_encode(documents(folder), tokenizer, identity, tokenizer.specials.first)
     assert found
     return found
 

@@ -2,27 +2,29 @@
 """The token cache: the same tokens as without it, encoded once, by any number of processes."""
 
 import contextlib
-import dataclasses
+import functools
+import gzip
 import json
-import logging
 import multiprocessing
 import os
-import shutil
 import time
 
 import numpy as np
 import pytest
 
-from tests.conftest import FILE_DAMAGE
 from transformer_jax.data.batches import token_cache, workers
 from transformer_jax.data.batches.pipeline import train_batches
-from transformer_jax.data.batches.token_cache import TokenCache, TokenCacheOptions, tokenize_pairs
+from transformer_jax.data.batches.token_cache import TokenCache, text_digest, tokenize_pairs
 from transformer_jax.data.batches.windows import store_token_stream
-from transformer_jax.data.examples import Corpora, LinePairs
+from transformer_jax.data.config import DataConfig
+from transformer_jax.data.examples import Corpora, LinePairs, Parsed, Selection
+from transformer_jax.data.files.lines import TextLines
+from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 from transformer_jax.tokenization import Tokenizers
 from transformer_jax.tokenization.specials import DEFAULT_SPECIALS
 
+EOS = DEFAULT_SPECIALS.eos
 TEXTS = [f"document {i} " * (i % 7) + "Ü\ud800\n" * (i % 2) for i in range(100)]
 
 
@@ -48,94 +50,87 @@ def small(monkeypatch):
 
 
 @pytest.fixture
-def few_parts(monkeypatch):
-    monkeypatch.setattr(token_cache, "_PART_BYTES", 1000)
+def folder(tmp_path):
+    return tmp_path / "cache"
 
 
-@pytest.fixture
-def cache(tmp_path):
-    return TokenCache(tmp_path / "cache", "a digest", is_required=True)
+def read_or_encode(folder, tokenizer, texts=TEXTS, first=EOS, digest="a digest", num_workers=0):
+    examples = [{"text": text} for text in texts]
+    return TokenCache(str(folder), num_workers).read_or_encode(examples, tokenizer, digest, first)
 
 
-def examples(texts=TEXTS):
-    return [{"text": text} for text in texts]
-
-
-def assert_same(found, texts=TEXTS, first=DEFAULT_SPECIALS.eos):
-    expected = store_token_stream(map(Bytes().encode, texts), first, DEFAULT_SPECIALS.eos)
+def assert_cached(folder, tokenizer, texts=TEXTS, first=EOS, **more):
+    """Reads or encodes a stream, which equals that of a file without a cache."""
+    stream = read_or_encode(folder, tokenizer, texts, first, **more)
+    expected = store_token_stream(map(Bytes().encode, texts), first, EOS)
     for name in ("tokens", "starts", "ends"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+        np.testing.assert_array_equal(getattr(stream, name), getattr(expected, name))
 
 
-@pytest.mark.parametrize("first", [DEFAULT_SPECIALS.eos, 7])
-def test_cached_tokens_equal_newly_encoded_ones(cache, first):
+@pytest.mark.parametrize("first", [EOS, 7])
+def test_cached_tokens_equal_newly_encoded_ones(folder, first):
     tokenizer = Bytes()
-    assert_same(cache.read_or_encode(examples(), tokenizer, first), first=first)
-    assert tokenizer.encoded == len(TEXTS)
-    assert_same(cache.read_or_encode(examples(), tokenizer, first), first=first)
-    assert tokenizer.encoded == len(TEXTS)
-    (folder,) = [path for path in cache.folder.iterdir() if path.is_dir()]
-    assert {path.name for path in folder.iterdir()} >= {"index.json", "tokens.bin", "sizes.npy"}
-    assert not list(folder.glob("*.npz"))
+    for _ in range(2):
+        assert_cached(folder, tokenizer, first=first)
+        assert tokenizer.encoded == len(TEXTS)
+    assert {path.name for path in folder.glob("*/*")} == {"tokens", "lock"}
 
 
-def test_other_texts_tokenizers_or_first_tokens_have_other_keys(cache, tmp_path):
-    other = TokenCache(cache.folder, "another digest", is_required=True)
+def test_other_texts_tokenizers_or_first_tokens_have_other_keys(folder):
     tokenizer = Bytes()
-    for kept, texts, first in (
-        (cache, TEXTS, DEFAULT_SPECIALS.eos),
-        (cache, TEXTS, 7),
-        (other, TEXTS, DEFAULT_SPECIALS.eos),
-        (cache, [*TEXTS[:-1], "other"], DEFAULT_SPECIALS.eos),
-        (cache, [TEXTS[0] + TEXTS[1][0], TEXTS[1][1:], *TEXTS[2:]], DEFAULT_SPECIALS.eos),
+    for digest, texts, first in (
+        ("a digest", TEXTS, EOS),
+        ("a digest", TEXTS, 7),
+        ("another digest", TEXTS, EOS),
+        ("a digest", [*TEXTS[:-1], "other"], EOS),
+        ("a digest", [TEXTS[0] + TEXTS[1][0], TEXTS[1][1:], *TEXTS[2:]], EOS),
     ):
         before = tokenizer.encoded
-        assert_same(kept.read_or_encode(examples(texts), tokenizer, first), texts, first)
+        assert_cached(folder, tokenizer, texts, first, digest=digest)
         assert tokenizer.encoded == before + len(texts)
 
 
-def test_short_and_empty_text_is_not_cached(cache):
-    assert cache.read_or_encode(examples(["short"]), Bytes(), 7) is None
-    assert cache.read_or_encode([], Bytes(), 7) is None
-    assert not cache.folder.exists()
+def test_what_is_not_cached(folder):
+    assert read_or_encode(folder, Bytes(), ["short"]) is None
+    assert read_or_encode(folder, Bytes(), []) is None
+    assert read_or_encode(folder, Bytes(), digest=None) is None
+    assert TokenCache().read_or_encode([{"text": "a" * 999}], Bytes(), "a digest", EOS) is None
+    assert not folder.exists()
 
 
 def encode(folder, seconds, done):
     for name in ("_MIN_BYTES", "_PART_BYTES"):
         setattr(token_cache, name, 100)
     tokenizer = Bytes(seconds)
-    TokenCache(folder, "a digest", is_required=True).read_or_encode(
-        examples(), tokenizer, DEFAULT_SPECIALS.eos
-    )
+    read_or_encode(folder, tokenizer)
     done.put(tokenizer.encoded)
 
 
-def test_processes_share_the_work_and_resume_that_of_killed_ones(cache):
-    """A process is killed; two others then encode each remaining text once."""
+def num_encoded_parts(folder):
+    return len([path for path in folder.glob("*/parts/*") if path.name.isdigit()])
+
+
+def test_one_of_several_processes_encodes_what_a_killed_one_has_not(folder):
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["transformer_jax.data.batches.token_cache"])  # imported once
     done = context.Queue()
 
-    def writer(seconds):
-        process = context.Process(target=encode, args=(cache.folder, seconds, done))
+    def start(seconds):
+        process = context.Process(target=encode, args=(folder, seconds, done))
         process.start()
         return process
 
-    def parts():
-        return list(cache.folder.glob("*/parts/*.npz"))
-
-    process = writer(0.01)
-    while not parts():
+    process = start(0.01)
+    while not num_encoded_parts(folder):
         time.sleep(0.005)
     process.kill()
     process.join()
-    kept = sum(len(np.load(path)["sizes"]) for path in parts())
-    assert 0 < kept < len(TEXTS)
-    writers = [writer(0.002) for _ in range(2)]
-    counts = [done.get(timeout=600) for _ in writers]
-    assert sum(counts) == len(TEXTS) - kept
+    assert num_encoded_parts(folder)
+    writers = [start(0.002) for _ in range(2)]
+    counts = sorted(done.get(timeout=600) for _ in writers)
+    assert counts[0] == 0 < counts[1] < len(TEXTS)
     tokenizer = Bytes()
-    assert_same(cache.read_or_encode(examples(), tokenizer, DEFAULT_SPECIALS.eos))
+    assert_cached(folder, tokenizer)
     assert tokenizer.encoded == 0
 
 
@@ -148,22 +143,21 @@ class Waiting(Bytes):
 
     def encode(self, text):
         until = time.monotonic() + 600
-        while os.getpid() == self.own and not list(self.folder.glob("*/parts/*.npz")):
+        while os.getpid() == self.own and not num_encoded_parts(self.folder):
             assert time.monotonic() < until
             time.sleep(0.01)
         return super().encode(text)
 
 
-def test_helpers_encode_parts_of_a_long_text(cache, monkeypatch):
+def test_helpers_encode_parts_of_a_long_text(folder, monkeypatch):
     monkeypatch.setattr(token_cache, "_PARTS_PER_HELPER", 1)
-    tokenizer = Waiting(cache.folder)
-    helped = dataclasses.replace(cache, num_workers=1)
-    assert_same(helped.read_or_encode(examples(), tokenizer, DEFAULT_SPECIALS.eos))
+    tokenizer = Waiting(folder)
+    assert_cached(folder, tokenizer, num_workers=1)
     assert 0 < tokenizer.encoded < len(TEXTS)
     assert multiprocessing.active_children() == []
 
 
-def test_short_text_has_few_helpers(cache, monkeypatch):
+def test_short_text_has_few_helpers(folder, monkeypatch):
     counts = []
 
     def helper_processes(work, count):
@@ -172,108 +166,46 @@ def test_short_text_has_few_helpers(cache, monkeypatch):
 
     monkeypatch.setattr(workers, "helper_processes", helper_processes)
     for num_workers, texts in ((0, TEXTS), (2, TEXTS[1:]), (99, TEXTS[2:]), (99, TEXTS[:10])):
-        few = dataclasses.replace(cache, num_workers=num_workers)
-        few.read_or_encode(examples(texts), Bytes(), DEFAULT_SPECIALS.eos)
+        read_or_encode(folder, Bytes(), texts, num_workers=num_workers)
     assert counts[:2] == [0, 2] and 2 < counts[2] < 99 and counts[3] == 0
 
 
-@pytest.mark.usefixtures("few_parts")
-@pytest.mark.parametrize("damage", FILE_DAMAGE.values(), ids=FILE_DAMAGE)
-@pytest.mark.parametrize("name", ["tokens.bin", "sizes.npy", "index.json", "parts/00001.npz"])
-def test_whatever_is_in_place_of_a_file_it_is_encoded_again(cache, name, damage, monkeypatch):
-    with monkeypatch.context() as patches:
-        if name.startswith("parts"):  # as if it were killed before it joins them
-            patches.setattr(token_cache._CachedStream, "_join_parts", lambda stream: 1 / 0)
-        with contextlib.suppress(ZeroDivisionError):
-            cache.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos)
-    (damaged,) = cache.folder.glob(f"*/{name}")
-    damage(damaged)
-    assert_same(cache.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos))
-    tokenizer = Bytes()
-    assert_same(cache.read_or_encode(examples(), tokenizer, DEFAULT_SPECIALS.eos))
-    assert tokenizer.encoded == 0
+def test_a_damaged_stream_or_part_is_encoded_again(folder, monkeypatch):
+    """Damage of all kinds: `tests/runtime/test_remake.py`."""
+    with monkeypatch.context() as patched:  # as if it were killed before it joins them
+        patched.setattr(token_cache._Encoding, "_join", lambda encoding, file: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            read_or_encode(folder, Bytes())
+    for name in ("parts/00001", "tokens"):
+        (damaged,) = folder.glob(f"*/{name}")
+        damaged.write_bytes(damaged.read_bytes()[:-40])
+        tokenizer = Bytes()
+        assert_cached(folder, tokenizer)
+        assert 0 < tokenizer.encoded < len(TEXTS) or name == "tokens"
+    assert_cached(folder, tokenizer)
+    assert tokenizer.encoded == len(TEXTS)
 
 
-@pytest.mark.usefixtures("few_parts")
-@pytest.mark.parametrize("name", ["", ".lock", "/parts"])
-def test_links_in_the_cache_are_removed_and_not_followed(cache, tmp_path, name):
-    cache.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos)
-    (folder,) = [path for path in cache.folder.iterdir() if path.is_dir()]
-    shutil.rmtree(folder)
-    precious = tmp_path / "precious"
-    if name == ".lock":
-        precious.write_text("mine")
-        folder.with_suffix(".lock").unlink()
-    else:
-        precious.mkdir()
-        (precious / "index.json").write_text("mine")
-    if name == "/parts":
-        folder.mkdir()
-    link = folder.parent / f"{folder.name}{name}"
-    link.symlink_to(precious)
-    assert_same(cache.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos))
-    assert not link.is_symlink()
-    kept = precious if name == ".lock" else precious / "index.json"
-    assert kept.read_text() == "mine"
-    assert precious.is_file() or len(list(precious.iterdir())) == 1
-
-
-@pytest.mark.usefixtures("few_parts")
-def test_a_umask_that_lets_everyone_write_does_not_hold_for_the_cache(cache):
-    before = os.umask(0)
-    try:
-        for _ in range(2):
-            assert_same(cache.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos))
-    finally:
-        os.umask(before)
-
-
-@pytest.mark.parametrize("name", ["tokens.bin", "sizes.npy", "index.json"])
-def test_a_damaged_stream_is_encoded_again(cache, name, caplog):
-    cache.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos)
-    (damaged,) = cache.folder.glob(f"*/{name}")
-    content = bytearray(damaged.read_bytes())
-    content[len(content) // 2] ^= 4
-    damaged.write_bytes(content)
-    caplog.set_level(logging.WARNING)
-    assert_same(cache.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos))
-    assert "is damaged, and made again" in caplog.text
-    assert json.loads((damaged.parent / "index.json").read_text())["format"] == 1
-
-
-def test_a_damaged_part_is_encoded_again(cache, monkeypatch):
-    join = token_cache._CachedStream._join_parts
-    monkeypatch.setattr(token_cache._CachedStream, "_join_parts", lambda stream: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        cache.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos)
-    monkeypatch.setattr(token_cache._CachedStream, "_join_parts", join)
-    first, second, *_ = sorted(cache.folder.glob("*/parts/*.npz"))
-    second.write_bytes(first.read_bytes()[:-40])
-    tokenizer = Bytes()
-    assert_same(cache.read_or_encode(examples(), tokenizer, DEFAULT_SPECIALS.eos))
-    assert 0 < tokenizer.encoded < len(TEXTS)
-
-
-def test_a_folder_that_cannot_be_written_is_reported(tmp_path, caplog):
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path, tokenizers, monkeypatch, caplog):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(UserError, match="cannot keep tokens in .*; set data.cache_dir"):
-            TokenCache(folder, "a digest", is_required=True).read_or_encode(
-                examples(), Bytes(), DEFAULT_SPECIALS.eos
-            )
-        kept = TokenCache(folder, "a digest", is_required=False)
-        assert kept.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos) is None
-        assert "text is tokenized at each start" in caplog.text
+            read_or_encode(folder, Bytes())
+    with pytest.raises(UserError, match="cannot keep tokens in .*; set data.cache_dir"):
+        tokenize_pairs(PAIRS, tokenizers, TokenCache(str(tmp_path / "file")))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert read_or_encode("auto", Bytes()) is None
+    assert "text is tokenized at each start" in caplog.text
 
 
-def test_text_without_a_token_is_rejected(cache):
+def test_text_without_a_token_is_rejected(folder):
     class Nothing(Bytes):
         def encode(self, text):
             return []
 
     for _ in range(2):
         with pytest.raises(UserError, match="the text is empty"):
-            cache.read_or_encode(examples(), Nothing(), DEFAULT_SPECIALS.eos)
+            read_or_encode(folder, Nothing())
 
 
 PAIRS = LinePairs([f"source {i} " * (i % 5) for i in range(60)], ["Ü" * i for i in range(60)])
@@ -282,8 +214,7 @@ PAIRS = LinePairs([f"source {i} " * (i % 5) for i in range(60)], ["Ü" * i for i
 
 @pytest.fixture
 def tokenizers():
-    one, other = Bytes(), Bytes()
-    return Tokenizers({"source": one, "target": other}, {"source": "one", "target": "other"})
+    return Tokenizers({"source": Bytes(), "target": Bytes()}, {"source": "one", "target": "other"})
 
 
 def num_encoded(tokenizers):
@@ -301,14 +232,14 @@ def assert_same_pairs(found, expected):
 
 
 def test_cached_pairs_equal_newly_encoded_ones(tokenizers, tmp_path):
-    plain = tokenize_pairs(PAIRS, tokenizers, TokenCacheOptions())
+    plain = tokenize_pairs(PAIRS, tokenizers, TokenCache())
     assert num_encoded(tokenizers) == [0, 0]
     assert plain[1]["target"].tolist() == [10 + byte for byte in "Ü".encode()]
     before = num_encoded(tokenizers)
-    kept = tokenize_pairs(PAIRS, tokenizers, TokenCacheOptions(str(tmp_path)))
+    kept = tokenize_pairs(PAIRS, tokenizers, TokenCache(str(tmp_path)))
     assert num_encoded(tokenizers) == [count + len(PAIRS) for count in before]
     once = num_encoded(tokenizers)
-    again = tokenize_pairs(PAIRS, tokenizers, TokenCacheOptions(str(tmp_path)))
+    again = tokenize_pairs(PAIRS, tokenizers, TokenCache(str(tmp_path)))
     kept[3], again[-1]
     assert num_encoded(tokenizers) == once
     assert_same_pairs(kept, plain)
@@ -318,15 +249,15 @@ def test_cached_pairs_equal_newly_encoded_ones(tokenizers, tmp_path):
 def test_few_pairs_are_not_cached(tokenizers, tmp_path):
     few = LinePairs(PAIRS.sources, [""] * len(PAIRS))
     for pairs in (LinePairs(["a"], ["b"]), few, []):
-        found = tokenize_pairs(pairs, tokenizers, TokenCacheOptions(str(tmp_path)))
-        assert_same_pairs(found, tokenize_pairs(pairs, tokenizers, TokenCacheOptions()))
+        found = tokenize_pairs(pairs, tokenizers, TokenCache(str(tmp_path)))
+        assert_same_pairs(found, tokenize_pairs(pairs, tokenizers, TokenCache()))
 
 
 def test_tokenized_corpora_keep_their_weights(tokenizers, tmp_path):
     corpora = Corpora((PAIRS, LinePairs(["a"], ["b"])), (2.0, 1.0))
-    found = tokenize_pairs(corpora, tokenizers, TokenCacheOptions(str(tmp_path)))
+    found = tokenize_pairs(corpora, tokenizers, TokenCache(str(tmp_path)))
     assert isinstance(found, Corpora) and found.weights == (2.0, 1.0)
-    assert_same_pairs(found, tokenize_pairs(corpora, tokenizers, TokenCacheOptions()))
+    assert_same_pairs(found, tokenize_pairs(corpora, tokenizers, TokenCache()))
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
@@ -342,8 +273,8 @@ def test_batches_of_cached_pairs_equal_those_of_encoded_ones(tokenizers, tmp_pat
         return taken
 
     for kept, plain in zip(
-        batches(TokenCacheOptions(str(tmp_path)), num_workers),
-        batches(TokenCacheOptions()),
+        batches(TokenCache(str(tmp_path)), num_workers),
+        batches(TokenCache()),
         strict=True,
     ):
         for name in plain:
@@ -354,7 +285,103 @@ def _unchanged(features, rng):
     return features
 
 
-def test_pairs_need_a_writable_folder(tokenizers, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot keep tokens in .*; set data.cache_dir"):
-        tokenize_pairs(PAIRS, tokenizers, TokenCacheOptions(str(tmp_path / "file")))
+@pytest.fixture
+def opened(tmp_path):
+    """`opened(kind, *contents)`: corpus of files with these lines."""
+
+    def make(kind, *contents, suffix=".txt"):
+        paths = []
+        for lines in contents:
+            paths.append(tmp_path / f"{len(list(tmp_path.iterdir()))}{suffix}")
+            if suffix == ".jsonl":
+                lines = [json.dumps({"text": line}) for line in lines]
+            content = "".join(f"{line}\n" for line in lines).encode()
+            paths[-1].write_bytes(gzip.compress(content) if suffix == ".gz" else content)
+        names = ",".join(map(str, paths))
+        if kind == "pairs":
+            config = DataConfig(name="parallel_text", train_source=names, train_target=names)
+            return Parsed(open_split(config, "train"), _source)
+        return open_split(DataConfig(name="text", train_text=names, documents=kind), "train")
+
+    return make
+
+
+def _source(pair):
+    return {"text": pair["source"]}
+
+
+_source.__module__ = "transformer_jax.data.of_a_test"
+
+KINDS = ["file", "line", "paragraph", "pairs"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_different_texts_have_different_digests(opened, kind):
+    lines = ["one", "", "two", "three"]
+    variants = [
+        [lines],
+        [["One", "", "two", "three"]],
+        [["one", "", "two"]],
+        [["one", "two", "", "three"]],
+        [["on", "e", "two", "three"]],
+        [lines, lines],
+        [["one", ""], ["two", "three"]],
+    ]
+    found = [text_digest(opened(kind, *variant)) for variant in variants]
+    assert len(set(found)) == len(variants)
+    assert text_digest(opened(kind, lines)) == found[0]
+    assert text_digest(opened(kind, lines, suffix=".gz")) == found[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "suffix"), [*((kind, ".txt") for kind in KINDS), ("line", ".jsonl")]
+)
+def test_no_example_of_a_file_is_made(opened, kind, suffix, monkeypatch):
+    documents = opened(kind, ["one", "", "two"] if suffix == ".txt" else ["one"], suffix=suffix)
+    monkeypatch.setattr(
+        token_cache, "_digest_of_examples", lambda documents: pytest.fail("made one")
+    )
+    text_digest(documents)
+    text_digest(Selection(documents, np.arange(1)))
+
+
+def test_selections_and_concatenations_have_different_digests(opened):
+    one, other = opened("line", ["a", "b"]), opened("line", ["c"])
+    corpora = [
+        one,
+        *(Selection(one, np.array(indices)) for indices in ([0, 1], [1, 0], [0], [1])),
+        *(Corpora(parts) for parts in ((one, other), (other, one), (one,), (one, one))),
+    ]
+    assert len(set(map(text_digest, corpora))) == len(corpora)
+
+
+def _upper(line):
+    return {"text": line.upper()}
+
+
+def _lower(line):
+    return {"text": line.lower()}
+
+
+def _cut(size, line):
+    return {"text": line[:size]}
+
+
+@pytest.mark.parametrize("module", ["transformer_jax.data.of_a_test", __name__])
+def test_examples_made_by_different_functions_have_different_digests(tmp_path, monkeypatch, module):
+    """A function of the package is identified by its name, any other one by its results."""
+    for function in (_upper, _lower, _cut):
+        monkeypatch.setattr(function, "__module__", module)
+    (tmp_path / "text").write_text("Text\n")
+    made = [_upper, _lower, *(functools.partial(_cut, size) for size in (1, 2))]
+    corpora = [Parsed(TextLines(str(tmp_path / "text")), one) for one in made]
+    assert len(set(map(text_digest, corpora))) == len(corpora)
+
+
+def test_functions_outside_of_the_package_are_identified_by_their_results(tmp_path):
+    (tmp_path / "text").write_text("Text\n")
+    lines = TextLines(str(tmp_path / "text"))
+    same = [Parsed(lines, _upper), Parsed(lines, lambda line: {"text": "TEXT"}), [{"text": "TEXT"}]]
+    assert len(set(map(text_digest, same))) == 1
+    assert text_digest([{"text": "T"}, {"text": "EXT"}]) != text_digest(same[2])
+    assert text_digest([{"text": "\ud800"}]) != text_digest([{"text": ""}])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from transformer_jax.data.batches.order import BlockFeatures, WindowedBlocks
+from transformer_jax.data.batches.order import BlockFeatures, WindowedBlocks, endless_order
 from transformer_jax.data.batches.pipeline import train_batches
 from transformer_jax.data.batches.windows import (
     DocumentPieces,
@@ -229,6 +229,10 @@ def text(tmp_path):
     return WindowedBlocks(Parsed(range(len(blocks)), blocks.documents), cut)
 
 
+def block_features(text, seed):
+    return BlockFeatures(text, endless_order(text, seed), identity, seed)
+
+
 def walk(features, count, index=0):
     found = []
     for _ in range(count):
@@ -238,18 +242,18 @@ def walk(features, count, index=0):
 
 
 def test_each_epoch_has_each_window_once_in_a_new_order(text):
-    features = BlockFeatures(text, identity, seed=3)
+    features = block_features(text, seed=3)
     first, index = walk(features, 237)
     second, _ = walk(features, 237, index)
     assert sorted(first) == sorted(second) == list(range(1, 238))
     assert first != second
-    assert walk(BlockFeatures(text, identity, seed=3), 237)[0] == first
-    assert walk(BlockFeatures(text, identity, seed=4), 237)[0] != first
+    assert walk(block_features(text, seed=3), 237)[0] == first
+    assert walk(block_features(text, seed=4), 237)[0] != first
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])
 def test_shards_have_each_block_once_per_epoch_in_total(text, count):
-    whole = BlockFeatures(text, identity, seed=0)
+    whole = block_features(text, seed=0)
     found = []
     for i in range(count):
         shard, index = whole.shard(i, count), 0

@@ -4,7 +4,6 @@
 import gzip
 import json
 import logging
-import re
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -85,21 +84,6 @@ def test_training_skips_empty_answers(tmp_path, caplog):
         read_conversations(alone, "train")
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{", "line 2: this is no JSON"),
-        ("[" * 100_000, "line 2: this is no JSON"),
-        ('{"instruction": "a"}', "line 2: the last turn is no answer"),
-    ],
-)
-def test_the_first_invalid_conversation_is_named(tmp_path, line, message):
-    path = write(tmp_path / "a.jsonl", [ROWS[0], line])
-    for split in ("train", "valid"):
-        with pytest.raises(UserError, match=message):
-            read_conversations(path, split)
-
-
 ASKED = [{"role": "user", "content": "Hello?"}]
 GOOD, BAD = [{"role": "assistant", "content": "good"}], [{"role": "assistant", "content": "bad"}]
 
@@ -138,51 +122,6 @@ def test_all_formats_of_preferences_give_the_same_example(read, found):
     assert example["text"] == "Hello?\ngood\nbad"
 
 
-@pytest.mark.parametrize(
-    ("found", "message"),
-    [
-        ({"prompt": "Hello?", "chosen": "good"}, 'line 2: write {"prompt": text or messages'),
-        (["Hello?"], "line 2: write"),
-        ({"chosen": "good", "rejected": "bad"}, "line 2: write"),
-        ({"prompt": ASKED + GOOD, "chosen": "a", "rejected": "b"}, "line 2: the last turn is not"),
-        (
-            {"prompt": GOOD, "chosen": "a", "rejected": "b"},
-            "the prompt: turn 1, of role ass",
-        ),
-        (
-            {"prompt": "Hello?", "chosen": ASKED, "rejected": "b"},
-            "the last turn is of role 'user', no answer",
-        ),
-        (
-            {"prompt": "Hello?", "chosen": 1, "rejected": "b"},
-            '"chosen" is neither a text',
-        ),
-        ({"chosen": ASKED + GOOD, "rejected": GOOD}, '"chosen" and "rejected" differ before'),
-        (
-            {"chosen": ASKED + GOOD, "rejected": [{"role": "user", "content": "No?"}, *BAD]},
-            'line 2: "chosen" and "rejected" differ before their last turns',
-        ),
-        (
-            {"prompt": "Who?", "chosen": ASKED + GOOD, "rejected": ASKED + BAD},
-            "the prompt differs from the turns before the last of",
-        ),
-        (
-            {"prompt": "Hello?", "chosen": "a", "rejected": "b", "margin": 0.3},
-            "line 2: the key 'margin' is not read",
-        ),
-        (
-            {"prompt": "Hello?", "chosen": "same", "rejected": "same"},
-            "line 2: both answers are",
-        ),
-        ({"prompt": "Hello?", "chosen": " ", "rejected": "b"}, 'line 2: "chosen" is an empty answ'),
-    ],
-)
-def test_the_first_invalid_preference_is_named(read, found, message):
-    with pytest.raises(UserError, match=re.escape(message)) as caught:
-        read({"prompt": "Hello?", "chosen": "good", "rejected": "bad"}, found)
-    assert "\n" not in str(caught.value)
-
-
 def test_training_skips_pairs_with_nothing_to_learn(read, caplog):
     pair = {"prompt": "Hello?", "chosen": "good", "rejected": "bad"}
     found = read({**pair, "chosen": "bad"}, pair, {**pair, "rejected": ""}, split="train")
@@ -217,27 +156,6 @@ def test_a_choice_is_separated_by_one_space():
         "a b",
         "b",
     ]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"answer": 2}, '"answer" is 2; write 0 to 1'),
-        ({"answer": True}, '"answer" is True'),
-        ({"answer": "a"}, "\"answer\" is 'a'"),
-        ({"choices": ["a"]}, '"choices" are not two texts or more'),
-        ({"choices": ["a", ""]}, '"choices" are not two texts or more'),
-        ({"choices": "ab"}, 'write {"context": text'),
-        ({"context": None}, 'write {"context": text'),
-        (None, "this is no JSON"),
-    ],
-)
-def test_the_first_invalid_choice_is_named(tmp_path, changes, message):
-    bad = "{" if changes is None else json.dumps(CHOICE | changes)
-    (tmp_path / "a.jsonl").write_text(f"{json.dumps(CHOICE)}\n{bad}\n")
-    with pytest.raises(UserError) as error:
-        read_choices(str(tmp_path / "a.jsonl"))
-    assert f"a.jsonl, line 2: {message}" in str(error.value)
 
 
 def test_a_system_turn_beside_the_prompt_is_read(read):

@@ -17,7 +17,7 @@ from transformer_jax.data.files.json_lines import (
 from transformer_jax.data.files.pairs import read_json_lines
 from transformer_jax.data.files.rows import open_rows
 from transformer_jax.data.files.text import open_blocks, read_documents
-from transformer_jax.data.files.tsv import read_labeled_tsv
+from transformer_jax.data.files.tsv import read_labeled
 from transformer_jax.errors import UserError
 
 ROWS = [{"source": f'a "{i}" [\\', "target": "b\n]{é", "meta": {"n": [1, {}]}} for i in range(9)]
@@ -36,33 +36,6 @@ def test_a_json_array_has_a_row_per_object(tmp_path, indent, begin):
         text = json.dumps(ROWS, indent=indent, ensure_ascii=ascii)
         found = read_json_lines(write(tmp_path / "a.json", f"{begin}{text}\n"))
         assert list(found) == PAIRS
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('[{"a": 1}, {"a": 2}', "begins a JSON array that has no end"),
-        ('[{"a": 1} {"a": 2}]', "has '' at byte 9"),
-        ('[{"a": 1}, "b", {"a": 2}]', "has ', \"b\",' at byte 9"),
-        ('[{"a": 1}, 3]', "has ', 3' at byte 9"),
-        ('[{"a": 1}] {}', "has '{}' at byte 10"),
-        ("[]", "has no row to learn from"),
-        ('[{"a": 1]', "begins a JSON array that has no end|row 1: this is no JSON"),
-        ("[" * 10**5, "begins a JSON array that has no end"),
-        ('[{"source": "a", "target": "b"}, {"source": "a}]', "no end|row 2"),
-    ],
-)
-def test_a_damaged_array_is_an_error_of_one_line(tmp_path, text, message):
-    path = write(tmp_path / "a.json", text)
-    with pytest.raises(UserError, match=message) as caught:
-        read_json_lines(path)
-    assert "\n" not in str(caught.value) and path in str(caught.value)
-
-
-def test_rows_of_an_array_are_named(tmp_path):
-    path = write(tmp_path / "a.json", json.dumps([*ROWS, {"source": 3, "target": "b"}]))
-    with pytest.raises(UserError, match='a.json, row 10: "source" is 3, not text'):
-        read_json_lines(path)
 
 
 def test_blank_lines_are_no_rows_and_byte_order_marks_are_dropped(tmp_path):
@@ -112,8 +85,8 @@ def test_a_bad_row_stops_or_is_skipped_and_counted(tmp_path, caplog, read, good,
 def test_a_bad_line_of_a_table_of_labels_is_skipped(tmp_path):
     path = write(tmp_path / "a.tsv", "text\tlabel\nx\ty\nz\nv\t \n")
     with pytest.raises(UserError, match="a.tsv, line 3: 1 columns"):
-        read_labeled_tsv(path)
-    assert list(read_labeled_tsv(path, "train", "skip")) == [{"text": "x", "label": "y"}]
+        read_labeled(path)
+    assert list(read_labeled(path, "train", "skip")) == [{"text": "x", "label": "y"}]
 
 
 NO_TEXT = [None, "", " \t"]

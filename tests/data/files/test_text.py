@@ -50,23 +50,6 @@ def test_documents_are_random_access(tmp_path):
             examples[len(examples)]
 
 
-@pytest.mark.parametrize("documents", DOCUMENTS)
-@pytest.mark.parametrize(
-    "data, message",
-    [
-        (b"", "is empty"),
-        (b"\n \r\n\t\n", "has no text"),
-        (b"one\nt\xffwo\n", ", line 2: not UTF-8"),
-    ],
-)
-def test_errors_name_the_file(tmp_path, documents, data, message):
-    path = write(tmp_path / "text", data)
-    with pytest.raises(UserError, match=f"^{path} ?{message}"):
-        read_documents(path, documents)
-    with pytest.raises(UserError, match=f"^cannot read {path}.none"):
-        read_documents(f"{path}.none", documents)
-
-
 def test_many_files_are_not_kept_open(tmp_path):
     for n in range(20):
         write(tmp_path / f"{n}.txt", b"Some text.\n")
@@ -86,12 +69,6 @@ def test_each_file_is_a_corpus(tmp_path):
     config = DataConfig(name="text", documents="line", train_text=f"{tmp_path}/*.txt")
     train = open_split(config, "train")
     assert [example["text"] for example in train] == ["0", "00", "1", "11", "2", "22"]
-
-
-def test_a_missing_field_is_named(tmp_path):
-    config = DataConfig(name="text", train_text=write(tmp_path / "text", b"One.\n"))
-    with pytest.raises(UserError, match="data.valid_text is not set: text needs the path of a"):
-        open_split(config, "valid")
 
 
 ROWS = [{"body": "One.\nTwo.", "id": 1}, {"body": "Drei é.", "id": 2}]
@@ -119,9 +96,3 @@ def test_a_document_is_a_column_of_a_row(tmp_path, ending):
         open_split(DataConfig(name="text", train_text=path), "train")
     with pytest.raises(UserError, match="(line|row) 1: the column 'id' is 1, not text"):
         open_split(DataConfig(name="text", train_text=path, text_field="id"), "train")
-
-
-def test_plain_text_has_no_columns(tmp_path):
-    config = DataConfig(name="text", train_text=write(tmp_path / "a.txt", b"x"), text_field="body")
-    with pytest.raises(UserError, match="data.text_field is 'body', but .*a.txt has no columns"):
-        open_split(config, "train")

@@ -11,8 +11,6 @@ import pytest
 
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.files.text import open_blocks
-from transformer_jax.data.sources import open_split
-from transformer_jax.errors import UserError
 
 LINES = [f"line {i} " + "ü" * (i * 7 % 30) for i in range(60)]
 
@@ -69,16 +67,6 @@ def test_remote_files_are_read_without_a_copy():
     assert documents_of(blocks) == LINES
 
 
-@pytest.mark.parametrize(
-    "path", ["http://h/a.txt", "file:///a*.txt", "zip://a.txt::s3://b/c", "simplecache::s3://a/b*"]
-)
-def test_other_addresses_are_rejected(path, monkeypatch):
-    monkeypatch.delenv("TRANSFORMER_JAX_ALLOW_ADDRESSES")
-    monkeypatch.setattr(fsspec.core, "url_to_fs", None)
-    with pytest.raises(UserError, match="is no address that may be used|chains addresses"):
-        blocks_of(path)
-
-
 def test_a_local_file_name_is_not_an_address(tmp_path, monkeypatch):
     (tmp_path / "a::b.txt").write_text("\n".join(LINES))
     monkeypatch.chdir(tmp_path)
@@ -98,52 +86,3 @@ def test_a_sample_is_evenly_spaced(tmp_path):
     in_groups = blocks_of(tmp_path / "rows.parquet")
     num_bytes = sum(block.num_bytes for block in in_groups.blocks)
     assert len(documents_of(in_groups.sample(num_bytes // 10))) == 1000
-
-
-class TestErrors:
-    def message(self, function, *args):
-        with pytest.raises(UserError) as caught:
-            function(*args)
-        assert "\n" not in str(caught.value)
-        return str(caught.value)
-
-    def test_a_file_that_changes_during_a_run(self, tmp_path):
-        path = tmp_path / "text.txt"
-        path.write_text("a\nb\n")
-        blocks = blocks_of(path)
-        path.write_text("a\nb\nc\n")
-        message = self.message(blocks.documents, 0)
-        assert "has changed: it had 4 bytes when this run started" in message
-
-    def test_files_without_text(self, tmp_path):
-        (tmp_path / "bad.txt").write_bytes(b"\xff\xfe\n")
-        assert "not UTF-8" in self.message(blocks_of(tmp_path / "bad.txt").documents, 0)
-        (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"body": "b"}\n')
-        message = self.message(blocks_of(tmp_path / "bad.jsonl").documents, 0)
-        assert "a row after byte 0: no text in the column 'text' (columns: body)" in message
-        (tmp_path / "bad.parquet").write_text("none")
-        assert "cannot read" in self.message(blocks_of, tmp_path / "bad.parquet")
-        (tmp_path / "bad.gz").write_text("none")
-        assert "cannot read" in self.message(blocks_of(tmp_path / "bad.gz").documents, 0)
-        pq.write_table(pa.table({"body": ["a"]}), tmp_path / "body.parquet")
-        message = self.message(blocks_of(tmp_path / "body.parquet").documents, 0)
-        assert "no text in the column 'text' (columns: body); set data.text_field" in message
-
-    def test_missing_files(self, tmp_path):
-        assert "no file matches" in self.message(blocks_of, tmp_path / "*.txt")
-        assert "cannot read" in self.message(blocks_of, tmp_path / "none.txt")
-        (tmp_path / "empty.txt").touch()
-        assert "is empty" in self.message(blocks_of, tmp_path / "empty.txt")
-        assert "is no address that may be used" in self.message(blocks_of, "nowhere://bucket/a.txt")
-
-    def test_options_that_exclude_blocks(self, tmp_path):
-        (tmp_path / "text.txt").write_text("a\n")
-        given = {"name": "text", "train_text": str(tmp_path / "text.txt"), "block_megabytes": 1.0}
-        for changes, expected in (
-            ({"documents": "paragraph"}, "may extend over two blocks"),
-            ({"name": "text,text"}, "text in blocks cannot be combined with other sets"),
-            ({"num_train_examples": 3}, "cannot be combined with data.block_megabytes"),
-            ({"train_text": None}, "data.train_text is not set"),
-        ):
-            config = DataConfig(**{**given, **changes})
-            assert expected in self.message(open_split, config, "train")

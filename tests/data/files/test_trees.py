@@ -3,12 +3,9 @@
 
 import gzip
 
-import pytest
-
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.files.trees import read_parses, read_tagged_trees
 from transformer_jax.data.sources import open_split
-from transformer_jax.errors import UserError
 
 SPREAD = """
 ( (S
@@ -56,27 +53,3 @@ def test_trees_have_words_and_tags(tmp_path):
     path = write(tmp_path / "trees", "(TOP (NP (DT The) (NN end)))\r\n(TOP (UH Oh))\n")
     expected = [{"text": "The end", "tags": "DT NN"}, {"text": "Oh", "tags": "UH"}]
     assert list(read_tagged_trees(path)) == expected
-
-
-@pytest.mark.parametrize(
-    "text, problem",
-    [
-        ("(TOP (NN a)", "brackets that are not closed: 1"),
-        ("(TOP\n (NN a)))\n", "closed that none opened"),
-        ("text", "'text' outside of brackets"),
-        ("(TOP )", "over no words"),
-        ("(TOP (NN a)) (TOP (NN b))", "a second root"),
-        ("(TOP (-NONE- a))", "no words except traces"),
-    ],
-)
-def test_an_invalid_tree_is_named_by_its_line(tmp_path, text, problem):
-    path = write(tmp_path / "trees", f"(TOP (UH Oh))\n\n{text}\n")
-    config = DataConfig(name="bracketed_trees", train_text=path)
-    with pytest.raises(UserError, match=f"^{path}, line 3: .*{problem}.*; write trees in"):
-        open_split(config, "train")
-
-
-def test_a_file_without_trees_is_named(tmp_path):
-    path = write(tmp_path / "trees", "\n \n")
-    with pytest.raises(UserError, match=f"{path} has no tree"):
-        read_parses(path)

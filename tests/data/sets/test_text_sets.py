@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiny Shakespeare, WikiText-2 and books of Project Gutenberg."""
+"""Tiny Shakespeare, WikiText-2, books of Project Gutenberg, and Alpaca."""
 
 import gzip
+import json
 
 import pytest
 
+from transformer_jax.conversations import conversation_from_json
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sets.text_sets import HELD_OUT_BOOKS, TINY_SHAKESPEARE, WIKITEXT2
 from transformer_jax.data.sources import open_split
@@ -34,7 +36,8 @@ def test_a_split_of_wikitext2_is_one_document(tmp_path):
 def test_all_downloads_are_pinned_with_their_names():
     for public_set in (TINY_SHAKESPEARE, WIKITEXT2):
         for name, remote in public_set.files.items():
-            assert remote.name == name and remote.url.startswith("https://raw.githubusercontent")
+            assert remote.url.startswith("https://raw.githubusercontent")
+            assert name in ("input.txt", *(f"wiki.{x}.tokens" for x in ("train", "valid", "test")))
             assert len(bytes.fromhex(remote.sha256)) == 32
     assert len(WIKITEXT2.files) == 3
 
@@ -72,3 +75,22 @@ def test_held_out_books_alone_are_an_error(books):
         (books / name).unlink()
     with pytest.raises(UserError, match="no book to train on"):
         texts("gutenberg", books, "train")
+
+
+@pytest.mark.parametrize("name", ["alpaca_data.jsonl.gz", "alpaca_data.json"])
+def test_splits_of_alpaca_do_not_overlap(tmp_path, name):
+    rows = [{"instruction": f"i{n}", "input": "", "output": f"o{n}"} for n in range(120)]
+    lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    is_array = name.endswith(".json")  # as the authors of the set write it
+    content = json.dumps(rows, indent=4).encode() if is_array else gzip.compress(lines)
+    (tmp_path / name).write_bytes(content)
+    config = DataConfig(name="alpaca", dir=str(tmp_path))
+    parts = {
+        split: [
+            conversation_from_json(one["turns"])[0].content for one in open_split(config, split)
+        ]
+        for split in ("train", "valid", "test")
+    }
+    assert parts["valid"] == ["i0", "i50", "i100"] and parts["test"] == ["i1", "i51", "i101"]
+    assert sorted(sum(parts.values(), [])) == sorted(row["instruction"] for row in rows)
+    assert len(parts["train"]) == 114

@@ -60,8 +60,10 @@ class EpochOrder(grain.MapDataset[int]):
 
 
 def endless_order(source: Sequence[Any], seed: int) -> Sequence[int]:
-    """Endless sequence of indices into `source`, shuffled in each epoch; with weights, each corpus
-    has epochs of its own."""
+    """Endless sequence of indices into `source`, or into its blocks, shuffled in each epoch; with
+    weights, each corpus has epochs of its own."""
+    if isinstance(source, WindowedBlocks):
+        source = source.blocks
     if not isinstance(source, Corpora) or not source.weights:
         return EpochOrder(0, len(source), seed)
     orders = [EpochOrder(*part, seed) for part in itertools.pairwise(source.starts)]
@@ -150,74 +152,47 @@ _WINDOW_BITS = 32
 """Lower bits of an index into `BlockFeatures`: the number of a window in its block."""
 
 
-class BlockFeatures(Sequence[Features]):
-    """Endless sequence of the windows of blocks, each once per epoch; one block is in memory.
+class BlockFeatures(OrderedFeatures[Any]):
+    """Endless sequence of the windows of blocks (`source` is `WindowedBlocks`), each once per
+    epoch; one block is in memory.
 
-    Blocks, and the windows of a block, have a new order in each epoch. An index combines the number
-    of a block (since the start of training) and the number of a window in it. Indices therefore
-    have gaps: `next_index` returns the next one.
-
-    Args:
-      text: the blocks.
-      preprocess: makes features of a window; its `rng` depends on `seed` and the index alone.
-      seed: seed of the orders and of the `rng`s.
-      shard_index, num_shards: this sequence has every `num_shards`-th block of the endless sequence
-        of blocks, from block `shard_index` on.
+    Blocks, in `order`, and the windows of a block have a new order in each epoch. An index combines
+    the number of a block of this sequence and the number of a window in it. Indices therefore have
+    gaps: `next_index` returns the next one.
     """
-
-    def __init__(
-        self,
-        text: WindowedBlocks[Any],
-        preprocess: Preprocess[Any],
-        seed: int,
-        shard_index: int = 0,
-        num_shards: int = 1,
-    ):
-        self._text = text
-        self._preprocess = preprocess
-        self._seed = seed
-        self._shard_index = shard_index
-        self._num_shards = num_shards
-        self._order = endless_order(text.blocks, seed)
-        self._current: tuple[int, Sequence[Features], np.ndarray] | None = None
-
-    def shard(self, index: int, count: int) -> "BlockFeatures":
-        """Every `count`-th block of the whole sequence, from block `index` on."""
-        return BlockFeatures(self._text, self._preprocess, self._seed, index, count)
 
     def __len__(self) -> int:
         return sys.maxsize
 
-    def __getitem__(self, index: Any) -> Any:
-        block, window = divmod(index, 1 << _WINDOW_BITS)
+    def item(self, index: int) -> Features:
+        block, window = self._place(index)
         windows, order = self._windows_of(block)
-        # Shards have the same indices, but must not draw the same numbers.
-        global_block = block * self._num_shards + self._shard_index
-        rng = self._rng.at((global_block << _WINDOW_BITS) + window)
-        return self._preprocess(windows[int(order[window])], rng)
+        rng = self._rng.at((block << _WINDOW_BITS) + window)
+        return self.preprocess(windows[int(order[window])], rng)
 
     def next_index(self, index: int) -> int:
-        """Index of the item after the one at `index`."""
-        block, window = divmod(index, 1 << _WINDOW_BITS)
+        block, window = self._place(index)
         windows, _ = self._windows_of(block)
-        return index + 1 if window + 1 < len(windows) else block + 1 << _WINDOW_BITS
+        is_last = window + 1 == len(windows)
+        return (index >> _WINDOW_BITS) + 1 << _WINDOW_BITS if is_last else index + 1
+
+    def _place(self, index: int) -> tuple[int, int]:
+        """Index in `order`, which no other shard has, and number of the window."""
+        block, window = divmod(index, 1 << _WINDOW_BITS)
+        return self.first + block * self.step, window
 
     def _windows_of(self, block: int) -> tuple[Sequence[Features], np.ndarray]:
-        """Windows of a block of this shard, and their order."""
-        if self._current is None or self._current[0] != block:
-            global_block = block * self._num_shards + self._shard_index
+        """Windows of a block, and their order."""
+        if block not in self._current:
             # Two generators, so that the order does not depend on how many numbers `cut` draws.
-            order_rng = np.random.default_rng([self._seed, global_block, 1])
-            cut_rng = np.random.default_rng([self._seed, global_block, 2])
-            windows = self._text.cut(self._text[self._order[global_block]], cut_rng)
-            self._current = block, windows, order_rng.permutation(len(windows))
-        return self._current[1:]
+            order_rng = np.random.default_rng([self.seed, block, 1])
+            cut_rng = np.random.default_rng([self.seed, block, 2])
+            text: Any = self.source
+            windows = text.cut(text[self.order[block]], cut_rng)
+            self._current.clear()
+            self._current[block] = windows, order_rng.permutation(len(windows))
+        return self._current[block]
 
     @functools.cached_property
-    def _rng(self) -> IndexedRng:
-        return IndexedRng(self._seed)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """State without the current block and the generator, which each process makes itself."""
-        state = {name: value for name, value in vars(self).items() if name != "_rng"}
-        return state | {"_current": None}
+    def _current(self) -> dict[int, tuple[Sequence[Features], np.ndarray]]:
+        return {}

@@ -8,10 +8,11 @@ an example, and pair its source with its target.
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
+from transformer_jax.data.batches.order import OrderedFeatures
 from transformer_jax.data.examples import Features
 from transformer_jax.errors import UserError
 
@@ -123,29 +124,18 @@ class PackedGroup:
     overlong: int
 
 
-class IndexedExamples(Protocol):
-    """Sequence of examples whose indices may have gaps."""
-
-    def __len__(self) -> int:
-        """Exclusive upper bound of the indices."""
-
-    def __getitem__(self, index: int, /) -> Features:
-        """Features of the example at an index."""
-
-    def next_index(self, index: int) -> int:
-        """Index of the example after the one at `index`."""
-
-
 @dataclass(frozen=True)
 class Packer:
-    """Packs examples into groups of rows.
+    """Packs a sequence of examples, which may be endless, into groups of rows.
 
     Attributes:
+      examples: the sequence.
       epoch: all examples once; searched for one that fits if the first ones are overlong.
       lengths: length of a row for each feature.
       rows: rows of a group.
     """
 
+    examples: OrderedFeatures[Any]
     epoch: Sequence[Features]
     lengths: Mapping[str, int]
     rows: int
@@ -155,7 +145,7 @@ class Packer:
         """Upper bound of the size of a group's arrays, each aligned to 64 bytes."""
         return sum(3 * (4 * self.rows * length + 64) for length in self.lengths.values())
 
-    def pack(self, examples: IndexedExamples, start: int) -> PackedGroup:
+    def pack(self, start: int) -> PackedGroup:
         """Packs examples from index `start` on until one does not fit or the sequence ends.
 
         Raises:
@@ -164,9 +154,9 @@ class Packer:
         packed = PackedRows(self.lengths, self.rows)
         overlong = 0
         index = start
-        count = len(examples)
+        count = len(self.examples)
         while index < count:
-            example = examples[index]
+            example = self.examples[index]
             if not packed.add(example):
                 if not packed.is_overlong(example):
                     break
@@ -174,7 +164,7 @@ class Packer:
                 # The sequence may be endless: stop if no example will ever fit.
                 if overlong == len(self.epoch) and not packed:
                     self._require_one_that_fits(packed)
-            index = examples.next_index(index)
+            index = self.examples.next_index(index)
         return PackedGroup(packed.arrays(), index, overlong)
 
     def _require_one_that_fits(self, packed: PackedRows) -> None:
@@ -186,25 +176,12 @@ class Packer:
             )
 
 
-@dataclass(frozen=True)
-class PackingStream:
-    """Endless sequence of examples, packed into groups of rows.
-
-    Attributes:
-      examples: the sequence.
-      packer: packs a group.
-    """
-
-    examples: IndexedExamples
-    packer: Packer
-
-
 StreamGroups = Mapping[str, PackedGroup]
 """One group of each stream, by the stream's number."""
 
 
 def pack_streams(
-    streams: Mapping[str, PackingStream], starts: Mapping[str, int]
+    streams: Mapping[str, Packer], starts: Mapping[str, int]
 ) -> Generator[StreamGroups]:
     """Packs group after group of each stream, without end.
 
@@ -213,9 +190,7 @@ def pack_streams(
       starts: index of the first example of each stream.
     """
     while True:
-        groups = {
-            i: stream.packer.pack(stream.examples, starts[i]) for i, stream in streams.items()
-        }
+        groups = {i: stream.pack(starts[i]) for i, stream in streams.items()}
         starts = {i: group.end for i, group in groups.items()}
         yield groups
 

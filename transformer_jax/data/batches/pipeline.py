@@ -31,7 +31,6 @@ from transformer_jax.data.batches.order import (
 from transformer_jax.data.batches.packing import (
     Batch,
     Packer,
-    PackingStream,
     StreamGroups,
     pack_streams,
 )
@@ -60,19 +59,12 @@ class BatchIterator:
     group again.
 
     Args:
-      examples: an endless sequence.
-      packer: packs the rows of a batch of all processes.
+      packer: packs the rows of a batch of all processes; its examples are endless.
       shard: (index, count) of this process.
       num_workers: worker processes that share its streams; 0: a thread packs them.
     """
 
-    def __init__(
-        self,
-        examples: OrderedFeatures | BlockFeatures,
-        packer: Packer,
-        shard: tuple[int, int],
-        num_workers: int,
-    ):
+    def __init__(self, packer: Packer, shard: tuple[int, int], num_workers: int):
         num_streams = math.gcd(packer.rows, _NUM_STREAMS)
         stream_rows = packer.rows // num_streams  # of each batch
         index, processes = shard
@@ -82,9 +74,12 @@ class BatchIterator:
         # The process may share its first and last stream with others: only these rows are its own.
         self._rows = slice(first - numbers.start * stream_rows, stop - numbers.start * stream_rows)
         self._batches_in_group = max(1, _OPEN_ROWS // stream_rows)
-        packer = dataclasses.replace(packer, rows=stream_rows * self._batches_in_group)
+        group_rows = stream_rows * self._batches_in_group
         self._streams = {
-            str(i): PackingStream(examples.shard(i, num_streams), packer) for i in numbers
+            str(i): dataclasses.replace(
+                packer, examples=packer.examples.shard(i, num_streams), rows=group_rows
+            )
+            for i in numbers
         }
         initial = {"group_start": 0, "handed_out": 0, "seen": 0, "overlong": 0}
         self._state = {i: dict(initial) for i in self._streams}
@@ -351,15 +346,15 @@ def train_batches[Item](
         raise UserError("no training examples: the source is empty")
     if rows % shard[1]:
         raise ValueError(f"{rows} rows cannot be shared equally by {shard[1]} processes")
-    examples: OrderedFeatures | BlockFeatures
+    order = endless_order(source, seed)
     if isinstance(source, WindowedBlocks):
-        examples = BlockFeatures(source, preprocess, seed)
-        packer = Packer((), lengths, rows)  # no window is too long
+        blocks = BlockFeatures(source, order, preprocess, seed)
+        packer = Packer(blocks, (), lengths, rows)  # no window is too long
     else:
-        examples = OrderedFeatures(source, endless_order(source, seed), preprocess, seed)
-        epoch = OrderedFeatures(source, range(len(source)), preprocess, seed)
-        packer = Packer(epoch, lengths, rows)
-    return TrainBatches(BatchIterator(examples, packer, shard, num_workers))
+        examples = OrderedFeatures(source, order, preprocess, seed)
+        epoch = dataclasses.replace(examples, order=range(len(source)))
+        packer = Packer(examples, epoch, lengths, rows)
+    return TrainBatches(BatchIterator(packer, shard, num_workers))
 
 
 def eval_batches[Item](
@@ -381,12 +376,12 @@ def eval_batches[Item](
     if not len(source):
         raise UserError("no examples to evaluate: the source is empty")
     examples = OrderedFeatures(source, range(len(source)), preprocess, seed=0)
-    packer = Packer(examples, lengths, rows)
+    packer = Packer(examples, examples, lengths, rows)
     batches = []
     index = 0
     overlong = 0
     while index < len(examples):
-        group = packer.pack(examples, index)
+        group = packer.pack(index)
         batches.append(group.arrays)
         index = group.end
         overlong += group.overlong

@@ -228,8 +228,6 @@ def _map_into_memory(path: str, once: bool) -> mmap.mmap:
             ) from error
         hint = suggest_file(Path(path)) if isinstance(error, FileNotFoundError) else ""
         raise UserError(f"cannot read {path}: {error.strerror}{hint}") from error
-    except ValueError as error:  # for example a NUL in the name
-        raise UserError(f"cannot read {path!r}: {error}") from error
 
 
 def _mapped(file: BinaryIO, path: str) -> mmap.mmap:

@@ -43,7 +43,7 @@ def open_parallel_text(config: DataConfig, split: str) -> Sequence[Corpus]:
 
 def open_aligned(paths: Sequence[str], split: str) -> Corpus:
     """Opens two aligned files, source and target; training drops blank lines."""
-    return drop_blank_if_training(read_aligned(*paths), split, " and ".join(paths))
+    return drop_blank(read_aligned(*paths), split, " and ".join(paths))
 
 
 def read_aligned(source_path: str, target_path: str, *, once: bool = False) -> Corpus:
@@ -81,17 +81,18 @@ def read_json_lines(path: str, split: str = "all", on_bad_row: str = "stop") -> 
     return select_rows(open_rows(path), _pair_example, split, on_bad_row)
 
 
-def drop_blank_if_training(pairs: Corpus, split: str, name: str) -> Corpus:
-    """Drops blank pairs from the training split; evaluation keeps every line."""
-    return drop_blank(pairs, name) if split == "train" else pairs
+def drop_blank(pairs: Corpus, split: str, name: str) -> Corpus:
+    """Drops pairs with a blank side from the training split, and logs their number; evaluation
+    keeps every pair.
 
-
-def drop_blank(pairs: Corpus, name: str) -> Corpus:
-    """Drops pairs with a blank side, and logs their number; `name` describes the files.
+    Args:
+      name: describes the files.
 
     Raises:
       UserError: no pair is left.
     """
+    if split != "train":
+        return pairs
     indices = np.flatnonzero(_text_mask(pairs))
     if not len(indices):
         raise UserError(f"no line has text on both sides in {name}")

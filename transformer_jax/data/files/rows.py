@@ -17,8 +17,6 @@ mark at the start of a JSON line is dropped.
 
 import json
 import logging
-import re
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -171,14 +169,14 @@ def open_rows(path: str) -> Rows:
     Parquet (.parquet).
 
     Raises:
-      UserError: the file cannot be read, or is an array that is not complete.
+      UserError: the file cannot be read, or begins as an array and is none.
     """
     if path.endswith(".parquet"):
         return Rows(ParquetTable.open(path), path)
     lines = TextLines(path)
     numbers = np.flatnonzero(~lines.blank_mask())
     if len(numbers) and lines[int(numbers[0])].lstrip().startswith("["):
-        return Rows(JsonArray(lines, _ranges_of_objects(lines)), path, parse=parse_json)
+        return Rows(_read_array(lines), path)
     return Rows(Selection(lines, numbers), path, "line", numbers + 1, parse_json)
 
 
@@ -197,70 +195,16 @@ def parse_json(text: str) -> Any:
         raise ValueError(f"this is no JSON ({error})") from error
 
 
-@dataclass(frozen=True, repr=False)
-class JsonArray(RandomAccess[str]):
-    """Objects of a JSON array, as text.
-
-    Attributes:
-      lines: the file.
-      ranges: int64 [N, 2], range of bytes of each object.
-    """
-
-    lines: TextLines
-    ranges: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.ranges)
-
-    def item(self, index: int) -> str:
-        start, stop = self.ranges[index]
-        return bytes(self.lines.content[start:stop]).decode()
-
-
-_STRING_OR_BRACKET = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
-"""A string matches as a whole, so that the brackets in it do not count."""
-
-
-def _ranges_of_objects(lines: TextLines) -> np.ndarray:
-    """Range of bytes of each object of a JSON array, int64 [N, 2]; nothing is parsed.
-
-    Raises:
-      UserError: the file is not one array of objects.
-    """
-    content = lines.content
-    ranges = array("q")
-    depth = 0
-    start = 0  # of the current object
-    end = 0  # of the bracket or the object before it
-    for bracket in _STRING_OR_BRACKET.finditer(content):
-        match content[bracket.start()]:
-            case 0x5B | 0x7B:  # [ {
-                depth += 1
-                if depth == 1:
-                    end = bracket.end()
-                elif depth == 2:
-                    start = bracket.start()
-                    _require_between(lines, end, start, b"," if ranges else b"")
-            case 0x5D | 0x7D:  # ] }
-                depth -= 1
-                if depth == 1:
-                    end = bracket.end()
-                    ranges.extend((start, end))
-                elif depth == 0:
-                    _require_between(lines, end, bracket.start(), b"")
-                    _require_between(lines, bracket.end(), len(content), b"")
-                    return np.array(ranges, np.int64).reshape(-1, 2)
-    raise UserError(f"{lines.path} begins a JSON array that has no end: get the whole file")
-
-
-def _require_between(lines: TextLines, start: int, stop: int, expected: bytes) -> None:
-    """Raises UserError unless the bytes are those expected, apart from white space."""
-    text = bytes(lines.content[start:stop]).strip()
-    if text != expected:
+def _read_array(lines: TextLines) -> Sequence[Any]:
+    """Objects of a JSON array, which is read as a whole; UserError if it is none."""
+    try:
+        array: Sequence[Any] = parse_json(lines.text())
+    except ValueError as error:
         raise UserError(
-            f"{lines.path} begins as a JSON array but has {text[:40].decode(errors='replace')!r} "
-            f"at byte {start}; write an array of objects, or one object per line"
-        )
+            f"{lines.path} begins as a JSON array, but {error}; write an array of objects, or one "
+            "object per line"
+        ) from error
+    return array
 
 
 @dataclass(frozen=True, repr=False)

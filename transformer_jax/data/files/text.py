@@ -226,18 +226,16 @@ class TextBlocks(RandomAccess[Example]):
     def _texts(self, block: Block, rows: Iterable[Any], convert: Convert) -> list[str]:
         """Documents of rows. Says what is left out of the first block of each file that this
         process reads; a later epoch or block would say it again and again."""
+        rows = list(rows)
         row_filter = RowFilter(block.path, "train", self.on_bad_row)
         unit = "row group" if block.path.endswith(".parquet") else "byte"
         position = f"a row after {unit} {block.start}"
-        # Counts the rows that are read, since the filter yields only those that it keeps.
-        counter = itertools.count()
-        counted = (row for row, _ in zip(rows, counter, strict=False))
-        examples = row_filter.keep(counted, convert, lambda _: position)
+        examples = row_filter.keep(rows, convert, lambda _: position)
         texts = [example["text"] for _, example in examples]
         level = logging.DEBUG if block.path in _reported else logging.WARNING
         if row_filter.left_out:
             _reported.add(block.path)
-        row_filter.report(next(counter), level)
+        row_filter.report(len(rows), level)
         return texts
 
     def sample(self, num_bytes: int) -> "TextBlocks":

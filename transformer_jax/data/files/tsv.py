@@ -52,20 +52,18 @@ LABELED_TSV_LAYOUTS = (_same_names("text", "label"), _same_names("text", "pair",
 """Layouts of the set `labeled_tsv`."""
 
 
-def read_labeled_tsv(path: str, split: str = "all", on_bad_row: str = "stop") -> Corpus:
-    """Reads a file of the set `labeled_tsv`; arguments and errors as `read_labeled`."""
-    return read_labeled(path, LABELED_TSV_LAYOUTS, split, on_bad_row)
-
-
 def read_labeled(
-    path: str, layouts: Sequence[TsvColumns], split: str = "all", on_bad_row: str = "stop"
+    path: str,
+    split: str = "all",
+    on_bad_row: str = "stop",
+    layouts: Sequence[TsvColumns] = LABELED_TSV_LAYOUTS,
 ) -> Corpus:
     """Reads the examples {"text", "label"} or {"text", "pair", "label"} of a file.
 
     Args:
       path: UTF-8 file, plain, .gz or .zst.
-      layouts: accepted layouts; the header of the file selects one.
       split, on_bad_row: as for `select_rows`.
+      layouts: accepted layouts; the header of the file selects one.
 
     Raises:
       UserError: the file cannot be read, has another header or no example, or a line has a wrong

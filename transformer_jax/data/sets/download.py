@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from tqdm import tqdm
 
@@ -25,29 +25,22 @@ _TIMEOUT_SECONDS = 30
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class RemoteFile:
+class RemoteFile(NamedTuple):
     """A file to download, with its expected content.
 
     Attributes:
       url: URL of the file.
-      size: size in bytes; a longer file is rejected while it is downloaded.
+      size: size in bytes.
       sha256: SHA-256 in hexadecimal.
-      stored_as: file name to store it under; None: the last component of `url`.
     """
 
     url: str
     size: int
     sha256: str
-    stored_as: str | None = None
-
-    @property
-    def name(self) -> str:
-        return self.stored_as or self.url.rsplit("/", 1)[1]
 
 
-def download(remote: RemoteFile, folder: Path) -> Path:
-    """Downloads a file to a folder and returns its path.
+def download(remote: RemoteFile, path: Path) -> None:
+    """Downloads a file.
 
     The file is verified and then renamed in one atomic step, so several processes may download it
     at the same time. Missing folders are created with mode 0700, as the XDG base directory
@@ -56,7 +49,7 @@ def download(remote: RemoteFile, folder: Path) -> Path:
     Raises:
       UserError: no network, a wrong size or hash, or a folder that cannot be written.
     """
-    path = folder / remote.name
+    folder = path.parent
     logger.info("downloading %s to %s", remote.url, folder)
     try:
         for missing in reversed([folder, *folder.parents]):  # `mkdir(parents=True)` ignores modes
@@ -71,7 +64,6 @@ def download(remote: RemoteFile, folder: Path) -> Path:
             f"cannot download {remote.url} to {folder} ({error}): set data.dir to a folder "
             "with the files of the set, or TRANSFORMER_JAX_DATA to the folder above it"
         ) from error
-    return path
 
 
 def _copy_verified(response: HTTPResponse, file: IO[bytes], remote: RemoteFile) -> None:
@@ -82,11 +74,10 @@ def _copy_verified(response: HTTPResponse, file: IO[bytes], remote: RemoteFile) 
     """
     digest = hashlib.sha256()
     received = 0
-    with tqdm(desc=remote.name, total=remote.size, unit="B", unit_scale=True, disable=None) as bar:
+    name = remote.url.rpartition("/")[2]
+    with tqdm(desc=name, total=remote.size, unit="B", unit_scale=True, disable=None) as bar:
         while chunk := response.read(_CHUNK_BYTES):
             received += len(chunk)
-            if received > remote.size:
-                raise OSError(f"it is longer than the {remote.size} bytes expected")
             digest.update(chunk)
             file.write(chunk)
             bar.update(len(chunk))
@@ -131,7 +122,10 @@ class PublicSet:
                 f"{local} has neither {file_name} nor {file_name}.gz: set data.dir to the folder "
                 f"of the files of {self.name} ({otherwise})"
             )
-        return str(download(self.files[file_name], local))
+        remote = self.files[file_name]
+        target = local / (f"{file_name}.gz" if remote.url.endswith(".gz") else file_name)
+        download(remote, target)
+        return str(target)
 
     def find(self, file_name: str, folder: str | None = None) -> str | None:
         """Path of a file that is on this machine, plain or .gz; None if it is missing."""

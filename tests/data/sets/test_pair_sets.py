@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tatoeba: splits of the export, and aligned files."""
+"""Tatoeba: splits of the export, and aligned files. SCAN. Multi30k: `test_sources.py`."""
 
 import gzip
 
 import pytest
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.sets.tatoeba import assign_splits
+from transformer_jax.data.sets.pair_sets import MULTI30K, SCAN, SCAN_SETS, assign_splits
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 
@@ -60,7 +60,46 @@ def test_aligned_files_are_read_without_the_export(tmp_path):
         open_split(config, "train")
 
 
-def test_an_invalid_line_of_the_export_is_named(tmp_path):
+@pytest.mark.parametrize("name", SCAN_SETS)
+def test_commands_are_read_and_some_are_held_out(tmp_path, name):
+    lines = [f"IN: walk {n} times OUT: {' '.join(['I_WALK'] * n)}" for n in range(1, 41)]
+    end = SCAN_SETS[name][1]
+    packed = gzip.compress("".join(f"{line}\n" for line in lines).encode())
+    (tmp_path / f"tasks_train_{end}.txt.gz").write_bytes(packed)
+    (tmp_path / f"tasks_test_{end}.txt").write_text("IN: jump OUT: I_JUMP \n")
+
+    train, valid, test = (
+        list(open_split(DataConfig(name=name, dir=str(tmp_path)), split))
+        for split in ("train", "valid", "test")
+    )
+    assert test == [{"source": "jump", "target": "I_JUMP"}]
+    assert len(train) == 38 and len(valid) == 2
+    assert train[0] == {"source": "walk 2 times", "target": "I_WALK I_WALK"}
+    held_out = {pair["source"] for pair in valid}
+    assert not held_out & {pair["source"] for pair in train}
+
+
+def test_an_invalid_line_is_named(tmp_path, assert_refused):
+    (tmp_path / "tasks_test_simple.txt").write_text("IN: jump OUT: I_JUMP\njump\tI_JUMP\n")
     (tmp_path / "deu.txt").write_text("Yes.\tJa.\nNo.\n")
-    with pytest.raises(UserError, match="deu.txt, line 2: not English<tab>German"):
-        open_split(DataConfig(name="tatoeba_de_en", dir=str(tmp_path)), "train")
+
+    def open_set(name, split):
+        return lambda: open_split(DataConfig(name=name, dir=str(tmp_path)), split)
+
+    assert_refused(
+        {
+            "scan": (open_set("scan_simple", "test"), "line 2: not"),
+            "tatoeba": (
+                open_set("tatoeba_de_en", "train"),
+                "deu.txt, line 2: not English<tab>German",
+            ),
+        }
+    )
+
+
+def test_all_downloads_are_pinned():
+    assert len(SCAN.files) == 6 and len(MULTI30K.files) == 9
+    for public_set in (SCAN, MULTI30K):
+        for name, remote in public_set.files.items():
+            assert remote.url.rpartition("/")[2].removesuffix(".gz") == name
+            assert len(bytes.fromhex(remote.sha256)) == 32

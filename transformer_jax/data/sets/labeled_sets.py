@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Four tasks of GLUE, in the tab-separated files of its download script.
+"""Public sets with labels, tags and trees: four tasks of GLUE, and GUM.
 
-Wang et al. 2019, "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language
-Understanding". SST-2 (Socher et al. 2013): is a sentence of a film review positive? CoLA (Warstadt
-et al. 2019): is a sentence acceptable English? MRPC (Dolan and Brockett 2005): do two sentences
-mean the same? RTE (Dagan et al. 2006 and later): does the second follow from the first? Labels are
-as in the files. The data may be used for research.
+GLUE (Wang et al. 2019), in the tab-separated files of its download script. SST-2 (Socher et al.
+2013): is a sentence of a film review positive? CoLA (Warstadt et al. 2019): is a sentence
+acceptable English? MRPC (Dolan and Brockett 2005): do two sentences mean the same? RTE (Dagan et
+al. 2006 and later): does the second follow from the first? Labels are as in the files. The data may
+be used for research.
+
+GUM, the Georgetown University Multilayer corpus (Zeldes 2017): trees of English texts in many
+genres, tags of the extended set of the Penn Treebank. Annotations CC BY 4.0; the texts have
+licenses of their own, some of them non-commercial.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +17,7 @@ from dataclasses import dataclass
 
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus
+from transformer_jax.data.files.trees import read_parses, read_tagged_trees
 from transformer_jax.data.files.tsv import TsvColumns, read_labeled
 from transformer_jax.data.sets.download import PublicSet
 
@@ -40,7 +45,7 @@ class GlueTask:
 
 _TRAIN_AND_VALID = {"train": "train.tsv", "valid": "dev.tsv"}
 
-TASKS = {
+GLUE_TASKS = {
     "sst2": GlueTask(
         "SST-2",
         _TRAIN_AND_VALID,
@@ -75,15 +80,43 @@ TASKS = {
 """Name of the data set -> its files."""
 
 
-def open_split(config: DataConfig, split: str, name: str) -> Sequence[Corpus]:
-    """Opens a split of a task (a key of `TASKS`) as one corpus.
+def open_glue(config: DataConfig, split: str, name: str) -> Sequence[Corpus]:
+    """Opens a split of a task (a key of `GLUE_TASKS`) as one corpus.
 
     `config.dir` is the folder of the task or the folder of GLUE.
 
     Raises:
       UserError: the file is missing or has another format.
     """
-    task = TASKS[name]
+    task = GLUE_TASKS[name]
     file = task.files[split]
     path = GLUE.find(file, config.dir) or GLUE.path(f"{task.folder}/{file}", config.dir)
-    return [read_labeled(path, [task.layout])]
+    return [read_labeled(path, layouts=[task.layout])]
+
+
+GUM = PublicSet(
+    name="gum",
+    files={},
+    source="github.com/amir-zeldes/gum has the trees of each document in const/, and the "
+    "documents of dev and test in splits.md; write one tree per line",
+)
+
+_GUM_FILES = {"train": "train.trees", "valid": "dev.trees", "test": "test.trees"}
+
+
+def open_pos(config: DataConfig, split: str) -> Sequence[Corpus]:
+    """Opens a split of `pos_gum` as one corpus: words and their part-of-speech tags.
+
+    Raises:
+      UserError: the file is missing, or has an invalid tree.
+    """
+    return [read_tagged_trees(GUM.path(_GUM_FILES[split], config.dir))]
+
+
+def open_const(config: DataConfig, split: str) -> Sequence[Corpus]:
+    """Opens a split of `gum_const` as one corpus: sentences and their trees.
+
+    Raises:
+      UserError: the file is missing, or has an invalid tree.
+    """
+    return [read_parses(GUM.path(_GUM_FILES[split], config.dir))]

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sets of Hugging Face's library `datasets`, and of TensorFlow Datasets without TensorFlow.
+
+`hf_dataset`: a folder written by `save_to_disk`, a folder of data files, or a set on the hub. A
+translation may be a column of its own, "translation". `tfds`: a builder of TFDS or the user's own;
+a set that is not prepared in `data.dir` is downloaded and prepared first (array_record files).
+
+`data.source_language` and `data.target_language` name the columns of translations, in either order;
+`data.text_field`, `data.label_field` and `data.pair_field` those of other sets.
+"""
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.data.config import DataConfig
+from transformer_jax.data.examples import Corpus, Example, RandomAccess
+from transformer_jax.data.files.rows import Rows, select_rows, text_of
+from transformer_jax.data.files.text import BLOCK_ENDINGS, open_blocks
+from transformer_jax.errors import MissingSplitError, UserError, install_hint
+
+_HF_SPLITS = {
+    "train": ("train",),
+    "valid": ("validation", "valid", "dev"),
+    "test": ("test",),
+}
+"""Split -> its possible names in a set."""
+_TFDS_SPLITS = {"train": "train", "valid": "validation", "test": "test"}
+_PAIR_CONFIGS = ("{0}-{1}", "{1}-{0}", "{0}_to_{1}", "{1}_to_{0}", "{0}{1}", "{1}{0}")
+"""Names that builders give to their config for a pair of languages."""
+_ROWS_AT_ONCE = 1000
+_TRANSLATION = "translation"
+
+type Columns = Mapping[str, tuple[str, Callable[[Any], str]]]
+"""For each field of an example: its column, and the conversion of the column's values to text."""
+
+
+def open_hf(config: DataConfig, split: str) -> Sequence[Corpus]:
+    """Opens a split of `hf_dataset` as one corpus; the training split as `TextBlocks` if
+    `config.block_megabytes` is set.
+
+    Raises:
+      UserError: no set is configured, the package is not installed, the set, split or column does
+        not exist, a column has another type, or the set cannot be loaded.
+    """
+    name = _required(config, "hf_name")
+    library = _library("datasets", "hf_dataset", "hf")
+    if config.block_megabytes is not None and split == "train":
+        return [open_blocks(config, _training_files(library, config))]
+    table = _load(library, config, split)
+    columns = _columns(config, name, table.features)
+    is_nested = config.source_language and _TRANSLATION in table.features
+    parent = _TRANSLATION if is_nested else None
+    rows = Rows(HubRows(table), f"data.hf_name {name}, split {split}")
+    convert = partial(_example, columns=columns, parent=parent)
+    return [select_rows(rows, convert, split, config.on_bad_row)]
+
+
+def open_tfds(config: DataConfig, split: str) -> Sequence[Corpus]:
+    """Opens a split of `tfds` as one corpus.
+
+    Raises:
+      UserError: a field is not set or excludes another one, the package is not installed, the
+        builder, split, field or language does not exist, a field has another type, the labels are
+        hidden, or the set cannot be downloaded.
+    """
+    name = _required(config, "tfds_name")
+    languages = _languages(config)
+    tfds = _library("tensorflow_datasets", "tfds", "tfds")
+    # Builders outside of the folder `datasets`, such as wmt14_translate and glue, are registered
+    # only when they are imported.
+    for folder in ("summarization", "text", "translate"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(f"tensorflow_datasets.{folder}")
+    full_name = _with_pair_config(tfds, name, tuple(languages.values())) if languages else name
+    try:
+        builder = tfds.builder(full_name, data_dir=config.dir)
+    except (tfds.core.DatasetNotFoundError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"data.tfds_name: no builder {name!r} ({reason})") from error
+    columns = _columns(config, name, dict(builder.info.features))  # before anything is downloaded
+    rows = Rows(_read_split(builder, name, split), f"data.tfds_name {name}, split {split}")
+    return [select_rows(rows, partial(_example, columns=columns), split, config.on_bad_row)]
+
+
+@dataclass(frozen=True, repr=False)
+class HubRows(RandomAccess[Mapping[str, Any]]):
+    """Rows of a set, mapped into memory by the library.
+
+    Attributes:
+      table: a `datasets.Dataset`.
+    """
+
+    table: Any
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def item(self, index: int) -> Mapping[str, Any]:
+        return self.table[index]
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        for batch in self.table.iter(batch_size=_ROWS_AT_ONCE):
+            columns = batch.values()
+            yield from (dict(zip(batch, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+def _required(config: DataConfig, field: str) -> str:
+    value = getattr(config, field)
+    if not value:
+        raise UserError(f"data.{field} is not set: {config.name} needs it")
+    return str(value)
+
+
+def _library(module: str, set_name: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UserError(
+            f"data.name {set_name} needs {module} ({error}): {install_hint(extra)}"
+        ) from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _load(library: Any, config: DataConfig, split: str) -> Any:
+    """Rows of a split of a set of `datasets`."""
+    folder = Path(config.hf_name or "").expanduser()
+    try:
+        if (folder / "dataset_info.json").exists() or (folder / "dataset_dict.json").exists():
+            loaded = library.load_from_disk(str(folder))
+            # A set that was saved without splits is training data.
+            splits = loaded if isinstance(loaded, Mapping) else {"train": loaded}
+        else:
+            name = str(folder) if folder.is_dir() else config.hf_name
+            splits = library.load_dataset(name, config.hf_config, cache_dir=config.dir)
+    except Exception as error:  # from any of the library's dependencies
+        raise UserError(
+            f"data.hf_name {config.hf_name} cannot be loaded: {_one_line(error)}"
+        ) from error
+    for name in _HF_SPLITS[split]:
+        if name in splits:
+            return splits[name]
+    raise MissingSplitError(
+        f"data.hf_name {config.hf_name} has no split {_HF_SPLITS[split][0]!r}; it has "
+        f"{', '.join(map(str, splits))}"
+    )
+
+
+def _training_files(library: Any, config: DataConfig) -> list[str]:
+    """Files of the training split, to be read in blocks."""
+    try:
+        builder = library.load_dataset_builder(config.hf_name, config.hf_config)
+        files = [str(path) for path in builder.config.data_files["train"]]
+        for path in files:
+            if not path.endswith(BLOCK_ENDINGS):
+                raise ValueError(f"{path} is none of {', '.join(BLOCK_ENDINGS)}")
+        return files
+    except Exception as error:
+        raise UserError(
+            f"data.block_megabytes: the files of data.hf_name {config.hf_name} cannot be found "
+            f"({_one_line(error)}); leave it out for sets of `save_to_disk`, which are mapped into "
+            "memory"
+        ) from error
+
+
+def _with_pair_config(tfds: Any, name: str, languages: tuple[str, ...]) -> str:
+    """Appends the builder's config for two languages to its name, if it has configs."""
+    try:
+        configs = tfds.builder_cls(name).builder_configs
+    except (tfds.core.DatasetNotFoundError, ValueError):
+        return name  # includes a config already, has prepared files but no code, or does not exist
+    if not configs:
+        return name
+    for pattern in _PAIR_CONFIGS:
+        pair_config = pattern.format(*languages)
+        if pair_config in configs:
+            return f"{name}/{pair_config}"
+    raise UserError(
+        f"data.tfds_name {name} does not have the languages {' and '.join(languages)}; "
+        f"it has {', '.join(configs)}"
+    )
+
+
+def _read_split(builder: Any, name: str, split: str) -> Sequence[Any]:
+    """Examples of a split of a builder, which is downloaded and prepared if necessary."""
+    split_name = _TFDS_SPLITS[split]
+    try:
+        builder.download_and_prepare(file_format="array_record")
+        return builder.as_data_source(split=split_name)
+    except Exception as error:  # from any of TFDS's dependencies
+        splits = builder.info.splits
+        kind = MissingSplitError if splits and split_name not in splits else UserError
+        raise kind(
+            f"data.tfds_name {name}: split {split_name!r} cannot be opened in "
+            f"{builder.data_dir}: {_one_line(error)}"
+        ) from error
+
+
+def _languages(config: DataConfig) -> dict[str, str]:
+    """Language of each side; empty if the set is not a translation."""
+    if not (config.source_language or config.target_language):
+        return {}
+    for name in ("text_field", "label_field", "pair_field"):
+        if getattr(config, name) is not None:
+            raise UserError(
+                f"data.{name} is not read if {config.name} has languages; leave one out"
+            )
+    return {side: _required(config, f"{side}_language") for side in ("source", "target")}
+
+
+def _columns(config: DataConfig, set_name: str, features: Mapping[str, Any]) -> Columns:
+    languages = _languages(config)
+    if languages:
+        translation = features.get(_TRANSLATION)
+        names = list(getattr(translation, "languages", None) or translation or features)
+        for side, language in languages.items():
+            _require_column(f"data.{side}_language", set_name, language, names)
+        return {side: (language, partial(_text, language)) for side, language in languages.items()}
+    fields = {
+        "text": config.text_field or "text",
+        "pair": config.pair_field,
+        "label": config.label_field,
+    }
+    return {
+        key: (column, _to_text(f"data.{key}_field", set_name, column, features))
+        for key, column in fields.items()
+        if column
+    }
+
+
+def _require_column(field: str, set_name: str, column: str, columns: Sequence[str]) -> None:
+    if column not in columns:
+        raise UserError(
+            f"{field}: {set_name} does not have {column!r}; it has {', '.join(columns)}"
+        )
+
+
+def _to_text(
+    field: str, set_name: str, column: str, features: Mapping[str, Any]
+) -> Callable[[Any], str]:
+    """Conversion of a column's values to text."""
+    _require_column(field, set_name, column, list(features))
+    feature = features[column]
+    is_label = field == "data.label_field"
+    if is_label and hasattr(feature, "int2str"):
+        return partial(_class_name, feature, column)
+    if hasattr(feature, "np_dtype"):  # of TFDS, whose other attributes import TensorFlow
+        is_text = feature.shape == () and feature.np_dtype == np.object_
+    else:
+        is_text = getattr(feature, "dtype", None) in ("string", "large_string")
+    if not is_text:
+        kind = "a class label or text" if is_label else "text"
+        raise UserError(f"{field}: {column} of {set_name} is not {kind}")
+    return partial(_label if is_label else _text, column)
+
+
+def _example(row: Mapping[str, Any], columns: Columns, parent: str | None = None) -> Example:
+    values = row if parent is None else row[parent] or {}
+    return {key: to_text(values.get(column)) for key, (column, to_text) in columns.items()}
+
+
+def _text(column: str, value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else text_of(value, f"the column {column!r}")
+
+
+def _label(column: str, value: Any) -> str:
+    label = _text(column, value)
+    if not label.strip():
+        raise ValueError(f"no label in {column}; choose another split")
+    return label
+
+
+def _class_name(feature: Any, column: str, value: Any) -> str:
+    if value is None or value < 0:  # the mark of a hidden label
+        raise ValueError(f"no label in {column}; choose another split")
+    return str(feature.int2str(int(value)))
