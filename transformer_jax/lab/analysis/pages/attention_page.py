@@ -5,12 +5,11 @@ import contextlib
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from transformer_jax.lab.analysis.pages.document import asset, pack_scaled, pack_weights, page
-from transformer_jax.lab.analysis.predictions import Predictions
 
 BUDGET = 2_000_000
 """Size of a page in bytes up to which vectors for the neuron view are added."""
@@ -35,24 +34,8 @@ type BeamTree = Mapping[str, Any]
 "why"}, ...], "outputs": ids, best first}: `decoding.BeamTree.as_json()`."""
 
 
-class Attended(Protocol):
-    """The part of `analysis.activations.Attention` that the page reads."""
-
-    @property
-    def texts(self) -> Mapping[str, str]: ...
-    @property
-    def tokens(self) -> Mapping[str, Sequence[str]]: ...
-    @property
-    def kinds(self) -> Sequence[str]: ...
-    @property
-    def predictions(self) -> Predictions | None: ...
-    def layers(self, kind: str) -> Sequence[int]: ...
-    def stacks(self, kind: str) -> tuple[str, str]: ...
-    def of(self, kind: str, what: str) -> np.ndarray: ...
-
-
 def attention_page(
-    attention: Attended,
+    attention: Any,
     title: str,
     beams: BeamTree | None = None,
     neuron_layers: Collection[int] | None = None,
@@ -61,6 +44,7 @@ def attention_page(
     """HTML page of the attention of an example.
 
     Args:
+      attention: an `analysis.activations.Attention`, which shows itself as this page.
       title: plain text.
       beams: hypotheses that the beam search kept and dropped; None: no beam view.
       neuron_layers: layers whose queries and keys are included, if collected. By default the last
@@ -96,7 +80,7 @@ def attention_page(
     return write()
 
 
-def _predictions(predictions: Predictions | None) -> dict[str, Any]:
+def _predictions(predictions: Any) -> dict[str, Any]:
     """JSON of the predictions; "rest" is the probability of outputs that are left out."""
     if predictions is None:
         return {"what": "", "each": []}
@@ -114,7 +98,7 @@ def _predictions(predictions: Predictions | None) -> dict[str, Any]:
     return {"what": predictions.what, "each": rows}
 
 
-def _kind(attention: Attended, kind: str) -> dict[str, Any]:
+def _kind(attention: Any, kind: str) -> dict[str, Any]:
     weights = attention.of(kind, "weights")
     queries, keys = attention.stacks(kind)
     return {
@@ -132,7 +116,7 @@ def _kind(attention: Attended, kind: str) -> dict[str, Any]:
 
 def _add_vectors(
     kinds: Mapping[str, dict[str, Any]],
-    attention: Attended,
+    attention: Any,
     room: float,
     chosen: Collection[int] | None = None,
 ) -> dict[str, list[int]]:
@@ -151,7 +135,7 @@ def _add_vectors(
     return left_out
 
 
-def _vectors(attention: Attended) -> Iterator[tuple[str, int, dict[str, np.ndarray]]]:
+def _vectors(attention: Any) -> Iterator[tuple[str, int, dict[str, np.ndarray]]]:
     """(kind, layer, {"queries": [H, T, K], "keys": [G, S, K]}), last layers first."""
     collected = {}
     for kind in reversed(attention.kinds):
