@@ -28,7 +28,6 @@ class Collective:
     Attributes:
       kind: "all-reduce", "all-gather", "reduce-scatter", "all-to-all" or "collective-permute".
       axes: axes of the mesh along which the devices of a group differ.
-      op_name: names of the scopes in the source.
       times: number of runs in a step.
       nbytes: sent by a device in one run, if the devices form a ring.
       seconds: of all runs, at the speed of the slowest link on the way.
@@ -36,7 +35,6 @@ class Collective:
 
     kind: str
     axes: tuple[str, ...]
-    op_name: str
     times: int
     nbytes: float
     seconds: float
@@ -81,7 +79,6 @@ def _collective(
     return Collective(
         kind=kind,
         axes=_axes_of(group, mesh),
-        op_name=execution.instruction.op_name or instruction.op_name,
         times=execution.times,
         nbytes=_bytes_sent(kind, whole, count),
         seconds=execution.times * max(inside, between),
@@ -103,7 +100,6 @@ def _between_slices(execution: Execution, mesh: Mesh, accelerator: Accelerator) 
     return Collective(
         kind=f"{kind} {BETWEEN_SLICES}",
         axes=tuple(axes),
-        op_name=instruction.op_name,
         times=execution.times,
         nbytes=nbytes,
         seconds=execution.times * nbytes / accelerator.network,
