@@ -75,9 +75,9 @@ def cost_report(program: Program, accelerator: Accelerator) -> dict[str, Any]:
     kernels: list[KernelCost] = []
     exchanges: list[Collective] = []
     for compiled in program.compiled:
-        module = parse_module(compiled.as_text() or "")
-        kernels += kernel_costs(module, spaces, program.loops)
-        exchanges += collectives(module, program.mesh, accelerator, program.loops)
+        entry = parse_module(compiled.as_text() or "")
+        kernels += kernel_costs(entry, spaces, program.loops)
+        exchanges += collectives(entry, program.mesh, accelerator, program.loops)
     kernel_seconds = sum(time_kernel(kernel, accelerator)[0] for kernel in kernels)
     nbytes = sum(kernel.times * kernel.nbytes for kernel in kernels)
     product_seconds = sum(k.times * k.flops / accelerator.peak(k.dtype) for k in kernels)
