@@ -7,6 +7,7 @@ windows) and its divisibility; only sizes and lengths fall. Nothing is read: tok
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from jax.tree_util import KeyPath
 from ml_collections import ConfigDict
 
+from transformer_jax.data.batches.packing import PackedRows, padded_batch
 from transformer_jax.errors import UserError
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.layer_pattern import pattern_text, read_pattern
@@ -189,9 +191,25 @@ class Subject:
         return build.build_engine(alone, jax.devices()[:1])
 
     @functools.cached_property
+    def rows(self) -> list[list[dict[str, np.ndarray]]]:
+        """Examples of drawn tokens of each row of the batch."""
+        return draw_examples(self.task, self.vocab_sizes)
+
+    @functools.cached_property
     def batch(self) -> dict[str, np.ndarray]:
-        """Packed rows of drawn tokens, from nearly empty to full."""
-        return draw_batch(self.task, self.vocab_sizes)
+        """The examples packed into rows, from nearly empty to full."""
+        packed = []
+        for examples in self.rows:
+            row = PackedRows(self.task.lengths, rows=1)
+            for example in examples:
+                row.add(example)
+            packed.append(row.arrays())
+        return {name: np.concatenate([row[name] for row in packed]) for name in packed[0]}
+
+    @property
+    def unpacked(self) -> dict[str, np.ndarray]:
+        """The examples of the batch, one in a row each, in the same order."""
+        return padded_batch(list(itertools.chain(*self.rows)), self.task.lengths)
 
     @functools.cached_property
     def state(self) -> TrainState:
@@ -267,56 +285,28 @@ def compile_step(
     return run
 
 
-def draw_batch(task: Task, vocab_sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Draws packed rows: each holds up to three examples, and later rows are fuller.
+def draw_examples(task: Task, vocab_sizes: Mapping[str, int]) -> list[list[dict[str, np.ndarray]]]:
+    """Draws the examples of packed rows: each holds up to three, and later rows are fuller.
 
     Features with equally many slots have equally many tokens of each example.
     """
     rng = np.random.default_rng(0)
     lengths = task.lengths
-    most = min(_SEGMENTS, *lengths.values())
-    plans = {
-        length: [_segments(rng, length, row, most) for row in range(ROWS)]
-        for length in sorted(set(lengths.values()))
-    }
-    batch = {}
-    for feature, length in lengths.items():
-        segments = np.stack([ids for ids, _ in plans[length]])
-        first = _FIRST_TOKEN if feature in task.read else 0
-        tokens = rng.integers(first, vocab_sizes.get(feature, VOCAB), segments.shape)
-        batch[feature] = np.where(segments > 0, tokens, 0).astype(np.int32)
-        batch[f"{feature}_segment_ids"] = segments
-        batch[f"{feature}_positions"] = np.stack([places for _, places in plans[length]])
-    return batch
-
-
-def _segments(
-    rng: np.random.Generator, length: int, row: int, most: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Segment ids and positions of one row, int32 [length] each; row 0 has the fewest tokens."""
-    count = 1 + row % most
-    filled = max(count, 1 + row * (length - 1) // (ROWS - 1))
-    cuts = np.sort(rng.choice(np.arange(1, filled), count - 1, replace=False))
-    sizes = np.diff([0, *cuts, filled])
-    ids = np.pad(np.repeat(np.arange(1, count + 1), sizes), (0, length - filled))
-    places = np.pad(np.concatenate([np.arange(size) for size in sizes]), (0, length - filled))
-    return ids.astype(np.int32), places.astype(np.int32)
-
-
-def padded(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The examples of a packed batch, one in a row each, in the same order."""
-    features = [name for name in batch if f"{name}_segment_ids" in batch]
-    examples = [
-        (row, segment)
-        for row in range(ROWS)
-        for segment in range(1, max(batch[f"{f}_segment_ids"][row].max() for f in features) + 1)
-    ]
-    unpacked = {name: np.zeros((len(examples), x.shape[1]), x.dtype) for name, x in batch.items()}
-    for index, (row, segment) in enumerate(examples):
-        for feature in features:
-            in_segment = batch[f"{feature}_segment_ids"][row] == segment
-            length = in_segment.sum()
-            for name in (feature, f"{feature}_positions"):
-                unpacked[name][index, :length] = batch[name][row, in_segment]
-            unpacked[f"{feature}_segment_ids"][index, :length] = 1
-    return unpacked
+    rows = []
+    for row in range(ROWS):
+        count = 1 + row % min(_SEGMENTS, *lengths.values())
+        sizes = {}
+        for length in sorted(set(lengths.values())):
+            filled = max(count, 1 + row * (length - 1) // (ROWS - 1))
+            cuts = np.sort(rng.choice(np.arange(1, filled), count - 1, replace=False))
+            sizes[length] = np.diff([0, *cuts, filled])
+        examples = []
+        for i in range(count):
+            example = {}
+            for feature, length in lengths.items():
+                least = _FIRST_TOKEN if feature in task.read else 0
+                vocab_size = vocab_sizes.get(feature, VOCAB)
+                example[feature] = rng.integers(least, vocab_size, sizes[length][i])
+            examples.append(example)
+        rows.append(examples)
+    return rows
