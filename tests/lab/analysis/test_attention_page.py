@@ -316,15 +316,6 @@ def test_pages_stay_within_their_budget():
             assert "are left out: the page would exceed 2 MB" in html
 
 
-def test_layers_of_the_neuron_view_are_chosen(show):
-    attention = drawn_attention({"encoder": SOURCE}, layers=3)
-    tab = show(attention_page(attention, "one layer", neuron_layers=[1]))
-    held = tab.evaluate("page.model.kinds.encoder.keys.map((keys) => keys !== null)")
-    assert held == [False, True, False]
-    tab.press("3")
-    assert "layers 0, 2 are left out" in status(tab)
-
-
 def test_a_notebook_shows_it(show):
     """In a frame that may run its own scripts and nothing else of the notebook's."""
     frame = translation()._repr_html_()

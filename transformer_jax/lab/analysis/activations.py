@@ -5,10 +5,11 @@ L layers, H heads, G heads of keys and values, T queries or tokens, S keys, K ke
 D model, V vocabulary.
 """
 
+import contextlib
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -52,6 +53,25 @@ def collect(
     return {path: _cut(path, value[0], axes, reading) for path, value in activations.items()}
 
 
+@contextlib.contextmanager
+def keep_activations(
+    patterns: Sequence[str], axes: dict[str, tuple[str, ...]]
+) -> Iterator[dict[str, jax.Array]]:
+    """Context that gathers the activations of a model by path, and their axes in `axes`."""
+    activations: dict[str, jax.Array] = {}
+
+    def keep(point: HookPoint, x: jax.Array) -> jax.Array:
+        axes[point.path] = point.axes
+        activations[point.path] = x
+        return x
+
+    def matches(path: str) -> bool:
+        return any(matches_pattern(pattern, path) for pattern in patterns)
+
+    with intercept_activations(keep, matches):
+        yield activations
+
+
 @functools.lru_cache(maxsize=16)
 def _program(
     model: Any, patterns: tuple[str, ...]
@@ -60,19 +80,10 @@ def _program(
     axes: dict[str, tuple[str, ...]] = {LOGITS: ("position",)}
 
     def collected(params: Any, inputs: Sequence[jax.Array]) -> dict[str, jax.Array]:
-        activations: dict[str, jax.Array] = {}
-
-        def keep(point: HookPoint, x: jax.Array) -> jax.Array:
-            axes[point.path] = point.axes
-            activations[point.path] = x.astype(jnp.float32)
-            return x
-
-        def matches(path: str) -> bool:
-            return any(matches_pattern(pattern, path) for pattern in patterns)
-
-        with intercept_activations(keep, matches):
+        with keep_activations(patterns, axes) as activations:
             logits = apply_model(model, params, *inputs)
-        return activations | {LOGITS: logits.astype(jnp.float32)}
+        activations |= {LOGITS: logits}
+        return jax.tree.map(lambda x: x.astype(jnp.float32), activations)
 
     return jax.jit(collected, compiler_options=platform.compiler_options()), axes
 

@@ -4,7 +4,7 @@
 import contextlib
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,6 @@ def attention_page(
     attention: Any,
     title: str,
     beams: BeamTree | None = None,
-    neuron_layers: Collection[int] | None = None,
     command: str = "",
 ) -> str:
     """HTML page of the attention of an example.
@@ -47,8 +46,6 @@ def attention_page(
       attention: an `analysis.activations.Attention`, which shows itself as this page.
       title: plain text.
       beams: hypotheses that the beam search kept and dropped; None: no beam view.
-      neuron_layers: layers whose queries and keys are included, if collected. By default the last
-        layers that fit into `BUDGET`.
       command: shell command that makes a page of another sentence; empty: the page shows none.
     """
     data: dict[str, Any] = {
@@ -66,17 +63,14 @@ def attention_page(
     def write() -> str:
         return page(title, asset("attention.html"), styles, scripts, data)
 
-    if neuron_layers is None:
-        # 1000 bytes for the sentences about layers that are left out.
-        room = BUDGET - len(write().encode()) - 1000
-        left_out = _add_vectors(data["kinds"], attention, room)
-        reason = f"the page would exceed {BUDGET // 1_000_000} MB"
-    else:
-        left_out = _add_vectors(data["kinds"], attention, math.inf, neuron_layers)
-        reason = "they were not requested"
-    for kind, layers in left_out.items():
-        named = ", ".join(str(data["kinds"][kind]["layers"][layer]) for layer in sorted(layers))
-        data["kinds"][kind]["leftOut"] = f"Vectors of layers {named} are left out: {reason}."
+    # 1000 bytes for the sentences about layers that are left out.
+    room = BUDGET - len(write().encode()) - 1000
+    for kind, layers in _add_vectors(data["kinds"], attention, room).items():
+        numbers = ", ".join(str(data["kinds"][kind]["layers"][layer]) for layer in sorted(layers))
+        data["kinds"][kind]["leftOut"] = (
+            f"Vectors of layers {numbers} are left out: the page would exceed "
+            f"{BUDGET // 1_000_000} MB."
+        )
     return write()
 
 
@@ -115,18 +109,14 @@ def _kind(attention: Any, kind: str) -> dict[str, Any]:
 
 
 def _add_vectors(
-    kinds: Mapping[str, dict[str, Any]],
-    attention: Any,
-    room: float,
-    chosen: Collection[int] | None = None,
+    kinds: Mapping[str, dict[str, Any]], attention: Any, room: int
 ) -> dict[str, list[int]]:
     """Adds at most `room` bytes of queries and keys; returns the layers left out, by kind."""
     left_out: dict[str, list[int]] = {}
     for kind, layer, vectors in _vectors(attention):
         packed = {name: pack_scaled(values) for name, values in vectors.items()}
         size = sum(len(json.dumps(array)) for array in packed.values())
-        number = kinds[kind]["layers"][layer]
-        if size > room or (chosen is not None and number not in chosen):
+        if size > room:
             left_out.setdefault(kind, []).append(layer)
             continue
         room -= size

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from transformer_jax.inference.batches import unpad
-from transformer_jax.lab.analysis.activations import LOGITS
+from transformer_jax.lab.analysis.activations import LOGITS, keep_activations
 from transformer_jax.lab.analysis.walk.attention_steps import softmax
 from transformer_jax.lab.analysis.walk.step import (
     Axis,
@@ -29,7 +29,6 @@ from transformer_jax.lab.analysis.walk.step import (
 from transformer_jax.models import apply_method, apply_model
 from transformer_jax.models.classifier import TextClassifier, TokenClassifier
 from transformer_jax.nn.attention import MultiHeadAttention
-from transformer_jax.nn.hooks import HookPoint, intercept_activations
 from transformer_jax.nn.layers import attention_class
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.sharding import place_like, round_up_rows
@@ -194,17 +193,8 @@ def decode(trace: Trace) -> Iterator[DecodedToken]:
 def _program(model: Any, method: str, *options: Any) -> Callable[..., Any]:
     """Compiles a method of a model that also returns the decoder's attention weights by path."""
 
-    def wanted(path: str) -> bool:
-        return path.startswith("decoder.") and path.endswith("_attention.weights")
-
     def run(params: Any, *inputs: Any) -> Any:
-        weights: dict[str, jax.Array] = {}
-
-        def keep(point: HookPoint, x: jax.Array) -> jax.Array:
-            weights[point.path] = x
-            return x
-
-        with intercept_activations(keep, wanted):
+        with keep_activations(["decoder.**.weights"], {}) as weights:
             return apply_method(model, params, method, *inputs, *options), weights
 
     return jax.jit(run, compiler_options=platform.compiler_options())
