@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A headless Chromium, driven over pipes by the DevTools protocol, to look at pages with."""
 
-import base64
 import fcntl
 import itertools
 import json
@@ -181,11 +180,6 @@ class Tab:
     def picture(self, selector):
         """Content of a canvas as a data URL."""
         return self.evaluate(f"document.querySelector({json.dumps(selector)}).toDataURL()")
-
-    def screenshot(self, path):
-        """Writes a PNG of the window."""
-        shot = self.call("Page.captureScreenshot", format="png")
-        Path(path).write_bytes(base64.b64decode(shot["data"]))
 
     def close(self):
         self._browser.call("Target.closeTarget", targetId=self._target)

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from tests.lab.analysis.drawn_attention import SOURCE, TARGET, drawn_attention, drawn_tree
-from transformer_jax.lab.analysis.activations import Attention
+from transformer_jax.lab.analysis.activations import Attention, Predicted, Predictions
 from transformer_jax.lab.analysis.pages.attention_page import BUDGET, attention_page, index_page
-from transformer_jax.lab.analysis.predictions import Predicted, Predictions
 from transformer_jax.tasks.interface import Prediction
 
 HOSTILE = [
@@ -315,15 +314,6 @@ def test_pages_stay_within_their_budget():
             html = attention_page(attention, "long", drawn_tree())
             assert 0.75 * BUDGET < len(html.encode()) <= BUDGET
             assert "are left out: the page would exceed 2 MB" in html
-
-
-def test_layers_of_the_neuron_view_are_chosen(show):
-    attention = drawn_attention({"encoder": SOURCE}, layers=3)
-    tab = show(attention_page(attention, "one layer", neuron_layers=[1]))
-    held = tab.evaluate("page.model.kinds.encoder.keys.map((keys) => keys !== null)")
-    assert held == [False, True, False]
-    tab.press("3")
-    assert "layers 0, 2 are left out" in status(tab)
 
 
 def test_a_notebook_shows_it(show):

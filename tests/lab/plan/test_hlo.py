@@ -29,20 +29,19 @@ def test_shapes_have_dtypes_axes_and_memory_spaces():
 
 
 def test_an_instruction_is_parsed():
-    module = hlo.parse_module(TPU_LINE)
-    entry = module.computations[module.entry]
+    entry = hlo.parse_module(TPU_LINE)
     assert list(entry) == ["p0", "copy.1", "fusion"]
     assert entry["p0"].arguments == "0" and entry["p0"].op_name == "state.params[\\'a\\'][\\'b\\']"
     root = entry["fusion"]
-    assert root.is_root and root.operands == ("p0", "copy.1") and root.called("calls") == "inner"
+    assert root.is_root and root.operands == (entry["p0"], entry["copy.1"]) and root.inner == {}
     assert root.op_name == "jit(f)/add"
     assert [array.space for array in entry["copy.1"].arrays] == [1, 0, 2]
 
 
 def test_a_program_compiled_here_is_parsed():
     compiled = jax.jit(lambda a, b: jnp.tanh(a @ b)).lower(jnp.ones((4, 8)), jnp.ones((8, 2)))
-    module = hlo.parse_module(compiled.compile().as_text())
-    results = [one for one in module.computations[module.entry].values() if one.is_root]
+    entry = hlo.parse_module(compiled.compile().as_text())
+    results = [instruction for instruction in entry.values() if instruction.is_root]
     assert results[0].arrays == (HloArray("f32", (4, 2), 0),)
 
 
@@ -62,7 +61,6 @@ frontend_attributes={kernel_metadata={
   ROOT %tanh = f32[8]{0} tanh(%call)
 }
 """
-    module = hlo.parse_module(text)
-    entry = module.computations[module.entry]
+    entry = hlo.parse_module(text)
     assert list(entry) == ["a", "call", "tanh"]
     assert entry["call"].op_name == "jit(f)/splash"

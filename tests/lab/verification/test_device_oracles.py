@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_jax.lab.verification.device_oracles import DEVICE_ORACLES
+from transformer_jax.lab.verification.oracles import DEVICE_ORACLES
 from transformer_jax.lab.verification.outcomes import DIFFERS, DOES_NOT_APPLY, EQUAL
 
 PROGRAM = Path(__file__).with_name("two_devices.py")

@@ -17,7 +17,7 @@ WRONG = [
 @pytest.mark.parametrize(("oracle", "field", "name", "where"), WRONG)
 def test_finds_the_fault(subject_of, oracle, field, name, where):
     found = oracle(subject_of({f"model.{field}": name}))
-    assert not found.is_equal and found.relative > 10 * found.tolerance
+    assert not found.is_equal and found.relative > 5 * found.tolerance
     assert where in found.where
 
 

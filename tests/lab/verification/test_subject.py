@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from transformer_jax.lab.verification.subject import ROWS, Subject, padded, shrunk
+from transformer_jax.lab.verification.subject import ROWS, Subject, shrunk
 from transformer_jax.nn.experts import ExpertsOptions
 from transformer_jax.nn.latent_attention import LatentOptions
 from transformer_jax.runs.config import resolve_file
@@ -46,8 +46,7 @@ def test_fields_that_are_given_keep_their_values():
 )
 def test_every_example_of_a_drawn_batch_gets_a_row(name):
     subject = Subject(shrunk(resolve_file(name, {})))
-    batch, lengths = subject.batch, subject.task.lengths
-    apart = padded(batch)
+    batch, apart, lengths = subject.batch, subject.unpacked, subject.task.lengths
     for feature, length in lengths.items():
         ids, places = (batch[f"{feature}_{what}"] for what in ("segment_ids", "positions"))
         assert ids.shape == (ROWS, length) and ids.max() == min(3, *lengths.values())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb `verify`, from command line to table."""
+"""The verb `verify`, from command line to table, and components of a notebook's cells."""
 
 import json
 import shutil
@@ -11,38 +11,97 @@ import transformer_jax as tj
 from transformer_jax.cli.main import main
 from transformer_jax.lab.verification.outcomes import NOT_RUN
 from transformer_jax.lab.verification.verify import ALL
+from transformer_jax.models import MODELS
+from transformer_jax.nn.feed_forward import ACTIVATIONS
+from transformer_jax.nn.norms import NORMS
+from transformer_jax.nn.parameters import PARAMETERS
 
-WITH_FAULT = "--config.model.activation=token_shift"
+CELL = """
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from transformer_jax.nn.feed_forward import ACTIVATIONS
+from transformer_jax.nn.norms import NORMS
+from transformer_jax.nn.parameters import PARAMETERS, Parameter
+
+SCALE = 2
+PARAMETERS.append(Parameter("norm/gain", "scale", ("model",)))
+
+@jax.jit
+def later(x):
+    return jnp.sin(SCALE * x)
+
+@ACTIVATIONS.register("of_a_cell")
+def twice(x):
+    return later(x)
+
+@NORMS.register("norm_of_a_cell")
+class Norm(nn.Module):
+    epsilon: float
+
+    @nn.compact
+    def __call__(self, x):
+        gain = self.param("gain", nn.initializers.ones, x.shape[-1:])
+        return gain * x / jnp.sqrt(jnp.square(x).mean(-1, keepdims=True) + self.epsilon)
+"""
+
+
+@pytest.fixture
+def run_cell():
+    """Runs the source of a cell; its components are removed after the test."""
+    registries = [(registry, dict(registry)) for registry in (ACTIVATIONS, NORMS)]
+    table = list(PARAMETERS)
+    yield lambda source: exec(source, {"__name__": "__main__"})
+    for registry, entries in registries:
+        registry.restore(entries)
+    PARAMETERS[:] = table
 
 
 def test_the_verb_finds_a_fault_and_nothing_else(flags, capfd):
-    only = "--only=packed|causal|exported|another"
-    assert main(["verify", *flags, WITH_FAULT, "--format=json", only]) == 1
-    found = json.loads(capfd.readouterr().out)
-    verdicts = {one["oracle"]: one["verdict"] for one in found["outcomes"]}
+    faulty = "--config.model.activation=token_shift"
+    only = "--only=packed|causal|exported|another|tensor"
+    assert main(["verify", *flags, faulty, "--format=json", only]) == 1
+    result = json.loads(capfd.readouterr().out)
+    verdicts = {outcome["oracle"]: outcome["verdict"] for outcome in result["outcomes"]}
     assert verdicts == {
         "packed = padded": "differs",
         "causal": "equal",
         "exported = imported": "does not apply",
+        "tensor axis = one device": "equal",
         "another process = the same": "equal",
     }
-    assert found["subject"] == "model.activation=token_shift" and not found["proven"]
+    assert result["subject"] == "model.activation=token_shift" and not result["proven"]
+
+
+def test_components_of_cells_are_verified_by_value(small_config, run_cell):
+    run_cell(CELL)
+    small_config.model.activation = "of_a_cell"
+    small_config.model.norm = "norm_of_a_cell"
+    result = tj.verify(small_config, only="packed|another")
+    assert [outcome.verdict for outcome in result.outcomes] == ["equal", "equal"]
+    assert result.subject == "model.activation=of_a_cell, model.norm=norm_of_a_cell"
+
+
+def test_a_component_of_a_cell_that_cannot_be_pickled_is_an_error(small_config, run_cell):
+    source = CELL.replace("SCALE = 2", "import threading; SCALE = 2; lock = threading.Lock()")
+    run_cell(source.replace("return later(x)", "return later(x) if lock else x"))
+    small_config.model.activation = "of_a_cell"
+    with pytest.raises(tj.UserError, match="verify: of_a_cell of .* give modules=FILE"):
+        tj.verify(small_config)
 
 
 def test_what_has_not_ended_in_time_is_not_equal(small_config, monkeypatch):
     monkeypatch.setattr(sys, "executable", shutil.which("cat"))  # it would end in no time
-    found = tj.verify(small_config, seconds=0)
-    assert [one.oracle for one in found.outcomes] == list(ALL) and not found.is_proven
-    assert {one.verdict for one in found.outcomes} == {NOT_RUN}
-    assert found["causal"].reason == "the time limit of 0 s was over"
+    result = tj.verify(small_config, seconds=0)
+    assert [outcome.oracle for outcome in result.outcomes] == list(ALL) and not result.is_proven
+    assert {outcome.verdict for outcome in result.outcomes} == {NOT_RUN}
+    assert result["causal"].reason == "the time limit of 0 s was over"
 
 
-def test_a_component_of_a_cell_without_source_is_an_error(small_config, monkeypatch):
-    monkeypatch.setitem(small_config.model, "activation", "token_shift")
-    registry = sys.modules["transformer_jax.nn.feed_forward"].ACTIVATIONS
-    monkeypatch.setitem(registry._modules, "token_shift", "__main__")
-    with pytest.raises(tj.UserError, match="'token_shift' is not found in this notebook's cells"):
-        tj.verify(small_config)
+def test_a_process_that_ends_early_says_why(small_config, monkeypatch):
+    monkeypatch.setattr(sys, "executable", shutil.which("cat"))
+    reason = tj.verify(small_config)["causal"].reason
+    assert reason.startswith("the process ended with status 1: ") and "cat" in reason
 
 
 def test_no_oracle_of_a_name_is_an_error(flags, capsys):
@@ -52,8 +111,8 @@ def test_no_oracle_of_a_name_is_an_error(flags, capsys):
 
 def test_a_component_is_verified_in_a_shipped_config(small_config, flags, monkeypatch):
     monkeypatch.setattr(sys, "executable", shutil.which("cat"))
-    component = sys.modules["transformer_jax.models"].MODELS["numbered"]
-    found = tj.verify(component, modules=flags[1].removeprefix("--modules="), seconds=0)
-    assert found.subject == "model.architecture=numbered" and len(found.outcomes) == len(ALL)
+    modules = flags[1].removeprefix("--modules=")
+    result = tj.verify(MODELS["numbered"], modules=modules, seconds=0)
+    assert result.subject == "model.architecture=numbered" and len(result.outcomes) == len(ALL)
     with pytest.raises(tj.UserError, match="neither a config nor registered"):
         tj.verify(abs)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from conftest import CONFIG, SIZES, WRONG
 
-from transformer_jax.lab.verification.device_oracles import DEVICE_ORACLES
+from transformer_jax.lab.verification.oracles import DEVICE_ORACLES
 from transformer_jax.lab.verification.outcomes import run_oracle
 from transformer_jax.lab.verification.subject import Subject, shrunk
 from transformer_jax.runs.config import resolve_file

@@ -5,11 +5,12 @@ L layers, H heads, G heads of keys and values, T queries or tokens, S keys, K ke
 D model, V vocabulary.
 """
 
+import contextlib
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +22,12 @@ from transformer_jax.inference.batches import unpad
 from transformer_jax.inference.model_inputs import ModelInputs
 from transformer_jax.lab.analysis.pages.attention_page import attention_page
 from transformer_jax.lab.analysis.pages.document import frame
-from transformer_jax.lab.analysis.predictions import Predictions, find_predictions
 from transformer_jax.models import apply_model
 from transformer_jax.nn.hooks import HookPoint, intercept_activations, matches_pattern
 from transformer_jax.parallel.sharding import place_like, round_up_rows
 from transformer_jax.runtime import platform
 from transformer_jax.summary import Summarized, shape
+from transformer_jax.tasks.interface import Prediction
 from transformer_jax.tokenization import Labels, Tokenizer
 
 LOGITS = "logits"
@@ -52,6 +53,25 @@ def collect(
     return {path: _cut(path, value[0], axes, reading) for path, value in activations.items()}
 
 
+@contextlib.contextmanager
+def keep_activations(
+    patterns: Sequence[str], axes: dict[str, tuple[str, ...]]
+) -> Iterator[dict[str, jax.Array]]:
+    """Context that gathers the activations of a model by path, and their axes in `axes`."""
+    activations: dict[str, jax.Array] = {}
+
+    def keep(point: HookPoint, x: jax.Array) -> jax.Array:
+        axes[point.path] = point.axes
+        activations[point.path] = x
+        return x
+
+    def matches(path: str) -> bool:
+        return any(matches_pattern(pattern, path) for pattern in patterns)
+
+    with intercept_activations(keep, matches):
+        yield activations
+
+
 @functools.lru_cache(maxsize=16)
 def _program(
     model: Any, patterns: tuple[str, ...]
@@ -60,19 +80,10 @@ def _program(
     axes: dict[str, tuple[str, ...]] = {LOGITS: ("position",)}
 
     def collected(params: Any, inputs: Sequence[jax.Array]) -> dict[str, jax.Array]:
-        activations: dict[str, jax.Array] = {}
-
-        def keep(point: HookPoint, x: jax.Array) -> jax.Array:
-            axes[point.path] = point.axes
-            activations[point.path] = x.astype(jnp.float32)
-            return x
-
-        def matches(path: str) -> bool:
-            return any(matches_pattern(pattern, path) for pattern in patterns)
-
-        with intercept_activations(keep, matches):
+        with keep_activations(patterns, axes) as activations:
             logits = apply_model(model, params, *inputs)
-        return activations | {LOGITS: logits.astype(jnp.float32)}
+        activations |= {LOGITS: logits}
+        return jax.tree.map(lambda x: x.astype(jnp.float32), activations)
 
     return jax.jit(collected, compiler_options=platform.compiler_options()), axes
 
@@ -94,6 +105,78 @@ def _stack(path: str, axis: str, reading: ModelInputs) -> str:
         return "encoder"
     first = path.partition(".")[0].replace("source_positions", "encoder")
     return first if first in reading.tokens else reading.last_stack
+
+
+NUM_TOKENS = 5
+"""Number of tokens kept for each position of a model that predicts tokens; of labels, all are."""
+
+
+class Predicted(NamedTuple):
+    """Prediction at a position, or for the whole text.
+
+    Attributes:
+      position: position in the last stack; None: the whole text.
+      outputs: likeliest tokens or labels with their probabilities, best first.
+      gold: the right label, if it is given.
+    """
+
+    position: int | None
+    outputs: tuple[Prediction, ...]
+    gold: str | None = None
+
+
+class Predictions(NamedTuple):
+    """Predictions for an example.
+
+    Attributes:
+      what: "next token", "masked token" or "label".
+      each: the predictions, by position.
+    """
+
+    what: str
+    each: tuple[Predicted, ...]
+
+
+def find_predictions(
+    reading: ModelInputs, logits: np.ndarray, outputs: Tokenizer | Labels
+) -> Predictions:
+    """Predictions for an example, from the model's output.
+
+    Args:
+      logits: of the last stack [T, V], or of a text classifier [1, C].
+      outputs: vocabulary or labels of the predictions.
+    """
+    kind, positions = _read_positions(reading, outputs)
+    gold: Sequence[str | None] = reading.gold or [None] * len(positions)
+    probabilities = np.asarray(jax.nn.softmax(logits))
+    predictions = (
+        Predicted(position, _likeliest(probabilities[position or 0], outputs), label)
+        for position, label in zip(positions, gold, strict=True)
+    )
+    return Predictions(kind, tuple(predictions))
+
+
+def _read_positions(
+    reading: ModelInputs, outputs: Tokenizer | Labels
+) -> tuple[str, Sequence[int | None]]:
+    """Returns the kind of prediction, and the positions at which the task reads the output."""
+    tokens = reading.tokens[reading.last_stack]
+    if isinstance(outputs, Labels):
+        return "label", [None] if reading.labeled is None else reading.labeled
+    if reading.last_stack == "decoder":
+        return "next token", range(len(tokens))
+    mask = outputs.specials.mask
+    return "masked token", [i for i, token in enumerate(tokens) if token == mask]
+
+
+def _likeliest(probabilities: np.ndarray, outputs: Tokenizer | Labels) -> tuple[Prediction, ...]:
+    best = np.argsort(-probabilities, kind="stable")  # of equal ones, the lower id first
+    if isinstance(outputs, Labels):
+        names = [outputs.names[i] for i in best]
+    else:
+        best = best[:NUM_TOKENS]
+        names = outputs.pieces(best.tolist())
+    return tuple(map(Prediction, names, probabilities[best].tolist()))
 
 
 KINDS: Mapping[str, tuple[str, str]] = {

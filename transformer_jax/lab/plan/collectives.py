@@ -4,19 +4,12 @@
 import dataclasses
 import math
 import re
-from collections.abc import Sequence
 
 import numpy as np
 from jax.sharding import Mesh
 
-from transformer_jax.lab.plan.costs import BETWEEN_SLICES, Execution, collective_kind, executions
-from transformer_jax.lab.plan.hlo import (
-    Computation,
-    HloArray,
-    HloInstruction,
-    HloModule,
-    parse_ints,
-)
+from transformer_jax.lab.plan.costs import BETWEEN_SLICES, collective_kind, executions
+from transformer_jax.lab.plan.hlo import Computation, HloInstruction, parse_ints
 from transformer_jax.parallel.sharding import slice_of
 from transformer_jax.runtime.accelerators import Accelerator
 
@@ -28,7 +21,6 @@ class Collective:
     Attributes:
       kind: "all-reduce", "all-gather", "reduce-scatter", "all-to-all" or "collective-permute".
       axes: axes of the mesh along which the devices of a group differ.
-      op_name: names of the scopes in the source.
       times: number of runs in a step.
       nbytes: sent by a device in one run, if the devices form a ring.
       seconds: of all runs, at the speed of the slowest link on the way.
@@ -36,87 +28,66 @@ class Collective:
 
     kind: str
     axes: tuple[str, ...]
-    op_name: str
     times: int
     nbytes: float
     seconds: float
 
 
 def collectives(
-    module: HloModule, mesh: Mesh, accelerator: Accelerator, loops: int = 1
+    entry: Computation, mesh: Mesh, accelerator: Accelerator, loops: int = 1
 ) -> list[Collective]:
     """All collectives of a program that is compiled for a mesh.
 
     A loop of unknown length counts as `loops` runs.
     """
     started = []
-    for execution in executions(module, loops):
-        kind = collective_kind(module, execution.instruction)
-        if kind and kind != "done":
-            started.append(_collective(module, execution, kind, mesh, accelerator))
+    for instruction, times in executions(entry, loops):
+        kind = collective_kind(instruction)
+        if kind == BETWEEN_SLICES:
+            started.append(_between_slices(instruction, times, mesh, accelerator))
+        elif kind and kind != "done":
+            started.append(_collective(instruction, times, kind, mesh, accelerator))
     # Groups of one device exchange nothing.
     return [collective for collective in started if collective.axes]
 
 
 def _collective(
-    module: HloModule, execution: Execution, kind: str, mesh: Mesh, accelerator: Accelerator
+    instruction: HloInstruction, times: int, kind: str, mesh: Mesh, accelerator: Accelerator
 ) -> Collective:
-    instruction = execution.instruction
-    scope = execution.computation
-    if kind == BETWEEN_SLICES:
-        return _between_slices(execution, mesh, accelerator)
-    if instruction.opcode == "fusion":
-        scope = module.computations[instruction.called("calls") or ""]
-        instruction = next(inner for inner in scope.values() if inner.opcode.startswith(kind))
+    for part in instruction.inner.values():  # of a fusion
+        if part.opcode.startswith(kind):
+            instruction = part
+            break
     # Of operand and result, the larger one is the whole array: the other may be one device's part.
-    whole = max(_nbytes(instruction.arrays), _nbytes(_operands(instruction, scope)))
+    operand_bytes = sum(operand.nbytes for operand in instruction.operands)
+    result_bytes = instruction.nbytes
     if instruction.opcode.endswith("-start"):  # its result is a tuple of operands and results
-        operand_bytes = _nbytes(_operands(instruction, scope))
-        whole = max(operand_bytes, _nbytes(instruction.arrays) - operand_bytes)
+        result_bytes -= operand_bytes
+    whole = max(operand_bytes, result_bytes)
     group = _first_group(instruction.attributes, mesh.size)
     count = len(group)
     slices = len({slice_of(mesh.devices.flat[index]) for index in group})
     inside = _bytes_sent(kind, whole, count // slices) / accelerator.interconnect
     between = _bytes_sent(kind, whole / (count // slices), slices) / accelerator.network
-    return Collective(
-        kind=kind,
-        axes=_axes_of(group, mesh),
-        op_name=execution.instruction.op_name or instruction.op_name,
-        times=execution.times,
-        nbytes=_bytes_sent(kind, whole, count),
-        seconds=execution.times * max(inside, between),
-    )
+    seconds = times * max(inside, between)
+    return Collective(kind, _axes_of(group, mesh), times, _bytes_sent(kind, whole, count), seconds)
 
 
-def _between_slices(execution: Execution, mesh: Mesh, accelerator: Accelerator) -> Collective:
+def _between_slices(
+    instruction: HloInstruction, times: int, mesh: Mesh, accelerator: Accelerator
+) -> Collective:
     """Transfer from a device to its host for other slices: the first array of a `send`."""
-    instruction = execution.instruction
     transfer = re.search(r'_xla_megascale_transfer_type="(\w+)"', instruction.attributes)
     kind = transfer[1].lower().replace("_", "-") if transfer else "send"
     slices = np.vectorize(slice_of)(mesh.devices)
-    axes = [
+    axes = tuple(
         name
         for axis, name in enumerate(mesh.axis_names)
         if (slices != np.take(slices, [0], axis)).any()
-    ]
-    nbytes = instruction.arrays[0].nbytes
-    return Collective(
-        kind=f"{kind} {BETWEEN_SLICES}",
-        axes=tuple(axes),
-        op_name=instruction.op_name,
-        times=execution.times,
-        nbytes=nbytes,
-        seconds=execution.times * nbytes / accelerator.network,
     )
-
-
-def _operands(instruction: HloInstruction, scope: Computation) -> list[HloArray]:
-    operands = [scope[name] for name in instruction.operands if name in scope]
-    return [array for operand in operands for array in operand.arrays]
-
-
-def _nbytes(arrays: Sequence[HloArray]) -> int:
-    return sum(array.nbytes for array in arrays)
+    nbytes = instruction.arrays[0].nbytes
+    seconds = times * nbytes / accelerator.network
+    return Collective(f"{kind} {BETWEEN_SLICES}", axes, times, nbytes, seconds)
 
 
 def _bytes_sent(kind: str, whole: float, count: int) -> float:

@@ -8,16 +8,10 @@ and writes its results there. A kernel in a loop counts as often as the loop run
 import dataclasses
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from transformer_jax.lab.plan.hlo import (
-    Computation,
-    HloArray,
-    HloInstruction,
-    HloModule,
-    parse_ints,
-)
+from transformer_jax.lab.plan.hlo import Computation, HloArray, HloInstruction, parse_ints
 
 COLLECTIVES = (
     "all-reduce",
@@ -38,11 +32,16 @@ _FREE_OPCODES = {
 }
 _FREE_CALLS = re.compile(r'custom_call_target="(AllocateBuffer|\w*Bitcast|Sharding)"')
 _TRANSFERS = ("copy-start", "slice-start")
+_SLICES = ("dynamic-slice", "gather", "slice")
 _OVERFLOWED_CYCLES = 10**12  # larger estimates of the compiler have overflowed
 _RAGGED = "ragged-dot-none"  # prefix of grouped products on TPUs
 _SPLASH = "splash_mha_"  # prefix of its calls
 _SPLASH_QUERY = 2  # index of the queries among its operands
 _MATRIX_UNIT = 128  # width of a TPU's
+
+type Execution = tuple[HloInstruction, int]
+"""An instruction, and how often it runs in a step."""
+
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "s8": "int8", "u8": "int8", "f32": "float32"}
 
 
@@ -77,43 +76,26 @@ class KernelCost:
     is_transfer: bool
 
 
-@dataclasses.dataclass(frozen=True)
-class Execution:
-    """A top-level instruction, its computation, and how often it runs in a step."""
-
-    instruction: HloInstruction
-    computation: Computation
-    times: int
-
-
-def executions(module: HloModule, loops: int) -> Iterator[Execution]:
-    """Yields the instructions that run by themselves, in the entry and in what it calls.
-
-    A loop of unknown length counts as `loops` runs.
-    """
-    return _executions(module, module.computations[module.entry], 1, loops)
-
-
-def _executions(
-    module: HloModule, computation: Computation, times: int, loops: int
-) -> Iterator[Execution]:
-    for instruction in computation.values():
-        inner = None
+def executions(entry: Computation, loops: int, times: int = 1) -> Iterator[Execution]:
+    """Yields the instructions that run by themselves, in the entry and in what it calls, and how
+    often they run in a step. A loop of unknown length counts as `loops` runs."""
+    for instruction in entry.values():
+        inner: Computation = {}
         runs = 1
         if instruction.opcode == "while":
             inner = instruction.called("body")
-            runs = _trip_count(module, instruction) or loops
+            runs = _trip_count(instruction) or loops
         elif instruction.opcode == "conditional":  # the first branch is counted
             inner = instruction.called("true_computation", r"branch_computations=\{%?")
         elif instruction.opcode in ("call", "async-start"):
             inner = instruction.called("to_apply", "calls", r"called_computations=\{%?")
-        if inner in module.computations:
-            yield from _executions(module, module.computations[inner], times * runs, loops)
+        if inner:
+            yield from executions(inner, loops, times * runs)
         else:
-            yield Execution(instruction, computation, times)
+            yield instruction, times
 
 
-def _trip_count(module: HloModule, loop: HloInstruction) -> int | None:
+def _trip_count(loop: HloInstruction) -> int | None:
     """Number of times that a loop runs; None if unknown.
 
     A note of the compiler says it, or else the condition: loops of known length in JAX compare a
@@ -122,33 +104,29 @@ def _trip_count(module: HloModule, loop: HloInstruction) -> int | None:
     note = re.search(r'known_trip_count":\{"n":"(\d+)"', loop.attributes)
     if note:
         return int(note[1])
-    condition = module.computations.get(loop.called("condition") or "", {})
-    root = next((instruction for instruction in condition.values() if instruction.is_root), None)
-    if root is None or root.opcode != "compare" or "direction=LT" not in root.attributes:
-        return None
-    limit = condition[root.operands[1]]
-    return int(limit.arguments) if limit.opcode == "constant" else None
+    for root in loop.called("condition").values():
+        if root.is_root and root.opcode == "compare" and "direction=LT" in root.attributes:
+            limit = root.operands[1]
+            return int(limit.arguments) if limit.opcode == "constant" else None
+    return None
 
 
-def kernel_costs(module: HloModule, in_memory: frozenset[int], loops: int = 1) -> list[KernelCost]:
-    """Costs of all kernels except collectives.
+def kernel_costs(entry: Computation, in_memory: frozenset[int], loops: int = 1) -> list[KernelCost]:
+    """Costs of all kernels of a program except collectives.
 
     Args:
       in_memory: numbers of the memory spaces whose traffic counts as the device's bandwidth.
       loops: number of runs of a loop of unknown length.
     """
     costs = []
-    for execution in executions(module, loops):
-        instruction = execution.instruction
+    for instruction, times in executions(entry, loops):
         if (
             instruction.opcode in _FREE_OPCODES
             or _FREE_CALLS.search(instruction.attributes)
-            or collective_kind(module, instruction)
+            or collective_kind(instruction)
         ):
             continue
-        inner = module.computations.get(instruction.called("calls") or "", {})
-        traffic = _MemoryTraffic(module, execution.computation, in_memory)
-        flops, dtype = product_flops(module, instruction, execution.computation)
+        flops, dtype = product_flops(instruction)
         estimate = re.search(r'"estimated_cycles":"(\d+)"', instruction.attributes)
         cycles = int(estimate[1]) if estimate else None
         if cycles is not None and cycles >= _OVERFLOWED_CYCLES:
@@ -157,11 +135,11 @@ def kernel_costs(module: HloModule, in_memory: frozenset[int], loops: int = 1) -
             name=instruction.name,
             op_name=instruction.op_name,
             shape=", ".join(map(str, instruction.arrays)),
-            times=execution.times,
+            times=times,
             flops=flops,
             dtype=dtype,
-            nbytes=traffic.total(instruction, inner),
-            integer_ops=integer_ops(module, inner),
+            nbytes=_traffic(instruction, in_memory),
+            integer_ops=integer_ops(instruction),
             cycles=cycles,
             is_opaque=instruction.opcode == "custom-call" and not flops and cycles is None,
             is_transfer=instruction.opcode in _TRANSFERS,
@@ -173,7 +151,7 @@ def kernel_costs(module: HloModule, in_memory: frozenset[int], loops: int = 1) -
     return costs
 
 
-def collective_kind(module: HloModule, instruction: HloInstruction) -> str | None:
+def collective_kind(instruction: HloInstruction) -> str | None:
     """Kind of the collective that an instruction starts.
 
     "done" if the instruction ends a collective, None if it is something else.
@@ -184,102 +162,87 @@ def collective_kind(module: HloModule, instruction: HloInstruction) -> str | Non
     if instruction.opcode in ("send", "recv"):
         return BETWEEN_SLICES if instruction.opcode == "send" else "done"
     if instruction.opcode == "fusion":
-        inner = module.computations.get(instruction.called("calls") or "", {})
-        for part in inner.values():
-            kind_of_part = collective_kind(module, part)
+        for part in instruction.inner.values():
+            kind_of_part = collective_kind(part)
             if kind_of_part:
                 return kind_of_part
     return None
 
 
-@dataclasses.dataclass(frozen=True)
-class _MemoryTraffic:
-    """Bytes between the device's memory and a kernel."""
-
-    module: HloModule
-    computation: Computation
-    in_memory: frozenset[int]
-
-    def total(self, instruction: HloInstruction, inner: Computation) -> int:
-        """Bytes read and written; of a transfer, whose result includes the operand, bytes moved."""
-        if instruction.opcode not in _TRANSFERS:
-            return self.read(instruction, inner) + self.written(instruction, inner)
-        operands = [
-            array for name in instruction.operands for array in self.computation[name].arrays
-        ]
-        return sum(x.nbytes for x in instruction.arrays) - sum(x.nbytes for x in operands)
-
-    def read(self, instruction: HloInstruction, inner: Computation) -> int:
-        """Bytes read of the operands; only the part that is read of arrays that are sliced."""
-        total = 0
-        for index, name in enumerate(instruction.operands):
-            if name not in self.computation or name in instruction.operands[:index]:
-                continue
-            whole = self._bytes(self.computation[name].arrays)
-            part = self._read_part(instruction, inner, index)
+def _traffic(instruction: HloInstruction, in_memory: frozenset[int]) -> int:
+    """Bytes that a kernel reads and writes; of a transfer, whose result includes the operand, bytes
+    moved."""
+    operands = instruction.operands
+    if instruction.opcode in _TRANSFERS:
+        return instruction.nbytes - sum(operand.nbytes for operand in operands)
+    total = _bytes_written(instruction, in_memory)
+    for index, operand in enumerate(operands):
+        if operand not in operands[:index]:
+            whole = _bytes_of(operand.arrays, in_memory)
+            part = _bytes_read(instruction, index, in_memory)
             total += whole if part is None else min(whole, part)
-        return total
+    return total
 
-    def written(self, instruction: HloInstruction, inner: Computation) -> int:
-        """Bytes of the results; only the part that changes of arrays that are updated in place."""
-        arrays = instruction.arrays
-        if instruction.opcode == "fusion-start":  # its operands, its results, and a context
-            arrays = arrays[len(instruction.operands) : -1]
-        root = next((part for part in inner.values() if part.is_root), instruction)
-        scope = inner or self.computation
-        results = [scope[name] for name in root.operands] if root.opcode == "tuple" else [root]
-        if not any(result.opcode == "dynamic-update-slice" for result in results):
-            return self._bytes(arrays)
-        total = 0
-        for array, result in zip(arrays, results, strict=False):
-            updated = result.opcode == "dynamic-update-slice"  # operand 1 is the part that changes
-            total += self._bytes(scope[result.operands[1]].arrays if updated else (array,))
-        return total
 
-    def _read_part(self, instruction: HloInstruction, inner: Computation, index: int) -> int | None:
-        """Bytes read of an operand that is sliced or gathered from; None if all of it is read."""
-        if instruction.opcode in ("dynamic-slice", "gather", "slice") and index == 0:
-            return self._bytes(instruction.arrays)
-        if instruction.opcode == "dynamic-update-slice" and index == 0:
-            return 0
-        for part in inner.values():
-            if part.opcode == "parameter" and part.arguments == str(index):
-                return self._read_part_inside(inner, part.name)
-        return None
+def _bytes_of(arrays: Sequence[HloArray], in_memory: frozenset[int]) -> int:
+    return sum(array.nbytes for array in arrays if array.space in in_memory)
 
-    def _read_part_inside(self, inner: Computation, name: str) -> int | None:
-        """`_read_part` of a parameter of a fusion."""
-        total = 0
-        for user in inner.values():
-            if name not in user.operands:
-                continue
-            first = user.operands[0] == name and name not in user.operands[1:]
-            if first and user.opcode in ("dynamic-slice", "gather", "slice"):
-                total += sum(array.nbytes for array in user.arrays)
-            elif first and user.opcode == "bitcast":  # another shape of the same bytes
-                part = self._read_part_inside(inner, user.name)
-                if part is None:
-                    return None
-                total += part
-            elif not (first and user.opcode == "dynamic-update-slice"):
+
+def _bytes_written(instruction: HloInstruction, in_memory: frozenset[int]) -> int:
+    """Bytes of the results; only the part that changes of arrays that are updated in place."""
+    arrays = instruction.arrays
+    if instruction.opcode == "fusion-start":  # its operands, its results, and a context
+        arrays = arrays[len(instruction.operands) : -1]
+    root = next((part for part in instruction.inner.values() if part.is_root), instruction)
+    results = root.operands if root.opcode == "tuple" else (root,)
+    if not any(result.opcode == "dynamic-update-slice" for result in results):
+        return _bytes_of(arrays, in_memory)
+    total = 0
+    for array, result in zip(arrays, results, strict=False):
+        updated = result.opcode == "dynamic-update-slice"  # operand 1 is the part that changes
+        total += _bytes_of(result.operands[1].arrays if updated else (array,), in_memory)
+    return total
+
+
+def _bytes_read(instruction: HloInstruction, index: int, in_memory: frozenset[int]) -> int | None:
+    """Bytes read of an operand that is sliced or gathered from; None if all of it is read."""
+    if instruction.opcode in _SLICES and index == 0:
+        return _bytes_of(instruction.arrays, in_memory)
+    if instruction.opcode == "dynamic-update-slice" and index == 0:
+        return 0
+    for part in instruction.inner.values():
+        if part.opcode == "parameter" and part.arguments == str(index):
+            return _bytes_read_inside(instruction.inner, part)
+    return None
+
+
+def _bytes_read_inside(inner: Computation, array: HloInstruction) -> int | None:
+    """`_bytes_read` of a parameter of a fusion."""
+    total = 0
+    for user in inner.values():
+        if array not in user.operands:
+            continue
+        first = user.operands[0] is array and array not in user.operands[1:]
+        if first and user.opcode in _SLICES:
+            total += user.nbytes
+        elif first and user.opcode == "bitcast":  # another shape of the same bytes
+            part = _bytes_read_inside(inner, user)
+            if part is None:
                 return None
-        return total
+            total += part
+        elif not (first and user.opcode == "dynamic-update-slice"):
+            return None
+    return total
 
-    def _bytes(self, arrays: tuple[HloArray, ...]) -> int:
-        return sum(array.nbytes for array in arrays if array.space in self.in_memory)
 
-
-def product_flops(
-    module: HloModule, instruction: HloInstruction, scope: Computation
-) -> tuple[int, str]:
+def product_flops(instruction: HloInstruction) -> tuple[int, str]:
     """FLOPs of all products in a kernel, and the dtype of the largest product's operands."""
-    inner = module.computations.get(instruction.called("calls") or "", {})
-    products = [product_flops(module, part, inner) for part in inner.values()]
-    products.append((_instruction_flops(instruction, scope), _dtype(instruction, scope)))
+    products = [product_flops(part) for part in instruction.inner.values()]
+    products.append((_instruction_flops(instruction), _dtype(instruction)))
     return sum(flops for flops, _ in products), max(products)[1]
 
 
-def _instruction_flops(instruction: HloInstruction, scope: Computation) -> int:
+def _instruction_flops(instruction: HloInstruction) -> int:
     size = instruction.arrays[0].size if instruction.arrays else 0
     if instruction.opcode == "dot":
         contracted = instruction.dims_of("lhs_contracting_dims")
@@ -287,23 +250,23 @@ def _instruction_flops(instruction: HloInstruction, scope: Computation) -> int:
         listed = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', instruction.attributes)
         contracted = parse_ints(listed[1]) if listed else ()
     elif instruction.opcode == "convolution":
-        return 2 * size * _contracted_by_convolution(instruction, scope)
+        return 2 * size * _contracted_by_convolution(instruction)
     elif instruction.opcode == "custom-call" and instruction.name.startswith(_RAGGED):
-        return _ragged_flops(instruction, scope)
+        return _ragged_flops(instruction)
     elif instruction.opcode == "custom-call":
-        return _attention_flops(instruction, scope)
+        return _attention_flops(instruction)
     else:
         return 0
-    left = scope[instruction.operands[0]].arrays[0].dims
+    left = instruction.operands[0].arrays[0].dims
     return 2 * size * math.prod(left[axis] for axis in contracted)
 
 
-def _contracted_by_convolution(instruction: HloInstruction, scope: Computation) -> int:
+def _contracted_by_convolution(instruction: HloInstruction) -> int:
     """Multiplications for each output of a convolution, the form of products on TPUs.
 
     Batch axes are spatial axes there, dilated so that each output meets one position of the window.
     """
-    left, right = (scope[name].arrays[0].dims for name in instruction.operands[:2])
+    left, right = (operand.arrays[0].dims for operand in instruction.operands[:2])
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes)
     if not labels:
         return 0
@@ -317,17 +280,17 @@ def _contracted_by_convolution(instruction: HloInstruction, scope: Computation) 
     return count
 
 
-def _ragged_flops(instruction: HloInstruction, scope: Computation) -> int:
+def _ragged_flops(instruction: HloInstruction) -> int:
     """FLOPs of a product of rows with one of several matrices each on TPUs, or of the gradient of
     the matrices; the operands are the last two."""
-    left = scope[instruction.operands[-2]].arrays[0]
+    left = instruction.operands[-2].arrays[0]
     result = instruction.arrays[0]
     if len(result.dims) == 2:
         return 2 * result.size * left.dims[1]
     return 2 * left.dims[0] * math.prod(result.dims[1:])
 
 
-def _attention_flops(instruction: HloInstruction, scope: Computation) -> int:
+def _attention_flops(instruction: HloInstruction) -> int:
     """FLOPs of fused attention: two products forward, five backward; 0 for other calls.
 
     cuDNN computes all blocks. Splash skips the blocks that its mask marks with 0, and a head of
@@ -335,30 +298,30 @@ def _attention_flops(instruction: HloInstruction, scope: Computation) -> int:
     """
     if "$fmha" in instruction.attributes:
         is_backward = "Backward" in instruction.attributes
-        query, key = (scope[name].arrays[0].dims for name in instruction.operands[:2])
+        query, key = (operand.arrays[0].dims for operand in instruction.operands[:2])
         size = math.prod(query)
         length = key[1]
         visited = Fraction(1)
     elif instruction.name.startswith(_SPLASH):
         is_backward = instruction.name.startswith(_SPLASH + "d")  # dq, dkv
         operands = instruction.operands[_SPLASH_QUERY : _SPLASH_QUERY + 2]
-        query, key = (scope[name].arrays[0].dims for name in operands)
+        query, key = (operand.arrays[0].dims for operand in operands)
         size = math.prod(query[:-1]) * max(query[-1], _MATRIX_UNIT)
         length = key[-2]
-        visited = _visited_blocks(scope.get(instruction.operands[1]))
+        visited = _visited_blocks(instruction.operands[1])
     else:
         return 0
     products = 5 if is_backward else 2
     return int(visited * products * 2 * size * length)
 
 
-def _visited_blocks(mask: HloInstruction | None) -> Fraction:
+def _visited_blocks(mask: HloInstruction) -> Fraction:
     """Fraction of the blocks of a splash mask that are computed; 1 if the program does not say."""
-    blocks = parse_ints(mask.arguments) if mask and mask.opcode == "constant" else ()
+    blocks = parse_ints(mask.arguments) if mask.opcode == "constant" else ()
     return Fraction(sum(block > 0 for block in blocks), len(blocks)) if blocks else Fraction(1)
 
 
-def _dtype(instruction: HloInstruction, scope: Computation) -> str:
+def _dtype(instruction: HloInstruction) -> str:
     """Dtype of a product's operands.
 
     float32 that the hardware may round is "tensorfloat32".
@@ -369,9 +332,9 @@ def _dtype(instruction: HloInstruction, scope: Computation) -> str:
     elif instruction.name.startswith(_RAGGED):
         first = -2
     dtype = "f32"
-    for name in instruction.operands[first : first + 1]:  # an instruction may have no operands
-        if name in scope and scope[name].arrays:
-            dtype = scope[name].arrays[0].dtype
+    for operand in instruction.operands[first : first + 1]:  # an instruction may have no operands
+        if operand.arrays:
+            dtype = operand.arrays[0].dtype
     if "algorithm=dot_bf16_bf16_f32" in instruction.attributes:
         return "bfloat16"  # its operands are rounded when they are read
     exact = re.search(
@@ -380,13 +343,12 @@ def _dtype(instruction: HloInstruction, scope: Computation) -> str:
     return "tensorfloat32" if dtype == "f32" and not exact else _DTYPES.get(dtype, "float32")
 
 
-def integer_ops(module: HloModule, inner: Computation) -> int:
+def integer_ops(kernel: HloInstruction) -> int:
     """32-bit operations that make random bits. A rotation (two shifts, one or) counts as one."""
     total = 0
-    for instruction in inner.values():
+    for instruction in kernel.inner.values():
         mixes = instruction.opcode in ("xor", "add", "shift-left")
         if mixes and instruction.arrays[0].dtype == "u32":
             total += instruction.arrays[0].size
-        called = instruction.called("calls") or ""
-        total += integer_ops(module, module.computations.get(called, {}))
+        total += integer_ops(instruction)
     return total

@@ -4,6 +4,7 @@
 import dataclasses
 import math
 import re
+from collections.abc import Mapping
 
 _BITS = {"pred": 8, "c64": 64, "c128": 128, "bf16": 16}
 _ARRAY = re.compile(r"\b(pred|bf16|[fsuc]\d+(?:e\d\w*)?)\[([\d,]*)\](\{[^}]*\})?")
@@ -42,7 +43,7 @@ class HloArray:
         return f"{self.dtype}[{','.join(map(str, self.dims))}]"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class HloInstruction:
     """An instruction, which is one line of a computation.
 
@@ -50,19 +51,21 @@ class HloInstruction:
       name: within the module.
       arrays: the result, several if it is a tuple.
       opcode: such as "dot" or "fusion".
-      operands: names of instructions.
+      operands: instructions of the same computation.
       arguments: the text between the parentheses.
       attributes: the text after the parentheses.
       is_root: True if its result is that of the computation.
+      computations: those of the module.
     """
 
     name: str
     arrays: tuple[HloArray, ...]
     opcode: str
-    operands: tuple[str, ...]
+    operands: tuple["HloInstruction", ...]
     arguments: str
     attributes: str
     is_root: bool
+    computations: Mapping[str, "Computation"]
 
     @property
     def op_name(self) -> str:
@@ -70,10 +73,20 @@ class HloInstruction:
         scopes = re.search(r'op_name="((?:[^"\\]|\\.)*)"', self.attributes)
         return scopes[1].partition(";")[0] if scopes else ""
 
-    def called(self, *keys: str) -> str | None:
-        """Name of the computation in an attribute such as `calls=` or `body=`."""
+    def called(self, *keys: str) -> "Computation":
+        """Computation in an attribute such as `calls=` or `body=`; empty if there is none."""
         match = re.search(rf"\b(?:{'|'.join(keys)})=%?([\w.\-]+)", self.attributes)
-        return match[1] if match else None
+        return self.computations.get(match[1], {}) if match else {}
+
+    @property
+    def inner(self) -> "Computation":
+        """Instructions of a fusion; empty for others."""
+        return self.called("calls")
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the results."""
+        return sum(array.nbytes for array in self.arrays)
 
     def dims_of(self, key: str) -> tuple[int, ...]:
         """Numbers in an attribute such as `lhs_contracting_dims={1,2}`."""
@@ -85,20 +98,8 @@ type Computation = dict[str, HloInstruction]
 """Instructions by name, in order of execution."""
 
 
-@dataclasses.dataclass(frozen=True)
-class HloModule:
-    """A compiled program.
-
-    Attributes:
-      entry: name of the computation that runs first.
-    """
-
-    computations: dict[str, Computation]
-    entry: str
-
-
-def parse_module(text: str) -> HloModule:
-    """Parses the text of `jax.stages.Compiled.as_text`.
+def parse_module(text: str) -> Computation:
+    """Parses the text of `jax.stages.Compiled.as_text`; returns the computation that runs first.
 
     Raises:
       ValueError: the text has no entry computation.
@@ -110,7 +111,7 @@ def parse_module(text: str) -> HloModule:
         instruction_head = _INSTRUCTION.match(line)
         computation_head = _COMPUTATION.match(line)
         if current is not None and instruction_head:
-            instruction = _instruction(instruction_head, line)
+            instruction = _instruction(instruction_head, line, current, computations)
             if instruction:
                 current[instruction.name] = instruction
         elif computation_head:
@@ -118,12 +119,12 @@ def parse_module(text: str) -> HloModule:
             current = {}
             computations[name] = current
             if is_entry:
-                entry = name
+                entry = current
         elif line.startswith("}"):
             current = None
     if entry is None:
         raise ValueError("the text is no HLO module: no computation is its ENTRY")
-    return HloModule(computations, entry)
+    return entry
 
 
 def parse_shape(shape: str) -> tuple[HloArray, ...]:
@@ -144,7 +145,9 @@ def _space(layout: str) -> int:
     return int(space[1]) if space else 0
 
 
-def _instruction(head: re.Match[str], line: str) -> HloInstruction | None:
+def _instruction(
+    head: re.Match[str], line: str, scope: Computation, computations: Mapping[str, Computation]
+) -> HloInstruction | None:
     """Parses `SHAPE OPCODE(ARGUMENTS)ATTRIBUTES` after a head; None for other lines."""
     rest = line[head.end() :]
     shape_end = _closing(rest) if rest.startswith("(") else rest.index(" ")
@@ -157,10 +160,11 @@ def _instruction(head: re.Match[str], line: str) -> HloInstruction | None:
         name=head[2],
         arrays=parse_shape(rest[:shape_end]),
         opcode=opcode,
-        operands=tuple(_NAME.findall(arguments)),
+        operands=tuple(scope[name] for name in _NAME.findall(arguments) if name in scope),
         arguments=arguments,
         attributes=after_opcode[end:],
         is_root=bool(head[1]),
+        computations=computations,
     )
 
 

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Report of a plan: memory, times, FLOPs and bytes of a compiled program; and its text form."""
 
-import collections
-import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from transformer_jax.lab.plan.collectives import Collective, collectives
@@ -50,26 +48,16 @@ TABLE_ROWS = {
 """Rows of the table: title -> function from a report to the cell."""
 
 
-@dataclasses.dataclass(frozen=True)
-class TimedKernel:
-    """A kernel and its time.
+def time_kernel(kernel: KernelCost, accelerator: Accelerator) -> tuple[float, str]:
+    """Seconds of all runs of a kernel in a step, and what takes them.
 
-    Attributes:
-      seconds: of all runs in a step: the compiler's estimate (TPUs), otherwise a lower bound.
-      limit: what takes the time: "products", "memory", "integers"; "compiler" for its estimate.
+    That is "compiler" for its estimate (TPUs), otherwise the slowest of "products", "memory" and
+    "integers", a lower bound.
     """
-
-    kernel: KernelCost
-    seconds: float
-    limit: str
-
-
-def time_kernel(kernel: KernelCost, accelerator: Accelerator) -> TimedKernel:
-    """Times a kernel: the slowest of its products, memory traffic and integer operations."""
     if kernel.is_transfer:
-        return TimedKernel(kernel, 0.0, "memory")  # the traffic of all kernels has its own bound
+        return 0.0, "memory"  # the traffic of all kernels has its own bound
     if kernel.cycles is not None:
-        return TimedKernel(kernel, kernel.times * kernel.cycles / accelerator.clock, "compiler")
+        return kernel.times * kernel.cycles / accelerator.clock, "compiler"
     limits = {
         "products": kernel.flops / accelerator.peak(kernel.dtype),
         "memory": kernel.nbytes / accelerator.bandwidth,
@@ -77,42 +65,38 @@ def time_kernel(kernel: KernelCost, accelerator: Accelerator) -> TimedKernel:
     if accelerator.integer_ops:
         limits["integers"] = kernel.integer_ops / accelerator.integer_ops
     limit = max(limits, key=limits.__getitem__)
-    return TimedKernel(kernel, kernel.times * limits[limit], limit)
+    return kernel.times * limits[limit], limit
 
 
 def cost_report(program: Program, accelerator: Accelerator) -> dict[str, Any]:
     """FLOPs, bytes and times of a program compiled for devices of this kind, and of its kernels."""
     # The other memory spaces of a TPU are on its chip; a GPU's are numbered by the compiler.
     spaces = frozenset([0]) if accelerator.platform == "tpu" else frozenset(range(16))
-    modules = [parse_module(compiled.as_text() or "") for compiled in program.compiled]
-    kernels = [
-        kernel for module in modules for kernel in kernel_costs(module, spaces, program.loops)
-    ]
-    sent = [
-        collective
-        for module in modules
-        for collective in collectives(module, program.mesh, accelerator, program.loops)
-    ]
-    timed = [time_kernel(kernel, accelerator) for kernel in kernels]
-    kernel_seconds = sum(kernel.seconds for kernel in timed)
+    kernels: list[KernelCost] = []
+    exchanges: list[Collective] = []
+    for compiled in program.compiled:
+        entry = parse_module(compiled.as_text() or "")
+        kernels += kernel_costs(entry, spaces, program.loops)
+        exchanges += collectives(entry, program.mesh, accelerator, program.loops)
+    kernel_seconds = sum(time_kernel(kernel, accelerator)[0] for kernel in kernels)
     nbytes = sum(kernel.times * kernel.nbytes for kernel in kernels)
     product_seconds = sum(k.times * k.flops / accelerator.peak(k.dtype) for k in kernels)
-    collective_seconds = sum(collective.seconds for collective in sent)
+    exchange_seconds = sum(exchange.seconds for exchange in exchanges)
     # A bound: kernels, memory and links all work at the same time.
-    seconds = max(kernel_seconds, nbytes / accelerator.bandwidth, collective_seconds)
+    seconds = max(kernel_seconds, nbytes / accelerator.bandwidth, exchange_seconds)
     report: dict[str, Any] = {
         "flops": {
             "model": program.flops,
             "program_per_device": sum(kernel.times * kernel.flops for kernel in kernels),
         },
         "memory_bytes_per_device": nbytes,
-        "interconnect": _by_kind(sent),
+        "interconnect": exchange_groups(exchanges),
         "step_ms": _ms(seconds),
         "kernels_ms": _ms(kernel_seconds),
         "memory_ms": _ms(nbytes / accelerator.bandwidth),
         "products_ms": _ms(product_seconds),
-        "interconnect_ms": _ms(collective_seconds),
-        "kernel_groups": kernel_groups(timed),
+        "interconnect_ms": _ms(exchange_seconds),
+        "kernel_groups": kernel_groups(kernels, accelerator),
         "kernels": sum(kernel.times for kernel in kernels if not kernel.is_transfer),
         "kernels_of_unknown_cost": sum(kernel.times for kernel in kernels if kernel.is_opaque),
         "tokens_per_s": round(program.tokens / seconds),
@@ -125,6 +109,48 @@ def cost_report(program: Program, accelerator: Accelerator) -> dict[str, Any]:
         report["mfu"] = round(peak_seconds / seconds, 4)
         report["at_peak_ms"] = _ms(peak_seconds)
     return report
+
+
+def kernel_groups(
+    kernels: Sequence[KernelCost], accelerator: Accelerator
+) -> list[dict[Hashable, Any]]:
+    """Sums of kernels of one shape and one place in the model, the longest first.
+
+    The place is JAX's and Flax's names, as "jit(train_step)/jvp(Model)/decoder/layer_N/..."; layers
+    that are alike count as one.
+    """
+    rows = []
+    for kernel in kernels:
+        seconds, limit = time_kernel(kernel, accelerator)
+        place = re.sub(r"layer_\d+", "layer_N", kernel.op_name) or "made by the compiler"
+        row = {"place": place, "shape": kernel.shape, "limit": limit, "times": kernel.times}
+        row |= {"flops": kernel.times * kernel.flops, "bytes": kernel.times * kernel.nbytes}
+        rows.append(row | {"ms": 1e3 * seconds})
+    return _sums(rows, ["place", "shape", "limit"])
+
+
+def exchange_groups(exchanges: Sequence[Collective]) -> list[dict[Hashable, Any]]:
+    """Sums of exchanges by kind and axes, the longest first."""
+    rows = []
+    for exchange in exchanges:
+        row = {"kind": exchange.kind, "axes": "+".join(exchange.axes), "times": exchange.times}
+        row["bytes_per_device"] = round(exchange.times * exchange.nbytes)
+        rows.append(row | {"ms": 1e3 * exchange.seconds})
+    return _sums(rows, ["kind", "axes"])
+
+
+def _sums(rows: Sequence[dict[str, Any]], keys: list[str]) -> list[dict[Hashable, Any]]:
+    """Sums of rows that have equal keys, the longest first."""
+    if not rows:
+        return []
+    from pandas import DataFrame  # a second, and only plans need it
+
+    sums = DataFrame(rows).groupby(keys, as_index=False, sort=False).sum()
+    return sums.sort_values("ms", ascending=False, kind="stable").round(6).to_dict("records")
+
+
+def _ms(seconds: float) -> float:
+    return round(1e3 * seconds, 4)
 
 
 def memory_report(program: Program, accelerator: Accelerator) -> dict[str, Any]:
@@ -165,55 +191,6 @@ def _in_gib(sizes: Mapping[str, float], accelerator: Accelerator, usable: float)
     }
 
 
-def kernel_groups(timed: Sequence[TimedKernel]) -> list[dict[str, Any]]:
-    """Sums of kernels of one shape and one place in the model, the longest first.
-
-    The place is JAX's and Flax's names, as "jit(train_step)/jvp(Model)/decoder/layer_N/..."; layers
-    that are alike count as one.
-    """
-    groups: dict[tuple[str, str, str], list[TimedKernel]] = collections.defaultdict(list)
-    for kernel in timed:
-        place = re.sub(r"layer_\d+", "layer_N", kernel.kernel.op_name)
-        groups[place, kernel.kernel.shape, kernel.limit].append(kernel)
-    rows = []
-    for (place, shape, limit), kernels in groups.items():
-        costs = [kernel.kernel for kernel in kernels]
-        rows.append(
-            {
-                "ms": round(1e3 * sum(kernel.seconds for kernel in kernels), 6),
-                "limit": limit,
-                "times": sum(cost.times for cost in costs),
-                "flops": sum(cost.times * cost.flops for cost in costs),
-                "bytes": sum(cost.times * cost.nbytes for cost in costs),
-                "shape": shape,
-                "place": place or "made by the compiler",
-            }
-        )
-    return sorted(rows, key=lambda row: -row["ms"])
-
-
-def _by_kind(sent: Sequence[Collective]) -> list[dict[str, Any]]:
-    """Sums of collectives by kind and axes, the longest first."""
-    by_kind: dict[tuple[str, str], list[Collective]] = {}
-    for collective in sent:
-        by_kind.setdefault((collective.kind, "+".join(collective.axes)), []).append(collective)
-    rows = [
-        {
-            "kind": kind,
-            "axes": axes,
-            "times": sum(exchange.times for exchange in group),
-            "bytes_per_device": round(sum(exchange.times * exchange.nbytes for exchange in group)),
-            "ms": _ms(sum(exchange.seconds for exchange in group)),
-        }
-        for (kind, axes), group in by_kind.items()
-    ]
-    return sorted(rows, key=lambda row: -row["ms"])
-
-
-def _ms(seconds: float) -> float:
-    return round(1e3 * seconds, 4)
-
-
 def plan_as_text(report: Mapping[str, Any], num_kernels: int = 0) -> str:
     """A plan as tables: its figures, the exchanges, and the first groups of kernels."""
     lines = [["", report["device"]]]
@@ -227,10 +204,10 @@ def plan_as_text(report: Mapping[str, Any], num_kernels: int = 0) -> str:
     return text + f"\n{report['note']}\n"
 
 
-def ranking_as_text(found: Sequence[Mapping[str, Any]]) -> str:
+def ranking_as_text(reports: Sequence[Mapping[str, Any]]) -> str:
     """The meshes of a search as a table, in their order."""
     lines = [["data", "fsdp", "tensor", "accumulation", "remat", "peak", "ms", "tokens/s", "MFU"]]
-    for report in found:
+    for report in reports:
         settings = report["settings"] | {"accumulation": report["accumulation_steps"]}
         line = [str(settings[name]) for name in lines[0][:5]] + [_gib(report, "peak_gib")]
         if report["memory"]["fits"]:
@@ -244,16 +221,10 @@ def ranking_as_text(found: Sequence[Mapping[str, Any]]) -> str:
 
 def _exchanges(report: Mapping[str, Any]) -> str:
     """Table of the exchanges between devices; empty if there are none."""
-    rows = [
-        [
-            row["kind"],
-            row["axes"],
-            str(row["times"]),
-            with_unit(row["bytes_per_device"]),
-            f"{row['ms']}",
-        ]
-        for row in report.get("interconnect", [])
-    ]
+    rows = []
+    for row in report.get("interconnect", []):
+        cells = [row["kind"], row["axes"], str(row["times"]), with_unit(row["bytes_per_device"])]
+        rows.append([*cells, f"{row['ms']:.4f}"])
     if not rows:
         return ""
     head = ["exchange", "axes", "times", "bytes sent", "ms"]

@@ -21,7 +21,7 @@ from transformer_jax.lab.verification.outcomes import (
     compare_places,
     compare_trees,
 )
-from transformer_jax.lab.verification.subject import VOCAB, Subject, padded
+from transformer_jax.lab.verification.subject import VOCAB, Subject
 from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import Seq2Seq
@@ -42,7 +42,7 @@ def packed(subject: Subject) -> Comparison:
     batch = subject.batch
     if max(ids.max() for name, ids in batch.items() if name.endswith("_segment_ids")) < 2:
         raise DoesNotApplyError("a row of this task holds one example")
-    unpacked = padded(batch)
+    unpacked = subject.unpacked
     losses = compare_trees(_loss_sums(subject, batch), _loss_sums(subject, unpacked))
     if not _is_supervised(subject):
         return losses

@@ -2,13 +2,12 @@
 """Outcomes of oracles: comparisons of arrays, and the table of all of them."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
+from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.errors import UserError
 from transformer_jax.runs.user_modules import describe_error, describe_module_error
 from transformer_jax.summary import Summarized
@@ -97,27 +96,24 @@ def run_oracle(oracle: str, compare: Callable[[], Comparison]) -> Outcome:
     return Outcome(oracle, verdict, "", **dataclasses.asdict(comparison))
 
 
-def compare_trees(found: Any, expected: Any, tolerance: float = FLOAT32) -> Comparison:
+def compare_trees(computed: Any, expected: Any, tolerance: float = FLOAT32) -> Comparison:
     """Compares two trees of arrays; `where` is the path that differs most."""
-    paths = jax.tree_util.tree_leaves_with_path(expected)
-    leaves = jax.tree.leaves(found)
-    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
-    arrays = [np.asarray(leaf) for _, leaf in paths]
-    if [np.shape(leaf) for leaf in leaves] != [array.shape for array in arrays]:
+    leaves = {name: np.asarray(leaf) for name, leaf in named_leaves(computed).items()}
+    arrays = {name: np.asarray(leaf) for name, leaf in named_leaves(expected).items()}
+    if [leaf.shape for leaf in leaves.values()] != [array.shape for array in arrays.values()]:
         return Comparison(np.inf, np.inf, "in the shapes of the arrays", tolerance)
     # Without a floor, rounding errors of a gradient that should be 0 would differ by their size.
-    floor = _SMALL * max((_size(array) for array in arrays), default=0.0)
-    differences = [
-        _difference(leaf, array, floor) for leaf, array in zip(leaves, arrays, strict=True)
-    ]
-    worst = max(range(len(names)), key=lambda i: differences[i][1], default=None)
-    if worst is None:
-        return Comparison(0.0, 0.0, "", tolerance)
-    return Comparison(*differences[worst], f"most in {names[worst]}", tolerance)
+    floor = _SMALL * max(map(_size, arrays.values()), default=0.0)
+    worst = Comparison(0.0, 0.0, "", tolerance)
+    for name, leaf in zip(arrays, leaves.values(), strict=True):
+        absolute, relative = _difference(leaf, arrays[name], floor)
+        if relative > worst.relative:
+            worst = Comparison(absolute, relative, f"most in {name}", tolerance)
+    return worst
 
 
 def compare_places(
-    found: np.ndarray,
+    computed: np.ndarray,
     expected: np.ndarray,
     place: Callable[[int], str],
     tolerance: float = FLOAT32,
@@ -125,33 +121,28 @@ def compare_places(
     """Compares arrays [N, ...] of N places, such as tokens; `where` is the first that differs.
 
     Args:
-      found, expected: arrays of the same shape.
       place: describes a place by its index.
     """
-    if found.shape != expected.shape:
+    if computed.shape != expected.shape:
         return Comparison(np.inf, np.inf, "in the number of predictions", tolerance)
     if not len(expected):
         raise DoesNotApplyError("nothing is predicted")
     size = _size(expected)
-    differences = [_difference(*pair, size) for pair in zip(found, expected, strict=True)]
+    differences = [_difference(*pair, size) for pair in zip(computed, expected, strict=True)]
     worst = max(differences, key=lambda difference: difference[1])
-    description = ""
     for i, (_, relative) in enumerate(differences):
         if relative > tolerance:
-            description = f"first at {place(i)}"
-            break
-    return Comparison(*worst, description, tolerance)
+            return Comparison(*worst, f"first at {place(i)}", tolerance)
+    return Comparison(*worst, "", tolerance)
 
 
-def _difference(leaf: Any, expected: np.ndarray, floor: float) -> tuple[float, float]:
+def _difference(array: np.ndarray, expected: np.ndarray, floor: float) -> tuple[float, float]:
     """Absolute and relative difference of two arrays; infinite if one of them is not finite."""
-    array = np.asarray(leaf)
-    if np.array_equal(array, expected):
-        return (0.0, 0.0) if np.isfinite(_size(expected)) else (np.inf, np.inf)
-    absolute = _size(array.astype(np.float64) - expected.astype(np.float64))
-    if not np.isfinite(absolute):
+    size = _size(expected)
+    if not np.isfinite(_size(array) + size):
         return np.inf, np.inf
-    return absolute, absolute / max(_size(expected), floor, _TINY)
+    absolute = _size(array.astype(np.float64) - expected.astype(np.float64))
+    return absolute, absolute / max(size, floor, _TINY)
 
 
 def _size(array: np.ndarray) -> float:
@@ -187,17 +178,13 @@ class Verification(Summarized):
             "  ".join([oracle.ljust(widths[0]), verdict.ljust(widths[1]), text]).rstrip()
             for oracle, verdict, text in rows
         ]
-        return "\n".join([*lines, f"{self.subject}: {self.counts}"])
-
-    @functools.cached_property
-    def counts(self) -> str:
-        """The number of outcomes of each verdict, such as "14 equal, 1 differs"."""
         verdicts = [outcome.verdict for outcome in self.outcomes]
-        return ", ".join(
+        counts = ", ".join(
             f"{verdicts.count(verdict)} {verdict}"
             for verdict in (EQUAL, DIFFERS, DOES_NOT_APPLY, NOT_RUN)
             if verdict in verdicts
         )
+        return "\n".join([*lines, f"{self.subject}: {counts}"])
 
     def summary(self) -> Mapping[str, Any]:
         """Each oracle with its verdict."""

@@ -83,7 +83,11 @@ def data(subject: Subject) -> Comparison:
     settings = subject.but(**dict.fromkeys(_LENGTHS, _LENGTH)).settings
     if not fields & {"data.name", "task.name"}:
         raise DoesNotApplyError("neither data.name nor task.name is a component of yours")
-    if "data.name" not in fields and settings.data.dir is None and _downloads(settings.data.name):
+    downloads = any(
+        source.reads is None or "data.dir" in source.reads
+        for source in find_sets(settings.data.name)
+    )
+    if "data.name" not in fields and settings.data.dir is None and downloads:
         raise DoesNotApplyError(f"data.name {settings.data.name} is read from data.dir; set it")
     first = open_split(settings.data, "train")
     again = open_split(settings.data, "train")
@@ -108,8 +112,8 @@ def _continued_batches(settings: Settings, task: Task) -> Comparison:
     def open_batches() -> TrainBatches:
         return build.batches_of(settings, task, open_split(settings.data, "train"), rows=2)
 
-    def read(batches: TrainBatches, count: int) -> list[dict[str, np.ndarray]]:
-        return [{name: np.array(x) for name, x in next(batches).items()} for _ in range(count)]
+    def read(batches: TrainBatches, count: int) -> list[np.ndarray]:
+        return [np.hstack([*next(batches).values()]) for _ in range(count)]
 
     whole = open_batches()
     started = open_batches()
@@ -123,24 +127,12 @@ def _continued_batches(settings: Settings, task: Task) -> Comparison:
     finally:
         for batches in (whole, started, continued):
             batches.close()
+    where = f"restored before {_BATCHES}"
     return compare_places(
-        _stacked(restored),
-        _stacked(expected),
-        lambda i: f"batch {i}, restored before {_BATCHES}",
-        BITS,
+        np.stack(restored), np.stack(expected), lambda i: f"batch {i}, {where}", BITS
     )
 
 
-def _stacked(batches: list[dict[str, np.ndarray]]) -> np.ndarray:
-    return np.stack([np.hstack([*batch.values()]) for batch in batches])
-
-
-def _downloads(names: str) -> bool:
-    """Returns True if a data set reads `data.dir`, and is downloaded without it."""
-    return any(source.reads is None or "data.dir" in source.reads for source in find_sets(names))
-
-
 def _digest(example: Mapping[str, Any]) -> np.ndarray:
-    """Numbers that identify an example."""
     text = repr(sorted(example.items())).encode()
     return np.frombuffer(hashlib.sha256(text).digest(), np.uint8)

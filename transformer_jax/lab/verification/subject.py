@@ -8,7 +8,7 @@ windows) and its divisibility; only sizes and lengths fall. Nothing is read: tok
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ import numpy as np
 from jax.tree_util import KeyPath
 from ml_collections import ConfigDict
 
+from transformer_jax.data.batches.packing import PackedRows, padded_batch
 from transformer_jax.errors import UserError
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.layer_pattern import pattern_text, read_pattern
@@ -38,7 +39,7 @@ _FIRST_TOKEN = 4  # tokens before it are special
 _SEGMENTS = 3  # examples packed into one row
 _NOISE = 0.1
 _LARGEST_OPTION = 8
-_LENGTHS = ("data.max_length", "data.max_source_length", "data.max_target_length")
+_ROW_LENGTHS = ("data.max_length", "data.max_source_length", "data.max_target_length")
 
 _NO_DROPOUT = {
     "model.dropout_rate": 0.0,
@@ -46,13 +47,11 @@ _NO_DROPOUT = {
     "model.attention_dropout_rate": 0.0,
     "model.feed_forward_dropout_rate": 0.0,
 }
-_DROPOUT = {"model.dropout_rate": 0.1, "model.attention_dropout_rate": 0.1}
 _LIMITS = {
     "model.attention_window": 4,
     "model.full_attention_every": 2,
     "model.key_size": 8,
     "model.value_size": 8,
-    "model.max_length": 64,
     "model.vocab_multiple": 8,
     "data.max_length": 16,
     "data.max_source_length": 16,
@@ -89,68 +88,63 @@ def shrunk(config: Settings | ConfigDict, kept: Collection[str] = ()) -> Setting
       kept: fields "section.field" that keep their values.
     """
     settings = read_settings(config)
-    values = {**settings.values}
+    values = settings.values
+    limits = _limits(values, kept)
     changes = {
         name: min(values[name], limit)
-        for name, limit in _LIMITS.items()
-        if values.get(name) is not None and name not in kept
+        for name, limit in limits.items()
+        if values.get(name) is not None
     }
-    longest = max(value for name, value in (values | changes).items() if name in _LENGTHS)
-    if "model.max_length" in changes:  # positions must reach the end of a row
-        changes["model.max_length"] = min(values["model.max_length"], max(64, longest))
-    changes |= {name: size for name, size in _sizes(values | changes).items() if name not in kept}
+    if values["model.layers"] is not None and "model.layers" not in kept:
+        changes["model.layers"] = pattern_text(_small_period(values["model.layers"], limits))
     changes |= {name: value for name, value in _SET.items() if name in FIELDS}
     small = override(settings, changes)
-    options = {name: value for name, value in _options(values).items() if name not in kept}
+    options = {
+        name: min(value, _LARGEST_OPTION)
+        for name, value in values.items()
+        if name not in FIELDS and name not in kept and type(value) is int
+    }
     try:
         return override(small, options)
     except UserError:  # the component refuses such options; they keep their values
         return small
 
 
-def _sizes(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Heads, widths and layers of a shrunk model."""
-    heads = values["model.num_heads"]
-    groups = values["model.num_key_value_heads"]
-    few = min(heads, 4)
-    sizes: dict[str, Any] = {"model.num_heads": few}
-    if groups is not None:
-        sizes["model.num_key_value_heads"] = few if groups == heads else min(groups, few // 2 or 1)
-    width = min(values["model.d_model"], 8 * few)
-    sizes |= {"model.d_model": width, "model.d_ff": min(values["model.d_ff"], 2 * width)}
-    period = values["model.full_attention_every"] or 1
-    if values["model.layers"] is not None:
-        layers = _pattern(values["model.layers"], sizes)
-        sizes["model.layers"] = pattern_text(layers)
-        period = len(layers)
-    for name in ("num_layers", "num_encoder_layers", "num_decoder_layers"):
-        sizes[f"model.{name}"] = min(values[f"model.{name}"], 2 * period)
-    return sizes
-
-
-def _pattern(text: str, sizes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A pattern of layers with small sizes; of equal layers in a row one is left."""
-    limits = {name.removeprefix("model."): limit for name, limit in _LIMITS.items()}
-    limits |= {name.removeprefix("model."): size for name, size in sizes.items()}
-
-    def limit(name: str, value: Any) -> Any:
-        most = _LARGEST_OPTION if "." in name else limits.get(name)
-        return min(value, most) if type(value) is int and most is not None else value
-
-    layers = [
-        {name: limit(name, value) for name, value in layer.items()}
-        for layer in read_pattern(text, TransformerConfig)
-    ]
-    return [layer for layer, _ in itertools.groupby(layers)]
-
-
-def _options(values: Mapping[str, Any]) -> dict[str, int]:
-    """Small options of the components: integers are at most 8."""
-    return {
-        name: min(values[name], _LARGEST_OPTION)
-        for name in values.keys() - FIELDS.keys()
-        if type(values[name]) is int
+def _limits(values: Mapping[str, Any], kept: Collection[str]) -> dict[str, int]:
+    """The largest values of the fields of a shrunk config."""
+    heads = min(values["model.num_heads"], 4)
+    is_grouped = values["model.num_key_value_heads"] != values["model.num_heads"]
+    width = min(values["model.d_model"], 8 * heads)
+    limits = _LIMITS | {
+        "model.num_heads": heads,
+        "model.num_key_value_heads": heads // 2 or 1 if is_grouped else heads,
+        "model.d_model": width,
+        "model.d_ff": 2 * width,
     }
+    period = min(values.get("model.full_attention_every") or 1, 2)
+    if values["model.layers"] is not None:
+        period = len(_small_period(values["model.layers"], limits))
+    for name in ("num_layers", "num_encoder_layers", "num_decoder_layers"):
+        limits[f"model.{name}"] = 2 * period
+    limits = {name: limit for name, limit in limits.items() if name not in kept}
+    if "model.max_length" not in kept:  # positions must reach the end of a row
+        rows = [min(values[name], limits.get(name, values[name])) for name in _ROW_LENGTHS]
+        limits["model.max_length"] = max(64, *rows)
+    return limits
+
+
+def _small_period(text: str, limits: Mapping[str, int]) -> list[dict[str, Any]]:
+    """The layers of a pattern with small sizes; of equal layers in a row one is left."""
+    layers: list[dict[str, Any]] = []
+    for layer in read_pattern(text, TransformerConfig):
+        small = dict(layer)
+        for name, value in layer.items():
+            limit = _LARGEST_OPTION if "." in name else limits.get(f"model.{name}")
+            if type(value) is int and limit is not None:
+                small[name] = min(value, limit)
+        if not layers or layers[-1] != small:
+            layers.append(small)
+    return layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +167,7 @@ class Subject:
     @functools.cached_property
     def with_dropout(self) -> "Subject":
         """The subject with dropout."""
-        return Subject(override(self.settings, _DROPOUT), self.origin or self)
+        return self.but(model__dropout_rate=0.1, model__attention_dropout_rate=0.1)
 
     @functools.cached_property
     def task(self) -> Task:
@@ -197,9 +191,25 @@ class Subject:
         return build.build_engine(alone, jax.devices()[:1])
 
     @functools.cached_property
+    def rows(self) -> list[list[dict[str, np.ndarray]]]:
+        """Examples of drawn tokens of each row of the batch."""
+        return draw_examples(self.task, self.vocab_sizes)
+
+    @functools.cached_property
     def batch(self) -> dict[str, np.ndarray]:
-        """Packed rows of drawn tokens, from nearly empty to full."""
-        return draw_batch(self.task, self.vocab_sizes)
+        """The examples packed into rows, from nearly empty to full."""
+        packed = []
+        for examples in self.rows:
+            row = PackedRows(self.task.lengths, rows=1)
+            for example in examples:
+                row.add(example)
+            packed.append(row.arrays())
+        return {name: np.concatenate([row[name] for row in packed]) for name in packed[0]}
+
+    @property
+    def unpacked(self) -> dict[str, np.ndarray]:
+        """The examples of the batch, one in a row each, in the same order."""
+        return padded_batch(list(itertools.chain(*self.rows)), self.task.lengths)
 
     @functools.cached_property
     def state(self) -> TrainState:
@@ -248,75 +258,55 @@ def first_gradients(subject: Subject, engine: Engine) -> dict[str, Any]:
         update = compute_update(state, batch)
         return state.replace(params=update.grads), update.sums
 
-    state, sums = run_step(subject, engine, step)
+    state, sums = compile_step(subject, engine, step)(subject.state, [subject.batch])
     return {"sums": sums, "gradients": state.params}
 
 
-def run_step(subject: Subject, engine: Engine, step: Callable[..., Any]) -> tuple[Any, Any]:
-    """Runs a step once on the subject's state and batch; both results are on the host."""
+def compile_step(
+    subject: Subject, engine: Engine, step: Callable[..., Any]
+) -> Callable[[TrainState, Sequence[Any]], tuple[TrainState, Any]]:
+    """Compiles a step for batches of the subject.
+
+    Returns:
+      A function (state, batches) -> (the state after them, the results of the last), on the host.
+    """
     _, _, init_state = build.build_training(subject.settings, subject.task, engine)
     abstract = build.abstract_state(subject.settings, init_state, engine.mesh)
     compiled = engine.compile(step, abstract, batch_shapes(subject.task.lengths, ROWS))
-    state = engine.from_portable(place(subject.state, abstract))
-    state, sums = compiled(state, subject.batch)
-    return jax.device_get((engine.to_portable(state), sums))
+
+    def run(state: TrainState, batches: Sequence[Any]) -> tuple[TrainState, Any]:
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+        placed = engine.from_portable(jax.device_put(state, shardings))
+        for batch in batches:
+            placed, sums = compiled(placed, batch)
+        ran: tuple[TrainState, Any] = jax.device_get((engine.to_portable(placed), sums))
+        return ran
+
+    return run
 
 
-def place(state: TrainState, abstract: Any) -> Any:
-    """Puts a state on the devices of an abstract one."""
-    return jax.device_put(state, jax.tree.map(lambda leaf: leaf.sharding, abstract))
-
-
-def draw_batch(task: Task, vocab_sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Draws packed rows: each holds up to three examples, and later rows are fuller.
+def draw_examples(task: Task, vocab_sizes: Mapping[str, int]) -> list[list[dict[str, np.ndarray]]]:
+    """Draws the examples of packed rows: each holds up to three, and later rows are fuller.
 
     Features with equally many slots have equally many tokens of each example.
     """
     rng = np.random.default_rng(0)
     lengths = task.lengths
-    most = min(_SEGMENTS, *lengths.values())
-    plans = {
-        length: [_segments(rng, length, row, most) for row in range(ROWS)]
-        for length in sorted(set(lengths.values()))
-    }
-    batch = {}
-    for feature, length in lengths.items():
-        segments = np.stack([ids for ids, _ in plans[length]])
-        first = _FIRST_TOKEN if feature in task.read else 0
-        tokens = rng.integers(first, vocab_sizes.get(feature, VOCAB), segments.shape)
-        batch[feature] = np.where(segments > 0, tokens, 0).astype(np.int32)
-        batch[f"{feature}_segment_ids"] = segments
-        batch[f"{feature}_positions"] = np.stack([places for _, places in plans[length]])
-    return batch
-
-
-def _segments(
-    rng: np.random.Generator, length: int, row: int, most: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Segment ids and positions of one row, int32 [length] each; row 0 has the fewest tokens."""
-    count = 1 + row % most
-    filled = max(count, 1 + row * (length - 1) // (ROWS - 1))
-    cuts = np.sort(rng.choice(np.arange(1, filled), count - 1, replace=False))
-    sizes = np.diff([0, *cuts, filled])
-    ids = np.pad(np.repeat(np.arange(1, count + 1), sizes), (0, length - filled))
-    places = np.pad(np.concatenate([np.arange(size) for size in sizes]), (0, length - filled))
-    return ids.astype(np.int32), places.astype(np.int32)
-
-
-def padded(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The examples of a packed batch, one in a row each, in the same order."""
-    features = [name for name in batch if f"{name}_segment_ids" in batch]
-    examples = [
-        (row, segment)
-        for row in range(ROWS)
-        for segment in range(1, max(batch[f"{f}_segment_ids"][row].max() for f in features) + 1)
-    ]
-    unpacked = {name: np.zeros((len(examples), x.shape[1]), x.dtype) for name, x in batch.items()}
-    for index, (row, segment) in enumerate(examples):
-        for feature in features:
-            in_segment = batch[f"{feature}_segment_ids"][row] == segment
-            length = in_segment.sum()
-            for name in (feature, f"{feature}_positions"):
-                unpacked[name][index, :length] = batch[name][row, in_segment]
-            unpacked[f"{feature}_segment_ids"][index, :length] = 1
-    return unpacked
+    rows = []
+    for row in range(ROWS):
+        count = 1 + row % min(_SEGMENTS, *lengths.values())
+        sizes = {}
+        for length in sorted(set(lengths.values())):
+            filled = max(count, 1 + row * (length - 1) // (ROWS - 1))
+            cuts = np.sort(rng.choice(np.arange(1, filled), count - 1, replace=False))
+            sizes[length] = np.diff([0, *cuts, filled])
+        examples = []
+        for i in range(count):
+            example = {}
+            for feature, length in lengths.items():
+                least = _FIRST_TOKEN if feature in task.read else 0
+                vocab_size = vocab_sizes.get(feature, VOCAB)
+                example[feature] = rng.integers(least, vocab_size, sizes[length][i])
+            examples.append(example)
+        rows.append(examples)
+    return rows

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Oracles of training on one device: each compares two ways to compute the same steps."""
+"""Oracles of training: each compares two ways to compute the same steps."""
 
 import dataclasses
 import tempfile
@@ -19,17 +19,19 @@ from transformer_jax.lab.verification.outcomes import (
     DoesNotApplyError,
     compare_trees,
 )
-from transformer_jax.lab.verification.subject import ROWS, Subject, first_gradients, place
+from transformer_jax.lab.verification.subject import ROWS, Subject, compile_step, first_gradients
 from transformer_jax.nn.remat import rematerialized_layers
 from transformer_jax.parallel.engines import Engine
 from transformer_jax.parallel.replicas import make_replica_engine
 from transformer_jax.parallel.scan_engine import ScanEngine
-from transformer_jax.parallel.sharding import DATA, ParallelConfig
+from transformer_jax.parallel.sharding import AXIS_NAMES, DATA, ParallelConfig
 from transformer_jax.runs import build
 from transformer_jax.runs.replica_numbers import check_alike
 from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.training.state import OPTIONAL_FIELDS, TrainState
 
+DEVICES = 2
+"""Devices of a divided step."""
 _STEPS = 4
 _SAVED = 2  # step of the checkpoint
 _REMAT = ("checkpoint", "remat2")  # names of the primitive in releases of jax
@@ -45,23 +47,31 @@ def scanned(subject: Subject) -> Comparison:
 def rematerialized(subject: Subject, remat: str) -> Comparison:
     """Activations that the backward pass computes again give the same gradients, with dropout."""
     saved = subject.with_dropout
+    batch: Any = saved.batch
+
+    def loss_of(params: Any) -> Any:
+        return saved.task.loss(params, batch, None, saved.state.frozen)[0]
+
     with rematerialized_layers(remat):
-        loss = jax.make_jaxpr(lambda params: _loss(saved, params))(saved.params)
+        loss = jax.make_jaxpr(loss_of)(saved.params)
     if not any(equation.primitive.name in _REMAT for equation in loss.eqns):
         raise DoesNotApplyError("no layer of this architecture is one that train.remat knows")
     again = saved.but(train__remat=remat)
     return compare_trees(first_gradients(again, again.engine), saved.gradients)
 
 
-def _loss(subject: Subject, params: Any) -> Any:
-    batch: Any = subject.batch
-    return subject.task.loss(params, batch, None, subject.state.frozen)[0]
-
-
 def accumulated(subject: Subject) -> Comparison:
     """Two micro-batches give the gradients of one batch."""
     parts = subject.but(train__accumulation_steps=2)
     return compare_trees(first_gradients(parts, parts.engine), subject.gradients)
+
+
+def divided(subject: Subject, engine: str, axis: str) -> Comparison:
+    """Two devices along an axis of the mesh give the gradients of one, with "pmap" or "jit"."""
+    sizes = {f"parallel__{name}": DEVICES if name == axis else 1 for name in AXIS_NAMES}
+    apart = subject.but(parallel__engine=engine, **sizes)
+    engine_of_two = build.build_engine(apart.settings, jax.devices()[:DEVICES])
+    return compare_trees(first_gradients(apart, engine_of_two), subject.gradients)
 
 
 def repeated(subject: Subject) -> Comparison:
@@ -77,9 +87,13 @@ def resumed(subject: Subject) -> Comparison:
     The second part is built, traced and compiled again, as in another process.
     """
     subject = subject.with_dropout
+    batches = [
+        {name: np.roll(x, number, axis=0) for name, x in subject.batch.items()}
+        for number in range(_STEPS)
+    ]
     train = _compile_training(subject)
-    whole = train(subject.state, 0, _STEPS)
-    half = train(subject.state, 0, _SAVED)
+    whole, _ = train(subject.state, batches)
+    half, _ = train(subject.state, batches[:_SAVED])
     with tempfile.TemporaryDirectory() as folder:
         config = dataclasses.replace(subject.settings.checkpoint, asynchronous=False)
         with Checkpoints(Path(folder), config) as checkpoints:
@@ -87,26 +101,13 @@ def resumed(subject: Subject) -> Comparison:
         snapshot = Checkpoints(Path(folder), config).open()
         restored = snapshot.state(jax.eval_shape(lambda: half.saved), OPTIONAL_FIELDS)
         state = jax.device_get(restored).replace(frozen=half.frozen)
-    return compare_trees(_compile_training(subject.but())(state, _SAVED, _STEPS), whole, BITS)
+    continued, _ = _compile_training(subject.but())(state, batches[_SAVED:])
+    return compare_trees(continued, whole, BITS)
 
 
-def _compile_training(subject: Subject) -> Callable[[TrainState, int, int], TrainState]:
-    """A function (state, start, end) -> the state after these steps, with another batch each."""
-    engine = subject.engine
-    task = subject.task
-    _, train_step, init_state = build.build_training(subject.settings, task, engine)
-    abstract = build.abstract_state(subject.settings, init_state, engine.mesh)
-    step = engine.compile(train_step, abstract, batch_shapes(task.lengths, ROWS))
-
-    def train(state: TrainState, start: int, end: int) -> TrainState:
-        placed = engine.from_portable(place(state, abstract))
-        for number in range(start, end):
-            batch = {name: np.roll(x, number, axis=0) for name, x in subject.batch.items()}
-            placed, _ = step(placed, batch)
-        trained: TrainState = jax.device_get(engine.to_portable(placed))
-        return trained
-
-    return train
+def _compile_training(subject: Subject) -> Callable[..., tuple[TrainState, Any]]:
+    _, train_step, _ = build.build_training(subject.settings, subject.task, subject.engine)
+    return compile_step(subject, subject.engine, train_step)
 
 
 def seeds(subject: Subject) -> Comparison:

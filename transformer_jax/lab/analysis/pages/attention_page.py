@@ -4,13 +4,12 @@
 import contextlib
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from transformer_jax.lab.analysis.pages.document import asset, pack_scaled, pack_weights, page
-from transformer_jax.lab.analysis.predictions import Predictions
 
 BUDGET = 2_000_000
 """Size of a page in bytes up to which vectors for the neuron view are added."""
@@ -35,36 +34,18 @@ type BeamTree = Mapping[str, Any]
 "why"}, ...], "outputs": ids, best first}: `decoding.BeamTree.as_json()`."""
 
 
-class Attended(Protocol):
-    """The part of `analysis.activations.Attention` that the page reads."""
-
-    @property
-    def texts(self) -> Mapping[str, str]: ...
-    @property
-    def tokens(self) -> Mapping[str, Sequence[str]]: ...
-    @property
-    def kinds(self) -> Sequence[str]: ...
-    @property
-    def predictions(self) -> Predictions | None: ...
-    def layers(self, kind: str) -> Sequence[int]: ...
-    def stacks(self, kind: str) -> tuple[str, str]: ...
-    def of(self, kind: str, what: str) -> np.ndarray: ...
-
-
 def attention_page(
-    attention: Attended,
+    attention: Any,
     title: str,
     beams: BeamTree | None = None,
-    neuron_layers: Collection[int] | None = None,
     command: str = "",
 ) -> str:
     """HTML page of the attention of an example.
 
     Args:
+      attention: an `analysis.activations.Attention`, which shows itself as this page.
       title: plain text.
       beams: hypotheses that the beam search kept and dropped; None: no beam view.
-      neuron_layers: layers whose queries and keys are included, if collected. By default the last
-        layers that fit into `BUDGET`.
       command: shell command that makes a page of another sentence; empty: the page shows none.
     """
     data: dict[str, Any] = {
@@ -82,21 +63,18 @@ def attention_page(
     def write() -> str:
         return page(title, asset("attention.html"), styles, scripts, data)
 
-    if neuron_layers is None:
-        # 1000 bytes for the sentences about layers that are left out.
-        room = BUDGET - len(write().encode()) - 1000
-        left_out = _add_vectors(data["kinds"], attention, room)
-        reason = f"the page would exceed {BUDGET // 1_000_000} MB"
-    else:
-        left_out = _add_vectors(data["kinds"], attention, math.inf, neuron_layers)
-        reason = "they were not requested"
-    for kind, layers in left_out.items():
-        named = ", ".join(str(data["kinds"][kind]["layers"][layer]) for layer in sorted(layers))
-        data["kinds"][kind]["leftOut"] = f"Vectors of layers {named} are left out: {reason}."
+    # 1000 bytes for the sentences about layers that are left out.
+    room = BUDGET - len(write().encode()) - 1000
+    for kind, layers in _add_vectors(data["kinds"], attention, room).items():
+        numbers = ", ".join(str(data["kinds"][kind]["layers"][layer]) for layer in sorted(layers))
+        data["kinds"][kind]["leftOut"] = (
+            f"Vectors of layers {numbers} are left out: the page would exceed "
+            f"{BUDGET // 1_000_000} MB."
+        )
     return write()
 
 
-def _predictions(predictions: Predictions | None) -> dict[str, Any]:
+def _predictions(predictions: Any) -> dict[str, Any]:
     """JSON of the predictions; "rest" is the probability of outputs that are left out."""
     if predictions is None:
         return {"what": "", "each": []}
@@ -114,7 +92,7 @@ def _predictions(predictions: Predictions | None) -> dict[str, Any]:
     return {"what": predictions.what, "each": rows}
 
 
-def _kind(attention: Attended, kind: str) -> dict[str, Any]:
+def _kind(attention: Any, kind: str) -> dict[str, Any]:
     weights = attention.of(kind, "weights")
     queries, keys = attention.stacks(kind)
     return {
@@ -131,18 +109,14 @@ def _kind(attention: Attended, kind: str) -> dict[str, Any]:
 
 
 def _add_vectors(
-    kinds: Mapping[str, dict[str, Any]],
-    attention: Attended,
-    room: float,
-    chosen: Collection[int] | None = None,
+    kinds: Mapping[str, dict[str, Any]], attention: Any, room: int
 ) -> dict[str, list[int]]:
     """Adds at most `room` bytes of queries and keys; returns the layers left out, by kind."""
     left_out: dict[str, list[int]] = {}
     for kind, layer, vectors in _vectors(attention):
         packed = {name: pack_scaled(values) for name, values in vectors.items()}
         size = sum(len(json.dumps(array)) for array in packed.values())
-        number = kinds[kind]["layers"][layer]
-        if size > room or (chosen is not None and number not in chosen):
+        if size > room:
             left_out.setdefault(kind, []).append(layer)
             continue
         room -= size
@@ -151,7 +125,7 @@ def _add_vectors(
     return left_out
 
 
-def _vectors(attention: Attended) -> Iterator[tuple[str, int, dict[str, np.ndarray]]]:
+def _vectors(attention: Any) -> Iterator[tuple[str, int, dict[str, np.ndarray]]]:
     """(kind, layer, {"queries": [H, T, K], "keys": [G, S, K]}), last layers first."""
     collected = {}
     for kind in reversed(attention.kinds):

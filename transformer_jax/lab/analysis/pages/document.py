@@ -127,14 +127,6 @@ def pack_floats(values: np.ndarray) -> Packed:
     return _pack(np.asarray(values).astype("<f4"), 1)
 
 
-def unpack(packed: Packed) -> np.ndarray:
-    """Values that a page reads from a packed array, float64."""
-    dtype = np.dtype(packed["type"]).newbyteorder("<")
-    planes = np.frombuffer(zlib.decompress(base64.b64decode(packed["data"])), np.uint8)
-    stored = planes.reshape(dtype.itemsize, -1).T.copy().view(dtype)
-    return stored.reshape(packed["shape"]).astype(np.float64) / packed["per"]
-
-
 def _pack(stored: np.ndarray, per: float) -> Packed:
     # Plane i is byte i of every value.
     planes = np.frombuffer(stored.tobytes(), np.uint8).reshape(-1, stored.itemsize).T

@@ -6,13 +6,20 @@ H heads, G heads of keys and values, T queries, S keys, K key size of a head.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from transformer_jax.lab.analysis.walk.step import Axis, Trace, WalkStep, Where, number, some, step
+from transformer_jax.lab.analysis.walk.step import (
+    Part,
+    WalkStep,
+    number,
+    percent,
+    step,
+)
 from transformer_jax.nn.attention import MultiHeadAttention
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.masks import look_ahead_mask, segment_mask, window_mask
@@ -20,23 +27,17 @@ from transformer_jax.nn.positions import encoding_class
 
 
 @dataclasses.dataclass(frozen=True)
-class AttentionTrace:
-    """Self- or cross-attention of one layer.
+class AttentionPart(Part):
+    """Self- or cross-attention of one layer; `stack` is that of the queries.
 
     Attributes:
-      trace: the example.
       path: path of the attention module.
-      stack: stack of the queries.
       source: stack of the keys.
-      group: group of the steps.
       config: config of the layer.
     """
 
-    trace: Trace
     path: str
-    stack: str
     source: str
-    group: tuple[str, ...]
     config: TransformerConfig
 
     def place(self, name: str) -> str:
@@ -53,36 +54,33 @@ class AttentionTrace:
         return self.stack != self.source
 
     @property
-    def axes(self) -> tuple[Axis, Axis, Axis]:
-        """Axes of logits and weights."""
-        trace = self.trace
-        return Axis("head"), trace.tokens(self.stack, "query"), trace.tokens(self.source, "key")
+    def key(self) -> int:
+        """Index of the key that explanations use: that of the largest weight in head 0."""
+        return int(self.value("weights")[0, self.index].argmax())
 
-    @property
-    def example(self) -> tuple[int, int]:
-        """Example query, and the key with its largest weight in head 0."""
-        query = self.trace.example(self.stack)
-        return query, int(self.value("weights")[0, query].argmax())
-
-    @property
-    def shown(self) -> tuple[int, int, int]:
-        """Index of the example in logits and weights: head, query, key."""
-        return 0, *self.example
-
-    def query_token(self) -> str:
-        """Token of the example query, for explanations."""
-        return self.trace.token(self.stack, self.example[0])
-
-    def key_token(self) -> str:
-        """Token of the example key, for explanations."""
-        return self.trace.token(self.source, self.example[1])
+    def logits_step(
+        self,
+        kind: str,
+        values: Float[np.ndarray, "H T S"],
+        places: Sequence[str] = (),
+        instead: Mapping[str, Any] = MappingProxyType({}),
+        **words: Any,
+    ) -> WalkStep:
+        """A step of logits or weights; words "query", "key" (tokens) and "result" are added."""
+        queries = self.trace.tokens(self.stack, "query")
+        keys = self.trace.tokens(self.source, "key")
+        example = (0, self.index, self.key)
+        words |= {"query": self.token, "key": self.trace.token(self.source, self.key)}
+        words["result"] = values[example]
+        axes = ("head", queries, keys)
+        return step(kind, self.group, values, axes, places, example, instead, **words)
 
     def visible(self) -> Bool[np.ndarray, "T S"]:
         """True where a query attends to a key."""
         tokens = self.trace.reading.tokens
         window = self.config.attention_window
-        queries, keys = (np.arange(len(tokens[stack])) for stack in (self.stack, self.source))
-        distance = keys - queries[:, None]  # below 0: the key is earlier
+        # Below 0: the key is earlier.
+        distance = np.arange(len(tokens[self.source])) - np.arange(len(tokens[self.stack]))[:, None]
         visible = np.ones(distance.shape, bool)
         if not self.is_cross and self.stack == "decoder":
             visible &= distance <= 0
@@ -105,36 +103,56 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return exponentials / exponentials.sum(-1, keepdims=True)
 
 
-def attention_steps(at: AttentionTrace) -> Iterator[WalkStep]:
+def attention_steps(at: AttentionPart) -> Iterator[WalkStep]:
     """All steps of one attention, without the norm before it and the residual after it."""
-    yield from _projection_steps(at)
+    c = at.config
+    shown = (0, at.index, at.key)
+    for kind in ("queries", "keys", "values"):
+        yield _projection_step(at, kind)
     products = head_products(at.value("queries"), at.value("keys"))
-    logits = products / math.sqrt(at.config.d_k)
-    yield from _product_steps(at, products, logits)
-    steps = _LogitSteps(at, logits)
-    yield from steps.all()
-    yield from _sum_steps(at, steps.logits)  # which `all` has changed
+    places = (at.place("queries"), at.place("keys"))
+    yield at.logits_step("products", products, places, d_k=c.d_k)
+    logits = products / math.sqrt(c.d_k)
+    yield at.logits_step("scale", logits, places, d_k=c.d_k, product=products[shown])
+    place = at.place("logit_bias")
+    if place in at.trace.values:
+        bias = at.value("logit_bias")
+        logits = logits + bias
+        encoding = encoding_class(c)
+        code = encoding.bias if encoding.has("bias") else encoding.logit_bias
+        words = {"at_query": at.index, "at_key": at.key, "bias": bias[shown]}
+        yield at.logits_step("bias", logits, (place,), {"code": code}, **words)
+    if c.logit_cap is not None:
+        logits = c.logit_cap * np.tanh(logits / c.logit_cap)
+        yield at.logits_step("cap", logits, cap=c.logit_cap)
+    visible = at.visible()
+    logits = np.where(visible, logits, -np.inf)
+    yield _mask_step(at, logits, visible)
+    yield from _sum_steps(at, logits)
 
 
-def _projection_steps(at: AttentionTrace) -> Iterator[WalkStep]:
-    query, key = at.example
-    methods = {"queries": "queries", "keys": "keys_values", "values": "keys_values"}
-    for kind, matrix in (("queries", "W^Q"), ("keys", "W^K"), ("values", "W^V")):
-        x = at.value(kind)
-        stack, index = (at.stack, query) if kind == "queries" else (at.source, key)
-        method = methods[kind] if at.is_cross else "projections"
-        code = Where.of(getattr(MultiHeadAttention, method))
-        read = "the encoder's output for" if at.is_cross and kind != "queries" else "the vector of"
-        explanation = (
-            f"{matrix} projects {read} {at.trace.token(stack, index)} to {x.shape[2]} numbers for "
-            f"each of {len(x)} head{'s' * (len(x) > 1)}; head 0 has {some(x[0, index])}."
-            f"{_changes(at, kind)}"
-        )
-        axes = (Axis("head"), at.trace.tokens(stack), "feature")
-        yield step(kind, at.group, explanation, x, axes, (at.place(kind),), (0, index), where=code)
+def _projection_step(at: AttentionPart, kind: str) -> WalkStep:
+    """Step of queries, keys or values."""
+    x = at.value(kind)
+    is_query = kind == "queries"
+    stack = at.stack if is_query else at.source
+    index = at.index if is_query else at.key
+    code: Any = MultiHeadAttention.projections
+    if at.is_cross:
+        code = MultiHeadAttention.queries if is_query else MultiHeadAttention.keys_values
+    words = {
+        "read": "the encoder's output for" if at.is_cross and not is_query else "the vector of",
+        "token": at.trace.token(stack, index),
+        "size": x.shape[2],
+        "heads": f"{len(x)} head{'s' * (len(x) > 1)}",
+        "result": x[0, index],
+        "changes": _changes(at, kind),
+    }
+    axes = ("head", at.trace.tokens(stack), "feature")
+    return step(kind, at.group, x, axes, (at.place(kind),), (0, index), {"code": code}, **words)
 
 
-def _changes(at: AttentionTrace, kind: str) -> str:
+def _changes(at: AttentionPart, kind: str) -> str:
     """Changes to queries or keys after their projection, as a sentence."""
     c = at.config
     if kind == "values":
@@ -150,120 +168,55 @@ def _changes(at: AttentionTrace, kind: str) -> str:
     return f" They are shown as attention uses them: {', then '.join(changes)}." if changes else ""
 
 
-def _product_steps(
-    at: AttentionTrace, products: np.ndarray, logits: np.ndarray
-) -> Iterator[WalkStep]:
-    query, key = at.example
-    d_k = at.config.d_k
-    product = products[0, query, key]
-    places = (at.place("queries"), at.place("keys"))
-    explanation = (
-        f"In head 0 the dot product of the query of {at.query_token()} and the key of "
-        f"{at.key_token()}, a sum of {d_k} products, is {number(product)}."
+def _mask_step(at: AttentionPart, logits: np.ndarray, visible: np.ndarray) -> WalkStep:
+    window = None if at.is_cross else at.config.attention_window
+    causal = at.stack == "decoder" and not at.is_cross
+    instead: dict[str, Any]
+    if not causal and window is None:
+        explanation = (
+            f"Every query attends to all {visible.shape[1]} tokens. The mask removes only padding, "
+            "which this page does not show."
+        )
+        return at.logits_step(
+            "mask", logits, (), {"explanation": explanation, "code": segment_mask}
+        )
+    order = "up to itself" if causal else "on either side"
+    instead = {"code": look_ahead_mask if causal else window_mask}
+    if window is None:
+        instead["formula"] = 'z_(i j) = −∞ "where" j > i'
+    else:
+        order += f", less than {window} positions away"
+    hidden = int((~visible).sum())
+    return at.logits_step(
+        "mask", logits, (), instead, order=order, hidden=hidden, size=visible.size
     )
-    yield step("products", at.group, explanation, products, at.axes, places, at.shown)
-    explanation = (
-        f"{number(product)} / √d_k = {number(product)} / √{d_k} = {number(logits[0, query, key])}. "
-        "Products grow with d_k; without the scale the softmax would saturate, and its gradient "
-        "vanish."
-    )
-    yield step("scale", at.group, explanation, logits, at.axes, places, at.shown)
 
 
-class _LogitSteps:
-    """Steps from scaled products to the softmax: bias, cap and mask; `logits` is the result."""
-
-    def __init__(self, at: AttentionTrace, logits: np.ndarray) -> None:
-        self.at = at
-        self.logits = logits
-
-    def all(self) -> Iterator[WalkStep]:
-        """Steps of bias, cap and mask."""
-        at = self.at
-        query, key = at.example
-        place = at.place("logit_bias")
-        if place in at.trace.values:
-            bias = at.value("logit_bias")
-            self.logits = self.logits + bias
-            explanation = (
-                f"The bias of positions {query} and {key}, {number(bias[0, query, key])}, gives "
-                f"the logit {number(self.logits[0, query, key])}."
-            )
-            encoding = encoding_class(at.config)
-            hook = "bias" if encoding.has("bias") else "logit_bias"
-            yield self._step("bias", explanation, (place,), where=Where.of(getattr(encoding, hook)))
-        cap = at.config.logit_cap
-        if cap is not None:
-            self.logits = cap * np.tanh(self.logits / cap)
-            explanation = f"No logit exceeds {number(cap)}: {number(self.logits[0, query, key])}."
-            yield self._step("cap", explanation)
-        visible = at.visible()
-        self.logits = np.where(visible, self.logits, -np.inf)
-        yield self._mask(int((~visible).sum()), visible.size)
-
-    def _mask(self, hidden: int, size: int) -> WalkStep:
-        at = self.at
-        window = None if at.is_cross else at.config.attention_window
-        causal = at.stack == "decoder" and not at.is_cross
-        formula = None
-        if not causal and window is None:
-            explanation = (
-                f"Every query attends to all {len(at.trace.reading.tokens[at.source])} tokens. The "
-                "mask removes only padding, which this page does not show."
-            )
-            mask: Callable[..., Any] = segment_mask
-        else:
-            order = "up to itself" if causal else "on either side"
-            near = "" if window is None else f", less than {window} positions away"
-            explanation = (
-                f"A token attends to those {order}{near}: {hidden} of {size} logits of each head "
-                "become −∞, and their weights 0."
-            )
-            mask = look_ahead_mask if causal else window_mask
-            formula = None if near else 'z_(i j) = −∞ "where" j > i'
-        return self._step("mask", explanation, where=Where.of(mask), formula=formula)
-
-    def _step(
-        self, kind: str, explanation: str, places: Sequence[str] = (), **instead: Any
-    ) -> WalkStep:
-        at = self.at
-        return step(kind, at.group, explanation, self.logits, at.axes, places, at.shown, **instead)
-
-
-def _sum_steps(at: AttentionTrace, logits: np.ndarray) -> Iterator[WalkStep]:
+def _sum_steps(at: AttentionPart, logits: np.ndarray) -> Iterator[WalkStep]:
     weights = at.value("weights")
     heads = at.value("heads")
-    query, key = at.example
     difference = np.abs(softmax(logits) - weights).max()
-    explanation = (
-        f"Head 0 of {at.query_token()} gives {100 * weights[0, query, key]:.1f}% of its attention "
-        f"to {at.key_token()}, its largest weight; each row sums to 1."
-    )
+    caution = ""
     if difference > 1e-4:  # more than float32 rounds
-        explanation += (
+        caution = (
             f" These are the model's own weights. They differ from the softmax of the logits shown "
             f"by up to {number(difference)}: the model computes in lower precision, or is patched."
         )
-    yield step("softmax", at.group, explanation, weights, at.axes, (at.place("weights"),), at.shown)
+    share = percent(weights[0, at.index, at.key])
+    words: dict[str, Any] = {"share": share, "difference": caution}
+    yield at.logits_step("softmax", weights, (at.place("weights"),), **words)
 
-    adds_positions = not at.is_cross and encoding_class(at.config).has("extra_values")
-    explanation = (
-        f"The sum of all values, weighted by these weights: head 0 of {at.query_token()} has "
-        f"{some(heads[0, query])}."
-    )
-    formula = None
-    if adds_positions:
-        explanation += " Relative positions add weighted vectors, one for each distance."
-        formula = "head = softmax((Q K^T)/√(d_k) + B) V + R"
-    tokens = at.trace.tokens(at.stack)
+    instead = {}
+    more = ""
+    if not at.is_cross and encoding_class(at.config).has("extra_values"):
+        more = " Relative positions add weighted vectors, one for each distance."
+        instead["formula"] = "head = softmax((Q K^T)/√(d_k) + B) V + R"
     places = tuple(map(at.place, ("weights", "values", "heads")))
-    axes = (Axis("head"), tokens, "feature")
-    yield step("heads", at.group, explanation, heads, axes, places, (0, query), formula=formula)
+    axes = ("head", at.trace.tokens(at.stack), "feature")
+    example = (0, at.index)
+    words = {"token": at.token, "result": heads[example], "more": more}
+    yield step("heads", at.group, heads, axes, places, example, instead, **words)
 
-    output = at.trace.values[at.path]
-    explanation = (
-        f"The {len(heads)} heads of {at.query_token()}, {heads.shape[2]} numbers each, are "
-        f"concatenated to {len(heads) * heads.shape[2]} numbers; W^O projects them to "
-        f"{output.shape[1]}: {some(output[query])}."
-    )
-    yield step("output", at.group, explanation, output, (tokens, "feature"), (at.path,), (query,))
+    count, _, size = heads.shape
+    words = {"heads": count, "size": size, "total": count * size}
+    yield at.step("output", at.trace.values[at.path], (at.path,), **words)

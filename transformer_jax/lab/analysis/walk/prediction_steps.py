@@ -7,33 +7,33 @@ H heads, G heads of keys and values, L slots, K key size of a head, S source tok
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from transformer_jax.inference.batches import unpad
-from transformer_jax.lab.analysis.activations import LOGITS
+from transformer_jax.lab.analysis.activations import LOGITS, keep_activations
 from transformer_jax.lab.analysis.walk.attention_steps import softmax
 from transformer_jax.lab.analysis.walk.step import (
     Axis,
+    Part,
     Trace,
     WalkStep,
-    Where,
-    has_steps,
-    number,
+    percent,
     quoted,
-    some,
     step,
 )
 from transformer_jax.models import apply_method, apply_model
 from transformer_jax.models.classifier import TextClassifier, TokenClassifier
-from transformer_jax.nn.hooks import HookPoint, intercept_activations
+from transformer_jax.nn.attention import MultiHeadAttention
 from transformer_jax.nn.layers import attention_class
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.sharding import place_like, round_up_rows
 from transformer_jax.runtime import platform
+from transformer_jax.tokenization import Labels
 
 NUM_SHOWN = 5
 """Number of outputs in a table."""
@@ -42,72 +42,73 @@ NUM_SHOWN = 5
 def prediction_steps(trace: Trace) -> Iterator[WalkStep]:
     """Steps from the last features to the most likely outputs."""
     stack = trace.reading.last_stack
-    if isinstance(trace.model, TokenClassifier | TextClassifier):
-        yield from _class_steps(trace)
+    ids = np.array(trace.reading.tokens[stack])
+    logits = trace.values[LOGITS]
+    group = ("prediction",)
+    if isinstance(trace.model, TextClassifier):
+        yield _table(trace, "classes", group, logits[0], "for the text")
         return
+    if isinstance(trace.model, TokenClassifier):
+        for i, row in enumerate(logits):
+            place = f"for {trace.token(stack, i)}"
+            code = {"code": TokenClassifier.__call__}
+            yield _table(trace, "classes", (*group, f"token {i}"), row, place, instead=code)
+        return
+    part = dataclasses.replace(trace.part(stack), group=group)
     if "prediction_head" in trace.params:
-        yield _head_step(trace, stack)
-    yield _logits_step(trace, stack)
+        yield _head_step(part)
+    yield _logits_step(part)
     if stack == "decoder":
-        last = len(trace.reading.tokens[stack]) - 1
-        place = f"after {trace.token(stack, last)}"
-        yield prediction_table(trace, "next", (), trace.values[LOGITS][last], place)
-    else:
-        ids = np.array(trace.reading.tokens[stack])
-        for i in np.flatnonzero(ids == trace.mask).tolist():
-            logits = trace.values[LOGITS][i]
+        yield _table(trace, "next", group, logits[-1], f"after {trace.token(stack, len(ids) - 1)}")
+    elif not isinstance(trace.outputs, Labels):
+        for i in np.flatnonzero(ids == trace.outputs.specials.mask).tolist():
             place = f"at position {i}, which is {trace.token(stack, i)}"
-            yield prediction_table(trace, "filled", (f"place {i}",), logits, place)
+            yield _table(trace, "filled", (*group, f"place {i}"), logits[i], place)
 
 
-def prediction_table(
+def _table(
     trace: Trace,
     kind: str,
     group: tuple[str, ...],
     logits: np.ndarray,
     place: str,
-    written: str = "",
+    more: str = "",
+    instead: Mapping[str, Any] = MappingProxyType({}),
 ) -> WalkStep:
     """The most likely outputs with logit and probability [N, 2].
 
     Args:
-      group: appended to ("prediction",), or the whole group of a decoding step.
       logits: [V].
       place: location of the prediction, a part of a sentence.
-      written: further sentences.
+      more: further sentences.
+      instead: as of `step`.
     """
     probabilities = softmax(logits.astype(np.float64))
     best = np.argsort(-probabilities, kind="stable")[:NUM_SHOWN]
     names = tuple(trace.name_of(int(i)) for i in best)
-    explanation = (
-        f"The softmax over all {len(logits):,} logits gives probabilities: "
-        f"{quoted(names[0])} has {100 * probabilities[best[0]]:.1f}% {place}.{written}"
-    )
     values = np.stack([logits[best], probabilities[best]], axis=1)
     axes = (Axis("candidate", names), Axis("number", ("logit", "probability")))
-    group = group if group[:1] == ("decoding",) else ("prediction", *group)
-    return step(kind, group, explanation, values, axes, (LOGITS,), (0, 1))
+    share = percent(probabilities[best[0]])
+    words = {"count": len(logits), "best": quoted(names[0]), "share": share}
+    words |= {"place": place, "more": more}
+    return step(kind, group, values, axes, (LOGITS,), (0, 1), instead, **words)
 
 
-def _head_step(trace: Trace, stack: str) -> WalkStep:
+def _head_step(part: Part) -> WalkStep:
     """BERT's prediction head, between the last layer and the embedding matrix."""
+    trace = part.trace
     program = jax.jit(lambda p, x: apply_model(trace.model, p, *x, method="unprojected").x)
     rows = np.asarray(hosts.to_host(program(trace.params, trace.reading.inputs)))
     # Without padding, which `collect` has removed from the other activations.
-    features = rows[0, : len(trace.values[stack])]
-    at = trace.example(stack)
-    explanation = (
-        f"A dense layer, {trace.config.activation} and a norm turn the features of "
-        f"{trace.token(stack, at)} into {some(features[at])}."
-    )
-    axes = (trace.tokens(stack), "feature")
-    return step("prediction_head", ("prediction",), explanation, features, axes, (stack,), (at,))
+    features = rows[0, : len(trace.values[part.stack])]
+    activation = trace.config.activation
+    return part.step("prediction_head", features, (part.stack,), activation=activation)
 
 
-def _logits_step(trace: Trace, stack: str) -> WalkStep:
+def _logits_step(part: Part) -> WalkStep:
+    trace = part.trace
     c = trace.config
     logits = trace.values[LOGITS]
-    at = trace.example(stack)
     tied = c.tie_embeddings in ("all", "target")
     formula = f"x {'E' if tied else 'U'}^T"
     if c.scale_logits:
@@ -116,33 +117,19 @@ def _logits_step(trace: Trace, stack: str) -> WalkStep:
         formula += " + c"
     if c.final_logit_cap:
         formula = f"k tanh(({formula})/k)"
-    best = int(logits[at].argmax())
+    best = int(logits[part.index].argmax())
     matrix = "rows of the embedding matrix E again" if tied else "rows of an output matrix U"
-    explanation = (
-        f"The dot products of the features of {trace.token(stack, at)} with {logits.shape[1]:,} "
-        f"{matrix}, one for each token of the vocabulary, are its logits; the highest, "
-        f"{number(logits[at, best])}, is that of {quoted(trace.name_of(best))}."
+    return part.step(
+        "logits",
+        logits,
+        (part.stack, LOGITS),
+        {"formula": f"z = {formula}"},
+        axis=Axis("vocabulary entry", tuple(map(trace.name_of, range(logits.shape[1])))),
+        entry=best,
+        matrix=matrix,
+        highest=logits[part.index, best],
+        best=quoted(trace.name_of(best)),
     )
-    entries = Axis("vocabulary entry", tuple(map(trace.name_of, range(logits.shape[1]))))
-    axes = (trace.tokens(stack), entries)
-    places = (stack, LOGITS)
-    formula = f"z = {formula}"
-    return step(
-        "logits", ("prediction",), explanation, logits, axes, places, (at, best), formula=formula
-    )
-
-
-def _class_steps(trace: Trace) -> Iterator[WalkStep]:
-    """Class probabilities of a text, or of each token."""
-    logits = trace.values[LOGITS]
-    if not isinstance(trace.model, TokenClassifier):
-        yield prediction_table(trace, "classes", (), logits[0], "for the text")
-        return
-    code = Where.of(TokenClassifier.__call__)  # `KINDS` has that of a classifier of texts
-    for i, row in enumerate(logits):
-        place = f"for {trace.token(trace.reading.last_stack, i)}"
-        table = prediction_table(trace, "classes", (f"token {i}",), row, place)
-        yield dataclasses.replace(table, where=code)
 
 
 class DecodedToken(NamedTuple):
@@ -167,16 +154,15 @@ def decoding_steps(trace: Trace) -> Iterator[WalkStep]:
     if not hasattr(trace.model, "decode_step") or trace.reading.last_stack != "decoder":
         return
     for index, decoded in enumerate(decode(trace)):
-        token = trace.reading.pieces["decoder"][index]
-        group = ("decoding", f"token {index}, {quoted(token)}")
+        token = quoted(trace.reading.pieces["decoder"][index])
+        group = ("decoding", f"token {index}, {token}")
         if decoded.keys is not None:
             yield _cache_step(trace, group, index, decoded.keys, decoded.layers)
         for kind, name in (("past", "self"), ("source", "cross")):
             if name in decoded.weights:
                 yield _weights_step(trace, group, kind, index, decoded.weights[name])
-        place = f"after {quoted(token)}"
-        continuation = _continuation(trace, index, decoded.logits)
-        yield prediction_table(trace, "next", group, decoded.logits, place, continuation)
+        more = _continuation(trace, index, decoded.logits)
+        yield _table(trace, "next", group, decoded.logits, f"after {token}", more)
 
 
 def decode(trace: Trace) -> Iterator[DecodedToken]:
@@ -207,17 +193,8 @@ def decode(trace: Trace) -> Iterator[DecodedToken]:
 def _program(model: Any, method: str, *options: Any) -> Callable[..., Any]:
     """Compiles a method of a model that also returns the decoder's attention weights by path."""
 
-    def wanted(path: str) -> bool:
-        return path.startswith("decoder.") and path.endswith("_attention.weights")
-
     def run(params: Any, *inputs: Any) -> Any:
-        weights: dict[str, jax.Array] = {}
-
-        def keep(point: HookPoint, x: jax.Array) -> jax.Array:
-            weights[point.path] = x
-            return x
-
-        with intercept_activations(keep, wanted):
+        with keep_activations(["decoder.**.weights"], {}) as weights:
             return apply_method(model, params, method, *inputs, *options), weights
 
     return jax.jit(run, compiler_options=platform.compiler_options())
@@ -235,7 +212,7 @@ def _decoded(
         if layers:
             by_kind[kind] = np.stack(layers)
     classes = [attention_class(trace.config.of_layer(i)) for i in range(len(state))]
-    with_keys = [i for i, cls in enumerate(classes) if has_steps(cls)]
+    with_keys = [i for i, cls in enumerate(classes) if cls is MultiHeadAttention]
     cache = unpad(state[with_keys[0]], 1) if with_keys else None
     return DecodedToken(
         logits=unpad(logits, 1)[0].astype(np.float32),
@@ -251,14 +228,13 @@ def _cache_step(
     heads, slots, size = keys.shape
     length = index + 1
     empty = [f"slot {i}" for i in range(length, slots)]
-    pieces = trace.reading.pieces["decoder"][:length]
-    explanation = (
-        f"The input is {trace.token('decoder', index)} alone. Each of the {len(layers)} layers "
-        f"writes its key and value to slot {index} of its cache of {heads} × {slots} × {size} "
-        f"numbers; {length} of {slots} slots are filled. Shown: the keys of layer {layers[0]}."
-    )
-    axes = (Axis("head"), Axis("slot", (*pieces, *empty)), "feature")
-    return step("cache", group, explanation, keys, axes, (), (0, index))
+    labels = (*trace.reading.pieces["decoder"][:length], *empty)
+    words: dict[str, Any] = {"token": trace.token("decoder", index), "index": index}
+    words["length"] = length
+    words |= {"heads": heads, "slots": slots, "size": size}
+    words |= {"layers": len(layers), "layer": layers[0]}
+    axes = ("head", Axis("slot", labels), "feature")
+    return step("cache", group, keys, axes, example=(0, index), **words)
 
 
 def _weights_step(
@@ -266,14 +242,11 @@ def _weights_step(
 ) -> WalkStep:
     stack = "decoder" if kind == "past" else "encoder"
     key = int(weights[-1, 0].argmax())
-    keys = f"{index + 1} keys of the cache" if kind == "past" else "keys of the encoder's output"
-    explanation = (
-        f"The query of {trace.token('decoder', index)} attends to the {keys}. In the last layer "
-        f"head 0 gives {100 * weights[-1, 0, key]:.1f}% to {trace.token(stack, key)}."
-    )
     labels = tuple(trace.reading.pieces[stack][: weights.shape[2]])
-    axes = (Axis("layer"), Axis("head"), Axis("key", labels))
-    return step(kind, group, explanation, weights, axes, (), (len(weights) - 1, 0, key))
+    words: dict[str, Any] = {"token": trace.token("decoder", index), "length": index + 1}
+    words |= {"share": percent(weights[-1, 0, key]), "key": trace.token(stack, key)}
+    axes = ("layer", "head", Axis("key", labels))
+    return step(kind, group, weights, axes, example=(len(weights) - 1, 0, key), **words)
 
 
 def _continuation(trace: Trace, index: int, logits: np.ndarray) -> str:

@@ -1,38 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of a walk: what is computed, its place in the paper and in the code, and the numbers.
-
-`KINDS` lists the kinds of steps with formula, section and code. A single step may replace these
-where the config differs from the paper.
-
-Formulas are in a linear notation that is readable as text and parses to MathML, a part of
-UnicodeMath (Sargent 2016): a_b and a^b are indices, a/b is a fraction, √a a root. Parentheses
-around a whole index, numerator, denominator or radicand only group. Quotation marks enclose words.
-Example: "softmax((Q K^T)/√(d_k)) V".
-"""
+"""Steps of a walk: what is computed, its place in the paper and in the code, and the numbers."""
 
 import dataclasses
 import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_jax.inference.model_inputs import ModelInputs, as_row
-from transformer_jax.models.classifier import TextClassifier
-from transformer_jax.models.encoder_only import EncoderOnly, PredictionHead
-from transformer_jax.nn.attention import MultiHeadAttention, attention_logits
-from transformer_jax.nn.cache import KVCache
+from transformer_jax.inference.model_inputs import ModelInputs
+from transformer_jax.lab.analysis.walk.kinds import KINDS
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected
-from transformer_jax.nn.feed_forward import FeedForward
-from transformer_jax.nn.masks import padding_mask
-from transformer_jax.nn.norms import final_norm
-from transformer_jax.nn.ops import head_outputs, head_products, soft_cap, softmax
-from transformer_jax.nn.positions.base import PositionEncoding
-from transformer_jax.nn.sublayers import AttentionLayer
-from transformer_jax.nn.transformer import Residual
 from transformer_jax.summary import Summarized
 from transformer_jax.tokenization import Labels, Tokenizer
 
@@ -48,127 +29,6 @@ class Where(NamedTuple):
         """Location of a function, or of a method in the class that defines it."""
         defined = inspect.unwrap(function)
         return cls(f"{defined.__module__.replace('.', '/')}.py", defined.__qualname__)
-
-
-class StepKind(NamedTuple):
-    """Title, formula, section and code that all steps of a kind share."""
-
-    title: str
-    formula: str
-    section: str
-    where: Where
-
-
-def _kind(title: str, formula: str, section: str, function: Callable[..., Any]) -> StepKind:
-    return StepKind(title, formula, section, Where.of(function))
-
-
-KINDS: Mapping[str, StepKind] = {
-    "tokens": _kind("Tokens", '"text" → (w_1, …, w_n)', "section 5.1", Tokenizer.encode),
-    "ids": _kind("Token ids", "t_i ∈ {0, …, V−1}", "section 5.1", as_row),
-    "embedding": _kind("Embedding", "x_i = E_(t_i)", "section 3.4", Embedding.embed),
-    "embedding_scale": _kind(
-        "Embedding, scaled", "x_i = √(d_model) E_(t_i)", "section 3.4", Embedding.embed
-    ),
-    "positions": _kind("Positions", "PE_p", "section 3.5", PositionEncoding.embed),
-    "embedded": _kind(
-        "Embedding plus positions", "x_i + PE_i", "section 3.5", PositionEncoding.embed
-    ),
-    "token_types": _kind(
-        "Token types", "x_i + S_(s_i)", "Devlin et al. 2019, section 3", InputEmbedding.__call__
-    ),
-    "embedding_norm": _kind(
-        "Norm of the embeddings",
-        "norm(x)",
-        "Devlin et al. 2019 (published code)",
-        InputEmbedding.__call__,
-    ),
-    "norm_before": _kind("Norm", "norm(x)", "section 3.1", Residual.before),
-    "queries": _kind("Queries", "Q = x W^Q", "section 3.2.2", MultiHeadAttention.projections),
-    "keys": _kind("Keys", "K = x W^K", "section 3.2.2", MultiHeadAttention.projections),
-    "values": _kind("Values", "V = x W^V", "section 3.2.2", MultiHeadAttention.projections),
-    "products": _kind("Products of queries and keys", "Q K^T", "section 3.2.1", head_products),
-    "scale": _kind("Scale", "(Q K^T)/√(d_k)", "section 3.2.1", attention_logits),
-    "bias": _kind(
-        "Position bias", "(Q K^T)/√(d_k) + B", "section 3.5", PositionEncoding.logit_bias
-    ),
-    "cap": _kind("Cap", "c tanh(z/c)", "Gemma 2 (2024), section 2", soft_cap),
-    "mask": _kind("Mask", 'z_(i j) = −∞ "where" i "does not see" j', "section 3.2.3", padding_mask),
-    "softmax": _kind(
-        "Softmax", "A_(i j) = e^(z_(i j))/(∑_s e^(z_(i s)))", "section 3.2.1", softmax
-    ),
-    "heads": _kind(
-        "Heads", "head = softmax((Q K^T)/√(d_k)) V", "section 3.2.1, equation 1", head_outputs
-    ),
-    "output": _kind(
-        "Output matrix", "Concat(head_1, …, head_h) W^O", "section 3.2.2", MultiHeadAttention.attend
-    ),
-    "hidden": _kind(
-        "Feed-forward, inner layer",
-        "h = max(0, x W_1 + b_1)",
-        "section 3.3, equation 2",
-        FeedForward.__call__,
-    ),
-    "feed_forward": _kind(
-        "Feed-forward, outer layer",
-        "FFN(x) = h W_2 + b_2",
-        "section 3.3, equation 2",
-        FeedForward.__call__,
-    ),
-    "sublayer": _kind("Sublayer", "y = Sublayer(x)", "section 3.1", AttentionLayer.self_attend),
-    "norm_after": _kind("Norm", "norm(x)", "section 3.1", Residual.after),
-    "residual": _kind("Residual", "x + Sublayer(x)", "section 3.1", Residual.after),
-    "final_norm": _kind("Final norm", "norm(x)", "section 3.1", final_norm),
-    "prediction_head": _kind(
-        "Prediction head",
-        "norm(activation(x W + b))",
-        "Devlin et al. 2019 (published code)",
-        PredictionHead.__call__,
-    ),
-    "logits": _kind("Logits", "z = x E^T", "section 3.4", Unprojected.logits),
-    "next": _kind(
-        "The most likely next tokens",
-        "P(t) = e^(z_t)/(∑_s e^(z_s))",
-        "section 3.4",
-        Unprojected.logits,
-    ),
-    "filled": _kind(
-        "Prediction for the masked token",
-        "P(t) = e^(z_t)/(∑_s e^(z_s))",
-        "Devlin et al. 2019, section 3.1",
-        EncoderOnly.unprojected,
-    ),
-    "classes": _kind(
-        "Classes",
-        "P(c) = e^(z_c)/(∑_k e^(z_k))",
-        "Devlin et al. 2019, section 3.2",
-        TextClassifier.__call__,
-    ),
-    "cache": _kind(
-        "Cache, one token longer",
-        "K ← (K; x_t W^K), V ← (V; x_t W^V)",
-        "section 3.1 (auto-regressive)",
-        KVCache.append,
-    ),
-    "past": _kind(
-        "Attention to the cache",
-        "softmax((q_t K^T)/√(d_k))",
-        "section 3.2.3",
-        MultiHeadAttention.self_attend,
-    ),
-    "source": _kind(
-        "Attention to the source",
-        "softmax((q_t K^T)/√(d_k))",
-        "section 3.2.3",
-        MultiHeadAttention.cross_attend,
-    ),
-}
-
-
-def has_steps(sublayer: type) -> bool:
-    """Returns True if a walk explains how a sublayer of this class computes; of others it shows
-    only the output."""
-    return sublayer in (MultiHeadAttention, FeedForward)
 
 
 _ISOLATES = re.compile("[\N{FIRST STRONG ISOLATE}\N{POP DIRECTIONAL ISOLATE}]")
@@ -336,10 +196,8 @@ class Trace:
     """One example and all activations that a model computed for it.
 
     Attributes:
-      model: the Flax module.
-      params: its parameters.
+      params: parameters of the model.
       config: config of its body.
-      reading: the example.
       values: activations by path (`analysis.activations`).
       outputs: vocabulary or labels of the model's predictions.
     """
@@ -357,22 +215,64 @@ class Trace:
             return self.outputs.names[output]
         return self.outputs.pieces([output])[0]
 
-    @property
-    def mask(self) -> int | None:
-        """Id of the mask token, if there is one."""
-        return None if isinstance(self.outputs, Labels) else self.outputs.specials.mask
-
     def tokens(self, stack: str, name: str = "token") -> Axis:
         """Axis of a stack's input tokens."""
         return Axis(name, tuple(self.reading.pieces[stack]))
 
-    def example(self, stack: str) -> int:
-        """Index of the token that explanations use: the middle one."""
-        return len(self.reading.tokens[stack]) // 2
-
     def token(self, stack: str, index: int) -> str:
         """Token and its index, for explanations."""
         return f"{quoted(self.reading.pieces[stack][index])} ({index})"
+
+    def part(self, stack: str, *group: str) -> "Part":
+        """Part of a stack; its explanations use the middle token."""
+        return Part(self, stack, (stack, *group), len(self.reading.tokens[stack]) // 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Part of a model, such as a sublayer, whose steps have one group.
+
+    Attributes:
+      trace: the example.
+      stack: stack whose tokens it computes with.
+      group: as in `WalkStep`.
+      index: index of the token that explanations use.
+    """
+
+    trace: Trace
+    stack: str
+    group: tuple[str, ...]
+    index: int
+
+    @property
+    def token(self) -> str:
+        """The token that explanations use, and its index."""
+        return self.trace.token(self.stack, self.index)
+
+    def step(
+        self,
+        kind: str,
+        values: np.ndarray,
+        places: Sequence[str] = (),
+        instead: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        axis: Axis | str = "feature",
+        entry: int | None = None,
+        **words: Any,
+    ) -> WalkStep:
+        """A step whose result is a vector of each token, [T, N].
+
+        Args:
+          instead: as of `step`.
+          axis: the second axis.
+          entry: index of the entry of the vector that the explanation uses.
+          words: as of `step`; "token", "index", "width" and "result" (the vector) are added.
+        """
+        axes = (self.trace.tokens(self.stack), axis)
+        example = (self.index,) if entry is None else (self.index, entry)
+        words |= {"token": self.token, "index": self.index}
+        words |= {"width": values.shape[1], "result": values[self.index]}
+        return step(kind, self.group, values, axes, places, example, instead, **words)
 
 
 def quoted(text: str) -> str:
@@ -385,32 +285,48 @@ def number(x: float) -> str:
     return f"{x:.3g}".replace("-", "−")
 
 
-def some(values: np.ndarray) -> str:
-    """First entries of a vector, for explanations."""
-    first = ", ".join(map(number, values[:3].tolist()))
-    return f"({first}, …)" if len(values) > 3 else f"({first})"
+def percent(share: float) -> str:
+    """A share in percent, with one decimal."""
+    return f"{100 * share:.1f}%"
 
 
 def step(
     kind: str,
     group: tuple[str, ...],
-    explanation: str,
     values: np.ndarray,
     axes: Sequence[Axis | str],
     places: Sequence[str] = (),
     example: Sequence[int] = (),
-    **instead: Any,
+    instead: Mapping[str, Any] = MappingProxyType({}),
+    **words: Any,
 ) -> WalkStep:
-    """A step of a kind; `instead` replaces title, formula, section or code of `KINDS`."""
-    replaced = {name: value for name, value in instead.items() if value is not None}
-    named = tuple(axis if isinstance(axis, Axis) else Axis(axis) for axis in axes)
+    """A step of a kind.
+
+    Args:
+      instead: replaces texts or code of `KINDS`; None: they stay.
+      words: what the explanation has in braces. Floats get three digits; of a vector the first
+        entries are written.
+    """
+    texts = KINDS[kind]._asdict()
+    texts |= {name: value for name, value in instead.items() if value is not None}
+    written = {name: _written(value) for name, value in words.items()}
+    texts["explanation"] = texts["explanation"].format(**written)
     return WalkStep(
         kind=kind,
         group=group,
-        explanation=explanation,
+        where=Where.of(texts.pop("code")),
         values=values,
-        axes=named,
+        axes=tuple(axis if isinstance(axis, Axis) else Axis(axis) for axis in axes),
         places=tuple(places),
         example=tuple(map(int, example)),
-        **KINDS[kind]._asdict() | replaced,
+        **texts,
     )
+
+
+def _written(value: Any) -> Any:
+    if isinstance(value, float | np.floating):
+        return number(float(value))
+    if isinstance(value, np.ndarray):
+        first = ", ".join(map(number, value[:3].tolist()))
+        return f"({first}, …)" if len(value) > 3 else f"({first})"
+    return value

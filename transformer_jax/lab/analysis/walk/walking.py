@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The walk through a model: all steps of one example, from text to the next token, as a page."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,7 +11,6 @@ from transformer_jax.errors import UserError
 from transformer_jax.inference.model_inputs import ModelInputs
 from transformer_jax.lab.analysis.activations import collect
 from transformer_jax.lab.analysis.pages.document import asset, pack_floats, page
-from transformer_jax.lab.analysis.walk.diagram import diagram
 from transformer_jax.lab.analysis.walk.layer_steps import embedding_steps, layer_steps, norm_step
 from transformer_jax.lab.analysis.walk.prediction_steps import decoding_steps, prediction_steps
 from transformer_jax.lab.analysis.walk.step import Axis, Trace, Walk, WalkStep, parse_formula
@@ -25,6 +25,19 @@ that keeps the page within `BUDGET` is used."""
 _WHOLE = ("head", "layer", "candidate", "number")  # axes that are never cut
 STYLES = ("theme.css", "walk.css")
 SCRIPTS = ("packed.js", "document.js", "colours.js", "walk_table.js", "diagram.js", "walk.js")
+
+_TITLES = {
+    **dict.fromkeys(("tokens", "ids", "embedding", "embedding_scale"), "Embedding"),
+    **dict.fromkeys(("positions", "embedded"), "Positions"),
+    "token_types": "Token types",
+    **dict.fromkeys(("embedding_norm", "norm_before", "norm_after", "final_norm"), "Norm"),
+    "residual": "Add",
+    "prediction_head": "Prediction head",
+    "logits": "Output matrix",
+    **dict.fromkeys(("next", "filled", "classes"), "Softmax"),
+}
+"""Titles of parts by the kind of their steps; of others, the name of the sublayer."""
+_AFTER = ("residual", "norm_after")  # one part: "Add & norm", as in figure 1
 
 
 def walk(model: Any, params: Any, reading: ModelInputs, outputs: Tokenizer | Labels) -> Walk:
@@ -60,8 +73,7 @@ def _steps(trace: Trace) -> Iterator[WalkStep]:
             layers += 1
         if trace.config.norm_placement != "post":
             stream = trace.values[f"{stack}.layer_{layers - 1}"]
-            group = (stack, "output")
-            yield norm_step(trace, "final_norm", stack, group, stream, stack)
+            yield norm_step(trace.part(stack, "output"), "final_norm", stream, stack)
     yield from prediction_steps(trace)
     yield from decoding_steps(trace)
 
@@ -133,3 +145,53 @@ def _shown(values: np.ndarray, number: int, axis: Axis, most: int) -> Sequence[i
         highest = values.max(axis=other_axes)
         return np.argsort(-highest, kind="stable")[: most // 4].tolist()
     return range(most)
+
+
+def diagram(steps: Sequence[WalkStep]) -> list[dict[str, Any]]:
+    """Diagram of the architecture: the stacks, blocks and parts whose steps the walk has.
+
+    It is [{"name", "blocks": [{"name", "parts": [part, ...]}, ...]}, ...], and a part is
+    {"title", "sublayer", "first", "last"}; the last two are indices of steps. Prediction
+    and decoding are blocks of the last stack. Blocks are in the order of computation.
+    """
+    stacks: list[dict[str, Any]] = []
+    numbered = list(enumerate(steps))
+    for (name, block), members in itertools.groupby(numbered, lambda pair: _block(pair[1])):
+        is_stack = name in ("encoder", "decoder")
+        if is_stack and (not stacks or stacks[-1]["name"] != name):
+            stacks.append({"name": name, "blocks": []})
+        title = block if is_stack else name
+        stacks[-1]["blocks"].append({"name": title, "parts": list(_parts(members))})
+    return stacks
+
+
+def _block(step: WalkStep) -> tuple[str, str]:
+    """Stack and block of a step. Decoding, or prediction, is one block."""
+    name = step.group[0]
+    return name, step.group[1] if name in ("encoder", "decoder") else ""
+
+
+def _parts(steps: Iterator[tuple[int, WalkStep]]) -> Iterator[dict[str, Any]]:
+    for _, group in itertools.groupby(steps, lambda pair: _part(pair[1])):
+        members = list(group)
+        first, first_step = members[0]
+        last, _ = members[-1]
+        titles = dict.fromkeys(_title(step) for _, step in members)
+        yield {
+            "title": " & ".join(titles).capitalize(),
+            "sublayer": "".join(first_step.group[2:3]),
+            "first": first,
+            "last": last,
+        }
+
+
+def _part(step: WalkStep) -> tuple[str, ...]:
+    """Key that neighbouring steps of a part share."""
+    sublayer = step.group[2] if len(step.group) > 2 else ""
+    return sublayer, "after" if step.kind in _AFTER else _title(step)
+
+
+def _title(step: WalkStep) -> str:
+    if step.group[0] == "decoding":
+        return "Decoding"
+    return _TITLES.get(step.kind, step.group[-1])
