@@ -7,9 +7,12 @@ Examples are sentences with their trees (for parsing), or with their part-of-spe
 import functools
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.examples import Corpus, Example, Parsed
+from transformer_jax.data.examples import Corpus, Example
 from transformer_jax.data.files.lines import TextLines, open_files
+from transformer_jax.data.files.rows import Rows, select_rows
 from transformer_jax.data.files.tsv import tagged_example
 from transformer_jax.errors import UserError
 from transformer_jax.trees import (
@@ -76,14 +79,12 @@ def read_trees(path: str, to_example: Callable[[Tree], Example]) -> Corpus:
         raise UserError(f"{path} has no tree: all its lines are blank")
 
     def read(lines_of_tree: tuple[int, int]) -> Example:
-        return to_example(parse_tree("\n".join(lines[slice(*lines_of_tree)])))
-
-    for lines_of_tree in ranges:
         try:
-            read(lines_of_tree)
+            return to_example(parse_tree("\n".join(lines[slice(*lines_of_tree)])))
         except ValueError as error:
-            raise UserError(
-                f"{path}, line {lines_of_tree[0] + 1}: {error}; write trees in brackets, such as "
-                "(TOP (NN word)), each on a new line"
+            raise ValueError(
+                f"{error}; write trees in brackets, such as (TOP (NN word)), each on a new line"
             ) from error
-    return Parsed(ranges, read)
+
+    numbers = np.array([start + 1 for start, _ in ranges])
+    return select_rows(Rows(ranges, path, "line", numbers), read, "all")

@@ -4,13 +4,14 @@
 import hashlib
 import logging
 import os
+import shutil
 import tempfile
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
@@ -19,7 +20,6 @@ from transformer_jax.buckets.copies import fetch_folder
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import cache_folder
 
-_CHUNK_BYTES = 1 << 16
 _TIMEOUT_SECONDS = 30
 
 logger = logging.getLogger(__name__)
@@ -66,25 +66,22 @@ def download(remote: RemoteFile, path: Path) -> None:
         ) from error
 
 
-def _copy_verified(response: HTTPResponse, file: IO[bytes], remote: RemoteFile) -> None:
+def _copy_verified(response: HTTPResponse, file: Any, remote: RemoteFile) -> None:
     """Copies the body of a response to `file`.
 
     Raises:
       OSError: the size or the hash is not that of `remote`.
     """
-    digest = hashlib.sha256()
-    received = 0
     name = remote.url.rpartition("/")[2]
-    with tqdm(desc=name, total=remote.size, unit="B", unit_scale=True, disable=None) as bar:
-        while chunk := response.read(_CHUNK_BYTES):
-            received += len(chunk)
-            digest.update(chunk)
-            file.write(chunk)
-            bar.update(len(chunk))
+    with tqdm.wrapattr(response, "read", total=remote.size, desc=name, disable=None) as body:
+        shutil.copyfileobj(body, file)
+    received = file.tell()
     if received < remote.size:
         raise OSError(f"it broke off after {received} of {remote.size} bytes")
-    if digest.hexdigest() != remote.sha256:
-        raise OSError(f"its SHA-256 is {digest.hexdigest()}, not {remote.sha256}")
+    file.seek(0)
+    sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    if sha256 != remote.sha256:
+        raise OSError(f"its SHA-256 is {sha256}, not {remote.sha256}")
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example, Parsed, Selection
 from transformer_jax.data.files.lines import TextLines
 from transformer_jax.data.files.pairs import drop_blank, open_aligned
+from transformer_jax.data.files.rows import Rows, select_rows
 from transformer_jax.data.sets.download import PublicSet, RemoteFile
 from transformer_jax.errors import UserError
 
@@ -221,12 +222,7 @@ def open_scan(config: DataConfig, split: str, name: str) -> Sequence[Corpus]:
     """
     part = "test" if split == "test" else "train"
     lines = TextLines(SCAN.path(f"tasks_{part}_{SCAN_SETS[name][1]}.txt", config.dir))
-    for i, line in enumerate(lines):
-        try:
-            _parse_scan(line)
-        except ValueError as error:
-            raise UserError(f"{lines.path}, line {i + 1}: {error}") from error
-    examples = Parsed(lines, _parse_scan)
+    examples = select_rows(Rows(lines, lines.path, "line"), _parse_scan, "all")
     if split == "test":
         return [examples]
     held_out = np.arange(len(lines)) % _SCAN_PERIOD == 0
