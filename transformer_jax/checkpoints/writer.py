@@ -3,15 +3,12 @@
 
 import contextlib
 import functools
-import itertools
 import logging
-import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import (
     PolicyCheckpointInfo,
@@ -33,8 +30,6 @@ from transformer_jax.parallel import hosts
 from transformer_jax.runtime.files import remove
 
 logger = logging.getLogger(__name__)
-
-_saves = itertools.count()  # the same number in all processes: they save the same steps
 
 Retention = Callable[[Sequence[int]], Collection[int]]
 """The steps of a directory, ascending -> the steps to keep."""
@@ -60,10 +55,7 @@ class CheckpointWriter:
     def __init__(self, directory: Path, retention: Retention):
         self._directory = directory
         self._retention = retention
-        self._processes = hosts.num_processes()
         self._saving: int | None = None
-        self._save_name = ""
-        self._helper: threading.Thread | None = None
         try:
             hosts.run_on_primary(lambda: directory.mkdir(parents=True, exist_ok=True))
             _delete_damaged(directory)
@@ -80,20 +72,15 @@ class CheckpointWriter:
         if step in step_folders(self._directory):
             return
         self._saving = step
-        self._save_name = f"saves/{next(_saves)}"
         try:
-            arguments = ocp.args.Composite(**items)
-            self._manager.save(step, args=arguments, force=True)
+            self._manager.save(step, args=ocp.args.Composite(**items), force=True)
         except Exception as error:
             raise self._failure(error) from error
-        self._start_helper()
 
     def wait(self) -> None:
         """Blocks until the step being saved is committed."""
         try:
             self._manager.wait_until_finished()
-            if self._helper:
-                self._helper.join()
         except Exception as error:
             raise self._failure(error) from error
 
@@ -139,24 +126,8 @@ class CheckpointWriter:
     def _write_manifest(self) -> None:
         # Orbax calls this in a background thread of process 0, after all processes have written
         # their items and before it renames the folder: every finished step has its manifest.
-        if self._processes == 1:
-            manifest.write_manifest(self._partial)
-        else:
-            manifest.write_manifest_in_job(self._partial, self._save_name, self._processes)
-
-    def _start_helper(self) -> None:
-        """Starts to hash this process's share of the step, if it is not process 0."""
-        if not hosts.is_primary():
-            task = (self._partial, self._save_name, jax.process_index(), self._processes)
-            self._helper = threading.Thread(
-                target=manifest.help_write_manifest, args=task, daemon=True
-            )
-            self._helper.start()
-
-    @property
-    def _partial(self) -> Path:
-        """The folder of the step being saved, until it is renamed."""
-        return self._directory / f"{self._saving}{ocp.path.atomicity_types.TMP_DIR_SUFFIX}"
+        folder = f"{self._saving}{ocp.path.atomicity_types.TMP_DIR_SUFFIX}"
+        manifest.write_manifest(self._directory / folder)
 
     def _failure(self, error: Exception) -> Exception:
         return hosts.lost_process(error) or UserError(

@@ -192,26 +192,6 @@ def _broadcast_bytes(content: np.ndarray | None, size: int) -> np.ndarray:
     return np.asarray(multihost_utils.broadcast_one_to_all(sent))
 
 
-def kv_set(name: str, value: Any) -> None:
-    """Stores a value (JSON) under an unused name in the job's key-value store.
-
-    Any thread of any process can call it; the other processes need not take part.
-    """
-    _service().key_value_set(name, json.dumps(value))
-
-
-def kv_get(name: str, seconds: float) -> Any:
-    """Value stored under `name`; waits up to `seconds`, then returns None."""
-    with contextlib.suppress(jax.errors.JaxRuntimeError):
-        return json.loads(_service().blocking_key_value_get(name, max(int(1e3 * seconds), 1)))
-    return None
-
-
-def kv_delete(name: str) -> None:
-    """Deletes the values stored under `name` and under `name/...`."""
-    _service().key_value_delete(name)
-
-
 def _service() -> Any:
     """Client of JAX's coordination service, which runs in process 0."""
     return distributed.global_state.client
