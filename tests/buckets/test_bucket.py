@@ -191,7 +191,7 @@ def test_chained_addresses_are_rejected(address, monkeypatch):
         (FileNotFoundError("x"), NotInBucketError, "there is no such file or bucket"),
         (ImportError("Install s3fs"), BucketError, "Install s3fs); `make setup EXTRAS=s3`"),
         (RuntimeError("first\nsecond"), BucketError, "first"),
-        (RuntimeError(), BucketError, "RuntimeError()"),
+        (RuntimeError(), BucketError, "RuntimeError"),
         (UserError("as it is"), UserError, "as it is"),
     ],
 )
