@@ -44,7 +44,7 @@ class UserError(Exception):
         return [f"{type(self).__name__}: {self}"]
 
 
-def reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """First line of an exception's message, at most 300 characters; its type if it has none."""
     lines = str(error).strip().splitlines()
     return lines[0][:300] if lines else type(error).__name__

@@ -18,7 +18,7 @@ from typing import Any
 import fsspec
 from tqdm import tqdm
 
-from transformer_jax.errors import UserError, escape_controls, install_hint, reason
+from transformer_jax.errors import UserError, escape_controls, install_hint, reason_of
 from transformer_jax.runtime.files import atomic_writer, is_safe_name, path_below
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ def as_bucket_errors(failure: str, address: str) -> Iterator[None]:
             f"{failure} {address}: {protocol}:// needs a package ({error}); {hint}"
         ) from error
     except Exception as error:
-        raise BucketError(f"{failure} {address}: {reason(error)}") from error
+        raise BucketError(f"{failure} {address}: {reason_of(error)}") from error
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ class Bucket:
                     if _is_final(error) or time.monotonic() + pause > deadline:
                         raise
                     if pause == _FIRST_PAUSE:
-                        message = reason(error)
+                        message = reason_of(error)
                         logger.info("%s %s yet: %s; trying again", failure, address, message)
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)

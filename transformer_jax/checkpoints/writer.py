@@ -25,7 +25,7 @@ from transformer_jax.checkpoints.step_folder import (
     participants,
     step_folders,
 )
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, reason_of
 from transformer_jax.parallel import hosts
 from transformer_jax.runtime.files import remove
 
@@ -61,7 +61,9 @@ class CheckpointWriter:
             _delete_damaged(directory)
             self._manager = self._open()
         except Exception as error:
-            raise UserError(f"cannot write checkpoints in {directory}: {_cause(error)}") from error
+            raise UserError(
+                f"cannot write checkpoints in {directory}: {reason_of(error)}"
+            ) from error
 
     def save(self, step: int, items: dict[str, Any]) -> None:
         """Starts to save `items` (Orbax save arguments by name) after the previous save has ended.
@@ -132,7 +134,7 @@ class CheckpointWriter:
     def _failure(self, error: Exception) -> Exception:
         return hosts.lost_process(error) or UserError(
             f"cannot save the checkpoint of step {self._saving} in {self._directory}: "
-            f"{_cause(error)}; earlier checkpoints are intact"
+            f"{reason_of(error)}; earlier checkpoints are intact"
         )
 
 
@@ -161,7 +163,3 @@ def _delete_damaged(directory: Path) -> None:
 def _delete(folder: Path, problem: str) -> None:
     logger.warning("deleting the damaged checkpoint of step %s: %s", folder.name, problem)
     remove(folder)
-
-
-def _cause(error: Exception) -> str:
-    return (str(error) or repr(error)).splitlines()[0]

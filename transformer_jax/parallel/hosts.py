@@ -24,7 +24,7 @@ import numpy as np
 from jax._src import distributed
 from jax.experimental import multihost_utils
 
-from transformer_jax.errors import RESUMABLE, UserError
+from transformer_jax.errors import RESUMABLE, UserError, reason_of
 
 Fingerprint = Mapping[str, str]
 """Name -> text that must be equal in all processes, such as a setting or a digest."""
@@ -141,7 +141,7 @@ def lost_process(error: BaseException | None) -> LostProcessError | None:
             return error
         from_xla = isinstance(error, ValueError) and _FAILED_TRANSFER.match(str(error))
         if from_xla or isinstance(error, jax.errors.JaxRuntimeError):
-            return LostProcessError(str(error).splitlines()[0])
+            return LostProcessError(reason_of(error))
         error = error.__cause__ or error.__context__
     return None
 

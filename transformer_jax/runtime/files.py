@@ -17,6 +17,7 @@ import re
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterator
 from io import BufferedReader
 from pathlib import Path
@@ -31,6 +32,7 @@ PARTIAL = ".transformer_jax.partial"
 
 _DRIVE = re.compile("[A-Za-z]:")
 _REMOVE_ATTEMPTS = 100
+_SECONDS_TO_ABANDON = 3600  # a writer writes more often than that
 _LONGEST_NAME = 230  # bytes; file systems allow 255, and temporary files add an ending
 
 
@@ -188,15 +190,14 @@ def atomic_writer(path: Path) -> Iterator[BinaryIO]:
     OSError that names no file, such as that of a full disk, gets the name `path`.
 
     Writers of the same file have a temporary file each; the last one to end wins. Temporary files
-    of killed writers are deleted by the next one.
+    of killed writers are deleted by a later one.
     """
-    former = path.with_name(path.name + ".partial")  # as earlier versions named it
-    random_digits = "[0-9a-f]" * 8
-    pattern = f"{glob.escape(path.name)}.{random_digits}.partial"
-    for abandoned in (former, *path.parent.glob(pattern)):
-        _delete_abandoned(abandoned)
-    partial, file = _open_partial(path)
-    with file:
+    for abandoned in path.parent.glob(f"{glob.escape(path.name)}.{'[0-9a-f]' * 8}.partial"):
+        with contextlib.suppress(OSError):  # another writer deletes it, too
+            if time.time() > abandoned.stat().st_mtime + _SECONDS_TO_ABANDON:
+                abandoned.unlink()
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
+    with partial.open("xb") as file:
         try:
             yield file
             file.flush()
@@ -207,31 +208,6 @@ def atomic_writer(path: Path) -> Iterator[BinaryIO]:
             if isinstance(error, OSError) and error.errno and error.filename is None:
                 raise OSError(error.errno, error.strerror, str(path)) from error
             raise
-
-
-def _open_partial(path: Path) -> tuple[Path, BinaryIO]:
-    """Creates a temporary file beside `path`, locked while it is open."""
-    while True:
-        partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
-        # x: neither an existing file nor a link is opened.
-        file = open(partial, "xb", opener=_create_not_for_others)  # noqa: SIM115
-        with contextlib.suppress(OSError):  # without locks, `_delete_abandoned` deletes nothing
-            fcntl.flock(file, fcntl.LOCK_EX)  # waits while another writer deletes it
-        if os.fstat(file.fileno()).st_nlink:  # not deleted before it was locked
-            return partial, file
-        file.close()
-
-
-def _create_not_for_others(path: str, flags: int) -> int:
-    """Opens a file that not everyone may write, whatever the umask."""
-    return os.open(path, flags, 0o664)
-
-
-def _delete_abandoned(partial: Path) -> None:
-    """Deletes a temporary file, unless a running writer has locked it."""
-    with contextlib.suppress(OSError), open_regular(partial) as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        partial.unlink()
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example, RandomAccess
 from transformer_jax.data.files.rows import Rows, select_rows, text_of
 from transformer_jax.data.files.text import BLOCK_ENDINGS, open_blocks
-from transformer_jax.errors import MissingSplitError, UserError, install_hint
+from transformer_jax.errors import MissingSplitError, UserError, install_hint, reason_of
 
 _SPLITS = {
     "train": ("train",),
@@ -96,7 +96,7 @@ def _load(library: Any, config: DataConfig, split: str) -> Any:
             splits = library.load_dataset(name, config.hf_config, cache_dir=config.dir)
     except Exception as error:
         raise UserError(
-            f"data.hf_name {config.hf_name} cannot be loaded: {_one_line(error)}"
+            f"data.hf_name {config.hf_name} cannot be loaded: {reason_of(error)}"
         ) from error
     for name in _SPLITS[split]:
         if name in splits:
@@ -119,13 +119,9 @@ def _training_files(library: Any, config: DataConfig) -> list[str]:
     except Exception as error:
         raise UserError(
             f"data.block_megabytes: the files of data.hf_name {config.hf_name} cannot be found "
-            f"({_one_line(error)}); leave it out for sets of `save_to_disk`, which are mapped into "
+            f"({reason_of(error)}); leave it out for sets of `save_to_disk`, which are mapped into "
             "memory"
         ) from error
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def _readers(config: DataConfig, features: Mapping[str, Any]) -> dict[str, RowToText]:

@@ -18,7 +18,7 @@ import numpy as np
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example
 from transformer_jax.data.files.rows import Convert, Rows, select_rows
-from transformer_jax.errors import MissingSplitError, UserError, install_hint
+from transformer_jax.errors import MissingSplitError, UserError, install_hint, reason_of
 
 _SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 _PAIR_CONFIGS = ("{0}-{1}", "{1}-{0}", "{0}_to_{1}", "{1}_to_{0}", "{0}{1}", "{1}{0}")
@@ -159,8 +159,9 @@ def _find_builder(tfds: Any, config: DataConfig, full_name: str) -> Any:
     try:
         return tfds.builder(full_name, data_dir=config.dir)
     except (tfds.core.DatasetNotFoundError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"data.tfds_name: no builder {config.tfds_name!r} ({reason})") from error
+        raise UserError(
+            f"data.tfds_name: no builder {config.tfds_name!r} ({reason_of(error)})"
+        ) from error
 
 
 def _read_split(builder: Any, config: DataConfig, split: str) -> Sequence[Any]:
@@ -173,12 +174,11 @@ def _read_split(builder: Any, config: DataConfig, split: str) -> Sequence[Any]:
         builder.download_and_prepare(file_format="array_record")
         return builder.as_data_source(split=_SPLITS[split])
     except Exception as error:  # from any of TFDS's dependencies
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
         splits = builder.info.splits
         kind = MissingSplitError if splits and _SPLITS[split] not in splits else UserError
         raise kind(
             f"data.tfds_name {config.tfds_name}: split {_SPLITS[split]!r} cannot be opened in "
-            f"{builder.data_dir}: {reason}"
+            f"{builder.data_dir}: {reason_of(error)}"
         ) from error
 
 
