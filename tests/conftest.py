@@ -6,10 +6,12 @@ import fcntl
 import gc
 import hashlib
 import itertools
+import json
 import logging
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 import types
@@ -405,6 +407,25 @@ def made_once(shared_dir):
     return text
 
 
+@pytest.fixture(scope="session")
+def eight_devices(made_once):
+    """Results of `tests/parallel/on_eight_devices.py`, by scenario."""
+
+    def run():
+        flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
+        completed = subprocess.run(
+            [sys.executable, Path(__file__).with_name("parallel") / "on_eight_devices.py"],
+            env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+            capture_output=True,
+            text=True,
+            timeout=3600,
+        )
+        assert completed.returncode == 0, completed.stderr
+        return completed.stdout
+
+    return json.loads(made_once("eight_devices.json", run))
+
+
 @pytest.fixture
 def workdir(trained_workdir, tmp_path):
     """Copy of the finished run."""
@@ -427,6 +448,26 @@ def language_model(language_model_workdir):
 def classifier(classifier_workdir):
     """`Run` of `classifier_workdir`."""
     return tj.load(classifier_workdir)
+
+
+@pytest.fixture(scope="session")
+def assert_refused():
+    """`assert_refused(table)`: each row {name: (call, words)} raises a UserError of one line that
+    has these words; all rows that do not are listed."""
+
+    def check(table):
+        failures = {}
+        for name, (call, words) in table.items():
+            try:
+                call()
+                message = "nothing is refused"
+            except tj.UserError as error:
+                message = str(error)
+            if words not in message or "\n" in message:
+                failures[name] = message
+        assert failures == {}
+
+    return check
 
 
 @contextlib.contextmanager

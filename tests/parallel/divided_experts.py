@@ -1,11 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a small model with experts on eight forced host devices; prints the results as JSON.
-
-Not a test: `test_divided_experts.py` starts it in a process of its own.
-"""
-
-import json
-import sys
+"""Trains a small model with experts on eight devices (see `on_eight_devices.py`)."""
 
 import jax
 import numpy as np
@@ -94,8 +88,4 @@ def main():
     sequence = "expert 2, sequence 2"
     found[sequence] = compare(sequence, run("one", **unbounded), **unbounded)
     found["2 x 2 x 2"] = compare("2 x 2 x 2", whole, scan_layers=True, accumulation_steps=2)
-    json.dump(found | {"refusal": refusal()}, sys.stdout)
-
-
-if __name__ == "__main__":
-    main()
+    return found | {"refusal": refusal()}
