@@ -45,9 +45,9 @@ class UserError(Exception):
 
 
 def reason_of(error: BaseException) -> str:
-    """First line of an exception's message, at most 300 characters; its type if it has none."""
+    """First line of an exception's message, at most 1,000 characters; its type if it has none."""
     lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else type(error).__name__
+    return lines[0][:1000] if lines else type(error).__name__
 
 
 def install_hint(extra: str) -> str:

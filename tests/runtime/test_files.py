@@ -213,17 +213,20 @@ ODD_NAMES = ["", "/abs", "x//abs", "x/", ".", "..", "./x", "x/./y", "../x", "x/.
 ODD_NAMES += ["C:x", "c:/x", "x\\y", "..\\x", "x\0y", "x/" + 231 * "n", "ü" * 116]
 
 
-@pytest.mark.parametrize("name", ODD_NAMES)
-def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path, name):
-    assert not is_safe_name(name)
-    with pytest.raises(UserError, match="is not the name of a file below") as told:
-        path_below(tmp_path, name)
-    assert repr(name) in str(told.value)
+def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path, assert_refused):
+    assert not any(map(is_safe_name, ODD_NAMES))
+    message = f" is not the name of a file below {tmp_path}"
+    assert_refused(
+        {
+            name: (lambda name=name: path_below(tmp_path, name), repr(name) + message)
+            for name in ODD_NAMES
+        }
+    )
 
 
-@pytest.mark.parametrize("name", ["a", "a/b", "..a", "a..", ".hidden/b", "a b", "ab:c", "ü/\n"])
-def test_any_other_name_is_a_path_below_the_folder(tmp_path, name):
-    assert is_safe_name(name) and path_below(tmp_path, name) == tmp_path / name
+def test_any_other_name_is_a_path_below_the_folder(tmp_path):
+    for name in ("a", "a/b", "..a", "a..", ".hidden/b", "a b", "ab:c", "ü/\n"):
+        assert is_safe_name(name) and path_below(tmp_path, name) == tmp_path / name
 
 
 def test_a_link_that_leads_out_of_the_folder_is_refused(tmp_path):

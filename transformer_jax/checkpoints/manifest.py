@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 from collections.abc import Collection, Iterator
-from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -75,12 +74,8 @@ def _digest(entries: Any) -> str:
 
 def _entry_of(path: Path) -> dict[str, int | str]:
     with open_regular(path) as file:
-        return _entry(file)
-
-
-def _entry(file: BufferedReader) -> dict[str, int | str]:
-    digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"size": os.fstat(file.fileno()).st_size, "sha256": digest}
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"size": os.fstat(file.fileno()).st_size, "sha256": digest}
 
 
 def checkpoint_id(folder: Path) -> str:
@@ -117,7 +112,7 @@ def find_damage(folder: Path, subfolders: Collection[str] | None = None) -> str 
             return f"{name!r} is outside the folder"
         try:
             with _proving_damage(folder / name):
-                if not _is_as_written(folder / name, entry):
+                if _entry_of(folder / name) != entry:
                     return f"{name} is not what was written (its size or SHA-256 differs)"
         except (OSError, ValueError) as error:
             missing = isinstance(error, FileNotFoundError)
@@ -165,10 +160,3 @@ def _proving_damage(path: Path) -> Iterator[None]:
             f"{path} cannot be read: {error.strerror}; it may be intact and is kept: "
             "make it readable, or choose another checkpoint"
         ) from error
-
-
-def _is_as_written(path: Path, entry: Any) -> bool:
-    with open_regular(path) as file:
-        # The size first: a file of another size need not be read.
-        has_size = isinstance(entry, dict) and entry.get("size") == os.fstat(file.fileno()).st_size
-        return has_size and _entry(file) == entry

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from transformer_jax.runtime.files import open_regular, open_to_append, parse_json
 
@@ -28,17 +28,10 @@ def to_json(record: Mapping[str, Any], digits: int | None = None) -> str:
     return json.dumps(_strict(record, digits), ensure_ascii=False, allow_nan=False)
 
 
-@runtime_checkable
-class ArrayScalar(Protocol):
-    """A NumPy number, or an array of NumPy or JAX without dimensions."""
-
-    def item(self) -> Any:
-        """Converts to a Python number."""
-
-
 def to_python(value: Any) -> Any:
-    """Converts an array scalar to a Python number; returns other values unchanged."""
-    return value.item() if isinstance(value, ArrayScalar) else value
+    """Converts an array without dimensions, of NumPy or JAX, to a Python number; returns other
+    values unchanged."""
+    return value.item() if hasattr(value, "item") else value
 
 
 def _strict(value: Any, digits: int | None) -> Any:

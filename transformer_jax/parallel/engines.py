@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax.nn.per_device import LentAxis, ShardedCall
 from transformer_jax.parallel.sharding import (
@@ -126,13 +126,6 @@ def call_whole(
     return function(of_heads, of_rows)
 
 
-def shape_struct(
-    shape: tuple[int, ...], dtype: np.dtype, sharding: Sharding | None = None
-) -> jax.ShapeDtypeStruct:
-    """Abstract array."""
-    return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
-
-
 def compile_step(
     step: TrainStep, state: Any, batch: Any, mesh: Mesh, place: Callable[[Rows], Any]
 ) -> CompiledStep:
@@ -174,7 +167,9 @@ class JitEngine:
 
     def _compile(self, step: TrainStep, state: Any, batch: Any) -> CompiledStep:
         rows = NamedSharding(self.mesh, ROWS)
-        batch = jax.tree.map(lambda leaf: shape_struct(leaf.shape, leaf.dtype, rows), batch)
+        batch = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=rows), batch
+        )
         return compile_step(step, state, batch, self.mesh, self._place)
 
     def _place(self, rows: Rows) -> Any:

@@ -19,7 +19,6 @@ from transformer_jax.parallel.engines import (
     TrainStep,
     call_whole,
     compile_step,
-    shape_struct,
 )
 from transformer_jax.parallel.sharding import DATA, ParallelConfig, make_mesh, replicated
 
@@ -68,7 +67,8 @@ class ReplicaEngine:
         lead = () if self.same_batch else (self.num_replicas,)
         sharding = replicated(self.mesh) if self.same_batch else self.replica_sharding
         batch = jax.tree.map(
-            lambda leaf: shape_struct((*lead, *leaf.shape), leaf.dtype, sharding), batch
+            lambda leaf: jax.ShapeDtypeStruct((*lead, *leaf.shape), leaf.dtype, sharding=sharding),
+            batch,
         )
         return compile_step(all_replicas, state, batch, self.mesh, dict)
 

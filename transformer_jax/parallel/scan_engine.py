@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from transformer_jax.errors import UserError
 from transformer_jax.nn.layer_scan import has_stacks, stack_layers, unstack_layers
 from transformer_jax.nn.per_device import LentAxis, ShardedCall
-from transformer_jax.parallel.engines import CompiledStep, Engine, TrainStep, shape_struct
+from transformer_jax.parallel.engines import CompiledStep, Engine, TrainStep
 
 Abstract = jax.ShapeDtypeStruct
 Leaf = Any
@@ -124,7 +124,7 @@ class ScanEngine:
 
 def _abstract(like: Leaf, shape: Sequence[int], spec: Sequence[Any]) -> Abstract:
     sharding = NamedSharding(like.sharding.mesh, PartitionSpec(*spec))
-    return shape_struct(tuple(shape), like.dtype, sharding)
+    return jax.ShapeDtypeStruct(tuple(shape), like.dtype, sharding=sharding)
 
 
 # One program per shape of parameter: a program of the whole state would take seconds to compile,

@@ -145,11 +145,9 @@ class Display:
     """
 
     is_live = False
+    is_busy = False
+    title = ""
     line_format = "%(asctime)s %(message)s"
-
-    def __init__(self) -> None:
-        self.is_busy = False
-        self.title = ""
 
     def line(self, text: str, *, is_warning: bool = False) -> None:
         """Shows a line."""
@@ -178,10 +176,7 @@ class Bar(Lines):
     """A bar at the bottom of a terminal; lines stay above it."""
 
     is_live = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._bar: Any = None
+    _bar: Any = None
 
     def line(self, text: str, *, is_warning: bool = False) -> None:
         with tqdm.external_write_mode(file=sys.stderr):
@@ -215,12 +210,9 @@ class Notebook(Display):
 
     is_live = True
     line_format = "%(message)s"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._handle: Any = None
-        self._curve: Sequence[float] = ()
-        self._updated = 0.0
+    _handle: Any = None
+    _curve: Sequence[float] = ()
+    _updated = 0.0
 
     def line(self, text: str, *, is_warning: bool = False) -> None:
         if is_warning:
