@@ -20,10 +20,8 @@ _BLOCK_BYTES = 1 << 16
 def to_json(record: Mapping[str, Any], digits: int | None = None) -> str:
     """Formats a record as a line of strict JSON.
 
-    Array scalars become numbers, and numbers that are not finite become null.
-
-    Args:
-      digits: significant digits that fractional numbers keep; None: all.
+    Array scalars become numbers, and numbers that are not finite become null. Fractional numbers
+    keep `digits` significant digits; None: all.
     """
     return json.dumps(_strict(record, digits), ensure_ascii=False, allow_nan=False)
 

@@ -93,7 +93,6 @@ class Engine(Protocol):
         """Traces the step and starts to compile it in the background.
 
         Args:
-          train_step: pure step.
           state: abstract portable state, with shardings.
           batch: abstract batch of one replica, with the rows of all processes.
         """
@@ -133,10 +132,9 @@ def compile_step(
 
     Args:
       step: function of the state and the whole batch.
-      state: abstract state, with shardings that the next state keeps.
-      batch: abstract batch, with shardings.
+      state: abstract, with shardings that the next state keeps.
+      batch: abstract, with shardings.
       mesh: the devices; each gets the sums.
-      place: that of `CompiledStep`.
     """
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     with platform.compiling_for(mesh.devices.flat[0]):
@@ -246,11 +244,7 @@ class PmapEngine(JitEngine):
 
 
 def make_engine(config: ParallelConfig, mesh: Mesh | None = None) -> Engine:
-    """Makes the engine of a config.
-
-    Args:
-      config: the section `parallel`.
-      mesh: the devices; None: the mesh of `config`.
+    """Makes the engine of a config, for a mesh; None: the mesh of the config.
 
     Raises:
       ValueError: the mesh cannot be made, or pmap cannot divide the work in this way.

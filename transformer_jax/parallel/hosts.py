@@ -89,11 +89,8 @@ def make_report[Own](prepare: Prepare[Own]) -> tuple[Any, dict[str, Any]]:
 
 
 def find_disagreement(reports: Mapping[int, Mapping[str, Any]]) -> str:
-    """Describes how processes differ; empty if all fingerprints are equal.
-
-    Args:
-      reports: number of the process -> its report (`make_report`).
-    """
+    """Describes how processes differ, from their reports (`make_report`) by number; empty if all
+    fingerprints are equal."""
     errors = {number: report["error"] for number, report in reports.items() if "error" in report}
     messages = set(errors.values())
     if len(errors) == len(reports) and len(messages) == 1:

@@ -56,14 +56,12 @@ class Job:
 
 
 def join_job[Own](job: Job, prepare: Prepare[Own], heartbeat_seconds: Callable[[Own], int]) -> Own:
-    """Meets the other processes and connects with them. Call it before any other use of JAX.
+    """Meets the other processes and connects with them; returns the object of this process. Call it
+    before any other use of JAX.
 
     Args:
       prepare: makes an object for this process, a config, and its fingerprint.
       heartbeat_seconds: of that object; a process that is silent for longer counts as lost.
-
-    Returns:
-      The object of this process.
 
     Raises:
       UserError: the others cannot be found, or the processes do not agree.
@@ -141,15 +139,12 @@ def rendezvous[Own](
     prepare: Prepare[Own],
     seconds: float = WAIT_SECONDS,
 ) -> Own:
-    """Waits for all processes of a job and compares their fingerprints.
+    """Waits for all processes of a job and compares their fingerprints; returns the object of this
+    process.
 
     Args:
       address: HOST:PORT of process 0.
-      prepare: makes an object for this process and its fingerprint.
       seconds: how long to wait for the others.
-
-    Returns:
-      The object of this process.
 
     Raises:
       UserError: two fingerprints differ, or `prepare` raised it in a process (all processes raise

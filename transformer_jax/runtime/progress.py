@@ -35,9 +35,7 @@ class Progress:
     """Counts what is done, for the display of the surrounding `shown`.
 
     Args:
-      total: number of units to do.
       start: units done by an earlier start.
-      unit: name of a unit.
 
     Attributes:
       done: units done.
