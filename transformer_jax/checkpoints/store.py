@@ -62,9 +62,12 @@ class Snapshot:
 
     Attributes:
       folder: the folder of the step.
+      is_shared: all processes read the folder. If not, process 0 reads it and passes the contents
+        to the others; all call each method, and each leaf of an abstract tree has its sharding.
     """
 
     folder: Path
+    is_shared: bool = True
 
     @property
     def step(self) -> int:
@@ -144,10 +147,17 @@ class Snapshot:
     def _read_arrays(
         self, item: str, abstract: Leaves, fresh: Mapping[str, float] | None = None
     ) -> Leaves:
-        return read_arrays(self.folder, item, abstract, fresh)
+        if self.is_shared:
+            return read_arrays(self.folder, item, abstract, fresh)
+        on_host = {name: _without_memory(leaf) for name, leaf in abstract.items()}
+        arrays: list[Leaves] = []  # not a result, which `run_on_primary` would send to all as JSON
+        hosts.run_on_primary(lambda: arrays.append(read_arrays(self.folder, item, on_host, fresh)))
+        return hosts.arrays_from_primary(arrays.pop() if arrays else None, abstract)
 
     def _read_json(self, read: Callable[[Path], Any]) -> Any:
-        return read(self.folder)
+        if self.is_shared:
+            return read(self.folder)
+        return hosts.run_on_primary(lambda: read(self.folder))
 
 
 def open_snapshot(
@@ -375,24 +385,6 @@ def _detached(leaf: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
     return jnp.copy(leaf) if on_cpu else leaf
 
 
-class PrimarySnapshot(Snapshot):
-    """A snapshot that only process 0 can read; it passes the contents to the other processes.
-
-    All processes call each method, and each leaf of an abstract tree has its sharding.
-    """
-
-    def _read_arrays(
-        self, item: str, abstract: Leaves, fresh: Mapping[str, float] | None = None
-    ) -> Leaves:
-        on_host = {name: _without_memory(leaf) for name, leaf in abstract.items()}
-        arrays: list[Leaves] = []  # not a result, which `run_on_primary` would send to all as JSON
-        hosts.run_on_primary(lambda: arrays.append(read_arrays(self.folder, item, on_host, fresh)))
-        return hosts.arrays_from_primary(arrays.pop() if arrays else None, abstract)
-
-    def _read_json(self, read: Callable[[Path], Any]) -> Any:
-        return hosts.run_on_primary(lambda: read(self.folder))
-
-
 class PrimaryCheckpoints(Checkpoints):
     """Checkpoints in a directory that only process 0 of a job has.
 
@@ -402,7 +394,7 @@ class PrimaryCheckpoints(Checkpoints):
 
     def open(self, which: Which = "latest", items: Collection[str] = ITEMS) -> Snapshot:
         path = hosts.run_on_primary(lambda: str(find_checkpoint(self.directory, which, items)))
-        return PrimarySnapshot(Path(path))
+        return Snapshot(Path(path), is_shared=False)
 
     def save(self, step: int, state: Any, data_state: Any) -> None:
         save = super().save

@@ -6,15 +6,12 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
-from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.runtime.files import open_regular, open_to_append, parse_json
 
 logger = logging.getLogger(__name__)
-
-_BLOCK_BYTES = 1 << 16
 
 
 def to_json(record: Mapping[str, Any], digits: int | None = None) -> str:
@@ -52,8 +49,7 @@ class RecordFile:
 
     Opening it drops the records after `last_step`, which a resumed run writes again, and a last
     line that a kill left incomplete. The file is cut in one call: a kill while opening loses
-    nothing else. A record of `last_step` that exists already is not written again. The file may
-    have any size, since it is read from the end.
+    nothing else. A record of `last_step` that exists already is not written again.
     """
 
     def __init__(self, path: Path, *, last_step: int):
@@ -72,7 +68,7 @@ class RecordFile:
 
 def last_recorded_step(path: Path) -> int:
     """Step of the last record; 0 if there are none."""
-    for line in read_lines_backwards(path):
+    for line in reversed([*read_lines(path)]):
         step = _step(line)
         if step:
             return step
@@ -82,7 +78,7 @@ def last_recorded_step(path: Path) -> int:
 def recorded_splits(path: Path, step: int) -> set[str]:
     """Splits that have a record of this step."""
     splits = set()
-    for line in read_lines_backwards(path):
+    for line in reversed([*read_lines(path)]):
         line_step = _step(line)
         if line_step == step:
             splits.add(str(parse_json(line).get("split")))
@@ -102,7 +98,7 @@ def read_records(path: Path, split: str, last_step: int) -> Iterator[dict[str, A
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Reads the lines of a file of records, of any size; none if the file does not exist.
+    """Reads the lines of a file of records; none if the file does not exist.
 
     Raises:
       OSError: the file cannot be read (`files.open_regular`).
@@ -113,33 +109,11 @@ def read_lines(path: Path) -> Iterator[bytes]:
         yield from file
 
 
-def read_lines_backwards(path: Path) -> Iterator[bytes]:
-    """Reads the lines from the last to the first; otherwise as `read_lines`."""
-    if not os.path.lexists(path):
-        return
-    with open_regular(path) as file:
-        rest = b""  # bytes after `block` up to the next line that was read
-        for block in _blocks_backwards(file):
-            rest, *lines = (block + rest).splitlines(keepends=True)
-            yield from reversed(lines)
-        if rest:
-            yield rest
-
-
-def _blocks_backwards(file: BufferedReader) -> Iterator[bytes]:
-    stop = file.seek(0, os.SEEK_END)
-    while stop:
-        start = max(0, stop - _BLOCK_BYTES)
-        file.seek(start)
-        yield file.read(stop - start)
-        stop = start
-
-
 def _size_up_to(path: Path, last_step: int) -> int:
     """Bytes of the file up to its last record that is not after `last_step`."""
     size = path.stat().st_size
     num_dropped = 0
-    for line in read_lines_backwards(path):
+    for line in reversed([*read_lines(path)]):
         if 0 < _step(line) <= last_step:
             break
         num_dropped += 1
