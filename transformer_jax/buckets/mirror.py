@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from transformer_jax.buckets.bucket import Bucket, BucketError, download_files, run_in_parallel
+from transformer_jax.buckets.bucket import Bucket, download_files, run_in_parallel
 from transformer_jax.buckets.lease import LEASE_FOLDER, Lease, LeaseLostError
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import entries_below, path_below, remove
@@ -156,7 +156,7 @@ class Mirror:
                 logger.warning("%s; this run stops", error)
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
-            except (BucketError, OSError) as error:
+            except (UserError, OSError) as error:
                 if time.monotonic() > warned + _WARNING_SECONDS:
                     warned = time.monotonic()
                     logger.warning("%s; training continues, and the upload is repeated", error)

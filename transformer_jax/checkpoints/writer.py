@@ -2,7 +2,6 @@
 """Writing of checkpoints, in the background; each step is committed with its manifest."""
 
 import contextlib
-import functools
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -57,8 +56,7 @@ class CheckpointWriter:
         self._retention = retention
         self._saving: int | None = None
         try:
-            hosts.run_on_primary(lambda: directory.mkdir(parents=True, exist_ok=True))
-            _delete_damaged(directory)
+            hosts.run_on_primary(lambda: _delete_damaged(directory))
             self._manager = self._open()
         except Exception as error:
             raise UserError(
@@ -153,13 +151,9 @@ class _RetentionPolicy(PreservationPolicy):
 
 
 def _delete_damaged(directory: Path) -> None:
-    for step in hosts.run_on_primary(lambda: list(step_folders(directory))):
-        folder = directory / str(step)
-        problem = manifest.find_damage_in_job(folder)
+    directory.mkdir(parents=True, exist_ok=True)
+    for step, folder in step_folders(directory).items():
+        problem = manifest.find_damage(folder)
         if problem:
-            hosts.run_on_primary(functools.partial(_delete, folder, problem))
-
-
-def _delete(folder: Path, problem: str) -> None:
-    logger.warning("deleting the damaged checkpoint of step %s: %s", folder.name, problem)
-    remove(folder)
+            logger.warning("deleting the damaged checkpoint of step %d: %s", step, problem)
+            remove(folder)
