@@ -10,7 +10,7 @@ def divided(eight_devices):
     return eight_devices["divided_experts"]
 
 
-@pytest.mark.parametrize("layout", ["pmap 4", "expert 2, sequence 2", "2 x 2 x 2"])
+@pytest.mark.parametrize("layout", ["pmap 4", "expert 2, sequence 2", "expert 2, fsdp 2, tensor 2"])
 def test_experts_on_several_devices_equal_those_on_one(divided, layout):
     """On pmap and on meshes: expert 2 x sequence 2, there without a capacity, and expert 2 x fsdp 2
     x tensor 2, there with scanned layers and two micro-batches."""

@@ -49,7 +49,7 @@ def metadata(monkeypatch):
     answers = {"preempted": "FALSE", "maintenance-event": "NONE"}
     handler = type("Handler", (Metadata,), {"answers": answers})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     address = f"127.0.0.1:{server.server_port}"
     monkeypatch.setenv("GCE_METADATA_HOST", address)
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://{address}/")
