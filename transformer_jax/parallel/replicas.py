@@ -85,12 +85,11 @@ class ReplicaEngine:
     def sharded_call(self) -> ShardedCall | None:
         return call_whole if self.mesh.size == 1 else None
 
-    def replica(self, tree: Any, index: int) -> Any:
-        """Takes one replica's part of a tree of arrays [R, ...]; every device gets all of it."""
-        return self._take(tree, index)
-
     @cached_property
-    def _take(self) -> Callable[[Any, int], Any]:
+    def replica(self) -> Callable[[Any, int], Any]:
+        """Takes a replica, by its index, from a tree of arrays [R, ...]; every device gets all of
+        it."""
+
         def take(tree: Any, index: int) -> Any:
             return jax.tree.map(lambda x: x[index], tree)
 
