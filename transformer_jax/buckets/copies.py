@@ -182,6 +182,8 @@ def _home(kind: str, address: str) -> Path:
     """The folder of a copy, made if absent."""
     home = _home_path(kind, address)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if (home / _ADDRESS).is_dir():  # a file cannot replace it
+        remove(home / _ADDRESS)
     write_atomic(home / _ADDRESS, address.rstrip("/"))
     return home
 
@@ -222,7 +224,8 @@ def _read_index(path: Path) -> dict[str, str]:
     """Versions of the fetched files, by name; empty if they are not known."""
     try:
         return dict(json.loads(path.read_bytes()))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
+        remove(path)
         return {}
 
 
