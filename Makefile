@@ -67,7 +67,6 @@ campaigns: setup  ## run the campaigns of experiments/results/faults.md, whose s
 	$(SCRIPTS)/fuzz_shell.py --workdir=$(CAMPAIGNS)/fuzz_shell --cases=2000
 	$(SCRIPTS)/fuzz_config.py --workdir=$(CAMPAIGNS)/fuzz_config --cases=2000
 	$(SCRIPTS)/disagree.py --workdir=$(CAMPAIGNS)/disagree --cases=60
-	$(SCRIPTS)/foreign_names.py --cases=500
 	$(SCRIPTS)/hostile_workdirs.py --workdir=$(CAMPAIGNS)/hostile --cases=2000
 	$(SCRIPTS)/signals.py --workdir=$(CAMPAIGNS)/signals --cases=200
 	$(SCRIPTS)/kill_transfer.py --model=tests/interop/fixtures/gpt2 --workdir=$(CAMPAIGNS)/kill_transfer --kills=100

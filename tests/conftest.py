@@ -6,10 +6,12 @@ import fcntl
 import gc
 import hashlib
 import itertools
+import json
 import logging
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 import types
@@ -403,6 +405,25 @@ def made_once(shared_dir):
         return path.read_text()
 
     return text
+
+
+@pytest.fixture(scope="session")
+def eight_devices(made_once):
+    """Results of `tests/parallel/on_eight_devices.py`, by scenario."""
+
+    def run():
+        flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
+        completed = subprocess.run(
+            [sys.executable, Path(__file__).with_name("parallel") / "on_eight_devices.py"],
+            env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+            capture_output=True,
+            text=True,
+            timeout=3600,
+        )
+        assert completed.returncode == 0, completed.stderr
+        return completed.stdout
+
+    return json.loads(made_once("eight_devices.json", run))
 
 
 @pytest.fixture

@@ -44,6 +44,12 @@ class UserError(Exception):
         return [f"{type(self).__name__}: {self}"]
 
 
+def reason_of(error: BaseException) -> str:
+    """First line of an exception's message, at most 1,000 characters; its type if it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:1000] if lines else type(error).__name__
+
+
 def install_hint(extra: str) -> str:
     """End of a message that an extra of pyproject.toml is missing: how to install it."""
     return f"`make setup EXTRAS={extra}` in the project's folder installs it"

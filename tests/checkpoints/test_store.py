@@ -170,18 +170,6 @@ with Checkpoints({str(run.directory / "again")!r}, CheckpointConfig()) as again:
     assert_same(again.open(3).params(TARGET.params), make_state(3).params)
 
 
-def test_a_state_that_does_not_fit_is_refused_naming_what_differs(run):
-    params = dict(TARGET.params, scale=jax.ShapeDtypeStruct((9,), jnp.bfloat16))
-    with pytest.raises(UserError, match=r"scale is saved as bfloat16\[4\], expected bfloat16\[9\]"):
-        run.open(3).params(params)
-    params = dict(TARGET.params, scale=jax.ShapeDtypeStruct((4,), jnp.float32))
-    with pytest.raises(UserError, match=r"bfloat16\[4\], expected float32\[4\]"):
-        run.open(3).state(TARGET.replace(params=params))
-    params = {"encoder": TARGET.params["encoder"], "decoder": TARGET.params["scale"]}
-    with pytest.raises(UserError, match="decoder is not saved; scale is saved but not expected"):
-        run.open(3).params(params)
-
-
 def test_a_saved_step_is_not_saved_again(run):
     with run:
         run.save(3, make_state(100), [100])
@@ -307,21 +295,48 @@ def test_a_checkpoint_is_named_by_step_latest_or_best(run):
     assert {which: step_of(run, which) for which in names} == names
 
 
-def test_a_directory_without_checkpoints_is_refused(tmp_path):
-    with pytest.raises(UserError, match=f"no checkpoint in {tmp_path}"):
-        Checkpoints(tmp_path, CheckpointConfig()).open(None)
-
-
-@pytest.mark.parametrize("which", [4, "4", "newest", "-1"])
-def test_an_unknown_checkpoint_is_refused(run, which):
-    with pytest.raises(UserError, match=f"no checkpoint {which} in .* 1, 2, 3"):
-        step_of(run, which)
-
-
-def test_best_without_scores_is_refused(tmp_path):
-    checkpoints = save_steps(tmp_path, [1])
-    with pytest.raises(UserError, match="has a score"):
-        step_of(checkpoints, "best")
+def test_what_is_not_there_or_does_not_fit_is_refused(run, tmp_path, assert_refused):
+    scale = TARGET.params["scale"]
+    longer = TARGET.params | {"scale": jax.ShapeDtypeStruct((9,), jnp.bfloat16)}
+    wider = TARGET.params | {"scale": jax.ShapeDtypeStruct((4,), jnp.float32)}
+    renamed = {"encoder": TARGET.params["encoder"], "decoder": scale}
+    snapshot = run.open(3)
+    unscored = save_steps(tmp_path / "unscored", [1])
+    gone = item_files(run.directory / "2", "params")[0]
+    gone.unlink()
+    table = {
+        "another length": (
+            lambda: snapshot.params(longer),
+            "scale is saved as bfloat16[4], expected bfloat16[9]",
+        ),
+        "another dtype": (
+            lambda: snapshot.state(TARGET.replace(params=wider)),
+            "bfloat16[4], expected float32[4]",
+        ),
+        "another name": (
+            lambda: snapshot.params(renamed),
+            "decoder is not saved; scale is saved but not expected",
+        ),
+        "no checkpoints": (
+            lambda: Checkpoints(tmp_path, CheckpointConfig()).open(None),
+            f"no checkpoint in {tmp_path}",
+        ),
+        "no scores": (lambda: step_of(unscored, "best"), "has a score"),
+        "damage": (
+            lambda: run.open(2),
+            f"2 is damaged: {gone.relative_to(run.directory / '2')} is missing",
+        ),
+    }
+    for which in (4, "4", "newest", "-1"):
+        words = f"no checkpoint {which} in {run.directory}; take latest, best, or of 1, 2, 3"
+        table[which] = (lambda which=which: step_of(run, which), words)
+    for count in (0, 4):
+        words = f"cannot average {count} checkpoints: {run.directory} holds the parameters of 3"
+        table[f"{count} steps"] = (
+            lambda count=count: run.open(None).average(count, TARGET.params),
+            words,
+        )
+    assert_refused(table)
 
 
 def test_a_snapshot_stays_the_same_while_a_run_saves_others(run):
@@ -386,12 +401,6 @@ def test_parameters_are_read_beside_a_damaged_training_state(run, caplog):
     flip_bit(item_files(run.directory / "3", "training")[0])
     assert run.open("latest", (PARAMS,)).step == 3
     assert not caplog.records
-
-
-def test_a_damaged_step_given_by_number_is_refused(run):
-    item_files(run.directory / "2", "params")[0].unlink()
-    with pytest.raises(UserError, match="2 is damaged: params/.* is missing"):
-        run.open(2)
 
 
 def test_a_directory_with_only_damaged_checkpoints_is_refused(run):
@@ -561,12 +570,6 @@ def test_an_old_best_checkpoint_is_not_averaged(tmp_path):
     with pytest.raises(UserError, match="cannot average 3 checkpoints: .* parameters of 2"):
         latest.average(3, TARGET.params, keep=1)
     assert checkpoints.open("best").average(1, TARGET.params, keep=1)[0] == [1]
-
-
-@pytest.mark.parametrize("count", [0, 4])
-def test_an_average_of_more_than_there_are_is_refused(run, count):
-    with pytest.raises(UserError, match=f"cannot average {count} checkpoints: .* parameters of 3"):
-        run.open(None).average(count, TARGET.params)
 
 
 # --- Forged checkpoints, with a valid manifest ---

@@ -112,24 +112,6 @@ def test_an_incomplete_line_is_dropped(tmp_path, torn):
     assert [record["step"] for record in read_records(tmp_path)] == [1, 6]
 
 
-def test_a_resume_reads_the_end_of_a_file_of_any_size(tmp_path, monkeypatch):
-    """Blocks are smaller than a record here, and the file is larger than a run once could read."""
-    monkeypatch.setattr(records, "_BLOCK_BYTES", 7)
-    path = tmp_path / "metrics.jsonl"
-    write_run(tmp_path, start_step=0, steps=range(1, 41))
-    lines = path.read_bytes().splitlines(keepends=True)
-    assert list(records.read_lines_backwards(path)) == lines[::-1]
-    with path.open("r+b") as file:  # a hole that is never read
-        file.seek(2**28)
-        file.writelines([b"\n", *lines])
-    assert records.last_recorded_step(path) == 40
-    write_run(tmp_path, start_step=39, steps=[40])
-    found = records.read_lines_backwards(path)
-    assert [json.loads(next(found))["step"] for _ in range(40)] == [*range(40, 0, -1)]
-    assert recorded_splits(path, 39) == recorded_splits(path, 40) == {"train"}
-    assert recorded_splits(path, 41) == set()
-
-
 def test_tensorboard_has_the_same_numbers_and_purges_on_resume(tmp_path):
     write_run(tmp_path, start_step=0, steps=[10, 20])
     write_run(tmp_path, start_step=10, steps=[20])

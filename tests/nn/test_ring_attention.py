@@ -1,12 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows whose tokens eight devices divide: attention around a ring, models and runs."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 import transformer_jax as tj
@@ -20,22 +14,9 @@ from transformer_jax.runs.settings import DEFAULTS
 
 
 @pytest.fixture(scope="module")
-def divided(made_once):
-    """Output of `tests/parallel/divided_tokens.py`."""
-    return json.loads(made_once("divided_tokens.json", of_divided_tokens))
-
-
-def of_divided_tokens():
-    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
-    run = subprocess.run(
-        [sys.executable, Path(__file__).parents[1] / "parallel" / "divided_tokens.py"],
-        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=3600,
-    )
-    assert run.returncode == 0, run.stderr
-    return run.stdout
+def divided(eight_devices):
+    """Results of `tests/parallel/divided_tokens.py`."""
+    return eight_devices["divided_tokens"]
 
 
 @pytest.mark.parametrize("keys", ["ring", "gathered"])

@@ -1,27 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a small model with experts on eight forced host devices; prints the results as JSON.
+"""Trains a small model with experts on eight devices (see `on_eight_devices.py`)."""
 
-Not a test: `test_divided_experts.py` starts it in a process of its own.
-"""
-
-import json
-import sys
-
+import eight_devices as runs
 import jax
 import numpy as np
-from eight_devices import first_state, task_and_settings, unequal_batch
 
 from transformer_jax.errors import UserError
 from transformer_jax.metrics import compute_metrics
-from transformer_jax.parallel.engines import make_engine
-from transformer_jax.parallel.scan_engine import ScanEngine
-from transformer_jax.parallel.sharding import ParallelConfig, make_mesh
-from transformer_jax.runs import build
 
-LAYOUTS = {
-    "one": ({"engine": "jit"}, 1),
+runs.LAYOUTS |= {
     "pmap 4": ({"engine": "pmap"}, 4),
-    "2 x 2 x 2": ({"expert": 2, "fsdp": 2, "tensor": 2}, 8),
+    "expert 2, fsdp 2, tensor 2": ({"expert": 2, "fsdp": 2, "tensor": 2}, 8),
     "expert 2, sequence 2": ({"expert": 2, "sequence": 2}, 4),
 }
 MODEL = {
@@ -41,17 +30,7 @@ MODEL = {
 
 def run(layout, **changes):
     """Parameters after two steps, and the metrics of the second."""
-    options, count = LAYOUTS[layout]
-    parallel = ParallelConfig(**options)
-    engine = make_engine(parallel, make_mesh(parallel, jax.devices()[:count]))
-    task, settings = task_and_settings("language_modeling", 0.0, **MODEL | changes)
-    if settings.model.scan_layers:
-        engine = ScanEngine(engine)
-    _, train_step, init_state = build.build_training(settings, task, engine)
-    abstract = build.abstract_state(settings, init_state, engine.mesh)
-    batch = unequal_batch(task.lengths)
-    step = engine.compile(train_step, abstract, jax.eval_shape(lambda: batch))
-    state = engine.from_portable(first_state(abstract))
+    engine, step, state, batch = runs.start(layout, "language_modeling", **MODEL | changes)
     for _ in range(2):
         state, sums = step(state, batch)
     metrics = compute_metrics(jax.device_get(sums))
@@ -82,7 +61,7 @@ def paths(params):
 def refusal():
     """Message for three experts on two devices."""
     try:
-        run("2 x 2 x 2", **{"experts.num_experts": 3})
+        run("expert 2, fsdp 2, tensor 2", **{"experts.num_experts": 3})
     except UserError as error:
         return str(error)
     return None
@@ -93,9 +72,6 @@ def main():
     found = {"pmap 4": compare("pmap 4", whole)}
     sequence = "expert 2, sequence 2"
     found[sequence] = compare(sequence, run("one", **unbounded), **unbounded)
-    found["2 x 2 x 2"] = compare("2 x 2 x 2", whole, scan_layers=True, accumulation_steps=2)
-    json.dump(found | {"refusal": refusal()}, sys.stdout)
-
-
-if __name__ == "__main__":
-    main()
+    both = "expert 2, fsdp 2, tensor 2"
+    found[both] = compare(both, whole, scan_layers=True, accumulation_steps=2)
+    return found | {"refusal": refusal()}

@@ -1,11 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Divides the tokens of packed rows among eight forced host devices; prints the results as JSON.
+"""Divides the tokens of packed rows among eight devices (see `on_eight_devices.py`)."""
 
-Not a test: `tests/nn/test_ring_attention.py` starts it in a process of its own.
-"""
-
-import json
-import sys
 from functools import partial
 
 import eight_devices as runs
@@ -156,7 +151,7 @@ def main():
     one = runs.divided_run("one", **text, num_layers=2)
     whole = runs.divided_run("one", positions="t5")
     by_parts = {"positions": "t5", "accumulation_steps": 2}
-    found = {
+    return {
         "ring": attend(groups=4, causal=True, window=None),
         "gathered": attend(groups=1, causal=False, window=3),
         "language_modeling": runs.compare(["sequence 4 x data 2"], one, **text, **deep),
@@ -164,8 +159,3 @@ def main():
         "hardware bits": hardware_bits(),
         "evaluated": {layout: evaluate(layout) for layout in ("one", "sequence 4 x data 2")},
     }
-    json.dump(found, sys.stdout)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a small model on eight forced host devices in many layouts; prints the results as JSON.
-
-Not a test: `test_engines.py` starts it in a process of its own, where XLA_FLAGS may force devices.
-"""
+"""Trains a small model on eight devices in many layouts (see `on_eight_devices.py`)."""
 
 import collections
 import dataclasses
-import json
-import sys
 from pathlib import Path
 
 import jax
@@ -144,8 +139,8 @@ def first_state(abstract):
     return jax.tree_util.tree_map_with_path(draw, abstract)
 
 
-def divided_run(layout, name="translation", dropout_rate=0.0, steps=1, **fields):
-    """Losses, the gradient of the first step, and the share of the state on one device."""
+def start(layout, name, dropout_rate=0.0, **fields):
+    """Engine, compiled step, first state and batch of a training."""
     # Forced devices have no such attribute; those of TPU slices do.
     type(jax.devices()[0]).slice_index = property(lambda one: one.id % 2 * (layout == "two slices"))
     engine = engine_of(layout)
@@ -156,8 +151,12 @@ def divided_run(layout, name="translation", dropout_rate=0.0, steps=1, **fields)
     abstract = build.abstract_state(settings, init_state, engine.mesh)
     batch = unequal_batch(task.lengths)
     step = engine.compile(train_step, abstract, jax.eval_shape(lambda: batch))
+    return engine, step, engine.from_portable(first_state(abstract)), batch
 
-    state = engine.from_portable(first_state(abstract))
+
+def divided_run(layout, name="translation", dropout_rate=0.0, steps=1, **fields):
+    """Losses, the gradient of the first step, and the share of the state on one device."""
+    engine, step, state, batch = start(layout, name, dropout_rate, **fields)
     losses, gradient = [], None
     for _ in range(steps):
         state, sums = step(state, batch)
@@ -303,8 +302,4 @@ def main():
         results[f"adapters, {layout}"] = {name: run[name] for name in ("losses", "share")}
     by_hardware = divided_run("2 x 2 x 2", **drops, steps=2, dropout_bits="hardware")
     results["hardware"] = hardware_bits() | {"losses": by_hardware["losses"]}
-    json.dump(results, sys.stdout)
-
-
-if __name__ == "__main__":
-    main()
+    return results

@@ -27,7 +27,7 @@ from transformer_jax.parallel import hosts, job
 
 
 def flip_bit(workdir):
-    """Flips a bit of the last checkpoint, in a file that only one of the processes hashes."""
+    """Flips a bit of the last checkpoint."""
     arrays = max((workdir / "checkpoints/30/params").rglob("d/*"), key=lambda p: p.stat().st_size)
     contents = bytearray(arrays.read_bytes())
     contents[99] ^= 4

@@ -64,15 +64,15 @@ def digest(workdir, options, count):
 def use_in_job(workdir, damaged):
     """Results of one of two processes with two devices each: files of the run's checkpoint that it
     hashed, and its fallback and error for the damaged run."""
-    hashed, is_as_written = [], manifest._is_as_written
+    hashed, entry_of = [], manifest._entry_of
 
-    def noted(path, entry):
+    def noted(path):
         hashed.append(path.relative_to(workdir / "checkpoints").as_posix())
-        return is_as_written(path, entry)
+        return entry_of(path)
 
-    manifest._is_as_written = noted
+    manifest._entry_of = noted
     found = {"digests": {"2 x 2": digest(workdir, {"fsdp": 4}, 4)}, "hashed": hashed}
-    manifest._is_as_written = is_as_written
+    manifest._entry_of = entry_of
     _, state = restored(damaged, {"fsdp": 4}, 4)
     try:
         restored(damaged, {"fsdp": 4}, 4, "30")

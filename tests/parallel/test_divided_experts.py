@@ -1,35 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Experts on several devices: parameters, biases and records equal those of one device."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 
 @pytest.fixture(scope="module")
-def divided(made_once):
-    """Output of `divided_experts.py`."""
-
-    def make():
-        flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
-        run = subprocess.run(
-            [sys.executable, Path(__file__).with_name("divided_experts.py")],
-            env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-            capture_output=True,
-            text=True,
-            timeout=3600,
-        )
-        assert run.returncode == 0, run.stderr
-        return run.stdout
-
-    return json.loads(made_once("divided_experts.json", make))
+def divided(eight_devices):
+    """Results of `divided_experts.py`."""
+    return eight_devices["divided_experts"]
 
 
-@pytest.mark.parametrize("layout", ["pmap 4", "expert 2, sequence 2", "2 x 2 x 2"])
+@pytest.mark.parametrize("layout", ["pmap 4", "expert 2, sequence 2", "expert 2, fsdp 2, tensor 2"])
 def test_experts_on_several_devices_equal_those_on_one(divided, layout):
     """On pmap and on meshes: expert 2 x sequence 2, there without a capacity, and expert 2 x fsdp 2
     x tensor 2, there with scanned layers and two micro-batches."""

@@ -1,12 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engines: loss and gradients of a step on eight devices equal those on one."""
 
-import json
-import os
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -20,102 +15,88 @@ MESHES = ["2 x 2 x 2", "two slices"]
 
 
 @pytest.fixture(scope="module")
-def eight_devices(made_once):
-    """Output of `eight_devices.py`."""
-    return json.loads(made_once("eight_devices.json", of_eight_devices))
-
-
-def of_eight_devices():
-    """Runs `eight_devices.py`; returns its output."""
-    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
-    run = subprocess.run(
-        [sys.executable, Path(__file__).with_name("eight_devices.py")],
-        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=3600,
-    )
-    assert run.returncode == 0, run.stderr
-    return run.stdout
+def results(eight_devices):
+    """Results of `eight_devices.py`."""
+    return eight_devices["eight_devices"]
 
 
 @pytest.mark.parametrize("layout", MESHES)
-def test_loss_and_gradient_equal_those_of_one_device(eight_devices, layout):
+def test_loss_and_gradient_equal_those_of_one_device(results, layout):
     """With the dropout of one device."""
-    apart = eight_devices["apart"][layout]
+    apart = results["apart"][layout]
     assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
 
 
-def test_the_engine_pmap_equals_jax_pmap(eight_devices):
+def test_the_engine_pmap_equals_jax_pmap(results):
     """With dropout: each device draws its own."""
-    apart = eight_devices["jax.pmap"]["pmap 8"]
+    apart = results["jax.pmap"]["pmap 8"]
     assert apart["loss"] < 1e-6 and apart["gradient"] < 1e-5
 
 
 @pytest.mark.parametrize(("runs", "layout"), [("apart", "pmap 8"), ("kernel", "2 x 2 x 2")])
-def test_batch_norm_is_that_of_all_rows(eight_devices, runs, layout):
+def test_batch_norm_is_that_of_all_rows(results, runs, layout):
     """On a mesh with tiles of a sharded vocabulary, and an attention kernel that gets the rows and
     heads of its device."""
-    apart = eight_devices[runs][layout]
+    apart = results[runs][layout]
     assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
-    assert eight_devices["own part"] == [16 // 4, 4 // 2]
+    assert results["own part"] == [16 // 4, 4 // 2]
 
 
-def test_diagnostics_under_pmap_are_those_of_one_device(eight_devices):
+def test_diagnostics_under_pmap_are_those_of_one_device(results):
     """With batch norm, whose statistics need all rows."""
-    found, alone = eight_devices["gradient norms"]
+    found, alone = results["gradient norms"]
     assert found == pytest.approx(alone, rel=1e-4)
 
 
 @pytest.mark.parametrize("layout", ["pmap 8", "fsdp 8"])
-def test_adapters_train_as_on_one_device(eight_devices, layout):
+def test_adapters_train_as_on_one_device(results, layout):
     """With pmap in two micro-batches."""
-    alone, run = (eight_devices[f"adapters, {name}"] for name in ("one", layout))
+    alone, run = (results[f"adapters, {name}"] for name in ("one", layout))
     np.testing.assert_allclose(run["losses"], alone["losses"], rtol=1e-5)
     assert run["losses"][2] < run["losses"][0]
     assert run["share"] < 0.2 or layout != "fsdp 8"  # adapters and their base are divided
 
 
-def test_a_scanned_student_trains_as_an_unrolled_one_on_one_device(eight_devices):
+def test_a_scanned_student_trains_as_an_unrolled_one_on_one_device(results):
     """With scanned layers of student and teacher, and with sharded micro-batches. The student has
     two periods of a linear layer and one of attention, with arrays of other shapes."""
-    apart = eight_devices["scanned"]["2 x 2 x 2"]
+    apart = results["scanned"]["2 x 2 x 2"]
     assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
 
 
-def test_rows_per_device_give_the_same_micro_batches(eight_devices):
-    assert eight_devices["micro-batches"] == [2, 2]
+def test_rows_per_device_give_the_same_micro_batches(results):
+    assert results["micro-batches"] == [2, 2]
 
 
-def test_hardware_bits_differ_by_rows(eight_devices):
+def test_hardware_bits_differ_by_rows(results):
     """Devices with different rows draw different bits; devices that share rows draw the same."""
-    found = eight_devices["hardware"]
+    found = results["hardware"]
     assert found["distinct"] == 16 and found["agree"]
-    without = eight_devices["losses of one"]["2 x 2 x 2"][:2]
+    without = results["losses of one"]["2 x 2 x 2"][:2]
     assert found["losses"] == pytest.approx(without, rel=0.1) and found["losses"] != without
 
 
 @pytest.mark.parametrize("model", ["classification", "recurrent"])
-def test_other_models_are_sharded(eight_devices, model):
+def test_other_models_are_sharded(results, model):
     """Classifiers, whose devices have unequal numbers of labels; recurrent models beside pmap."""
-    apart = eight_devices[model]["2 x 2 x 2"]
+    apart = results[model]["2 x 2 x 2"]
     assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
 
 
 @pytest.mark.parametrize("layout", [*MESHES, "pmap 8"])
-def test_losses_of_twenty_steps_equal_those_of_one_device(eight_devices, layout):
-    losses, alone = (eight_devices[of][layout] for of in ("losses", "losses of one"))
+def test_losses_of_twenty_steps_equal_those_of_one_device(results, layout):
+    losses, alone = (results[of][layout] for of in ("losses", "losses of one"))
     assert alone[-1] < alone[0] - 0.3  # it learns
     assert losses == pytest.approx(alone, rel=1e-4)
 
 
-def test_the_first_parameters_are_those_of_one_device(eight_devices):
-    assert eight_devices["created"] < 1e-6
+def test_the_first_parameters_are_those_of_one_device(results):
+    assert results["created"] < 1e-6
 
 
-def test_fsdp_shards_parameters_and_optimizer_state(eight_devices):
-    assert eight_devices["share"]["fsdp 8"] == pytest.approx(1 / 8, abs=0.005)
-    assert eight_devices["share"]["pmap 8"] == 1
+def test_fsdp_shards_parameters_and_optimizer_state(results):
+    assert results["share"]["fsdp 8"] == pytest.approx(1 / 8, abs=0.005)
+    assert results["share"]["pmap 8"] == 1
 
 
 def test_one_device_uses_jit():

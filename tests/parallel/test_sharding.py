@@ -26,14 +26,13 @@ from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.settings import DEFAULTS, unread_fields
 
-
-class Device:
-    """A device that can only be counted."""
+SLICES = [SimpleNamespace(slice_index=i // 4, process_index=0) for i in range(8)]
 
 
 @pytest.mark.parametrize(
     "options, message",
     [
+        ({"sequence": 8}, "sequence 8 must divide each of 2 slices of .4. devices"),
         ({"fsdp": 3}, "fsdp 3 cannot divide the 8 devices .* one of 1, 2, 4, 8"),
         ({"sequence": 4, "expert": 4}, "expert 4 x sequence 4 cannot divide the 8 devices"),
         ({"data": 2, "tensor": 2}, "data 2 x tensor 2 has 4 devices; .* set data to 4 or none"),
@@ -42,7 +41,7 @@ class Device:
 )
 def test_axes_that_do_not_fit_the_devices_name_sizes_that_do(options, message):
     with pytest.raises(ValueError, match=message):
-        make_mesh(ParallelConfig(**options), [Device()] * 8)
+        make_mesh(ParallelConfig(**options), SLICES)
 
 
 def test_the_data_axis_takes_all_remaining_devices():
@@ -203,12 +202,6 @@ def test_processes_with_the_same_rows_read_the_same_part(monkeypatch, mesh, part
 def test_processes_that_share_some_of_their_rows_are_refused():
     with pytest.raises(ValueError, match="choose sizes of sequence and tensor"):
         sharding.process_part(Mesh(np.array([0, 0, 0, 1, 1, 1]).reshape(3, 1, 1, 2, 1)))
-
-
-def test_slices_are_spanned_by_data_and_fsdp_only():
-    devices = [SimpleNamespace(slice_index=i // 4, process_index=0) for i in range(8)]
-    with pytest.raises(ValueError, match="sequence 8 must divide each of 2 slices of .4. devices"):
-        make_mesh(ParallelConfig(sequence=8), devices)
 
 
 def test_the_axes_of_an_array_name_those_of_the_mesh():

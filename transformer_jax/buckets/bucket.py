@@ -18,7 +18,7 @@ from typing import Any
 import fsspec
 from tqdm import tqdm
 
-from transformer_jax.errors import UserError, escape_controls, install_hint
+from transformer_jax.errors import UserError, escape_controls, install_hint, reason_of
 from transformer_jax.runtime.files import atomic_writer, is_safe_name, path_below
 
 logger = logging.getLogger(__name__)
@@ -104,12 +104,7 @@ def as_bucket_errors(failure: str, address: str) -> Iterator[None]:
             f"{failure} {address}: {protocol}:// needs a package ({error}); {hint}"
         ) from error
     except Exception as error:
-        raise BucketError(f"{failure} {address}: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    """First line of an error's message, at most 300 characters of it."""
-    return (str(error).strip() or repr(error)).splitlines()[0][:300]
+        raise BucketError(f"{failure} {address}: {reason_of(error)}") from error
 
 
 @dataclass(frozen=True)
@@ -142,7 +137,6 @@ class Bucket:
     def __init__(self, address: str):
         require_allowed(address)
         self.address = address.rstrip("/")
-        self._has_warned = False
         with as_bucket_errors("cannot reach", self.address):
             self._system, root = fsspec.core.url_to_fs(
                 self.address, use_listings_cache=False, skip_instance_cache=True
@@ -165,13 +159,14 @@ class Bucket:
                 return {}
             infos = {path.removeprefix(f"{self._root}/"): info for path, info in listed.items()}
             # Consoles of buckets make empty objects for folders.
-            files = {name for name in infos if not name.endswith("/") and name != self._root}
-            safe = {name for name in files if is_safe_name(name)}
-            self._warn_of_unsafe(files - safe)
+            names = {name for name in infos if not name.endswith("/") and name != self._root}
+            unsafe = {name for name in names if not is_safe_name(name)}
+            if unsafe:
+                message = "%s: skipping %d files whose names could lead out of the folder, as %r"
+                logger.warning(message, self.address, len(unsafe), min(unsafe))
             return {
-                name: Entry(int(info.get("size") or 0), _version(info))
-                for name, info in infos.items()
-                if name in safe
+                name: Entry(int(infos[name].get("size") or 0), _version(infos[name]))
+                for name in names - unsafe
             }
 
         return self._retry("cannot list", folder, list_files)
@@ -233,16 +228,6 @@ class Bucket:
 
         self._retry("cannot delete", name, delete_file)
 
-    def _warn_of_unsafe(self, names: Collection[str]) -> None:
-        if names and not self._has_warned:
-            self._has_warned = True
-            logger.warning(
-                "%s: skipping %d files whose names could lead out of the folder; the first: %r",
-                self.address,
-                len(names),
-                min(names),
-            )
-
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
 
@@ -261,7 +246,7 @@ class Bucket:
                     if _is_final(error) or time.monotonic() + pause > deadline:
                         raise
                     if pause == _FIRST_PAUSE:
-                        message = _first_line(error)
+                        message = reason_of(error)
                         logger.info("%s %s yet: %s; trying again", failure, address, message)
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)

@@ -5,7 +5,7 @@
     CACHE/workdirs/ADDRESS/files/NAME/    to write: a `Mirror` uploads what changes
 
 Beside `files/` of each: `address`; `lock`, held while a process writes there; `index.json`, the
-fetched versions; `id`, unique to this copy; `pins/`, of the mirror.
+fetched versions; `id`, unique to this copy; `staging/`, of the mirror.
 """
 
 import contextlib
@@ -35,7 +35,6 @@ from transformer_jax.runtime.files import (
     is_safe_name,
     open_locked,
     path_below,
-    read_cached,
     read_regular,
     remove,
     write_atomic,
@@ -48,7 +47,7 @@ _ADDRESS = "address"
 _LOCK = "lock"
 _INDEX = "index.json"
 _ID = "id"
-_PINS = "pins"
+_STAGING = "staging"
 
 
 def fetch_folder(
@@ -80,12 +79,12 @@ def fetch_folder(
         }
         if not versions:
             raise NotInBucketError(f"there is nothing at {address}{below and '/'}{below}")
-        index = _index(home)
+        before = _read_index(home / _INDEX)
+        index = dict(before)
         folder = _files(home)
-        deleted = {name for name in index if _is_below(name, below)} - versions.keys()
-        for name in deleted:
-            if is_safe_name(name):  # earlier versions wrote other names, too
-                remove(path_below(folder, name))
+        looked_at = {name for name in index if not below or f"{name}/".startswith(f"{below}/")}
+        for name in looked_at - versions.keys():
+            remove(path_below(folder, name))
             del index[name]
         complete = layout.complete(versions) if layout else versions.keys()
         needed = {
@@ -95,8 +94,8 @@ def fetch_folder(
         }
         download_files(bucket, folder, needed)
         # Only now: files whose download was interrupted are downloaded again.
-        if needed or _index(home) != index:
-            index |= {name: versions[name] for name in needed}
+        index |= {name: versions[name] for name in needed}
+        if index != before:
             write_atomic(home / _INDEX, json.dumps(index))
     return folder
 
@@ -133,12 +132,12 @@ def working_copy(address: str, layout: MirrorLayout) -> Iterator[Path]:
         last = last_copy(bucket)
         if last != _id(home):
             _clear(home)
-        remove(home / _PINS)
+        remove(home / _STAGING)
         folder = _files(home)
         folder.mkdir(parents=True, exist_ok=True)
         logger.info("%s: files are written to %s and uploaded from there", address, folder)
         lease = Lease(bucket, _id(home), last, processes.describe_process())
-        with lease, Mirror(bucket, folder, home / _PINS, layout, lease):
+        with lease, Mirror(bucket, folder, home / _STAGING, layout, lease):
             yield folder
 
 
@@ -221,16 +220,13 @@ def _address(home: Path) -> str:
     return read_regular(home / _ADDRESS).decode()
 
 
-def _index(home: Path) -> dict[str, str]:
-    """Versions of the fetched files, by name."""
-    return read_cached(home / _INDEX, _read_index) or {}
-
-
 def _read_index(path: Path) -> dict[str, str]:
-    index = json.loads(read_regular(path))
-    if not isinstance(index, dict):
-        raise ValueError("it is no object")
-    return index
+    """Versions of the fetched files, by name; empty if they are not known."""
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError, RecursionError):
+        remove(path)
+        return {}
 
 
 def _id(home: Path) -> str:
@@ -246,7 +242,3 @@ def _clear(home: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         (home / _FILES).rename(old)
     remove(old)
-
-
-def _is_below(name: str, folder: str) -> bool:
-    return not folder or name == folder or name.startswith(f"{folder}/")

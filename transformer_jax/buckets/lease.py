@@ -16,7 +16,7 @@ import logging
 import threading
 import time
 import uuid
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Self
 
 from transformer_jax.buckets.bucket import Bucket, BucketError, NotInBucketError
@@ -83,7 +83,7 @@ class Lease:
         self._number += 1
         # The working copy was chosen by who wrote last; another copy may have written since.
         changed = (held and held.copy) != self._last
-        if changed or not self._bucket.create(self._name, self._record().encoded()):
+        if changed or not self._bucket.create(self._name, self._content()):
             raise BusyError(
                 f"{self._bucket.address}: another process has just begun to train there"
             )
@@ -99,7 +99,7 @@ class Lease:
         self._renewal.join()
         try:
             if max(_numbers(self._bucket), default=0) <= self._number:
-                self._bucket.write(self._name, replace(self._record(), ended=True).encoded())
+                self._bucket.write(self._name, self._content(ended=True))
         except BucketError as error:
             logger.warning("%s; other writers wait %.0f s before they start", error, STALE_SECONDS)
 
@@ -113,13 +113,13 @@ class Lease:
     def _name(self) -> str:
         return f"{LEASE_FOLDER}/{self._number}"
 
-    def _record(self) -> LeaseRecord:
-        return LeaseRecord(self._copy, self._holder, uuid.uuid4().hex)
+    def _content(self, ended: bool = False) -> bytes:
+        return LeaseRecord(self._copy, self._holder, uuid.uuid4().hex, ended).encoded()
 
     def _renew(self) -> None:
         while not self._stop.wait(RENEW_SECONDS):
             try:
-                self._bucket.write(self._name, self._record().encoded())
+                self._bucket.write(self._name, self._content())
             except BucketError as error:
                 logger.warning("%s", error)
 

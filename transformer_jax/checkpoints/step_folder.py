@@ -26,7 +26,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from transformer_jax.checkpoints import manifest
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, reason_of
 from transformer_jax.nn.parameters import parameter_at
 from transformer_jax.parallel import hosts
 from transformer_jax.runtime.files import parse_json, read_regular, remove, write_atomic
@@ -190,8 +190,9 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # Orbax raises the errors of several libraries
-        reason = (str(error) or repr(error)).splitlines()[0][:200]
-        raise UserError(f"{path} cannot be read: {reason}; take another checkpoint") from error
+        raise UserError(
+            f"{path} cannot be read: {reason_of(error)}; take another checkpoint"
+        ) from error
 
 
 def misfits(saved: Leaves, wanted: Leaves) -> list[str]:

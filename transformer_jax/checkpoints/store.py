@@ -53,9 +53,6 @@ Which = int | str | None
 
 SNAPSHOTS = "snapshots"
 
-FindDamage = Callable[[Path, Collection[str]], str | None]
-"""Signature of `manifest.find_damage`."""
-
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -65,9 +62,12 @@ class Snapshot:
 
     Attributes:
       folder: the folder of the step.
+      is_shared: all processes read the folder. If not, process 0 reads it and passes the contents
+        to the others; all call each method, and each leaf of an abstract tree has its sharding.
     """
 
     folder: Path
+    is_shared: bool = True
 
     @property
     def step(self) -> int:
@@ -132,7 +132,7 @@ class Snapshot:
         latest = sorted(full)[-keep:] if keep else full
         saved = step_folders(directory / SNAPSHOTS) | {step: full[step] for step in latest}
         earlier = [saved[step] for step in sorted(saved, reverse=True) if step < self.step]
-        verified = skip_damaged(earlier, (PARAMS,), manifest.find_damage_in_job)
+        verified = skip_damaged(earlier, (PARAMS,))
         folders = [self.folder, *itertools.islice(verified, max(count - 1, 0))]
         if count < 1 or len(folders) < count:
             raise UserError(
@@ -147,10 +147,17 @@ class Snapshot:
     def _read_arrays(
         self, item: str, abstract: Leaves, fresh: Mapping[str, float] | None = None
     ) -> Leaves:
-        return read_arrays(self.folder, item, abstract, fresh)
+        if self.is_shared:
+            return read_arrays(self.folder, item, abstract, fresh)
+        on_host = {name: _without_memory(leaf) for name, leaf in abstract.items()}
+        arrays: list[Leaves] = []  # not a result, which `run_on_primary` would send to all as JSON
+        hosts.run_on_primary(lambda: arrays.append(read_arrays(self.folder, item, on_host, fresh)))
+        return hosts.arrays_from_primary(arrays.pop() if arrays else None, abstract)
 
     def _read_json(self, read: Callable[[Path], Any]) -> Any:
-        return read(self.folder)
+        if self.is_shared:
+            return read(self.folder)
+        return hosts.run_on_primary(lambda: read(self.folder))
 
 
 def open_snapshot(
@@ -158,23 +165,17 @@ def open_snapshot(
 ) -> Snapshot:
     """Chooses and verifies a checkpoint; arguments and errors as of `find_checkpoint`.
 
-    All processes of a job call it together: each hashes its share of the files, and they get the
-    same folder or raise the same error.
+    All processes of a job call it together, and get the same folder or raise the same error.
     """
 
     def find() -> tuple[Path, Fingerprint]:
-        folder = find_checkpoint(directory.absolute(), which, items, manifest.find_damage_in_job)
+        folder = find_checkpoint(directory.absolute(), which, items)
         return folder, {"checkpoint": folder.name}
 
     return Snapshot(hosts.require_agreement(find)[0])
 
 
-def find_checkpoint(
-    directory: Path,
-    which: Which,
-    items: Collection[str] = ITEMS,
-    find_damage: FindDamage = manifest.find_damage,
-) -> Path:
+def find_checkpoint(directory: Path, which: Which, items: Collection[str] = ITEMS) -> Path:
     """The folder of the checkpoint that `which` names, verified against its manifest.
 
     "best" has the highest score, and is the newest of equals. For "latest" and "best", damaged
@@ -200,11 +201,11 @@ def find_checkpoint(
                 raise UserError(f"no checkpoint in {directory} has a score; take latest, or a step")
         case _:
             folder = _folder_of_step(directory, folders, str(which))
-            problem = find_damage(folder, items)
+            problem = manifest.find_damage_in_job(folder, items)
             if problem:
                 raise UserError(f"checkpoint {folder} is damaged: {problem}; take another one")
             return folder
-    for folder in skip_damaged(candidates, items, find_damage):
+    for folder in skip_damaged(candidates, items):
         return folder
     raise UserError(f"no intact checkpoint in {directory}: every one of them is damaged")
 
@@ -217,7 +218,9 @@ def _folder_of_step(directory: Path, folders: dict[int, Path], which: str) -> Pa
 
 
 def skip_damaged(
-    folders: Iterable[Path], items: Collection[str], find_damage: FindDamage = manifest.find_damage
+    folders: Iterable[Path],
+    items: Collection[str],
+    find_damage: Callable[..., str | None] = manifest.find_damage_in_job,
 ) -> Iterator[Path]:
     """Yields the folders whose `items` are intact; warns about each other one."""
     for folder in folders:
@@ -231,7 +234,8 @@ def skip_damaged(
 def best_first(newest_first: list[Path]) -> list[Path]:
     """The folders that have a score, the highest first; the newest of equals."""
     scores: dict[Path, float] = {}
-    for folder in skip_damaged(newest_first, (METRICS,)):
+    # Orbax asks for the best in a process alone.
+    for folder in skip_damaged(newest_first, (METRICS,), manifest.find_damage):
         score = read_score(folder)
         if score is not None:
             scores[folder] = score
@@ -381,24 +385,6 @@ def _detached(leaf: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
     return jnp.copy(leaf) if on_cpu else leaf
 
 
-class PrimarySnapshot(Snapshot):
-    """A snapshot that only process 0 can read; it passes the contents to the other processes.
-
-    All processes call each method, and each leaf of an abstract tree has its sharding.
-    """
-
-    def _read_arrays(
-        self, item: str, abstract: Leaves, fresh: Mapping[str, float] | None = None
-    ) -> Leaves:
-        on_host = {name: _without_memory(leaf) for name, leaf in abstract.items()}
-        arrays: list[Leaves] = []  # not a result, which `run_on_primary` would send to all as JSON
-        hosts.run_on_primary(lambda: arrays.append(read_arrays(self.folder, item, on_host, fresh)))
-        return hosts.arrays_from_primary(arrays.pop() if arrays else None, abstract)
-
-    def _read_json(self, read: Callable[[Path], Any]) -> Any:
-        return hosts.run_on_primary(lambda: read(self.folder))
-
-
 class PrimaryCheckpoints(Checkpoints):
     """Checkpoints in a directory that only process 0 of a job has.
 
@@ -408,7 +394,7 @@ class PrimaryCheckpoints(Checkpoints):
 
     def open(self, which: Which = "latest", items: Collection[str] = ITEMS) -> Snapshot:
         path = hosts.run_on_primary(lambda: str(find_checkpoint(self.directory, which, items)))
-        return PrimarySnapshot(Path(path))
+        return Snapshot(Path(path), is_shared=False)
 
     def save(self, step: int, state: Any, data_state: Any) -> None:
         save = super().save

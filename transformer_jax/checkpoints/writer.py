@@ -2,16 +2,12 @@
 """Writing of checkpoints, in the background; each step is committed with its manifest."""
 
 import contextlib
-import functools
-import itertools
 import logging
-import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import (
     PolicyCheckpointInfo,
@@ -28,13 +24,11 @@ from transformer_jax.checkpoints.step_folder import (
     participants,
     step_folders,
 )
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, reason_of
 from transformer_jax.parallel import hosts
 from transformer_jax.runtime.files import remove
 
 logger = logging.getLogger(__name__)
-
-_saves = itertools.count()  # the same number in all processes: they save the same steps
 
 Retention = Callable[[Sequence[int]], Collection[int]]
 """The steps of a directory, ascending -> the steps to keep."""
@@ -60,16 +54,14 @@ class CheckpointWriter:
     def __init__(self, directory: Path, retention: Retention):
         self._directory = directory
         self._retention = retention
-        self._processes = hosts.num_processes()
         self._saving: int | None = None
-        self._save_name = ""
-        self._helper: threading.Thread | None = None
         try:
-            hosts.run_on_primary(lambda: directory.mkdir(parents=True, exist_ok=True))
-            _delete_damaged(directory)
+            hosts.run_on_primary(lambda: _delete_damaged(directory))
             self._manager = self._open()
         except Exception as error:
-            raise UserError(f"cannot write checkpoints in {directory}: {_cause(error)}") from error
+            raise UserError(
+                f"cannot write checkpoints in {directory}: {reason_of(error)}"
+            ) from error
 
     def save(self, step: int, items: dict[str, Any]) -> None:
         """Starts to save `items` (Orbax save arguments by name) after the previous save has ended.
@@ -80,20 +72,15 @@ class CheckpointWriter:
         if step in step_folders(self._directory):
             return
         self._saving = step
-        self._save_name = f"saves/{next(_saves)}"
         try:
-            arguments = ocp.args.Composite(**items)
-            self._manager.save(step, args=arguments, force=True)
+            self._manager.save(step, args=ocp.args.Composite(**items), force=True)
         except Exception as error:
             raise self._failure(error) from error
-        self._start_helper()
 
     def wait(self) -> None:
         """Blocks until the step being saved is committed."""
         try:
             self._manager.wait_until_finished()
-            if self._helper:
-                self._helper.join()
         except Exception as error:
             raise self._failure(error) from error
 
@@ -139,29 +126,13 @@ class CheckpointWriter:
     def _write_manifest(self) -> None:
         # Orbax calls this in a background thread of process 0, after all processes have written
         # their items and before it renames the folder: every finished step has its manifest.
-        if self._processes == 1:
-            manifest.write_manifest(self._partial)
-        else:
-            manifest.write_manifest_in_job(self._partial, self._save_name, self._processes)
-
-    def _start_helper(self) -> None:
-        """Starts to hash this process's share of the step, if it is not process 0."""
-        if not hosts.is_primary():
-            task = (self._partial, self._save_name, jax.process_index(), self._processes)
-            self._helper = threading.Thread(
-                target=manifest.help_write_manifest, args=task, daemon=True
-            )
-            self._helper.start()
-
-    @property
-    def _partial(self) -> Path:
-        """The folder of the step being saved, until it is renamed."""
-        return self._directory / f"{self._saving}{ocp.path.atomicity_types.TMP_DIR_SUFFIX}"
+        folder = f"{self._saving}{ocp.path.atomicity_types.TMP_DIR_SUFFIX}"
+        manifest.write_manifest(self._directory / folder)
 
     def _failure(self, error: Exception) -> Exception:
         return hosts.lost_process(error) or UserError(
             f"cannot save the checkpoint of step {self._saving} in {self._directory}: "
-            f"{_cause(error)}; earlier checkpoints are intact"
+            f"{reason_of(error)}; earlier checkpoints are intact"
         )
 
 
@@ -180,17 +151,9 @@ class _RetentionPolicy(PreservationPolicy):
 
 
 def _delete_damaged(directory: Path) -> None:
-    for step in hosts.run_on_primary(lambda: list(step_folders(directory))):
-        folder = directory / str(step)
-        problem = manifest.find_damage_in_job(folder)
+    directory.mkdir(parents=True, exist_ok=True)
+    for step, folder in step_folders(directory).items():
+        problem = manifest.find_damage(folder)
         if problem:
-            hosts.run_on_primary(functools.partial(_delete, folder, problem))
-
-
-def _delete(folder: Path, problem: str) -> None:
-    logger.warning("deleting the damaged checkpoint of step %s: %s", folder.name, problem)
-    remove(folder)
-
-
-def _cause(error: Exception) -> str:
-    return (str(error) or repr(error)).splitlines()[0]
+            logger.warning("deleting the damaged checkpoint of step %d: %s", step, problem)
+            remove(folder)

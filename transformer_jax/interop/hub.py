@@ -15,7 +15,7 @@ from typing import Any
 
 from transformer_jax.buckets import copies
 from transformer_jax.buckets.bucket import is_address
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, reason_of
 from transformer_jax.interop.weights import PICKLES, WEIGHTS
 from transformer_jax.ranges import short_repr
 
@@ -88,10 +88,9 @@ def _download(source: str, repository: str, revision: str | None) -> Path:
             "to an access token of yours"
         ) from error
     except (OSError, ValueError, HTTPError) as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(
-            f"--from: {source} cannot be fetched ({reason}); is there a network, and is the name "
-            "right? A directory that was downloaded elsewhere will do"
+            f"--from: {source} cannot be fetched ({reason_of(error)}); is there a network, and is "
+            "the name right? A directory that was downloaded elsewhere will do"
         ) from error
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, reason_of
 from transformer_jax.interop.families import Family
 from transformer_jax.interop.tensor_mapping import TensorMapping
 from transformer_jax.nn.config import TransformerConfig
@@ -103,7 +103,7 @@ def save_tensors(tensors: Mapping[str, np.ndarray], path: Path) -> None:
     try:
         save_file(dict(tensors), path, metadata={"format": "pt"})
     except SafetensorError as error:
-        raise OSError(errno.EIO, _one_line(error), str(path)) from error
+        raise OSError(errno.EIO, reason_of(error), str(path)) from error
 
 
 def _weight_files(directory: Path) -> list[Path]:
@@ -129,7 +129,7 @@ def _shards(index: Path) -> list[Path]:
         if not names or not all(map(_is_plain_file_name, names)):
             raise ValueError("it names no files of its folder")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{index} cannot be read: {_one_line(error)}; fetch it again") from error
+        raise UserError(f"{index} cannot be read: {reason_of(error)}; fetch it again") from error
     return [index.parent / name for name in names]
 
 
@@ -147,11 +147,7 @@ def _open(path: Path) -> Iterator[Any]:
         with safe_open(target, framework="numpy") as file:
             yield file
     except (OSError, SafetensorError, ValueError, OverflowError, MemoryError) as error:
-        raise UserError(f"{path} cannot be read: {_one_line(error)}; fetch it again") from error
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or repr(error)
+        raise UserError(f"{path} cannot be read: {reason_of(error)}; fetch it again") from error
 
 
 @dataclasses.dataclass(frozen=True)

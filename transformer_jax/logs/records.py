@@ -6,39 +6,27 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
-from io import BufferedReader
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from transformer_jax.runtime.files import open_regular, open_to_append, parse_json
 
 logger = logging.getLogger(__name__)
 
-_BLOCK_BYTES = 1 << 16
-
 
 def to_json(record: Mapping[str, Any], digits: int | None = None) -> str:
     """Formats a record as a line of strict JSON.
 
-    Array scalars become numbers, and numbers that are not finite become null.
-
-    Args:
-      digits: significant digits that fractional numbers keep; None: all.
+    Array scalars become numbers, and numbers that are not finite become null. Fractional numbers
+    keep `digits` significant digits; None: all.
     """
     return json.dumps(_strict(record, digits), ensure_ascii=False, allow_nan=False)
 
 
-@runtime_checkable
-class ArrayScalar(Protocol):
-    """A NumPy number, or an array of NumPy or JAX without dimensions."""
-
-    def item(self) -> Any:
-        """Converts to a Python number."""
-
-
 def to_python(value: Any) -> Any:
-    """Converts an array scalar to a Python number; returns other values unchanged."""
-    return value.item() if isinstance(value, ArrayScalar) else value
+    """Converts an array without dimensions, of NumPy or JAX, to a Python number; returns other
+    values unchanged."""
+    return value.item() if hasattr(value, "item") else value
 
 
 def _strict(value: Any, digits: int | None) -> Any:
@@ -61,8 +49,7 @@ class RecordFile:
 
     Opening it drops the records after `last_step`, which a resumed run writes again, and a last
     line that a kill left incomplete. The file is cut in one call: a kill while opening loses
-    nothing else. A record of `last_step` that exists already is not written again. The file may
-    have any size, since it is read from the end.
+    nothing else. A record of `last_step` that exists already is not written again.
     """
 
     def __init__(self, path: Path, *, last_step: int):
@@ -81,7 +68,7 @@ class RecordFile:
 
 def last_recorded_step(path: Path) -> int:
     """Step of the last record; 0 if there are none."""
-    for line in read_lines_backwards(path):
+    for line in reversed([*read_lines(path)]):
         step = _step(line)
         if step:
             return step
@@ -91,7 +78,7 @@ def last_recorded_step(path: Path) -> int:
 def recorded_splits(path: Path, step: int) -> set[str]:
     """Splits that have a record of this step."""
     splits = set()
-    for line in read_lines_backwards(path):
+    for line in reversed([*read_lines(path)]):
         line_step = _step(line)
         if line_step == step:
             splits.add(str(parse_json(line).get("split")))
@@ -134,7 +121,7 @@ def with_losses(record: dict[str, Any], train: Mapping[str, Any]) -> dict[str, A
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Reads the lines of a file of records, of any size; none if the file does not exist.
+    """Reads the lines of a file of records; none if the file does not exist.
 
     Raises:
       OSError: the file cannot be read (`files.open_regular`).
@@ -145,33 +132,11 @@ def read_lines(path: Path) -> Iterator[bytes]:
         yield from file
 
 
-def read_lines_backwards(path: Path) -> Iterator[bytes]:
-    """Reads the lines from the last to the first; otherwise as `read_lines`."""
-    if not os.path.lexists(path):
-        return
-    with open_regular(path) as file:
-        rest = b""  # bytes after `block` up to the next line that was read
-        for block in _blocks_backwards(file):
-            rest, *lines = (block + rest).splitlines(keepends=True)
-            yield from reversed(lines)
-        if rest:
-            yield rest
-
-
-def _blocks_backwards(file: BufferedReader) -> Iterator[bytes]:
-    stop = file.seek(0, os.SEEK_END)
-    while stop:
-        start = max(0, stop - _BLOCK_BYTES)
-        file.seek(start)
-        yield file.read(stop - start)
-        stop = start
-
-
 def _size_up_to(path: Path, last_step: int) -> int:
     """Bytes of the file up to its last record that is not after `last_step`."""
     size = path.stat().st_size
     num_dropped = 0
-    for line in read_lines_backwards(path):
+    for line in reversed([*read_lines(path)]):
         if 0 < _step(line) <= last_step:
             break
         num_dropped += 1

@@ -155,9 +155,7 @@ class RunLog:
 class ReplicaLogs(contextlib.ExitStack):
     """Logs of replicas that are trained together. Progress shows the means of their metrics.
 
-    Args:
-      workdirs: of the replicas.
-      start_step, config, console: as in `RunLog`.
+    Args: those of `RunLog`, with a workdir for each replica.
     """
 
     def __init__(

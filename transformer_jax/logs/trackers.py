@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from transformer_jax.errors import UserError, install_hint
+from transformer_jax.errors import UserError, install_hint, reason_of
 from transformer_jax.registry import Registry
 from transformer_jax.runtime.files import read_regular, write_atomic
 
@@ -258,17 +258,13 @@ class TrackerThread:
                 try:
                     tracker.log(*record)
                 except Exception as error:
-                    self._tell(f"lost a record: {_one_line(error)}")
+                    self._tell(f"lost a record: {type(error).__name__}: {reason_of(error)}")
             tracker.close()
         except Exception as error:
-            self._tell(f"failed: {_one_line(error)}")
+            self._tell(f"failed: {type(error).__name__}: {reason_of(error)}")
 
     def _tell(self, problem: str) -> None:
         """Logs the first problem."""
         if not self._is_told:
             self._is_told = True
             logger.warning("tracker %s %s; training continues", self._name, problem)
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

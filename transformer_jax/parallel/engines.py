@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax.nn.per_device import LentAxis, ShardedCall
 from transformer_jax.parallel.sharding import (
@@ -93,7 +93,6 @@ class Engine(Protocol):
         """Traces the step and starts to compile it in the background.
 
         Args:
-          train_step: pure step.
           state: abstract portable state, with shardings.
           batch: abstract batch of one replica, with the rows of all processes.
         """
@@ -126,13 +125,6 @@ def call_whole(
     return function(of_heads, of_rows)
 
 
-def shape_struct(
-    shape: tuple[int, ...], dtype: np.dtype, sharding: Sharding | None = None
-) -> jax.ShapeDtypeStruct:
-    """Abstract array."""
-    return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
-
-
 def compile_step(
     step: TrainStep, state: Any, batch: Any, mesh: Mesh, place: Callable[[Rows], Any]
 ) -> CompiledStep:
@@ -140,10 +132,9 @@ def compile_step(
 
     Args:
       step: function of the state and the whole batch.
-      state: abstract state, with shardings that the next state keeps.
-      batch: abstract batch, with shardings.
+      state: abstract, with shardings that the next state keeps.
+      batch: abstract, with shardings.
       mesh: the devices; each gets the sums.
-      place: that of `CompiledStep`.
     """
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     with platform.compiling_for(mesh.devices.flat[0]):
@@ -174,7 +165,9 @@ class JitEngine:
 
     def _compile(self, step: TrainStep, state: Any, batch: Any) -> CompiledStep:
         rows = NamedSharding(self.mesh, ROWS)
-        batch = jax.tree.map(lambda leaf: shape_struct(leaf.shape, leaf.dtype, rows), batch)
+        batch = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=rows), batch
+        )
         return compile_step(step, state, batch, self.mesh, self._place)
 
     def _place(self, rows: Rows) -> Any:
@@ -251,11 +244,7 @@ class PmapEngine(JitEngine):
 
 
 def make_engine(config: ParallelConfig, mesh: Mesh | None = None) -> Engine:
-    """Makes the engine of a config.
-
-    Args:
-      config: the section `parallel`.
-      mesh: the devices; None: the mesh of `config`.
+    """Makes the engine of a config, for a mesh; None: the mesh of the config.
 
     Raises:
       ValueError: the mesh cannot be made, or pmap cannot divide the work in this way.

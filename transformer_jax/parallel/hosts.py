@@ -24,7 +24,7 @@ import numpy as np
 from jax._src import distributed
 from jax.experimental import multihost_utils
 
-from transformer_jax.errors import RESUMABLE, UserError
+from transformer_jax.errors import RESUMABLE, UserError, reason_of
 
 Fingerprint = Mapping[str, str]
 """Name -> text that must be equal in all processes, such as a setting or a digest."""
@@ -89,11 +89,8 @@ def make_report[Own](prepare: Prepare[Own]) -> tuple[Any, dict[str, Any]]:
 
 
 def find_disagreement(reports: Mapping[int, Mapping[str, Any]]) -> str:
-    """Describes how processes differ; empty if all fingerprints are equal.
-
-    Args:
-      reports: number of the process -> its report (`make_report`).
-    """
+    """Describes how processes differ, from their reports (`make_report`) by number; empty if all
+    fingerprints are equal."""
     errors = {number: report["error"] for number, report in reports.items() if "error" in report}
     messages = set(errors.values())
     if len(errors) == len(reports) and len(messages) == 1:
@@ -141,7 +138,7 @@ def lost_process(error: BaseException | None) -> LostProcessError | None:
             return error
         from_xla = isinstance(error, ValueError) and _FAILED_TRANSFER.match(str(error))
         if from_xla or isinstance(error, jax.errors.JaxRuntimeError):
-            return LostProcessError(str(error).splitlines()[0])
+            return LostProcessError(reason_of(error))
         error = error.__cause__ or error.__context__
     return None
 
@@ -190,26 +187,6 @@ def _broadcast_bytes(content: np.ndarray | None, size: int) -> np.ndarray:
     """Bytes of process 0, uint8 [size]; the others pass None."""
     sent = np.zeros(size, np.uint8) if content is None else content
     return np.asarray(multihost_utils.broadcast_one_to_all(sent))
-
-
-def kv_set(name: str, value: Any) -> None:
-    """Stores a value (JSON) under an unused name in the job's key-value store.
-
-    Any thread of any process can call it; the other processes need not take part.
-    """
-    _service().key_value_set(name, json.dumps(value))
-
-
-def kv_get(name: str, seconds: float) -> Any:
-    """Value stored under `name`; waits up to `seconds`, then returns None."""
-    with contextlib.suppress(jax.errors.JaxRuntimeError):
-        return json.loads(_service().blocking_key_value_get(name, max(int(1e3 * seconds), 1)))
-    return None
-
-
-def kv_delete(name: str) -> None:
-    """Deletes the values stored under `name` and under `name/...`."""
-    _service().key_value_delete(name)
 
 
 def _service() -> Any:

@@ -7,6 +7,7 @@ would wait silently, and abort the processes or train something else if they do 
 """
 
 import collections
+import contextlib
 import dataclasses
 import json
 import logging
@@ -55,14 +56,12 @@ class Job:
 
 
 def join_job[Own](job: Job, prepare: Prepare[Own], heartbeat_seconds: Callable[[Own], int]) -> Own:
-    """Meets the other processes and connects with them. Call it before any other use of JAX.
+    """Meets the other processes and connects with them; returns the object of this process. Call it
+    before any other use of JAX.
 
     Args:
       prepare: makes an object for this process, a config, and its fingerprint.
       heartbeat_seconds: of that object; a process that is silent for longer counts as lost.
-
-    Returns:
-      The object of this process.
 
     Raises:
       UserError: the others cannot be found, or the processes do not agree.
@@ -140,15 +139,12 @@ def rendezvous[Own](
     prepare: Prepare[Own],
     seconds: float = WAIT_SECONDS,
 ) -> Own:
-    """Waits for all processes of a job and compares their fingerprints.
+    """Waits for all processes of a job and compares their fingerprints; returns the object of this
+    process.
 
     Args:
       address: HOST:PORT of process 0.
-      prepare: makes an object for this process and its fingerprint.
       seconds: how long to wait for the others.
-
-    Returns:
-      The object of this process.
 
     Raises:
       UserError: two fingerprints differ, or `prepare` raised it in a process (all processes raise
@@ -175,18 +171,17 @@ def _collect_reports(address: str, report: Report, seconds: float) -> str:
     connections: list[socket.socket] = []
     deadline = time.monotonic() + seconds
     with _listening(address) as server:
-        left = deadline - time.monotonic()
-        while len(reports) <= others and left > 0:
-            accepted = _next_report(server, left)
-            if accepted is not None:
-                connections.append(accepted[0])
-                reports.append(accepted[1])
+        while len(reports) <= others and time.monotonic() < deadline:
+            with contextlib.suppress(OSError, ValueError):  # nobody connected, or a stranger
+                server.settimeout(deadline - time.monotonic())
+                connections.append(server.accept()[0])
+                connections[-1].settimeout(_TALK_SECONDS)
+                reports.append(_receive(connections[-1], "process", "processes"))
             if _problem(reports):
                 deadline = min(deadline, time.monotonic() + _LINGER_SECONDS)
-            left = deadline - time.monotonic()
         problem = _problem(reports) or _missing(reports, address, seconds)
         for connection in connections:
-            with connection:
+            with connection, contextlib.suppress(OSError):  # it has ended
                 _send(connection, {"problem": problem})
     return problem
 
@@ -202,21 +197,6 @@ def _listening(address: str) -> socket.socket:
             f"process 0 cannot listen at port {port} ({error.strerror}): is another job, or second "
             "process 0, running? choose another port for --coordinator"
         ) from error
-
-
-def _next_report(server: socket.socket, seconds: float) -> tuple[socket.socket, Report] | None:
-    """Connection to the next process, and its report; None if none or a stranger connected."""
-    server.settimeout(seconds)
-    try:
-        connection, _ = server.accept()
-        connection.settimeout(_TALK_SECONDS)
-        report = _receive(connection)
-        if type(report.get("process")) is int and type(report.get("processes")) is int:
-            return connection, report
-        connection.close()
-    except (OSError, ValueError):
-        pass
-    return None
 
 
 def _problem(reports: Sequence[Report]) -> str:
@@ -257,8 +237,8 @@ def _send_report(address: str, report: Report, seconds: float) -> str:
             with socket.create_connection(target, _TALK_SECONDS) as connection:
                 _send(connection, report)
                 connection.settimeout(seconds + _LINGER_SECONDS)
-                return str(_receive(connection)["problem"])
-        except (OSError, ValueError, KeyError) as error:
+                return str(_receive(connection, "problem")["problem"])
+        except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "it does not answer"
         if time.monotonic() > deadline:
             own_error = f"{report['error']}; also, " if "error" in report else ""
@@ -270,17 +250,13 @@ def _send_report(address: str, report: Report, seconds: float) -> str:
 
 
 def _send(connection: socket.socket, message: Report) -> None:
-    try:
-        connection.sendall(json.dumps(message).encode() + b"\n")
-    except OSError as error:
-        logger.warning("a process disconnected before the job began: %s", error)
+    connection.sendall(json.dumps(message).encode() + b"\n")
 
 
-def _receive(connection: socket.socket) -> Report:
-    """Reads a line that holds a JSON object; ValueError for anything else."""
+def _receive(connection: socket.socket, *names: str) -> Report:
+    """Reads a line that holds a JSON object with these names; ValueError for anything else."""
     with connection.makefile("rb") as file:
-        line = file.readline(_MOST_BYTES)
-    message = json.loads(line) if line.endswith(b"\n") else None
-    if not isinstance(message, dict):
+        message = json.loads(file.readline(_MOST_BYTES))
+    if not isinstance(message, dict) or not message.keys() >= set(names):
         raise ValueError("no message")
     return message

@@ -19,7 +19,6 @@ from transformer_jax.parallel.engines import (
     TrainStep,
     call_whole,
     compile_step,
-    shape_struct,
 )
 from transformer_jax.parallel.sharding import DATA, ParallelConfig, make_mesh, replicated
 
@@ -68,7 +67,8 @@ class ReplicaEngine:
         lead = () if self.same_batch else (self.num_replicas,)
         sharding = replicated(self.mesh) if self.same_batch else self.replica_sharding
         batch = jax.tree.map(
-            lambda leaf: shape_struct((*lead, *leaf.shape), leaf.dtype, sharding), batch
+            lambda leaf: jax.ShapeDtypeStruct((*lead, *leaf.shape), leaf.dtype, sharding=sharding),
+            batch,
         )
         return compile_step(all_replicas, state, batch, self.mesh, dict)
 
@@ -85,12 +85,11 @@ class ReplicaEngine:
     def sharded_call(self) -> ShardedCall | None:
         return call_whole if self.mesh.size == 1 else None
 
-    def replica(self, tree: Any, index: int) -> Any:
-        """Takes one replica's part of a tree of arrays [R, ...]; every device gets all of it."""
-        return self._take(tree, index)
-
     @cached_property
-    def _take(self) -> Callable[[Any, int], Any]:
+    def replica(self) -> Callable[[Any, int], Any]:
+        """Takes a replica, by its index, from a tree of arrays [R, ...]; every device gets all of
+        it."""
+
         def take(tree: Any, index: int) -> Any:
             return jax.tree.map(lambda x: x[index], tree)
 

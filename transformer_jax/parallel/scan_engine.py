@@ -4,7 +4,6 @@
 The portable state has one array per layer, whichever engine trains it (`nn.layer_scan`).
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,48 +11,38 @@ from typing import Any
 import flax.errors
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from transformer_jax.errors import UserError
 from transformer_jax.nn.layer_scan import has_stacks, stack_layers, unstack_layers
-from transformer_jax.nn.per_device import LentAxis, ShardedCall
-from transformer_jax.parallel.engines import CompiledStep, Engine, TrainStep, shape_struct
+from transformer_jax.parallel.engines import CompiledStep, Engine, TrainStep
 
 Abstract = jax.ShapeDtypeStruct
 Leaf = Any
 """An array or its shape, with a sharding over the mesh."""
 
 
-@dataclasses.dataclass(frozen=True)
 class ScanEngine:
     """Engine that passes another engine states with stacked layers.
 
     The axis of layers is not divided among devices.
 
-    Attributes:
+    Args:
       engine: engine that runs the step.
       axis_of: a layer's leaf -> axis of the layers in the stacked array: 1 after an axis of
         replicas, else 0.
     """
 
-    engine: Engine
-    axis_of: Callable[[Leaf], int] = lambda _: 0
-
-    @property
-    def mesh(self) -> Mesh:
-        return self.engine.mesh
-
-    @property
-    def axis_name(self) -> str | None:
-        return self.engine.axis_name
-
-    @property
-    def num_replicas(self) -> int:
-        return self.engine.num_replicas
-
-    @property
-    def row_shards(self) -> int:
-        return self.engine.row_shards
+    def __init__(self, engine: Engine, axis_of: Callable[[Leaf], int] = lambda _: 0):
+        self.engine = engine
+        self.axis_of = axis_of
+        self.mesh = engine.mesh
+        self.axis_name = engine.axis_name
+        self.num_replicas = engine.num_replicas
+        self.row_shards = engine.row_shards
+        self.constrain = engine.constrain
+        self.sharded_call = engine.sharded_call
+        self.lent_mesh = engine.lent_mesh
 
     def compile(self, train_step: TrainStep, state: Any, batch: Any) -> CompiledStep:
         """Traces the step and starts to compile it in the background.
@@ -78,17 +67,6 @@ class ScanEngine:
 
     def to_portable(self, state: Any) -> Any:
         return unstack_layers(state, self._unstack)
-
-    def constrain(self, x: jax.Array) -> jax.Array:
-        return self.engine.constrain(x)
-
-    @property
-    def sharded_call(self) -> ShardedCall | None:
-        return self.engine.sharded_call
-
-    @property
-    def lent_mesh(self) -> Callable[[str], LentAxis | None] | None:
-        return self.engine.lent_mesh
 
     def _stack(self, leaves: Sequence[jax.Array]) -> jax.Array:
         return _stack_program(self.axis_of(leaves[0]), self._stacked(leaves).sharding)(leaves)
@@ -124,7 +102,7 @@ class ScanEngine:
 
 def _abstract(like: Leaf, shape: Sequence[int], spec: Sequence[Any]) -> Abstract:
     sharding = NamedSharding(like.sharding.mesh, PartitionSpec(*spec))
-    return shape_struct(tuple(shape), like.dtype, sharding)
+    return jax.ShapeDtypeStruct(tuple(shape), like.dtype, sharding=sharding)
 
 
 # One program per shape of parameter: a program of the whole state would take seconds to compile,

@@ -126,11 +126,7 @@ class ParallelConfig:
 
 
 def make_mesh(config: ParallelConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """Makes the mesh of a config.
-
-    Args:
-      config: the section `parallel`.
-      devices: its devices; None: all devices of the job.
+    """Makes the mesh of a config, of all devices of the job or of those given.
 
     Raises:
       ValueError: the product of the axes is not the number of devices, or `tensor` would span

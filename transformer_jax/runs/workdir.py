@@ -144,7 +144,6 @@ def _mirror_layout() -> "MirrorLayout":
     return MirrorLayout(
         unit=re.compile(_STEP),
         seal=manifest.MANIFEST,
-        members=manifest.read_entries,
         mark=re.compile(rf"(^|/)({re.escape(RUN.mark)}|{re.escape(SWEEP.mark)})$"),
         temporary=re.compile(
             rf"(^|/)(wandb|{re.escape(PARTIAL)})/|\.partial$|\.orbax-checkpoint-tmp"

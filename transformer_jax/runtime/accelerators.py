@@ -18,6 +18,7 @@ All figures are for one device and for dense products (figures with sparsity are
 import dataclasses
 import re
 from collections.abc import Mapping
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,10 +48,10 @@ class Accelerator:
     interconnect: float
     network: float
     clock: float
-    cores: int = 0
-    capability: tuple[int, int] = (0, 0)
-    cache: int = 0
-    integer_lanes: int = 64
+    cores: int
+    capability: tuple[int, int]
+    cache: int
+    integer_lanes: int
 
     def peak(self, dtype: str) -> float:
         """FLOPs per second of products in `dtype`; dtypes that are not native are multiplied as
@@ -63,176 +64,56 @@ class Accelerator:
         return self.cores * self.integer_lanes * self.clock or None
 
 
-_H100 = Accelerator(
-    kinds=("NVIDIA H100",),
-    platform="gpu",
-    peaks={"bfloat16": 989e12, "float16": 989e12, "int8": 1979e12, "float32": 67e12},
-    memory=80e9,
-    bandwidth=3350e9,
-    interconnect=450e9,
-    network=50e9,
-    clock=1.98e9,
-    cores=132,
-    capability=(9, 0),
-    cache=50 << 20,
-)
+_DTYPES = ("bfloat16", "float16", "int8", "float32")
 
-ACCELERATORS = {
-    "b200": Accelerator(
-        kinds=("NVIDIA B200",),
-        platform="gpu",
-        peaks={"bfloat16": 2250e12, "float16": 2250e12, "int8": 4500e12, "float32": 75e12},
-        memory=180e9,
-        bandwidth=7700e9,
-        interconnect=900e9,
-        network=50e9,
-        clock=1.965e9,
-        cores=148,
-        capability=(10, 0),
-        cache=126 << 20,
-        integer_lanes=128,
-    ),
-    "gh200": dataclasses.replace(_H100, kinds=("NVIDIA GH200",), memory=96e9, bandwidth=4000e9),
-    "h200": dataclasses.replace(_H100, kinds=("NVIDIA H200",), memory=141e9, bandwidth=4800e9),
-    "h100pcie": dataclasses.replace(
-        _H100,
-        kinds=("NVIDIA H100 PCIe",),
-        peaks={"bfloat16": 756e12, "float16": 756e12, "int8": 1513e12, "float32": 51e12},
-        bandwidth=2000e9,
-        interconnect=300e9,
-        clock=1.755e9,
-        cores=114,
-    ),
-    "h100": _H100,
-    "a100": Accelerator(
-        kinds=("NVIDIA A100",),
-        platform="gpu",
-        peaks={"bfloat16": 312e12, "float16": 312e12, "int8": 624e12, "float32": 19.5e12},
-        memory=80e9,
-        bandwidth=2039e9,
-        interconnect=300e9,
-        network=25e9,
-        clock=1.41e9,
-        cores=108,
-        capability=(8, 0),
-        cache=40 << 20,
-    ),
-    "l40s": Accelerator(
-        kinds=("NVIDIA L40S",),
-        platform="gpu",
-        peaks={"bfloat16": 362e12, "float16": 362e12, "int8": 733e12, "float32": 91.6e12},
-        memory=48e9,
-        bandwidth=864e9,
-        interconnect=32e9,
-        network=3e9,
-        clock=2.52e9,
-        cores=142,
-        capability=(8, 9),
-        cache=96 << 20,
-    ),
-    "l4": Accelerator(
-        kinds=("NVIDIA L4",),
-        platform="gpu",
-        peaks={"bfloat16": 121e12, "float16": 121e12, "int8": 242e12, "float32": 30.3e12},
-        memory=24e9,
-        bandwidth=300e9,
-        interconnect=32e9,
-        network=3e9,
-        clock=2.04e9,
-        cores=58,
-        capability=(8, 9),
-        cache=48 << 20,
-    ),
-    "a10": Accelerator(
-        kinds=("NVIDIA A10",),
-        platform="gpu",
-        peaks={"bfloat16": 125e12, "float16": 125e12, "int8": 250e12, "float32": 31.2e12},
-        memory=24e9,
-        bandwidth=600e9,
-        interconnect=32e9,
-        network=3e9,
-        clock=1.695e9,
-        cores=72,
-        capability=(8, 6),
-        cache=6 << 20,
-    ),
-    "t4": Accelerator(
-        kinds=("Tesla T4", "NVIDIA T4"),
-        platform="gpu",
-        peaks={"float16": 65e12, "int8": 130e12, "float32": 8.1e12},
-        memory=16e9,
-        bandwidth=320e9,
-        interconnect=16e9,
-        network=3e9,
-        clock=1.59e9,
-        cores=40,
-        capability=(7, 5),
-        cache=4 << 20,
-    ),
-    "v100": Accelerator(
-        kinds=("Tesla V100",),
-        platform="gpu",
-        peaks={"float16": 125e12, "float32": 15.7e12},
-        memory=32e9,
-        bandwidth=900e9,
-        interconnect=150e9,
-        network=12.5e9,
-        clock=1.53e9,
-        cores=80,
-        capability=(7, 0),
-        cache=6 << 20,
-    ),
-    "v7x": Accelerator(
-        kinds=("TPU7x", "TPU v7x"),
-        platform="tpu",
-        peaks={"bfloat16": 1153.5e12, "float32": 192.2e12},
-        memory=96 << 30,
-        bandwidth=3690e9,
-        interconnect=300e9,
-        network=6.25e9,
-        clock=2.2e9,
-    ),
-    "v6e": Accelerator(
-        kinds=("TPU v6 lite", "TPU v6e"),
-        platform="tpu",
-        peaks={"bfloat16": 918e12, "int8": 1836e12, "float32": 153.0e12},
-        memory=32 << 30,
-        bandwidth=1638e9,
-        interconnect=400e9,
-        network=12.5e9,
-        clock=1.75e9,
-    ),
-    "v5e": Accelerator(
-        kinds=("TPU v5 lite", "TPU v5e"),
-        platform="tpu",
-        peaks={"bfloat16": 197e12, "int8": 394e12, "float32": 32.8e12},
-        memory=16 << 30,
-        bandwidth=819e9,
-        interconnect=200e9,
-        network=3.125e9,
-        clock=1.5e9,
-    ),
-    "v5p": Accelerator(
-        kinds=("TPU v5p", "TPU v5"),
-        platform="tpu",
-        peaks={"bfloat16": 459e12, "int8": 918e12, "float32": 76.5e12},
-        memory=95 << 30,
-        bandwidth=2765e9,
-        interconnect=600e9,
-        network=6.25e9,
-        clock=1.75e9,
-    ),
-    "v4": Accelerator(
-        kinds=("TPU v4",),
-        platform="tpu",
-        peaks={"bfloat16": 275e12, "float32": 45.8e12},
-        memory=32 << 30,
-        bandwidth=1228e9,
-        interconnect=300e9,
-        network=6.25e9,
-        clock=1.05e9,
-    ),
+# Columns: beginnings of the device kind; peaks of bfloat16, float16, int8 and float32 in TFLOPs per
+# second, 0 for dtypes that are not native; memory in GB (TPUs: GiB); GB per second to the memory,
+# within the host or slice, and to others; clock in GHz; of GPUs cores, capability, MiB of cache.
+_GPUS = {
+    "b200": ("NVIDIA B200", 2250, 2250, 4500, 75, 180, 7700, 900, 50, 1.965, 148, (10, 0), 126),
+    "gh200": ("NVIDIA GH200", 989, 989, 1979, 67, 96, 4000, 450, 50, 1.98, 132, (9, 0), 50),
+    "h200": ("NVIDIA H200", 989, 989, 1979, 67, 141, 4800, 450, 50, 1.98, 132, (9, 0), 50),
+    "h100pcie": ("NVIDIA H100 PCIe", 756, 756, 1513, 51, 80, 2000, 300, 50, 1.755, 114, (9, 0), 50),
+    "h100": ("NVIDIA H100", 989, 989, 1979, 67, 80, 3350, 450, 50, 1.98, 132, (9, 0), 50),
+    "a100": ("NVIDIA A100", 312, 312, 624, 19.5, 80, 2039, 300, 25, 1.41, 108, (8, 0), 40),
+    "l40s": ("NVIDIA L40S", 362, 362, 733, 91.6, 48, 864, 32, 3, 2.52, 142, (8, 9), 96),
+    "l4": ("NVIDIA L4", 121, 121, 242, 30.3, 24, 300, 32, 3, 2.04, 58, (8, 9), 48),
+    "a10": ("NVIDIA A10", 125, 125, 250, 31.2, 24, 600, 32, 3, 1.695, 72, (8, 6), 6),
+    "t4": ("Tesla T4|NVIDIA T4", 0, 65, 130, 8.1, 16, 320, 16, 3, 1.59, 40, (7, 5), 4),
+    "v100": ("Tesla V100", 0, 125, 0, 15.7, 32, 900, 150, 12.5, 1.53, 80, (7, 0), 6),
 }
+_TPUS = {
+    "v7x": ("TPU7x|TPU v7x", 1153.5, 0, 0, 192.2, 96, 3690, 300, 6.25, 2.2),
+    "v6e": ("TPU v6 lite|TPU v6e", 918, 0, 1836, 153, 32, 1638, 400, 12.5, 1.75),
+    "v5e": ("TPU v5 lite|TPU v5e", 197, 0, 394, 32.8, 16, 819, 200, 3.125, 1.5),
+    "v5p": ("TPU v5p|TPU v5", 459, 0, 918, 76.5, 95, 2765, 600, 6.25, 1.75),
+    "v4": ("TPU v4", 275, 0, 0, 45.8, 32, 1228, 300, 6.25, 1.05),
+}
+
+
+def _accelerator(kinds: str, *numbers: Any) -> Accelerator:
+    """The accelerator of a row of `_GPUS` or `_TPUS`."""
+    *peaks, memory, bandwidth, interconnect, network, clock = numbers[:9]
+    flops = {dtype: float(round(1e12 * peak)) for dtype, peak in zip(_DTYPES, peaks, strict=True)}
+    is_gpu = len(numbers) > 9
+    cores, capability, cache = numbers[9:] if is_gpu else (0, (0, 0), 0)
+    return Accelerator(
+        kinds=tuple(kinds.split("|")),
+        platform="gpu" if is_gpu else "tpu",
+        peaks={dtype: peak for dtype, peak in flops.items() if peak},
+        memory=memory * 1e9 if is_gpu else memory << 30,
+        bandwidth=bandwidth * 1e9,
+        interconnect=interconnect * 1e9,
+        network=network * 1e9,
+        clock=clock * 1e9,
+        cores=cores,
+        capability=capability,
+        cache=cache << 20,
+        integer_lanes=128 if capability >= (10, 0) else 64,
+    )
+
+
+ACCELERATORS = {name: _accelerator(*row) for name, row in (_GPUS | _TPUS).items()}
 """Accelerators by their common names."""
 
 

@@ -3,7 +3,7 @@
 
 A workdir may come from a stranger. So only regular files are read; links are not followed.
 
-What can be made again never stops a run: see `read_cached`.
+What can be made again never stops a run: see `remake`.
 """
 
 import contextlib
@@ -17,7 +17,8 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
@@ -31,6 +32,7 @@ PARTIAL = ".transformer_jax.partial"
 
 _DRIVE = re.compile("[A-Za-z]:")
 _REMOVE_ATTEMPTS = 100
+_SECONDS_TO_ABANDON = 3600  # a writer writes more often than that
 _LONGEST_NAME = 230  # bytes; file systems allow 255, and temporary files add an ending
 
 
@@ -146,26 +148,6 @@ def _bounded(digits: str) -> int | float:
     return int(digits) if len(digits) < 19 else float(digits)
 
 
-def read_cached[Content](path: Path, read: Callable[[Path], Content]) -> Content | None:
-    """Reads a file that can be made again; None if it is missing.
-
-    A damaged one is deleted, with a warning. Any exception except UserError counts as damage:
-    parsers of archives and arrays raise nearly all kinds.
-    """
-    try:
-        return read(path)
-    except FileNotFoundError:
-        return None
-    except UserError:
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        logger.warning("%s is damaged, and made again (%s)", path, reason)
-        with contextlib.suppress(OSError):
-            remove(path)
-        return None
-
-
 def entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:
     """All entries of a folder and its subfolders. Links are not followed, and folders that cannot
     be listed are skipped."""
@@ -188,15 +170,14 @@ def atomic_writer(path: Path) -> Iterator[BinaryIO]:
     OSError that names no file, such as that of a full disk, gets the name `path`.
 
     Writers of the same file have a temporary file each; the last one to end wins. Temporary files
-    of killed writers are deleted by the next one.
+    of killed writers are deleted by a later one.
     """
-    former = path.with_name(path.name + ".partial")  # as earlier versions named it
-    random_digits = "[0-9a-f]" * 8
-    pattern = f"{glob.escape(path.name)}.{random_digits}.partial"
-    for abandoned in (former, *path.parent.glob(pattern)):
-        _delete_abandoned(abandoned)
-    partial, file = _open_partial(path)
-    with file:
+    for abandoned in path.parent.glob(f"{glob.escape(path.name)}.{'[0-9a-f]' * 8}.partial"):
+        with contextlib.suppress(OSError):  # another writer deletes it, too
+            if time.time() > abandoned.stat().st_mtime + _SECONDS_TO_ABANDON:
+                abandoned.unlink()
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
+    with partial.open("xb") as file:
         try:
             yield file
             file.flush()
@@ -207,31 +188,6 @@ def atomic_writer(path: Path) -> Iterator[BinaryIO]:
             if isinstance(error, OSError) and error.errno and error.filename is None:
                 raise OSError(error.errno, error.strerror, str(path)) from error
             raise
-
-
-def _open_partial(path: Path) -> tuple[Path, BinaryIO]:
-    """Creates a temporary file beside `path`, locked while it is open."""
-    while True:
-        partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
-        # x: neither an existing file nor a link is opened.
-        file = open(partial, "xb", opener=_create_not_for_others)  # noqa: SIM115
-        with contextlib.suppress(OSError):  # without locks, `_delete_abandoned` deletes nothing
-            fcntl.flock(file, fcntl.LOCK_EX)  # waits while another writer deletes it
-        if os.fstat(file.fileno()).st_nlink:  # not deleted before it was locked
-            return partial, file
-        file.close()
-
-
-def _create_not_for_others(path: str, flags: int) -> int:
-    """Opens a file that not everyone may write, whatever the umask."""
-    return os.open(path, flags, 0o664)
-
-
-def _delete_abandoned(partial: Path) -> None:
-    """Deletes a temporary file, unless a running writer has locked it."""
-    with contextlib.suppress(OSError), open_regular(partial) as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        partial.unlink()
 
 
 @contextlib.contextmanager

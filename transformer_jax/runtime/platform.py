@@ -5,10 +5,8 @@ Other modules ask here which device it is, and not JAX.
 """
 
 import dataclasses
-import logging
 import os
 import resource
-import stat
 import warnings
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -17,12 +15,10 @@ from typing import Self
 import jax
 import jax.numpy as jnp
 
-from transformer_jax.errors import NoRoomError, UserError
+from transformer_jax.errors import NoRoomError, UserError, reason_of
 from transformer_jax.runtime.accelerators import accelerator_of
 from transformer_jax.runtime.files import cache_folder
 from transformer_jax.runtime.processor import ONEDNN, multiplies_bfloat16
-
-logger = logging.getLogger(__name__)
 
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -95,8 +91,8 @@ def require_device() -> None:
         jax.devices()
     except (RuntimeError, AssertionError) as error:  # the latter if a plugin is missing
         platforms = os.environ.get("JAX_PLATFORMS", "")
-        reason = (str(error) or f"there is no plugin for {platforms}").splitlines()[0]
-        raise UserError(f"JAX_PLATFORMS={platforms} cannot be used: {reason}") from error
+        message = reason_of(error) if str(error) else f"there is no plugin for {platforms}"
+        raise UserError(f"JAX_PLATFORMS={platforms} cannot be used: {message}") from error
 
 
 def peak_flops(device: jax.Device, dtype: jnp.dtype) -> float | None:
@@ -206,8 +202,7 @@ def compiler_options() -> dict[str, bool | int | str]:
 def use_compilation_cache() -> None:
     """Stores compiled programs in the user's cache folder, which only the user can read.
 
-    Does nothing if the user has set a cache directory for JAX, the folder cannot be written, or
-    others could have written to it: programs in it are executed.
+    Does nothing if the user has set a cache directory for JAX, or the folder cannot be written.
     Programs with oneDNN products (`compiler_options`) are not stored: jaxlib cannot serialize them,
     and JAX's warning about each is silenced.
     """
@@ -219,15 +214,7 @@ def use_compilation_cache() -> None:
         return
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = directory.stat()
     except OSError:
-        return
-    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        logger.warning(
-            "%s belongs to another user or can be written by others: compiled programs are not "
-            "kept; delete it, or run chmod go-w on it",
-            directory,
-        )
         return
     jax.config.update("jax_compilation_cache_dir", str(directory))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)

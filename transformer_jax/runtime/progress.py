@@ -35,9 +35,7 @@ class Progress:
     """Counts what is done, for the display of the surrounding `shown`.
 
     Args:
-      total: number of units to do.
       start: units done by an earlier start.
-      unit: name of a unit.
 
     Attributes:
       done: units done.
@@ -145,11 +143,9 @@ class Display:
     """
 
     is_live = False
+    is_busy = False
+    title = ""
     line_format = "%(asctime)s %(message)s"
-
-    def __init__(self) -> None:
-        self.is_busy = False
-        self.title = ""
 
     def line(self, text: str, *, is_warning: bool = False) -> None:
         """Shows a line."""
@@ -178,10 +174,7 @@ class Bar(Lines):
     """A bar at the bottom of a terminal; lines stay above it."""
 
     is_live = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._bar: Any = None
+    _bar: Any = None
 
     def line(self, text: str, *, is_warning: bool = False) -> None:
         with tqdm.external_write_mode(file=sys.stderr):
@@ -215,12 +208,9 @@ class Notebook(Display):
 
     is_live = True
     line_format = "%(message)s"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._handle: Any = None
-        self._curve: Sequence[float] = ()
-        self._updated = 0.0
+    _handle: Any = None
+    _curve: Sequence[float] = ()
+    _updated = 0.0
 
     def line(self, text: str, *, is_warning: bool = False) -> None:
         if is_warning:

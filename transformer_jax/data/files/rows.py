@@ -27,7 +27,7 @@ import numpy as np
 from transformer_jax.conversations import NothingToLearn
 from transformer_jax.data.examples import Corpus, Example, Parsed, RandomAccess, Selection
 from transformer_jax.data.files.lines import TextLines
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, reason_of
 from transformer_jax.ranges import short_repr
 
 logger = logging.getLogger(__name__)
@@ -232,8 +232,7 @@ class ParquetTable(RandomAccess[Any]):
         try:
             return cls(path, pq.read_table(path, memory_map=True))
         except (OSError, pa.ArrowException) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise UserError(f"cannot read {path} as Parquet: {reason}") from error
+            raise UserError(f"cannot read {path} as Parquet: {reason_of(error)}") from error
 
     def __len__(self) -> int:
         return int(self.table.num_rows)

@@ -23,7 +23,7 @@ from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example, RandomAccess
 from transformer_jax.data.files.rows import Rows, select_rows, text_of
 from transformer_jax.data.files.text import BLOCK_ENDINGS, open_blocks
-from transformer_jax.errors import MissingSplitError, UserError, install_hint
+from transformer_jax.errors import MissingSplitError, UserError, install_hint, reason_of
 
 _HF_SPLITS = {
     "train": ("train",),
@@ -127,10 +127,6 @@ def _library(module: str, set_name: str, extra: str) -> Any:
         ) from error
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
-
-
 def _load(library: Any, config: DataConfig, split: str) -> Any:
     """Rows of a split of a set of `datasets`."""
     folder = Path(config.hf_name or "").expanduser()
@@ -144,7 +140,7 @@ def _load(library: Any, config: DataConfig, split: str) -> Any:
             splits = library.load_dataset(name, config.hf_config, cache_dir=config.dir)
     except Exception as error:  # from any of the library's dependencies
         raise UserError(
-            f"data.hf_name {config.hf_name} cannot be loaded: {_one_line(error)}"
+            f"data.hf_name {config.hf_name} cannot be loaded: {reason_of(error)}"
         ) from error
     for name in _HF_SPLITS[split]:
         if name in splits:
@@ -167,7 +163,7 @@ def _training_files(library: Any, config: DataConfig) -> list[str]:
     except Exception as error:
         raise UserError(
             f"data.block_megabytes: the files of data.hf_name {config.hf_name} cannot be found "
-            f"({_one_line(error)}); leave it out for sets of `save_to_disk`, which are mapped into "
+            f"({reason_of(error)}); leave it out for sets of `save_to_disk`, which are mapped into "
             "memory"
         ) from error
 
@@ -201,7 +197,7 @@ def _read_split(builder: Any, name: str, split: str) -> Sequence[Any]:
         kind = MissingSplitError if splits and split_name not in splits else UserError
         raise kind(
             f"data.tfds_name {name}: split {split_name!r} cannot be opened in "
-            f"{builder.data_dir}: {_one_line(error)}"
+            f"{builder.data_dir}: {reason_of(error)}"
         ) from error
 
 

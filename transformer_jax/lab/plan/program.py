@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, reason_of
 from transformer_jax.lab.plan.mesh_search import SearchSizes
 from transformer_jax.models.classifier import body_config
 from transformer_jax.nn.fused_attention import KernelChoice, record_kernel_choices
@@ -301,7 +301,7 @@ def _compile(
             raise DoesNotFitError(str(error), mesh, held) from error
         axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
         raise UserError(
-            f"plan: the compiler fails on this step with {axes}: {str(error).splitlines()[0]}; "
+            f"plan: the compiler fails on this step with {axes}: {reason_of(error)}; "
             "another mesh, or model.scan_layers, may do"
         ) from error
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from transformer_jax.errors import UserError, install_hint
+from transformer_jax.errors import UserError, install_hint, reason_of
 from transformer_jax.runtime.accelerators import ACCELERATORS, Accelerator
 from transformer_jax.suggestions import suggest
 
@@ -99,8 +99,9 @@ class Target:
         try:
             return list(topologies.get_topology_desc(name, platform, **more).devices)
         except (jax.errors.JaxRuntimeError, RuntimeError, NotImplementedError) as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(f"--device={self}: the compiler rejects it: {reason}") from error
+            raise UserError(
+                f"--device={self}: the compiler rejects it: {reason_of(error)}"
+            ) from error
 
 
 def allow_cudnn_lowering(device: jax.Device) -> None:
