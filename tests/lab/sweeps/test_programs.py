@@ -84,12 +84,6 @@ def test_a_row_of_a_stopped_program_is_the_row_trained_alone(sweep, swept, tmp_p
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-4), run.params, params)
 
 
-def test_finished_rows_are_read(sweep, swept, monkeypatch):
-    for name in ("train_replicas", "train"):
-        monkeypatch.setattr(row_training, name, None)
-    assert tj.sweep(sweep, swept[0]) == swept[1]
-
-
 @pytest.mark.parametrize(
     "seeds, at_once, sizes", [(1, 8, [3, 1]), (2, 4, [2, 1, 1]), (3, 2, [1] * 4)]
 )

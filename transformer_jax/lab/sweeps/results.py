@@ -30,7 +30,7 @@ from transformer_jax.runs.workdir import (
 )
 from transformer_jax.runtime.files import parse_json, read_regular
 
-_PLACES = ("data.dir", "data.cache_dir")
+_PLACES = ("data.dir", "data.cache_dir", "also")
 """Fields that may differ between rows of one name."""
 _MOST_NAMED = 3  # fields that a message names
 
@@ -43,14 +43,13 @@ class Result:
 
     Attributes:
       row: its measurements.
-      fields: {"section.field": value}; fields that its version lacked have their defaults.
-      also: {column: overrides}, as `Sweep.also`.
+      fields: {"section.field": value}, "also" and "until" as of `asked_of`; fields that its
+        version lacked have their defaults.
       place: its file.
     """
 
     row: Row
     fields: Mapping[str, Any]
-    also: Mapping[str, Any]
     place: str
 
 
@@ -87,10 +86,9 @@ def result_of(folder: SweepFolder, name: str, asked: Mapping[str, Any] | None) -
     if content is None:
         return None
     result = _parse_result(content, f"{folder}/{folder_name(name)}/{RESULT}", name, "")
-    if result is None or asked is None:
-        return result.row if result else None
-    is_same = result.row.steps == asked.get("until") and not _mismatch(result, asked)
-    return result.row if is_same else None
+    if result is None or (asked is not None and _mismatch(result, asked)):
+        return None
+    return result.row
 
 
 def saved_row(path: Path, name: str, asked: Mapping[str, Any], *, warns: bool = True) -> Row | None:
@@ -100,7 +98,7 @@ def saved_row(path: Path, name: str, asked: Mapping[str, Any], *, warns: bool = 
     warning, if it is damaged or of another config.
     """
     result = _read_result(path, name, "it is measured again" if warns else "")
-    if result is None or result.row.steps != asked.get("until"):
+    if result is None or result.fields["until"] != asked.get("until"):
         return None
     reason = _mismatch(result, asked)
     if reason and warns:
@@ -209,8 +207,7 @@ def merge_tables(*workdirs: str | Path) -> Rows:
 
 def _require_same_row(first: Result, second: Result) -> None:
     """Raises UserError if rows of one name differ in their config or steps."""
-    fields = {**first.fields, "steps": first.row.steps}
-    different = _differences(fields, {**second.fields, "steps": second.row.steps}, _PLACES)
+    different = _differences(first.fields, second.fields, _PLACES)
     if different:
         raise UserError(
             f"table: row {first.row.name!r} has different configs in {first.place} and in "
@@ -246,11 +243,7 @@ def _differences(
 
 def _mismatch(result: Result, asked: Mapping[str, Any]) -> str:
     """Reason why a result is not of the row asked for; empty if it is."""
-    fields = _fields(asked["config"], "sweep")
-    different = _differences(result.fields, fields)
-    if different:
-        return different
-    return "" if result.also == asked["also"] else "its further columns are others"
+    return _differences(result.fields, _fields(asked, "sweep"))
 
 
 def _results(workdir: Path) -> list[Result]:
@@ -280,7 +273,7 @@ def _read_result(path: Path, name: str, consequence: str) -> Result | None:
     """The result in a file, as `_parse_result`; None if there is no file."""
     try:
         return _parse_result(read_regular(path), str(path), name, consequence)
-    except FileNotFoundError:
+    except OSError:
         return None
 
 
@@ -291,19 +284,18 @@ def _parse_result(content: bytes, place: str, name: str, consequence: str) -> Re
     """
     try:
         tree = parse_json(content)
-        asked = tree["asked"]
-        return Result(
-            Row(name, **tree["row"]), _fields(asked["config"], place), asked["also"], place
-        )
+        return Result(Row(name, **tree["row"]), _fields(tree["asked"], place), place)
     except (ValueError, TypeError, KeyError, AttributeError):
         if consequence:
             logger.warning("%s is damaged or of an earlier version; %s", place, consequence)
         return None
 
 
-def _fields(config: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Fields of a config, with defaults for those that its version lacked."""
+def _fields(asked: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """The identity of a result as `Result.fields`."""
+    others = {"also": asked["also"], "until": asked.get("until")}
+    config = flatten(asked["config"])
     with contextlib.suppress(UserError):  # it has fields of another version, or of user modules
-        values = resolve(config, {}, (), Origin("loaded run", place)).values
-        return dict(json.loads(json.dumps(values)))  # lists for tuples, as a file has them
-    return flatten(config)
+        values = resolve(asked["config"], {}, (), Origin("loaded run", place)).values
+        config = json.loads(json.dumps(values))  # lists for tuples, as a file has them
+    return {**config, **others}
