@@ -425,37 +425,6 @@ def _check_verdicts(args: argparse.Namespace) -> None:
         _write_json(states)
 
 
-def reproduce(args: argparse.Namespace) -> None:
-    """Prints a paper's table beside ours, with the verdicts on its statements; lists the papers."""
-    if args.item is None:
-        return _list_reproductions()
-    from transformer_jax.lab.evidence.reproduction import load_reproduction
-    from transformer_jax.lab.evidence.reproduction import reproduce as reproduce_item
-
-    item = load_reproduction(args.item)
-    options = _given_flags(args, ("scale", "config", "seeds"))
-    report = reproduce_item(
-        item, args.workdir, args.overrides, chosen=args.rows, modules=args.modules, **options
-    )
-    match args.format:
-        case "json":
-            _write_json(report.as_json())
-        case "markdown":
-            terminal.write(f"{report.as_markdown()}\n")
-        case _:
-            terminal.write(f"{report.as_text()}\n")
-
-
-def _list_reproductions() -> None:
-    """Lists the shipped reproductions with the first line of their docstrings."""
-    from transformer_jax.runs.shipped import shipped_files
-
-    paths = shipped_files("reproduction")
-    width = max(map(len, paths))
-    for name, path in paths.items():
-        terminal.write(f"{name.ljust(width)}  {_summary(path)}\n")
-
-
 def benchmark(args: argparse.Namespace) -> None:
     """Prints the speed of a config's training step or search as one JSON object."""
     from transformer_jax.runs.config import resolve_file
@@ -604,7 +573,6 @@ RUN_VERB: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "plot": plot,
     "compare": compare,
     "claim": claim,
-    "reproduce": reproduce,
     "benchmark": benchmark,
     "plan": plan,
     "verify": verify,
