@@ -19,4 +19,5 @@ def get_claim():
         smallest=0.05,
         looks=(4, 8),
         source="Vaswani et al. 2017, section 6.2, say that they are nearly identical",
+        published={"perplexity": (4.92, 4.92), "bleu": (25.8, 25.7)},
     )

@@ -371,8 +371,7 @@ _DRAW: dict[str, Callable[[argparse.Namespace, Path], None]] = {
 
 def compare(args: argparse.Namespace) -> None:
     """Prints how runs differ, and writes a page of it."""
-    from transformer_jax.lab.evidence.comparison import compare
-    from transformer_jax.lab.evidence.page import comparison_page
+    from transformer_jax.lab.evidence.comparison import compare, comparison_page
 
     metrics = args.metrics.split(",") if args.metrics else ()
     comparison = compare(
@@ -391,17 +390,16 @@ def compare(args: argparse.Namespace) -> None:
 def claim(args: argparse.Namespace) -> None:
     """Decides a claim and prints the verdict, or says which verdicts are out of date."""
     from transformer_jax.lab.evidence.claims import decide_claim, load_claim
-    from transformer_jax.lab.evidence.verdicts import verdict_text
 
     if args.check:
         return _check_verdicts(args)
     if len(args.names) != 1:
         raise UserError("claim: name one claim file")
-    verdict = decide_claim(load_claim(args.names[0]), args.workdir, args.overrides, args.modules)
+    report = decide_claim(load_claim(args.names[0]), args.workdir, args.overrides, args.modules)
     if args.format == "json":
-        _write_json(verdict)
+        _write_json(report.as_json())
     else:
-        terminal.write(f"{verdict_text(verdict)}\n")
+        terminal.write(f"{report.as_text()}\n")
 
 
 def _check_verdicts(args: argparse.Namespace) -> None:

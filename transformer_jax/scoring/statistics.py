@@ -240,25 +240,11 @@ def seeds_to_decide(
     return None
 
 
-def mean_line(values: Sequence[float]) -> str:
-    """Mean ± deviation, and the number of seeds."""
-    mean = sum(values) / len(values)
-    if len(values) == 1:
-        return f"{mean:.4g} (1 seed)"
-    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
-    return f"{mean:.4g} ± {deviation:.2g} ({len(values)} seeds)"
+def finite(values: Sequence[float | None]) -> list[float]:
+    """The values that are finite numbers: not NaN (it diverged) or None (it was not measured)."""
+    return [value for value in values if value is not None and math.isfinite(value)]
 
 
-def seeds_line(test: SeedTest) -> str:
-    """One line: difference, interval, p-values, and the verdict."""
-    difference = test.difference
-    line = (
-        f"{difference.mean:+.4g} [{difference.low:.4g}, {difference.high:.4g}], "
-        f"p = {difference.p:.2g} ({difference.test}), {test.p_permutation:.2g} (permutation)"
-    )
-    if test.p_adjusted != difference.p:
-        line += f", adjusted {test.p_adjusted:.2g}"
-    if test.differs:
-        return f"{line}: differs, g = {difference.effect:.2g}"
-    needed = test.seeds_to_decide
-    return f"{line}: undecided" + (f"; about {needed} seeds each would decide" if needed else "")
+def deviation(values: Sequence[float]) -> float:
+    """Standard deviation of the sample; 0 for one value."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0

@@ -43,7 +43,7 @@ def drawn(gap, deviation=0.1):
     "gap, verdict, seeds", [(1.0, "holds", 3), (-1.0, "does not hold", 3), (0.05, "undecided", 12)]
 )
 def test_seeds_are_added_until_it_is_decided(gap, verdict, seeds, tmp_path):
-    found = tj.decide(drawn(gap), tmp_path / "claim")
+    found = tj.decide(drawn(gap), tmp_path / "claim").record
     assert (found["verdict"], found["seeds"]) == (verdict, seeds)
     assert [len(values) for values in found["values"].values()] == [seeds, seeds]
     low, high = found["interval"]
@@ -55,12 +55,12 @@ def test_a_better_value_may_be_higher(tmp_path):
     claim = tj.Claim(
         "It is higher.", ROWS, experiment=lambda seed: (2.0 + seed / 10, 1.0), better="higher"
     )
-    assert tj.decide(claim, tmp_path / "claim")["verdict"] == "holds"
+    assert tj.decide(claim, tmp_path / "claim").record["verdict"] == "holds"
 
 
 def test_a_row_that_diverges_is_the_worse_one(tmp_path):
     claim = tj.Claim("It trains.", ROWS, experiment=lambda seed: (1.0, math.nan))
-    found = tj.decide(claim, tmp_path / "claim")
+    found = tj.decide(claim, tmp_path / "claim").record
     assert found["verdict"] == "holds" and found["seeds"] == 8  # 2^-8 is below 0.05 / 4
     assert found["values"]["second"] == [None] * 8
 
@@ -74,7 +74,7 @@ def test_equal_models_hold_as_rarely_as_stated(tmp_path):
         claim = tj.Claim(
             "Equal.", ROWS, experiment=lambda seed, v=values: tuple(v[seed]), smallest=0.5
         )
-        held += decide_claim(claim, tmp_path / str(number))["verdict"] == "holds"
+        held += decide_claim(claim, tmp_path / str(number)).record["verdict"] == "holds"
     assert held / 200 < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 200)
 
 
@@ -91,7 +91,7 @@ def trained_claim(tiny_language_model, tmp_path_factory):
         smallest=1e-4,
     )
     workdir = tmp_path_factory.mktemp("claims") / "claim"
-    return claim, workdir, tj.decide(claim, workdir, progress=False)
+    return claim, workdir, tj.decide(claim, workdir, progress=False).record
 
 
 def test_trained_rows_are_decided_and_named_by_digests(trained_claim):
@@ -101,6 +101,8 @@ def test_trained_rows_are_decided_and_named_by_digests(trained_claim):
         "code of nn",
         "training data of learns",
         "tokenizer of text of learns",
+        "checkpoints of learns",
+        "config of hardly",
     }
     assert names <= set(found["digests"])
     assert found["configs"]["learns"]["train.num_steps"] == 24
@@ -109,7 +111,7 @@ def test_trained_rows_are_decided_and_named_by_digests(trained_claim):
 def test_a_decided_claim_is_only_read_again(trained_claim, tmp_path):
     claim, workdir, before = trained_claim
     copy = shutil.copytree(workdir, tmp_path / "copy")
-    again = tj.decide(claim, copy, progress=False)
+    again = tj.decide(claim, copy, progress=False).record
     differing = {name for name in before if before[name] != again[name]}
     assert differing <= {"seconds"}
 
@@ -119,7 +121,7 @@ def test_claims_that_share_a_workdir_train_their_rows_once(trained_claim, tmp_pa
     copy = shutil.copytree(workdir, tmp_path / "copy")
     monkeypatch.delattr(row_training, "_train_seeds")
     other = dataclasses.replace(claim, name="other", metric="perplexity")
-    found = tj.decide(other, copy, progress=False)
+    found = tj.decide(other, copy, progress=False).record
     losses, perplexities = before["values"], found["values"]
     for row, values in losses.items():
         assert list(map(math.exp, values)) == pytest.approx(perplexities[row], rel=1e-3)
@@ -136,7 +138,7 @@ def test_two_measures_of_the_same_runs_are_compared(trained_claim, tmp_path, mon
     claim = dataclasses.replace(
         trained_claim[0], name="two", rows=row, measure=measure, better="higher"
     )
-    found = tj.decide(claim, copy, progress=False)
+    found = tj.decide(claim, copy, progress=False).record
     assert found["values"] == {"late": [24.0, 24.0], "early": [23.0, 22.0]}
     assert dataclasses.replace(claim, measure=dict(measure)).identity == claim.identity
     with pytest.raises(ValueError, match="one row"):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.evidence.comparison import provenance_of
+from transformer_jax.lab.evidence.comparison import run_digests
 from transformer_jax.lab.evidence.verdicts import (
     PLACES,
     Freshness,
@@ -30,9 +30,11 @@ from transformer_jax.lab.evidence.verdicts import (
     input_digests,
     read_verdict,
     stated_configs,
+    verdict_report,
     without_words,
 )
-from transformer_jax.lab.sweeps.definition import Sweep, read_fields
+from transformer_jax.lab.report import Report, json_number
+from transformer_jax.lab.sweeps.definition import Sweep, load_definition
 from transformer_jax.lab.sweeps.results import last_validation
 from transformer_jax.lab.sweeps.shared_folder import folder_name
 from transformer_jax.lab.sweeps.sweep import run_sweep
@@ -51,7 +53,7 @@ from transformer_jax.runs.workdir import (
     open_for_writing,
     read_metrics,
 )
-from transformer_jax.runtime.files import read_regular, write_atomic
+from transformer_jax.runtime.files import write_atomic
 from transformer_jax.scoring.sequential import UNDECIDED, Decision, Plan, decide
 from transformer_jax.suggestions import suggest
 from transformer_jax.summary import Summarized
@@ -82,6 +84,7 @@ class Claim(Summarized):
         {name: such a function}: the two values of each run that are compared.
       experiment: seed -> values of the first and the second row, in place of training.
       source: where the statement is from.
+      published: metric -> what the source found for the first and the second row.
       name, digest: of the file, set by `load_claim`; the digest leaves docstrings and comments out.
 
     Raises:
@@ -100,6 +103,7 @@ class Claim(Summarized):
     measure: Measure | Mapping[str, Measure] | None = None
     experiment: Callable[[int], tuple[float, float]] | None = None
     source: str = ""
+    published: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     name: str = ""
     digest: str = ""
 
@@ -132,6 +136,7 @@ class Claim(Summarized):
     def identity(self) -> str:
         """Digest of what the claim states and tests, and of its file."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del fields["published"]  # says what others found
         return digest_of(_stated(fields))
 
     def sweep(self, seeds: int) -> Sweep:
@@ -180,13 +185,10 @@ def load_claim(path: str | Path) -> Claim:
     Raises:
       UserError: there is no such file, it fails, or its fields are invalid.
     """
-    fields = read_fields(path, "claim", Claim)
-    content = read_regular(find_file(path, "claim"))
-    try:
-        digest = digest_of(without_words(content.decode()))
-        return Claim(**fields, name=Path(path).stem, digest=digest)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"claim file {path}: {error}") from error
+    claim = load_definition(path, "claim", Claim)
+    source = find_file(path, "claim").read_text(encoding="utf-8")
+    digest = digest_of(without_words(source))
+    return dataclasses.replace(claim, name=Path(path).stem, digest=digest)
 
 
 def find_claims(paths: Sequence[str | Path] = ()) -> dict[str, Callable[[], Claim]]:
@@ -202,17 +204,15 @@ def decide_claim(
     modules: Modules = (),
     *,
     progress: bool = True,
-) -> dict[str, Any]:
-    """Trains seeds until the claim is decided or its looks end; writes `NAME.verdict.json`.
+) -> Report:
+    """Trains seeds until the claim is decided or its looks end; writes `NAME.verdict.json`, which
+    the report has as JSON.
 
     Claims may share a workdir: rows of the same name and config are trained once.
 
     Args:
       workdir: for the runs; a decision that stopped is resumed.
       overrides: config fields of both rows, such as `data.dir`.
-
-    Returns:
-      The verdict, as the file has it.
 
     Raises:
       UserError: as `run_sweep`; or the workdir holds another claim of this name, or a row of this
@@ -226,21 +226,13 @@ def decide_claim(
     with open_for_writing(workdir) as handle:
         path = handle.folder / f"{claim.name}.{VERDICT}".removeprefix(".")
         with lock_workdir(handle.folder, SWEEP):
-            _require_same_claim(path, asked)
-        values: dict[str, list[float]] = {name: [] for name in claim.sides}
-        num_seeds = 0
-        seconds = 0.0
-        for count in claim.looks:
-            seeds = range(num_seeds, count)
-            num_seeds = count
-            added, spent = _values(claim, seeds, handle.folder, overrides, modules, progress)
-            for name in values:
-                values[name] += added[name]
-            seconds += spent
-            decision = decide(_differences(claim, values), claim.plan)
-            logger.info("%d seeds: %s", count, _decision_line(decision))
-            if decision.verdict != UNDECIDED:
-                break
+            if path.exists() and read_verdict(path)["asked"] != asked:
+                raise UserError(
+                    f"{path} is the verdict of another claim of this name, or of other overrides; "
+                    "choose another --workdir, or delete the file to decide again with the runs "
+                    "that are there"
+                )
+        values, seconds, decision = _decide(claim, handle.folder, overrides, modules, progress)
         verdict = {
             "name": claim.name,
             "statement": claim.statement,
@@ -248,26 +240,49 @@ def decide_claim(
             "verdict": decision.verdict,
             "metric": f"{claim.metric} ({claim.better} is better)",
             "smallest": claim.smallest,
-            "difference": _finite(decision.mean),
-            "interval": [_finite(decision.low), _finite(decision.high)],
+            "difference": json_number(decision.mean),
+            "interval": [json_number(decision.low), json_number(decision.high)],
+            "published": {name: list(pair) for name, pair in claim.published.items()},
             "test": decision.test,
             "error_rate": claim.error_rate,
             "looks": list(claim.looks),
             "seeds": decision.seeds,
-            "values": {name: list(map(_finite, side)) for name, side in values.items()},
+            "values": {name: list(map(json_number, side)) for name, side in values.items()},
             "command": _command(claim, overrides, modules),
             "seconds": round(seconds, 1),
             "asked": asked,
             "configs": stated_configs(configs),
             "digests": {
                 **code_digests(),
+                **_run_digests(handle.folder, configs, decision.seeds),
                 **input_digests(configs, modules),
-                **_tokenizers(handle.folder, configs),
             },
             "machine": describe_machine(),
         }
         write_atomic(path, json.dumps(verdict, indent=2) + "\n")
-    return verdict
+    return verdict_report(verdict)
+
+
+def _decide(
+    claim: Claim, folder: Path, overrides: Mapping[str, Any], modules: Modules, progress: bool
+) -> tuple[dict[str, list[float]], float, Decision]:
+    """Adds seeds until a look decides: values of each side, seconds, and the last decision."""
+    values: dict[str, list[float]] = {name: [] for name in claim.sides}
+    num_seeds = 0
+    seconds = 0.0
+    for count in claim.looks:
+        seeds = range(num_seeds, count)
+        num_seeds = count
+        added, spent = _values(claim, seeds, folder, overrides, modules, progress)
+        for name in values:
+            values[name] += added[name]
+        seconds += spent
+        decision = decide(_differences(claim, values), claim.plan)
+        interval = f"[{decision.low:.4g}, {decision.high:.4g}]"
+        logger.info("%d seeds: %s, %.4g %s", count, decision.verdict, decision.mean, interval)
+        if decision.verdict != UNDECIDED:
+            break
+    return values, seconds, decision
 
 
 def check_claim(
@@ -296,14 +311,6 @@ def _configs_with_places(
     rows = claim.configs(fields).values()
     unread = {name for row in rows for name in row.resolved.unread if name in PLACES}
     return claim.configs({**fields, **{k: v for k, v in overrides.items() if k not in unread}})
-
-
-def _require_same_claim(path: Path, asked: Mapping[str, Any]) -> None:
-    if path.exists() and read_verdict(path)["asked"] != asked:
-        raise UserError(
-            f"{path} is the verdict of another claim of this name, or of other overrides; choose "
-            "another --workdir, or delete the file to decide again with the runs that are there"
-        )
 
 
 def _values(
@@ -369,15 +376,13 @@ def _seed_workdirs(folder: Path, row: str, count: int) -> list[Path]:
     return [workdirs[seed] for seed in sorted(workdirs)[:count]]
 
 
-def _tokenizers(folder: Path, rows: Iterable[str]) -> dict[str, str]:
-    """Digests of the tokenizers of each row; none for a row without a checkpoint."""
+def _run_digests(folder: Path, rows: Iterable[str], count: int) -> dict[str, str]:
+    """What made the values of each row's seeds; nothing for a row without a checkpoint."""
     digests: dict[str, str] = {}
     for row in rows:
         with contextlib.suppress(UserError):
-            provenance = provenance_of(_seed_workdirs(folder, row, 1)[0])
-            for part, digest in provenance.items():
-                if "tokenizer" in part:
-                    digests[f"{part} of {row}"] = digest
+            of_row = run_digests(_seed_workdirs(folder, row, count))
+            digests |= {f"{part} of {row}": of_row[part] for part in of_row if part != "code"}
     return digests
 
 
@@ -391,14 +396,6 @@ def _differences(claim: Claim, values: Mapping[str, Sequence[float]]) -> list[fl
         for pair in zip(first, second, strict=True)
     ]
     return [0.0 if a == b else sign * (a - b) for a, b in pairs]  # both may be infinite
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
-
-
-def _decision_line(decision: Decision) -> str:
-    return f"{decision.verdict}, {decision.mean:.4g} [{decision.low:.4g}, {decision.high:.4g}]"
 
 
 def _command(claim: Claim, overrides: Mapping[str, Any], modules: Modules) -> str:

@@ -9,6 +9,7 @@ import ast
 import functools
 import hashlib
 import json
+import math
 import platform
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -18,12 +19,12 @@ import jax
 
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
+from transformer_jax.lab.report import Report, shown_mean
 from transformer_jax.runs.provenance import data_provenance
 from transformer_jax.runs.settings import Settings, chosen_fields
 from transformer_jax.runs.shipped import shipped_files, shipped_modules
 from transformer_jax.runs.user_modules import Modules, UserModule, load_modules
 from transformer_jax.runtime.files import parse_json, read_regular
-from transformer_jax.scoring.sequential import FAILS, HOLDS, UNDECIDED
 
 PLACES = ("data.dir", "data.cache_dir", "data.num_workers")
 """Config fields that say where data are read and how, not which."""
@@ -34,11 +35,19 @@ _PART = "code of "
 _NO_RESULTS = (
     *("buckets", "cli", "examples", "logs", "tools"),
     *("lab/analysis/pages", "lab/analysis/walk", "lab/evidence", "lab/pictures", "lab/plan"),
-    *("lab/sweeps", "lab/verification"),
+    *("lab/plots", "lab/report", "lab/sweeps", "lab/verification"),
 )
 _DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _FIELDS = {
-    **{"name": str, "statement": str, "metric": str, "test": str, "asked": dict, "digests": dict},
+    **{
+        "name": str,
+        "verdict": str,
+        "statement": str,
+        "metric": str,
+        "test": str,
+        "asked": dict,
+        "digests": dict,
+    },
     **{"values": dict, "interval": list, "looks": list, "seeds": int},
     **{"configs": dict | None},  # earlier versions had digests of them
     **{"smallest": int | float, "error_rate": int | float, "difference": int | float | None},
@@ -69,17 +78,14 @@ def read_verdict(path: Path) -> dict[str, Any]:
     """Reads a verdict; UserError if the file is missing or damaged."""
     try:
         verdict = parse_json(read_regular(path))
+        wrong = [name for name, kind in _FIELDS.items() if not isinstance(verdict.get(name), kind)]
+        parts = [verdict["asked"]["overrides"], *(verdict["configs"] or {}).values()]
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is no verdict: {error}") from error
-    if not isinstance(verdict, dict) or verdict.get("verdict") not in (HOLDS, FAILS, UNDECIDED):
-        raise UserError(f"{path} is no verdict: it holds no object with a verdict")
-    for name, kind in _FIELDS.items():
-        if not isinstance(verdict.get(name), kind):
-            raise UserError(f"{path} is no verdict: {name} is missing or of another type")
-    if not isinstance(verdict["asked"].get("overrides"), dict):
-        raise UserError(f"{path} is no verdict: asked has no overrides")
-    if not all(isinstance(fields, dict) for fields in (verdict.get("configs") or {}).values()):
-        raise UserError(f"{path} is no verdict: a config has no fields")
+    except (AttributeError, KeyError, TypeError):
+        wrong = ["a part"]
+    if wrong or not all(isinstance(part, dict) for part in parts):
+        raise UserError(f"{path} is no verdict: {', '.join(wrong)} is missing or of another type")
     return verdict
 
 
@@ -96,19 +102,37 @@ def recorded_verdicts() -> list[Path]:
     return sorted(paths)
 
 
-def verdict_text(verdict: Mapping[str, Any]) -> str:
-    """A verdict in a few lines."""
-    low, high = verdict["interval"]
-    lines = [
-        f"{verdict['verdict'].upper()}: {verdict['statement']}",
-        f"  {verdict['metric']}: difference {_shown(verdict['difference'])} "
-        f"[{_shown(low)}, {_shown(high)}], smallest of interest {verdict['smallest']:g}",
-        f"  {verdict['seeds']} seeds of each, {verdict['test']}, error rate "
-        f"{verdict['error_rate']:g} over looks at {', '.join(map(str, verdict['looks']))} seeds",
-    ]
-    for name, values in verdict["values"].items():
-        lines.append(f"  {name}: {', '.join(map(_shown, values))}")
-    return "\n".join(lines)
+def verdict_report(verdict: Mapping[str, Any]) -> Report:
+    """The report of a verdict, whose JSON is the verdict."""
+    metric = verdict["metric"]
+    values = {
+        name: [math.nan if value is None else value for value in side]
+        for name, side in verdict["values"].items()
+    }
+    sides = [["", "mean", "seeds"]]
+    for name, side in values.items():
+        sides.append([name, shown_mean(side), ", ".join(f"{value:.4g}" for value in side)])
+    low, high = map(_shown, verdict["interval"])
+    differences = [["", "difference", "interval", "smallest of interest"]]
+    differences.append(
+        [metric, _shown(verdict["difference"]), f"{low} to {high}", f"{verdict['smallest']:g}"]
+    )
+    for name, (first, second) in verdict.get("published", {}).items():
+        shown = f"{first - second:+.3g} ({first:g} and {second:g})"
+        differences.append([f"published: {name}", shown, "-", "-"])
+    looks = ", ".join(map(str, verdict["looks"]))
+    return Report(
+        title=verdict["statement"],
+        values={metric: values},
+        tests=(),
+        statements={verdict["statement"]: verdict["verdict"]},
+        tables={metric: sides, "Differences": differences},
+        record=verdict,
+        notes=[
+            f"{verdict['seeds']} seeds of each, {verdict['test']}, error rate "
+            f"{verdict['error_rate']:g} over looks at {looks} seeds"
+        ],
+    )
 
 
 def check_verdict(
@@ -184,7 +208,9 @@ def code_digests() -> Mapping[str, str]:
     parts: dict[str, Any] = {}
     for path in sorted(folder.rglob("*.py")):
         name = path.relative_to(folder).as_posix()
-        if not name.startswith(tuple(f"{part}/" for part in _NO_RESULTS)):
+        if not name.startswith(
+            tuple(f"{part}{end}" for part in _NO_RESULTS for end in ("/", ".py"))
+        ):
             part = name.partition("/")[0].removesuffix(".py")
             source = without_words(path.read_text(encoding="utf-8"))
             parts.setdefault(part, hashlib.sha256()).update(f"{name}\n{source}".encode())
@@ -192,9 +218,11 @@ def code_digests() -> Mapping[str, str]:
 
 
 def without_words(source: str) -> str:
-    """Python source without docstrings, comments and layout."""
+    """Python source without docstrings, comments, layout and a claim's published numbers."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
+        if isinstance(node, ast.Call):  # of a claim: what others found is not tested
+            node.keywords = [word for word in node.keywords if word.arg != "published"]
         if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             node.body = node.body[1:] or [ast.Pass()]
     return ast.unparse(tree)

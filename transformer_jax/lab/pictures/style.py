@@ -16,6 +16,7 @@ from matplotlib.rcsetup import cycler
 
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import atomic_writer
+from transformer_jax.scoring.statistics import deviation
 
 COLUMN = 3.35
 """Width in inches of a column of a paper with two columns."""
@@ -26,6 +27,8 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 """Colors of Okabe and Ito (2008), which color-blind readers tell apart."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
+MARK = "\N{NOT EQUAL TO}"
+"""Marks a value that differs from the first row's."""
 
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -115,11 +118,6 @@ def draw_band(ax: Axes, values: Mapping[float, Sequence[float]], **style: Any) -
     if around.any():
         band = {"color": style["color"], "alpha": 0.2, "lw": 0}
         ax.fill_between(list(values), means - around, means + around, **band)
-
-
-def deviation(values: Sequence[float]) -> float:
-    """Standard deviation of the sample; 0 for one value."""
-    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
 def picture_format(output: Path) -> str:

@@ -15,16 +15,16 @@ from transformer_jax.lab.pictures.curves import UNITS, Records, series
 from transformer_jax.lab.pictures.style import (
     COLORS,
     LINES,
+    MARK,
     MARKERS,
     Picture,
     add_legend,
-    deviation,
     draw_band,
     drawable,
     grid,
     styled,
 )
-from transformer_jax.scoring.statistics import SeedTest
+from transformer_jax.scoring.statistics import SeedTest, deviation, finite
 
 Metrics = Mapping[str, Sequence[float | None]]
 """Metric -> the value of each seed; NaN if it diverged, None if it has no such metric."""
@@ -35,8 +35,6 @@ _FEWEST = 3
 _MOST_TICKS = 7
 _MARKER_GAP = 8
 """Points from one marker to the next, where a curve has many."""
-MARK = "\N{NOT EQUAL TO}"
-"""Marks a value that differs from the first row's."""
 
 
 @styled
@@ -123,11 +121,6 @@ def draw_differences(tests: Sequence[SeedTest], base: str) -> Picture:
         ax.set(xlabel=f"{drawable(UNITS.get(metric, metric))}, difference from {drawable(base)}")
         ax.grid(False, axis="y")
     return figure
-
-
-def finite(values: Sequence[float | None]) -> list[float]:
-    """The values that are finite numbers."""
-    return [value for value in values if value is not None and math.isfinite(value)]
 
 
 def is_geometric(numbers: Sequence[float]) -> bool:

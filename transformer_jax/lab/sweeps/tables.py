@@ -6,16 +6,23 @@ A value that differs from that of the first row, by a test over the seeds, is ma
 
 import csv
 import dataclasses
-import html
 import io
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.errors import escape_controls
-from transformer_jax.lab.pictures.sweep import MARK
-from transformer_jax.scoring.statistics import SeedTest, compare_seeds
+from transformer_jax.lab.pictures.style import MARK
+from transformer_jax.lab.report import (
+    aligned,
+    difference_cells,
+    html_table,
+    latex_table,
+    markdown_table,
+    shown_mean,
+    shown_name,
+)
+from transformer_jax.scoring.statistics import SeedTest, compare_seeds, finite
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -23,16 +30,6 @@ if TYPE_CHECKING:
 
 _TEST_COLUMNS = ("difference", "low", "high", "p_holm", "seeds_to_decide")
 """Columns of a metric's difference from the first row: its 95% interval is low to high."""
-_LATEX = str.maketrans(
-    {
-        **{character: f"\\{character}" for character in "{}&%$#_"},
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "\N{PLUS-MINUS SIGN}": r"$\pm$",
-        MARK: r"$\neq$",
-    }
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +84,7 @@ class Row:
 
     def finite(self, metric: str) -> list[float]:
         """Values of a metric that are finite numbers."""
-        values = self.metrics.get(metric, [])
-        return [value for value in values if value is not None and math.isfinite(value)]
+        return finite(self.metrics.get(metric, ()))
 
     def mean(self, metric: str) -> float:
         """Mean over the seeds that have the metric; NaN if none has."""
@@ -113,9 +109,7 @@ class Rows(list[Row]):
         return as_text(self) if self else "[]"
 
     def _repr_html_(self) -> str:
-        cells = _all_cells(self)
-        lines = ("".join(f"<td>{html.escape(cell)}</td>" for cell in line) for line in cells)
-        return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+        return html_table(_all_cells(self))
 
 
 def as_text(rows: Sequence[Row]) -> str:
@@ -127,7 +121,7 @@ def as_text(rows: Sequence[Row]) -> str:
 def as_text_with_differences(rows: Sequence[Row]) -> str:
     """`as_text`, and a table of the differences from the first row."""
     tests = differences(rows)
-    below = ["", *aligned(_difference_cells(tests))] if tests else []
+    below = ["", *aligned(difference_cells(tests))] if tests else []
     return "\n".join([as_text(rows), *below])
 
 
@@ -136,7 +130,7 @@ def as_markdown(rows: Sequence[Row]) -> str:
     tables = [_all_cells(rows)]
     tests = differences(rows)
     if tests:
-        tables.append(_difference_cells(tests))
+        tables.append(difference_cells(tests))
     return "\n\n".join([*map(markdown_table, tables), *_legend(rows)])
 
 
@@ -147,9 +141,9 @@ def as_latex(rows: Sequence[Row]) -> str:
     tables = [[line[:num_columns] for line in _all_cells(rows)]]
     tests = differences(rows)
     if tests:
-        tables.append(_difference_cells(tests))
+        tables.append(difference_cells(tests))
     legend = "".join(f"\n% {line}" for line in _legend(rows))
-    return "\n\n".join(map(_latex_table, tables)) + legend
+    return "\n\n".join(map(latex_table, tables)) + legend
 
 
 def as_csv(rows: Sequence[Row]) -> str:
@@ -188,46 +182,6 @@ def figure_labels(rows: Sequence[Row]) -> list[str]:
     return labels if len(set(labels)) == len(rows) else [row.name for row in rows]
 
 
-def markdown_table(cells: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown; the first line of cells is the header."""
-    rule = ["---", *["---:"] * (len(cells[0]) - 1)]
-    escaped = [[cell.replace("|", r"\|") for cell in line] for line in (cells[0], rule, *cells[1:])]
-    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
-
-
-def _latex_table(cells: Sequence[Sequence[str]]) -> str:
-    head, *body = (f"{' & '.join(map(_latex, line))} \\\\" for line in cells)
-    columns = f"l{'r' * (len(cells[0]) - 1)}"
-    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule", *body]
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
-
-
-def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table whose columns have equal widths."""
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = []
-    for name, *values in cells:
-        padded = [value.rjust(width) for value, width in zip(values, widths[1:], strict=True)]
-        lines.append("  ".join([name.ljust(widths[0]), *padded]).rstrip())
-    return lines
-
-
-def _difference_cells(tests: Sequence[SeedTest]) -> list[list[str]]:
-    header = ["", "metric", "difference", "95% interval", "p (Holm)", "seeds that would decide"]
-    lines = [
-        [
-            shown_name(test.name),
-            shown_name(test.metric),
-            f"{test.difference.mean:+.4g}",
-            f"{test.difference.low:.4g} to {test.difference.high:.4g}",
-            f"{test.p_adjusted:.2g}",
-            "-" if test.seeds_to_decide is None else str(test.seeds_to_decide),
-        ]
-        for test in tests
-    ]
-    return [header, *lines]
-
-
 def _legend(rows: Sequence[Row]) -> list[str]:
     """A line on the marks, if a difference was tested."""
     if not differences(rows):
@@ -235,10 +189,6 @@ def _legend(rows: Sequence[Row]) -> list[str]:
     return [
         f"{MARK} differs from {shown_name(rows[0].name)} (Welch over seeds, Holm-corrected, 0.05)"
     ]
-
-
-def _latex(cell: str) -> str:
-    return cell.translate(_LATEX)
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:
@@ -326,7 +276,8 @@ def _cells(
 ) -> list[str]:
     values = [_cell(_trial_value(row, column)) for column in trials]
     metrics = [
-        _metric(row, name) + (f" {MARK}" if (row.name, name) in marked else "") for name in names
+        shown_mean(row.metrics.get(name, ())) + (f" {MARK}" if (row.name, name) in marked else "")
+        for name in names
     ]
     return [
         shown_name(row.name),
@@ -337,23 +288,3 @@ def _cells(
         f"{row.tokens_per_s:,.0f}",
         f"{row.seconds / 60:.1f} min",
     ]
-
-
-def shown_name(name: str) -> str:
-    """A user's name on one line, without control characters."""
-    return escape_controls(" ".join(name.split()))
-
-
-def _metric(row: Row, name: str) -> str:
-    """Mean ± deviation, with four significant digits of the mean, and how many seeds diverged."""
-    values = row.metrics.get(name, [])
-    num_lost = sum(value is not None and not math.isfinite(value) for value in values)
-    note = f" ({num_lost} of {len(values)} diverged)" if num_lost else ""
-    if not row.finite(name):
-        return note.strip() or "-"
-    mean = row.mean(name)
-    deviation = row.deviation(name)
-    digits = max(0, 3 - math.floor(math.log10(abs(mean)))) if mean else 3
-    if math.isnan(deviation):
-        return f"{mean:.{digits}f}{note}"
-    return f"{mean:.{digits}f} ± {deviation:.{digits}f}{note}"
