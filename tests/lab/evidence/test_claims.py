@@ -11,7 +11,7 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.cli.main import main
-from transformer_jax.lab.evidence import verdicts
+from transformer_jax.lab.evidence import claims, verdicts
 from transformer_jax.lab.evidence.claims import check_claim, decide_claim, load_claim
 from transformer_jax.lab.evidence.verdicts import read_verdict
 from transformer_jax.lab.sweeps import row_training
@@ -216,7 +216,7 @@ def checked(tiny_language_model, tmp_path):
     verdict = {
         "asked": {"claim": claim.identity, "overrides": {}},
         "configs": verdicts.stated_configs(configs),
-        "digests": {**verdicts.code_digests(), **verdicts.input_digests(configs)},
+        "digests": {**verdicts.code_digests(), **verdicts.data_digests(configs)},
     }
     return claim, verdict, texts
 
@@ -230,7 +230,7 @@ def test_a_verdict_is_out_of_date_if_code_config_or_data_change(checked, monkeyp
     assert wider.changed == ["config (model.d_model, seed)"]
     code = dict(verdicts.code_digests())
     code.pop("code of models")
-    monkeypatch.setattr(verdicts, "code_digests", lambda: code | {"code of nn": "other"})
+    monkeypatch.setattr(claims, "code_digests", lambda: code | {"code of nn": "other"})
     texts["valid"].write_text("a b c\n")
     found = check_claim(verdict, claim)
     assert found.changed == ["code of nn", "validation data", "code of models"]
@@ -262,9 +262,9 @@ def test_what_an_earlier_version_did_not_record_is_unchecked(checked, lacking):
 
 def test_an_experiment_of_an_earlier_version_has_no_configs_to_check(checked):
     _, verdict, _ = checked
-    claim = verdict["asked"]["claim"]
-    found = verdicts.check_verdict({**verdict, "configs": None}, claim, lambda: {})
-    assert found == ([], "")
+    claim = drawn(1.0)
+    asked = {"claim": claim.identity, "overrides": {}}
+    assert check_claim({**verdict, "configs": None, "asked": asked}, claim) == ([], "")
 
 
 def test_a_shipped_module_that_a_verdict_names_is_loaded():

@@ -16,18 +16,19 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer_jax.errors import UserError
 from transformer_jax.lab.evidence.comparison import run_digests
 from transformer_jax.lab.evidence.verdicts import (
+    MODULE,
+    PART,
     PLACES,
-    Freshness,
-    check_verdict,
     code_digests,
+    data_digests,
     describe_machine,
     digest_of,
-    input_digests,
+    module_digests,
     read_verdict,
     stated_configs,
     verdict_report,
@@ -35,7 +36,6 @@ from transformer_jax.lab.evidence.verdicts import (
 )
 from transformer_jax.lab.report import Report, json_number
 from transformer_jax.lab.sweeps.definition import Sweep, load_definition
-from transformer_jax.lab.sweeps.results import last_validation
 from transformer_jax.lab.sweeps.shared_folder import folder_name
 from transformer_jax.lab.sweeps.sweep import run_sweep
 from transformer_jax.runs.config import load_json
@@ -43,7 +43,7 @@ from transformer_jax.runs.field_docs import as_override
 from transformer_jax.runs.load import load
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import Settings
-from transformer_jax.runs.shipped import find_file, shipped_files
+from transformer_jax.runs.shipped import find_file, shipped_files, shipped_modules
 from transformer_jax.runs.user_modules import Modules, load_modules
 from transformer_jax.runs.workdir import (
     CONFIG,
@@ -51,11 +51,9 @@ from transformer_jax.runs.workdir import (
     VERDICT,
     lock_workdir,
     open_for_writing,
-    read_metrics,
 )
 from transformer_jax.runtime.files import write_atomic
 from transformer_jax.scoring.sequential import UNDECIDED, Decision, Plan, decide
-from transformer_jax.suggestions import suggest
 from transformer_jax.summary import Summarized
 
 logger = logging.getLogger(__name__)
@@ -221,7 +219,7 @@ def decide_claim(
     overrides = overrides or {}
     fields = {name: value for name, value in overrides.items() if name not in PLACES}
     asked = {"claim": claim.identity, "overrides": fields}
-    load_modules(modules, workdir)
+    user_modules = load_modules(modules, workdir)
     configs = claim.configs(overrides)
     with open_for_writing(workdir) as handle:
         path = handle.folder / f"{claim.name}.{VERDICT}".removeprefix(".")
@@ -255,7 +253,8 @@ def decide_claim(
             "digests": {
                 **code_digests(),
                 **_run_digests(handle.folder, configs, decision.seeds),
-                **input_digests(configs, modules),
+                **module_digests(user_modules),
+                **data_digests(configs),
             },
             "machine": describe_machine(),
         }
@@ -285,32 +284,94 @@ def _decide(
     return values, seconds, decision
 
 
+class Freshness(NamedTuple):
+    """Result of `check_claim`.
+
+    Attributes:
+      changed: parts that differ from those of the verdict.
+      unchecked: why configs or data could not be compared; empty if all were.
+    """
+
+    changed: list[str]
+    unchecked: str
+
+    def __str__(self) -> str:
+        code = [name.removeprefix(PART) for name in self.changed if name.startswith(PART)]
+        parts = [name for name in self.changed if not name.startswith(PART)]
+        parts += [f"code ({', '.join(code)})"] * bool(code)
+        state = f"out of date: {', '.join(parts)} changed" if parts else "up to date"
+        return state + (f"; not all was checked: {self.unchecked}" if self.unchecked else "")
+
+
 def check_claim(
     verdict: Mapping[str, Any],
     claim: Claim,
     overrides: Mapping[str, Any] | None = None,
     modules: Modules = (),
 ) -> Freshness:
-    """Says which parts that a verdict depends on have changed since.
+    """Compares what a verdict depends on with what is here now.
 
     Args:
       verdict: as `read_verdict` returns it.
       claim: the present claim.
       overrides: places of data (`data.dir`), for claims that read them; other fields are those of
         the verdict.
+      modules: the user's own; shipped ones that the verdict names are added.
     """
-    fields = verdict["asked"]["overrides"]
-    configs = functools.partial(_configs_with_places, claim, fields, overrides or {})
-    return check_verdict(verdict, claim.identity, configs, modules)
+    paths = [modules] if isinstance(modules, str | Path) else [*modules]
+    shipped = {f"{MODULE}{name}": path for name, path in shipped_modules().items()}
+    paths += [shipped[name] for name in verdict["digests"] if name in shipped]
+    saved = {**verdict["digests"], "claim": verdict["asked"].get("claim")}
+    now = {"claim": claim.identity, **code_digests()}
+    changed_fields: list[str] = []
+    unchecked = ""
+    try:
+        now |= module_digests(load_modules(paths))
+        configs = _configs_now(claim, verdict["asked"]["overrides"], overrides or {})
+        changed_fields = _changed_fields(verdict["configs"], stated_configs(configs))
+        data = data_digests(configs)
+        now |= {name: digest for name, digest in data.items() if name in saved}
+        lacking = dict.fromkeys(_kind(name) for name in data if name not in saved)
+        if lacking:
+            unchecked = f"the verdict, of an earlier version, has no digest of {', '.join(lacking)}"
+    except UserError as error:
+        unchecked = str(error)
+    # Code that is new or gone, too; data and configs that are not here count as unchecked.
+    compared = [*now, *(name for name in saved if name.startswith(PART) and name not in now)]
+    differing = [_kind(name) for name in compared if now.get(name) != saved.get(name)]
+    return Freshness([*dict.fromkeys([*differing, *changed_fields])], unchecked)
 
 
-def _configs_with_places(
+def _configs_now(
     claim: Claim, fields: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> dict[str, Settings]:
     """Configs of the rows with overrides, except places that their data do not read."""
     rows = claim.configs(fields).values()
     unread = {name for row in rows for name in row.resolved.unread if name in PLACES}
     return claim.configs({**fields, **{k: v for k, v in overrides.items() if k not in unread}})
+
+
+def _changed_fields(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:
+    """The part "config (FIELD, FIELD)" of rows whose configs differ; empty if none do.
+
+    Raises:
+      UserError: the verdict has no configs.
+    """
+    if before is None and now:
+        raise UserError("the verdict, of an earlier version, has no configs")
+    missing = object()  # None is a value
+    changed = set()
+    for row, fields in now.items():
+        fields_before = (before or {}).get(row, {})
+        for field in fields | fields_before:
+            if fields.get(field, missing) != fields_before.get(field, missing):
+                changed.add(field)
+    return [f"config ({', '.join(sorted(changed))})"] if changed else []
+
+
+def _kind(name: str) -> str:
+    """A digest's name without the row; in full if it is of a part of the code."""
+    return name if name.startswith(PART) else name.partition(" of ")[0]
 
 
 def _values(
@@ -326,47 +387,31 @@ def _values(
     Seeds that are trained, by this claim or another one, are only read.
     """
     start = time.perf_counter()
+    values: dict[str, list[float]] = {}
     if claim.experiment is not None:
-        sides = zip(*(claim.experiment(seed) for seed in seeds), strict=True)
-        returned = {
-            name: list(map(float, side)) for name, side in zip(claim.rows, sides, strict=True)
-        }
-        return returned, time.perf_counter() - start
+        pairs = [claim.experiment(seed) for seed in seeds]
+        for name, side in zip(claim.rows, zip(*pairs, strict=True), strict=True):
+            values[name] = list(map(float, side))
+        return values, time.perf_counter() - start
     sweep = claim.sweep(seeds.stop)
     rows = run_sweep(sweep, folder, overrides, modules=modules, progress=progress)
     start = time.perf_counter()  # the rows say how long they trained, now or earlier
-    values: dict[str, list[float]] = {}
     for row in rows:
+        if claim.measure is None:
+            of_row = row.metrics[claim.metric][seeds.start :]
+            values[row.name] = [value for value in of_row if value is not None]
+            if None in of_row:
+                raise UserError(f"claim: {row.name} has no validation metric {claim.metric!r}")
+            continue
+        measures = claim.measure
+        if not isinstance(measures, Mapping):
+            measures = {row.name: measures}
         workdirs = _seed_workdirs(folder, row.name, seeds.stop)[seeds.start :]
-        values |= _row_values(claim, row.name, workdirs, modules)
+        runs = [load(workdir, modules=modules) for workdir in workdirs]
+        for name, measure in measures.items():
+            values[name] = [float(measure(run)) for run in runs]
     trained = sum(row.seconds for row in rows) * len(seeds) / seeds.stop
     return values, trained + time.perf_counter() - start
-
-
-def _row_values(
-    claim: Claim, row: str, workdirs: Sequence[Path], modules: Modules
-) -> dict[str, list[float]]:
-    """Values of a row's runs, for each side that they are measured for."""
-    if claim.measure is None:
-        return {row: [_final_value(workdir, claim.metric) for workdir in workdirs]}
-    measures = claim.measure if isinstance(claim.measure, Mapping) else {row: claim.measure}
-    runs = [load(workdir, modules=modules) for workdir in workdirs]
-    return {name: [float(measure(run)) for run in runs] for name, measure in measures.items()}
-
-
-def _final_value(workdir: Path, metric: str) -> float:
-    """A metric of a seed's last validation; NaN if the seed diverged.
-
-    Raises:
-      UserError: its validations do not have the metric.
-    """
-    record = last_validation(read_metrics(workdir))
-    if record and metric not in record:
-        raise UserError(
-            f"claim: {workdir} has no validation metric {metric!r}{suggest(metric, record)}"
-        )
-    value = record.get(metric)
-    return math.nan if value is None else float(value)
 
 
 def _seed_workdirs(folder: Path, row: str, count: int) -> list[Path]:

@@ -105,6 +105,17 @@ def add_legend(figure: Figure, handles: Sequence[Artist]) -> None:
         figure.legend(handles=handles, loc="outside lower center", ncols=columns)
 
 
+def line_style(number: int) -> dict[str, Any]:
+    """Color, marker and line of a curve; 49 curves have different ones."""
+    # After each turn of the 7 colors, markers and lines are shifted by one.
+    shifted = number + number // len(COLORS)
+    return {
+        "color": COLORS[number % len(COLORS)],
+        "marker": MARKERS[shifted % len(MARKERS)],
+        "ls": LINES[shifted % len(LINES)],
+    }
+
+
 def draw_band(ax: Axes, values: Mapping[float, Sequence[float]], **style: Any) -> None:
     """Draws a curve through the means at each x, with a band of one standard deviation of the
     sample where several seeds have a value. One x is a dot, as a line would not show."""

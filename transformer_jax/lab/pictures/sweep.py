@@ -14,14 +14,13 @@ from matplotlib.lines import Line2D
 from transformer_jax.lab.pictures.curves import UNITS, Records, series
 from transformer_jax.lab.pictures.style import (
     COLORS,
-    LINES,
     MARK,
-    MARKERS,
     Picture,
     add_legend,
     draw_band,
     drawable,
     grid,
+    line_style,
     styled,
 )
 from transformer_jax.scoring.statistics import SeedTest, deviation, finite
@@ -87,7 +86,7 @@ def draw_sweep_curves(rows: Mapping[str, Sequence[Records]], metrics: Sequence[s
         for number, values in enumerate(by_row.values()):
             # Each row has its markers at other steps, so that they do not cover each other.
             places = (number % _MARKER_GAP, _MARKER_GAP) if len(values) > 2 * _MARKER_GAP else 1
-            draw_band(ax, values, **_style(number), markevery=places)
+            draw_band(ax, values, **line_style(number), markevery=places)
         ax.set(xlabel="step", ylabel=f"validation {drawable(UNITS.get(metric, metric))}")
     add_legend(figure, [_line(i, label=drawable(name)) for i, name in enumerate(rows)])
     return figure
@@ -158,18 +157,7 @@ def _numeric(names: Sequence[str]) -> tuple[dict[str, dict[float, str]], str]:
 
 
 def _line(number: int, label: str) -> Line2D:
-    return Line2D([], [], **_style(number), label=label)
-
-
-def _style(number: int) -> dict[str, Any]:
-    """Color, marker and line of a curve; 49 curves have different ones."""
-    # After each turn of the 7 colors, markers and lines are shifted by one.
-    shifted = number + number // len(COLORS)
-    return {
-        "color": COLORS[number % len(COLORS)],
-        "marker": MARKERS[shifted % len(MARKERS)],
-        "ls": LINES[shifted % len(LINES)],
-    }
+    return Line2D([], [], **line_style(number), label=label)
 
 
 def _draw_curves(
@@ -181,7 +169,7 @@ def _draw_curves(
     seeds_at = defaultdict[float, list[float | None]](list)
     for number, rows in enumerate(curves.values()):
         curve = {x: finite(values[row]) for x, row in rows.items() if finite(values[row])}
-        draw_band(ax, curve, **_style(number))
+        draw_band(ax, curve, **line_style(number))
         for x, row in rows.items():
             seeds_at[x] += values[row]
     above: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "bottom"}
