@@ -60,11 +60,6 @@ def test_seeds_that_do_not_vary_are_permuted():
     assert statistics.over_seeds([1.0, 1.0], [1.0, 1.0]).p == 1
 
 
-def test_one_seed_is_refused():
-    with pytest.raises(ValueError, match="at least two seeds"):
-        statistics.over_seeds([1.0], [1.0, 2.0])
-
-
 def test_holm_multiplies_by_the_tests_that_are_left():
     assert statistics.holm([0.01, 0.04, 0.03, 0.5]) == pytest.approx([0.04, 0.09, 0.09, 0.5])
     assert statistics.holm([0.9, 0.8]) == [1.0, 1.0]
@@ -80,8 +75,6 @@ def test_pairs_are_exchanged_exactly_often_enough():
     assert found.p == pytest.approx(exact, abs=0.015)
     assert found.mean == pytest.approx(differences.mean())
     assert found.effect == pytest.approx(differences.mean() / differences.std(ddof=1))
-    with pytest.raises(ValueError, match="no pairs"):
-        statistics.over_examples([1.0], [1.0, 2.0])
 
 
 def test_the_interval_over_examples_is_that_of_the_mean():

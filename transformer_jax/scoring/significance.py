@@ -2,7 +2,6 @@
 """Paired tests of corpus scores: two systems' outputs for the same examples."""
 
 import contextlib
-import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -151,28 +150,18 @@ def _quiet(name: str) -> Iterator[None]:
         logger.setLevel(before)
 
 
-type Significance = Callable[[Sequence[str], Sequence[str], Sequence[str]], list[PairedScores]]
-"""(outputs of the first, of the second, references) -> tests."""
-
-
-def significance_of(metric: str, score: Callable[..., dict[str, Any]]) -> Significance:
-    """Paired test of an entry of `scoring.METRICS`, or of another corpus score with its name."""
-    if any(metric in names for names in _SACREBLEU):
-        return translation_significance
-
-    def test(
-        first: Sequence[str], second: Sequence[str], references: Sequence[str]
-    ) -> list[PairedScores]:
-        of_outputs = functools.partial(_score, score, metric, references)
-        return [randomized_significance(of_outputs, first, second, metric)]
-
-    return test
-
-
-def _score(
-    score: Callable[..., dict[str, Any]],
+def compare_outputs(
     metric: str,
+    score: Callable[..., dict[str, Any]],
+    first: Sequence[str],
+    second: Sequence[str],
     references: Sequence[str],
-    outputs: Sequence[str],
-) -> float:
-    return float(score(outputs, references)[metric])
+) -> list[PairedScores]:
+    """Paired tests of an entry of `scoring.METRICS`, or of another corpus score with its name."""
+    if any(metric in names for names in _SACREBLEU):
+        return translation_significance(first, second, references)
+
+    def score_outputs(outputs: Sequence[str]) -> float:
+        return float(score(outputs, references)[metric])
+
+    return [randomized_significance(score_outputs, first, second, metric)]

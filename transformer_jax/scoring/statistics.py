@@ -114,16 +114,12 @@ def over_seeds(first: Sequence[float], second: Sequence[float]) -> Difference:
         return Difference(mean, mean, mean, p, "permutation", math.nan, number)
     errors = np.array([a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)])  # of the means, squared
     error = math.sqrt(errors.sum())
-    freedom = _welch_freedom(errors, number)
+    # Degrees of freedom by Welch and Satterthwaite.
+    freedom = float(errors.sum() ** 2 / (errors**2 / (np.array(number) - 1)).sum())
     p = float(2 * stats.t.sf(abs(mean) / error, freedom))
     half = float(stats.t.isf(LEVEL / 2, freedom)) * error
     effect = hedges_g(first, second)
     return Difference(mean, mean - half, mean + half, p, "Welch", effect, number)
-
-
-def _welch_freedom(errors: np.ndarray, number: tuple[int, int]) -> float:
-    """Degrees of freedom by Welch and Satterthwaite."""
-    return float(errors.sum() ** 2 / (errors**2 / (np.array(number) - 1)).sum())
 
 
 def permutation_p(first: Sequence[float], second: Sequence[float]) -> float:

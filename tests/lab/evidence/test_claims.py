@@ -141,39 +141,38 @@ def test_two_measures_of_the_same_runs_are_compared(trained_claim, tmp_path, mon
     found = tj.decide(claim, copy, progress=False).record
     assert found["values"] == {"late": [24.0, 24.0], "early": [23.0, 22.0]}
     assert dataclasses.replace(claim, measure=dict(measure)).identity == claim.identity
-    with pytest.raises(ValueError, match="one row"):
-        dataclasses.replace(claim, rows=trained_claim[0].rows)
-    with pytest.raises(ValueError, match="measure has 1 names"):
-        dataclasses.replace(claim, measure={"late": measure["late"]})
 
 
-def test_rows_of_another_config_are_not_mixed(trained_claim, tmp_path):
+def test_what_cannot_be_decided_is_refused(trained_claim, tmp_path, assert_refused):
     claim, workdir, _ = trained_claim
     copy = shutil.copytree(workdir, tmp_path / "copy")
-    rows = {"learns": {"model.d_ff": 8}, "hardly": {}}
-    with pytest.raises(tj.UserError, match="learns"):
-        tj.decide(dataclasses.replace(claim, name="other", rows=rows), copy, progress=False)
-
-
-def test_another_claim_in_the_workdir_is_refused(tmp_path):
     tj.decide(drawn(1.0), tmp_path / "claim")
     other = tj.Claim("Else.", ROWS, experiment=lambda seed: (0.0, 1.0 + seed))
-    with pytest.raises(tj.UserError, match="another claim"):
-        tj.decide(other, tmp_path / "claim")
+    rows = {"learns": {"model.d_ff": 8}, "hardly": {}}
+    other_row = dataclasses.replace(claim, name="other", rows=rows)
+    same = dataclasses.replace(claim, rows={"as is": {}, "stated": {"seed": 0}})
+    assert_refused(
+        {
+            "another claim": (lambda: tj.decide(other, tmp_path / "claim"), "another claim"),
+            "another row": (lambda: tj.decide(other_row, copy, progress=False), "learns"),
+            "equal configs": (lambda: same.configs({}), "as is and stated have the same config"),
+        }
+    )
 
 
-@pytest.mark.parametrize(
-    "fields, message",
-    [
+def test_claims_that_make_no_sense_are_refused():
+    measures = {"a": len, "b": len}
+    refused = [
         ({"rows": {"one": {}}}, "compares two"),
         ({"config": "quickstart"}, "rows are equal"),
         ({}, "either a config"),
         ({"config": "quickstart", "better": "more"}, "better is 'more'"),
-    ],
-)
-def test_claims_that_make_no_sense_are_refused(fields, message):
-    with pytest.raises(ValueError, match=message):
-        tj.Claim(**{"statement": "x", "rows": ROWS, **fields})
+        ({"config": "quickstart", "measure": measures}, "compare the runs of one row"),
+        ({"rows": {"a": {}}, "measure": {"a": len}}, "measure has 1 names"),
+    ]
+    for fields, message in refused:
+        with pytest.raises(ValueError, match=message):
+            tj.Claim(**{"statement": "x", "rows": ROWS, **fields})
 
 
 def test_the_verb_decides_checks_and_names_wrong_fields(tmp_path, capsys):
@@ -272,17 +271,21 @@ def test_a_shipped_module_that_a_verdict_names_is_loaded():
     assert not check_claim(read_verdict(path), load_claim("recall_lstm")).unchecked
 
 
+def test_published_numbers_stand_beside_and_change_no_claim(tmp_path):
+    claim = dataclasses.replace(drawn(1.0), published={"perplexity": (4.92, 5.29)})
+    assert claim.identity == drawn(1.0).identity
+    report = tj.decide(claim, tmp_path / "claim")
+    assert "| published: perplexity | -0.37 (4.92 and 5.29) |" in report.as_markdown()
+    assert "metric,row,seed,value\nnumber (lower is better),first,0," in report.as_csv()
+    source = "def get_claim():\n    return dict(smallest=1{})"
+    published = verdicts.without_words(source.format(", published={'bleu': (1, 2)}"))
+    assert published == verdicts.without_words(source.format(""))
+
+
 def test_code_is_what_results_depend_on():
     source = '"""Words."""\n\ndef f():\n    """Words."""  # more\n    return 1\n'
     assert verdicts.without_words(source) == verdicts.without_words(source.replace("Wo", "Swo"))
     assert verdicts.without_words(source) != verdicts.without_words(source.replace("1", "2"))
-
-
-def test_rows_with_the_same_config_are_refused(checked):
-    claim, _, _ = checked
-    same = dataclasses.replace(claim, rows={"as is": {}, "stated": {"seed": 0}})
-    with pytest.raises(tj.UserError, match="as is and stated have the same config"):
-        same.configs({})
 
 
 def test_shipped_claims_load():

@@ -45,7 +45,7 @@ from transformer_jax.runs.workdir import (
 from transformer_jax.scoring import METRICS
 from transformer_jax.scoring.labels import classification_scores
 from transformer_jax.scoring.parseval import parseval
-from transformer_jax.scoring.significance import PairedScores, significance_of
+from transformer_jax.scoring.significance import PairedScores, compare_outputs
 from transformer_jax.scoring.statistics import SeedTest, compare_seeds
 from transformer_jax.suggestions import suggest
 from transformer_jax.tasks import TASKS
@@ -346,8 +346,9 @@ def _test_examples(
         first_outputs = [str(record["output"]) for record in first]
         second_outputs = [str(record["output"]) for record in second]
         references = [str(record[reference]) for record in first]
-        test = significance_of(*_score_of(task, reference, references))
-        tests += ((name, scores) for scores in test(first_outputs, second_outputs, references))
+        metric, score = _score_of(task, reference, references)
+        scores = compare_outputs(metric, score, first_outputs, second_outputs, references)
+        tests += ((name, test) for test in scores)
         disagreements[name] = _most_different(first, first_outputs, second_outputs)
     return tests, disagreements
 
