@@ -53,8 +53,8 @@ class Plan:
 
 
 @dataclasses.dataclass(frozen=True)
-class Decision:
-    """Result of a look.
+class Look:
+    """Result of one look at the seeds.
 
     Attributes:
       verdict: "holds" (the difference is above 0), "does not hold" (it is below the smallest of
@@ -91,7 +91,7 @@ def nominal_level(looks: tuple[int, ...], error_rate: float) -> float:
     return float(np.quantile(smallest, error_rate))
 
 
-def decide(differences: Sequence[float], plan: Plan) -> Decision:
+def decide(differences: Sequence[float], plan: Plan) -> Look:
     """Decides from the differences of the seeds so far, positive where the claim is right.
 
     If one side of a seed diverged, its difference is infinite, and the looks count signs in place
@@ -114,10 +114,10 @@ def decide(differences: Sequence[float], plan: Plan) -> Decision:
         verdict = FAILS
     else:
         verdict = HOLDS if low > 0 else UNDECIDED
-    return Decision(verdict, mean, low, high, count, "sequential paired t-test")
+    return Look(verdict, mean, low, high, count, "sequential paired t-test")
 
 
-def _decide_by_signs(values: np.ndarray, plan: Plan) -> Decision:
+def _decide_by_signs(values: np.ndarray, plan: Plan) -> Look:
     """Sign test (Bonferroni over the looks): of differences above 0, and below the smallest."""
     count = len(values)
     level = plan.error_rate / len(plan.looks)
@@ -128,4 +128,4 @@ def _decide_by_signs(values: np.ndarray, plan: Plan) -> Decision:
     else:
         verdict = HOLDS if stats.binom.sf(above - 1, count, 0.5) <= level else UNDECIDED
     median = float(np.median(values))
-    return Decision(verdict, median, -math.inf, math.inf, count, "sequential sign test")
+    return Look(verdict, median, -math.inf, math.inf, count, "sequential sign test")

@@ -19,23 +19,22 @@ class PairedScores(NamedTuple):
     Attributes:
       metric: name of the score.
       first, second: scores of the systems.
-      first_interval, second_interval: 95% intervals by bootstrap over the examples; None if they
-        are not computed.
       p: two-sided p-value of approximate randomization (Riezler and Maxwell 2005).
-      p_bootstrap: p-value of paired bootstrap resampling (Koehn 2004); None if not computed.
       test: name and settings of the tests.
-      interval: 95% interval of the difference; None if it is not computed.
+      interval: 95% interval of the difference; None, as the next three, if it is not computed.
+      first_interval, second_interval: 95% intervals by bootstrap over the examples.
+      p_bootstrap: p-value of paired bootstrap resampling (Koehn 2004).
     """
 
     metric: str
     first: float
     second: float
-    first_interval: tuple[float, float] | None
-    second_interval: tuple[float, float] | None
     p: float
-    p_bootstrap: float | None
     test: str
     interval: tuple[float, float] | None = None
+    first_interval: tuple[float, float] | None = None
+    second_interval: tuple[float, float] | None = None
+    p_bootstrap: float | None = None
 
     @property
     def difference(self) -> float:
@@ -91,21 +90,20 @@ def _paired_scores(
     sacreBLEU gives equal scores a p-value of 0.001, although no exchange changes them; here it is
     1.
     """
-    first, second = randomized
-    _, second_resampled = resampled
-    is_equal = first.score == second.score
+    first, second = (float(result.score) for result in randomized)
+    p, p_bootstrap = (float(results[1].p_value) for results in (randomized, resampled))
     first_interval, second_interval = (
         (float(result.mean - result.ci), float(result.mean + result.ci)) for result in resampled
     )
     return PairedScores(
         metric,
-        float(first.score),
-        float(second.score),
-        first_interval,
-        second_interval,
-        1.0 if is_equal else float(second.p_value),
-        1.0 if is_equal else float(second_resampled.p_value),
+        first,
+        second,
+        p if first != second else 1.0,
         f"approximate randomization, {signature}",
+        first_interval=first_interval,
+        second_interval=second_interval,
+        p_bootstrap=p_bootstrap if first != second else 1.0,
     )
 
 
@@ -135,7 +133,7 @@ def randomized_significance(
         extreme += abs(score(b) - score(a)) >= observed
     p = (extreme + 1) / (trials + 1)  # the observed outputs are one of the exchanges
     name = f"approximate randomization, {trials} trials"
-    return PairedScores(metric, first_score, second_score, None, None, p, None, name)
+    return PairedScores(metric, first_score, second_score, p, name)
 
 
 @contextlib.contextmanager

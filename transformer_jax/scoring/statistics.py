@@ -167,8 +167,8 @@ def over_examples(first: Sequence[float], second: Sequence[float]) -> Difference
     extreme = int((np.abs(exchanged) >= abs(mean) - tolerance).sum())
     tail = expanded_tail(number)
     low, high = np.quantile(drawn, [tail, 1 - tail])
-    deviation = float(differences.std(ddof=1)) if number > 1 else 0.0
-    effect = mean / deviation if deviation else math.nan
+    spread = deviation(differences.tolist())
+    effect = mean / spread if spread else math.nan
     p = (extreme + 1) / (_RESAMPLES + 1)
     return Difference(
         mean, float(low), float(high), p, "paired permutation", effect, (number, number)

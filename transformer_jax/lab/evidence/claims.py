@@ -53,7 +53,7 @@ from transformer_jax.runs.workdir import (
     open_for_writing,
 )
 from transformer_jax.runtime.files import write_atomic
-from transformer_jax.scoring.sequential import UNDECIDED, Decision, Plan, decide
+from transformer_jax.scoring.sequential import UNDECIDED, Look, Plan, decide
 from transformer_jax.summary import Summarized
 
 logger = logging.getLogger(__name__)
@@ -264,7 +264,7 @@ def decide_claim(
 
 def _decide(
     claim: Claim, folder: Path, overrides: Mapping[str, Any], modules: Modules, progress: bool
-) -> tuple[dict[str, list[float]], float, Decision]:
+) -> tuple[dict[str, list[float]], float, Look]:
     """Adds seeds until a look decides: values of each side, seconds, and the last decision."""
     values: dict[str, list[float]] = {name: [] for name in claim.sides}
     num_seeds = 0
@@ -327,8 +327,8 @@ def check_claim(
     unchecked = ""
     try:
         now |= module_digests(load_modules(paths))
-        configs = _configs_now(claim, verdict["asked"]["overrides"], overrides or {})
-        changed_fields = _changed_fields(verdict["configs"], stated_configs(configs))
+        configs = _configs_with_places(claim, verdict["asked"]["overrides"], overrides or {})
+        changed_fields = _changed_fields(verdict.get("configs"), stated_configs(configs))
         data = data_digests(configs)
         now |= {name: digest for name, digest in data.items() if name in saved}
         lacking = dict.fromkeys(_kind(name) for name in data if name not in saved)
@@ -342,7 +342,7 @@ def check_claim(
     return Freshness([*dict.fromkeys([*differing, *changed_fields])], unchecked)
 
 
-def _configs_now(
+def _configs_with_places(
     claim: Claim, fields: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> dict[str, Settings]:
     """Configs of the rows with overrides, except places that their data do not read."""

@@ -39,20 +39,7 @@ _NO_RESULTS = (
     *("lab/plots", "lab/report", "lab/sweeps", "lab/verification"),
 )
 _DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-_FIELDS = {
-    **{
-        "name": str,
-        "verdict": str,
-        "statement": str,
-        "metric": str,
-        "test": str,
-        "asked": dict,
-        "digests": dict,
-    },
-    **{"values": dict, "interval": list, "looks": list, "seeds": int},
-    **{"configs": dict | None},  # earlier versions had digests of them
-    **{"smallest": int | float, "error_rate": int | float, "difference": int | float | None},
-}
+_FIELDS: dict[str, Any] = {"name": str, "verdict": str, "asked": dict, "digests": dict}
 """Fields of a verdict that are read, and their types."""
 
 
@@ -60,14 +47,16 @@ def read_verdict(path: Path) -> dict[str, Any]:
     """Reads a verdict; UserError if the file is missing or damaged."""
     try:
         verdict = parse_json(read_regular(path))
-        wrong = [name for name, kind in _FIELDS.items() if not isinstance(verdict.get(name), kind)]
-        parts = [verdict["asked"]["overrides"], *(verdict["configs"] or {}).values()]
+        # Earlier versions had digests of configs.
+        parts = [verdict["asked"]["overrides"], *(verdict.get("configs") or {}).values()]
+        is_valid = all(isinstance(verdict[name], kind) for name, kind in _FIELDS.items())
+        is_valid = is_valid and all(isinstance(part, dict) for part in parts)
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is no verdict: {error}") from error
     except (AttributeError, KeyError, TypeError):
-        wrong = ["a part"]
-    if wrong or not all(isinstance(part, dict) for part in parts):
-        raise UserError(f"{path} is no verdict: {', '.join(wrong)} is missing or of another type")
+        is_valid = False
+    if not is_valid:
+        raise UserError(f"{path} is no verdict: a field is missing or of another type")
     return verdict
 
 
