@@ -96,10 +96,6 @@ def decide(differences: Sequence[float], plan: Plan) -> Look:
 
     If one side of a seed diverged, its difference is infinite, and the looks count signs in place
     of a t-test and share the error rate equally. If both sides diverged (NaN), it counts as 0.
-
-    Args:
-      differences: of each seed.
-      plan: the plan, whose looks include the number of seeds.
     """
     values = np.nan_to_num(np.asarray(differences, float), nan=0.0, posinf=np.inf, neginf=-np.inf)
     count = len(values)

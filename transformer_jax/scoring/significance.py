@@ -17,7 +17,6 @@ class PairedScores(NamedTuple):
     """Scores of two systems on one test set, and the test of their difference.
 
     Attributes:
-      metric: name of the score.
       first, second: scores of the systems.
       p: two-sided p-value of approximate randomization (Riezler and Maxwell 2005).
       test: name and settings of the tests.
@@ -118,7 +117,6 @@ def randomized_significance(
 
     Args:
       score: outputs of all examples -> score.
-      first, second: outputs of the two systems.
       trials: number of exchanges.
     """
     rng = np.random.default_rng(0)

@@ -55,7 +55,6 @@ class SeedTest(NamedTuple):
 
     Attributes:
       name: of the variant.
-      metric: name of the metric.
       difference: of the variant from the base.
       p_permutation: p-value of the permutation test.
       p_adjusted: the p-value adjusted for the number of variants (Holm 1979).
@@ -214,11 +213,7 @@ def seeds_to_decide(
     first: Sequence[float], second: Sequence[float], level: float = LEVEL
 ) -> int | None:
     """Seeds of each side with which a test would find a difference as large as the observed one,
-    with a probability of 0.8; None if a thousand are too few.
-
-    Args:
-      first, second: samples, with at least two values each.
-      level: of the two-sided test.
+    with a probability of 0.8; None if a thousand are too few. The test is two-sided.
     """
     a = np.asarray(first, float)
     b = np.asarray(second, float)

@@ -75,7 +75,7 @@ def test_it_says_what_differs_and_whether_the_metrics_do(runs):
     assert "2.500 ± 0.100 ≠" in found.as_text() and "| loss |" in found.as_markdown()
     assert r"2.500 $\pm$ 0.100 $\neq$" in found.as_latex()
     assert "loss,better,0,2.5\n" in found.as_csv()
-    checkpoints = found.digests["better"]["checkpoints"].split(", step")
+    checkpoints = found.digests["better"]["checkpoints"].split("; ")
     assert len(checkpoints) == 3 and "config" in found.digests["base"]
 
 
@@ -160,8 +160,9 @@ def test_what_cannot_be_compared_is_refused(copies, assert_refused):
 def test_other_tokens_leave_metrics_per_token_out(copies, monkeypatch):
     from transformer_jax.lab.evidence import comparison
 
-    other = {"tokenizer of source": ("SHA-256 1", "SHA-256 2")}
-    monkeypatch.setattr(comparison, "_digest_differences", lambda digests: other)
+    monkeypatch.setattr(
+        comparison, "run_digests", lambda workdirs: {"tokenizer of source": str(workdirs[0])}
+    )
     found = tj.compare(copies / "base", copies / "better")
     assert set(found.values) == {"bleu"} and "per token" in " ".join(found.notes)
     with pytest.raises(tj.UserError, match="per token"):

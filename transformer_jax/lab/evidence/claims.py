@@ -360,12 +360,11 @@ def _changed_fields(before: Mapping[str, Any] | None, now: Mapping[str, Any]) ->
     if before is None and now:
         raise UserError("the verdict, of an earlier version, has no configs")
     missing = object()  # None is a value
-    changed = set()
+    changed: set[str] = set()
     for row, fields in now.items():
-        fields_before = (before or {}).get(row, {})
-        for field in fields | fields_before:
-            if fields.get(field, missing) != fields_before.get(field, missing):
-                changed.add(field)
+        saved = (before or {}).get(row, {})
+        names = fields | saved
+        changed |= {n for n in names if fields.get(n, missing) != saved.get(n, missing)}
     return [f"config ({', '.join(sorted(changed))})"] if changed else []
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.checkpoints.step_folder import PROVENANCE
+from transformer_jax.checkpoints.step_folder import PROVENANCE, step_folders
 from transformer_jax.checkpoints.store import open_snapshot
 from transformer_jax.errors import UserError
 from transformer_jax.lab.analysis.pages.document import asset, page
@@ -32,6 +32,7 @@ from transformer_jax.lab.report import (
 )
 from transformer_jax.lab.sweeps.results import last_validation
 from transformer_jax.runs.config import load_json
+from transformer_jax.runs.provenance import newest_checkpoint
 from transformer_jax.runs.settings import is_validation_field
 from transformer_jax.runs.user_modules import Modules
 from transformer_jax.runs.workdir import (
@@ -89,25 +90,15 @@ def compare(
     seeds = {name: seed_workdirs(folder) for name, folder in zip(names, folders, strict=True)}
     first_seeds = {name: of_run[0] for name, of_run in seeds.items()}
     digests = {name: run_digests(of_run) for name, of_run in seeds.items()}
-    differing = _config_differences(first_seeds) | _digest_differences(digests)
+    configs = [load_json(folder / CONFIG).values for folder in first_seeds.values()]
+    differing = _differing(configs, _FREE) | _differing(list(digests.values()), _OF_ONE_RUN)
     _require_same_validation(differing, names)
     records = {name: [read_metrics(seed) for seed in of_run] for name, of_run in seeds.items()}
     same_tokens = not any(field.startswith("tokenizer of ") for field in differing)
     values = _common_metrics(records, metrics, same_tokens)
     over_seeds = [test for metric in values for test in compare_seeds(metric, values[metric])]
-    notes = []
-    single = [name for name, of_run in seeds.items() if len(of_run) < 2]
-    if single:
-        notes.append(
-            f"No test over seeds, because these have only one seed: {', '.join(single)}. Train "
-            "more with --seeds, or compare outputs over examples (--split)."
-        )
-    if not same_tokens:
-        notes.append(
-            "The runs have other tokens, so metrics per token (loss, perplexity, accuracy) are not "
-            "compared."
-        )
     outputs = _outputs(first_seeds, split)
+    notes = _notes(seeds, same_tokens)
     if not outputs:
         notes.append(f"No test over examples: evaluate --split={split} has not scored every run.")
     for name, of_run in outputs.items():
@@ -138,6 +129,23 @@ def compare(
         notes=notes,
         draw=functools.partial(draw_curves, records),
     )
+
+
+def _notes(seeds: Mapping[str, Sequence[Path]], same_tokens: bool) -> list[str]:
+    """What is not tested over seeds, and why."""
+    notes = []
+    single = [name for name, of_run in seeds.items() if len(of_run) < 2]
+    if single:
+        notes.append(
+            f"No test over seeds, because these have only one seed: {', '.join(single)}. Train "
+            "more with --seeds, or compare outputs over examples (--split)."
+        )
+    if not same_tokens:
+        notes.append(
+            "The runs have other tokens, so metrics per token (loss, perplexity, accuracy) are not "
+            "compared."
+        )
+    return notes
 
 
 def comparison_page(report: Report) -> str:
@@ -226,38 +234,28 @@ def _distinct_names(folders: Sequence[Path]) -> list[str]:
     raise UserError(f"compare: {folders[0]} is given twice; give runs that differ")
 
 
-def _config_differences(folders: Mapping[str, Path]) -> dict[str, tuple[Any, ...]]:
-    """Fields whose values differ, without the seed and the places of data."""
-    configs = [load_json(folder / CONFIG).values for folder in folders.values()]
-    differing = {}
-    for name in dict.fromkeys(name for fields in configs for name in fields):
-        values = tuple(fields.get(name) for fields in configs)
-        if name not in _FREE and any(value != values[0] for value in values):
-            differing[name] = values
-    return differing
-
-
 def run_digests(workdirs: Sequence[Path]) -> dict[str, str]:
     """What made the values of a run: the newest checkpoint of each seed, and of the first seed the
     config and the provenance (`runs.provenance`: training data, tokenizers, code)."""
-    snapshots = [
-        open_snapshot(workdir / CHECKPOINTS, "latest", (PROVENANCE,)) for workdir in workdirs
-    ]
+    checkpoints = [newest_checkpoint(step_folders(path / CHECKPOINTS)) for path in workdirs]
+    first = open_snapshot(workdirs[0] / CHECKPOINTS, "latest", (PROVENANCE,))
     fields = load_json(workdirs[0] / CONFIG).values
     return {
-        "checkpoints": ", ".join(snapshot.id for snapshot in snapshots),
+        "checkpoints": "; ".join(checkpoints),
         "config": digest_of({name: fields[name] for name in fields if name not in _FREE}),
-        **snapshots[0].provenance,
+        **first.provenance,
     }
 
 
-def _digest_differences(digests: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Training data, tokenizers and code whose digests differ."""
+def _differing(
+    of_runs: Sequence[Mapping[str, Any]], ignored: Sequence[str]
+) -> dict[str, tuple[Any, ...]]:
+    """Names whose values differ among runs, with the value of each; None where a run has none."""
     differing = {}
-    for part in dict.fromkeys(part for of_run in digests.values() for part in of_run):
-        values = tuple(of_run.get(part, "unknown") for of_run in digests.values())
-        if part not in _OF_ONE_RUN and len(set(values)) > 1:
-            differing[part] = values
+    for name in dict.fromkeys(name for values in of_runs for name in values):
+        values = tuple(of_run.get(name) for of_run in of_runs)
+        if name not in ignored and any(value != values[0] for value in values):
+            differing[name] = values
     return differing
 
 

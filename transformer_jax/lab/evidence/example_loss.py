@@ -84,6 +84,11 @@ def _bits_per_byte(run: Run, sources: Sequence[str], targets: Sequence[str]) -> 
 
 def _test(first: Sequence[float], second: Sequence[float]) -> PairedScores:
     test = over_examples(first, second)
-    means = (sum(bits) / len(bits) for bits in (first, second))
-    name = f"{test.test}, {len(first)} examples"
-    return PairedScores("bits per byte", *means, test.p, name, interval=(test.low, test.high))
+    return PairedScores(
+        metric="bits per byte",
+        first=sum(first) / len(first),
+        second=sum(second) / len(second),
+        p=test.p,
+        test=f"{test.test}, {len(first)} examples",
+        interval=(test.low, test.high),
+    )
