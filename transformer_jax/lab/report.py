@@ -12,7 +12,7 @@ from typing import Any
 
 from transformer_jax.errors import escape_controls
 from transformer_jax.lab.pictures.style import MARK, Picture
-from transformer_jax.scoring.statistics import SeedTest, finite
+from transformer_jax.scoring.statistics import SeedTest, diverged, finite
 
 type Cells = Sequence[Sequence[str]]
 """Lines of a table; the first is the header, and the first column has the names."""
@@ -55,7 +55,7 @@ class Report:
 
     @property
     def digests(self) -> Mapping[str, Any]:
-        """What made the values (checkpoints, data, search, config), by digest."""
+        """Digests of what made the values: checkpoints, data, config."""
         return self.record["digests"]
 
     def __repr__(self) -> str:
@@ -108,8 +108,7 @@ def shown_mean(values: Sequence[float | None]) -> str:
     Seeds that diverged (NaN) are counted, and left out with those that have no value (None).
     """
     numbers = finite(values)
-    num_lost = sum(value is not None and not math.isfinite(value) for value in values)
-    note = f" ({num_lost} of {len(values)} diverged)" if num_lost else ""
+    note = f" ({diverged(values)})" if diverged(values) else ""
     if not numbers:
         return note.strip() or "-"
     mean = statistics.fmean(numbers)

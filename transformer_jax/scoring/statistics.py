@@ -236,6 +236,12 @@ def finite(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None and math.isfinite(value)]
 
 
+def diverged(values: Sequence[float | None]) -> str:
+    """ "1 of 3 diverged", if a value is NaN or infinite; else empty."""
+    lost = sum(value is not None and not math.isfinite(value) for value in values)
+    return f"{lost} of {len(values)} diverged" if lost else ""
+
+
 def deviation(values: Sequence[float]) -> float:
     """Standard deviation of the sample; 0 for one value."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0

@@ -421,7 +421,7 @@ def _seed_workdirs(folder: Path, row: str, count: int) -> list[Path]:
 
 
 def _run_digests(folder: Path, rows: Iterable[str], count: int) -> dict[str, str]:
-    """What made the values of each row's seeds; nothing for a row without a checkpoint."""
+    """Digests of what made each row's values; none for a row without a checkpoint."""
     digests: dict[str, str] = {}
     for row in rows:
         with contextlib.suppress(UserError):

@@ -132,7 +132,7 @@ def compare(
 
 
 def _notes(seeds: Mapping[str, Sequence[Path]], same_tokens: bool) -> list[str]:
-    """What is not tested over seeds, and why."""
+    """Sentences on what is not tested over seeds, and why."""
     notes = []
     single = [name for name, of_run in seeds.items() if len(of_run) < 2]
     if single:
@@ -235,8 +235,8 @@ def _distinct_names(folders: Sequence[Path]) -> list[str]:
 
 
 def run_digests(workdirs: Sequence[Path]) -> dict[str, str]:
-    """What made the values of a run: the newest checkpoint of each seed, and of the first seed the
-    config and the provenance (`runs.provenance`: training data, tokenizers, code)."""
+    """Digests of what made a run's values: the newest checkpoint of each seed, and of the first
+    seed the config and the provenance (`runs.provenance`: training data, tokenizers, code)."""
     checkpoints = [newest_checkpoint(step_folders(path / CHECKPOINTS)) for path in workdirs]
     first = open_snapshot(workdirs[0] / CHECKPOINTS, "latest", (PROVENANCE,))
     fields = load_json(workdirs[0] / CONFIG).values

@@ -105,6 +105,13 @@ def add_legend(figure: Figure, handles: Sequence[Artist]) -> None:
         figure.legend(handles=handles, loc="outside lower center", ncols=columns)
 
 
+def label_rows(ax: Axes, labels: Sequence[str]) -> None:
+    """Labels the rows of a panel, the first at the top."""
+    ax.set(yticks=range(len(labels)), yticklabels=labels)
+    ax.set_ylim(len(labels) - 0.5, -0.5)
+    ax.grid(False, axis="y")
+
+
 def line_style(number: int) -> dict[str, Any]:
     """Color, marker and line of a curve; 49 curves have different ones."""
     # After each turn of the 7 colors, markers and lines are shifted by one.

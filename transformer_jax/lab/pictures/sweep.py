@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pictures of a sweep, with a panel for each metric: its rows, their curves, their differences."""
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -20,10 +19,11 @@ from transformer_jax.lab.pictures.style import (
     draw_band,
     drawable,
     grid,
+    label_rows,
     line_style,
     styled,
 )
-from transformer_jax.scoring.statistics import SeedTest, deviation, finite
+from transformer_jax.scoring.statistics import SeedTest, deviation, diverged, finite
 
 Metrics = Mapping[str, Sequence[float | None]]
 """Metric -> the value of each seed; NaN if it diverged, None if it has no such metric."""
@@ -115,10 +115,8 @@ def draw_differences(tests: Sequence[SeedTest], base: str) -> Picture:
             needed = f" ({test.seeds_to_decide} seeds)" if test.seeds_to_decide else ""
             labels.append(drawable(test.name) + (f" {MARK}" if test.differs else needed))
         ax.axvline(0, color="0.4", lw=0.8, ls="--")
-        ax.set(yticks=range(len(labels)), yticklabels=labels)
-        ax.set_ylim(len(labels) - 0.5, -0.5)  # the first row is at the top
+        label_rows(ax, labels)
         ax.set(xlabel=f"{drawable(UNITS.get(metric, metric))}, difference from {drawable(base)}")
-        ax.grid(False, axis="y")
     return figure
 
 
@@ -175,7 +173,7 @@ def _draw_curves(
     above: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "bottom"}
     for x, seeds in seeds_at.items():
         mark = MARK if any(rows.get(x) in marked for rows in curves.values()) else ""
-        ax.annotate(f"{mark} {_diverged(seeds)}".strip(), (x, 1), **above, fontsize=6)
+        ax.annotate(f"{mark} {diverged(seeds)}".strip(), (x, 1), **above, fontsize=6)
     numbers = sorted(seeds_at)
     if is_geometric(numbers):
         ax.set_xscale("log")
@@ -194,14 +192,7 @@ def _draw_lines(
         ax.plot(dots, [height] * len(dots), "o", color=COLORS[0], alpha=0.4, mew=0)
         if dots:
             ax.errorbar(np.mean(dots), height, xerr=deviation(dots), **bar, ms=8)
-        note = _diverged(seeds)
+        note = diverged(seeds)
         mark = f" {MARK}" if row in marked else ""
         labels.append(drawable(row) + mark + (f" ({note})" if note else ""))
-    ax.set(yticks=range(len(values)), yticklabels=labels)
-    ax.set_ylim(len(values) - 0.5, -0.5)  # the first row is at the top
-    ax.grid(False, axis="y")
-
-
-def _diverged(values: Sequence[float | None]) -> str:
-    lost = sum(value is not None and not math.isfinite(value) for value in values)
-    return f"{lost} of {len(values)} diverged" if lost else ""
+    label_rows(ax, labels)
