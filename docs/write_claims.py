@@ -10,6 +10,7 @@ experiments/claims/NAME.py.
 
 import ast
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ its claim file states (a small model, few steps, one data set), not about all mo
 by [a sequential test](comparing.md#claims), whose error rate counts all looks.
 
 The effect is the mean difference of the two rows, positive where the statement is right, with its
-interval over all looks. "No interval" means that a seed diverged, so that signs were counted. The
+interval over all looks. "Published" are the numbers of the source for the two rows, which are of
+another task and size. "No interval" means that a seed diverged, so that signs were counted. The
 seconds are those of training and measuring all seeds on CPU cores that other work shared. To decide
 a claim again, or to see which verdicts are out of date:
 
@@ -58,20 +60,20 @@ def verdicts() -> list[dict[str, Any]]:
 
 def page() -> str:
     """Returns the text of docs/claims.md."""
-    found = verdicts()
-    counts = {group: sum(one["verdict"] == group for one in found) for group in GROUPS}
+    recorded = verdicts()
+    counts = Counter(verdict["verdict"] for verdict in recorded)
     introduction = INTRODUCTION.format(
-        total=len(found),
+        total=len(recorded),
         holds=counts["holds"],
         fails=counts["does not hold"],
         undecided=counts["undecided"],
     )
     parts = [introduction]
     for group, (title, meaning) in GROUPS.items():
-        if chosen := [one for one in found if one["verdict"] == group]:
-            rows = [*_table(HEAD, map(_row, chosen))]
-            parts.append("\n".join([f"## {title}", "", meaning, "", *rows, ""]))
-    return "\n".join([*parts, "## Settings", "", *map(_setting, found)])
+        rows = [_row(verdict) for verdict in recorded if verdict["verdict"] == group]
+        if rows:
+            parts.append("\n".join([f"## {title}", "", meaning, "", *_table(HEAD, rows), ""]))
+    return "\n".join([*parts, "## Settings", "", *map(_setting, recorded)])
 
 
 def _row(verdict: Mapping[str, Any]) -> tuple[str, ...]:
@@ -100,15 +102,19 @@ def _setting(verdict: Mapping[str, Any]) -> str:
     name = verdict["name"]
     source = (EXPERIMENTS / "claims" / f"{name}.py").read_text(encoding="utf-8")
     paragraphs = (ast.get_docstring(ast.parse(source)) or "").split("\n\n")
-    told = [one for one in paragraphs if not one.lstrip().startswith("transformer_jax claim")]
+    told = [text for text in paragraphs if not text.lstrip().startswith("transformer_jax claim")]
     values = [
-        f"- {row}: {', '.join('diverged' if one is None else f'{one:.4g}' for one in each)}"
-        for row, each in verdict["values"].items()
+        f"- {row}: {', '.join('diverged' if value is None else f'{value:.4g}' for value in seeds)}"
+        for row, seeds in verdict["values"].items()
+    ]
+    published = [
+        f"- published: {metric} {first:g} and {second:g} ({first - second:+.3g})"
+        for metric, (first, second) in verdict.get("published", {}).items()
     ]
     verdict_line = f"**{verdict['verdict'].capitalize()}**, {verdict['test']}, {verdict['metric']}:"
     command = f"    {verdict['command']}"
     return "\n".join(
-        [f"### {name}", "", *_spaced(told), verdict_line, "", *values, "", command, ""]
+        [f"### {name}", "", *_spaced(told), verdict_line, "", *values, *published, "", command, ""]
     )
 
 

@@ -105,7 +105,7 @@ def verdict(first: np.ndarray, second: np.ndarray) -> str:
         smallest=SMALLEST,
     )
     with tempfile.TemporaryDirectory() as folder:
-        return decide_claim(claim, Path(folder, "claim"))["verdict"]
+        return decide_claim(claim, Path(folder, "claim")).record["verdict"]
 
 
 if __name__ == "__main__":

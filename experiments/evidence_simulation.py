@@ -7,7 +7,8 @@ Each case draws samples without a difference, or with exactly the smallest diffe
 and tests them as `compare`, tables of sweeps and `claim` do. All draws of a case are computed at
 once, in arrays; 50 draws of each case check that the functions of `transformer_jax.scoring` return
 the same. Distributions have mean 0: "normal", "exponential" (skewed to the right), "-exponential"
-(to the left), and the difference of two exponentials (symmetric).
+(to the left), the difference of two exponentials (symmetric), "heavy tails" (t with two degrees of
+freedom), values that tie (-1 or 1; -1, 0 or 1) and "some diverged" (normal, one in ten infinite).
 """
 
 import argparse
@@ -22,7 +23,16 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from scipy import stats
 
-from transformer_jax.scoring.sequential import FAILS, HOLDS, UNDECIDED, Plan, decide
+from transformer_jax.scoring.sequential import (
+    FAILS,
+    HOLDS,
+    HOLDS_SMALL,
+    OPPOSITE,
+    UNDECIDED,
+    Plan,
+    decide,
+    interval_of_median,
+)
 from transformer_jax.scoring.statistics import (
     expanded_tail,
     holm,
@@ -51,9 +61,22 @@ DISTRIBUTIONS: dict[str, Draw] = {
     "normal": lambda rng, shape: rng.standard_normal(shape),
     "exponential": lambda rng, shape: rng.standard_exponential(shape) - 1,
 }
+FEW_VALUES: dict[str, Draw] = {
+    "-1 or 1": lambda rng, shape: rng.choice([-1.0, 1.0], shape),
+    "-1, 0 or 1": lambda rng, shape: rng.choice([-1.0, 0.0, 1.0], shape),
+}
+
+
+def _some_diverged(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """One in ten is infinite, on either side: one of the two rows diverged."""
+    side = rng.choice([-np.inf, np.inf], shape)
+    return np.where(rng.random(shape) < 0.1, side, rng.standard_normal(shape))
+
+
 DIFFERENCES = DISTRIBUTIONS | {
     "-exponential": lambda rng, shape: 1 - rng.standard_exponential(shape),
     "of two exponentials": lambda rng, shape: rng.laplace(size=shape),
+    "heavy tails": lambda rng, shape: rng.standard_t(2, shape),
 }
 """Of two rows; equal rows have symmetric differences, whatever their distribution."""
 
@@ -95,6 +118,11 @@ def cases() -> Iterator[Case]:
         yield Case("permutation over seeds", name, both, sample, _permutation, _permutation_once)
         family, each = functools.partial(_rows, draw, number), f"{number} each"
         yield Case(f"Holm, any of {VARIANTS} rows", name, each, family, _family, _family_once)
+    irregular = FEW_VALUES | {"some diverged": _some_diverged}
+    for (name, draw), number in itertools.product(irregular.items(), SEEDS):
+        sample = functools.partial(_two_samples, draw, number, 1)
+        both = f"{number} and {number}"
+        yield Case("over seeds", name, both, sample, _over_seeds, _over_seeds_once)
     for (name, draw), number in itertools.product(DIFFERENCES.items(), EXAMPLES):
         if name == "-exponential":  # the test has no direction
             continue
@@ -107,7 +135,8 @@ def cases() -> Iterator[Case]:
 
 
 def _sequential_cases() -> Iterator[Case]:
-    for (looks, plan), (name, draw) in itertools.product(PLANS.items(), DIFFERENCES.items()):
+    differences = DIFFERENCES | FEW_VALUES | {"some diverged": _some_diverged}
+    for (looks, plan), (name, draw) in itertools.product(PLANS.items(), differences.items()):
         for wrong, at in ((HOLDS, 0.0), (FAILS, plan.smallest)):
             sample = functools.partial(_sample, draw, plan.looks[-1], truth=at)
             tests = (functools.partial(test, plan, wrong) for test in (_claims, _claim_once))
@@ -152,6 +181,28 @@ def _welch(values: np.ndarray) -> Outcome:
 def _welch_once(values: np.ndarray) -> tuple[float, float, float]:
     found = over_seeds(*values.tolist())
     return found.p, found.low, found.high
+
+
+def _over_seeds(values: np.ndarray) -> Outcome:
+    """Welch's test, of samples that tie the permutation test, of infinite values that of ranks."""
+    flat = values.reshape(len(values), -1)
+    is_infinite = ~np.isfinite(flat).all(1)
+    ranks = stats.rankdata(flat, axis=1).reshape(values.shape)
+    permuted = _permutation(np.where(is_infinite[:, None, None], ranks, values))[0]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        p = np.where(is_infinite | _ties(values).any(1), permuted, _welch(values)[0])
+    return _without_interval(p)
+
+
+def _over_seeds_once(values: np.ndarray) -> tuple[float, float, float]:
+    return over_seeds(*values.tolist()).p, math.nan, math.nan
+
+
+def _ties(values: np.ndarray) -> np.ndarray:
+    """Whether at most two thirds of the values along the last axis differ from each other."""
+    with np.errstate(invalid="ignore"):
+        num_distinct = 1 + (np.diff(np.sort(values), axis=-1) > 0).sum(-1)
+    return 3 * num_distinct <= 2 * values.shape[-1]
 
 
 def _permutation(values: np.ndarray) -> Outcome:
@@ -212,24 +263,37 @@ def _pairs_once(values: np.ndarray) -> tuple[float, float, float]:
 def _claims(plan: Plan, wrong: str, values: np.ndarray) -> Outcome:
     """Is 0 where the verdict is `wrong`, else 1; the interval of the look that decides."""
     is_open = np.ones(len(values), bool)
-    found = np.ones((3, len(values)))
+    results = np.ones((3, len(values)))
     for count in plan.looks:
-        seen = values[:, :count]
-        half = stats.t.isf(plan.level, count - 1) * seen.std(1, ddof=1) / math.sqrt(count)
-        low, high = seen.mean(1) - half, seen.mean(1) + half
-        fails, holds = high < plan.smallest, low > 0
-        is_wrong = holds & ~fails if wrong == HOLDS else fails
-        found[:, is_open] = np.array([np.where(is_wrong, 0, 1), low, high])[:, is_open]
+        low, high = _intervals(plan, values[:, :count])
+        holds = low > 0
+        fails = ~holds & (high < plan.smallest)
+        is_wrong = holds if wrong == HOLDS else fails
+        results[:, is_open] = np.array([np.where(is_wrong, 0, 1), low, high])[:, is_open]
         is_open &= ~(fails | holds)
-    return found[0], found[1], found[2]
+    return results[0], results[1], results[2]
+
+
+def _intervals(plan: Plan, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Intervals of `decide` at one look, of each draw."""
+    count = values.shape[1]
+    with np.errstate(invalid="ignore"):
+        half = stats.t.isf(plan.level, count - 1) * values.std(1, ddof=1) / math.sqrt(count)
+        ends = np.array([values.mean(1) - half, values.mean(1) + half])
+        by_signs = ~np.isfinite(values).all(1) | _ties(values)
+    level = plan.error_rate / len(plan.looks)
+    for index in np.flatnonzero(by_signs):
+        ends[:, index] = interval_of_median(values[index], level)
+    return ends[0], ends[1]
 
 
 def _claim_once(plan: Plan, wrong: str, values: np.ndarray) -> tuple[float, float, float]:
     for count in plan.looks:
-        found = decide(values[:count].tolist(), plan)
-        if found.verdict != UNDECIDED:
+        look = decide(values[:count].tolist(), plan)
+        if look.verdict != UNDECIDED:
             break
-    return float(found.verdict != wrong), found.low, found.high
+    verdicts = (HOLDS, HOLDS_SMALL) if wrong == HOLDS else (FAILS, OPPOSITE)
+    return float(look.verdict not in verdicts), look.low, look.high
 
 
 def _blocks(values: np.ndarray) -> Iterator[np.ndarray]:

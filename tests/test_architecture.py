@@ -35,6 +35,7 @@ LAYERS = [
     {"interop"},
     {"lab"},
     {"lab.pictures"},
+    {"lab.report"},
     {"lab.analysis", "lab.plan"},
     {"lab.sweeps", "lab.verification"},
     {"lab.evidence", "lab.plots"},

@@ -18,4 +18,5 @@ def get_claim():
         smallest=0.05,
         looks=(4, 8),
         source="Vaswani et al. 2017, section 6.2; Srivastava et al. 2014",
+        published={"perplexity": (4.92, 5.77), "bleu": (25.8, 24.6)},
     )

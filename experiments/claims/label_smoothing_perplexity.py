@@ -17,4 +17,5 @@ def get_claim():
         smallest=0.02,
         looks=(4, 8),
         source="Vaswani et al. 2017, section 5.4",
+        published={"perplexity": (4.67, 4.92)},
     )

@@ -55,14 +55,31 @@ def test_few_seeds_are_permuted_exactly():
 
 
 def test_seeds_that_do_not_vary_are_permuted():
-    found = statistics.over_seeds([1.0, 1.0, 1.0], [2.0, 2.0, 2.0])
-    assert (found.mean, found.low, found.high, found.test) == (1, 1, 1, "permutation")
+    found = statistics.over_seeds([0.1, 0.1, 0.1], [0.3, 0.3, 0.3])  # the deviation is 1e-17
+    assert (found.p, found.test) == (pytest.approx(0.1), "permutation")
+    assert (found.low, found.high) == (-math.inf, math.inf)  # three of each decide nothing
     assert statistics.over_seeds([1.0, 1.0], [1.0, 1.0]).p == 1
 
 
-def test_one_seed_is_refused():
-    with pytest.raises(ValueError, match="at least two seeds"):
-        statistics.over_seeds([1.0], [1.0, 2.0])
+def test_few_values_have_an_interval_of_shifts():
+    first, second = [0.0, 0.0, 1.0, 0.0, 1.0], [3.0, 2.0, 3.0, 2.0, 3.0]
+    found = statistics.over_seeds(first, second)
+    assert found.test == "permutation" and found.p < 0.05
+    assert 1 < found.low < 2.2 < found.high < 4
+    for shift, is_rejected in ((found.low - 0.01, True), (found.low + 0.01, False)):
+        moved = [value + shift for value in first]
+        assert (statistics.permutation_p(moved, second) < 0.05) == is_rejected
+
+
+def test_seeds_that_diverged_are_the_worst():
+    """Survivors alone would be lower."""
+    losses = {"base": [3.0, 3.1, 3.2, 3.3], "variant": [2.0, 2.1, math.nan, math.nan]}
+    (test,) = statistics.compare_seeds("loss", losses)
+    assert test.difference.test == "rank permutation" and test.p_adjusted > 0.5
+    assert test.seeds_to_decide is None and not test.differs
+    scores = {"base": [3.0, 3.1, 3.2, 3.3], "variant": [2.0, 2.1, math.nan, math.nan]}
+    (test,) = statistics.compare_seeds("bleu", scores)
+    assert test.differs  # all four are lower than every score of the base
 
 
 def test_holm_multiplies_by_the_tests_that_are_left():
@@ -80,8 +97,6 @@ def test_pairs_are_exchanged_exactly_often_enough():
     assert found.p == pytest.approx(exact, abs=0.015)
     assert found.mean == pytest.approx(differences.mean())
     assert found.effect == pytest.approx(differences.mean() / differences.std(ddof=1))
-    with pytest.raises(ValueError, match="no pairs"):
-        statistics.over_examples([1.0], [1.0, 2.0])
 
 
 def test_the_interval_over_examples_is_that_of_the_mean():

@@ -74,16 +74,6 @@ def test_an_empty_translation_counts():
     assert 0 < score_translations([MAT, ""], [MAT, "a dog"])["bleu"] < 100
 
 
-def test_unequal_numbers_of_lines_are_refused():
-    with pytest.raises(ValueError, match="2 translations .* 1 references"):
-        score_translations(["a", "b"], ["a"])
-
-
-def test_nothing_to_score():
-    with pytest.raises(ValueError, match="no translations"):
-        score_translations([], [])
-
-
 @functools.cache
 def fewest(a, b):
     """Edit distance by trying all edits."""
@@ -117,13 +107,6 @@ def test_a_moved_phrase_is_one_edit_of_ter():
     assert translation_edit_rate(["a b"], ["a b"])["ter"] == 0
 
 
-@pytest.mark.parametrize("name", ["wer", "ter"])
-def test_error_rates_refuse_unequal_and_empty_references(name):
-    for outputs, references in ((["a"], ["a", "b"]), ([], []), (["a"], [" "])):
-        with pytest.raises(ValueError, match=r"references|zip\(\)"):
-            METRICS[name](outputs, references)
-
-
 def test_fewer_errors_are_better():
     chosen = [best_by(name) for name in METRICS]
     assert chosen == ["bleu", "bleu_lowercase", "exact_match", "rougeL", "-ter", "-wer"]
@@ -133,13 +116,6 @@ def test_exact_match_is_the_share_of_equal_outputs():
     outputs = ["I_JUMP I_WALK", "I_JUMP", " I_RUN  I_RUN", ""]
     references = ["I_JUMP I_WALK", "I_JUMP I_JUMP", "I_RUN I_RUN", ""]
     assert exact_match(outputs, references) == {"exact_match": 0.75}
-
-
-def test_exact_match_refuses_unequal_and_empty_outputs():
-    with pytest.raises(ValueError, match="no outputs"):
-        exact_match([], [])
-    with pytest.raises(ValueError, match="zip"):
-        exact_match(["a"], ["a", "b"])
 
 
 def longest_common(a, b):
@@ -180,9 +156,3 @@ def test_rouge_ignores_case_and_punctuation_and_counts_repeated_words():
 def test_rouge_averages_over_texts():
     found = rouge(["a b", "", "x"], ["a b", "c d e f g", ""])
     assert found == {"rouge1": 1 / 3, "rouge2": 1 / 3, "rougeL": 1 / 3}
-
-
-def test_rouge_refuses_unequal_and_empty_outputs():
-    for outputs, references in (([], []), (["a"], [])):
-        with pytest.raises(ValueError, match=r"no outputs|zip\(\)"):
-            rouge(outputs, references)

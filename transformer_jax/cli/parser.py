@@ -48,7 +48,6 @@ VERBS: dict[str, dict[str, Any]] = {
     "plot": {},
     "compare": {},
     "claim": {},
-    "reproduce": {},
     "benchmark": {"train": {}, "decode": {}},
     "plan": {},
     "verify": {},
@@ -159,7 +158,6 @@ def build_parser() -> argparse.ArgumentParser:
     _add_plot(verbs)
     _add_compare(verbs)
     _add_claim(verbs)
-    _add_reproduce(verbs)
     measures = _add_benchmark(verbs)
     _add_plan(verbs)
     _add_verify(verbs)
@@ -438,26 +436,6 @@ def _add_claim(verbs: Verbs) -> None:
     add_modules_flag(claim)
 
 
-def _add_reproduce(verbs: Verbs) -> None:
-    reproduce = verbs.add_parser(
-        "reproduce",
-        help="a table or figure of a paper beside your own runs, and which statements hold",
-        description="Trains the rows of a paper's table at a small scale, or with a config of "
-        "yours, and prints the paper's numbers beside them. Without an item it lists what there "
-        "is.",
-        epilog=f"{_ANY_FIELD} The same command resumes.",
-    )
-    reproduce.add_argument(
-        "item", nargs="?", metavar="PAPER/ITEM", help="such as vaswani2017/table3"
-    )
-    reproduce.add_argument("--workdir", metavar="DIR", help="of the runs and the report")
-    reproduce.add_argument("--scale", metavar="NAME", help="size of the runs (default: tiny)")
-    reproduce.add_argument("--config", metavar="FILE", help="a config in place of a scale")
-    _add_rows_flags(reproduce)
-    reproduce.add_argument("--format", choices=("text", "markdown", "json"), default="text")
-    add_modules_flag(reproduce)
-
-
 def _add_plot(verbs: Verbs) -> None:
     plot = verbs.add_parser(
         "plot",
@@ -729,8 +707,6 @@ def _check_required(args: argparse.Namespace) -> None:
         required = {"sweep", "workdir"}
         if args.plan:
             required.remove("workdir")
-    if args.verb == "reproduce":  # what it needs depends on the item
-        required = set()
     if args.verb == "claim" and args.check:
         required.remove("workdir")
     required |= _REQUIRED.get(args.verb, set())

@@ -358,8 +358,7 @@ _DRAW: dict[str, Callable[[argparse.Namespace, Path], None]] = {
 
 def compare(args: argparse.Namespace) -> None:
     """Prints how runs differ, and writes a page of it."""
-    from transformer_jax.lab.evidence.comparison import compare
-    from transformer_jax.lab.evidence.page import comparison_page
+    from transformer_jax.lab.evidence.comparison import compare, comparison_page
 
     metrics = args.metrics.split(",") if args.metrics else ()
     comparison = compare(
@@ -378,17 +377,16 @@ def compare(args: argparse.Namespace) -> None:
 def claim(args: argparse.Namespace) -> None:
     """Decides a claim and prints the verdict, or says which verdicts are out of date."""
     from transformer_jax.lab.evidence.claims import decide_claim, load_claim
-    from transformer_jax.lab.evidence.verdicts import verdict_text
 
     if args.check:
         return _check_verdicts(args)
     if len(args.names) != 1:
         raise UserError("claim: name one claim file")
-    verdict = decide_claim(load_claim(args.names[0]), args.workdir, args.overrides, args.modules)
+    report = decide_claim(load_claim(args.names[0]), args.workdir, args.overrides, args.modules)
     if args.format == "json":
-        _write_json(verdict)
+        _write_json(report.as_json())
     else:
-        terminal.write(f"{verdict_text(verdict)}\n")
+        terminal.write(f"{report.as_text()}\n")
 
 
 def _check_verdicts(args: argparse.Namespace) -> None:
@@ -410,37 +408,6 @@ def _check_verdicts(args: argparse.Namespace) -> None:
             terminal.write(f"{path}: {verdict['verdict']}, {state}\n")
     if args.format == "json":
         _write_json(states)
-
-
-def reproduce(args: argparse.Namespace) -> None:
-    """Prints a paper's table beside ours, with the verdicts on its statements; lists the papers."""
-    if args.item is None:
-        return _list_reproductions()
-    from transformer_jax.lab.evidence.reproduction import load_reproduction
-    from transformer_jax.lab.evidence.reproduction import reproduce as reproduce_item
-
-    item = load_reproduction(args.item)
-    options = _given_flags(args, ("scale", "config", "seeds"))
-    report = reproduce_item(
-        item, args.workdir, args.overrides, chosen=args.rows, modules=args.modules, **options
-    )
-    match args.format:
-        case "json":
-            _write_json(report.as_json())
-        case "markdown":
-            terminal.write(f"{report.as_markdown()}\n")
-        case _:
-            terminal.write(f"{report.as_text()}\n")
-
-
-def _list_reproductions() -> None:
-    """Lists the shipped reproductions with the first line of their docstrings."""
-    from transformer_jax.runs.shipped import shipped_files
-
-    paths = shipped_files("reproduction")
-    width = max(map(len, paths))
-    for name, path in paths.items():
-        terminal.write(f"{name.ljust(width)}  {_summary(path)}\n")
 
 
 def benchmark(args: argparse.Namespace) -> None:
@@ -591,7 +558,6 @@ RUN_VERB: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "plot": plot,
     "compare": compare,
     "claim": claim,
-    "reproduce": reproduce,
     "benchmark": benchmark,
     "plan": plan,
     "verify": verify,

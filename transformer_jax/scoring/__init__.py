@@ -50,3 +50,13 @@ PARSEVAL = ("f1", "precision", "recall", "exact_match", "tag_accuracy")
 def best_by(name: str) -> str:
     """`Task.best_by` of an entry: its name, or "-name" if lower is better."""
     return f"-{name}" if isinstance(METRICS[name], LowerIsBetter) else name
+
+
+_LOWER_IS_BETTER = ("loss", "train_loss", "perplexity", "word_perplexity", "bits_per_byte", "nll")
+
+
+def lower_is_better(metric: str) -> bool:
+    """Returns True for a metric, or that of a corpus ("gutenberg/loss"), whose lowest value is the
+    best: losses, and entries of `METRICS` that say so."""
+    name = metric.rpartition("/")[2]
+    return name in _LOWER_IS_BETTER or isinstance(METRICS.get(name), LowerIsBetter)

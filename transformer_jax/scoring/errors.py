@@ -34,7 +34,7 @@ class Decision(NamedTuple):
 
 
 class Error(NamedTuple):
-    """A wrong decision, and the number of times that it occurs."""
+    """A wrong decision, and how often it occurs."""
 
     text: str
     expected: str
@@ -87,66 +87,62 @@ def decisions(records: Iterable[Mapping[str, Any]]) -> list[Decision]:
     return chosen
 
 
-def confusion(found: Sequence[Decision]) -> tuple[list[str], np.ndarray]:
+def confusion(decided: Sequence[Decision]) -> tuple[list[str], np.ndarray]:
     """Labels, most frequent first, and the counts [expected, predicted], by scikit-learn."""
     # Imported here because it takes seconds, and few runs need it.
     from sklearn.metrics import confusion_matrix
 
-    expected = [decision.expected for decision in found]
-    predicted = [decision.predicted for decision in found]
-    counts = Counter(expected)
-    for label in predicted:
-        counts.setdefault(label, 0)  # labels that are only predicted come last
-    labels = [label for label, _ in counts.most_common()]
+    expected = [decision.expected for decision in decided]
+    predicted = [decision.predicted for decision in decided]
+    by_frequency = [label for label, _ in Counter(expected).most_common()]
+    labels = list(dict.fromkeys([*by_frequency, *predicted]))  # only predicted ones come last
     return labels, confusion_matrix(expected, predicted, labels=labels)
 
 
-def worst_errors(found: Iterable[Decision]) -> list[Error]:
+def worst_errors(decided: Iterable[Decision]) -> list[Error]:
     """The most frequent errors first, and of equally frequent ones those that the model was surest
     of."""
-    counts = Counter(decision[:4] for decision in found if decision.is_wrong)
+    counts = Counter(decision[:4] for decision in decided if decision.is_wrong)
     errors = [Error(*fields, count) for fields, count in counts.items()]
     return sorted(errors, key=lambda error: (-error.number, -(error.probability or 0.0)))
 
 
-def calibration(found: Sequence[Decision], bins: int = 10) -> list[Bin]:
+def calibration(decided: Sequence[Decision], bins: int = 10) -> list[Bin]:
     """Probability and accuracy of the decisions in bins of equal width that are not empty.
 
     Raises:
       ValueError: a decision has no probability.
     """
-    if any(decision.probability is None for decision in found):
+    if any(decision.probability is None for decision in decided):
         raise ValueError("tags have no probabilities of their own")
-    probabilities = np.array([decision.probability for decision in found])
-    right = np.array([not decision.is_wrong for decision in found])
+    probabilities = np.array([decision.probability for decision in decided])
+    right = np.array([not decision.is_wrong for decision in decided])
     bin_of = np.minimum((probabilities * bins).astype(int), bins - 1)  # 1 is in the last bin
-    masks = [bin_of == i for i in range(bins)]
     return [
         Bin(float(probabilities[mask].mean()), float(right[mask].mean()), int(mask.sum()))
-        for mask in masks
-        if mask.any()
+        for mask in (bin_of == i for i in np.unique(bin_of))
     ]
 
 
-def calibration_error(found: Sequence[Bin]) -> float:
+def calibration_error(bins: Sequence[Bin]) -> float:
     """Expected calibration error (Naeini et al. 2015): mean distance of probability and accuracy,
     weighted by the number of decisions."""
-    total = sum(group.number for group in found)
-    return sum(group.number * abs(group.probability - group.accuracy) for group in found) / total
+    gaps = [abs(group.probability - group.accuracy) for group in bins]
+    return float(np.average(gaps, weights=[group.number for group in bins]))
 
 
-def rates_by_class(found: Iterable[Decision]) -> list[Rate]:
+def rates_by_class(decided: Iterable[Decision]) -> list[Rate]:
     """Error rates of each expected label, most frequent first."""
-    rates = _rates((decision.expected, decision) for decision in found)
+    rates = _rates((decision.expected, decision) for decision in decided)
     return sorted(rates, key=lambda rate: -rate.number)
 
 
-def rates_by_length(found: Iterable[Decision]) -> list[Rate]:
+def rates_by_length(decided: Iterable[Decision]) -> list[Rate]:
     """Error rates by the number of words of the text or sentence, in groups of doubling width."""
-    return _rates_by_size((decision.words, decision) for decision in found)
+    return _rates_by_size((decision.words, decision) for decision in decided)
 
 
-def rates_by_frequency(found: Iterable[Decision], counts: Mapping[str, int]) -> list[Rate]:
+def rates_by_frequency(decided: Iterable[Decision], counts: Mapping[str, int]) -> list[Rate]:
     """Error rates by how often the training data has the word; of a text, its rarest word.
 
     Args:
@@ -154,21 +150,19 @@ def rates_by_frequency(found: Iterable[Decision], counts: Mapping[str, int]) -> 
     """
     return _rates_by_size(
         (min((counts.get(word, 0) for word in decision.text.split()), default=0), decision)
-        for decision in found
+        for decision in decided
     )
 
 
 def _rates_by_size(sized: Iterable[tuple[int, Decision]]) -> list[Rate]:
     """Rates in groups 0, 1, 2-3, 4-7 and so on."""
-    rates = _rates((size.bit_length(), decision) for size, decision in sized)
-    return [rate._replace(group=_range_of_bits(int(rate.group))) for rate in rates]
-
-
-def _range_of_bits(bits: int) -> str:
-    """Range of the numbers with `bits` bits, such as 4 to 7 for 3."""
-    low = 2**bits // 2
-    high = 2**bits - 1
-    return str(low) if low == high else f"{low}\N{EN DASH}{high}"
+    rates = []
+    for rate in _rates((size.bit_length(), decision) for size, decision in sized):
+        low = 2 ** int(rate.group) // 2
+        high = 2 ** int(rate.group) - 1
+        group = str(low) if low == high else f"{low}\N{EN DASH}{high}"
+        rates.append(rate._replace(group=group))
+    return rates
 
 
 def _rates(grouped: Iterable[tuple[Any, Decision]]) -> list[Rate]:

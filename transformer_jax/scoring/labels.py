@@ -12,7 +12,6 @@ def classification_scores(
     """Metrics of one label per example, computed by scikit-learn.
 
     Args:
-      predicted, expected: labels of each example.
       labels: all labels of the task, whether they occur or not.
 
     Returns:
@@ -61,7 +60,6 @@ def multiple_choice_accuracy(
 
     Args:
       log_probs: log-probability of each choice of each example, in nats.
-      choices: texts of the choices.
       answers: index of the right choice of each example.
 
     Returns:

@@ -31,9 +31,6 @@ def parseval(outputs: Sequence[str], references: Sequence[str]) -> dict[str, flo
     The tags of the references decide which words are removed. (EVALB uses each tree's own tags, and
     skips the sentences where they disagree.)
 
-    Args:
-      outputs, references: trees over the same words.
-
     Returns:
       "precision" and "recall" of the outputs' constituents, their harmonic mean "f1",
       "exact_match", the share of outputs with exactly the constituents of the reference, and

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A test that looks at the seeds several times, and may stop at each look.
 
-Each look is a one-sided t-test of the paired differences so far. All looks use the same nominal
-level, the largest for which the whole procedure keeps its error rate (Pocock 1977); it is computed
-by simulation, so that it holds for few seeds, too.
+Each look is an interval of the mean of the paired differences so far, by a t-test. All looks use
+the same nominal level, the largest for which the whole procedure keeps its error rate (Pocock
+1977); it is computed by simulation, so that it holds for few seeds, too. Where differences tie or
+are infinite, the interval is that of a sign test.
 """
 
 import dataclasses
@@ -15,9 +16,12 @@ import numpy as np
 from scipy import stats
 
 HOLDS = "holds"
-FAILS = "does not hold"
+HOLDS_SMALL = "holds, but may be smaller than of interest"
+FAILS = "does not hold by as much as is of interest"
+OPPOSITE = "the opposite holds"
 UNDECIDED = "undecided"
 _SIMULATED = 200_000
+_ROUNDING = 1e-9  # relative; values whose distance is smaller count as equal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,8 +31,8 @@ class Plan:
     Attributes:
       looks: numbers of seeds at which the test is made, increasing.
       smallest: smallest difference of interest; larger is better.
-      error_rate: largest probability of "holds" if there is no difference, and of "does not hold"
-        if the difference is `smallest`, over all looks.
+      error_rate: largest probability that the claim holds if there is no difference, and that it
+        does not if the difference is `smallest`, over all looks.
 
     Raises:
       ValueError: the looks do not increase from at least two, or a number is out of range.
@@ -53,14 +57,13 @@ class Plan:
 
 
 @dataclasses.dataclass(frozen=True)
-class Decision:
-    """Result of a look.
+class Look:
+    """Result of one look at the seeds.
 
     Attributes:
-      verdict: "holds" (the difference is above 0), "does not hold" (it is below the smallest of
-        interest), or "undecided".
-      mean: mean difference.
-      low, high: interval of the mean difference, valid at all looks together.
+      verdict: of the interval (`verdict_of`).
+      mean: mean difference; of a sign test, the median.
+      low, high: its interval, valid at all looks together.
       seeds: number of seeds.
       test: name of the test.
     """
@@ -91,41 +94,60 @@ def nominal_level(looks: tuple[int, ...], error_rate: float) -> float:
     return float(np.quantile(smallest, error_rate))
 
 
-def decide(differences: Sequence[float], plan: Plan) -> Decision:
-    """Decides from the differences of the seeds so far, positive where the claim is right.
-
-    If one side of a seed diverged, its difference is infinite, and the looks count signs in place
-    of a t-test and share the error rate equally. If both sides diverged (NaN), it counts as 0.
+def verdict_of(low: float, high: float, smallest: float) -> str:
+    """What an interval of a difference says of a claim that the difference is above 0.
 
     Args:
-      differences: of each seed.
-      plan: the plan, whose looks include the number of seeds.
+      smallest: smallest difference of interest.
+    """
+    if low > 0:
+        return HOLDS if low >= smallest else HOLDS_SMALL
+    if high < 0:
+        return OPPOSITE
+    is_small = high < smallest or (smallest == 0 and high <= 0)
+    return FAILS if is_small else UNDECIDED
+
+
+def decide(differences: Sequence[float], plan: Plan) -> Look:
+    """Decides from the differences of the seeds so far, positive where the claim is right.
+
+    Where differences tie, as those of metrics with few values do, a t-test would not keep its rate:
+    three equal ones have no deviation. A sign test decides, whose looks share the error rate
+    equally; so it does if one side of a seed diverged, whose difference is infinite. If both sides
+    diverged (NaN), the difference counts as 0.
     """
     values = np.nan_to_num(np.asarray(differences, float), nan=0.0, posinf=np.inf, neginf=-np.inf)
     count = len(values)
-    if not np.isfinite(values).all():
-        return _decide_by_signs(values, plan)
-    mean = float(values.mean())
-    deviation = float(values.std(ddof=1))
-    half = float(stats.t.isf(plan.level, count - 1) * deviation / math.sqrt(count))
-    low = mean - half
-    high = mean + half
-    if high < plan.smallest or (plan.smallest == 0 and high <= 0):
-        verdict = FAILS
+    if not np.isfinite(values).all() or has_ties(values):
+        mean = float(np.median(values))
+        low, high = interval_of_median(values, plan.error_rate / len(plan.looks))
+        test = "sequential sign test"
     else:
-        verdict = HOLDS if low > 0 else UNDECIDED
-    return Decision(verdict, mean, low, high, count, "sequential paired t-test")
+        mean = float(values.mean())
+        deviation = float(values.std(ddof=1))
+        half = float(stats.t.isf(plan.level, count - 1) * deviation / math.sqrt(count))
+        low = mean - half
+        high = mean + half
+        test = "sequential paired t-test"
+    return Look(verdict_of(low, high, plan.smallest), mean, low, high, count, test)
 
 
-def _decide_by_signs(values: np.ndarray, plan: Plan) -> Decision:
-    """Sign test (Bonferroni over the looks): of differences above 0, and below the smallest."""
-    count = len(values)
-    level = plan.error_rate / len(plan.looks)
-    above = int((values > 0).sum())
-    below = int((values < plan.smallest).sum())
-    if stats.binom.sf(below - 1, count, 0.5) <= level:
-        verdict = FAILS
-    else:
-        verdict = HOLDS if stats.binom.sf(above - 1, count, 0.5) <= level else UNDECIDED
-    median = float(np.median(values))
-    return Decision(verdict, median, -math.inf, math.inf, count, "sequential sign test")
+def has_ties(values: Sequence[float] | np.ndarray) -> bool:
+    """Returns True if at most two thirds of the values differ from each other, up to rounding."""
+    ordered = np.sort(np.asarray(values, float))
+    with np.errstate(invalid="ignore"):  # between infinities
+        gaps = np.diff(ordered)
+    num_distinct = 1 + int((gaps > _ROUNDING * np.abs(ordered).max()).sum())
+    return 3 * num_distinct <= 2 * len(ordered)
+
+
+def interval_of_median(values: np.ndarray, level: float) -> tuple[float, float]:
+    """Interval of the median by the sign test: the median is below it, or above, with at most the
+    probability `level` each. Infinite if there are too few values."""
+    ordered = np.sort(values)
+    counts = np.arange(len(ordered))
+    # Number of values that can lie beyond a bound.
+    beyond = int((stats.binom.cdf(counts, len(ordered), 0.5) <= level).sum())
+    if beyond == 0:
+        return -math.inf, math.inf
+    return float(ordered[beyond - 1]), float(ordered[-beyond])

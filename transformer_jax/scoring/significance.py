@@ -2,7 +2,6 @@
 """Paired tests of corpus scores: two systems' outputs for the same examples."""
 
 import contextlib
-import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -18,25 +17,23 @@ class PairedScores(NamedTuple):
     """Scores of two systems on one test set, and the test of their difference.
 
     Attributes:
-      metric: name of the score.
       first, second: scores of the systems.
-      first_interval, second_interval: 95% intervals by bootstrap over the examples; None if they
-        are not computed.
       p: two-sided p-value of approximate randomization (Riezler and Maxwell 2005).
-      p_bootstrap: p-value of paired bootstrap resampling (Koehn 2004); None if not computed.
       test: name and settings of the tests.
-      interval: 95% interval of the difference; None if it is not computed.
+      interval: 95% interval of the difference; None, as the next three, if it is not computed.
+      first_interval, second_interval: 95% intervals by bootstrap over the examples.
+      p_bootstrap: p-value of paired bootstrap resampling (Koehn 2004).
     """
 
     metric: str
     first: float
     second: float
-    first_interval: tuple[float, float] | None
-    second_interval: tuple[float, float] | None
     p: float
-    p_bootstrap: float | None
     test: str
     interval: tuple[float, float] | None = None
+    first_interval: tuple[float, float] | None = None
+    second_interval: tuple[float, float] | None = None
+    p_bootstrap: float | None = None
 
     @property
     def difference(self) -> float:
@@ -92,21 +89,20 @@ def _paired_scores(
     sacreBLEU gives equal scores a p-value of 0.001, although no exchange changes them; here it is
     1.
     """
-    first, second = randomized
-    _, second_resampled = resampled
-    is_equal = first.score == second.score
+    first, second = (float(result.score) for result in randomized)
+    p, p_bootstrap = (float(results[1].p_value) for results in (randomized, resampled))
     first_interval, second_interval = (
         (float(result.mean - result.ci), float(result.mean + result.ci)) for result in resampled
     )
     return PairedScores(
         metric,
-        float(first.score),
-        float(second.score),
-        first_interval,
-        second_interval,
-        1.0 if is_equal else float(second.p_value),
-        1.0 if is_equal else float(second_resampled.p_value),
+        first,
+        second,
+        p if first != second else 1.0,
         f"approximate randomization, {signature}",
+        first_interval=first_interval,
+        second_interval=second_interval,
+        p_bootstrap=p_bootstrap if first != second else 1.0,
     )
 
 
@@ -121,7 +117,6 @@ def randomized_significance(
 
     Args:
       score: outputs of all examples -> score.
-      first, second: outputs of the two systems.
       trials: number of exchanges.
     """
     rng = np.random.default_rng(0)
@@ -136,7 +131,7 @@ def randomized_significance(
         extreme += abs(score(b) - score(a)) >= observed
     p = (extreme + 1) / (trials + 1)  # the observed outputs are one of the exchanges
     name = f"approximate randomization, {trials} trials"
-    return PairedScores(metric, first_score, second_score, None, None, p, None, name)
+    return PairedScores(metric, first_score, second_score, p, name)
 
 
 @contextlib.contextmanager
@@ -151,28 +146,18 @@ def _quiet(name: str) -> Iterator[None]:
         logger.setLevel(before)
 
 
-type Significance = Callable[[Sequence[str], Sequence[str], Sequence[str]], list[PairedScores]]
-"""(outputs of the first, of the second, references) -> tests."""
-
-
-def significance_of(metric: str, score: Callable[..., dict[str, Any]]) -> Significance:
-    """Paired test of an entry of `scoring.METRICS`, or of another corpus score with its name."""
-    if any(metric in names for names in _SACREBLEU):
-        return translation_significance
-
-    def test(
-        first: Sequence[str], second: Sequence[str], references: Sequence[str]
-    ) -> list[PairedScores]:
-        of_outputs = functools.partial(_score, score, metric, references)
-        return [randomized_significance(of_outputs, first, second, metric)]
-
-    return test
-
-
-def _score(
-    score: Callable[..., dict[str, Any]],
+def compare_outputs(
     metric: str,
+    score: Callable[..., dict[str, Any]],
+    first: Sequence[str],
+    second: Sequence[str],
     references: Sequence[str],
-    outputs: Sequence[str],
-) -> float:
-    return float(score(outputs, references)[metric])
+) -> list[PairedScores]:
+    """Paired tests of an entry of `scoring.METRICS`, or of another corpus score with its name."""
+    if any(metric in names for names in _SACREBLEU):
+        return translation_significance(first, second, references)
+
+    def score_outputs(outputs: Sequence[str]) -> float:
+        return float(score(outputs, references)[metric])
+
+    return [randomized_significance(score_outputs, first, second, metric)]

@@ -12,6 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
+from transformer_jax.scoring import lower_is_better
+from transformer_jax.scoring.sequential import has_ties
+
 LEVEL = 0.05
 """Level of significance: share of false differences among tests of equal models."""
 _RESAMPLES = 10_000
@@ -20,6 +23,7 @@ _MOST_PERMUTATIONS = 20_000
 """Up to so many, all divisions of the seeds into two samples are counted."""
 _POWER = 0.8
 _MOST_SEEDS = 1000
+_BISECTIONS = 24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +59,6 @@ class SeedTest(NamedTuple):
 
     Attributes:
       name: of the variant.
-      metric: name of the metric.
       difference: of the variant from the base.
       p_permutation: p-value of the permutation test.
       p_adjusted: the p-value adjusted for the number of variants (Holm 1979).
@@ -80,25 +83,34 @@ def compare_seeds(metric: str, values: Mapping[str, Sequence[float]]) -> list[Se
     """Tests of a metric of several variants against the base, corrected for their number.
 
     Args:
-      values: name -> value of each seed; the first is the base. Variants with less than two values
-        are left out, and all are if the base has less.
+      values: name -> value of each seed, NaN if it diverged; the first is the base. Variants with
+        less than two values are left out, and all are if the base has less.
     """
-    (_, first), *others = values.items()
-    samples = {name: sample for name, sample in others if min(len(sample), len(first)) > 1}
-    differences = {name: over_seeds(first, sample) for name, sample in samples.items()}
+    worst = math.inf if lower_is_better(metric) else -math.inf
+    samples = {name: _with_worst(sample, worst) for name, sample in values.items()}
+    (_, first), *others = samples.items()
+    variants = {name: sample for name, sample in others if min(len(sample), len(first)) > 1}
+    differences = {name: over_seeds(first, sample) for name, sample in variants.items()}
     adjusted = holm([difference.p for difference in differences.values()])
     tests = []
     for (name, difference), p in zip(differences.items(), adjusted, strict=True):
-        needed = seeds_to_decide(first, samples[name], LEVEL / len(samples))
-        permuted = permutation_p(first, samples[name])
+        needed = seeds_to_decide(first, variants[name], LEVEL / len(variants))
+        permuted = permutation_p(first, variants[name])
         tests.append(SeedTest(name, metric, difference, permuted, p, None if p < LEVEL else needed))
     return tests
+
+
+def _with_worst(values: Sequence[float], worst: float) -> list[float]:
+    return [worst if math.isnan(value) else value for value in values]
 
 
 def over_seeds(first: Sequence[float], second: Sequence[float]) -> Difference:
     """Difference of two samples of seeds, by Welch's t-test (1947).
 
-    If neither sample varies, the p-value is that of the permutation test.
+    Where values of a sample tie, as those of metrics with few values do, a permutation test decides
+    and its interval has the shifts that it does not reject: three equal values have no deviation.
+    Infinite values, of seeds that diverged, are the worst: the permutation test is one of ranks,
+    and the difference that of the medians.
 
     Raises:
       ValueError: a sample has less than two values.
@@ -107,32 +119,60 @@ def over_seeds(first: Sequence[float], second: Sequence[float]) -> Difference:
         raise ValueError("a test over seeds needs at least two seeds of each")
     a = np.asarray(first, float)
     b = np.asarray(second, float)
-    mean = float(b.mean() - a.mean())
     number = (len(a), len(b))
-    if a.std() == b.std() == 0:
+    if not np.isfinite([*first, *second]).all():
         p = permutation_p(first, second)
-        return Difference(mean, mean, mean, p, "permutation", math.nan, number)
+        with np.errstate(invalid="ignore"):  # between equal infinities
+            shift = float(np.nan_to_num(np.median(b) - np.median(a), nan=0.0, posinf=math.inf))
+        return Difference(shift, -math.inf, math.inf, p, "rank permutation", math.nan, number)
+    mean = float(b.mean() - a.mean())
+    effect = hedges_g(first, second)
+    if has_ties(a) or has_ties(b):
+        p = permutation_p(first, second)
+        low, high = _permutation_interval(a, b)
+        return Difference(mean, low, high, p, "permutation", effect, number)
     errors = np.array([a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)])  # of the means, squared
     error = math.sqrt(errors.sum())
-    freedom = _welch_freedom(errors, number)
+    # Degrees of freedom by Welch and Satterthwaite.
+    freedom = float(errors.sum() ** 2 / (errors**2 / (np.array(number) - 1)).sum())
     p = float(2 * stats.t.sf(abs(mean) / error, freedom))
     half = float(stats.t.isf(LEVEL / 2, freedom)) * error
-    effect = hedges_g(first, second)
     return Difference(mean, mean - half, mean + half, p, "Welch", effect, number)
 
 
-def _welch_freedom(errors: np.ndarray, number: tuple[int, int]) -> float:
-    """Degrees of freedom by Welch and Satterthwaite."""
-    return float(errors.sum() ** 2 / (errors**2 / (np.array(number) - 1)).sum())
+def _permutation_interval(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """Shifts of the second sample that the permutation test does not reject; infinite where it
+    rejects none, as with three seeds of each."""
+    mean = float(second.mean() - first.mean())
+    spread = float(np.ptp(first) + np.ptp(second)) or abs(mean) or 1.0
+
+    def bound(sign: int) -> float:
+        accepted = mean
+        rejected = mean + sign * 4 * spread
+        if permutation_p(first + rejected, second) >= LEVEL:
+            return sign * math.inf
+        for _ in range(_BISECTIONS):
+            middle = (accepted + rejected) / 2
+            if permutation_p(first + middle, second) < LEVEL:
+                rejected = middle
+            else:
+                accepted = middle
+        return rejected
+
+    return bound(-1), bound(1)
 
 
 def permutation_p(first: Sequence[float], second: Sequence[float]) -> float:
-    """Two-sided p-value of the permutation test of the means, exact for few seeds.
+    """Two-sided p-value of the permutation test of the means, exact for few seeds; of ranks if a
+    value is infinite.
 
     It assumes only that the seeds of equal models are exchangeable. The smallest value that n and m
     seeds can have is 2 / binomial(n + m, n): 0.1 with three of each.
     """
     samples = np.asarray(second, float), np.asarray(first, float)
+    together = np.concatenate(samples)
+    if not np.isfinite(together).all():
+        samples = tuple(np.split(stats.rankdata(together), [len(second)]))
     result = stats.permutation_test(
         samples,
         lambda b, a, axis: b.mean(axis) - a.mean(axis),
@@ -171,8 +211,8 @@ def over_examples(first: Sequence[float], second: Sequence[float]) -> Difference
     extreme = int((np.abs(exchanged) >= abs(mean) - tolerance).sum())
     tail = expanded_tail(number)
     low, high = np.quantile(drawn, [tail, 1 - tail])
-    deviation = float(differences.std(ddof=1)) if number > 1 else 0.0
-    effect = mean / deviation if deviation else math.nan
+    spread = deviation(differences.tolist())
+    effect = mean / spread if spread else math.nan
     p = (extreme + 1) / (_RESAMPLES + 1)
     return Difference(
         mean, float(low), float(high), p, "paired permutation", effect, (number, number)
@@ -218,14 +258,12 @@ def seeds_to_decide(
     first: Sequence[float], second: Sequence[float], level: float = LEVEL
 ) -> int | None:
     """Seeds of each side with which a test would find a difference as large as the observed one,
-    with a probability of 0.8; None if a thousand are too few.
-
-    Args:
-      first, second: samples, with at least two values each.
-      level: of the two-sided test.
+    with a probability of 0.8; None if a thousand are too few. The test is two-sided.
     """
     a = np.asarray(first, float)
     b = np.asarray(second, float)
+    if not np.isfinite([*a, *b]).all():  # a seed diverged
+        return None
     variance = a.var(ddof=1) + b.var(ddof=1)
     distance = abs(b.mean() - a.mean())
     if not distance:
@@ -240,25 +278,17 @@ def seeds_to_decide(
     return None
 
 
-def mean_line(values: Sequence[float]) -> str:
-    """Mean ± deviation, and the number of seeds."""
-    mean = sum(values) / len(values)
-    if len(values) == 1:
-        return f"{mean:.4g} (1 seed)"
-    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
-    return f"{mean:.4g} ± {deviation:.2g} ({len(values)} seeds)"
+def finite(values: Sequence[float | None]) -> list[float]:
+    """The values that are finite numbers: not NaN (it diverged) or None (it was not measured)."""
+    return [value for value in values if value is not None and math.isfinite(value)]
 
 
-def seeds_line(test: SeedTest) -> str:
-    """One line: difference, interval, p-values, and the verdict."""
-    difference = test.difference
-    line = (
-        f"{difference.mean:+.4g} [{difference.low:.4g}, {difference.high:.4g}], "
-        f"p = {difference.p:.2g} ({difference.test}), {test.p_permutation:.2g} (permutation)"
-    )
-    if test.p_adjusted != difference.p:
-        line += f", adjusted {test.p_adjusted:.2g}"
-    if test.differs:
-        return f"{line}: differs, g = {difference.effect:.2g}"
-    needed = test.seeds_to_decide
-    return f"{line}: undecided" + (f"; about {needed} seeds each would decide" if needed else "")
+def diverged(values: Sequence[float | None]) -> str:
+    """ "1 of 3 diverged", if a value is NaN or infinite; else empty."""
+    lost = sum(value is not None and not math.isfinite(value) for value in values)
+    return f"{lost} of {len(values)} diverged" if lost else ""
+
+
+def deviation(values: Sequence[float]) -> float:
+    """Standard deviation of the sample; 0 for one value."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0

@@ -55,7 +55,6 @@ def bleu_by_length(
     """BLEU by number of words of the source, such as {"1-8 words": 20.1, "9+ words": 18.3}.
 
     Args:
-      sources, hypotheses, references: texts of the same examples.
       bounds: most words of each group but the last, which has all longer sources. Groups without
         examples are left out.
     """

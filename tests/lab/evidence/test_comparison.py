@@ -13,8 +13,8 @@ import pytest
 import transformer_jax as tj
 from transformer_jax.cli.main import main
 from transformer_jax.data.sources import open_split
+from transformer_jax.lab.evidence.comparison import comparison_page
 from transformer_jax.lab.evidence.example_loss import compare_losses
-from transformer_jax.lab.evidence.page import comparison_page
 from transformer_jax.tokenization import sentencepiece
 
 LOSSES = {"base": [3.0, 3.1, 2.9], "better": [2.0, 2.1, 1.9]}
@@ -63,42 +63,47 @@ def copies(runs, tmp_path):
 
 def test_it_says_what_differs_and_whether_the_metrics_do(runs):
     found = tj.compare(runs / "base", runs / "better")
-    assert found.names == ("base", "better")
-    assert found.differing == {"train.label_smoothing": (0.1, 0.3)}
-    tests = {test.metric: test for test in found.over_seeds}
+    assert found.title == "base and better"
+    assert found.record["differing"] == {"train.label_smoothing": (0.1, 0.3)}
+    tests = {test.metric: test for test in found.tests}
     loss = tests["loss"]
     assert loss.difference.mean == pytest.approx(-1.0) and loss.differs
     # t = -1 / sqrt(2 * 0.01 / 3), four degrees of freedom
     assert loss.difference.p == pytest.approx(0.000255, rel=0.01)
     assert loss.p_permutation == pytest.approx(0.1) and loss.seeds_to_decide is None
     assert tests["bleu"].difference.mean == pytest.approx(1.0)
-    assert "differs" in found.as_text() and "better: loss" in repr(found)
+    assert "2.500 ± 0.100 ≠" in found.as_text() and "| loss |" in found.as_markdown()
+    assert r"2.500 $\pm$ 0.100 $\neq$" in found.as_latex()
+    assert "loss,better,0,2.5\n" in found.as_csv()
+    checkpoints = found.digests["better"]["checkpoints"].split("; ")
+    assert len(checkpoints) == 3 and "config" in found.digests["base"]
 
 
 def test_outputs_are_compared_over_examples(runs):
     found = tj.compare(runs / "base", runs / "better")
-    compared = {test.scores.metric for test in found.over_examples}
+    compared = {test["metric"] for test in found.record["over_examples"]}
     assert compared == {"bleu", "bleu_lowercase", "chrf", "ter"}
-    (one,) = found.disagreements["better"]
-    assert one.outputs == ("ein Hund", "der Hund") and one.example["source"] == "a dog"
+    (example,) = found.record["disagreements"]["better"]
+    assert example["outputs"] == ("ein Hund", "der Hund")
+    assert example["example"]["source"] == "a dog"
 
 
 def test_many_runs_are_corrected(copies):
     shutil.copytree(copies / "better", copies / "third")
     found = tj.compare(copies / "base", copies / "better", copies / "third", metrics=["loss"])
-    adjusted = [test.p_adjusted for test in found.over_seeds]
-    assert adjusted == pytest.approx([2 * test.difference.p for test in found.over_seeds])
+    adjusted = [test.p_adjusted for test in found.tests]
+    assert adjusted == pytest.approx([2 * test.difference.p for test in found.tests])
 
 
 def test_one_seed_has_no_test_over_seeds(runs):
     found = tj.compare(runs / "base" / "seed_0", runs / "better" / "seed_0")
-    assert found.over_seeds == [] and found.over_examples
+    assert found.tests == [] and found.record["over_examples"]
     assert "one seed" in found.notes[0]
 
 
 def test_without_outputs_examples_are_not_compared(runs):
     found = tj.compare(runs / "base", runs / "better", split="valid_2")
-    assert found.over_examples == [] and "evaluate --split=valid_2" in found.notes[-1]
+    assert found.record["over_examples"] == [] and "evaluate --split=valid_2" in found.notes[-1]
 
 
 def test_the_loss_per_example_is_compared(runs, tmp_path):
@@ -107,17 +112,17 @@ def test_the_loss_per_example_is_compared(runs, tmp_path):
     run.with_params(flat).save(tmp_path / "flat")
     shutil.copy(runs / "base" / "seed_0" / "metrics.jsonl", tmp_path / "flat")
     found = tj.compare(runs / "base" / "seed_0", tmp_path / "flat", split="valid", loss=True)
-    (test,) = (test.scores for test in found.over_examples)
+    (test,) = found.record["over_examples"]
     examples = list(open_split(run.settings.data, "valid"))
     scores = run.score([one["source"] for one in examples], [one["target"] for one in examples])
     bits = [
         -score / math.log(2) / len(one["target"].encode())
         for score, one in zip(scores, examples, strict=True)
     ]
-    assert test.first == pytest.approx(np.mean(bits), rel=1e-5)
-    low, high = test.interval
-    assert 0 < low < test.difference < high and test.differs
-    assert "bits per byte" in found.as_text() and f"[{low:.3g}, {high:.3g}]" in found.as_text()
+    assert test["first"] == pytest.approx(np.mean(bits), rel=1e-5)
+    low, high = test["interval"]
+    assert 0 < low < test["difference"] < high and test["differs"]
+    assert "bits per byte" in found.as_text() and f"{low:.3g} to {high:.3g}" in found.as_text()
 
 
 def test_losses_of_other_examples_or_of_changed_texts_are_refused(copies, monkeypatch):
@@ -135,51 +140,33 @@ def test_losses_of_other_examples_or_of_changed_texts_are_refused(copies, monkey
         compare_losses({"base": first}, "valid", False)
 
 
-def refused(*args, **options):
-    with pytest.raises(tj.UserError) as error:
-        tj.compare(*args, **options)
-    return str(error.value)
-
-
-def test_runs_of_other_data_are_refused(copies):
-    change_config(copies / "better" / "seed_0", "data", "valid_source", "other.txt")
-    assert "not scored on the same examples" in refused(copies / "base", copies / "better")
-
-
-def test_outputs_of_other_examples_are_refused(copies):
-    write_outputs(copies / "better" / "seed_0", OUTPUTS["better"], sources=("a dog", "a cow"))
-    assert "other examples" in refused(copies / "base", copies / "better")
-
-
-def test_metrics_that_runs_lack_are_refused(runs):
-    message = refused(runs / "base", runs / "better", metrics=["blue"])
-    assert "'blue'" in message and "bleu" in message
-    assert "at least two" in refused(runs / "base")
-    assert "twice" in refused(runs / "base", runs / "base")
-
-
-def test_refusals_are_one_line_and_status_2(copies, capsys):
-    change_config(copies / "better" / "seed_1", "data", "valid_source", "other.txt")
-    base, better = str(copies / "base"), str(copies / "better")
-    for arguments, message in (
-        ([base], "at least two"),
-        ([base, str(copies / "better" / "seed_1")], "same examples"),
-        ([base, better, "--metrics=blue"], "'blue'"),
-        ([base, str(copies / "missing")], "missing"),
-    ):
-        assert main(["compare", *arguments]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert message in line
+def test_what_cannot_be_compared_is_refused(copies, assert_refused):
+    base, better = copies / "base", copies / "better"
+    other_data, other_examples = better / "seed_1", better / "seed_2"
+    change_config(other_data, "data", "valid_source", "other.txt")
+    write_outputs(other_examples, OUTPUTS["better"], sources=("a dog", "a cow"))
+    assert_refused(
+        {
+            "one run": (lambda: tj.compare(base), "at least two"),
+            "a run with itself": (lambda: tj.compare(base, base), "twice"),
+            "no run": (lambda: tj.compare(base, copies / "missing"), "missing"),
+            "other data": (lambda: tj.compare(base, other_data), "scored on the same examples"),
+            "other examples": (lambda: tj.compare(base, other_examples), "other examples"),
+            "no metric": (lambda: tj.compare(base, better, metrics=["blue"]), "'blue'; did"),
+        }
+    )
 
 
 def test_other_tokens_leave_metrics_per_token_out(copies, monkeypatch):
     from transformer_jax.lab.evidence import comparison
 
-    other = {"tokenizer of source": ("SHA-256 1", "SHA-256 2")}
-    monkeypatch.setattr(comparison, "_provenance_differences", lambda folders: other)
+    monkeypatch.setattr(
+        comparison, "run_digests", lambda workdirs: {"tokenizer of source": str(workdirs[0])}
+    )
     found = tj.compare(copies / "base", copies / "better")
     assert set(found.values) == {"bleu"} and "per token" in " ".join(found.notes)
-    assert "per token" in refused(copies / "base", copies / "better", metrics=["loss"])
+    with pytest.raises(tj.UserError, match="per token"):
+        tj.compare(copies / "base", copies / "better", metrics=["loss"])
 
 
 def test_the_verb_prints_and_writes_a_page(runs, tmp_path, capsys):
@@ -189,7 +176,6 @@ def test_the_verb_prints_and_writes_a_page(runs, tmp_path, capsys):
     assert json.loads(out[0])["differing"] == {"train.label_smoothing": [0.1, 0.3]}
     page = (tmp_path / "page.html").read_text()
     assert "\\u003c" not in page.split('id="data">')[0] and "better" in page
-    assert main(["compare", str(runs / "base")]) == 2
 
 
 def test_a_page_shows_intervals_and_examples(runs, show):
@@ -197,6 +183,6 @@ def test_a_page_shows_intervals_and_examples(runs, show):
     assert not page.complaints()
     assert "loss" in page.texts("#seeds th") and "≠ differs" in page.texts(".verdict")
     losses = page.texts("#values td")
-    assert losses[:2] == ["3.5 ± 0.1 (3 seeds)", "2.5 ± 0.1 (3 seeds)"]
+    assert losses[:2] == ["3.500 ± 0.100", "2.500 ± 0.100"]
     assert page.texts(".example dd")[-2:] == ["ein Hund", "der Hund"]
     assert page.evaluate("document.getElementById('curves').naturalWidth") > 100

@@ -16,24 +16,26 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.evidence.comparison import provenance_of
+from transformer_jax.lab.evidence.comparison import run_digests
 from transformer_jax.lab.evidence.verdicts import (
+    MODULE,
+    PART,
     PLACES,
-    Freshness,
-    check_verdict,
     code_digests,
+    data_digests,
     describe_machine,
     digest_of,
-    input_digests,
+    module_digests,
     read_verdict,
     stated_configs,
+    verdict_report,
     without_words,
 )
-from transformer_jax.lab.sweeps.definition import Sweep, read_fields
-from transformer_jax.lab.sweeps.results import last_validation
+from transformer_jax.lab.report import Report, json_number
+from transformer_jax.lab.sweeps.definition import Sweep, load_definition
 from transformer_jax.lab.sweeps.shared_folder import folder_name
 from transformer_jax.lab.sweeps.sweep import run_sweep
 from transformer_jax.runs.config import load_json
@@ -41,7 +43,7 @@ from transformer_jax.runs.field_docs import as_override
 from transformer_jax.runs.load import load
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import Settings
-from transformer_jax.runs.shipped import find_file, shipped_files
+from transformer_jax.runs.shipped import find_file, shipped_files, shipped_modules
 from transformer_jax.runs.user_modules import Modules, load_modules
 from transformer_jax.runs.workdir import (
     CONFIG,
@@ -49,11 +51,9 @@ from transformer_jax.runs.workdir import (
     VERDICT,
     lock_workdir,
     open_for_writing,
-    read_metrics,
 )
-from transformer_jax.runtime.files import read_regular, write_atomic
-from transformer_jax.scoring.sequential import UNDECIDED, Decision, Plan, decide
-from transformer_jax.suggestions import suggest
+from transformer_jax.runtime.files import write_atomic
+from transformer_jax.scoring.sequential import UNDECIDED, Look, Plan, decide
 from transformer_jax.summary import Summarized
 
 logger = logging.getLogger(__name__)
@@ -82,6 +82,7 @@ class Claim(Summarized):
         {name: such a function}: the two values of each run that are compared.
       experiment: seed -> values of the first and the second row, in place of training.
       source: where the statement is from.
+      published: metric -> what the source found for the first and the second row.
       name, digest: of the file, set by `load_claim`; the digest leaves docstrings and comments out.
 
     Raises:
@@ -100,6 +101,7 @@ class Claim(Summarized):
     measure: Measure | Mapping[str, Measure] | None = None
     experiment: Callable[[int], tuple[float, float]] | None = None
     source: str = ""
+    published: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     name: str = ""
     digest: str = ""
 
@@ -132,6 +134,7 @@ class Claim(Summarized):
     def identity(self) -> str:
         """Digest of what the claim states and tests, and of its file."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del fields["published"]  # says what others found
         return digest_of(_stated(fields))
 
     def sweep(self, seeds: int) -> Sweep:
@@ -180,13 +183,10 @@ def load_claim(path: str | Path) -> Claim:
     Raises:
       UserError: there is no such file, it fails, or its fields are invalid.
     """
-    fields = read_fields(path, "claim", Claim)
-    content = read_regular(find_file(path, "claim"))
-    try:
-        digest = digest_of(without_words(content.decode()))
-        return Claim(**fields, name=Path(path).stem, digest=digest)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"claim file {path}: {error}") from error
+    claim = load_definition(path, "claim", Claim)
+    source = find_file(path, "claim").read_text(encoding="utf-8")
+    digest = digest_of(without_words(source))
+    return dataclasses.replace(claim, name=Path(path).stem, digest=digest)
 
 
 def find_claims(paths: Sequence[str | Path] = ()) -> dict[str, Callable[[], Claim]]:
@@ -202,17 +202,15 @@ def decide_claim(
     modules: Modules = (),
     *,
     progress: bool = True,
-) -> dict[str, Any]:
-    """Trains seeds until the claim is decided or its looks end; writes `NAME.verdict.json`.
+) -> Report:
+    """Trains seeds until the claim is decided or its looks end; writes `NAME.verdict.json`, which
+    the report has as JSON.
 
     Claims may share a workdir: rows of the same name and config are trained once.
 
     Args:
       workdir: for the runs; a decision that stopped is resumed.
       overrides: config fields of both rows, such as `data.dir`.
-
-    Returns:
-      The verdict, as the file has it.
 
     Raises:
       UserError: as `run_sweep`; or the workdir holds another claim of this name, or a row of this
@@ -221,26 +219,18 @@ def decide_claim(
     overrides = overrides or {}
     fields = {name: value for name, value in overrides.items() if name not in PLACES}
     asked = {"claim": claim.identity, "overrides": fields}
-    load_modules(modules, workdir)
+    user_modules = load_modules(modules, workdir)
     configs = claim.configs(overrides)
     with open_for_writing(workdir) as handle:
         path = handle.folder / f"{claim.name}.{VERDICT}".removeprefix(".")
         with lock_workdir(handle.folder, SWEEP):
-            _require_same_claim(path, asked)
-        values: dict[str, list[float]] = {name: [] for name in claim.sides}
-        num_seeds = 0
-        seconds = 0.0
-        for count in claim.looks:
-            seeds = range(num_seeds, count)
-            num_seeds = count
-            added, spent = _values(claim, seeds, handle.folder, overrides, modules, progress)
-            for name in values:
-                values[name] += added[name]
-            seconds += spent
-            decision = decide(_differences(claim, values), claim.plan)
-            logger.info("%d seeds: %s", count, _decision_line(decision))
-            if decision.verdict != UNDECIDED:
-                break
+            if path.exists() and read_verdict(path)["asked"] != asked:
+                raise UserError(
+                    f"{path} is the verdict of another claim of this name, or of other overrides; "
+                    "choose another --workdir, or delete the file to decide again with the runs "
+                    "that are there"
+                )
+        values, seconds, decision = _decide(claim, handle.folder, overrides, modules, progress)
         verdict = {
             "name": claim.name,
             "statement": claim.statement,
@@ -248,26 +238,69 @@ def decide_claim(
             "verdict": decision.verdict,
             "metric": f"{claim.metric} ({claim.better} is better)",
             "smallest": claim.smallest,
-            "difference": _finite(decision.mean),
-            "interval": [_finite(decision.low), _finite(decision.high)],
+            "difference": json_number(decision.mean),
+            "interval": [json_number(decision.low), json_number(decision.high)],
+            "published": {name: list(pair) for name, pair in claim.published.items()},
             "test": decision.test,
             "error_rate": claim.error_rate,
             "looks": list(claim.looks),
             "seeds": decision.seeds,
-            "values": {name: list(map(_finite, side)) for name, side in values.items()},
+            "values": {name: list(map(json_number, side)) for name, side in values.items()},
             "command": _command(claim, overrides, modules),
             "seconds": round(seconds, 1),
             "asked": asked,
             "configs": stated_configs(configs),
             "digests": {
                 **code_digests(),
-                **input_digests(configs, modules),
-                **_tokenizers(handle.folder, configs),
+                **_run_digests(handle.folder, configs, decision.seeds),
+                **module_digests(user_modules),
+                **data_digests(configs),
             },
             "machine": describe_machine(),
         }
         write_atomic(path, json.dumps(verdict, indent=2) + "\n")
-    return verdict
+    return verdict_report(verdict)
+
+
+def _decide(
+    claim: Claim, folder: Path, overrides: Mapping[str, Any], modules: Modules, progress: bool
+) -> tuple[dict[str, list[float]], float, Look]:
+    """Adds seeds until a look decides: values of each side, seconds, and the last decision."""
+    values: dict[str, list[float]] = {name: [] for name in claim.sides}
+    num_seeds = 0
+    seconds = 0.0
+    for count in claim.looks:
+        seeds = range(num_seeds, count)
+        num_seeds = count
+        added, spent = _values(claim, seeds, folder, overrides, modules, progress)
+        for name in values:
+            values[name] += added[name]
+        seconds += spent
+        decision = decide(_differences(claim, values), claim.plan)
+        interval = f"[{decision.low:.4g}, {decision.high:.4g}]"
+        logger.info("%d seeds: %s, %.4g %s", count, decision.verdict, decision.mean, interval)
+        if decision.verdict != UNDECIDED:
+            break
+    return values, seconds, decision
+
+
+class Freshness(NamedTuple):
+    """Result of `check_claim`.
+
+    Attributes:
+      changed: parts that differ from those of the verdict.
+      unchecked: why configs or data could not be compared; empty if all were.
+    """
+
+    changed: list[str]
+    unchecked: str
+
+    def __str__(self) -> str:
+        code = [name.removeprefix(PART) for name in self.changed if name.startswith(PART)]
+        parts = [name for name in self.changed if not name.startswith(PART)]
+        parts += [f"code ({', '.join(code)})"] * bool(code)
+        state = f"out of date: {', '.join(parts)} changed" if parts else "up to date"
+        return state + (f"; not all was checked: {self.unchecked}" if self.unchecked else "")
 
 
 def check_claim(
@@ -276,17 +309,37 @@ def check_claim(
     overrides: Mapping[str, Any] | None = None,
     modules: Modules = (),
 ) -> Freshness:
-    """Says which parts that a verdict depends on have changed since.
+    """Compares what a verdict depends on with what is here now.
 
     Args:
       verdict: as `read_verdict` returns it.
       claim: the present claim.
       overrides: places of data (`data.dir`), for claims that read them; other fields are those of
         the verdict.
+      modules: the user's own; shipped ones that the verdict names are added.
     """
-    fields = verdict["asked"]["overrides"]
-    configs = functools.partial(_configs_with_places, claim, fields, overrides or {})
-    return check_verdict(verdict, claim.identity, configs, modules)
+    paths = [modules] if isinstance(modules, str | Path) else [*modules]
+    shipped = {f"{MODULE}{name}": path for name, path in shipped_modules().items()}
+    paths += [shipped[name] for name in verdict["digests"] if name in shipped]
+    saved = {**verdict["digests"], "claim": verdict["asked"].get("claim")}
+    now = {"claim": claim.identity, **code_digests()}
+    changed_fields: list[str] = []
+    unchecked = ""
+    try:
+        now |= module_digests(load_modules(paths))
+        configs = _configs_with_places(claim, verdict["asked"]["overrides"], overrides or {})
+        changed_fields = _changed_fields(verdict.get("configs"), stated_configs(configs))
+        data = data_digests(configs)
+        now |= {name: digest for name, digest in data.items() if name in saved}
+        lacking = dict.fromkeys(_kind(name) for name in data if name not in saved)
+        if lacking:
+            unchecked = f"the verdict, of an earlier version, has no digest of {', '.join(lacking)}"
+    except UserError as error:
+        unchecked = str(error)
+    # Code that is new or gone, too; data and configs that are not here count as unchecked.
+    compared = [*now, *(name for name in saved if name.startswith(PART) and name not in now)]
+    differing = [_kind(name) for name in compared if now.get(name) != saved.get(name)]
+    return Freshness([*dict.fromkeys([*differing, *changed_fields])], unchecked)
 
 
 def _configs_with_places(
@@ -298,12 +351,26 @@ def _configs_with_places(
     return claim.configs({**fields, **{k: v for k, v in overrides.items() if k not in unread}})
 
 
-def _require_same_claim(path: Path, asked: Mapping[str, Any]) -> None:
-    if path.exists() and read_verdict(path)["asked"] != asked:
-        raise UserError(
-            f"{path} is the verdict of another claim of this name, or of other overrides; choose "
-            "another --workdir, or delete the file to decide again with the runs that are there"
-        )
+def _changed_fields(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:
+    """The part "config (FIELD, FIELD)" of rows whose configs differ; empty if none do.
+
+    Raises:
+      UserError: the verdict has no configs.
+    """
+    if before is None and now:
+        raise UserError("the verdict, of an earlier version, has no configs")
+    missing = object()  # None is a value
+    changed: set[str] = set()
+    for row, fields in now.items():
+        saved = (before or {}).get(row, {})
+        names = fields | saved
+        changed |= {n for n in names if fields.get(n, missing) != saved.get(n, missing)}
+    return [f"config ({', '.join(sorted(changed))})"] if changed else []
+
+
+def _kind(name: str) -> str:
+    """A digest's name without the row; in full if it is of a part of the code."""
+    return name if name.startswith(PART) else name.partition(" of ")[0]
 
 
 def _values(
@@ -319,47 +386,31 @@ def _values(
     Seeds that are trained, by this claim or another one, are only read.
     """
     start = time.perf_counter()
+    values: dict[str, list[float]] = {}
     if claim.experiment is not None:
-        sides = zip(*(claim.experiment(seed) for seed in seeds), strict=True)
-        returned = {
-            name: list(map(float, side)) for name, side in zip(claim.rows, sides, strict=True)
-        }
-        return returned, time.perf_counter() - start
+        pairs = [claim.experiment(seed) for seed in seeds]
+        for name, side in zip(claim.rows, zip(*pairs, strict=True), strict=True):
+            values[name] = list(map(float, side))
+        return values, time.perf_counter() - start
     sweep = claim.sweep(seeds.stop)
     rows = run_sweep(sweep, folder, overrides, modules=modules, progress=progress)
     start = time.perf_counter()  # the rows say how long they trained, now or earlier
-    values: dict[str, list[float]] = {}
     for row in rows:
+        if claim.measure is None:
+            of_row = row.metrics[claim.metric][seeds.start :]
+            values[row.name] = [value for value in of_row if value is not None]
+            if None in of_row:
+                raise UserError(f"claim: {row.name} has no validation metric {claim.metric!r}")
+            continue
+        measures = claim.measure
+        if not isinstance(measures, Mapping):
+            measures = {row.name: measures}
         workdirs = _seed_workdirs(folder, row.name, seeds.stop)[seeds.start :]
-        values |= _row_values(claim, row.name, workdirs, modules)
+        runs = [load(workdir, modules=modules) for workdir in workdirs]
+        for name, measure in measures.items():
+            values[name] = [float(measure(run)) for run in runs]
     trained = sum(row.seconds for row in rows) * len(seeds) / seeds.stop
     return values, trained + time.perf_counter() - start
-
-
-def _row_values(
-    claim: Claim, row: str, workdirs: Sequence[Path], modules: Modules
-) -> dict[str, list[float]]:
-    """Values of a row's runs, for each side that they are measured for."""
-    if claim.measure is None:
-        return {row: [_final_value(workdir, claim.metric) for workdir in workdirs]}
-    measures = claim.measure if isinstance(claim.measure, Mapping) else {row: claim.measure}
-    runs = [load(workdir, modules=modules) for workdir in workdirs]
-    return {name: [float(measure(run)) for run in runs] for name, measure in measures.items()}
-
-
-def _final_value(workdir: Path, metric: str) -> float:
-    """A metric of a seed's last validation; NaN if the seed diverged.
-
-    Raises:
-      UserError: its validations do not have the metric.
-    """
-    record = last_validation(read_metrics(workdir))
-    if record and metric not in record:
-        raise UserError(
-            f"claim: {workdir} has no validation metric {metric!r}{suggest(metric, record)}"
-        )
-    value = record.get(metric)
-    return math.nan if value is None else float(value)
 
 
 def _seed_workdirs(folder: Path, row: str, count: int) -> list[Path]:
@@ -369,15 +420,13 @@ def _seed_workdirs(folder: Path, row: str, count: int) -> list[Path]:
     return [workdirs[seed] for seed in sorted(workdirs)[:count]]
 
 
-def _tokenizers(folder: Path, rows: Iterable[str]) -> dict[str, str]:
-    """Digests of the tokenizers of each row; none for a row without a checkpoint."""
+def _run_digests(folder: Path, rows: Iterable[str], count: int) -> dict[str, str]:
+    """Digests of what made each row's values; none for a row without a checkpoint."""
     digests: dict[str, str] = {}
     for row in rows:
         with contextlib.suppress(UserError):
-            provenance = provenance_of(_seed_workdirs(folder, row, 1)[0])
-            for part, digest in provenance.items():
-                if "tokenizer" in part:
-                    digests[f"{part} of {row}"] = digest
+            of_row = run_digests(_seed_workdirs(folder, row, count))
+            digests |= {f"{part} of {row}": of_row[part] for part in of_row if part != "code"}
     return digests
 
 
@@ -391,14 +440,6 @@ def _differences(claim: Claim, values: Mapping[str, Sequence[float]]) -> list[fl
         for pair in zip(first, second, strict=True)
     ]
     return [0.0 if a == b else sign * (a - b) for a, b in pairs]  # both may be infinite
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
-
-
-def _decision_line(decision: Decision) -> str:
-    return f"{decision.verdict}, {decision.mean:.4g} [{decision.low:.4g}, {decision.high:.4g}]"
 
 
 def _command(claim: Claim, overrides: Mapping[str, Any], modules: Modules) -> str:

@@ -5,20 +5,34 @@ Several seeds of each run are compared over seeds; the outputs of one seed of ea
 set are compared over examples.
 """
 
+import base64
 import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
-from transformer_jax.checkpoints.step_folder import PROVENANCE
+from transformer_jax.checkpoints.step_folder import PROVENANCE, step_folders
 from transformer_jax.checkpoints.store import open_snapshot
-from transformer_jax.errors import UserError, escape_controls
+from transformer_jax.errors import UserError
+from transformer_jax.lab.analysis.pages.document import asset, page
 from transformer_jax.lab.evidence.example_loss import compare_losses
-from transformer_jax.lab.pictures import Records, draw_curves
+from transformer_jax.lab.evidence.verdicts import PLACES, digest_of
+from transformer_jax.lab.pictures import draw_curves
+from transformer_jax.lab.pictures.curves import Records
+from transformer_jax.lab.pictures.style import MARK, rendered
+from transformer_jax.lab.report import (
+    Cells,
+    Report,
+    difference_cells,
+    json_number,
+    shown_mean,
+    shown_name,
+)
 from transformer_jax.lab.sweeps.results import last_validation
 from transformer_jax.runs.config import load_json
+from transformer_jax.runs.provenance import newest_checkpoint
 from transformer_jax.runs.settings import is_validation_field
 from transformer_jax.runs.user_modules import Modules
 from transformer_jax.runs.workdir import (
@@ -32,14 +46,10 @@ from transformer_jax.runs.workdir import (
 from transformer_jax.scoring import METRICS
 from transformer_jax.scoring.labels import classification_scores
 from transformer_jax.scoring.parseval import parseval
-from transformer_jax.scoring.significance import PairedScores, significance_of
-from transformer_jax.scoring.statistics import SeedTest, compare_seeds, mean_line, seeds_line
+from transformer_jax.scoring.significance import PairedScores, compare_outputs
+from transformer_jax.scoring.statistics import SeedTest, compare_seeds
 from transformer_jax.suggestions import suggest
-from transformer_jax.summary import Summarized
 from transformer_jax.tasks import TASKS
-
-if TYPE_CHECKING:
-    from transformer_jax.lab.pictures.style import Picture
 
 _NO_METRICS = (
     *("step", "time", "num_examples", "num_all_examples", "num_loss_examples"),
@@ -48,94 +58,11 @@ _NO_METRICS = (
 """Numbers of a validation record that measure no quality."""
 _BY_TOKENS = ("loss", "perplexity", "accuracy", "nll")
 """Metrics per token, which other tokens change."""
+_FREE = ("seed", *PLACES)
+"""Fields that differ between equal runs."""
+_OF_ONE_RUN = ("checkpoints", "config", "outputs")
+"""Digests that differ between any two runs."""
 _MOST_EXAMPLES = 10  # shown for each run
-
-
-class ExampleTest(NamedTuple):
-    """Test of a score over the examples of a test set, for one seed of a run and of the first."""
-
-    name: str
-    scores: PairedScores
-
-
-class Disagreement(NamedTuple):
-    """An example on which two runs differ, with their outputs."""
-
-    example: Mapping[str, Any]
-    outputs: tuple[str, str]
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class Comparison(Summarized):
-    """Result of `compare`; the first run is the base of all differences.
-
-    Attributes:
-      names: of the runs.
-      differing: config field, or part of the provenance -> value of each run, where they differ.
-      values: metric -> run -> last validation value of each seed.
-      over_seeds: tests over seeds; empty if a run has one seed.
-      over_examples: tests over the examples of a split; empty if a run has no outputs of it.
-      disagreements: run -> the examples on which it differs most from the first.
-      notes: what was not tested, and why.
-      records: run -> the records of each seed.
-    """
-
-    names: tuple[str, ...]
-    differing: Mapping[str, tuple[Any, ...]]
-    values: Mapping[str, Mapping[str, Sequence[float]]]
-    over_seeds: Sequence[SeedTest]
-    over_examples: Sequence[ExampleTest]
-    disagreements: Mapping[str, Sequence[Disagreement]]
-    notes: Sequence[str]
-    records: Mapping[str, Sequence[Records]]
-
-    def summary(self) -> Mapping[str, Any]:
-        """The differences, the tests, and what was not tested."""
-        summary = {"runs": ", ".join(self.names)}
-        summary["differ in"] = ", ".join(self.differing) or "nothing"
-        for over_seeds in self.over_seeds:
-            summary[f"{over_seeds.name}: {over_seeds.metric}"] = seeds_line(over_seeds)
-        for test in self.over_examples:
-            summary[f"{test.name}: {test.scores.metric}"] = _examples_line(test.scores)
-        return summary | dict.fromkeys(self.notes, "")
-
-    def plot(self) -> "Picture":
-        """Curves of the runs over each other, with bands over seeds."""
-        return draw_curves(self.records)
-
-    def as_json(self) -> dict[str, Any]:
-        """All but the curves as JSON."""
-        return {
-            "runs": self.names,
-            "differing": self.differing,
-            "values": self.values,
-            "over_seeds": [_test_json(test) for test in self.over_seeds],
-            "over_examples": [
-                {"run": test.name, **test.scores._asdict()} for test in self.over_examples
-            ],
-            "notes": self.notes,
-        }
-
-    def as_text(self) -> str:
-        """All but the curves and examples as text."""
-        lines = ["What differs:"]
-        for field, values in self.differing.items():
-            lines.append(f"  {field}: " + " | ".join(escape_controls(str(v)) for v in values))
-        if not self.differing:
-            lines.append("  nothing")
-        lines += ["", "Validation, mean ± deviation over seeds:"]
-        for metric, of_runs in self.values.items():
-            shown = " | ".join(mean_line(of_runs[name]) for name in self.names)
-            lines.append(f"  {metric}: {shown}")
-        if self.over_seeds:
-            lines += ["", f"Over seeds, compared with {self.names[0]}:"]
-            lines += [f"  {t.name}, {t.metric}: {seeds_line(t)}" for t in self.over_seeds]
-        if self.over_examples:
-            lines += ["", f"Over examples, compared with {self.names[0]}:"]
-            for test in self.over_examples:
-                name = f"{test.name}, {test.scores.metric}"
-                lines.append(f"  {name}: {_examples_line(test.scores)}")
-        return "\n".join([*lines, *(["", *self.notes] if self.notes else [])])
 
 
 def compare(
@@ -144,7 +71,7 @@ def compare(
     metrics: Sequence[str] = (),
     loss: bool = False,
     modules: Modules = (),
-) -> Comparison:
+) -> Report:
     """Compares runs with the first one.
 
     Args:
@@ -162,31 +89,143 @@ def compare(
     if len(workdirs) < 2:
         raise UserError("compare: give at least two runs")
     folders = [workdir_path(workdir) for workdir in workdirs]
-    names = tuple(_distinct_names(folders))
+    names = _distinct_names(folders)
     seeds = {name: seed_workdirs(folder) for name, folder in zip(names, folders, strict=True)}
-    first_seeds = [of_run[0] for of_run in seeds.values()]
-    differing = _config_differences(first_seeds) | _provenance_differences(first_seeds)
+    first_seeds = {name: of_run[0] for name, of_run in seeds.items()}
+    digests = {name: run_digests(of_run) for name, of_run in seeds.items()}
+    configs = [load_json(folder / CONFIG).values for folder in first_seeds.values()]
+    differing = _differing(configs, _FREE) | _differing(list(digests.values()), _OF_ONE_RUN)
     _require_same_validation(differing, names)
     records = {name: [read_metrics(seed) for seed in of_run] for name, of_run in seeds.items()}
     same_tokens = not any(field.startswith("tokenizer of ") for field in differing)
     values = _common_metrics(records, metrics, same_tokens)
-    over_seeds, notes = _test_seeds(values, names)
+    over_seeds = [test for metric in values for test in compare_seeds(metric, values[metric])]
+    outputs = _outputs(first_seeds, split)
+    notes = _notes(seeds, same_tokens)
+    if not outputs:
+        notes.append(f"No test over examples: evaluate --split={split} has not scored every run.")
+    for name, of_run in outputs.items():
+        digests[name]["outputs"] = digest_of(of_run)
+    over_examples, disagreements = _test_examples(first_seeds, outputs, split)
+    if loss:
+        over_examples += compare_losses(first_seeds, split, same_tokens, modules).items()
+    record = {
+        "runs": names,
+        "differing": differing,
+        "values": values,
+        "over_seeds": list(map(_test_json, over_seeds)),
+        "over_examples": [
+            {"run": name, **test._asdict(), "difference": test.difference, "differs": test.differs}
+            for name, test in over_examples
+        ],
+        "disagreements": disagreements,
+        "digests": digests,
+        "notes": notes,
+    }
+    return Report(
+        title=f"{', '.join(names[:-1])} and {names[-1]}",
+        values=values,
+        tests=over_seeds,
+        statements={},
+        tables=_tables(names, differing, values, over_seeds, over_examples),
+        record=record,
+        notes=notes,
+        draw=functools.partial(draw_curves, records),
+    )
+
+
+def _notes(seeds: Mapping[str, Sequence[Path]], same_tokens: bool) -> list[str]:
+    """Sentences on what is not tested over seeds, and why."""
+    notes = []
+    single = [name for name, of_run in seeds.items() if len(of_run) < 2]
+    if single:
+        notes.append(
+            f"No test over seeds, because these have only one seed: {', '.join(single)}. Train "
+            "more with --seeds, or compare outputs over examples (--split)."
+        )
     if not same_tokens:
         notes.append(
             "The runs have other tokens, so metrics per token (loss, perplexity, accuracy) are not "
             "compared."
         )
-    outputs = _outputs(seeds, split)
-    if outputs is None:
-        notes.append(f"No test over examples: evaluate --split={split} has not scored every run.")
-    over_examples, disagreements = _test_examples(first_seeds, outputs or {}, names, split)
-    if loss:
-        folders_of = dict(zip(names, first_seeds, strict=True))
-        losses = compare_losses(folders_of, split, same_tokens, modules)
-        over_examples += [ExampleTest(name, scores) for name, scores in losses.items()]
-    return Comparison(
-        names, differing, values, over_seeds, over_examples, disagreements, notes, records
-    )
+    return notes
+
+
+def comparison_page(report: Report) -> str:
+    """An HTML page of what differs, the tests, curves with bands, and examples side by side."""
+    curves = base64.b64encode(rendered(report.plot(), "svg")).decode()
+    record = report.as_json()
+    data = record | {
+        "title": report.title,
+        "curves": f"data:image/svg+xml;base64,{curves}",
+        "differing": {
+            name: list(map(str, of_runs)) for name, of_runs in record["differing"].items()
+        },
+        "values": {
+            metric: list(map(shown_mean, of_runs.values()))
+            for metric, of_runs in report.values.items()
+        },
+    }
+    styles = [asset("theme.css"), asset("comparison.css")]
+    scripts = [asset("document.js"), asset("comparison.js")]
+    return page(report.title, asset("comparison.html"), styles, scripts, data)
+
+
+def _tables(
+    names: Sequence[str],
+    differing: Mapping[str, Sequence[Any]],
+    values: Mapping[str, Mapping[str, Sequence[float]]],
+    over_seeds: Sequence[SeedTest],
+    over_examples: Sequence[tuple[str, PairedScores]],
+) -> Mapping[str, Cells]:
+    """The tables that are not empty, by heading."""
+    marked = {(test.name, test.metric) for test in over_seeds if test.differs}
+    tables: dict[str, list[list[str]]] = {
+        "What differs": [
+            [name, *(shown_name(str(value)) for value in of_runs)]
+            for name, of_runs in differing.items()
+        ],
+        f"Validation over seeds ({MARK} differs from {names[0]})": [
+            [
+                metric,
+                *(
+                    shown_mean(seeds) + (f" {MARK}" if (name, metric) in marked else "")
+                    for name, seeds in of_runs.items()
+                ),
+            ]
+            for metric, of_runs in values.items()
+        ],
+    }
+    tables = {heading: [["", *names], *lines] for heading, lines in tables.items() if lines}
+    if over_seeds:
+        header, *lines = difference_cells(over_seeds)
+        for line, test in zip(lines, over_seeds, strict=True):
+            line += [f"{test.p_permutation:.2g}", f"{test.difference.effect:.2g}"]
+        tables[f"Over seeds, compared with {names[0]}"] = [
+            [*header, "p (permutation)", "Hedges' g"],
+            *lines,
+        ]
+    if over_examples:
+        header = ["", "metric", names[0], "run", "difference", "95% interval", "p", "p (bootstrap)"]
+        tables[f"Over examples, compared with {names[0]}"] = [
+            [*header, ""],
+            *(_example_cells(name, test) for name, test in over_examples),
+        ]
+    return tables
+
+
+def _test_json(test: SeedTest) -> dict[str, Any]:
+    difference = dataclasses.asdict(test.difference)
+    difference["effect"] = json_number(test.difference.effect)
+    return {**test._asdict(), "difference": difference, "differs": test.differs}
+
+
+def _example_cells(name: str, test: PairedScores) -> list[str]:
+    scores = [f"{test.first:.4g}", f"{test.second:.4g}", f"{test.difference:+.3g}"]
+    interval = "-" if test.interval is None else "{:.3g} to {:.3g}".format(*test.interval)
+    bootstrap = "-" if test.p_bootstrap is None else f"{test.p_bootstrap:.2g}"
+    verdict = "differs" if test.differs else "undecided"
+    return [name, test.metric, *scores, interval, f"{test.p:.2g}", bootstrap, verdict]
 
 
 def _distinct_names(folders: Sequence[Path]) -> list[str]:
@@ -198,31 +237,28 @@ def _distinct_names(folders: Sequence[Path]) -> list[str]:
     raise UserError(f"compare: {folders[0]} is given twice; give runs that differ")
 
 
-def _config_differences(folders: Sequence[Path]) -> dict[str, tuple[Any, ...]]:
-    """Fields whose values differ, without the seed and the places of data."""
-    configs = [load_json(folder / CONFIG).values for folder in folders]
-    ignored = ("seed", "data.dir", "data.cache_dir")
+def run_digests(workdirs: Sequence[Path]) -> dict[str, str]:
+    """Digests of what made a run's values: the newest checkpoint of each seed, and of the first
+    seed the config and the provenance (`runs.provenance`: training data, tokenizers, code)."""
+    checkpoints = [newest_checkpoint(step_folders(path / CHECKPOINTS)) for path in workdirs]
+    first = open_snapshot(workdirs[0] / CHECKPOINTS, "latest", (PROVENANCE,))
+    fields = load_json(workdirs[0] / CONFIG).values
+    return {
+        "checkpoints": "; ".join(checkpoints),
+        "config": digest_of({name: fields[name] for name in fields if name not in _FREE}),
+        **first.provenance,
+    }
+
+
+def _differing(
+    of_runs: Sequence[Mapping[str, Any]], ignored: Sequence[str]
+) -> dict[str, tuple[Any, ...]]:
+    """Names whose values differ among runs, with the value of each; None where a run has none."""
     differing = {}
-    for name in dict.fromkeys(name for fields in configs for name in fields):
-        values = tuple(fields.get(name) for fields in configs)
+    for name in dict.fromkeys(name for values in of_runs for name in values):
+        values = tuple(of_run.get(name) for of_run in of_runs)
         if name not in ignored and any(value != values[0] for value in values):
             differing[name] = values
-    return differing
-
-
-def provenance_of(workdir: Path) -> dict[str, str]:
-    """Provenance of a run's newest checkpoint (`runs.provenance`)."""
-    return open_snapshot(workdir / CHECKPOINTS, "latest", (PROVENANCE,)).provenance
-
-
-def _provenance_differences(folders: Sequence[Path]) -> dict[str, tuple[str, ...]]:
-    """Training data, tokenizers and code whose digests differ."""
-    provenances = list(map(provenance_of, folders))
-    differing = {}
-    for part in dict.fromkeys(part for digests in provenances for part in digests):
-        values = tuple(digests.get(part, "unknown") for digests in provenances)
-        if len(set(values)) > 1:
-            differing[part] = values
     return differing
 
 
@@ -246,7 +282,10 @@ def _common_metrics(
       UserError: a run has no validation record, or a wanted metric is missing or per token while
         the tokens differ.
     """
-    last = {run: [_last_valid(seed, run) for seed in seeds] for run, seeds in records.items()}
+    last = {run: list(map(last_validation, seeds)) for run, seeds in records.items()}
+    for run, validations in last.items():
+        if not all(validations):
+            raise UserError(f"compare: {run} has no validation record yet")
     validations = [record for of_run in last.values() for record in of_run]
     common = [
         name
@@ -263,82 +302,54 @@ def _common_metrics(
                 f"compare: {name} is per token, and the runs have other tokenizers; compare "
                 "bits_per_byte or a score of the outputs"
             )
-    chosen = [name for name in wanted or common if name not in by_tokens]
     return {
         name: {run: [float(record[name]) for record in seeds] for run, seeds in last.items()}
-        for name in chosen
+        for name in wanted or common
+        if name not in by_tokens
     }
-
-
-def _last_valid(records: Records, name: str) -> Mapping[str, Any]:
-    record = last_validation(records)
-    if not record:
-        raise UserError(f"compare: {name} has no validation record yet")
-    return record
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _test_seeds(
-    values: Mapping[str, Mapping[str, Sequence[float]]], names: Sequence[str]
-) -> tuple[list[SeedTest], list[str]]:
-    """Tests of each metric of each run against the first, and what was not tested."""
-    counts = {name: len(next(iter(values.values()))[name]) for name in names} if values else {}
-    single = [name for name, count in counts.items() if count < 2]
-    if single:
-        return [], [
-            f"No test over seeds, because these have only one seed: {', '.join(single)}. Train "
-            "more with --seeds, or compare outputs over examples (--split)."
-        ]
-    return [test for metric in values for test in compare_seeds(metric, values[metric])], []
-
-
-def _outputs(
-    seeds: Mapping[str, Sequence[Path]], split: str
-) -> dict[str, list[dict[str, Any]]] | None:
-    """Outputs of the first seed of each run; None if one has not scored the split."""
+def _outputs(folders: Mapping[str, Path], split: str) -> dict[str, list[dict[str, Any]]]:
+    """Outputs of each run; empty if one has not scored the split."""
     try:
-        return {name: read_predictions(of_run[0], split) for name, of_run in seeds.items()}
+        return {name: read_predictions(folder, split) for name, folder in folders.items()}
     except UserError:
-        return None
+        return {}
 
 
 def _test_examples(
-    folders: Sequence[Path],
-    outputs: Mapping[str, Sequence[dict[str, Any]]],
-    names: Sequence[str],
-    split: str,
-) -> tuple[list[ExampleTest], dict[str, list[Disagreement]]]:
-    """Tests over examples, and the examples that differ most; none without outputs.
+    folders: Mapping[str, Path], outputs: Mapping[str, Sequence[dict[str, Any]]], split: str
+) -> tuple[list[tuple[str, PairedScores]], dict[str, list[dict[str, Any]]]]:
+    """Tests over examples by run, and the examples that differ most; none without outputs.
 
     Raises:
       UserError: the outputs are of other examples.
     """
     if not outputs:
         return [], {}
-    first = outputs[names[0]]
-    task = load_json(folders[0] / CONFIG).task
-    tests: list[ExampleTest] = []
+    (base, first), *others = outputs.items()
+    task = load_json(folders[base] / CONFIG).task
+    reference = _reference_key(first[0])
+    tests: list[tuple[str, PairedScores]] = []
     disagreements = {}
-    for name in names[1:]:
-        second = outputs[name]
+    for name, second in others:
         if list(map(_example, first)) != list(map(_example, second)):
             raise UserError(
-                f"compare: the outputs of {names[0]} and {name} on {split} are of other examples "
+                f"compare: the outputs of {base} and {name} on {split} are of other examples "
                 f"({len(first)} and {len(second)}); evaluate both on the same data"
             )
-        key = _reference_key(first[0])
-        if key is None:
+        if reference is None:
             continue
         first_outputs = [str(record["output"]) for record in first]
         second_outputs = [str(record["output"]) for record in second]
-        references = [str(record[key]) for record in first]
-        metric, score = _score_of(task, key, references)
-        test = significance_of(metric, score)
-        for scores in test(first_outputs, second_outputs, references):
-            tests.append(ExampleTest(name, scores))
+        references = [str(record[reference]) for record in first]
+        metric, score = _score_of(task, reference, references)
+        scores = compare_outputs(metric, score, first_outputs, second_outputs, references)
+        tests += ((name, test) for test in scores)
         disagreements[name] = _most_different(first, first_outputs, second_outputs)
     return tests, disagreements
 
@@ -379,33 +390,20 @@ def _tag_accuracy(outputs: Sequence[str], references: Sequence[str]) -> dict[str
 
 def _most_different(
     records: Sequence[Mapping[str, Any]], first: Sequence[str], second: Sequence[str]
-) -> list[Disagreement]:
+) -> list[dict[str, Any]]:
     """Examples whose outputs share the fewest words, first those of most words."""
 
-    def shared(disagreement: Disagreement) -> tuple[float, int]:
-        words, other_words = (set(output.split()) for output in disagreement.outputs)
+    def shared(disagreement: dict[str, Any]) -> tuple[float, int]:
+        words, other_words = (set(output.split()) for output in disagreement["outputs"])
         num_words = len(words | other_words) or 1
         return len(words & other_words) / num_words, -num_words
 
     disagreements = [
-        Disagreement(_example(record), (output, other))
+        {
+            "example": {name: str(value) for name, value in _example(record).items()},
+            "outputs": (output, other),
+        }
         for record, output, other in zip(records, first, second, strict=True)
         if output != other
     ]
     return sorted(disagreements, key=shared)[:_MOST_EXAMPLES]
-
-
-def _examples_line(scores: PairedScores) -> str:
-    """One line: both scores, difference, p-values, and the verdict."""
-    line = f"{scores.first:.4g} -> {scores.second:.4g} ({scores.difference:+.3g})"
-    if scores.interval is not None:
-        line += " [{:.3g}, {:.3g}]".format(*scores.interval)
-    line += f", p = {scores.p:.2g}"
-    if scores.p_bootstrap is not None:
-        line += f", bootstrap {scores.p_bootstrap:.2g}"
-    return f"{line}: {'differs' if scores.differs else 'undecided'}"
-
-
-def _test_json(test: SeedTest) -> dict[str, Any]:
-    fields = {name: value for name, value in test._asdict().items() if name != "difference"}
-    return fields | {"difference": dataclasses.asdict(test.difference)}

@@ -5,7 +5,6 @@ A model that tokenizes text without loss gives it a probability whatever its tok
 bits per byte compare runs with different tokenizers, too.
 """
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,11 +17,6 @@ from transformer_jax.runs.run import Run
 from transformer_jax.runs.user_modules import Modules
 from transformer_jax.scoring.significance import PairedScores
 from transformer_jax.scoring.statistics import over_examples
-
-logger = logging.getLogger(__name__)
-
-_AT_ONCE = 512
-"""Examples scored between two lines of progress."""
 
 
 def compare_losses(
@@ -54,7 +48,7 @@ def compare_losses(
         sources, targets, side = _pairs(run, examples, split)
         if not same_tokens:
             _require_lossless(run, side, targets, name)
-        losses[name] = _bits_per_byte(run, sources, targets, name)
+        losses[name] = _bits_per_byte(run, sources, targets)
     (_, base), *others = losses.items()
     return {name: _test(base, values) for name, values in others}
 
@@ -82,15 +76,8 @@ def _require_lossless(run: Run, side: str, texts: Sequence[str], name: str) -> N
             )
 
 
-def _bits_per_byte(
-    run: Run, sources: Sequence[str], targets: Sequence[str], name: str
-) -> list[float]:
-    scores: list[float] = []  # nats
-    for start in range(0, len(targets), _AT_ONCE):
-        if start:
-            logger.info("%s: scored %d of %d examples", name, start, len(targets))
-        part = slice(start, start + _AT_ONCE)
-        scores += run.score(sources[part], targets[part])
+def _bits_per_byte(run: Run, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
+    scores = run.score(sources, targets)  # nats
     sizes = (max(1, len(target.encode())) for target in targets)  # an empty text counts as a byte
     return [-score / math.log(2) / size for score, size in zip(scores, sizes, strict=True)]
 
@@ -101,10 +88,7 @@ def _test(first: Sequence[float], second: Sequence[float]) -> PairedScores:
         metric="bits per byte",
         first=sum(first) / len(first),
         second=sum(second) / len(second),
-        first_interval=None,
-        second_interval=None,
         p=test.p,
-        p_bootstrap=None,
         test=f"{test.test}, {len(first)} examples",
         interval=(test.low, test.high),
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of training: curves of runs, with a band over seeds, and the recipe of a config."""
+"""Pictures of curves: runs over steps, scores over groups, with bands over seeds; recipes."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,11 +19,15 @@ from transformer_jax.lab.pictures.style import (
     draw_band,
     drawable,
     grid,
+    line_style,
     styled,
 )
 
 Records = Sequence[Mapping[str, Any]]
 """Content of metrics.jsonl: objects with `step`, `split` and metrics."""
+
+type Profiles = Mapping[str, Sequence[Sequence[float]]]
+"""Name -> values of the seeds in each group."""
 
 UNITS = {
     "loss": "loss (nats)",
@@ -106,6 +110,33 @@ def draw_recipe(
     axes[0].set(xlabel="step", ylabel=UNITS["learning_rate"])
     if encodings is not None:
         _draw_encodings(figure, axes[1], axes[2], encodings)
+    return figure
+
+
+@styled
+def draw_profiles(
+    panels: Mapping[str, Profiles], groups: Sequence[str], xlabel: str, ylabel: str
+) -> Picture:
+    """Means of the seeds in each group, with a band of one standard deviation.
+
+    Args:
+      panels: title of a panel -> its profiles.
+      groups: their names, in order.
+    """
+    figure, axes = grid(len(panels), 2.6)
+    names = list(dict.fromkeys(name for profiles in panels.values() for name in profiles))
+    lines: dict[str, Any] = {}
+    for (title, profiles), ax in zip(panels.items(), axes, strict=True):
+        for name, values in profiles.items():
+            seeds_by_x = {float(x): seeds for x, seeds in enumerate(values) if len(seeds)}
+            style = line_style(names.index(name))
+            draw_band(ax, seeds_by_x, **style, label=drawable(name))
+            if seeds_by_x:
+                lines.setdefault(name, ax.lines[-1])
+        ax.set_xticks(range(len(groups)), list(map(drawable, groups)))
+        ax.set(title=drawable(title), xlabel=drawable(xlabel), ylabel=drawable(ylabel))
+        ax.set_ylim(bottom=0)
+    add_legend(figure, list(lines.values()))
     return figure
 
 

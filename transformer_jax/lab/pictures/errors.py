@@ -35,12 +35,12 @@ _SHORT = 25
 
 
 @styled
-def draw_confusion(found: Sequence[Decision], most: int = 15) -> Picture:
+def draw_confusion(decided: Sequence[Decision], most: int = 15) -> Picture:
     """Confusion matrix: each row is the shares of predicted labels, in percent.
 
     At most `most` labels are drawn; the rarest ones are together, as "others".
     """
-    labels, counts = confusion(found)
+    labels, counts = confusion(decided)
     if len(labels) > most:
         labels = [*labels[: most - 1], OTHERS]
         for axis in (0, 1):
@@ -108,9 +108,9 @@ def draw_rates(rates: Sequence[Rate], by: str, most: int = 15) -> Picture:
 
 
 @styled
-def draw_worst(found: Sequence[Decision], most: int = 20) -> Picture:
+def draw_worst(decided: Sequence[Decision], most: int = 20) -> Picture:
     """Table of the worst errors (`scoring.errors.worst_errors`)."""
-    worst = worst_errors(found)[:most]
+    worst = worst_errors(decided)[:most]
     has_probabilities = bool(worst) and worst[0].probability is not None
     is_narrow = max((len(error.text) for error in worst), default=0) < _SHORT
     figure = picture(COLUMN if is_narrow else FULL, 0.35 + 0.19 * max(len(worst), 1))

@@ -16,6 +16,7 @@ from matplotlib.rcsetup import cycler
 
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import atomic_writer
+from transformer_jax.scoring.statistics import deviation
 
 COLUMN = 3.35
 """Width in inches of a column of a paper with two columns."""
@@ -26,6 +27,8 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 """Colors of Okabe and Ito (2008), which color-blind readers tell apart."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
+MARK = "\N{NOT EQUAL TO}"
+"""Marks a value that differs from the first row's."""
 
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -102,6 +105,24 @@ def add_legend(figure: Figure, handles: Sequence[Artist]) -> None:
         figure.legend(handles=handles, loc="outside lower center", ncols=columns)
 
 
+def label_rows(ax: Axes, labels: Sequence[str]) -> None:
+    """Labels the rows of a panel, the first at the top."""
+    ax.set(yticks=range(len(labels)), yticklabels=labels)
+    ax.set_ylim(len(labels) - 0.5, -0.5)
+    ax.grid(False, axis="y")
+
+
+def line_style(number: int) -> dict[str, Any]:
+    """Color, marker and line of a curve; 49 curves have different ones."""
+    # After each turn of the 7 colors, markers and lines are shifted by one.
+    shifted = number + number // len(COLORS)
+    return {
+        "color": COLORS[number % len(COLORS)],
+        "marker": MARKERS[shifted % len(MARKERS)],
+        "ls": LINES[shifted % len(LINES)],
+    }
+
+
 def draw_band(ax: Axes, values: Mapping[float, Sequence[float]], **style: Any) -> None:
     """Draws a curve through the means at each x, with a band of one standard deviation of the
     sample where several seeds have a value. One x is a dot, as a line would not show."""
@@ -115,11 +136,6 @@ def draw_band(ax: Axes, values: Mapping[float, Sequence[float]], **style: Any) -
     if around.any():
         band = {"color": style["color"], "alpha": 0.2, "lw": 0}
         ax.fill_between(list(values), means - around, means + around, **band)
-
-
-def deviation(values: Sequence[float]) -> float:
-    """Standard deviation of the sample; 0 for one value."""
-    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
 def picture_format(output: Path) -> str:

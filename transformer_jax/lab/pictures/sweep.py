@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pictures of a sweep, with a panel for each metric: its rows, their curves, their differences."""
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -14,17 +13,17 @@ from matplotlib.lines import Line2D
 from transformer_jax.lab.pictures.curves import UNITS, Records, series
 from transformer_jax.lab.pictures.style import (
     COLORS,
-    LINES,
-    MARKERS,
+    MARK,
     Picture,
     add_legend,
-    deviation,
     draw_band,
     drawable,
     grid,
+    label_rows,
+    line_style,
     styled,
 )
-from transformer_jax.scoring.statistics import SeedTest
+from transformer_jax.scoring.statistics import SeedTest, deviation, diverged, finite
 
 Metrics = Mapping[str, Sequence[float | None]]
 """Metric -> the value of each seed; NaN if it diverged, None if it has no such metric."""
@@ -35,8 +34,6 @@ _FEWEST = 3
 _MOST_TICKS = 7
 _MARKER_GAP = 8
 """Points from one marker to the next, where a curve has many."""
-MARK = "\N{NOT EQUAL TO}"
-"""Marks a value that differs from the first row's."""
 
 
 @styled
@@ -89,7 +86,7 @@ def draw_sweep_curves(rows: Mapping[str, Sequence[Records]], metrics: Sequence[s
         for number, values in enumerate(by_row.values()):
             # Each row has its markers at other steps, so that they do not cover each other.
             places = (number % _MARKER_GAP, _MARKER_GAP) if len(values) > 2 * _MARKER_GAP else 1
-            draw_band(ax, values, **_style(number), markevery=places)
+            draw_band(ax, values, **line_style(number), markevery=places)
         ax.set(xlabel="step", ylabel=f"validation {drawable(UNITS.get(metric, metric))}")
     add_legend(figure, [_line(i, label=drawable(name)) for i, name in enumerate(rows)])
     return figure
@@ -118,16 +115,9 @@ def draw_differences(tests: Sequence[SeedTest], base: str) -> Picture:
             needed = f" ({test.seeds_to_decide} seeds)" if test.seeds_to_decide else ""
             labels.append(drawable(test.name) + (f" {MARK}" if test.differs else needed))
         ax.axvline(0, color="0.4", lw=0.8, ls="--")
-        ax.set(yticks=range(len(labels)), yticklabels=labels)
-        ax.set_ylim(len(labels) - 0.5, -0.5)  # the first row is at the top
+        label_rows(ax, labels)
         ax.set(xlabel=f"{drawable(UNITS.get(metric, metric))}, difference from {drawable(base)}")
-        ax.grid(False, axis="y")
     return figure
-
-
-def finite(values: Sequence[float | None]) -> list[float]:
-    """The values that are finite numbers."""
-    return [value for value in values if value is not None and math.isfinite(value)]
 
 
 def is_geometric(numbers: Sequence[float]) -> bool:
@@ -165,18 +155,7 @@ def _numeric(names: Sequence[str]) -> tuple[dict[str, dict[float, str]], str]:
 
 
 def _line(number: int, label: str) -> Line2D:
-    return Line2D([], [], **_style(number), label=label)
-
-
-def _style(number: int) -> dict[str, Any]:
-    """Color, marker and line of a curve; 49 curves have different ones."""
-    # After each turn of the 7 colors, markers and lines are shifted by one.
-    shifted = number + number // len(COLORS)
-    return {
-        "color": COLORS[number % len(COLORS)],
-        "marker": MARKERS[shifted % len(MARKERS)],
-        "ls": LINES[shifted % len(LINES)],
-    }
+    return Line2D([], [], **line_style(number), label=label)
 
 
 def _draw_curves(
@@ -188,13 +167,13 @@ def _draw_curves(
     seeds_at = defaultdict[float, list[float | None]](list)
     for number, rows in enumerate(curves.values()):
         curve = {x: finite(values[row]) for x, row in rows.items() if finite(values[row])}
-        draw_band(ax, curve, **_style(number))
+        draw_band(ax, curve, **line_style(number))
         for x, row in rows.items():
             seeds_at[x] += values[row]
     above: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "bottom"}
     for x, seeds in seeds_at.items():
         mark = MARK if any(rows.get(x) in marked for rows in curves.values()) else ""
-        ax.annotate(f"{mark} {_diverged(seeds)}".strip(), (x, 1), **above, fontsize=6)
+        ax.annotate(f"{mark} {diverged(seeds)}".strip(), (x, 1), **above, fontsize=6)
     numbers = sorted(seeds_at)
     if is_geometric(numbers):
         ax.set_xscale("log")
@@ -213,14 +192,7 @@ def _draw_lines(
         ax.plot(dots, [height] * len(dots), "o", color=COLORS[0], alpha=0.4, mew=0)
         if dots:
             ax.errorbar(np.mean(dots), height, xerr=deviation(dots), **bar, ms=8)
-        note = _diverged(seeds)
+        note = diverged(seeds)
         mark = f" {MARK}" if row in marked else ""
         labels.append(drawable(row) + mark + (f" ({note})" if note else ""))
-    ax.set(yticks=range(len(values)), yticklabels=labels)
-    ax.set_ylim(len(values) - 0.5, -0.5)  # the first row is at the top
-    ax.grid(False, axis="y")
-
-
-def _diverged(values: Sequence[float | None]) -> str:
-    lost = sum(value is not None and not math.isfinite(value) for value in values)
-    return f"{lost} of {len(values)} diverged" if lost else ""
+    label_rows(ax, labels)

@@ -6,6 +6,7 @@ dict with the fields of `Sweep`.
 """
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -149,31 +150,28 @@ def choose(names: Iterable[str], chosen: str) -> list[str]:
 
 
 def load_sweep(path: str | Path, **changes: Any) -> Sweep:
-    """Reads a sweep file; `changes` replace its fields.
+    """Reads a sweep file; `changes` replace its fields. Errors as of `load_definition`."""
+    return load_definition(path, "sweep", Sweep, **changes)
+
+
+def load_definition[D](
+    path: str | Path, kind: str, definition: Callable[..., D], **changes: Any
+) -> D:
+    """Reads a definition: a dataclass with the fields that a file's `get_KIND()` returns.
 
     Raises:
       UserError: there is no such file, it fails or calls exit(), or its fields are invalid.
     """
-    fields = read_fields(path, "sweep", Sweep)
-    try:
-        return Sweep(**{**fields, **changes})
-    except (TypeError, ValueError) as error:
-        raise UserError(f"sweep file {path}: {error}") from error
-
-
-def read_fields(path: str | Path, kind: str, definition: type) -> dict[str, Any]:
-    """Reads the fields of a definition from a file: what its `get_KIND()` returns.
-
-    Raises:
-      UserError: there is no such file, it fails or calls exit(), or there is no such field.
-    """
     fields = run_file(path, kind, f"get_{kind}", dict)
-    names = [field.name for field in dataclasses.fields(definition)]
+    names = inspect.signature(definition).parameters
     for name in fields:
         if name not in names:
             hint = suggest(str(name), names) or f"; the fields are {', '.join(names)}"
             raise UserError(f"{kind} file {path}: there is no field {name}{hint}")
-    return fields
+    try:
+        return definition(**{**fields, **changes})
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{kind} file {path}: {error}") from error
 
 
 def _check_overrides(field: str, overrides: Any) -> None:

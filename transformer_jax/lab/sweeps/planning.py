@@ -13,11 +13,11 @@ from transformer_jax.buckets.bucket import NotInBucketError
 from transformer_jax.lab.plan.program import abstract_training, memory_of
 from transformer_jax.lab.plan.report import with_unit
 from transformer_jax.lab.plan.target import GIB
+from transformer_jax.lab.report import aligned, shown_name
 from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.results import asked_of, readable_folder, row_records, saved_row
 from transformer_jax.lab.sweeps.shared_folder import folder_name
 from transformer_jax.lab.sweeps.sweep import check_row
-from transformer_jax.lab.sweeps.tables import aligned, shown_name
 from transformer_jax.runs.seeds import seed_configs
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import Modules, load_modules

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.errors import UserError, escape_controls
+from transformer_jax.errors import UserError
 from transformer_jax.lab.pictures import (
     Records,
     draw_differences,
@@ -21,11 +21,19 @@ from transformer_jax.lab.pictures import (
     draw_sweep_curves,
     save_figure,
 )
-from transformer_jax.lab.pictures.style import Picture
-from transformer_jax.lab.pictures.sweep import MARK
+from transformer_jax.lab.pictures.style import MARK, Picture
+from transformer_jax.lab.report import (
+    aligned,
+    difference_cells,
+    html_table,
+    latex_table,
+    markdown_table,
+    shown_mean,
+    shown_name,
+)
 from transformer_jax.runs.workdir import CURVES, DIFFERENCES, RESULT, SWEEP, TABLE, lock_workdir
 from transformer_jax.runtime.files import write_atomic
-from transformer_jax.scoring.statistics import SeedTest, compare_seeds
+from transformer_jax.scoring.statistics import SeedTest, compare_seeds, finite
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -35,16 +43,6 @@ logger = logging.getLogger(__name__)
 _VECTORS = ("pdf", "svg")
 _SIZES = ("seeds", "parameters", "tokens_per_s", "seconds")
 """The last columns of a table."""
-_LATEX = str.maketrans(
-    {
-        **{character: f"\\{character}" for character in "{}&%$#_"},
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "\N{PLUS-MINUS SIGN}": r"$\pm$",
-        MARK: r"$\neq$",
-    }
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,10 +82,13 @@ class Row:
         seconds = self.seconds * count / self.seeds
         return dataclasses.replace(self, metrics=metrics, seconds=seconds)
 
+    def measured(self, metric: str) -> list[float]:
+        """Values of a metric, NaN for a seed that diverged."""
+        return [value for value in self.metrics.get(metric, ()) if value is not None]
+
     def finite(self, metric: str) -> list[float]:
         """Values of a metric that are finite numbers."""
-        values = self.metrics.get(metric, [])
-        return [value for value in values if value is not None and math.isfinite(value)]
+        return finite(self.metrics.get(metric, ()))
 
     def mean(self, metric: str) -> float:
         """Mean over the seeds that have the metric; NaN if none has."""
@@ -125,9 +126,7 @@ class Rows(list[Row]):
         return as_text(self) if self else "[]"
 
     def _repr_html_(self) -> str:
-        from pandas import DataFrame
-
-        return str(DataFrame(_cells(self)).to_html(index=False, header=False))
+        return html_table(_cells(self))
 
 
 def as_text(rows: Sequence[Row]) -> str:
@@ -138,14 +137,14 @@ def as_text(rows: Sequence[Row]) -> str:
 def as_text_with_differences(rows: Sequence[Row]) -> str:
     """`as_text`, and a table of the differences from the first row."""
     tests = differences(rows)
-    below = ["", *aligned(_difference_cells(tests))] if tests else []
+    below = ["", *aligned(difference_cells(tests))] if tests else []
     return "\n".join([as_text(rows), *below])
 
 
 def as_markdown(rows: Sequence[Row]) -> str:
     """A table in Markdown, and one of the differences from the first row."""
     tests = differences(rows)
-    tables = [_cells(rows), *([_difference_cells(tests)] if tests else [])]
+    tables = [_cells(rows), *([difference_cells(tests)] if tests else [])]
     return "\n\n".join([*map(markdown_table, tables), *_legend(rows)])
 
 
@@ -155,9 +154,9 @@ def as_latex(rows: Sequence[Row]) -> str:
     tests = differences(rows)
     tables = [[line[: -len(_SIZES)] for line in _cells(rows)]]
     if tests:
-        tables.append(_difference_cells(tests))
+        tables.append(difference_cells(tests))
     legend = "".join(f"\n% {line}" for line in _legend(rows))
-    return "\n\n".join(map(_latex_table, tables)) + legend
+    return "\n\n".join(map(latex_table, tables)) + legend
 
 
 def as_csv(rows: Sequence[Row]) -> str:
@@ -182,57 +181,17 @@ def differences(rows: Sequence[Row]) -> list[SeedTest]:
     return [
         test
         for metric in _metrics(rows)
-        for test in compare_seeds(metric, {row.name: row.finite(metric) for row in rows})
+        for test in compare_seeds(metric, {row.name: row.measured(metric) for row in rows})
     ]
-
-
-def markdown_table(cells: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown; the first line of cells is the header."""
-    rule = ["---", *["---:"] * (len(cells[0]) - 1)]
-    escaped = [[cell.replace("|", r"\|") for cell in line] for line in (cells[0], rule, *cells[1:])]
-    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
-
-
-def _latex_table(cells: Sequence[Sequence[str]]) -> str:
-    lines = [" & ".join(cell.translate(_LATEX) for cell in line) + r" \\" for line in cells]
-    columns = f"l{'r' * (len(cells[0]) - 1)}"
-    head = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", lines[0], r"\midrule"]
-    return "\n".join([*head, *lines[1:], r"\bottomrule", r"\end{tabular}"])
-
-
-def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table whose columns have equal widths."""
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = []
-    for name, *values in cells:
-        padded = [value.rjust(width) for value, width in zip(values, widths[1:], strict=True)]
-        lines.append("  ".join([name.ljust(widths[0]), *padded]).rstrip())
-    return lines
-
-
-def _difference_cells(tests: Sequence[SeedTest]) -> list[list[str]]:
-    header = ["", "metric", "difference", "95% interval", "p (Holm)", "seeds that would decide"]
-    lines = [
-        [
-            shown_name(test.name),
-            shown_name(test.metric),
-            f"{test.difference.mean:+.4g}",
-            f"{test.difference.low:.4g} to {test.difference.high:.4g}",
-            f"{test.p_adjusted:.2g}",
-            "-" if test.seeds_to_decide is None else str(test.seeds_to_decide),
-        ]
-        for test in tests
-    ]
-    return [header, *lines]
 
 
 def _legend(rows: Sequence[Row]) -> list[str]:
     """A line on the marks, if a difference was tested."""
-    if not differences(rows):
-        return []
-    return [
-        f"{MARK} differs from {shown_name(rows[0].name)} (Welch over seeds, Holm-corrected, 0.05)"
-    ]
+    names = " or ".join(dict.fromkeys(test.difference.test for test in differences(rows)))
+    first = shown_name(rows[0].name)
+    return (
+        [f"{MARK} differs from {first} ({names} over seeds, Holm-corrected, 0.05)"] if names else []
+    )
 
 
 def _test_values(test: SeedTest | None) -> dict[str, float]:
@@ -286,31 +245,11 @@ def _cells(rows: Sequence[Row]) -> list[list[str]]:
         line += [_cell(_trial_value(row, column)) for column in trials]
         for name in names:
             mark = f" {MARK}" if (row.name, name) in marked else ""
-            line.append(_metric(row, name) + mark)
+            line.append(shown_mean(row.metrics.get(name, ())) + mark)
         line += [str(row.seeds), f"{row.parameters:,}", f"{row.tokens_per_s:,.0f}"]
         line.append(f"{row.seconds / 60:.1f} min")
         lines.append(line)
     return lines
-
-
-def shown_name(name: str) -> str:
-    """A user's name on one line, without control characters."""
-    return escape_controls(" ".join(name.split()))
-
-
-def _metric(row: Row, name: str) -> str:
-    """Mean ± deviation, with four significant digits of the mean, and how many seeds diverged."""
-    values = row.metrics.get(name, [])
-    num_lost = sum(value is not None and not math.isfinite(value) for value in values)
-    note = f" ({num_lost} of {len(values)} diverged)" if num_lost else ""
-    if not row.finite(name):
-        return note.strip() or "-"
-    mean = row.mean(name)
-    deviation = row.deviation(name)
-    digits = max(0, 3 - math.floor(math.log10(abs(mean)))) if mean else 3
-    if math.isnan(deviation):
-        return f"{mean:.{digits}f}{note}"
-    return f"{mean:.{digits}f} ± {deviation:.{digits}f}{note}"
 
 
 def write_tables(rows: Sequence[Row], workdir: Path) -> None:

@@ -63,19 +63,19 @@ if (values.length) {
   document.getElementById("values").append(table(["", ...found.runs], values));
 }
 
-if (found.seeds.length) {
+if (found.over_seeds.length) {
   document.getElementById("seeds-section").hidden = false;
   const reach = (metric) =>
-    Math.max(...found.seeds.filter((one) => one.metric === metric).flatMap(({ low, high }) => [Math.abs(low), Math.abs(high)]));
-  const rows = found.seeds.map((one) =>
+    Math.max(...found.over_seeds.filter((test) => test.metric === metric).flatMap(({ difference: { low, high } }) => [Math.abs(low), Math.abs(high)]));
+  const rows = found.over_seeds.map((test) =>
     row(
-      heading(one.metric),
-      isolated(one.run),
-      number(signed(one.mean)),
-      intervalBar(one, reach(one.metric)),
-      number(shown(one.adjusted)),
-      number(shown(one.permutation)),
-      verdict(one.differs, one.needed ? `about ${one.needed} seeds` : ""),
+      heading(test.metric),
+      isolated(test.name),
+      number(signed(test.difference.mean)),
+      intervalBar(test.difference, reach(test.metric)),
+      number(shown(test.p_adjusted)),
+      number(shown(test.p_permutation)),
+      verdict(test.differs, test.seeds_to_decide ? `about ${test.seeds_to_decide} seeds` : ""),
     ),
   );
   document
@@ -83,19 +83,19 @@ if (found.seeds.length) {
     .append(table(["metric", "run", "difference", "95% interval", "p (Holm)", "p (permutation)", ""], rows));
 }
 
-if (found.examples.length) {
+if (found.over_examples.length) {
   document.getElementById("examples-section").hidden = false;
-  const rows = found.examples.map((one) =>
+  const rows = found.over_examples.map((test) =>
     row(
-      heading(one.metric),
-      isolated(one.run),
-      number(String(Number(one.first.toPrecision(4)))),
-      number(String(Number(one.second.toPrecision(4)))),
-      number(signed(one.difference)),
-      number(one.interval ? `${signed(one.interval[0])} to ${signed(one.interval[1])}` : ""),
-      number(shown(one.p)),
-      verdict(one.differs, ""),
-      isolated(one.test),
+      heading(test.metric),
+      isolated(test.run),
+      number(String(Number(test.first.toPrecision(4)))),
+      number(String(Number(test.second.toPrecision(4)))),
+      number(signed(test.difference)),
+      number(test.interval ? `${signed(test.interval[0])} to ${signed(test.interval[1])}` : ""),
+      number(shown(test.p)),
+      verdict(test.differs, ""),
+      isolated(test.test),
     ),
   );
   document.getElementById("examples").append(table(["metric", "run", found.runs[0], "run", "difference", "95% interval", "p", "", "test"], rows));

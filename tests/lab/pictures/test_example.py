@@ -1,15 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Picture of a tree: words in order, labels above their constituents, nothing overlaps."""
+"""Pictures of an example: cells are weights beside their tokens; trees are in order."""
 
 import itertools
 
+import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.pictures import draw_tree, save_figure
+from transformer_jax.lab.pictures import draw_heads, draw_tree, save_figure
+from transformer_jax.lab.pictures.style import FULL
 
 TREE = "(TOP (S (NP-SBJ-LONG (D I)) (VP-TOO-LONG (V go) (NP (N $x) (N y))) (. .)))"
+
+
+def test_the_cells_are_the_weights_beside_their_tokens():
+    weights = np.random.default_rng(0).dirichlet(np.ones(5), (6, 4))
+    figure = draw_heads(weights, list("abcd"), list("ABCDE"))
+    *panels, _ = figure.axes
+    assert [ax.get_title() for ax in panels] == [f"head {head}" for head in range(6)]
+    for head, ax in enumerate(panels):
+        np.testing.assert_array_equal(ax.images[0].get_array(), weights[head])
+    below = [label.get_text() for label in panels[4].get_xticklabels()]
+    beside = [label.get_text() for label in panels[4].get_yticklabels()]
+    assert (below, beside) == (list("ABCDE"), list("abcd"))
+
+
+def test_a_picture_is_no_wider_than_a_page():
+    for keys in (1, 12, 50, 200):
+        figure = draw_heads(np.ones((4, 2, keys)) / keys, ["a", "b"], ["k"] * keys)
+        assert figure.get_figwidth() <= FULL + 1e-6
 
 
 def places(figure):
@@ -36,7 +56,7 @@ def test_no_texts_overlap():
     figure = draw_tree(TREE)
     renderer = FigureCanvasAgg(figure).get_renderer()
     boxes = [text.get_window_extent(renderer) for text in figure.axes[0].texts]
-    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    assert not any(box.overlaps(other) for box, other in itertools.combinations(boxes, 2))
     assert all(box.x0 >= 0 and box.x1 <= figure.bbox.width for box in boxes)
 
 
