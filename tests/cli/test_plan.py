@@ -68,7 +68,7 @@ def test_a_step_that_does_not_fit_is_an_error_after_its_report(reports, capfd):
 
 def test_meshes_are_tried_until_they_fit_and_ranked(reports, monkeypatch, capfd):
     sizes = {"devices": 4, "local": 4, "state": 10**9, "rows": 64, "d_model": 256, "heads": 1}
-    monkeypatch.setattr(planning, "_run_child", lambda request: sizes)
+    monkeypatch.setattr(planning, "_run_child", lambda *request: sizes)
     monkeypatch.setattr(planning, "require_compiler", lambda target: None)
     slower = FITTING | {"step_ms": 9.0, "tokens_per_s": 10}
     reports(REPORT, slower, FITTING)  # data 4: only with remat; fsdp 2

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the oracles of two devices on right and wrong components; prints the outcomes as JSON.
 
-Not a test: `test_device_oracles.py` starts it in a process with two forced host devices.
+Not a test: `test_training_oracles.py` starts it in a process with two forced host devices.
 """
 
 import dataclasses

@@ -64,7 +64,7 @@ def plan(
     require_compiler(parse_target(device, slices))
     settings = resolve(config, {}, modules, COMMAND)
     program = "decode" if decode else "train"
-    return _run_child(_request(settings, device, slices, program, modules)) | {"note": NOTE}
+    return _run_child(settings, device, slices, program, modules) | {"note": NOTE}
 
 
 def search_meshes(
@@ -84,7 +84,7 @@ def search_meshes(
     target = parse_target(device, slices)
     require_compiler(target)
     settings = resolve(config, {}, modules, COMMAND)
-    sizes = SearchSizes(**_run_child(_request(settings, device, slices, "sizes", modules)))
+    sizes = SearchSizes(**_run_child(settings, device, slices, "sizes", modules))
     possible = candidate_meshes(sizes, target.accelerator)
     if not possible:
         raise UserError(
@@ -119,20 +119,17 @@ def does_not_fit_message(report: dict[str, Any]) -> str:
     return f"the step does not fit {report['device']}: it needs {needs}, {excess}{changes}"
 
 
-def _request(
+def _run_child(
     settings: Settings, device: str, slices: int, what: str, modules: Modules
 ) -> dict[str, Any]:
-    devices = {"device": device, "slices": slices}
-    return {"config": nested(settings.values), "modules": modules, "what": what} | devices
-
-
-def _run_child(request: dict[str, Any]) -> dict[str, Any]:
-    """The report that a child process makes of a request.
+    """What `child.answer` returns, from a process of its own.
 
     Raises:
       UserError: the child rejected the request.
       RuntimeError: the child failed; the message has the end of its output.
     """
+    request: dict[str, Any] = {"config": nested(settings.values), "what": what}
+    request |= {"modules": modules, "device": device, "slices": slices}
     environment = {**os.environ, **ENVIRONMENT}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     for name in ("JAX_COMPILATION_CACHE_DIR", "XLA_FLAGS"):

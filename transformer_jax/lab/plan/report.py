@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Report of a plan: memory, times, FLOPs and bytes of a compiled program; and its text form."""
 
+import itertools
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
@@ -209,13 +210,12 @@ def ranking_as_text(reports: Sequence[Mapping[str, Any]]) -> str:
     lines = [["data", "fsdp", "tensor", "accumulation", "remat", "peak", "ms", "tokens/s", "MFU"]]
     for report in reports:
         settings = report["settings"] | {"accumulation": report["accumulation_steps"]}
-        line = [str(settings[name]) for name in lines[0][:5]] + [_gib(report, "peak_gib")]
+        times = ["does not fit"]
         if report["memory"]["fits"]:
-            line += [f"{report['step_ms']:.2f}", f"{report['tokens_per_s']:,}"]
-            line += [f"{report['mfu']:.1%}"]
-        else:
-            line += ["does not fit"]
-        lines.append(line)
+            times = [f"{report['step_ms']:.2f}", f"{report['tokens_per_s']:,}"]
+            times.append(f"{report['mfu']:.1%}")
+        chosen = [str(settings[name]) for name in lines[0][:5]]
+        lines.append([*chosen, _gib(report, "peak_gib"), *times])
     return _aligned(lines)
 
 
@@ -232,8 +232,8 @@ def _exchanges(report: Mapping[str, Any]) -> str:
 
 
 def _kernel_cells(row: Mapping[str, Any]) -> list[str]:
-    times = [f"{row['ms']:.3f}", row["limit"], str(row["times"])]
-    return [*times, with_unit(row["flops"]), with_unit(row["bytes"]), row["shape"], row["place"]]
+    sizes = [with_unit(row["flops"]), with_unit(row["bytes"])]
+    return [f"{row['ms']:.3f}", row["limit"], str(row["times"]), *sizes, row["shape"], row["place"]]
 
 
 def _cell(cell: Any, report: Mapping[str, Any]) -> str:
@@ -276,8 +276,7 @@ def _named_axes(mesh: Mapping[str, int]) -> str:
 
 def _aligned(lines: Sequence[Sequence[str]]) -> str:
     """Lines of cells as columns of equal width."""
-    columns = max(len(line) for line in lines)
-    widths = [max([len(line[i]) for line in lines if i < len(line)] or [0]) for i in range(columns)]
+    widths = [max(map(len, column)) for column in itertools.zip_longest(*lines, fillvalue="")]
     text = ""
     for line in lines:
         cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=False)]

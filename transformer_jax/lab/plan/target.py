@@ -130,11 +130,13 @@ def parse_target(text: str, slices: int = 1) -> Target:
             f"--device={text}: no device is called {name!r}{suggest(name, ACCELERATORS)}; known: "
             f"{', '.join(ACCELERATORS)}"
         )
-    example = _example(name)
+    is_gpu = ACCELERATORS[name].platform == "gpu"
     if not re.fullmatch(r"[1-9]\d{0,4}(x[1-9]\d{0,4})*", size):
+        tpus = "4x4" if name in _TPUS_2D else "4x4x8"
+        example = "8, or HOSTSxGPUS such as 4x8" if is_gpu else tpus
         raise UserError(f"--device={text}: give the number of devices, as {name}:{example}")
     shape = tuple(map(int, size.split("x")))
-    if ACCELERATORS[name].platform == "gpu":
+    if is_gpu:
         return _gpus(name, shape, slices, text)
     reason = _slice_error(name, shape)
     if reason:
@@ -156,12 +158,6 @@ def require_compiler(target: Target) -> None:
         raise UserError(
             f"plan: the compiler for {target.name} is not installed: {install_hint(extra)}"
         )
-
-
-def _example(name: str) -> str:
-    if ACCELERATORS[name].platform == "gpu":
-        return "8, or HOSTSxGPUS such as 4x8"
-    return "4x4" if name in _TPUS_2D else "4x4x8"
 
 
 def _gpus(name: str, shape: tuple[int, ...], slices: int, text: str) -> Target:
