@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from transformer_jax.errors import UserError
-from transformer_jax.inference.pairs import score_pairs
+from transformer_jax.inference.batches import score_pairs
 
 PARAMS = {"scale": jnp.ones(1)}
 

@@ -14,7 +14,7 @@ from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.remat import rematerialized_layers
+from transformer_jax.nn.transformer import rematerialized_layers
 
 CONFIG = TransformerConfig(
     d_model=16,

@@ -11,8 +11,7 @@ import pytest
 from tests.compiled import apply
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn import fused_attention
-from transformer_jax.nn.additive_attention import AdditiveAttention
-from transformer_jax.nn.attention_sinks import SinkAttention, SinkOptions
+from transformer_jax.nn.attention_variants import AdditiveAttention, SinkAttention, SinkOptions
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.parameters import parameter_at
 

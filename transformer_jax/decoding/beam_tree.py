@@ -144,7 +144,7 @@ def _add_step(
     alive, candidates, best = jax.device_get((carry.beams.alive_tokens, step.candidates, step.best))
     length = int(carry.lengths[0]) + 1
     penalty = float(settings.penalty(jnp.int32(length)))
-    best_ones = _best(settings.beam_size, "of its step")
+    best_ones = _best(settings.search.beam_size, "of its step")
 
     def add(path: Path, log_prob: float, state: str, why: str, score: float | None = None) -> None:
         if log_prob > -math.inf:  # no banned token, and no empty place
@@ -161,7 +161,7 @@ def _add_step(
                 add((*path, token), log_prob, "kept", f"{best_ones} that continue")
             else:
                 add((*path, token), log_prob, "dropped", f"not {best_ones}")
-        with_eos = (*path, settings.eos_id)
+        with_eos = (*path, settings.search.eos_id)
         eos_log_prob = candidates.eos_log_probs[0, number]
         score = float(eos_log_prob / penalty)
         if best.eos_log_probs[0, number] > -math.inf:
@@ -175,6 +175,7 @@ def _set_final_states(
 ) -> tuple[int, ...]:
     """Sets the final state of all hypotheses that ended or were alive at last. Returns the ids of
     the outputs."""
+    search = settings.search
     length = int(carry.lengths[0])
     limit = int(settings.limits[0])
     beams, returned = jax.device_get((carry.beams, _n_best(settings, carry.beams)))
@@ -186,7 +187,7 @@ def _set_final_states(
     def hypotheses(tokens: Any, values: Any) -> list[tuple[Path, float]]:
         """Hypotheses with their values, without empty places."""
         return [
-            (tuple(truncate_at_eos(row[:length].tolist(), settings.eos_id)), value)
+            (tuple(truncate_at_eos(row[:length].tolist(), search.eos_id)), value)
             for row, value in zip(tokens[0], values[0].tolist(), strict=True)
             if value > -math.inf
         ]
@@ -194,7 +195,7 @@ def _set_final_states(
     # First all that ended are dropped; those that the search still holds are set again below.
     for path, node in nodes.items():
         if node.state == "ended":
-            why = f"ended, but {settings.beam_size} better ones had"
+            why = f"ended, but {search.beam_size} better ones had"
             set_state(path, "dropped", why, node.score)
     for path, score in hypotheses(beams.finished_tokens, beams.finished_scores):
         set_state(path, "ended", f"ended, but not {best_outputs}", score)
@@ -203,7 +204,7 @@ def _set_final_states(
         if length == limit:
             why = f"cut by the limit of {limit} tokens, worse than the outputs"
             set_state(path, "dropped", why, reach)
-        elif settings.beam_size == 1:
+        elif search.beam_size == 1:
             why = "still alive when the search stopped at its first end"
             set_state(path, "dropped", why, None)
         else:
@@ -212,7 +213,7 @@ def _set_final_states(
             set_state(path, "dropped", f"{certain}: {no_more}", None)
     outputs = hypotheses(returned.tokens, returned.scores)
     for rank, (path, score) in enumerate(outputs, 1):
-        how = "ended" if path[-1] == settings.eos_id else f"cut by the limit of {limit} tokens"
+        how = "ended" if path[-1] == search.eos_id else f"cut by the limit of {limit} tokens"
         set_state(path, "ended", f"output {rank}: {how}", score)
     return tuple(nodes[path].id for path, _ in outputs)
 

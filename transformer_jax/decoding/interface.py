@@ -42,14 +42,6 @@ class Rewindable(Protocol):
 
 
 @runtime_checkable
-class Prefill(Protocol):
-    """Reads the inputs and predicts the first output token."""
-
-    def __call__(self, params: Any, inputs: Any) -> tuple[Float[Array, "B V"], Memory, State]:
-        """Returns the logits of the first token, the memory and the state."""
-
-
-@runtime_checkable
 class DecodeStep(Protocol):
     """Reads the last token of every hypothesis and predicts the next; or the last T tokens, and
     predicts the token after each.

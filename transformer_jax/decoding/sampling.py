@@ -15,6 +15,11 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.decoding.beam_search import top_k as block_top_k
 from transformer_jax.decoding.interface import DecodeStep, Hypotheses, Memory, Start, State
 
+Count = Int[Array, ""] | int
+
+Seen = Bool[Array, "N V"] | None
+"""True for tokens that occurred in a row; None: repetition is not penalized."""
+
 
 def penalized_logits(
     logits: Float[Array, "N V"], seen: Bool[Array, "N V"], penalty: float
@@ -106,7 +111,7 @@ class Samples:
     num_steps: Array | None = None
     num_outputs: int = dataclasses.field(default=1, metadata={"static": True})
 
-    def is_done(self, length: Int[Array, ""] | int) -> Bool[Array, " B"]:
+    def is_done(self, length: Count) -> Bool[Array, " B"]:
         """Returns True for each sentence whose samples all have ended or have `length` tokens."""
         return (self.ended | (self.lengths >= length)).reshape(-1, self.num_outputs).all(axis=1)
 
@@ -120,12 +125,7 @@ class StepwiseSearch(Protocol):
     """
 
     def begin(
-        self,
-        start: Start,
-        *,
-        max_length: int,
-        drawn_before: Int[Array, ""] | int = 0,
-        seen: Bool[Array, "N V"] | None = None,
+        self, start: Start, *, max_length: int, drawn_before: Count = 0, seen: Seen = None
     ) -> Samples:
         """Chooses the first token of each output.
 
@@ -140,8 +140,8 @@ class StepwiseSearch(Protocol):
         samples: Samples,
         decode_step: DecodeStep,
         memory: Memory,
-        length: Int[Array, ""] | int,
-        most_left: Int[Array, ""] | int = 0,
+        length: Count,
+        most_left: Count = 0,
     ) -> Samples:
         """Chooses tokens until the outputs of all but `most_left` sentences have `length` of them
         or have ended. Outputs that have not ended must have the same length, unless `length` is
@@ -198,11 +198,7 @@ class Sampler:
         return dataclasses.replace(first, num_outputs=num_outputs)
 
     def run(
-        self,
-        samples: Samples,
-        decode_step: DecodeStep,
-        memory: Memory,
-        most_left: Int[Array, ""] | int,
+        self, samples: Samples, decode_step: DecodeStep, memory: Memory, most_left: Count
     ) -> Samples:
         """Chooses tokens until at most `most_left` sentences are not done."""
         return self.extend(samples, decode_step, memory, samples.tokens.shape[1], most_left)
@@ -223,12 +219,7 @@ class Sampler:
         return Hypotheses(jnp.take_along_axis(tokens, order[:, :, None], axis=1), scores, num_steps)
 
     def begin(
-        self,
-        start: Start,
-        *,
-        max_length: int,
-        drawn_before: Int[Array, ""] | int = 0,
-        seen: Bool[Array, "N V"] | None = None,
+        self, start: Start, *, max_length: int, drawn_before: Count = 0, seen: Seen = None
     ) -> Samples:
         """Chooses the first token of each output."""
         rows = start.logits.shape[0]
@@ -250,25 +241,29 @@ class Sampler:
         samples: Samples,
         decode_step: DecodeStep,
         memory: Memory,
-        length: Int[Array, ""] | int,
-        most_left: Int[Array, ""] | int = 0,
+        length: Count,
+        most_left: Count = 0,
     ) -> Samples:
         """Chooses tokens until the outputs of all but `most_left` sentences have `length` of them
         or have ended."""
 
         def step(samples: Samples) -> Samples:
-            last = jnp.take_along_axis(samples.tokens, samples.lengths[:, None] - 1, axis=1)[:, 0]
-            logits, state = decode_step(last, memory, samples.state)
-            return self._draw(dataclasses.replace(samples, state=state), logits)
+            return self._advanced(samples, decode_step, memory, length)
 
         def continues(samples: Samples) -> Bool[Array, ""]:
             return (~samples.is_done(length)).sum() > most_left
 
         return lax.while_loop(continues, step, samples)
 
-    def penalized(
-        self, logits: Float[Array, "N V"], seen: Bool[Array, "N V"] | None
-    ) -> Float[Array, "N V"]:
+    def _advanced(
+        self, samples: Samples, decode_step: DecodeStep, memory: Memory, length: Count
+    ) -> Samples:
+        """Samples after one step of the model, of at most `length` tokens."""
+        last = jnp.take_along_axis(samples.tokens, samples.lengths[:, None] - 1, axis=1)[:, 0]
+        logits, state = decode_step(last, memory, samples.state)
+        return self._draw(dataclasses.replace(samples, state=state), logits)
+
+    def penalized(self, logits: Float[Array, "N V"], seen: Seen) -> Float[Array, "N V"]:
         """Logits after the repetition penalty, if tokens that were seen are given."""
         return logits if seen is None else penalized_logits(logits, seen, self.repetition_penalty)
 
@@ -277,9 +272,7 @@ class Sampler:
         """Returns True if the most likely token is chosen, without a random draw."""
         return self.top_k == 1
 
-    def most_likely(
-        self, logits: Float[Array, "N V"], seen: Bool[Array, "N V"] | None
-    ) -> Int[Array, " N"]:
+    def most_likely(self, logits: Float[Array, "N V"], seen: Seen) -> Int[Array, " N"]:
         """The most likely token of each row, of equal ones the first."""
         logits = self.penalized(logits, seen)
         if self.banned_ids:

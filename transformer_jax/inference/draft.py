@@ -16,7 +16,9 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.decoding import DecodeStep, Sampler, Search, can_rewind
+from transformer_jax.decoding.interface import DecodeStep, Search, can_rewind
+from transformer_jax.decoding.sampling import Sampler
+from transformer_jax.decoding.speculative import DraftedStep, SpeculativeSampler
 from transformer_jax.errors import UserError
 from transformer_jax.models import apply_method
 from transformer_jax.nn.cache import state_bytes
@@ -217,8 +219,6 @@ def searching(model: Any, search: Search) -> Search:
             "decode.draft: a draft serves greedy search and sampling; set decode.search to "
             "'greedy', or decode.temperature"
         )
-    from transformer_jax.decoding.speculative import SpeculativeSampler
-
     return SpeculativeSampler(**vars(search), draft_length=model.length)
 
 
@@ -238,6 +238,4 @@ def decode_step_of(model: Any, step_by: Callable[[str], DecodeStep]) -> DecodeSt
     step = step_by("decode_step")
     if not isinstance(model, DraftedModel):
         return step
-    from transformer_jax.decoding.speculative import DraftedStep
-
     return DraftedStep(step, step_by("draft_step"))

@@ -19,7 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.batches.packing import LENGTH_STEP, pad_rows, row_lengths
-from transformer_jax.decoding import Memory, Samples, Start, State, StepwiseSearch, truncate_at_eos
+from transformer_jax.decoding.interface import Memory, Start, State, truncate_at_eos
+from transformer_jax.decoding.sampling import Samples, StepwiseSearch
 from transformer_jax.errors import NonFiniteError, UserError
 from transformer_jax.inference.batches import PaddedBatch
 from transformer_jax.inference.config import DecodeConfig

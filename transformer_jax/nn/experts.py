@@ -30,7 +30,7 @@ from transformer_jax.nn.grouped_product import (
 from transformer_jax.nn.linear import Linear
 from transformer_jax.nn.ops import product_dtype, with_gradient
 from transformer_jax.nn.parameters import SIDE_GRADIENT, Parameter
-from transformer_jax.nn.sublayers import FeedForwardLayer
+from transformer_jax.nn.sublayers import Features, FeedForwardLayer
 from transformer_jax.ranges import OneOf, Range, check_fields
 
 ROUTERS = ("softmax", "sigmoid")
@@ -216,11 +216,8 @@ class Experts(FeedForwardLayer):
             self.shared = FeedForward(wide, self.num_sublayers)
 
     def __call__(
-        self,
-        x: Float[Array, "N T D"],
-        deterministic: bool,
-        real: Bool[Array, "N T"] | None = None,
-    ) -> Float[Array, "N T D"]:
+        self, x: Features, deterministic: bool, real: Bool[Array, "N T"] | None = None
+    ) -> Features:
         o = self.config.options_of(ExpertsOptions)
         x = jnp.asarray(x)
         real = jnp.asarray(jnp.ones(x.shape[:2]) if real is None else real, bool)
@@ -266,11 +263,11 @@ class Experts(FeedForwardLayer):
 
     def _apply_experts(
         self,
-        x: Float[Array, "N T D"],
+        x: Features,
         experts: Int[Array, "N T k"],
         weights: Float[Array, "N T k"],
         most: int | None,
-    ) -> Float[Array, "N T D"]:
+    ) -> Features:
         """Weighted sum of the chosen experts' outputs; `most` bounds the choices of an expert in a
         row."""
         gate = (self.gate,) if self.config.gated_feed_forward else ()
@@ -316,7 +313,7 @@ def _exchanged(apply: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _weighted_outputs(
-    x: Float[Array, "N T D"],
+    x: Features,
     experts: Int[Array, "N T k"],
     weights: Float[Array, "N T k"],
     kernels: tuple[Float[Array, "E _ _"], ...],
@@ -325,7 +322,7 @@ def _weighted_outputs(
     activation: Callable[[Array], Array],
     dtype: jnp.dtype,
     result: jnp.dtype,
-) -> Float[Array, "N T D"]:
+) -> Features:
     """Weighted sum of the chosen experts' outputs of each token, in the dtype `result`; products
     are in `dtype`.
 

@@ -35,7 +35,7 @@ from transformer_jax.nn.masks import positions_in_segments
 from transformer_jax.nn.norms import RMSNorm, standardize
 from transformer_jax.nn.ops import einsum, product_dtype
 from transformer_jax.nn.parameters import Parameter
-from transformer_jax.nn.sublayers import AttentionLayer, Sequences
+from transformer_jax.nn.sublayers import AttentionLayer, Features, Sequences
 from transformer_jax.ranges import Heads, Range, check_fields
 
 _HEAD_AXES = ("position", "head", "feature")
@@ -337,12 +337,8 @@ class GatedDeltaNet(AttentionLayer):
         return RecurrentCache(jnp.zeros(rows, jnp.int32), state, inputs)
 
     def self_attend(
-        self,
-        x: Float[Array, "N T D"],
-        sequences: Sequences,
-        deterministic: bool,
-        cache: Cache | None = None,
-    ) -> tuple[Float[Array, "N T D"], Cache | None]:
+        self, x: Features, sequences: Sequences, deterministic: bool, cache: Cache | None = None
+    ) -> tuple[Features, Cache | None]:
         reach = None
         if isinstance(cache, RecurrentCache):
             state, past = cache.by_row()
@@ -367,10 +363,7 @@ class GatedDeltaNet(AttentionLayer):
         return self.output(heads), cache
 
     def gates(
-        self,
-        x: Float[Array, "N T D"],
-        reach: Int[Array, "N T"] | None,
-        real: Bool[Array, "N T"] | None,
+        self, x: Features, reach: Int[Array, "N T"] | None, real: Bool[Array, "N T"] | None
     ) -> tuple[Float[Array, "N T H"], Float[Array, "N T H"]]:
         """log alpha and beta of each token: -inf at the start of a sentence, 0 and 0 at padding."""
         log_decay = -jnp.exp(self.A_log) * nn.softplus(self.decay(x) + self.dt_bias)

@@ -42,8 +42,7 @@ from jaxtyping import Array, Int
 
 from transformer_jax.nn.masks import positions_in_segments
 from transformer_jax.nn.positions import PositionEncoding
-from transformer_jax.nn.recurrent.attention import SourceAttention
-from transformer_jax.nn.recurrent.decoder import RecurrentDecoder
+from transformer_jax.nn.recurrent.decoder import RecurrentDecoder, SourceAttention
 from transformer_jax.nn.recurrent.encoder import RecurrentEncoder, RecurrentLayer
 from transformer_jax.nn.sublayers import AttentionLayer, FeedForwardLayer, Sublayer
 from transformer_jax.nn.transformer import Decoder, DecoderLayer, Encoder, EncoderLayer, Residual

@@ -35,7 +35,7 @@ from transformer_jax.nn.linear import Linear
 from transformer_jax.nn.norms import RMSNorm
 from transformer_jax.nn.ops import einsum, product_dtype
 from transformer_jax.nn.parameters import Parameter
-from transformer_jax.nn.sublayers import Sequences
+from transformer_jax.nn.sublayers import Features, Sequences
 from transformer_jax.ranges import Range, Size, check_fields
 
 
@@ -102,12 +102,8 @@ class LatentAttention(MultiHeadAttention):
         self.relation = None
 
     def self_attend(
-        self,
-        x: Float[Array, "N T D"],
-        sequences: Sequences,
-        deterministic: bool,
-        cache: Cache | None = None,
-    ) -> tuple[Float[Array, "N T D"], Cache | None]:
+        self, x: Features, sequences: Sequences, deterministic: bool, cache: Cache | None = None
+    ) -> tuple[Features, Cache | None]:
         """Self-attention. One new token reads a cache in the absorbed form, several in the plain
         one."""
         query = self.queries(x)
@@ -126,7 +122,7 @@ class LatentAttention(MultiHeadAttention):
         y = self.attend(x, inputs, deterministic, encoding, of_heads)
         return y.reshape(x.shape), cache
 
-    def queries(self, x: Float[Array, "N T D"]) -> Float[Array, "N T H KP"]:
+    def queries(self, x: Features) -> Float[Array, "N T H KP"]:
         """Projects x to the queries [q^C; q^R], through a latent vector if the options say so."""
         if self.config.options_of(LatentOptions).query_rank is None:
             query = self.query(x)

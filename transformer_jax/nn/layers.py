@@ -7,9 +7,8 @@ from typing import Any
 import jax
 
 from transformer_jax.nn import ring_attention
-from transformer_jax.nn.additive_attention import AdditiveAttention
 from transformer_jax.nn.attention import MultiHeadAttention
-from transformer_jax.nn.attention_sinks import SinkAttention
+from transformer_jax.nn.attention_variants import AdditiveAttention, SinkAttention
 from transformer_jax.nn.cache import Cache
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.experts import Experts

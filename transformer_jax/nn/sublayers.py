@@ -20,6 +20,9 @@ from transformer_jax.nn.masks import Segments
 from transformer_jax.nn.parameters import PARAMETERS, Parameter
 from transformer_jax.nn.positions import PositionEncoding
 
+Features = Float[Array, "N T D"]
+"""Vectors of the tokens in the residual stream, or in a sublayer."""
+
 POSITION_HOOKS = ("rotate", "bias", "logit_bias", "extra_values")
 """Hooks of position encodings that an attention layer calls."""
 
@@ -120,17 +123,13 @@ class AttentionLayer(Sublayer):
     divides_tokens: ClassVar[bool] = False
 
     def self_attend(
-        self,
-        x: Float[Array, "N T D"],
-        sequences: Sequences,
-        deterministic: bool,
-        cache: Cache | None = None,
-    ) -> tuple[Float[Array, "N T D"], Cache | None]:
+        self, x: Features, sequences: Sequences, deterministic: bool, cache: Cache | None = None
+    ) -> tuple[Features, Cache | None]:
         """Mixes the T tokens of each row, which continue those of a cache; returns the output, and
         the cache grown by T."""
         raise NotImplementedError
 
-    def share(self, x: Float[Array, "N T D"]) -> Any:
+    def share(self, x: Features) -> Any:
         """Computes what all layers of the stack read as `sequences.shared`, such as the values of
         the first layer, which alone is asked; x is its input, as of `self_attend`."""
         return None
@@ -164,11 +163,8 @@ class FeedForwardLayer(Sublayer):
         return None
 
     def __call__(
-        self,
-        x: Float[Array, "N T D"],
-        deterministic: bool,
-        real: Bool[Array, "N T"] | None = None,
-    ) -> Float[Array, "N T D"]:
+        self, x: Features, deterministic: bool, real: Bool[Array, "N T"] | None = None
+    ) -> Features:
         """Computes the sublayer's output. `real` is False for padding, which a layer that routes
         tokens gives no place; None: every token is real."""
         raise NotImplementedError

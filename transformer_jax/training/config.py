@@ -5,7 +5,7 @@ import dataclasses
 from typing import Annotated
 
 from transformer_jax.fields import Configurable
-from transformer_jax.nn.remat import REMAT
+from transformer_jax.nn.transformer import REMAT
 from transformer_jax.ranges import OneOf, Range, Steps, check_fields
 
 
@@ -34,9 +34,9 @@ class TrainConfig(Configurable):
       r_drop: weight alpha of R-Drop (Liang et al. 2021, who use 5 for translation): each batch
         passes through the model twice with different dropout, and the loss adds the divergence of
         the two output distributions. A step takes twice as long. 0: off.
-      remat: activations that the backward pass recomputes to save memory (`nn.remat`): "none",
-        "full" (all except each layer's input), "dots" (all except products with parameters) or
-        "offload" ("dots", with those products kept in host memory).
+      remat: activations that the backward pass recomputes to save memory: "none", "full" (all
+        except each layer's input), "dots" (all except products with parameters) or "offload"
+        ("dots", with those products kept in host memory).
       on_spike: action when the gradient norm is not finite, or exceeds `spike_factor` times its
         mean over about the last hundred steps: "apply" the update anyway (a non-finite one stops
         the training), "skip" it, or "rewind": return to the last checkpoint (or the start) and

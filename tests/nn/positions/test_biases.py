@@ -9,7 +9,7 @@ import pytest
 
 from tests.compiled import apply
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.positions.biases import LinearBiases, T5Buckets, alibi_slopes, t5_buckets
+from transformer_jax.nn.positions.relative import LinearBiases, T5Buckets, alibi_slopes, t5_buckets
 
 QUERIES, KEYS = np.array([[0, 1, 3], [5, 6, 7]]), np.array([[0, 1, 2, 3], [4, 0, 1, 7]])
 DISTANCE = KEYS[:, None, :] - QUERIES[:, :, None]
