@@ -6,8 +6,6 @@ other than EOS are the next alive hypotheses. An extension by EOS that is among 
 extensions finishes a hypothesis, and the K finished hypotheses with the best scores are kept. A
 score is log P(output) / penalty(length). With K = 1 this is greedy search.
 
-`BeamSearch.find` runs the search, `advance` is one step of it, and `beam_tree` records all steps.
-
 Axes: B batch, K beam size, J alive hypotheses of a sentence before a step (1 before the first,
 then K), N = B * J rows, V vocabulary, L output length.
 """
@@ -121,8 +119,6 @@ class BeamSearch:
     Attributes:
       beam_size: K, hypotheses kept of each sentence, at most V; 1 is greedy search.
       alpha: exponent of the length penalty, at least 0.
-      eos_id: token that ends an output.
-      pad_id: token that fills an output after its end.
       banned_ids: tokens that are never chosen. Scores are the model's: the probability of banned
         tokens is not redistributed.
       length_penalty: entry of `LENGTH_PENALTIES`.
@@ -138,20 +134,13 @@ class BeamSearch:
     def find(
         self, decode_step: DecodeStep, start: Start, *, num_outputs: int, max_length: int
     ) -> Hypotheses:
-        """Finds the `num_outputs` best outputs of every sentence. Call it under `jax.jit`.
+        """Finds the `num_outputs` best outputs of every sentence, at most K. Call it under
+        `jax.jit`.
 
         The length in a score counts EOS. Finished hypotheses come first, unless the length penalty
         has `cut_compete`; the best hypotheses cut at the limit fill the places that are left. A
         sentence is done when no alive hypothesis can enter its result any more; with one beam, at
         its first EOS.
-
-        Args:
-          decode_step: the model's step, closed over its parameters. It is called at most L - 1
-            times, with fewer and fewer sentences.
-          start: result of `prefill`, and the length limits; random keys are not used.
-          num_outputs: outputs to return of each sentence, at most K. With fewer of them a search
-            ends sooner.
-          max_length: L, length of the arrays returned.
 
         Raises:
           ValueError: `beam_size`, `num_outputs` or `alpha` is out of range.
@@ -176,21 +165,16 @@ class BeamSearch:
         return settings, _run(decode_step, settings, memory, carry, most_left)
 
     def is_done(self, searched: Searched) -> Bool[Array, " B"]:
-        """Returns True for each sentence whose result no further step can change."""
         return searched[1].beams.done
 
     def outputs(self, searched: Searched) -> Hypotheses:
-        """Best hypotheses of every sentence, see `n_best`."""
         settings, carry = searched
         return n_best(settings, carry.beams)
 
     def begin(
         self, start: Start, num_outputs: int, max_length: int
     ) -> tuple[SearchSettings, Carry]:
-        """Settings of a search and its first carry: one empty hypothesis for each sentence.
-
-        Arguments and errors are those of `find`.
-        """
+        """Settings of a search and its first carry: one empty hypothesis for each sentence."""
         batch_size, vocab_size = start.logits.shape
         size = self.beam_size
         if not 1 <= size <= vocab_size:
@@ -289,10 +273,8 @@ def advance(settings: SearchSettings, carry: Carry, logits: Float[Array, "N V"])
 def _candidates(
     settings: SearchSettings, log_probs: Float[Array, "B J"], logits: Float[Array, "N V"]
 ) -> Candidates:
-    """Best extensions of each hypothesis by itself.
-
-    The log-softmax's normalizer is subtracted from the chosen logits only.
-    """
+    """Best extensions of each hypothesis. The log-softmax's normalizer is subtracted from the
+    chosen logits only."""
     batch_size, num_beams = log_probs.shape
     search = settings.search
     # No alive hypothesis has EOS or a banned token.
@@ -370,7 +352,7 @@ def _is_done(
     """Returns True for a sentence whose result no further step can change.
 
     A log-probability only falls, and the penalty is largest at the length limit: this bounds the
-    score that an alive hypothesis can reach. With one beam the first EOS ends the search.
+    score that an alive hypothesis can reach.
     """
     best_reachable = log_probs[:, 0] / settings.penalty(settings.limits)
     worst_returned = finished_scores[:, settings.num_outputs - 1]
@@ -415,13 +397,8 @@ def top_k(x: Float[Array, "N V"], k: int) -> tuple[Float[Array, "N k"], Int[Arra
     """Values and columns of the k largest of each row, as `jax.lax.top_k` returns them: of equal
     values the first comes first.
 
-    The k largest are in the k blocks of columns with the largest maxima, so only those blocks are
-    searched. On a CPU `jax.lax.top_k` and `jnp.argmax` scan a vocabulary several times slower than
-    a maximum does.
-
-    Args:
-      x: values without NaN.
-      k: number of values, at most V.
+    Only the k blocks of columns with the largest maxima are searched: on a CPU `jax.lax.top_k`
+    scans a vocabulary several times slower than a maximum does. There must be no NaN.
     """
     num_rows, num_columns = x.shape
     num_blocks = num_columns // TOP_K_BLOCK

@@ -72,13 +72,11 @@ class BeamTree(Summarized):
     outputs: tuple[int, ...]
 
     def summary(self) -> Mapping[str, Any]:
-        """The size of the search, and its outputs."""
         steps = max(node.step for node in self.nodes)
         outputs = {f"output {i}": self._written(node) for i, node in enumerate(self.outputs, 1)}
         return {"beam_size": self.beam_size, "nodes": len(self.nodes), "steps": steps, **outputs}
 
     def _written(self, node: int | None) -> str:
-        """Tokens from the start to a node."""
         tokens = []
         while node is not None:
             tokens.append(self.nodes[node].token)
@@ -86,7 +84,6 @@ class BeamTree(Summarized):
         return " ".join(reversed(tokens))
 
     def as_json(self) -> dict[str, Any]:
-        """The fields as lists, dictionaries and numbers."""
         return {
             "beam_size": self.beam_size,
             "alpha": self.alpha,
@@ -106,13 +103,7 @@ def beam_tree(
 ) -> BeamTree:
     """Records the beam search for one sentence, with the same steps as `search.find`.
 
-    Args:
-      decode_step: as in `find`; called once a step, so compile it.
-      start: as in `find`, with one sentence.
-      to_pieces: text of each token.
-
-    Raises:
-      ValueError: there is more than one sentence, or as `find`.
+    `decode_step` is called once a step, so compile it. ValueError if there are several sentences.
     """
     if len(start.logits) != 1:
         raise ValueError(f"a tree is of one sentence; there are {len(start.logits)}")
@@ -185,7 +176,6 @@ def _set_final_states(
         nodes[path] = dataclasses.replace(nodes[path], state=state, why=why, score=score)
 
     def hypotheses(tokens: Any, values: Any) -> list[tuple[Path, float]]:
-        """Hypotheses with their values, without empty places."""
         return [
             (tuple(truncate_at_eos(row[:length].tolist(), search.eos_id)), value)
             for row, value in zip(tokens[0], values[0].tolist(), strict=True)

@@ -29,8 +29,6 @@ class Constraint(Protocol):
 
         Args:
           tokens: tokens that the constraint knows of each sentence, such as those of its words.
-          counts: number of these tokens of each sentence.
-          limits: longest output of each sentence, EOS included.
         """
 
     def allowed(self, state: State) -> Bool[Array, "N V"]:

@@ -40,7 +40,6 @@ def truncated_logits(
     """Logits to sample from; -inf for tokens that cannot be sampled.
 
     Args:
-      logits: the model's.
       temperature: divides the logits; below 1 makes likely tokens likelier.
       top_k: keep the k most likely tokens (Fan et al. 2018); of equal ones the first.
       top_p: keep the smallest set of most likely tokens with this total probability (Holtzman et
@@ -127,13 +126,7 @@ class StepwiseSearch(Protocol):
     def begin(
         self, start: Start, *, max_length: int, drawn_before: Count = 0, seen: Seen = None
     ) -> Samples:
-        """Chooses the first token of each output.
-
-        Args:
-          start: inputs with a row for each output, B = N.
-          max_length: L.
-          drawn_before, seen: see `Samples`.
-        """
+        """Chooses the first token of each output."""
 
     def extend(
         self,
@@ -154,9 +147,6 @@ class Sampler:
 
     Attributes:
       temperature, top_k, top_p: see `truncated_logits`.
-      eos_id: token that ends an output.
-      pad_id: token that fills an output after its end.
-      banned_ids: tokens that are never chosen.
       repetition_penalty: penalty of tokens that occurred before, see `penalized_logits`; 1: none.
     """
 
@@ -181,8 +171,6 @@ class Sampler:
         return self.outputs(self.run(first, decode_step, start.memory, 0))
 
     def open(self, start: Start, *, num_outputs: int, max_length: int) -> Samples:
-        """Chooses the first token of each of `num_outputs` samples of every sentence."""
-
         def repeated(x: Array) -> Array:  # [B, ...] -> [N, ...]
             return jnp.repeat(x, num_outputs, axis=0)
 
@@ -200,15 +188,12 @@ class Sampler:
     def run(
         self, samples: Samples, decode_step: DecodeStep, memory: Memory, most_left: Count
     ) -> Samples:
-        """Chooses tokens until at most `most_left` sentences are not done."""
         return self.extend(samples, decode_step, memory, samples.tokens.shape[1], most_left)
 
     def is_done(self, samples: Samples) -> Bool[Array, " B"]:
-        """Returns True for each sentence whose samples have all ended."""
         return samples.is_done(samples.tokens.shape[1])
 
     def outputs(self, samples: Samples) -> Hypotheses:
-        """Samples of every sentence, most likely first."""
         count = samples.num_outputs
         tokens = samples.tokens.reshape(-1, count, samples.tokens.shape[1])
         sums = samples.log_probs.sum(axis=1).reshape(-1, count)
@@ -221,7 +206,6 @@ class Sampler:
     def begin(
         self, start: Start, *, max_length: int, drawn_before: Count = 0, seen: Seen = None
     ) -> Samples:
-        """Chooses the first token of each output."""
         rows = start.logits.shape[0]
         samples = Samples(
             lengths=jnp.zeros(rows, jnp.int32),
@@ -244,9 +228,6 @@ class Sampler:
         length: Count,
         most_left: Count = 0,
     ) -> Samples:
-        """Chooses tokens until the outputs of all but `most_left` sentences have `length` of them
-        or have ended."""
-
         def step(samples: Samples) -> Samples:
             return self._advanced(samples, decode_step, memory, length)
 
@@ -264,7 +245,6 @@ class Sampler:
         return self._draw(dataclasses.replace(samples, state=state), logits)
 
     def penalized(self, logits: Float[Array, "N V"], seen: Seen) -> Float[Array, "N V"]:
-        """Logits after the repetition penalty, if tokens that were seen are given."""
         return logits if seen is None else penalized_logits(logits, seen, self.repetition_penalty)
 
     @property

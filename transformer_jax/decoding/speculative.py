@@ -152,13 +152,8 @@ class SpeculativeSampler(Sampler):
     def _verify(
         self, proposed: Proposals, logits: Float[Array, "N G1 V"], keys: Array
     ) -> tuple[Int[Array, " N"], Int[Array, " N"]]:
-        """Returns the number of proposals of each row that are accepted, and the token after them.
-
-        Args:
-          proposed: the proposals.
-          logits: the model's, before each proposal and after the last one.
-          keys: random keys of these positions, [N, G + 1].
-        """
+        """Returns the number of proposals of each row that are accepted, and the token after them;
+        logits and keys are of each proposal and of the token after the last one."""
         if not self.is_greedy:
             wanted = self._probabilities(logits, proposed.seen)
             num_accepted = _count_accepted(proposed, wanted, keys)

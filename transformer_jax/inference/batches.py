@@ -31,7 +31,6 @@ class PaddedBatch[Row]:
     """Makes batches with a constant number of rows.
 
     Attributes:
-      filler: row that pads a batch.
       to_arrays: rows -> arrays of a batch, each with the leading axis of rows.
     """
 
@@ -51,16 +50,8 @@ class PaddedBatch[Row]:
         rows: Sequence[Row],
         batch_size: int,
     ) -> Any:
-        """Runs a compiled program on the rows.
-
-        Args:
-          program: (params, arrays) -> tree of arrays, each with the leading axis of rows.
-          rows: at most `batch_size` rows.
-          batch_size: number of rows to pad to.
-
-        Returns:
-          The program's result as NumPy arrays, without padding rows.
-        """
+        """Runs a compiled program, (params, arrays) -> tree of arrays with the leading axis of
+        rows, on at most `batch_size` rows. Returns NumPy arrays without padding rows."""
         return unpad(program(params, self.place(params, rows, batch_size)), len(rows))
 
 
@@ -78,17 +69,8 @@ def label_rows(
     rows: Sequence[list[int]],
     batch_size: int,
 ) -> list[np.ndarray]:
-    """Runs a compiled program on texts, in batches of similar length.
-
-    Args:
-      probabilities: compiled (params, batch with the feature "text", one text per row) ->
-        [B, ...].
-      rows: tokens of each text.
-      batch_size: texts of a batch.
-
-    Returns:
-      The program's result for each text, in order.
-    """
+    """Runs a compiled program, (params, batch with the feature "text") -> [B, ...], on texts, in
+    batches of similar length. Returns the result of each text, in order."""
     results: dict[int, np.ndarray] = {}
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     for indices in track(batched(order, batch_size), len(order), "example"):
@@ -111,7 +93,6 @@ class PairScore(NamedTuple):
 
 
 def longest(pair: Pair) -> int:
-    """Length of the longest feature."""
     return max(map(len, pair.values()))
 
 
@@ -136,17 +117,12 @@ def score_pairs(
     batch_size: int,
     row_bytes: Callable[[int], int],
 ) -> list[PairScore]:
-    """Scores pairs, in batches of similar length.
+    """Scores pairs in batches of similar length; returns the score of each, in order.
 
     Args:
       scores: compiled (params, packed batch) -> log-probability of each row, and whether it is
         greedy, [B] each.
-      pairs: pairs to score.
-      batch_size: largest number of pairs scored at once.
       row_bytes: length of a pair's longest feature -> bytes of memory that the program needs.
-
-    Returns:
-      The score of each pair, in order.
 
     Raises:
       UserError: a single pair needs more memory than there is.

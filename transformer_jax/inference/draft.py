@@ -51,7 +51,6 @@ class DraftedModel:
       num_tokens: output tokens that these steps found.
 
     Args:
-      model: the model.
       draft: a model with the same vocabulary and inputs, or a `Lookup`.
       length: tokens that the draft proposes at once.
 
@@ -93,7 +92,6 @@ class DraftedModel:
         return self.model.apply({"params": params.model}, *inputs, method=method, **named)
 
     def record(self, num_tokens: int, num_steps: int) -> None:
-        """Counts output tokens that decode steps found, and these steps."""
         self.num_tokens += num_tokens
         self.num_steps += num_steps
 
@@ -123,22 +121,15 @@ class DraftedModel:
 
 
 class LookupState(struct.PyTreeNode):
-    """Text of each row.
-
-    Attributes:
-      tokens: int32 [N, S].
-      length: int32 [N], number of tokens; later slots are never read.
-    """
+    """Text of each row; slots after its length are never read."""
 
     tokens: Int[Array, "N S"]
     length: Int[Array, " N"]
 
     def rewind(self, counts: Int[Array, " N"]) -> "LookupState":
-        """Text without its last `counts` tokens."""
         return self.replace(length=self.length - counts)
 
     def append(self, token: Int[Array, " N"]) -> "LookupState":
-        """Text with one more token."""
         rows = jnp.arange(len(token))
         return LookupState(self.tokens.at[rows, self.length].set(token), self.length + 1)
 
@@ -164,9 +155,6 @@ class LookupState(struct.PyTreeNode):
 class Lookup:
     """A draft without parameters: proposes the token that followed the last tokens before, in the
     source, the prompt or the output.
-
-    Attributes:
-      vocab_size: V.
     """
 
     vocab_size: int
@@ -190,7 +178,6 @@ class Lookup:
     def decode_step(
         self, tokens: Int[Array, " N"], memory: tuple[()], state: LookupState
     ) -> tuple[Float[Array, "N V"], LookupState]:
-        """Reads one more token of each row."""
         state = state.append(tokens)
         return self._logits(state), state
 
@@ -198,7 +185,6 @@ class Lookup:
         return LookupState(jnp.zeros((rows, max_length), jnp.int32), jnp.zeros(rows, jnp.int32))
 
     def state_bytes(self, length: int) -> int:
-        """Bytes of the text of one row."""
         return state_bytes(jax.eval_shape(lambda: self.empty_state(1, length)))
 
     def _logits(self, state: LookupState) -> Float[Array, "N V"]:
@@ -207,11 +193,7 @@ class Lookup:
 
 
 def searching(model: Any, search: Search) -> Search:
-    """The search as this model needs it: with its draft, if it has one.
-
-    Raises:
-      UserError: the model has a draft, and the search cannot use one.
-    """
+    """The search with the draft of this model, if it has one. UserError if it cannot use one."""
     if not isinstance(model, DraftedModel):
         return search
     if type(search) is not Sampler:
@@ -229,12 +211,8 @@ def configs_of(model: Any) -> list[Any]:
 
 
 def decode_step_of(model: Any, step_by: Callable[[str], DecodeStep]) -> DecodeStep:
-    """The decode step of a model, with that of its draft if it has one.
-
-    Args:
-      model: the model.
-      step_by: name of a method of `model` -> a decode step that applies it.
-    """
+    """The decode step of a model, with that of its draft if it has one; `step_by` makes a decode
+    step from the name of a method."""
     step = step_by("decode_step")
     if not isinstance(model, DraftedModel):
         return step

@@ -58,7 +58,6 @@ class Request:
     """A source to search outputs for.
 
     Attributes:
-      source: its tokens, with special tokens.
       prefix: tokens that each output starts with, after those that all outputs start with. They
         are not returned.
       number: number of the source; samples depend on it and on the seed.
@@ -80,8 +79,6 @@ def request_arrays(
     """Arrays of a batch of requests.
 
     Args:
-      specials: special tokens of the outputs.
-      requests: the requests, one for each row.
       max_extra_length: number of tokens that an output may exceed its source by.
 
     Returns:
@@ -123,8 +120,6 @@ class Seq2SeqSearch:
     """Searches for the outputs of batches of sources, with the search of a `DecodeConfig`.
 
     Attributes:
-      model: maps sources and outputs to logits.
-      specials: special tokens of the outputs.
       constraint: constraint on the outputs; None: all outputs are allowed.
     """
 
@@ -139,13 +134,6 @@ class Seq2SeqSearch:
 
         The batch is padded to `decode.batch_size` rows of a rounded length, and divided among the
         devices that hold the parameters.
-
-        Args:
-          requests: at most `decode.batch_size` requests.
-
-        Raises:
-          NonFiniteError: logits are NaN or infinite.
-          UserError: as `check`.
         """
         self._check_requests(requests, decode)
         extra = decode.max_extra_length
@@ -156,17 +144,13 @@ class Seq2SeqSearch:
         return self._checked(unpad(hypotheses, len(requests)))
 
     def _check_requests(self, requests: Sequence[Request], decode: DecodeConfig) -> None:
-        """Checks the settings for these requests; errors are those of `check`."""
         longest_source = max(len(request.source) for request in requests)
         longest_prefix = max(len(request.prefix) for request in requests)
         self.check(longest_source + longest_prefix, decode)
 
     def _checked(self, hypotheses: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens and scores of `Hypotheses` on the host. Counts the steps of a search with a draft.
-
-        Raises:
-          NonFiniteError: a score is NaN.
-        """
+        """Tokens and scores of `Hypotheses` on the host. Counts the steps of a search with a
+        draft."""
         tokens, scores, num_steps = hypotheses
         if np.isnan(scores).any():
             raise NonFiniteError
@@ -182,10 +166,6 @@ class Seq2SeqSearch:
 
         Batches have sources of similar length, the longest first. In several batches of the same
         shape, the next requests take the places of those that are done.
-
-        Raises:
-          NonFiniteError: logits are NaN or infinite.
-          UserError: as `check`.
         """
         # Requests with a prefix are apart, because their prompts have another width.
         by_length = sorted(
@@ -221,7 +201,6 @@ class Seq2SeqSearch:
     def _refilled(
         self, params: Any, requests: Sequence[Request], decode: DecodeConfig
     ) -> Iterator[list[tuple[int, Outputs]]]:
-        """Yields finished outputs, each with the index of its request."""
         self._check_requests(requests, decode)
         arrays = request_arrays(self.specials, requests, decode.max_extra_length)
         max_length = longest_output(arrays, decode.max_extra_length)
@@ -237,7 +216,6 @@ class Seq2SeqSearch:
 
     @functools.cached_property
     def _compiled_refills(self) -> tuple[jax.stages.Wrapped, jax.stages.Wrapped]:
-        """Compiled `_open` and `_run_opened`."""
         return (
             jax.jit(self._open, static_argnames=("decode", "max_length")),
             jax.jit(self._run_opened, static_argnames="decode", donate_argnums=2),
@@ -246,7 +224,7 @@ class Seq2SeqSearch:
     def _open(
         self, params: Any, arrays: Mapping[str, jax.Array], decode: DecodeConfig, max_length: int
     ) -> tuple[Memory, Any]:
-        """Memory and first hypotheses of the requests; arguments are those of `run`."""
+        """Memory and first hypotheses of the requests."""
         start = self._start(params, arrays, decode, max_length)
         search = cast(RefillableSearch, self._search(decode))
         first = search.open(start, num_outputs=decode.num_outputs, max_length=max_length)
@@ -304,7 +282,6 @@ class Seq2SeqSearch:
 
     @functools.cached_property
     def compiled(self) -> jax.stages.Wrapped:
-        """Compiled `run`."""
         return jax.jit(self.run, static_argnames=("decode", "max_length", "may_end"))
 
     def run(
@@ -315,13 +292,8 @@ class Seq2SeqSearch:
         max_length: int,
         may_end: bool = True,
     ) -> Hypotheses:
-        """Finds the outputs of a batch.
-
-        Args:
-          arrays: arrays of `request_arrays`.
-          max_length: L, longest output.
-          may_end: False: no output ends before its limit, for benchmarks.
-        """
+        """Finds the outputs of a batch of `request_arrays`. Unless `may_end`, no output ends before
+        its limit, for benchmarks."""
         start = self._start(params, arrays, decode, max_length, may_end)
         step = self._step(params, may_end)
         search = self._search(decode)
@@ -334,15 +306,7 @@ class Seq2SeqSearch:
         decode: DecodeConfig,
         to_pieces: Callable[[Sequence[int]], Sequence[str]],
     ) -> BeamTree:
-        """Record of the beam search for a source.
-
-        Args:
-          request: the source.
-          to_pieces: text of each token.
-
-        Raises:
-          UserError: as `check`, or `decode` selects another search.
-        """
+        """Record of the beam search for a source."""
         search = self._search(decode)
         if not isinstance(search, BeamSearch):
             raise UserError(f"decode: search {decode.searches[0]!r} has no beams; take search beam")
@@ -372,7 +336,6 @@ class Seq2SeqSearch:
         max_length: int,
         may_end: bool = True,
     ) -> Start:
-        """Inputs of the search; arguments are those of `run`."""
         prompt = arrays["prompt"]
         sides = (arrays["source"], arrays["source_lengths"], prompt, arrays["prompt_lengths"])
         slots = prompt.shape[1] - 1 + max_length  # the last output token is never read
@@ -436,8 +399,6 @@ def refilled(
       start: compiled; arrays with leading axis R -> memory and search, `RefillableSearch.open`.
       run: compiled; memory, search and number of sentences that may be left -> search, done [B] and
         outputs with leading axis B. It reuses the memory of the search that it is given.
-      arrays: at least `batch_size` inputs, the leading axis.
-      batch_size: largest B.
     """
     num_inputs = len(next(iter(arrays.values())))
     group = max(1, batch_size // GROUPS)

@@ -57,7 +57,6 @@ def apply_model(
         (`patches`, `ensemble`).
       params: tree that its `init` returns under "params".
       rng: key for dropout; None: no dropout.
-      method: method to call, such as "unprojected"; it also takes `deterministic`.
     """
     rngs = None if rng is None else {"dropout": rng}
     collected = auxiliary.current()

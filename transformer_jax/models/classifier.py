@@ -29,11 +29,8 @@ def body_config(model: Any) -> TransformerConfig:
 
 
 class TokenClassifier(nn.Module):
-    """Classifies each token: dropout and a linear map on the body's features.
-
-    The body's parameters have the same paths as without the head, so that the parameters of a
-    pre-trained body fit.
-    """
+    """Classifies each token: dropout and a linear map on the body's features. The body's parameters
+    keep their paths, so that those of a pre-trained body fit."""
 
     body: DecoderOnly | EncoderOnly
     num_classes: int
@@ -57,13 +54,12 @@ class TokenClassifier(nn.Module):
 
 
 class TextClassifier(nn.Module):
-    """Classifies each text: tanh(W x + b), dropout and a linear map on the features of one token.
-
-    `pooler_activation` may replace tanh.
+    """Classifies each text: tanh(W x + b) (or `pooler_activation`), dropout and a linear map on the
+    features of one token.
 
     For an encoder this is the first token (BERT's [CLS]), for a decoder the last, the only one that
     sees the whole text. Of an encoder-decoder both stacks read the text, the decoder shifted right
-    (Lewis et al. 2020, section 3.1). The body's parameters have the same paths as without the head.
+    (Lewis et al. 2020, section 3.1). The body's parameters keep their paths.
     """
 
     body: DecoderOnly | EncoderOnly | EncoderDecoder

@@ -27,12 +27,8 @@ from transformer_jax.nn.transformer import Decoder, Encoder
 
 
 class PackedTokens(NamedTuple):
-    """Tokens of packed rows.
-
-    Attributes:
-      positions: from 0 in each sentence.
-      segment_ids: number of each token's sentence, from 1; 0 is padding.
-    """
+    """Tokens of packed rows, their positions from 0 in each sentence, and the numbers of their
+    sentences, from 1; 0 is padding."""
 
     ids: Int[Array, "B T"]
     positions: Int[Array, "B T"]
@@ -45,7 +41,6 @@ class PackedTokens(NamedTuple):
         positions: Int[Array, "B T"] | None,
         segment_ids: Int[Array, "B T"] | None,
     ) -> "PackedTokens":
-        """The tokens with the defaults of `nn.masks.row_places`."""
         return cls(ids, *row_places(ids, positions, segment_ids))
 
 
@@ -59,11 +54,8 @@ def shift_right(
 class Seq2Seq(nn.Module):
     """Base class of models from source to target: embeddings, which may be shared, and logits.
 
-    A subclass has `features` and `encode`, and for searches (`decoding`) `prefill`, `decode_step`
-    and `empty_state`.
-
-    Raises:
-      ValueError: source and target share an embedding, but their vocabulary sizes differ.
+    A subclass has `features` and `encode`, and for searches `prefill`, `decode_step` and
+    `empty_state`. ValueError if source and target share an embedding, but not their vocabulary.
     """
 
     config: TransformerConfig | ModelConfig
@@ -92,7 +84,7 @@ class Seq2Seq(nn.Module):
             self.param("logits_bias", nn.initializers.zeros, bias_size)
 
     def __call__(self, *inputs: Any, **named: Any) -> Float[Array, "B T V"]:
-        """Logits of the token after each target position; arguments as of `unprojected`."""
+        """Logits of the token after each target position, for the arguments of `unprojected`."""
         return self.unprojected(*inputs, **named).logits()
 
     def unprojected(
@@ -112,7 +104,6 @@ class Seq2Seq(nn.Module):
             `nn.masks.row_places` for the defaults).
           target: decoder inputs (sentences shifted right by one start token), with theirs; always
             needed.
-          deterministic: no dropout; otherwise the rng stream "dropout" is needed.
 
         Raises:
           TypeError: there is no target.
@@ -138,16 +129,11 @@ class Seq2Seq(nn.Module):
         return state_bytes(jax.eval_shape(lambda: self.empty_state(1, length)), num_beams)
 
     def _project(self, x: Float[Array, "N T D"]) -> Unprojected:
-        """Pairs the decoder's output with the projection to logits."""
         return self.projection.unprojected(x, self.get_variable("params", "logits_bias"))
 
 
 class EncoderDecoder(Seq2Seq):
-    """The whole model of figure 1, from source and target tokens to logits.
-
-    Raises:
-      ValueError: as of `Seq2Seq`, or an unknown `positions`.
-    """
+    """The whole model of figure 1, from source and target tokens to logits."""
 
     defaults: ClassVar[Mapping[str, Any]] = {}
     reads: ClassVar[Collection[str]] = (
@@ -207,13 +193,11 @@ class EncoderDecoder(Seq2Seq):
         prompt_lengths: Int[Array, " B"],
         max_length: int,
     ) -> tuple[Float[Array, "B V"], tuple[Memory, ...], tuple[Cache, ...]]:
-        """Encodes sources and decodes prompts, of unequal lengths, in one batch.
+        """Encodes sources and decodes prompts, of unequal lengths 1..S and 1..P, in one batch.
 
         Args:
           source: one sentence a row.
-          source_lengths: in 1..S; later tokens are padding.
           prompt: start of each output: the decoder's first input, and tokens forced on it.
-          prompt_lengths: in 1..P; later tokens are padding.
           max_length: capacity of the caches in tokens, including the prompt.
 
         Returns:

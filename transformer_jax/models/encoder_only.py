@@ -50,7 +50,7 @@ class EncoderOnly(nn.Module):
         self.projection = self.embedding if tied else Embedding(c, c.vocab_size)
 
     def __call__(self, *inputs: Any, **named: Any) -> Float[Array, "B P V"]:
-        """Logits of each masked token; arguments as of `unprojected`."""
+        """Logits of each masked token, for the arguments of `unprojected`."""
         return self.unprojected(*inputs, **named).logits()
 
     def unprojected(
@@ -61,14 +61,8 @@ class EncoderOnly(nn.Module):
         predicted: Int[Array, "B P"] | None = None,
         deterministic: bool = True,
     ) -> Unprojected:
-        """Hidden states that predict the masked tokens, before the projection.
-
-        Args:
-          tokens, positions, segment_ids: of packed rows; see `nn.masks.row_places` for the
-            defaults.
-          predicted: indices of the masked tokens in their row; None: all tokens.
-          deterministic: no dropout; otherwise the rng stream "dropout" is needed.
-        """
+        """Hidden states that predict the tokens at the indices `predicted` of each row (None: all
+        tokens), before the projection."""
         x = self.features(tokens, positions, segment_ids, deterministic)
         if predicted is not None:
             x = jnp.take_along_axis(x, predicted[:, :, None], axis=1)
@@ -81,7 +75,7 @@ class EncoderOnly(nn.Module):
         segment_ids: Int[Array, "B T"] | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "B T D"]:
-        """The encoder's output for packed rows."""
+        """The encoder's output for packed rows (defaults as of `nn.masks.row_places`)."""
         c = self.config
         positions, segment_ids = row_places(tokens, positions, segment_ids)
         types = token_types(tokens, positions, c.separator_id) if c.num_token_types else None

@@ -45,8 +45,6 @@ class Patch:
     """One change of a model.
 
     Attributes:
-      key: the user's key.
-      pattern: of hook points.
       index: a number or a slice for each of the first axes.
       change: a number, an array or a function.
     """
@@ -71,7 +69,6 @@ class Patch:
         return cls(key, match["pattern"], index, change)
 
     def matches(self, path: str) -> bool:
-        """Returns True if the patch applies to the hook point of this path."""
         return matches_pattern(self.pattern, path)
 
     def apply(self, point: HookPoint, x: Array) -> Array:
@@ -143,10 +140,9 @@ class PatchedModel:
 
 
 def patched_model(model: Any, changes: Mapping[str, Any], points: HookPointAxes) -> PatchedModel:
-    """Patches a model. Without changes its results equal the model's exactly.
+    """Patches a model, after the patches that it has. Without changes its results stay the same.
 
     Args:
-      model: if it is patched already, the new patches are applied after its own.
       changes: {key: change}, in order of application.
       points: of the model, from `find_hook_points`.
 

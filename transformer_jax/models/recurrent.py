@@ -27,13 +27,8 @@ Memory = SourceMemory | None
 
 
 class RecurrentEncoderDecoder(Seq2Seq):
-    """The whole model, from source and target tokens to logits.
-
-    Each layer of the decoder starts from the final state of the encoder's layer.
-
-    Raises:
-      ValueError: as of `Seq2Seq`; options that conflict, or an unknown `cell`.
-    """
+    """The whole model, from source and target tokens to logits. Each layer of the decoder starts
+    from the final state of the encoder's layer."""
 
     config: ModelConfig
 
@@ -104,11 +99,7 @@ class RecurrentEncoderDecoder(Seq2Seq):
         prompt_lengths: Int[Array, " B"],
         max_length: int,
     ) -> tuple[Float[Array, "B V"], Memory, DecoderState]:
-        """Encodes sources and decodes prompts, of unequal lengths, in one batch.
-
-        Arguments and results are those of `EncoderDecoder.prefill`; `max_length` is ignored, as the
-        state does not grow.
-        """
+        """As `EncoderDecoder.prefill`; `max_length` is ignored, as the state does not grow."""
         positions = jnp.broadcast_to(jnp.arange(source.shape[1]), source.shape)
         segment_ids = (positions < source_lengths[:, None]).astype(jnp.int32)
         memory, states = self._read(source, positions, segment_ids)
@@ -130,7 +121,6 @@ class RecurrentEncoderDecoder(Seq2Seq):
         return self._project(x).logits()[:, 0], state
 
     def empty_state(self, rows: int, max_length: int) -> DecoderState:
-        """A state of zeros, whatever `max_length` is."""
         c = self.config
         cell = CELLS.find(c.cell)(c, c.d_model, c.d_model, parent=None)
         return DecoderState.initial((cell.zeros(rows),) * c.num_decoder_layers, c.input_feeding)
@@ -175,7 +165,6 @@ def _first_state(states: DecoderState) -> DecoderState:
 
 
 def _check(c: ModelConfig) -> None:
-    """Raises ValueError if options conflict."""
     score = c.attention_score
     if c.d_model % len(DIRECTIONS[c.encoder_direction]):
         raise ValueError(f"d_model is {c.d_model}; it must be even with encoder_direction 'both'")

@@ -72,13 +72,10 @@ def attention_logits(
 class MultiHeadAttention(AttentionLayer):
     """MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O (section 3.2.2).
 
-    `self_attend` and `cross_attend` project their inputs to queries, keys and values; `attend`
-    computes equation 1 and W^O. The weights [B, H, T, S] pass through the method `weigh` and the
-    heads' outputs [B, T, H, V] through `combine`; callers read or replace the results (`nn.hooks`).
-    On request they are sown as intermediates, "weights" (before dropout) and "heads".
-
-    Subclasses may replace the methods `score` and `normalize`, which make the weights; they are
-    then computed without fused kernels.
+    The weights [B, H, T, S] pass through the method `weigh` and the heads' outputs [B, T, H, V]
+    through `combine`; callers read or replace the results (`nn.hooks`). On request they are sown as
+    intermediates, "weights" (before dropout) and "heads". Subclasses may replace `score` and
+    `normalize`, which make the weights; no fused kernel is used then.
     """
 
     reads: ClassVar[Collection[str]] = (
@@ -108,11 +105,7 @@ class MultiHeadAttention(AttentionLayer):
     def self_attend(
         self, x: Features, sequences: Sequences, deterministic: bool, cache: Cache | None = None
     ) -> tuple[Features, Cache | None]:
-        """Self-attention; returns the output, and the cache grown by T.
-
-        With a cache, the T new tokens attend to the cached tokens and to each other; the N rows are
-        the beams of B sentences.
-        """
+        """Self-attention; with a cache, to the cached tokens too."""
         encoding = sequences.encoding.of_layer(self.config)
         query, key, value = self.projections(x)
         if sequences.shared is not None:
@@ -129,8 +122,7 @@ class MultiHeadAttention(AttentionLayer):
         sequences: Sequences,
         cache: Cache | None,
     ) -> tuple[AttentionInputs, Cache | None]:
-        """Attention inputs of T tokens that attend to each other and to the tokens of a cache, and
-        the cache grown by T."""
+        """Attention inputs of T tokens that attend to each other and to a cache, which grows."""
         positions = sequences.positions
         if isinstance(cache, KVCache):
             cache = cache.append(key, value)
@@ -162,7 +154,6 @@ class MultiHeadAttention(AttentionLayer):
         W^O.
 
         Args:
-          x: input of the layer.
           encoding: adds its terms in self-attention; None in cross-attention.
           of_heads: applied to the heads' outputs before W^O, if the values are not those of W^O.
         """
@@ -207,7 +198,6 @@ class MultiHeadAttention(AttentionLayer):
         return softmax(logits, mask)
 
     def _has_own_steps(self) -> bool:
-        """Returns True if a subclass replaces a step of equation 1."""
         cls = type(self)
         plain = MultiHeadAttention
         return cls.score is not plain.score or cls.normalize is not plain.normalize
@@ -250,7 +240,6 @@ class MultiHeadAttention(AttentionLayer):
         return self._normalize_key(key), value
 
     def _scale_query(self, query: Heads) -> Heads:
-        """Applies QK-norm and `attention_scale`, if the config has them."""
         query = self.norm_query(query) if self.config.qk_norm else query
         if self.config.attention_scale is None:
             return query

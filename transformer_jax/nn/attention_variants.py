@@ -21,9 +21,8 @@ class AdditiveAttention(MultiHeadAttention):
 
     z_ij = v . tanh(q_i + k_j)
 
-    Each head has its own v. The paper compares the two in section 3.2.1. A score takes K times the
-    work of a product that a matrix unit does not do, so it is slow; its gradient computes tanh
-    again, so that arrays [B, T, S, H, K] are not kept.
+    Each head has its own v. The paper compares the two in section 3.2.1. It is slow: a score takes
+    K hyperbolic tangents. The gradient computes them again instead of keeping [B, T, S, H, K].
     """
 
     divides_tokens = False
@@ -44,7 +43,6 @@ class AdditiveAttention(MultiHeadAttention):
 def _scores(
     query: Float[Array, "B T H K"], key: Float[Array, "B S H K"], energy: Float[Array, "H K"]
 ) -> Float[Array, "B H T S"]:
-    """Computes v . tanh(q + k) for each query and key of a head, in float32."""
     query, key = (jnp.swapaxes(x, 1, 2).astype(jnp.float32) for x in (query, key))
     sums = query[:, :, :, None] + key[:, :, None]  # [B, H, T, S, K]
     return (jnp.tanh(sums) * energy[:, None, None]).sum(axis=-1)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Auxiliary losses and metrics, which any module adds by name while a training step is traced.
 
-A module adds sums over its tokens; they are added up over layers, micro-batches and devices as the
-loss of the task is. The training step adds `weight` times each auxiliary loss to that loss, and the
-means are recorded as "aux/NAME". Outside training, nothing is collected.
+Sums are added up over layers, micro-batches and devices as the loss of the task is; their means are
+recorded as "aux/NAME". Outside training, nothing is collected.
 
 Example:
   >>> def __call__(self, x):
@@ -53,26 +52,16 @@ class Metric(NamedTuple):
 def add_loss(module: nn.Module, name: str, total: ArrayLike, weight: float) -> None:
     """Adds `weight` times a loss to the loss of the training step.
 
-    The step divides by the sum of the task's weights, as it divides the task's own loss. A total
-    that is a sum over rows is the same for every division into devices and micro-batches; a mean
-    over the batch is not. Losses of the same name are added up, over layers too.
-
-    Args:
-      name: in the records, after "aux/".
-      total: sum over the tokens of the batch.
-      weight: factor, such as an option of the module.
+    `total` is a sum over the tokens of the batch, which the step divides by the sum of the task's
+    weights. Losses of the same name are added up, over layers too.
     """
     total = jnp.asarray(total, jnp.float32)
     _add(module, name, Loss(total, weight * total))
 
 
 def add_metric(module: nn.Module, name: str, total: ArrayLike, count: ArrayLike) -> None:
-    """Records the mean total / count; totals and counts of the same name are added up.
-
-    Args:
-      name: in the records, after "aux/".
-      total: sum over the batch; it has no gradient.
-      count: number of summands.
+    """Records the mean total / count; totals and counts of the same name are added up. It has no
+    gradient.
     """
     metric = Metric(jnp.asarray(total, jnp.float32), jnp.asarray(count, jnp.float32))
     _add(module, name, jax.lax.stop_gradient(metric))
@@ -90,7 +79,6 @@ class Collected:
     sums: dict[str, Loss | Metric] = dataclasses.field(default_factory=dict)
 
     def add(self, variables: Mapping[str, Any]) -> None:
-        """Adds the sums in variables that a module returned."""
         self.sums = _merge(self.sums, sums_by_name(variables))
 
     def loss(self, task_loss: Float[Array, ""]) -> Float[Array, ""]:
@@ -131,7 +119,7 @@ def current() -> Collected | None:
 
 
 def sums_by_name(variables: Mapping[str, Any]) -> dict[str, Loss | Metric]:
-    """Adds up the sums that modules added, whatever the module."""
+    """Adds up the sums of all modules."""
     sums: dict[str, Loss | Metric] = {}
     leaves = jax.tree_util.tree_leaves_with_path(
         variables.get(COLLECTION, {}), is_leaf=lambda node: isinstance(node, Loss | Metric)

@@ -25,18 +25,13 @@ from transformer_jax.nn.positions import encoding_class
 
 
 class Unprojected(struct.PyTreeNode):
-    """Final hidden states and the matrix that projects them to logits: x E^T + c.
-
-    A loss can compute the logits tile by tile from them (`losses.tiled_token_losses`).
+    """Final hidden states and the matrix that projects them to logits, x E^T + c, so that a loss
+    can compute these tile by tile (`losses.tiled_token_losses`).
 
     Attributes:
-      x: the final hidden states.
       table: E [R, D], an array or, at inference, an `Int8Matrix`; rows beyond V are padding and
         have no logits.
       bias: c; None: no bias.
-      dtype: dtype of the product.
-      vocab_size: V.
-      cap: soft cap of the logits (`ops.soft_cap`); None: no cap.
     """
 
     x: Float[Array, "*B D"]
@@ -47,11 +42,8 @@ class Unprojected(struct.PyTreeNode):
     cap: float | None = struct.field(pytree_node=False, default=None)
 
     def logits(self, exact: bool = True) -> Float[Array, "*B V"]:
-        """Projects the hidden states to logits, one for each token of the vocabulary.
-
-        Args:
-          exact: False: on CPUs, round them to `dtype`, which is faster in training.
-        """
+        """Projects the hidden states to logits. Unless `exact`, they are rounded to `dtype` on
+        CPUs, which is faster in training."""
         flat = self.x.reshape(-1, self.x.shape[-1])
         with jax.named_scope("logits"):
             if isinstance(self.table, Int8Matrix):
@@ -83,7 +75,7 @@ class Embedding(nn.Module):
         return jnp.pad(table, ((0, padding), (0, 0))) if padding else table
 
     def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        """Embeds tokens: their rows, times sqrt(d_model) if `scale_embeddings` is set."""
+        """Rows of tokens, times sqrt(d_model) if `scale_embeddings` is set."""
         scale = self.config.d_model**0.5 if self.config.scale_embeddings else 1.0
         dtype = activation_dtype(self.config)
         if isinstance(self.table, Int8Matrix):
@@ -93,8 +85,8 @@ class Embedding(nn.Module):
     def unprojected(
         self, x: Float[Array, "B T D"], bias: Float[Array, " R"] | None = None
     ) -> Unprojected:
-        """Pairs hidden states with this table, before the projection to logits; divides them by
-        sqrt(d_model) if `scale_logits` is set."""
+        """Pairs hidden states with this table, divided by sqrt(d_model) if `scale_logits` is
+        set."""
         c = self.config
         x = x * c.d_model**-0.5 if c.scale_logits else x
         dtype = product_dtype(c.dtype)
@@ -105,10 +97,8 @@ class Embedding(nn.Module):
 def gather_rows(
     table: Float[Array, "V D"], tokens: Int[Array, "*B"], dtype: DTypeLike
 ) -> Float[Array, "*B D"]:
-    """Gathers rows of a table in `dtype`; its gradient is added up in float32.
-
-    The table is rounded before the gather, so that a sharded table travels in `dtype`.
-    """
+    """Rows of a table in `dtype`, rounded before the gather, so that a sharded table travels in it.
+    The gradient is added up in float32."""
     return jnp.take(table.astype(dtype), tokens, axis=0)
 
 

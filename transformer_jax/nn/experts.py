@@ -101,13 +101,8 @@ class ExpertsOptions:
 
 
 class Routing(NamedTuple):
-    """Choice of experts.
-
-    Attributes:
-      experts: [N, T, k], the chosen experts; E for choices of padding, and for dropped ones.
-      weights: [N, T, k], g of the chosen experts.
-      affinities: [N, T, E], whose sum over the experts is 1.
-    """
+    """Chosen experts (E for choices of padding, and for dropped ones), g of each, and affinities of
+    all experts, whose sum is 1."""
 
     experts: Int[Array, "N T k"]
     weights: Float[Array, "N T k"]
@@ -144,7 +139,6 @@ def drop_overflow(
 
 
 def row_loads(experts: Int[Array, "N T k"], num_experts: int) -> Float[Array, "N E"]:
-    """Choices of each expert in each row."""
     return jax.nn.one_hot(experts, num_experts).sum((1, 2))
 
 
@@ -152,13 +146,7 @@ def balance_loss(
     loads: Float[Array, "N E"], affinities: Float[Array, "N E"], tokens: Float[Array, " N"]
 ) -> Float[Array, " N"]:
     """E sum_e f_e P_e of each row (Fedus et al. 2022, equation 4): the share f_e of the choices,
-    times the mean affinity P_e. It is 1 if either is even.
-
-    Args:
-      loads: choices of each expert.
-      affinities: summed over the row's tokens.
-      tokens: their number.
-    """
+    times the mean affinity P_e (`affinities` are sums over the row). It is 1 if either is even."""
     shares = loads / jnp.maximum(loads.sum(-1, keepdims=True), 1)
     means = affinities / jnp.maximum(tokens, 1)[:, None]
     return loads.shape[-1] * (shares * means).sum(-1)
@@ -268,8 +256,7 @@ class Experts(FeedForwardLayer):
         weights: Float[Array, "N T k"],
         most: int | None,
     ) -> Features:
-        """Weighted sum of the chosen experts' outputs; `most` bounds the choices of an expert in a
-        row."""
+        """`_weighted_outputs` on each device's shards."""
         gate = (self.gate,) if self.config.gated_feed_forward else ()
         kernels = (self.inner, *gate, self.outer)
         apply = functools.partial(
@@ -323,14 +310,9 @@ def _weighted_outputs(
     dtype: jnp.dtype,
     result: jnp.dtype,
 ) -> Features:
-    """Weighted sum of the chosen experts' outputs of each token, in the dtype `result`; products
-    are in `dtype`.
-
-    Args:
-      x, experts, weights: as of `Routing`.
-      kernels: inner, gate (if the network is gated) and outer matrices of the experts.
-      most: bound of the choices of an expert in a row; None: none.
-    """
+    """Weighted sum of the chosen experts' outputs of each token, in the dtype `result`. `kernels`
+    are inner, gate (if the network is gated) and outer matrices; `most` bounds the choices of an
+    expert in a row."""
     num_experts = kernels[0].shape[0]
     most = None if most is None else most * x.shape[0] * num_experts
     groups = group_rows(experts.reshape(-1), num_experts, most)

@@ -36,16 +36,8 @@ _SPLASH_BLOCKS = (1024, 512, 256, _TPU_LANES)  # the first that divides a row is
 
 @dataclasses.dataclass(frozen=True)
 class AttentionRequirements:
-    """Features that an attention layer needs besides equation 1.
-
-    Attributes:
-      weights: a hook or a caller reads the weights.
-      dropout: weights are dropped.
-      logit_bias: positions add a bias to the logits.
-      extra_values: positions use the weights again (`PositionEncoding.extra_values`).
-      own_steps: its layer computes logits or weights in another way.
-      dtype: of the products.
-    """
+    """Features that an attention layer needs besides equation 1 (`unsupported_reason`), and the
+    dtype of its products."""
 
     weights: bool = False
     dropout: bool = False
@@ -73,11 +65,7 @@ class AttentionRequirements:
 
 @runtime_checkable
 class FusedKernel(Protocol):
-    """A drop-in for `attention.scaled_dot_product_attention` on packed rows.
-
-    Attributes:
-      platform: platform that it runs on, by JAX's name.
-    """
+    """A drop-in for `attention.scaled_dot_product_attention` on packed rows."""
 
     platform: ClassVar[str]
 
@@ -225,13 +213,8 @@ ATTENTION: Registry[FusedKernel | None] = Registry(
 
 @dataclasses.dataclass(frozen=True)
 class KernelChoice:
-    """The implementation that computes an attention, and why.
-
-    Attributes:
-      name: entry of `ATTENTION`.
-      reason: why the kernels that were considered are not used; "" if one is used or none was
-        considered.
-    """
+    """The entry of `ATTENTION` that computes an attention, and why the kernels that were considered
+    are not used; "" if one is used or none was considered."""
 
     name: str
     reason: str = ""
@@ -241,7 +224,6 @@ class KernelChoice:
 
     @property
     def kernel(self) -> FusedKernel | None:
-        """The kernel; None for the plain function."""
         return ATTENTION[self.name]
 
 
@@ -279,7 +261,6 @@ def choose_kernel(
 def _unsupported_reason(
     kernel: FusedKernel, inputs: AttentionInputs, requirements: AttentionRequirements
 ) -> str | None:
-    """Says why this kernel cannot be used here; None if it can."""
     platform = target().platform
     if kernel.platform != platform:
         return f"it runs on a {kernel.platform}, and this is a {platform}"

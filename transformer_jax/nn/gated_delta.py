@@ -138,8 +138,8 @@ def chunked_delta_rule(
 def decay_between(log_decay: Float[Array, "*B C"]) -> Float[Array, "*B C C"]:
     """Products of alpha after token i up to token t, at [t, i]; 0 for i > t.
 
-    Each is the exponential of its own sum. Differences of sums from the beginning would lose the
-    digits of slow decays after a fast one, and -inf - -inf is not a number.
+    Each is the exponential of its own sum: differences of sums would lose the digits of slow decays
+    after a fast one, and -inf - -inf is not a number.
     """
     token = jnp.arange(log_decay.shape[-1])
     is_after = token[:, None] > token
@@ -238,13 +238,8 @@ class GatedDeltaOptions:
 
 
 class RecurrentCache(Cache):
-    """State and last inputs of one layer, for all beams of each sentence. Its size does not depend
-    on the number of tokens.
-
-    Attributes:
-      state: S of each head, [B, J, H, V, K], in float32.
-      inputs: what the convolutions of "query", "key" and "value" still read, [B, J, W - 1, H, X].
-    """
+    """State S of each head in float32, and what the convolutions of "query", "key" and "value"
+    still read. Its size does not depend on the number of tokens."""
 
     state: Float[Array, "B J H V K"]
     inputs: Mapping[str, Float[Array, "B J P _ _"]]
@@ -259,7 +254,6 @@ class RecurrentCache(Cache):
         return self.replace(state=state, inputs=inputs)
 
     def by_row(self) -> tuple[Float[Array, "N H V K"], Mapping[str, Float[Array, "N P _ _"]]]:
-        """State and inputs, with the beams of a sentence as rows."""
         flat: tuple = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (self.state, self.inputs))
         return flat
 
@@ -269,12 +263,8 @@ class RecurrentCache(Cache):
         inputs: Mapping[str, Float[Array, "N S _ _"]],
         real: Bool[Array, "N T"] | None,
     ) -> "RecurrentCache":
-        """Cache after T more tokens.
-
-        Args:
-          inputs: of the convolutions: those of the cache, then T new ones.
-          real: False for padding at the end of a row; None: every token is real.
-        """
+        """Cache after T more tokens. `inputs` are those of the cache, then T new ones; `real` is
+        False for padding at the end of a row."""
         num_past = self.inputs["key"].shape[2]
         num_new = inputs["key"].shape[1] - num_past
         ends = jnp.full(len(state), num_new) if real is None else real.sum(1)
@@ -418,7 +408,6 @@ class _Sizes(NamedTuple):
         return cls((key_heads, config.d_k), (value_heads, config.d_v), options.convolution_width)
 
     def by_projection(self) -> dict[str, tuple[int, int]]:
-        """Axes of the projections that a convolution reads."""
         return {"query": self.keys, "key": self.keys, "value": self.values}
 
     def zeros(

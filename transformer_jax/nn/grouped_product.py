@@ -51,12 +51,8 @@ def block_rows(num_rows: int, num_matrices: int) -> int:
 
 
 def group_rows(matrices: Int[Array, " R"], num_matrices: int, most: int | None = None) -> Groups:
-    """Sorts rows by their matrix, each matrix's rows from the start of a block.
-
-    Args:
-      matrices: matrix of each row; `num_matrices` or more: none.
-      most: bound of the number of rows with a matrix; None: R.
-    """
+    """Sorts rows by their matrix, each matrix's rows from the start of a block. A row of
+    `num_matrices` or more has none; `most` bounds the number of rows that have one."""
     num_rows = matrices.shape[0]
     most = num_rows if most is None else min(most, num_rows)
     block = block_rows(most, num_matrices)

@@ -56,7 +56,6 @@ class HookPoint:
     """A named value inside a model.
 
     Attributes:
-      path: its name.
       axes: names of its axes after the batch axis.
       positions: for each axis that counts tokens, their positions [B, T] in their sentences.
       off_value: value that remains if it is switched off (`models.patches`).
@@ -78,7 +77,6 @@ _ENTRIES = (Encoder, Decoder, PositionEncoding, RecurrentEncoder, RecurrentDecod
 
 
 def matches_pattern(pattern: str, path: str) -> bool:
-    """Returns True if the path of a hook point matches a pattern."""
     parts = re.split(r"(\*\*?)", pattern)
     wildcards = {"*": "[^.]*", "**": ".*"}
     expression = "".join(wildcards.get(part) or re.escape(part) for part in parts)
@@ -90,12 +88,8 @@ def intercept_activations(
 ) -> contextlib.AbstractContextManager[None]:
     """Context: inside, models pass the value at each wanted hook point through `change`.
 
-    Attention whose weights are wanted is computed by the plain function, on whole rows. Stacked
-    layers (`nn.layer_scan`) have no hook points.
-
-    Args:
-      change: reads a value, and returns it or another one.
-      wanted: selects hook points by their paths.
+    Wanted weights are computed without fused kernels, on whole rows. Stacked layers
+    (`nn.layer_scan`) have no hook points.
     """
     return nn.intercept_methods(_Interceptor(change, wanted))
 
@@ -143,10 +137,10 @@ class _Interceptor:
             case EncoderLayer() | DecoderLayer(), "__call__":
                 result = method(*args, **kwargs)
                 return self._on_result(path, result, self._stack_of(path), off_value=args[0])
-            case AttentionLayer(), "self_attend" | "cross_attend":
-                args = self._with_input(path, args, self._stack_of(path))
-                return self._on_result(path, method(*args, **kwargs), self._stack_of(path))
-            case FeedForwardLayer(), "__call__":
+            case (AttentionLayer(), "self_attend" | "cross_attend") | (
+                FeedForwardLayer(),
+                "__call__",
+            ):
                 args = self._with_input(path, args, self._stack_of(path))
                 return self._on_result(path, method(*args, **kwargs), self._stack_of(path))
             case Sublayer(), "expose":
@@ -168,7 +162,7 @@ class _Interceptor:
         axes: tuple[str, ...],
         **positions: Array | None,
     ) -> Array:
-        """Hook point of a value that a sublayer exposes; arguments as of `Sublayer.expose`."""
+        """Hook point of a value that a sublayer exposes."""
         if not self._wanted(f"{path}.{name}"):
             return x
         tokens = dict[str, Array]()

@@ -104,8 +104,7 @@ class LatentAttention(MultiHeadAttention):
     def self_attend(
         self, x: Features, sequences: Sequences, deterministic: bool, cache: Cache | None = None
     ) -> tuple[Features, Cache | None]:
-        """Self-attention. One new token reads a cache in the absorbed form, several in the plain
-        one."""
+        """Self-attention, in the absorbed form for one new token that reads a cache."""
         query = self.queries(x)
         latent = self.norm_latent(self.latent(x))
         content, rotated = jnp.split(query, [self.config.d_k], axis=-1)

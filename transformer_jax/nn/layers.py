@@ -92,7 +92,7 @@ def undivided_reason(config: TransformerConfig) -> str | None:
 def init_caches(
     config: TransformerConfig, num_layers: int, rows: int, max_length: int
 ) -> tuple[Cache, ...]:
-    """Empty caches of a stack, one for each layer; arguments as of `AttentionLayer.init_cache`."""
+    """Empty caches of a stack, one for each layer."""
     layers = map(config.of_layer, range(num_layers))
     return tuple(attention_class(layer).init_cache(layer, rows, max_length) for layer in layers)
 

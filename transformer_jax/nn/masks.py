@@ -67,17 +67,13 @@ def window_mask(distance: Int[Array, "B T S"], size: int) -> Bool[Array, "B 1 T 
 
 
 class Segments(struct.PyTreeNode):
-    """Segment ids of queries and keys: the mask of packed rows in the form that kernels take.
-
-    Attributes:
-      causal: True if a query sees no key after itself.
-    """
+    """Segment ids of queries and keys: the mask of packed rows in the form that kernels take. If
+    `causal`, a query sees no key after itself."""
 
     query: Int[Array, "B T"]
     key: Int[Array, "B S"]
     causal: bool = struct.field(pytree_node=False, default=False)
 
     def mask(self) -> Bool[Array, "B 1 T S"]:
-        """Mask that restricts each query to the keys of its segment."""
         mask = segment_mask(self.query, self.key)
         return mask & look_ahead_mask(self.query.shape[1]) if self.causal else mask

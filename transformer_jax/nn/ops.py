@@ -59,9 +59,8 @@ def einsum(
     dtype: DTypeLike,
     exact: bool = False,
 ) -> Float[Array, "..."]:
-    """Computes `jnp.einsum` of two operands in `dtype`; the result is float32.
-
-    The operands are rounded to `dtype`, and so is the cotangent; products accumulate in float32.
+    """Computes `jnp.einsum` of two operands and their cotangent, rounded to `dtype`; sums and the
+    result are float32.
 
     Args:
       exact: the result is not rounded to `dtype` on CPUs either. Rounded logits are often equal:
@@ -81,10 +80,8 @@ def _einsum_tangent(
     primals: tuple[Array, Array],
     tangents: tuple[Array, Array],
 ) -> tuple[Array, Array]:
-    """Tangent of the product: two products, each linear in one tangent.
-
-    The backward pass keeps only the rounded operands, and adds up gradients in float32.
-    """
+    """Two products, each linear in one tangent. The backward pass keeps only the rounded operands,
+    and adds up gradients in float32."""
     a, b = (operand.astype(dtype) for operand in primals)
     tangent_a = _product(subscripts, tangents[0], b, dtype)
     tangent_b = _product(subscripts, a, tangents[1], dtype)
@@ -170,11 +167,8 @@ def soft_cap(logits: Float[Array, "*B S"], cap: float | None) -> Float[Array, "*
 
 @jax.custom_vjp
 def with_gradient(x: Array, parameter: Array, gradient: Array) -> Array:
-    """Returns x, and gives a parameter this gradient, whatever x is used for.
-
-    So a module hands what it counts to the optimizer, added up over micro-batches and devices as
-    gradients are.
-    """
+    """Returns x, and gives a parameter this gradient, whatever x is used for. So a module hands
+    what it counts to the optimizer, added up over micro-batches and devices."""
     return x
 
 

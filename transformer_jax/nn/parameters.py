@@ -46,13 +46,11 @@ class Parameter:
 
     @property
     def is_linear(self) -> bool:
-        """Returns True for the matrix of a linear map."""
         return self.kind in ("matrix", "head")
 
     @property
     def decays(self) -> bool:
-        """Returns True if weight decay applies: not for biases, scales, counters and
-        averages."""
+        """Returns True if weight decay applies."""
         return self.kind not in ("bias", "scale", "counter", "average")
 
 

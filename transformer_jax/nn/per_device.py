@@ -83,8 +83,8 @@ def use_axes(
 
 
 def sharded_call(function: Callable, heads: tuple[Array, ...], rows: tuple[Array, ...]) -> Array:
-    """Calls `function(heads, rows)` on each device's shard, or on the whole arrays if no sharded
-    call is in use. Arguments are those of `ShardedCall`."""
+    """Calls `function(heads, rows)` on each device's shard (`ShardedCall`), or on the whole arrays
+    if no sharded call is in use."""
     call = _sharded_call.value
     return function(heads, rows) if call is None else call(function, heads, rows)
 

@@ -24,11 +24,7 @@ def saves_work(inputs: AttentionInputs, causal: bool) -> bool:
 
 
 def split_into_blocks(inputs: AttentionInputs, causal: bool) -> AttentionInputs:
-    """Splits self-attention with a window r into blocks of r queries.
-
-    Rows [B, T, ...] become blocks [B N, r, ...] of queries and [B N, M, ...] of keys; the mask
-    [B, 1, T, T] becomes [B N, 1, r, M].
-    """
+    """Splits self-attention with a window r into blocks of r queries and of M keys."""
     size = inputs.window
     assert size is not None
     assert inputs.query_positions is not None and inputs.key_positions is not None

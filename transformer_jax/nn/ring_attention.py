@@ -88,7 +88,6 @@ class Ring:
     tensor: Any
 
     def inputs(self, queries: Queries, keys: Keys) -> AttentionInputs:
-        """A block of queries with a block of keys."""
         return AttentionInputs(
             queries.query,
             keys.key,
@@ -125,7 +124,6 @@ class Ring:
           update: (sums, queries, keys, inputs, mask) -> sums, all of the two blocks.
           sums: (of queries, of keys, of neither); arrays [B, T, ...] and [B, S, ...].
           queries: `Queries`, and other arrays [B, T, ...] of queries.
-          keys: of one device.
         """
         rows = _block_size(queries[0].positions.shape[1])
         columns = _block_size(keys.positions.shape[1])
@@ -257,11 +255,6 @@ def attend(
 
     Keys travel around the ring, unless those of a whole row are no larger than the queries of a
     device, or come from another stack: then each device gathers them.
-
-    Args:
-      inputs: of whole rows, which `divides`.
-      logits, outputs: of blocks, as of `Ring`; the logits without a bias.
-      bias: (distance) -> bias of the logits of all heads; None: no bias.
     """
     lent = per_device.axis("sequence")
     tensor = per_device.axis("heads")
@@ -308,8 +301,7 @@ def attend(
 
 
 def divides(inputs: AttentionInputs, config: TransformerConfig) -> bool:
-    """Returns True if devices divide the tokens of these packed rows, in a training step or an
-    evaluation."""
+    """Returns True if devices divide the tokens of these packed rows."""
     lent = per_device.axis("sequence")
     if lent is None or inputs.segments is None or unsupported_reason(config):
         return False
@@ -317,7 +309,7 @@ def divides(inputs: AttentionInputs, config: TransformerConfig) -> bool:
 
 
 def unsupported_reason(config: TransformerConfig) -> str | None:
-    """Says why attention cannot divide the tokens of rows among devices; None if it can."""
+    """Says why devices cannot divide the tokens of rows; None if they can."""
     if encoding_class(config).has("logit_bias", "extra_values"):
         return (
             f"positions {config.positions!r} look up content by distance; take rotary, alibi, t5, "

@@ -66,7 +66,7 @@ class Sublayer(nn.Module):
 
     Attributes:
       config: of the layer (`TransformerConfig.of_layer`).
-      num_sublayers: sublayers of the stack; initialization "gpt2" scales the last matrix by it.
+      num_sublayers: of the stack; initialization "gpt2" scales the last matrix by it.
       parameters: rows of the table of parameters, which the definition of the class adds to it.
       reads: config fields, "section.field", that this class reads and others may not.
       options: dataclass of its own config fields, if it has any.

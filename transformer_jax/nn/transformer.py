@@ -53,10 +53,8 @@ class Residual(nn.Module):
         return x if self.config.norm_placement == "post" else self.norm_before(x)
 
     def after(self, x: Features, y: Features, deterministic: bool) -> Features:
-        """Adds the sublayer's output y to the residual stream x, in the dtype of x.
-
-        Without `residual_connections`, y takes the place of x.
-        """
+        """Adds the sublayer's output y to the residual stream x, in the dtype of x; without
+        `residual_connections`, y takes its place."""
         y = self.dropout(y, deterministic)
         skipped = x if self.config.residual_connections else jnp.zeros_like(x)
         match self.config.norm_placement:
@@ -136,7 +134,6 @@ class Encoder(nn.Module):
         self.final_norm = final_norm(self.config)
 
     def __call__(self, x: Features, sequences: Sequences, deterministic: bool) -> Features:
-        """Computes features of embedded tokens."""
         with real_tokens(sequences.real):
             sequences = _with_shared(self, x, sequences)
             if is_stacked(self):
@@ -181,8 +178,7 @@ class DecoderLayer(nn.Module):
         deterministic: bool,
         cache: Cache | None = None,
     ) -> tuple[Features, Cache | None]:
-        """Returns the layer's output and the cache grown by T. Without an encoder there is no
-        memory."""
+        """Returns the layer's output and the cache grown by T."""
         y = self.self_attention_residual.before(x)
         y, cache = self.self_attention.self_attend(y, sequences, deterministic, cache)
         x = self.self_attention_residual.after(x, y, deterministic)
@@ -201,9 +197,6 @@ class Decoder(nn.Module):
     """Stack of decoder layers, with an encoder or, as in GPT, without.
 
     Its parameters may be stacked (`nn.layer_scan`), but not while decoding with a cache.
-
-    Attributes:
-      attends_to_encoder: False for a decoder without an encoder.
     """
 
     config: TransformerConfig
@@ -238,7 +231,6 @@ class Decoder(nn.Module):
         """Computes features of embedded tokens, and the layers' caches grown by T.
 
         Args:
-          x: embedded tokens.
           sequences: their positions and mask; with caches the mask is None.
           encoded: the encoder's output, or the memory from `remember`; empty without an encoder.
           caches: one for each layer; empty to attend only within x.

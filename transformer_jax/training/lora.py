@@ -47,19 +47,11 @@ class LoraConfig:
 
     @property
     def scale(self) -> float:
-        """Factor of an adapter's product."""
         assert self.rank is not None
         return self.alpha / (math.sqrt(self.rank) if self.rank_stabilized else self.rank)
 
     def init_adapters(self, key: jax.Array, params: Any) -> Adapters:
-        """Initializes adapters for the linear maps among parameters that match `targets`.
-
-        Args:
-          params: parameters or their shapes.
-
-        Raises:
-          UserError: no linear map matches.
-        """
+        """Initializes adapters for the linear maps that match `targets`. UserError if none does."""
         assert self.rank is not None
         adapters: dict[str, LowRankAdapter] = {}
         for number, (path, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(params)):

@@ -51,7 +51,6 @@ def train_step(
     """Updates the parameters once.
 
     Args:
-      state: state before the step.
       batch, numbers: as of `compute_update`.
       ema_decay: decay of the moving average of the parameters, if the state has one.
       spike_factor: skip the update if the gradient norm is not finite or exceeds `spike_factor`

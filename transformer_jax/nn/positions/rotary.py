@@ -25,8 +25,7 @@ Frequencies = Float[Array | np.ndarray, " R2"]
 
 
 class RotaryPositions(PositionEncoding):
-    """Rotary position embedding (Su et al. 2021): the product of a query and a key depends only on
-    their distance."""
+    """Rotary position embedding (Su et al. 2021): products depend only on the distance."""
 
     reads = (
         *("model.rope_theta", "model.rope_theta_window", "model.rope_fraction"),

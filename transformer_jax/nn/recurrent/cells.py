@@ -64,7 +64,7 @@ class Cell(nn.Module):
         projected: Float[Array, "N G H"],
         feedback: Float[Array, "N F"] | None = None,
     ) -> State:
-        """State after one more token, whose input `project` has projected."""
+        """State after one more token, projected by `project`."""
         if feedback is not None:
             projected += self.feedback(feedback)
         return self.update(state, projected)

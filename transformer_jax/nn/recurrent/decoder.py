@@ -34,14 +34,8 @@ SPANS = ("global", "local_p")
 
 
 class SourceMemory(struct.PyTreeNode):
-    """The decoder's keys and values of the encoder's output, one row for each sentence.
-
-    Attributes:
-      keys: compared with queries.
-      values: summed up, weighted by attention.
-      segment_ids: of the source tokens; a query sees its own segment.
-      positions: of the source tokens, from 0 in each segment.
-    """
+    """The decoder's keys and values of the encoder's output, one row for each sentence, with
+    segment ids and positions of the source tokens. A query sees its own segment."""
 
     keys: Encoded
     values: Encoded
@@ -49,7 +43,6 @@ class SourceMemory(struct.PyTreeNode):
     positions: SourceIds
 
     def mask(self, segment_ids: Int[Array, "B Q"]) -> Bool[Array, "B Q S"]:
-        """Mask for queries of these segments."""
         same = segment_ids[:, :, None] == self.segment_ids[:, None]
         return same & (self.segment_ids > 0)[:, None]
 
@@ -108,12 +101,8 @@ class SourceAttention(nn.Module):
     def __call__(
         self, query: Features, source: SourceMemory, segment_ids: SegmentIds
     ) -> tuple[Features, Scores]:
-        """Attends to the source with the decoder's states as queries.
-
-        Returns:
-          the contexts, and the weights, with the queries of a sentence's rows one row after the
-          other.
-        """
+        """Contexts of the decoder's states as queries, and the weights, with the queries of a
+        sentence's rows one row after the other."""
         rows = len(source.keys)
         shape = query.shape
         query = query.reshape(rows, -1, query.shape[-1])
@@ -123,7 +112,7 @@ class SourceAttention(nn.Module):
         return context.astype(query.dtype).reshape(shape), weights
 
     def weigh(self, weights: Float[Array, "B 1 T S"]) -> Float[Array, "B 1 T S"]:
-        """Returns the weights of whole rows unchanged, for hooks that read them."""
+        """Returns the weights unchanged, for hooks that read them."""
         return weights
 
     def _weights(
@@ -149,10 +138,7 @@ class SourceAttention(nn.Module):
 def additive_scores(
     query: Float[Array, "B Q D"], keys: Encoded, energy: Float[Array, " D"]
 ) -> Scores:
-    """Computes energy . tanh(query + key) of all pairs.
-
-    The backward pass computes the B Q S D hyperbolic tangents again instead of keeping them.
-    """
+    """energy . tanh(query + key) of all pairs; the backward pass computes these B Q S D again."""
     pairs = jnp.tanh((query[:, :, None] + keys[:, None]).astype(jnp.float32))
     return (pairs * energy).sum(-1)
 
@@ -178,7 +164,6 @@ class TokenInputs(struct.PyTreeNode):
     """Inputs of the scan over target tokens.
 
     Attributes:
-      projected: projections of the first layer's cell.
       masks: dropout factors on the inputs of the L layers above the first; None: no dropout.
       is_first: True at the first token of a sentence; None: no sentence starts here.
       initial: state before the first token of each token's sentence; None: no sentence starts here.
@@ -208,10 +193,8 @@ class RecurrentDecoder(nn.Module):
     Dropout is applied to the input of each layer and to the features.
 
     Attributes:
-      cell: a class of `CELLS`.
       score: one of `SCORES`.
       radius: of local attention; None: attention to whole sentences.
-      input_feeding: feeds h~ to the next step.
     """
 
     config: TransformerConfig
@@ -266,8 +249,6 @@ class RecurrentDecoder(nn.Module):
         """Computes features that predict the next token after each, and the state after the last.
 
         Args:
-          x: embedded tokens, after dropout.
-          state: before the first token.
           source: the memory of their sentences; None without attention.
           **token_inputs: other fields of `TokenInputs`.
         """
@@ -323,12 +304,8 @@ class RecurrentDecoder(nn.Module):
     def step(
         self, state: DecoderState, token: TokenInputs, source: SourceMemory | None
     ) -> tuple[DecoderState, tuple[Array, Array | None, Array | None]]:
-        """Reads one token of each row.
-
-        Returns:
-          the state after it, and its outputs: h [N, D]; the context or h~, with attention; and the
-          attention weights.
-        """
+        """Reads one token of each row. Outputs are h [N, D]; with attention the context or h~, and
+        the weights."""
         feedback = state.attended
         attended = None
         weights = None

@@ -28,7 +28,6 @@ class RecurrentLayer(nn.Module):
     """One cell for each direction, with concatenated outputs.
 
     Attributes:
-      cell: a class of `CELLS`.
       directions: "forward", "backward" or both; two directions have D / 2 features each.
     """
 
@@ -71,12 +70,7 @@ def _states(cell: Cell, x: Features, restarts: Bool[Array, "B S"], reverse: bool
 
 
 class RecurrentEncoder(nn.Module):
-    """Stack of recurrent layers, with dropout on their inputs (Zaremba et al. 2014).
-
-    Attributes:
-      cell: a class of `CELLS`.
-      direction: a name in `DIRECTIONS`.
-    """
+    """Stack of recurrent layers, with dropout on their inputs (Zaremba et al. 2014)."""
 
     config: TransformerConfig
     cell: type[Cell]
