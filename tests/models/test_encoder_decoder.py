@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.compiled import apply
+from tests.refusals import assert_refused
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.positions import POSITIONS, PositionEncoding
@@ -230,11 +231,6 @@ def test_options_before_and_after_the_stacks(build):
         close(row[: len(target)], expected)
 
 
-def test_the_bias_of_padded_logits_is_padded(build):
-    params = build(logits_bias=True, vocab_multiple=8)[1]["params"]
-    assert params["logits_bias"].shape == (16,)
-
-
 # --- Tying, sizes and names of parameters.
 
 
@@ -281,20 +277,18 @@ def test_untied_embeddings_are_separate_tables(build):
         assert {name for name in params if "table" in params[name]} == set(tables)
 
 
-def test_two_vocabularies_have_tables_of_their_sizes(build):
+def test_tables_and_biases_have_the_sizes_of_their_vocabularies(build):
     params = build(source_vocab_size=20, tie_embeddings="target")[1]["params"]
     assert params["source_embedding"]["table"].shape == (20, 16)
     assert params["target_embedding"]["table"].shape == (11, 16)
-
-
-def test_two_vocabularies_cannot_share_everything(build):
-    with pytest.raises(ValueError, match="tie_embeddings 'all' needs one joint vocabulary"):
-        build(source_vocab_size=20)
-
-
-def test_unknown_positions(build):
-    with pytest.raises(ValueError, match="positions is 'round', not one of none, sinusoidal"):
-        build(positions="round")
+    padded_bias = build(logits_bias=True, vocab_multiple=8)[1]["params"]["logits_bias"]
+    assert padded_bias.shape == (16,)
+    assert_refused(
+        {
+            "tie_embeddings 'all' needs one joint": partial(build, source_vocab_size=20),
+            "positions is 'round', not one of none": partial(build, positions="round"),
+        }
+    )
 
 
 def test_paths_of_parameters(build):
@@ -488,13 +482,8 @@ def test_each_dropout_rate_acts_in_its_place_only(build, name):
     assert not np.allclose(one, plain) and not np.allclose(one, other)
     with pytest.raises(flax.errors.InvalidRngError):
         model.apply(variables, **PADDED, deterministic=False)
-
-
-def test_without_dropout_no_rng_is_needed(build):
-    model, variables = build(dropout_rate=0.0)
-    np.testing.assert_array_equal(
-        model.apply(variables, **PADDED, deterministic=False), model.apply(variables, **PADDED)
-    )
+    without = EncoderDecoder(dataclasses.replace(model.config, **{name: 0.0}))
+    np.testing.assert_array_equal(without.apply(variables, **PADDED, deterministic=False), plain)
 
 
 def test_bfloat16_products_leave_the_rest_in_float32(build):

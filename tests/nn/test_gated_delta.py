@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.models.texts import PADDED, TOGETHER
+from tests.refusals import assert_refused
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.gated_delta import (
@@ -340,15 +341,20 @@ def test_the_cache_does_not_grow():
     assert jax.tree.map(jnp.shape, caches[0]) == jax.tree.map(jnp.shape, caches[1])
 
 
-def test_heads_that_do_not_divide_are_refused():
+def test_layers_that_cannot_be_are_refused():
     config = layer_config(options=(GatedDeltaOptions(key_heads=3, value_heads=4),))
-    with pytest.raises(ValueError, match="key_heads 3 does not divide value_heads 4"):
-        GatedDeltaNet.init_cache(config, 1, 1)
-
-
-def test_a_stack_has_no_positions_that_no_layer_applies():
+    no_layer_applies = hybrid_config(layers=None)
     check_layers(hybrid_config(), 2, causal=True)
-    with pytest.raises(ValueError, match="positions 'rotary' are applied by no layer"):
-        check_layers(hybrid_config(layers=None), 2, causal=True)
-    with pytest.raises(ValueError, match="'gated_delta' sees only earlier tokens"):
-        check_layers(layer_config(), 1, causal=False)
+    assert_refused(
+        {
+            "key_heads 3 does not divide value_heads 4": partial(
+                GatedDeltaNet.init_cache, config, 1, 1
+            ),
+            "positions 'rotary' are applied by no layer": partial(
+                check_layers, no_layer_applies, 2, causal=True
+            ),
+            "'gated_delta' sees only earlier tokens": partial(
+                check_layers, layer_config(), 1, causal=False
+            ),
+        }
+    )

@@ -84,12 +84,7 @@ class BeamTree(Summarized):
         return " ".join(reversed(tokens))
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "beam_size": self.beam_size,
-            "alpha": self.alpha,
-            "nodes": [dataclasses.asdict(node) for node in self.nodes],
-            "outputs": list(self.outputs),
-        }
+        return dataclasses.asdict(self)
 
 
 def beam_tree(
