@@ -588,9 +588,7 @@ def _tiled_forward(
 
 
 def _tiled_backward(
-    options: _TileOptions,
-    saved: tuple[Unprojected, Labels, Losses, Array],
-    cotangents: TokenLosses,
+    options: _TileOptions, saved: tuple[Unprojected, Labels, Losses, Array], cotangents: TokenLosses
 ) -> tuple[Unprojected, None, None]:
     """Backward pass: the gradient of `cross_entropy`, through the logits of one tile at a time."""
     count, static_eps, z_loss, exact = options

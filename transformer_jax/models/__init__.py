@@ -42,11 +42,7 @@ def input_names(model: Any) -> list[str]:
 
 
 def apply_model(
-    model: Any,
-    params: Any,
-    *inputs: Any,
-    rng: jax.Array | None = None,
-    method: str = "__call__",
+    model: Any, params: Any, *inputs: Any, rng: jax.Array | None = None, method: str = "__call__"
 ) -> Any:
     """Applies a model to its inputs, with dropout if there is an rng.
 

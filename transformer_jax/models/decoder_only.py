@@ -16,7 +16,7 @@ from transformer_jax.nn.cache import Cache, at_prompt_ends, state_bytes
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected
 from transformer_jax.nn.layers import init_caches, undivided_reason
-from transformer_jax.nn.masks import row_places
+from transformer_jax.nn.masks import PerToken, row_places
 from transformer_jax.nn.ring_attention import balance, restore_order
 from transformer_jax.nn.sublayers import Sequences
 from transformer_jax.nn.transformer import Decoder
@@ -63,9 +63,9 @@ class DecoderOnly(nn.Module):
 
     def features(
         self,
-        tokens: Int[Array, "B T"],
-        positions: Int[Array, "B T"] | None = None,
-        segment_ids: Int[Array, "B T"] | None = None,
+        tokens: PerToken,
+        positions: PerToken | None = None,
+        segment_ids: PerToken | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "B T D"]:
         """The decoder's output for packed rows (defaults as of `nn.masks.row_places`)."""

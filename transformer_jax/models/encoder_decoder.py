@@ -18,7 +18,7 @@ from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.embeddings import Embedding, Unprojected
 from transformer_jax.nn.layers import init_caches, undivided_reason
-from transformer_jax.nn.masks import Segments, padding_mask, row_places
+from transformer_jax.nn.masks import PerToken, Segments, padding_mask, row_places
 from transformer_jax.nn.norms import make_norm
 from transformer_jax.nn.positions import encoding_class
 from transformer_jax.nn.ring_attention import balance, restore_order
@@ -30,23 +30,18 @@ class PackedTokens(NamedTuple):
     """Tokens of packed rows, their positions from 0 in each sentence, and the numbers of their
     sentences, from 1; 0 is padding."""
 
-    ids: Int[Array, "B T"]
-    positions: Int[Array, "B T"]
-    segment_ids: Int[Array, "B T"]
+    ids: PerToken
+    positions: PerToken
+    segment_ids: PerToken
 
     @classmethod
     def of(
-        cls,
-        ids: Int[Array, "B T"],
-        positions: Int[Array, "B T"] | None,
-        segment_ids: Int[Array, "B T"] | None,
+        cls, ids: PerToken, positions: PerToken | None, segment_ids: PerToken | None
     ) -> "PackedTokens":
         return cls(ids, *row_places(ids, positions, segment_ids))
 
 
-def shift_right(
-    tokens: Int[Array, "B T"], positions: Int[Array, "B T"], start: int
-) -> Int[Array, "B T"]:
+def shift_right(tokens: PerToken, positions: PerToken, start: int) -> PerToken:
     """Inputs of a decoder: `start` where a sentence begins, elsewhere the token before."""
     return jnp.where(positions == 0, start, jnp.roll(tokens, 1, axis=1))
 
@@ -92,9 +87,9 @@ class Seq2Seq(nn.Module):
         source: Int[Array, "B S"],
         source_positions: Int[Array, "B S"] | None = None,
         source_segment_ids: Int[Array, "B S"] | None = None,
-        target: Int[Array, "B T"] | None = None,
-        target_positions: Int[Array, "B T"] | None = None,
-        target_segment_ids: Int[Array, "B T"] | None = None,
+        target: PerToken | None = None,
+        target_positions: PerToken | None = None,
+        target_segment_ids: PerToken | None = None,
         deterministic: bool = True,
     ) -> Unprojected:
         """Hidden states that predict the token after each target position, before the projection.

@@ -15,7 +15,7 @@ from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.linear import Linear
-from transformer_jax.nn.masks import row_places
+from transformer_jax.nn.masks import PerToken, row_places
 from transformer_jax.nn.norms import make_norm
 from transformer_jax.nn.sublayers import Sequences
 from transformer_jax.nn.transformer import Encoder
@@ -55,9 +55,9 @@ class EncoderOnly(nn.Module):
 
     def unprojected(
         self,
-        tokens: Int[Array, "B T"],
-        positions: Int[Array, "B T"] | None = None,
-        segment_ids: Int[Array, "B T"] | None = None,
+        tokens: PerToken,
+        positions: PerToken | None = None,
+        segment_ids: PerToken | None = None,
         predicted: Int[Array, "B P"] | None = None,
         deterministic: bool = True,
     ) -> Unprojected:
@@ -70,9 +70,9 @@ class EncoderOnly(nn.Module):
 
     def features(
         self,
-        tokens: Int[Array, "B T"],
-        positions: Int[Array, "B T"] | None = None,
-        segment_ids: Int[Array, "B T"] | None = None,
+        tokens: PerToken,
+        positions: PerToken | None = None,
+        segment_ids: PerToken | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "B T D"]:
         """The encoder's output for packed rows (defaults as of `nn.masks.row_places`)."""
@@ -103,9 +103,7 @@ class PredictionHead(nn.Module):
         return projection.unprojected(x, self.bias)
 
 
-def token_types(
-    tokens: Int[Array, "B T"], positions: Int[Array, "B T"], separator: int
-) -> Int[Array, "B T"]:
+def token_types(tokens: PerToken, positions: PerToken, separator: int) -> PerToken:
     """Number of separators before each token in its text, for packed rows.
 
     In a pair [CLS] a [SEP] b [SEP] this is 0 up to the first separator, then 1.

@@ -73,8 +73,8 @@ class Patch:
 
     def apply(self, point: HookPoint, x: Array) -> Array:
         """Changes the value x [B, *axes] of a hook point."""
-        coordinates = [
-            _coordinates(point, axis, size)
+        coordinates = [  # positions [B, T] of tokens, or 0 to size - 1
+            point.positions[axis] if axis in TOKENS else jnp.arange(size)
             for axis, size in zip(point.axes, x.shape[1:], strict=True)
         ]
         selected = jnp.ones((), bool)
@@ -226,11 +226,6 @@ def _parse_index(part: re.Match[str]) -> int | slice:
         return int(part["number"])
     start, stop = (int(part[name]) if part[name] else None for name in ("start", "stop"))
     return slice(start, stop)
-
-
-def _coordinates(point: HookPoint, axis: str, size: int) -> Array:
-    """Coordinates along an axis: positions [B, T] of tokens, or 0 to size - 1."""
-    return point.positions[axis] if axis in TOKENS else jnp.arange(size)
 
 
 def _is_selected(index: int | slice, coordinate: Array) -> Array:

@@ -186,21 +186,18 @@ class KVCache(Cache):
         """Attention inputs of the last T tokens. Each sentence has S = L J keys, and J T queries:
         those of its beams, one beam after the other."""
         num_keys = self.origins[0].size  # not -1: values may have size 0
+        slots = jnp.repeat(jnp.arange(self.origins.shape[2]), self.num_beams)
         flat = (x.reshape(*x.shape[:2], num_keys, x.shape[4]) for x in (self.keys, self.values))
         return AttentionInputs(
             self._by_sentence(query),
             *_position_major(*flat),
             mask=self._mask(query.shape[1]),
             query_positions=self._by_sentence(positions),
-            key_positions=self._key_positions(),
+            key_positions=jnp.broadcast_to(slots, (len(self.length), len(slots))),
         )
 
     def _by_sentence(self, x: Shaped[Array, "N T ..."]) -> Shaped[Array, "B JT ..."]:
         return x.reshape(len(self.length), -1, *x.shape[2:])
-
-    def _key_positions(self) -> Int[Array, "B S"]:
-        slots = jnp.repeat(jnp.arange(self.origins.shape[2]), self.num_beams)
-        return jnp.broadcast_to(slots, (len(self.length), len(slots)))
 
     def _mask(self, num_new: int) -> Bool[Array, "B 1 JT S"]:
         """Mask of the last T tokens: each sees its beam's past and itself."""

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Int
 from transformer_jax.nn.config import TransformerConfig, activation_dtype
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.int8 import Int8Matrix
+from transformer_jax.nn.masks import PerToken
 from transformer_jax.nn.norms import make_norm
 from transformer_jax.nn.ops import einsum, product_dtype, soft_cap
 from transformer_jax.nn.positions import encoding_class
@@ -74,7 +75,7 @@ class Embedding(nn.Module):
         table = init(key, (self.vocab_size, self.config.d_model))
         return jnp.pad(table, ((0, padding), (0, 0))) if padding else table
 
-    def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+    def embed(self, tokens: PerToken) -> Float[Array, "B T D"]:
         """Rows of tokens, times sqrt(d_model) if `scale_embeddings` is set."""
         scale = self.config.d_model**0.5 if self.config.scale_embeddings else 1.0
         dtype = activation_dtype(self.config)
@@ -147,9 +148,9 @@ class InputEmbedding(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        positions: Int[Array, "B T"],
+        positions: PerToken,
         deterministic: bool,
-        types: Int[Array, "B T"] | None = None,
+        types: PerToken | None = None,
     ) -> Float[Array, "B T D"]:
         """Adds positions and, if given, token types; then norm and dropout."""
         dtype = x.dtype

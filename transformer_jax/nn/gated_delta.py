@@ -187,9 +187,7 @@ def l2_normalize(x: Float[Array, "*B K"], epsilon: float = 1e-6) -> Float[Array,
 
 
 def causal_convolution(
-    x: Float[Array, "N S H X"],
-    taps: Float[Array, "W H X"],
-    reach: Int[Array, "N T"] | None = None,
+    x: Float[Array, "N S H X"], taps: Float[Array, "W H X"], reach: Int[Array, "N T"] | None = None
 ) -> Float[Array, "N T H X"]:
     """Weighted sum of the last W tokens, for each feature: y_t = sum_{j<W} taps_{W-1-j} x_{t-j}.
 

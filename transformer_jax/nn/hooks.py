@@ -155,12 +155,7 @@ class _Interceptor:
         return method(*args, **kwargs)
 
     def _expose(
-        self,
-        path: str,
-        name: str,
-        x: Array,
-        axes: tuple[str, ...],
-        **positions: Array | None,
+        self, path: str, name: str, x: Array, axes: tuple[str, ...], **positions: Array | None
     ) -> Array:
         """Hook point of a value that a sublayer exposes."""
         if not self._wanted(f"{path}.{name}"):
@@ -171,18 +166,15 @@ class _Interceptor:
             if axis_positions is not None:
                 tokens[axis] = axis_positions
             elif axis == "key" or name in ("keys", "values"):
-                tokens[axis] = self._source_positions(len(x), size)
+                # A search does not call the encoder, and its rows are one sentence each.
+                indices = jnp.broadcast_to(jnp.arange(size), (len(x), size))
+                tokens[axis] = self._stacks.get("encoder", indices)
             elif axis in ("position", "query"):
                 tokens[axis] = self._stack_of(path).reshape(len(x), size)
         order = sorted(range(len(axes)), key=lambda i: axes[i] != "head")  # heads first
         moved = x.transpose(0, *(1 + i for i in order))
         moved = self._hook(f"{path}.{name}", tuple(axes[i] for i in order), moved, tokens)
         return moved.transpose(0, *(1 + order.index(i) for i in range(len(axes))))
-
-    def _source_positions(self, rows: int, length: int) -> Array:
-        """Positions of the source tokens. A search does not call the encoder, and its rows are one
-        sentence each, so that positions are the indices of keys."""
-        return self._stacks.get("encoder", jnp.broadcast_to(jnp.arange(length), (rows, length)))
 
     def _stack_of(self, path: str) -> Array:
         return next(self._stacks[stack] for stack in self._stacks if path.startswith(f"{stack}."))

@@ -10,7 +10,7 @@
 import contextlib
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 from jaxtyping import Array
@@ -23,20 +23,15 @@ rows. The result is one array [B, _, H, _], or [B, ...] without `heads`.
 """
 
 
-class ShardMap(Protocol):
-    """`jax.shard_map` over the engine's mesh, with the axes of arrays for specs."""
+ShardMap = Callable[[Callable, Any, Any], Callable]
+"""(function, in_axes, out_axes) -> function of whole arrays, which runs `function` on each device's
+shards: `jax.shard_map` over the engine's mesh, with the axes of arrays for specs.
 
-    def __call__(self, function: Callable, in_axes: Any, out_axes: Any) -> Callable:
-        """Maps a function of whole arrays to one that runs `function` on each device's shards.
-
-        Args:
-          function: its collectives use `LentAxis.name`.
-          in_axes: the axes of each argument, separated by spaces, such as "rows sequence heads
-            size"; one text for all leaves of an argument that is a tree. "rows" and "sequence"
-            (tokens), and the names of parameters' axes (`nn.parameters`), are divided as the mesh
-            divides them; other names, and axes that are left out, are not.
-          out_axes: the axes of each result.
-        """
+Collectives of `function` use `LentAxis.name`. `in_axes` are the axes of each argument, separated by
+spaces, such as "rows sequence heads size"; one text for all leaves of a tree. "rows", "sequence"
+(tokens) and the names of parameters' axes (`nn.parameters`) are divided as the mesh divides them;
+other names, and axes that are left out, are not.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
