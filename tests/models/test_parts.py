@@ -12,7 +12,6 @@ import pytest
 from tests.models.texts import PADDED, TOGETHER
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.transformer import rematerialized_layers
 
@@ -175,12 +174,6 @@ def test_decoder_only(random_params, part):
     seen = np.abs(gradient[PADDED[0][0]]).max(axis=-1) > 0
     window = model.config.attention_window or 4
     assert seen.tolist() == [*(place > 3 - window for place in range(4)), False]
-
-
-def test_encoder_only(random_params):
-    model, variables = built(EncoderOnly, "t5", random_params, *TOGETHER, TOGETHER[1])
-    features = functools.partial(model.apply, method="features")
-    assert_packed_is_padded(jax.jit(features)(variables, *TOGETHER))
 
 
 def test_layers_that_share_a_table_can_be_rematerialized(random_params):

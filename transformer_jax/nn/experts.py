@@ -259,13 +259,7 @@ class Experts(FeedForwardLayer):
         """`_weighted_outputs` on each device's shards."""
         gate = (self.gate,) if self.config.gated_feed_forward else ()
         kernels = (self.inner, *gate, self.outer)
-        apply = functools.partial(
-            _weighted_outputs,
-            most=most,
-            activation=ACTIVATIONS.find(self.config.activation),
-            dtype=product_dtype(self.config.dtype),
-            result=activation_dtype(self.config),
-        )
+        apply = functools.partial(_weighted_outputs, config=self.config, most=most)
         tokens = "rows sequence features"
         kernel_axes = ("experts features hidden",) * (1 + len(gate)) + ("experts hidden features",)
         # Each axis has the `shard_map` of the whole mesh.
@@ -304,15 +298,13 @@ def _weighted_outputs(
     experts: Int[Array, "N T k"],
     weights: Float[Array, "N T k"],
     kernels: tuple[Float[Array, "E _ _"], ...],
-    *,
+    config: TransformerConfig,
     most: int | None,
-    activation: Callable[[Array], Array],
-    dtype: jnp.dtype,
-    result: jnp.dtype,
 ) -> Features:
-    """Weighted sum of the chosen experts' outputs of each token, in the dtype `result`. `kernels`
-    are inner, gate (if the network is gated) and outer matrices; `most` bounds the choices of an
-    expert in a row."""
+    """Weighted sum of the chosen experts' outputs of each token. `kernels` are inner, gate (if the
+    network is gated) and outer matrices; `most` bounds the choices of an expert in a row."""
+    activation = ACTIVATIONS.find(config.activation)
+    dtype = product_dtype(config.dtype)
     num_experts = kernels[0].shape[0]
     most = None if most is None else most * x.shape[0] * num_experts
     groups = group_rows(experts.reshape(-1), num_experts, most)
@@ -325,7 +317,7 @@ def _weighted_outputs(
         hidden = activation(hidden)
     outputs = grouped_product(hidden, outer, groups, dtype)
     chosen = collect_rows(outputs, groups).reshape(*experts.shape, -1)
-    return (chosen * weights[..., None]).sum(2).astype(result)
+    return (chosen * weights[..., None]).sum(2).astype(activation_dtype(config))
 
 
 def _initializer(std: float | None) -> nn.initializers.Initializer:

@@ -115,9 +115,9 @@ class LatentAttention(MultiHeadAttention):
         inputs, cache = self.self_inputs(query, key, key[..., :0], sequences, cache)
         is_one_token = cache is not None and x.shape[1] == 1
         # Hooks read the keys and values of heads, which the absorbed form does not compute.
-        absorb = is_one_token and not self.exposes("queries", "keys", "values")
-        inputs = self.absorbed(inputs) if absorb else self.plain(inputs)
-        of_heads = self.values if absorb else None
+        absorbs = is_one_token and not self.exposes("queries", "keys", "values")
+        inputs = self.absorb(inputs) if absorbs else self.expand_latent(inputs)
+        of_heads = self.values if absorbs else None
         y = self.attend(x, inputs, deterministic, encoding, of_heads)
         return y.reshape(x.shape), cache
 
@@ -130,7 +130,7 @@ class LatentAttention(MultiHeadAttention):
         scale = self.config.attention_scale
         return query if scale is None else query * (scale * math.sqrt(query.shape[-1]))
 
-    def plain(self, inputs: AttentionInputs) -> AttentionInputs:
+    def expand_latent(self, inputs: AttentionInputs) -> AttentionInputs:
         """Inputs with the key [W^UK c; k^R] and the value W^UV c of each head."""
         latent, shared = jnp.split(inputs.key, [self.value_up.inputs[0]], axis=-1)
         latent = latent[:, :, 0]
@@ -139,7 +139,7 @@ class LatentAttention(MultiHeadAttention):
         key = jnp.concatenate([key, shared], axis=-1)
         return inputs.replace(key=key, value=self.value_up(latent))
 
-    def absorbed(self, inputs: AttentionInputs) -> AttentionInputs:
+    def absorb(self, inputs: AttentionInputs) -> AttentionInputs:
         """Inputs with the query [W^UK^T q^C; q^R], for the key [c; k^R] and the value c of all
         heads."""
         content, rotated = jnp.split(inputs.query, [self.config.d_k], axis=-1)
