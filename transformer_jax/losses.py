@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Losses of tokens by name: cross-entropy with label smoothing (section 5.4), and distillation.
 
-The logits of a batch are by far its largest array: GPT-2 has 50,257 for each token.
-`tiled_token_losses` computes them for one tile of the vocabulary at a time and never holds all.
+The logits of a batch are by far its largest array: `tiled_token_losses` computes them for one tile
+of the vocabulary at a time and never holds all.
 
 N tokens, D model, V vocabulary, W tokens of a tile.
 """

@@ -10,15 +10,12 @@ Nothing here recurses, so trees may be arbitrarily deep.
 
     (TOP (NP (DT The) (NN house)))  ->  (TOP (NP DT NN ) )
 
-Vinyals et al. write `)LABEL`, which adds no information, and XX for every tag. Here tags are
-predicted, so that the tree can be restored exactly.
+Vinyals et al. write XX for every tag; here tags are predicted, so that the tree can be restored.
 
 **Lookahead**: with a lookahead of one word, as in a shift-reduce parser, each word `/word` and its
 tag come before the brackets between it and the previous word. The last one read is `/`, the end:
 
     /The DT (TOP (NP /house NN / ) )
-
-A model that writes this need not count tags to know the next word.
 """
 
 import re

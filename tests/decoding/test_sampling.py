@@ -63,17 +63,10 @@ def test_a_score_is_the_log_probability_under_the_model_itself():
         assert (np.diff(row_scores) <= 0).all()
         for row, score in zip(rows, row_scores, strict=True):
             output = row[row != PAD]
+            assert (row[len(output) :] == PAD).all() and EOS not in output[:-1]
+            assert len(output) == 4 or output[-1] == EOS
             path = zip([BOS, *output[:-1]], output, strict=True)
             assert score == pytest.approx(sum(log_softmax[a, b] for a, b in path), abs=1e-4)
-
-
-def test_an_output_ends_in_eos_or_at_its_limit():
-    tokens, _ = draw(3, 200)
-    for row in tokens.reshape(-1, 4):
-        output = row[row != PAD]
-        assert (row[len(output) :] == PAD).all()
-        assert EOS not in output[:-1]
-        assert len(output) == 4 or output[-1] == EOS
 
 
 def test_samples_of_a_sentence_depend_on_its_own_key_only():

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Beam search with a length penalty (section 6.1 of the paper).
 
-A step extends each alive hypothesis of a sentence by one token. The K best extensions by tokens
-other than EOS are the next alive hypotheses. An extension by EOS that is among the K best of all
-extensions finishes a hypothesis, and the K finished hypotheses with the best scores are kept. A
-score is log P(output) / penalty(length). With K = 1 this is greedy search.
+A step extends each alive hypothesis by one token. The K best extensions by tokens other than EOS
+are the next alive hypotheses. An extension by EOS that is among the K best of all finishes a
+hypothesis, and the K finished ones with the best scores, log P(output) / penalty(length), are kept.
 
 Axes: B batch, K beam size, J alive hypotheses of a sentence before a step (1 before the first,
 then K), N = B * J rows, V vocabulary, L output length.

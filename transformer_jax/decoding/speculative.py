@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Speculative decoding: a draft proposes tokens, the model accepts or replaces them.
 
-The draft proposes G tokens one by one. The model reads them in one step, which takes little longer
-than a step of one token, and keeps the longest beginning that passes a random test. The outputs
-have the distribution of the model alone, and in greedy search they are the same tokens (Leviathan
-et al. 2023, algorithm 1; Chen et al. 2023).
+The draft proposes G tokens one by one. The model reads them in one step and keeps the longest
+beginning that passes a random test. The outputs have the distribution of the model alone, and in
+greedy search they are the same tokens (Leviathan et al. 2023, algorithm 1; Chen et al. 2023).
 
 Axes: N rows, G proposed tokens, V vocabulary, L output length.
 """

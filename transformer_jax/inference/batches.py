@@ -55,9 +55,9 @@ class PaddedBatch[Row]:
         return unpad(program(params, self.place(params, rows, batch_size)), len(rows))
 
 
-def unpad(found: Any, count: int) -> Any:
+def unpad(arrays: Any, count: int) -> Any:
     """Removes padding rows from a tree of arrays and copies it to the host."""
-    return jax.tree.map(lambda x: x[:count], hosts.to_host(found))
+    return jax.tree.map(lambda x: x[:count], hosts.to_host(arrays))
 
 
 _TEXTS = PaddedBatch({"text": [0]}, padded_batch)

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drafts for speculative decoding (`decoding.speculative`): a smaller model or a lookup.
 
-A draft is a model with `prefill` and `decode_step`. `DraftedModel` pairs it with the model that it
-proposes tokens to; parameters, memory and state become pairs.
-
 B inputs, N rows, T new tokens, P prompt, S slots, V vocabulary.
 """
 

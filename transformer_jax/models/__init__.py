@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models, by the names of `model.architecture`, and how to call one with its parameters.
 
-A class may have these attributes: `defaults`, {"section.field": value} for configs that name it;
-`reads`, optional config fields that it reads; `ignores`, common config fields that it does not
-read. A field that is set but not read is rejected. A class without `reads` counts as reading every
-field that it does not ignore.
+A class may have `defaults`, {"section.field": value} for configs that name it; `reads`, optional
+config fields that it reads (without it, all that it does not ignore); `ignores`, common config
+fields that it does not read. A field that is set but not read is rejected.
 """
 
 import inspect

@@ -8,10 +8,9 @@
      "decoder.layer_0": lambda x: x.at[..., 7].set(0)}       # any function
 
 A key is a hook point (`nn.hooks`) or a pattern of hook points, optionally with an index into their
-axes: heads, neurons and features by number, tokens by their position in their sentence (in packed
-rows and in searches too). A number scales the value, an array replaces it, and a function of the
-whole array [B, ...] computes the new value. A layer that is switched off returns its input;
-sublayers, heads and all other values become zero.
+axes; tokens count by their position in their sentence. A number scales the value, an array replaces
+it, a function of the whole array [B, ...] computes it. A layer that is switched off returns its
+input; all other values become zero.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keys and values that a decoder keeps: of the encoder's output and of the tokens decoded so far.
 
-They are stored in the layout and dtype that the attention products read. Otherwise XLA would
-transpose or cast the whole cache at every step.
+They have the layout and dtype that the attention products read: otherwise XLA would transpose or
+cast the whole cache at every step.
 
 B sentences, J beams of a sentence, N = B J rows, T new tokens, L slots, S keys, P prompt, G heads
 of keys and values, K key size of a head, V value size of a head, D model.

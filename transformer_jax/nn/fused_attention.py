@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fused attention kernels for GPUs and TPUs (Dao et al. 2022), and the choice among them.
 
-A fused kernel computes `attention.scaled_dot_product_attention` block by block and never holds all
-weights. No kernel here returns the weights or has dropout, so attention that they cannot compute
-exactly stays with the plain function.
+A fused kernel computes equation 1 block by block and never holds all weights. Attention that no
+kernel computes exactly stays with the plain function.
 
 B batch, T queries, S keys, H heads, G heads of keys and values, K key size of a head, V value size
 of a head.

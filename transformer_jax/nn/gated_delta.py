@@ -8,9 +8,7 @@ value, and reads the value under its query (equation 10):
     S_t = alpha_t S_{t-1} (I - beta_t k_t k_t^T) + beta_t v_t k_t^T
     o_t = S_t q_t
 
-`delta_rule_step` is one token of it, for decoding; `chunked_delta_rule` is all tokens, for
-training: products of matrices within chunks of C tokens, and a scan over chunks. `GatedDeltaNet` is
-the layer around it, as in Qwen3-Next, and `RecurrentCache` what it keeps while decoding.
+`GatedDeltaNet` is the layer around it, as in Qwen3-Next.
 
 B sentences, J beams of a sentence, N = B J rows, T tokens, H heads of values, G heads of queries
 and keys, K key size of a head, V value size of a head, D model, W width of the convolutions.

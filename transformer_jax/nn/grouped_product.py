@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products of rows with one of several matrices each, which compute little more than they need.
 
-Rows are sorted by their matrix and padded to blocks, so that a block needs one matrix; a loop
-multiplies block by block. `jax.lax.ragged_dot` does the same on TPUs; elsewhere it multiplies each
-row with every matrix.
+Rows are sorted by their matrix and padded to blocks that need one matrix each. `jax.lax.ragged_dot`
+does the same on TPUs; elsewhere it multiplies each row with every matrix.
 
 R rows, S slots of the blocks, E matrices, D inputs, F outputs.
 """

@@ -1,31 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hook points: named values inside a model, which callers can read or change.
 
-The path of a module, such as "encoder.layer_0" or "decoder.layer_1.cross_attention", names its
-output; a suffix names a value inside it:
-
-    STACK.input                    embedded tokens, the stack's input
-    STACK                          the stack's output, after the final norm
-    STACK.layer_I                  residual stream after a layer
-    ....self_attention             sublayer's output before the residual; also cross_attention
-    ....self_attention.input       sublayer's input, after the norm if that comes first
-    ....self_attention.queries     [head, query, feature], after rotation; also keys, values
-    ....self_attention.logit_bias  [head, query, key], added to the scaled products by positions
-    ....self_attention.weights     [head, query, key]
-    ....self_attention.heads       [head, query, feature], outputs of the heads
-    ....self_attention.log_decay   [head, position], log alpha of gated linear attention, which has
-                                   no weights; also strength, beta
-    ....feed_forward               sublayer's output; also feed_forward.input
-    ....feed_forward.hidden        [position, neuron], after the activation
-    ...._residual                  residual stream after a sublayer
-    ..._positions                  embedded tokens plus positions; ..._positions.input without them
-
-Attention and feed-forward layers name the values inside them by `Sublayer.expose`; those above are
-of multi-head attention and of the dense feed-forward network.
-
-Values without axes here are [position, feature]; every array has a leading batch axis. A recurrent
-encoder has `encoder`, `encoder.input` and the outputs of its layers; a recurrent decoder has
-`decoder.cross_attention.weights`, which is read-only.
+The path of a module, such as "decoder.layer_1.cross_attention", names its output; a suffix names a
+value inside it, as `Sublayer.expose` calls it. docs/looking_inside.md has the table. Every value
+has a leading batch axis.
 
 In a pattern, * matches anything between two dots and ** matches anything.
 """
@@ -137,10 +115,10 @@ class _Interceptor:
             case EncoderLayer() | DecoderLayer(), "__call__":
                 result = method(*args, **kwargs)
                 return self._on_result(path, result, self._stack_of(path), off_value=args[0])
-            case (AttentionLayer(), "self_attend" | "cross_attend") | (
-                FeedForwardLayer(),
-                "__call__",
-            ):
+            case AttentionLayer(), "self_attend" | "cross_attend":
+                args = self._with_input(path, args, self._stack_of(path))
+                return self._on_result(path, method(*args, **kwargs), self._stack_of(path))
+            case FeedForwardLayer(), "__call__":
                 args = self._with_input(path, args, self._stack_of(path))
                 return self._on_result(path, method(*args, **kwargs), self._stack_of(path))
             case Sublayer(), "expose":

@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Matrix products and their dtype, the two products of attention, softmax and soft cap.
 
-Parameters, activations, softmax, norms, losses and the optimizer stay in float32; only matrix
-products change. If the hardware multiplies bfloat16 (`platform.has_bfloat16_products`), `einsum`
-rounds both operands to bfloat16, and the cotangent in the backward pass, so that all three products
-of a layer run on these units. Sums and results are float32; on CPUs the results are rounded to
-bfloat16 first, except those of `exact` products (logits). Products in float32 have full precision
-on accelerators too, whose default is lower.
+If the hardware multiplies bfloat16 (`platform.has_bfloat16_products`), `einsum` rounds both
+operands to bfloat16, and the cotangent in the backward pass. Sums and results are float32; on CPUs
+the results are rounded to bfloat16 first, except those of `exact` products (logits). Products in
+float32 have full precision on accelerators too, whose default is lower.
 
-Queries have H heads; keys and values have G, which divides H: one for each (Vaswani et al. 2017),
-one for a group of H / G neighbors (Ainslie et al. 2023) or one for all (Shazeer 2019). Heads that
-share a key count as more queries of that key's head, so that no key is repeated in memory. Operands
-are permuted to the cache's layout, so that neither gradients nor the cache need a transpose.
+Queries have H heads; keys and values have G, which divides H. Heads that share a key count as more
+queries of that key's head, so that no key is repeated in memory. Operands are permuted to the
+cache's layout, so that neither gradients nor the cache need a transpose.
 
 B batch, T queries, S keys, K key size of a head, V value size of a head.
 """

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Table of parameters: the kind and the axes of the array at each path.
 
-The optimizer reads from it which arrays decay and which Muon orthogonalizes, `nn.int8` which are
-quantized, `parallel.sharding` how they are sharded. Paths are an interface: checkpoints and
+Optimizers, `nn.int8` and `parallel.sharding` read it. Paths are an interface: checkpoints and
 imported weights rely on them.
 """
 

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mesh that the engine of a training step lends to layers, to work on each device's shards.
 
-- `sharded_call` runs functions that XLA cannot shard, such as fused attention kernels and hardware
-  random bits, on each device's shard of their arguments.
-- `axis` gives a layer that communicates itself (`jax.lax.ppermute`, `psum`, `all_to_all`) the axis
-  of the mesh to do it along.
+`sharded_call` runs functions that XLA cannot shard on each device's shard of their arguments;
+`axis` gives a layer that communicates itself the axis of the mesh to do it along.
 """
 
 import contextlib

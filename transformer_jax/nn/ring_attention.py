@@ -15,8 +15,7 @@ L_i = m_i + log l_i (Dao et al. 2022), while keys and their gradients travel aro
     p_ij = exp(s_ij - L_i)      dv_j = sum_i p_ij do_i      ds_ij = p_ij (do_i v_j - do_i o_i)
 
 Which keys a query sees depends on segment ids and positions, which travel with the keys: any order
-of the tokens is right. `balance` gives each device the same work in causal attention. Blocks that
-no query sees are skipped, so that packed rows and windows cost what they need.
+of the tokens is right. Blocks that no query sees are skipped.
 
 B batch, T queries and S keys (of a device, or of a block), H heads, G heads of keys and values, K
 key size of a head, V value size of a head.

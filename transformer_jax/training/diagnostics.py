@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Diagnostics of training: norms by layer, entropy of attention, and dead hidden units.
 
-A second program computes them from the state and the batch of a step, before that step. The step is
-the same with or without diagnostics.
+A second program computes them from the state and the batch of a step, before that step.
 """
 
 import dataclasses

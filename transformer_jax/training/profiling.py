@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Profiling: traces of some steps, FLOPs of the model, and hardware utilization.
 
-Model FLOPs utilization (MFU; Chowdhery et al. 2022) counts the FLOPs of the model, not of the
-compiled program: multiplications and additions in the matrix products of the forward and backward
-pass, including those of padding and masked attention.
+Model FLOPs utilization (MFU; Chowdhery et al. 2022) counts multiplications and additions in the
+matrix products of the model's forward and backward pass, padding and masked attention included.
 """
 
 import logging

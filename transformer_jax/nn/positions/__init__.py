@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Position encodings (section 3.5), one class for each entry of `model.positions`.
 
-Attention and embeddings call the hooks of `PositionEncoding` and never test names. `absolute` adds
-to embeddings, `rotary` rotates queries and keys, `relative` depends on distances.
+`absolute` adds to embeddings, `rotary` rotates queries and keys, `relative` depends on distances.
 """
 
 from transformer_jax.nn.config import TransformerConfig
