@@ -18,6 +18,7 @@ from transformer_jax.decoding.sampling import Sampler
 from transformer_jax.decoding.speculative import DraftedStep, SpeculativeSampler
 from transformer_jax.errors import UserError
 from transformer_jax.models import apply_method
+from transformer_jax.models.patches import WrappedModel
 from transformer_jax.nn.cache import state_bytes
 
 LOOKUP = "lookup"
@@ -37,11 +38,8 @@ class Drafted(NamedTuple):
 _NO_MEMORY = Drafted((), ())
 
 
-class DraftedModel:
-    """A model with a draft. Searches call `apply` with `Drafted` parameters; all other attributes
-    are the model's.
-
-    Instances compare by identity, so that each gets its own compiled programs.
+class DraftedModel(WrappedModel):
+    """A model with a draft. Searches call `apply` with `Drafted` parameters.
 
     Attributes:
       num_steps: decode steps of all rows so far.
@@ -56,7 +54,7 @@ class DraftedModel:
     """
 
     def __init__(self, model: Any, draft: Any, length: int) -> None:
-        self.model = model
+        super().__init__(model)
         self.draft = draft
         self.length = length
         self.num_steps = self.num_tokens = 0
@@ -107,14 +105,6 @@ class DraftedModel:
         have no beams."""
         assert num_beams == 1
         return sum(part.state_bytes(length + self.length) for part in (self.model, self.draft))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["model"], name)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        """The model's class, for `isinstance` checks in tasks."""
-        return type(self.model)
 
 
 class LookupState(struct.PyTreeNode):

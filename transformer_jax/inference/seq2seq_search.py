@@ -255,7 +255,15 @@ class Seq2SeqSearch:
         if isinstance(search, BeamSearch):
             outputs = beams = search.beam_size
             vocab_size = self.model.config.target_vocab_size
-            _check_beams(search.beam_size, decode.num_outputs, vocab_size)
+            if decode.num_outputs > beams:
+                raise UserError(
+                    f"decode: num_outputs is {decode.num_outputs}; it must be at most beam_size "
+                    f"{beams}"
+                )
+            if beams > vocab_size:
+                raise UserError(
+                    f"decode: beam_size is {beams}; the target vocabulary has {vocab_size} pieces"
+                )
         if decode.stop or decode.repetition_penalty != 1:
             raise UserError("decode: stop and repetition_penalty are of language models alone")
         longest += len(self.specials.translation.head)
@@ -371,17 +379,6 @@ class Seq2SeqSearch:
     @property
     def _banned_id(self) -> int:
         return self.specials.banned[0]
-
-
-def _check_beams(beam_size: int, num_outputs: int, vocab_size: int) -> None:
-    if num_outputs > beam_size:
-        raise UserError(
-            f"decode: num_outputs is {num_outputs}; it must be at most beam_size {beam_size}"
-        )
-    if beam_size > vocab_size:
-        raise UserError(
-            f"decode: beam_size is {beam_size}; the target vocabulary has {vocab_size} pieces"
-        )
 
 
 def refilled(

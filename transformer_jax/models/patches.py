@@ -102,19 +102,14 @@ class Patch:
         return exists, array.at[tuple(rows)].get(mode="clip")
 
 
-class PatchedModel:
-    """A model with patches on every call of `apply`; all other attributes are the model's.
+class WrappedModel:
+    """A model with another `apply`; all other attributes are the model's.
 
     Instances compare by identity, so that each gets its own compiled programs.
     """
 
-    def __init__(self, model: Any, patches: tuple[Patch, ...]) -> None:
+    def __init__(self, model: Any) -> None:
         self.model = model
-        self.patches = patches
-
-    def apply(self, *args: Any, **named: Any) -> Any:
-        with self._patching():
-            return self.model.apply(*args, **named)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["model"], name)
@@ -123,6 +118,18 @@ class PatchedModel:
     def __class__(self) -> type:
         """The model's class, for `isinstance` checks in tasks."""
         return type(self.model)
+
+
+class PatchedModel(WrappedModel):
+    """A model with patches on every call of `apply`."""
+
+    def __init__(self, model: Any, patches: tuple[Patch, ...]) -> None:
+        super().__init__(model)
+        self.patches = patches
+
+    def apply(self, *args: Any, **named: Any) -> Any:
+        with self._patching():
+            return self.model.apply(*args, **named)
 
     @contextlib.contextmanager
     def _patching(self) -> Iterator[None]:

@@ -109,18 +109,18 @@ class CuDNN:
 
     def __call__(self, inputs: AttentionInputs, requirements: AttentionRequirements) -> Heads:
         segments = _segments(inputs)
-        attend = functools.partial(
-            jax.nn.dot_product_attention,
-            is_causal=segments.causal,
-            implementation=self.implementation,
-        )
 
         def attend_on_device(heads: tuple[Array, ...], rows: tuple[Array, ...]) -> Heads:
-            return attend(*heads, mask=rows[0])
+            attend: Any = jax.nn.dot_product_attention
+            options = {"is_causal": segments.causal, "implementation": self.implementation}
+            return attend(*heads, mask=rows[0], **options)
 
-        heads = _cast(inputs.query, inputs.key, inputs.value, dtype=requirements.dtype)
-        outputs = sharded_call(attend_on_device, heads, (inputs.windowed_mask,))
-        return _zero_padding(outputs, segments)
+        heads = tuple(
+            x.astype(requirements.dtype) for x in (inputs.query, inputs.key, inputs.value)
+        )
+        return _zero_padding(
+            sharded_call(attend_on_device, heads, (inputs.windowed_mask,)), segments
+        )
 
 
 class Splash:
@@ -144,7 +144,7 @@ class Splash:
             logit_cap=requirements.logit_cap,
         )
         query = inputs.query / math.sqrt(inputs.query.shape[-1])
-        heads = _cast(query, inputs.key, inputs.value, dtype=requirements.dtype)
+        heads = tuple(x.astype(requirements.dtype) for x in (query, inputs.key, inputs.value))
         outputs = sharded_call(attend, heads, (segments.query, segments.key))
         return _zero_padding(outputs, segments)
 
@@ -192,10 +192,6 @@ def _splash_attention(
 def _segments(inputs: AttentionInputs) -> Segments:
     assert inputs.segments is not None  # `choose_kernel` requires them
     return inputs.segments
-
-
-def _cast(*arrays: Array, dtype: DTypeLike) -> tuple[Array, ...]:
-    return tuple(x.astype(dtype) for x in arrays)
 
 
 def _zero_padding(heads: Heads, segments: Segments) -> Heads:

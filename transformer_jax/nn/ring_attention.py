@@ -178,11 +178,11 @@ def _forward(
     def attend(sums: Any, _: Any, keys: Keys, inputs: AttentionInputs, mask: Array) -> Any:
         old: Sums = sums[0]
         logits = ring.masked_logits(inputs, mask, parameters)
-        largest = jnp.maximum(old.largest, _by_token(logits.max(-1)))
-        weights = jnp.exp(logits - _by_head(largest)[..., None])
+        largest = jnp.maximum(old.largest, _swap(logits.max(-1)))
+        weights = jnp.exp(logits - _swap(largest)[..., None])
         scale = jnp.exp(old.largest - largest)
         values = scale[..., None] * old.values + ring.outputs(weights, keys.value)
-        return Sums(values, scale * old.weights + _by_token(weights.sum(-1)), largest), (), ()
+        return Sums(values, scale * old.weights + _swap(weights.sum(-1)), largest), (), ()
 
     def step(_: Any, carry: tuple[Sums, Keys]) -> tuple[Sums, Keys]:
         sums, keys = carry
@@ -210,10 +210,10 @@ def _backward(ring: Ring, saved: Any, gradient: Heads) -> tuple[Queries, Keys, A
             return ring.masked_logits(inputs.replace(query=query, key=key), mask, parameters)
 
         logits, logits_vjp = jax.vjp(logits_of, inputs.query, keys.key, parameters)
-        weights = jnp.exp(logits - _by_head(log_sums)[..., None])  # p_ij
+        weights = jnp.exp(logits - _swap(log_sums)[..., None])  # p_ij
         _, outputs_vjp = jax.vjp(ring.outputs, weights, keys.value)
         weights_gradient, value_gradient = outputs_vjp(gradient)  # do_i v_j, dv_j
-        logits_gradient = weights * (weights_gradient - _by_head(products)[..., None])
+        logits_gradient = weights * (weights_gradient - _swap(products)[..., None])
         query_gradient, key_gradient, of_parameters = logits_vjp(logits_gradient)
         return jax.tree.map(
             jnp.add, sums, (query_gradient, (key_gradient, value_gradient), of_parameters)
@@ -400,9 +400,6 @@ def _repeat[Carry](count: int, body: Callable[[Array, Carry], Carry], carry: Car
     return jax.lax.while_loop(lambda state: state[0] < count, step, (jnp.int32(0), carry))[1]
 
 
-def _by_token(x: Float[Array, "B H T"]) -> Float[Array, "B T H"]:
-    return jnp.moveaxis(x, 1, 2)
-
-
-def _by_head(x: Float[Array, "B T H"]) -> Float[Array, "B H T"]:
-    return jnp.moveaxis(x, 2, 1)
+def _swap(x: Array) -> Array:
+    """Between numbers of each token [B, T, H] and of each head [B, H, T]."""
+    return jnp.swapaxes(x, 1, 2)

@@ -326,7 +326,9 @@ class Loop:
                 with self.timer.measure("data"):
                     rows = next(self.batches)
                 if self.diagnostics.is_due(step):
-                    self._diagnose(step, state, rows, meter)
+                    with meter.paused("watching"):
+                        portable = self.to_portable(state)
+                        self.log.record(step, SPLIT, self.diagnostics(portable, rows))
                 state, sums = self.train_step(state, rows)
                 meter.push(step, sums)
                 self.log.advance(step)
@@ -373,10 +375,6 @@ class Loop:
     def _calling_back(self, meter: Meter) -> Iterator[Sequence[Callback]]:
         with meter.paused("callbacks") if self.callbacks else contextlib.nullcontext():
             yield self.callbacks
-
-    def _diagnose(self, step: int, state: TrainState, rows: Any, meter: Meter) -> None:
-        with meter.paused("watching"):
-            self.log.record(step, SPLIT, self.diagnostics(self.to_portable(state), rows))
 
     def _save(self, step: int, state: TrainState, meter: Meter) -> None:
         with meter.paused("saving"):
