@@ -211,9 +211,14 @@ def test_gpt2_initialization_counts_the_sublayers_of_each_stack():
         both = EncoderDecoder(config).init(key, *[row] * 6)["params"]
         alone = DecoderOnly(config).init(key, *[row] * 3)["params"]
         stacks = {2: both["encoder"], 3: both["decoder"], 4: alone["decoder"]}
-        return {sublayers: outputs(stack) for sublayers, stack in stacks.items()}
+        layer = alone["decoder"]["layer_0"]
+        others = layer["feed_forward"]["inner"], layer["self_attention"]["query"]
+        return {sublayers: outputs(stack) for sublayers, stack in stacks.items()}, others
 
-    for sublayers, layers in initialized(jax.random.key(0)).items():
+    by_stack, others = initialized(jax.random.key(0))
+    for layer in others:
+        assert np.std(layer["kernel"]) == pytest.approx(0.02, rel=0.05)
+    for sublayers, layers in by_stack.items():
         assert len(layers) == 2 + (sublayers == 3)
         for layer in layers:
             assert np.std(layer["kernel"]) == pytest.approx(0.02 / np.sqrt(sublayers), rel=0.05)

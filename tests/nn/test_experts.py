@@ -19,7 +19,7 @@ from transformer_jax.models import apply_method, apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn import auxiliary
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.experts import Experts, ExpertsOptions, drop_overflow, route
+from transformer_jax.nn.experts import Experts, ExpertsOptions, route
 from transformer_jax.nn.grouped_product import count_without_padding
 from transformer_jax.nn.layers import count_active
 from transformer_jax.training.optimizer import OptimizerConfig, make_optimizer
@@ -138,12 +138,6 @@ def test_gradients_equal_those_of_a_dense_mixture(inputs, random_params):
         found,
         expected,
     )
-
-
-def test_overflow_drops_the_last_choices_of_a_row():
-    experts = jnp.array([[[0, 1], [0, 2], [0, 1], [4, 4], [0, 1]]])  # of E: padding
-    found = drop_overflow(experts, jnp.array([2]), E)
-    np.testing.assert_array_equal(found, [[[0, 1], [0, 2], [4, 1], [4, 4], [4, 4]]])
 
 
 def collected(layer, params, x, real, deterministic=True):

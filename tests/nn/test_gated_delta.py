@@ -142,15 +142,6 @@ def test_no_gradient_passes_a_reset_or_a_later_token(extreme):
     assert gradients[2][:, 21:28].any() and not gradients[4].any()
 
 
-def test_tokens_without_strength_and_decay_leave_the_state(extreme):
-    query, key, value, log_decay, strength, state = extreme
-    padded = [np.concatenate([x, x[:, :5]], 1) for x in (query, key, value)]
-    nothing = np.zeros((2, 5, 2), np.float32)
-    gates = [np.concatenate([x, nothing], 1) for x in (log_decay, strength)]
-    found = compiled(chunks_of(8), *padded, *gates, state)[1]
-    close(found, recurrence(*extreme)[1])
-
-
 def test_the_inverse_and_its_tangent():
     lower = np.tril(np.random.default_rng(0).normal(size=(3, 5, 5)), -1).astype(np.float32)
     of_both = lambda *x: jax.jvp(inverse_of_unit_lower, x[:1], x[1:])  # noqa: E731

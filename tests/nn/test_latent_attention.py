@@ -9,7 +9,6 @@ import pytest
 from tests.compiled import apply, run
 from tests.refusals import assert_refused
 from transformer_jax.models.decoder_only import DecoderOnly
-from transformer_jax.nn.attention_inputs import AttentionInputs
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.latent_attention import LatentAttention, LatentOptions
 from transformer_jax.nn.layers import init_caches
@@ -163,18 +162,6 @@ def test_the_scale_and_the_window_of_the_config():
     again, _ = apply(module, params, last, sequences, True, method="self_attend")
     np.testing.assert_allclose(again[0, 5], found[0, 5], atol=1e-6)
     assert np.abs(again[0, 4] - found[0, 4]).max() > 1e-3
-
-
-def test_an_absorbed_query_has_the_same_logits():
-    module = LatentAttention(config_of())
-    sequences = sequences_of(module.config)
-    params = run(module.init, jax.random.key(0), X, sequences, True, method="self_attend")
-    query, key = RNG.normal(size=(2, T, H, K + P)), RNG.normal(size=(2, T, 1, R + P))
-    inputs = AttentionInputs(jnp.array(query), jnp.array(key), None, None)
-    plain, absorbed = (apply(module, params, inputs, method=m) for m in ("expand_latent", "absorb"))
-    expected = np.einsum("bthk,bshk->bhts", plain.query, plain.key) / np.sqrt(K + P)
-    found = np.einsum("bthk,bsk->bhts", absorbed.query, absorbed.key[:, :, 0]) / np.sqrt(R + P)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_every_parameter_has_a_row_of_the_table(model):

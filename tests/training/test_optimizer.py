@@ -16,13 +16,12 @@ from transformer_jax.runs.config import read_settings
 from transformer_jax.training.optimizer import (
     OPTIMIZERS,
     OptimizerConfig,
-    OptimizerKind,
     make_optimizer,
     make_schedule,
     raised_rate,
     unfinished_decay,
 )
-from transformer_jax.training.schedules import SCHEDULES, ScheduleKind
+from transformer_jax.training.schedules import SCHEDULES
 from transformer_jax.training.state import TrainState
 
 D_MODEL = 64
@@ -357,29 +356,6 @@ def test_exactly_the_parameters_listed_decay(tiny_config, random_params, changes
     assert {"bias", "scale"} <= {path.rpartition("/")[2] for path in paths.keys() - decayed}
 
 
-@pytest.fixture
-def restored_registries():
-    before = [(registry, dict(registry)) for registry in (OPTIMIZERS, SCHEDULES)]
-    yield
-    for registry, entries in before:
-        registry.restore(entries)
-
-
-@pytest.mark.usefixtures("restored_registries")
-def test_a_registered_optimizer_and_schedule_are_found_by_name():
-    def signs(config):
-        return [optax.scale_by_sign()]
-
-    def halving(options):
-        return lambda count: options.learning_rate * 0.5**count
-
-    OPTIMIZERS.register("signs", OptimizerKind(signs))
-    SCHEDULES.register("halving", ScheduleKind(halving))
-    config = OptimizerConfig(name="signs", schedule="halving", learning_rate=0.4)
-    history = train(config, jnp.zeros(2), np.array([[3.0, -5.0], [2.0, 1.0]], np.float32))
-    np.testing.assert_allclose(history, [[-0.4, 0.4], [-0.6, 0.2]], rtol=1e-6)
-
-
 def test_every_optimizers_state_is_restored(tmp_path):
     rng = np.random.default_rng(0)
     params, grads = layer(rng), layer(rng)
@@ -418,18 +394,11 @@ def test_the_states_of_saved_runs_have_kept_their_layout():
     assert places == expected | {("adafactor", 0.0): factored}
 
 
-def test_a_decay_must_end_after_the_warm_up():
+def test_a_decay_ends_after_the_warm_up_also_in_a_shorter_run():
+    short = make_schedule(OptimizerConfig(schedule="linear", warmup_steps=10), D_MODEL, 4)
+    np.testing.assert_allclose([short(n) for n in range(4)], [0.1, 0.2, 0.3, 0.4], rtol=1e-5)
     with pytest.raises(ValueError, match="it must be greater than warmup_steps 4000"):
         OptimizerConfig(schedule="linear", decay_steps=4000)
-
-
-def test_without_decay_steps_a_decay_ends_with_the_run():
-    config = OptimizerConfig(schedule="linear", learning_rate=1.0, warmup_steps=10)
-    schedule = make_schedule(config, D_MODEL, num_steps=110)
-    np.testing.assert_allclose([schedule(n) for n in (9, 59, 109)], [1, 0.5, 0], atol=1e-6)
-    # A run shorter than the warm-up.
-    short = make_schedule(config, D_MODEL, num_steps=4)
-    np.testing.assert_allclose([short(n) for n in range(4)], [0.1, 0.2, 0.3, 0.4], rtol=1e-5)
 
 
 FROZEN = ["layer_1/", "^decoder/"]

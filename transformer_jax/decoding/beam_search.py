@@ -120,7 +120,6 @@ class BeamSearch:
       alpha: exponent of the length penalty, at least 0.
       banned_ids: tokens that are never chosen. Scores are the model's: the probability of banned
         tokens is not redistributed.
-      length_penalty: entry of `LENGTH_PENALTIES`.
     """
 
     beam_size: int

@@ -36,12 +36,9 @@ class Node:
       id: index among the tree's nodes.
       parent: id of the hypothesis that it extends; None for the empty one.
       step: number of its tokens.
-      token: its last token as text.
-      log_prob: log P of all its tokens.
       state: "start", "kept" (alive after its step), "ended" (by EOS, or an output cut at the limit)
         or "dropped".
       score: log_prob / penalty, if it was compared with outputs.
-      why: reason for its state, in plain words.
     """
 
     id: int
@@ -61,7 +58,6 @@ class BeamTree(Summarized):
 
     Attributes:
       beam_size: K.
-      alpha: exponent of the length penalty.
       nodes: hypotheses, parents before children.
       outputs: ids of the outputs that the search returns, best first.
     """

@@ -54,11 +54,7 @@ def masked_logits(
 
 
 def constrained(decode_step: DecodeStep, constraint: Constraint, banned_id: int) -> DecodeStep:
-    """Decode step under a constraint. Its state is (the model's state, the constraint's state).
-
-    Args:
-      banned_id: a token that the search never chooses (`masked_logits`).
-    """
+    """Decode step under a constraint. Its state is (the model's state, the constraint's state)."""
 
     def step(
         tokens: Int[Array, " N"], memory: Memory, state: State

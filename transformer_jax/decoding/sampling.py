@@ -81,21 +81,15 @@ def token_log_probs(logits: Float[Array, "*B V"], tokens: Int[Array, "*B"]) -> F
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Samples:
-    """Samples, possibly unfinished.
+    """Samples, possibly unfinished: arrays [N, ...], one row for each.
 
     Attributes:
-      lengths: int32 [N], tokens of each sample.
-      tokens: int32 [N, L], padded.
       log_probs: float32 [N, L], log-probability of each token under the model itself, in nats; 0
         after the end.
-      ended: bool [N].
       limits: int32 [N], longest output of each, in 1..L.
-      keys: [N], a random key for each.
       drawn_before: int32 [N], tokens that were sampled with a key before the first one here.
       seen: bool [N, V], tokens that occurred so far, if repetition is penalized; otherwise None.
-      state: the model's.
       num_steps: int32 [N], decode steps that a draft shortened (`speculative`); None without one.
-      num_outputs: samples of a sentence.
     """
 
     lengths: Array

@@ -27,10 +27,6 @@ _TOKEN, _PROPOSAL, _ACCEPTANCE = range(3)
 class DraftedStep:
     """Decode step of a model that has a draft. Both read and change their own part of one memory
     and one state.
-
-    Attributes:
-      model: decode step of the model, for any number of tokens.
-      draft: decode step of the draft.
     """
 
     model: DecodeStep

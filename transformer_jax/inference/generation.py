@@ -46,9 +46,7 @@ class Output:
     Attributes:
       sample: number of this output among those of the prompt. The random draws depend on the seed
         and these two numbers alone.
-      tokens: tokens generated so far.
       log_probs: log-probability of each of these under the model, in nats.
-      ended: True if the output is complete.
       context: tokens that the model sees: the end of the prompt, and the output.
     """
 
@@ -78,7 +76,6 @@ class TokenGenerator:
 
     Attributes:
       context: tokens that the model sees at once.
-      specials: special tokens of its vocabulary.
       use_cache: False: recompute the keys and values of all tokens at every step, for comparison.
     """
 

@@ -78,9 +78,6 @@ def request_arrays(
 ) -> dict[str, np.ndarray]:
     """Arrays of a batch of requests.
 
-    Args:
-      max_extra_length: number of tokens that an output may exceed its source by.
-
     Returns:
       "source" [B, S] and "prompt" [B, P], with "source_lengths" [B] and "prompt_lengths" [B];
       "limits" [B], the longest outputs; "numbers" [B], of the requests; if there are constraint
@@ -117,11 +114,7 @@ def longest_output(arrays: Mapping[str, np.ndarray], max_extra_length: int) -> i
 
 @dataclasses.dataclass(frozen=True)
 class Seq2SeqSearch:
-    """Searches for the outputs of batches of sources, with the search of a `DecodeConfig`.
-
-    Attributes:
-      constraint: constraint on the outputs; None: all outputs are allowed.
-    """
+    """Searches for the outputs of batches of sources, with the search of a `DecodeConfig`."""
 
     model: Seq2Seq
     specials: SpecialTokens

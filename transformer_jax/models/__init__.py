@@ -50,8 +50,6 @@ def apply_model(
     Args:
       model: takes `deterministic`, as all models here do. It is a Flax module, or has its `apply`
         (`patches`, `ensemble`).
-      params: tree that its `init` returns under "params".
-      rng: key for dropout; None: no dropout.
     """
     rngs = None if rng is None else {"dropout": rng}
     collected = auxiliary.current()

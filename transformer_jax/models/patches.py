@@ -45,7 +45,6 @@ class Patch:
 
     Attributes:
       index: a number or a slice for each of the first axes.
-      change: a number, an array or a function.
     """
 
     key: str
@@ -150,7 +149,6 @@ def patched_model(model: Any, changes: Mapping[str, Any], points: HookPointAxes)
 
     Args:
       changes: {key: change}, in order of application.
-      points: of the model, from `find_hook_points`.
 
     Raises:
       UserError: an unknown hook point (the message names the nearest), an index beyond the axes, or

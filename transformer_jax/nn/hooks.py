@@ -34,7 +34,6 @@ class HookPoint:
     """A named value inside a model.
 
     Attributes:
-      axes: names of its axes after the batch axis.
       positions: for each axis that counts tokens, their positions [B, T] in their sentences.
       off_value: value that remains if it is switched off (`models.patches`).
       read_only: the model has used the value already, so that a change has no effect.

@@ -20,13 +20,9 @@ WEIGHTS = ("float32", "int8")
 class Int8Matrix:
     """W^T of a linear map as 8-bit integers, for I inputs and O outputs.
 
-    Each output has its own scale, and so has each row that is multiplied: its largest element
-    becomes 127 (Dettmers et al. 2022, section 2). Products of integers are exact; only rounding
-    loses precision.
-
-    Attributes:
-      values: int8 [O, I].
-      scales: float32 [O]; the matrix is about `values * scales[:, None]`.
+    The matrix is about `values * scales[:, None]`. Each output has its own scale, and so has each
+    row that is multiplied: its largest element becomes 127 (Dettmers et al. 2022, section 2).
+    Products of integers are exact; only rounding loses precision.
     """
 
     values: Int8[Array, "O I"]

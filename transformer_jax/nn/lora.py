@@ -21,9 +21,7 @@ class LowRankAdapter:
     """Adapter s A B that is added to the matrix of a linear map, of I inputs and O outputs.
 
     Attributes:
-      down: A, [I, r].
-      up: B, [r, O]; initially 0, so that nothing is added.
-      dropout_rate: of the inputs of A.
+      down, up: A and B, which is initially 0, so that nothing is added.
     """
 
     down: Float[Array, "I r"]

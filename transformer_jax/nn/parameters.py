@@ -31,7 +31,6 @@ class Parameter:
       axes: a name for each axis: "model" (the residual stream), "vocab", "heads", "hidden" (of the
         feed-forward network), "experts", "state" (of a recurrent layer, never sharded, because its
         matrices are needed at every token), or what the axis counts.
-      input_axes: number of axes that are inputs of a linear map.
     """
 
     end: str

@@ -38,8 +38,6 @@ class LentAxis:
 
     Attributes:
       name: as functions such as `jax.lax.psum` take it.
-      size: number of devices along it.
-      shard_map: runs a function on each device.
 
     Example:
       >>> experts = per_device.axis("experts")

@@ -72,7 +72,6 @@ class Ring:
       bias: (distance [B, T, S], *parameters) -> bias of the logits of all heads, or None.
       causal: a query sees no key at a later position.
       window: a query sees only keys less than this many positions away; None: no limit.
-      axis: axis of the mesh around which keys travel.
       size: N; 1: the device has all keys.
       tensor: axis of the mesh that divides the heads; None: the device has all heads.
     """
@@ -122,7 +121,6 @@ class Ring:
         Args:
           update: (sums, queries, keys, inputs, mask) -> sums, all of the two blocks.
           sums: (of queries, of keys, of neither); arrays [B, T, ...] and [B, S, ...].
-          queries: `Queries`, and other arrays [B, T, ...] of queries.
         """
         rows = _block_size(queries[0].positions.shape[1])
         columns = _block_size(keys.positions.shape[1])

@@ -31,7 +31,6 @@ class Sequences(struct.PyTreeNode):
     """Positions and mask of the T tokens in each row, for the sublayers.
 
     Attributes:
-      encoding: the position encoding of the stack.
       positions: [N, T], from 0 in each packed sentence.
       mask: [N, 1, T, T]; None with a cache, which has its own, and where devices divide the
         tokens, whose order is then any.
@@ -69,7 +68,6 @@ class Sublayer(nn.Module):
       num_sublayers: of the stack; initialization "gpt2" scales the last matrix by it.
       parameters: rows of the table of parameters, which the definition of the class adds to it.
       reads: config fields, "section.field", that this class reads and others may not.
-      options: dataclass of its own config fields, if it has any.
     """
 
     config: TransformerConfig

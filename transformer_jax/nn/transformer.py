@@ -93,11 +93,7 @@ def _with_shared(stack: Any, x: Features, sequences: Sequences) -> Sequences:
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward, each in its residual connection.
-
-    Attributes:
-      depth: number of layers of its stack.
-    """
+    """Self-attention and feed-forward, each in its residual connection, in a stack of `depth`."""
 
     config: TransformerConfig
     depth: int = 1
@@ -149,7 +145,6 @@ class DecoderLayer(nn.Module):
 
     Attributes:
       attends_to_encoder: False leaves out cross-attention, as in GPT.
-      depth: number of layers of its stack.
     """
 
     config: TransformerConfig

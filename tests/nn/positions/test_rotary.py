@@ -122,12 +122,6 @@ def test_limits_that_exclude_each_other_are_refused():
     )
 
 
-def test_a_linear_scaling_divides_positions():
-    x = RNG.normal(size=(2, 4, 3, 8)).astype(np.float32)
-    found = turned(x, 4 * PLACES, rope_scaling="linear", rope_factor=4.0)
-    np.testing.assert_allclose(found, turned(x), atol=1e-5)
-
-
 def test_layers_with_a_window_may_have_a_theta_of_their_own_and_no_scaling():
     scaled = {"rope_scaling": "linear", "rope_factor": 4.0, "attention_window": 2}
     config = TransformerConfig(**scaled, rope_theta_window=50.0, full_attention_every=2)

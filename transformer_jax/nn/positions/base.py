@@ -73,12 +73,8 @@ class PositionEncoding(nn.Module):
         return None
 
     def logit_bias(self, inputs: AttentionInputs, layer_part: Any) -> Biases | None:
-        """Bias of the logits of self-attention; by default `bias`.
-
-        Args:
-          inputs: queries and keys after `rotate`, with their positions.
-          layer_part: the layer's module of the class `layer_part`, or None.
-        """
+        """Bias of the logits of self-attention, for queries and keys after `rotate` and the layer's
+        module of the class `layer_part`; by default `bias`."""
         return self.bias(inputs.distance)
 
     def extra_values(

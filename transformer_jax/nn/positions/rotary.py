@@ -99,9 +99,7 @@ class RotaryScaling:
 
     Attributes:
       scale: (frequencies of all pairs, config) -> scaled frequencies.
-      reads: config fields that it reads, "section.field".
       magnitude: config -> factor of rotated queries and keys.
-      options: dataclass of further fields, "model.ENTRY.FIELD"; None: none.
     """
 
     scale: Callable[[Frequencies, TransformerConfig], Frequencies]

@@ -147,7 +147,6 @@ class DecoderState(struct.PyTreeNode):
     """State of the decoder after the tokens so far.
 
     Attributes:
-      layers: state of each layer's cell.
       attended: with input feeding, the vector h~ [N, D] of the last token.
     """
 
@@ -193,7 +192,6 @@ class RecurrentDecoder(nn.Module):
     Dropout is applied to the input of each layer and to the features.
 
     Attributes:
-      score: one of `SCORES`.
       radius: of local attention; None: attention to whole sentences.
     """
 
@@ -250,7 +248,6 @@ class RecurrentDecoder(nn.Module):
 
         Args:
           source: the memory of their sentences; None without attention.
-          **token_inputs: other fields of `TokenInputs`.
         """
         masks = self._masks(x, deterministic)
         tokens = TokenInputs(self.layers[0].project(x), segment_ids, masks, **token_inputs)
