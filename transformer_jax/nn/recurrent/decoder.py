@@ -25,7 +25,7 @@ Features = Float[Array, "N T D"]
 SegmentIds = Int[Array, "N T"]
 Encoded = Float[Array, "B S D"]
 SourceIds = Int[Array, "B S"]
-Scores = Float[Array, "B Q S"]
+PerPair = Float[Array, "B Q S"]  # of a query and a source token
 
 SCORES = ("none", "additive", "dot", "general", "concat")
 """Values of `model.attention_score`."""
@@ -100,7 +100,7 @@ class SourceAttention(nn.Module):
 
     def __call__(
         self, query: Features, source: SourceMemory, segment_ids: SegmentIds
-    ) -> tuple[Features, Scores]:
+    ) -> tuple[Features, PerPair]:
         """Contexts of the decoder's states as queries, and the weights, with the queries of a
         sentence's rows one row after the other."""
         rows = len(source.keys)
@@ -117,7 +117,7 @@ class SourceAttention(nn.Module):
 
     def _weights(
         self, query: Float[Array, "B Q D"], source: SourceMemory, mask: Bool[Array, "B Q S"]
-    ) -> Scores:
+    ) -> PerPair:
         scores = self._scores(query, source.keys)
         if self.radius is None:
             return softmax(scores, mask)
@@ -127,7 +127,7 @@ class SourceAttention(nn.Module):
         weights = softmax(scores, mask & (jnp.abs(distance) <= self.radius))
         return weights * jnp.exp(-2 * jnp.square(distance / self.radius))
 
-    def _scores(self, query: Float[Array, "B Q D"], keys: Encoded) -> Scores:
+    def _scores(self, query: Float[Array, "B Q D"], keys: Encoded) -> PerPair:
         if self.is_additive:
             return additive_scores(self.state(query), keys, self.energy)
         dtype = dtype_for_rows(query.shape[1], product_dtype(self.config.dtype))
@@ -137,7 +137,7 @@ class SourceAttention(nn.Module):
 @jax.checkpoint
 def additive_scores(
     query: Float[Array, "B Q D"], keys: Encoded, energy: Float[Array, " D"]
-) -> Scores:
+) -> PerPair:
     """energy . tanh(query + key) of all pairs; the backward pass computes these B Q S D again."""
     pairs = jnp.tanh((query[:, :, None] + keys[:, None]).astype(jnp.float32))
     return (pairs * energy).sum(-1)
@@ -265,7 +265,7 @@ class RecurrentDecoder(nn.Module):
 
     def attend(
         self, h: Features, source: SourceMemory, segment_ids: SegmentIds
-    ) -> tuple[Features, Scores]:
+    ) -> tuple[Features, PerPair]:
         """Computes Luong's h~ and the attention weights."""
         context, weights = self.cross_attention(h, source, segment_ids)
         return jnp.tanh(self.attended(jnp.concatenate([context, h], axis=-1))), weights
@@ -327,7 +327,7 @@ class RecurrentDecoder(nn.Module):
     @staticmethod
     def _attend_one(
         attend: Any, query: Float[Array, "N D"], source: SourceMemory | None, token: TokenInputs
-    ) -> tuple[Float[Array, "N D"], Scores]:
+    ) -> tuple[Float[Array, "N D"], PerPair]:
         """Calls `attend` for one token of each row."""
         attended, weights = attend(query[:, None], source, token.segment_ids[:, None])
         return attended[:, 0], weights
