@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Losses of tokens by name: cross-entropy with label smoothing (section 5.4), and distillation.
 
-The logits of a batch are by far its largest array: GPT-2 has 50,257 for each token.
-`tiled_token_losses` computes them for one tile of the vocabulary at a time and never holds all.
+The logits of a batch are by far its largest array: `tiled_token_losses` computes them for one tile
+of the vocabulary at a time and never holds all.
 
 N tokens, D model, V vocabulary, W tokens of a tile.
 """
@@ -88,7 +88,6 @@ class LossOptions(Configurable):
 
     @property
     def token_loss(self) -> "TokenLoss":
-        """The entry of `TOKEN_LOSSES`, with these settings."""
         return TOKEN_LOSSES[self.loss](self)
 
 
@@ -128,8 +127,7 @@ class TokenLoss:
         return TokenLosses(losses, cross_entropy(fixed, labels), _is_argmax(fixed, labels))
 
     def of_hidden(self, predicted: Unprojected, labels: Labels, exact: bool = True) -> TokenLosses:
-        """Computes the losses of tokens with these final hidden states; `exact` is that of
-        `tiled_token_losses`."""
+        """Computes the losses of tokens with these final hidden states."""
         return self.of_logits(predicted.logits(exact), labels)
 
     def of(self, predicted: Unprojected | Array, labels: Labels, exact: bool = True) -> TokenLosses:
@@ -180,18 +178,13 @@ class DistillationOptions:
 
 
 class TopPredictions(NamedTuple):
-    """Most likely tokens of a teacher at each position.
-
-    Attributes:
-      log_probs: log-probabilities of the tokens in nats, at temperature T.
-    """
+    """Most likely tokens of a teacher at each position."""
 
     tokens: Int[Array, "*B k"]
     log_probs: Float[Array, "*B k"]
 
     @classmethod
     def of_logits(cls, logits: Logits, count: int, temperature: float) -> "TopPredictions":
-        """The `count` most likely tokens."""
         log_probs, tokens = jax.lax.top_k(jax.nn.log_softmax(logits / temperature), count)
         return cls(tokens, log_probs)
 
@@ -226,7 +219,6 @@ class Distillation(CrossEntropy):
 
 
 def _mixed(hard: TokenLosses, divergence: Losses, weight: float) -> TokenLosses:
-    """Losses of the labels, with a share of the divergence from the teacher."""
     return hard._replace(losses=(1 - weight) * hard.losses + weight * divergence)
 
 
@@ -247,12 +239,8 @@ def token_losses(
 def token_sums(
     predictions: TokenLosses, weights: Num[Array | np.ndarray, "*B"]
 ) -> dict[str, Num[Array, ""]]:
-    """Sums over a batch that its metrics are computed from; positions of weight 0 do not count.
-
-    Returns:
-      "tokens" (total weight), "nll" (negative log-likelihood, nats) and "correct" (labels that are
-      the argmax).
-    """
+    """Sums over a batch: "tokens" (total weight), "nll" (negative log-likelihood, nats) and
+    "correct" (labels that are the argmax)."""
     return {
         "tokens": jnp.sum(weights),
         "nll": (predictions.nll * weights).sum(),
@@ -336,7 +324,6 @@ def top_k_divergence(student: Logits, teacher: TopPredictions, temperature: floa
 
 
 def _losses(logits: Logits, labels: Labels, eps: float, z_loss: float) -> tuple[Losses, Losses]:
-    """Losses, and the logarithm of the softmax's denominator."""
     log_normalizer = jax.nn.logsumexp(logits, axis=-1)
     label_logit = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
     expected = (1 - eps) * label_logit
@@ -369,8 +356,6 @@ def tiled_token_losses(
     The backward pass computes the logits again. Only first, reverse-mode derivatives are defined.
 
     Args:
-      predicted: hidden states and their projection to logits.
-      label_smoothing, z_loss: as of `cross_entropy`.
       tiles: number of tiles. With 1 all logits are held, and derivatives are those of
         `cross_entropy`. None: 1 on CPUs, where the second computation costs more than the memory;
         elsewhere the power of two (which divides a padded vocabulary) that keeps a tile's logits
@@ -389,7 +374,6 @@ def tiled_token_losses(
 
 
 def _num_tiles(predicted: Unprojected) -> int:
-    """Number of tiles for the logits of these hidden states."""
     if platform.is_cpu():
         return 1
     logits_bytes = 4 * predicted.x[..., 0].size * predicted.vocab_size
@@ -416,7 +400,6 @@ class _Tile(NamedTuple):
     bias: Float[Array, "*T W"]
 
     def logits(self, x: Float[Array, "N D"], cap: float | None, exact: bool) -> Float[Array, "N W"]:
-        """Logits of this tile's tokens."""
         with jax.named_scope("logits"):
             logits = einsum("nd,wd->nw", x, self.table, x.dtype, exact) + self.bias
             if cap is None:
@@ -452,9 +435,7 @@ def tiled_divergence(
     The backward pass computes the logits again.
 
     Args:
-      student: hidden states [B, T, D] and their projection.
       teacher: those of the teacher, with the same vocabulary, or its most likely tokens.
-      tiles: number of tiles or parts, at least 2.
     """
     if isinstance(teacher, TopPredictions):
         return _top_k_divergence_by_parts(student, teacher, temperature, tiles)
@@ -511,7 +492,6 @@ class _DivergenceStats(NamedTuple):
     def add(
         self, q: Float[Array, "N W"], p: Float[Array, "N W"], is_token: Bool[Array, " W"]
     ) -> "_DivergenceStats":
-        """Statistics with the logits of another tile."""
         q_max = jax.lax.stop_gradient(jnp.maximum(self.q_max, q.max(axis=1)))
         p_max = jnp.maximum(self.p_max, p.max(axis=1))
         p_exp = jnp.exp(p - p_max[:, None])
@@ -608,9 +588,7 @@ def _tiled_forward(
 
 
 def _tiled_backward(
-    options: _TileOptions,
-    saved: tuple[Unprojected, Labels, Losses, Array],
-    cotangents: TokenLosses,
+    options: _TileOptions, saved: tuple[Unprojected, Labels, Losses, Array], cotangents: TokenLosses
 ) -> tuple[Unprojected, None, None]:
     """Backward pass: the gradient of `cross_entropy`, through the logits of one tile at a time."""
     count, static_eps, z_loss, exact = options

@@ -10,15 +10,12 @@ Nothing here recurses, so trees may be arbitrarily deep.
 
     (TOP (NP (DT The) (NN house)))  ->  (TOP (NP DT NN ) )
 
-Vinyals et al. write `)LABEL`, which adds no information, and XX for every tag. Here tags are
-predicted, so that the tree can be restored exactly.
+Vinyals et al. write XX for every tag; here tags are predicted, so that the tree can be restored.
 
 **Lookahead**: with a lookahead of one word, as in a shift-reduce parser, each word `/word` and its
 tag come before the brackets between it and the previous word. The last one read is `/`, the end:
 
     /The DT (TOP (NP /house NN / ) )
-
-A model that writes this need not count tags to know the next word.
 """
 
 import re
@@ -75,7 +72,6 @@ class Tree:
         return [(node.word, node.label) for node in self.walk() if node and node.word is not None]
 
     def words(self) -> list[str]:
-        """The words, from left to right."""
         return [word for word, _ in self.leaves()]
 
     def __str__(self) -> str:
@@ -90,7 +86,7 @@ class Tree:
 
 
 class TreeBuilder:
-    """Builds a tree from left to right. Raises ValueError for steps that make no tree."""
+    """Builds a tree from left to right. ValueError for steps that make no tree."""
 
     def __init__(self) -> None:
         self._open: list[tuple[str, list[Tree]]] = []
@@ -98,21 +94,17 @@ class TreeBuilder:
 
     @property
     def depth(self) -> int:
-        """Number of open constituents."""
         return len(self._open)
 
     def open(self, label: str) -> None:
-        """Begins a constituent."""
         self._require_no_root()
         self._open.append((label, []))
 
     def add_leaf(self, tag: str, word: str) -> None:
-        """Adds a word."""
         self._require_no_root()
         self._add(Tree(tag, word=word))
 
     def close(self) -> None:
-        """Ends the innermost open constituent."""
         if not self._open:
             raise ValueError("a bracket is closed that none opened")
         label, children = self._open.pop()
@@ -121,7 +113,6 @@ class TreeBuilder:
         self._add(Tree(label, tuple(children)))
 
     def finish(self) -> Tree:
-        """Returns the tree. Raises ValueError if it is not complete."""
         if self._open:
             raise ValueError(f"brackets that are not closed: {self.depth}")
         if self._tree is None:
@@ -234,7 +225,6 @@ def _rebuilt(
 
 
 def tree_to_tokens(tree: Tree) -> list[str]:
-    """Tokens of a tree."""
     return [
         CLOSE if node is None else (OPEN if node.word is None else "") + node.label
         for node in tree.walk()
@@ -242,11 +232,7 @@ def tree_to_tokens(tree: Tree) -> list[str]:
 
 
 def tree_from_tokens(tokens: Iterable[str], words: Sequence[str]) -> Tree:
-    """Tree of its tokens and words.
-
-    Raises:
-      ValueError: they make no tree.
-    """
+    """Tree of its tokens and words; ValueError if they make no tree."""
     builder = TreeBuilder()
     words_left = iter(words)
     for token in tokens:

@@ -144,15 +144,6 @@ def test_eos_named_among_the_banned_counts_once():
         assert_found(found, sentence, slow_beam_search(model, sentence, 8, 0.6, 2, BANNED))
 
 
-def test_no_output_is_longer_than_its_limit():
-    model = Historian(6, batch_size=4, vocab_size=17, eos_bonus=-2.0)
-    limits = [1, 3, 7, 5]
-    found = search(model, limits, beam_size=4, alpha=0.6, max_length=9, banned_ids=BANNED)
-    assert found.tokens.shape == (4, 4, 9)
-    lengths = (found.tokens != PAD).sum(axis=2)
-    assert (lengths.max(axis=1) == limits).all()
-
-
 def test_empty_places_have_score_minus_infinity_and_padding():
     model = MarkovChain(seed=0, batch_size=2, num_words=1, vocab_size=8)
     found = search(model, [2, 2], beam_size=4, alpha=0.6)
@@ -269,23 +260,15 @@ def test_top_k_equals_lax_top_k(num_columns, k):
 @pytest.mark.parametrize("num_values", [2, 1000])
 @pytest.mark.parametrize("k", [1, 9])
 def test_equal_values_are_in_the_order_of_their_columns(num_values, k):
-    x = (
-        np.random.default_rng(k)
-        .integers(num_values, size=(8, 30 * TOP_K_BLOCK + 5))
-        .astype(np.float32)
-    )
+    shape = (8, 30 * TOP_K_BLOCK + 5)
+    x = np.random.default_rng(k).integers(num_values, size=shape).astype(np.float32)
     assert_equals_lax(x, k)
 
 
-def test_minus_infinity_is_an_ordinary_value():
-    x = np.full((3, 30 * TOP_K_BLOCK + 5), -np.inf, np.float32)
-    x[0, 1000] = x[1, -1] = 1.0
-    assert_equals_lax(x, 3)
-
-
 @pytest.mark.parametrize("num_columns", [7, 20 * TOP_K_BLOCK + 9])
-def test_top_k_finds_the_largest_beside_minus_infinity(num_columns):
+def test_minus_infinity_is_an_ordinary_value(num_columns):
     x = np.random.default_rng(0).normal(size=(6, num_columns)).astype(np.float32)
     x[:, 6] = 8.0
     x[:, [0, 5, num_columns - 1]] = -np.inf  # in the block of the best, too
+    x[0] = -np.inf
     assert_equals_lax(x, 3)

@@ -8,7 +8,6 @@ import pytest
 
 from tests.compiled import run
 from transformer_jax.decoding import Sampler, Start, truncated_logits
-from transformer_jax.inference.config import DecodeConfig
 
 PAD, UNK, BOS, EOS = range(4)
 VOCAB = 8
@@ -64,17 +63,10 @@ def test_a_score_is_the_log_probability_under_the_model_itself():
         assert (np.diff(row_scores) <= 0).all()
         for row, score in zip(rows, row_scores, strict=True):
             output = row[row != PAD]
+            assert (row[len(output) :] == PAD).all() and EOS not in output[:-1]
+            assert len(output) == 4 or output[-1] == EOS
             path = zip([BOS, *output[:-1]], output, strict=True)
             assert score == pytest.approx(sum(log_softmax[a, b] for a, b in path), abs=1e-4)
-
-
-def test_an_output_ends_in_eos_or_at_its_limit():
-    tokens, _ = draw(3, 200)
-    for row in tokens.reshape(-1, 4):
-        output = row[row != PAD]
-        assert (row[len(output) :] == PAD).all()
-        assert EOS not in output[:-1]
-        assert len(output) == 4 or output[-1] == EOS
 
 
 def test_samples_of_a_sentence_depend_on_its_own_key_only():
@@ -110,12 +102,16 @@ def test_top_k_keeps_the_first_of_equal_tokens():
         assert np.take_along_axis(left, order, axis=1).all()
 
 
+def kept(logits, **options):
+    """True for the tokens that may be sampled."""
+    return np.isfinite(np.asarray(run(truncated_logits, np.float32(logits), 1.0, **options)))
+
+
 @pytest.mark.parametrize(("top_p", "count"), [(0.05, 1), (0.35, 4), (0.95, 10), (1.0, 10)])
 def test_top_p_keeps_the_fewest_of_equal_tokens(top_p, count):
-    left = np.isfinite(
-        np.asarray(run(truncated_logits, np.zeros((1, 10), np.float32), 1.0, top_p=top_p))
-    )[0]
+    left = kept(np.zeros((1, 10)), top_p=top_p)[0]
     assert left.tolist() == [True] * count + [False] * (10 - count)
+    assert kept([[0, -20, -30, -80]], top_p=1.0).all()
 
 
 def test_top_p_keeps_the_nucleus_of_rounded_logits():
@@ -131,11 +127,6 @@ def test_top_p_keeps_the_nucleus_of_rounded_logits():
             assert set(np.flatnonzero(kept)) == set(expected)
 
 
-def test_top_p_of_one_keeps_unlikely_tokens():
-    logits = np.array([[0, -20, -30, -80]], np.float32)
-    assert np.isfinite(np.asarray(run(truncated_logits, logits, 1.0, top_p=1.0))).all()
-
-
 def test_top_k_of_one_is_greedy():
     tokens, _ = draw(1, 1, top_k=1)
     expected, last = [], BOS
@@ -143,22 +134,3 @@ def test_top_k_of_one_is_greedy():
         last = int(np.argmax(probabilities(TABLE[last])))
         expected.append(last)
     assert tokens[0, 0].tolist() == expected + [PAD] * (4 - len(expected))
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"temperature": 0.0}, "temperature is 0.0; it must lie in"),
-        ({"temperature": float("nan")}, "temperature is nan"),
-        ({"top_k": 5}, "top_k is for sampling; set temperature"),
-        ({"top_p": 0.5}, "top_p is for sampling; set temperature"),
-        ({"temperature": 1.0, "top_k": 0}, "top_k is 0"),
-        ({"temperature": 1.0, "top_p": 0.0}, "top_p is 0.0; it must lie in"),
-        ({"temperature": 1.0, "top_p": 1.1}, "top_p is 1.1; it must lie in"),
-        ({"seed": -1}, "seed is -1"),
-    ],
-)
-def test_invalid_settings_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        DecodeConfig(**options)
-    DecodeConfig(temperature=1.0, num_outputs=10)  # may exceed the beam size

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches are padded to one size, and padding rows are removed from results."""
+"""Padded batches, and scores of pairs: order, sizes and memory."""
 
+import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.inference.batches import PaddedBatch
+from tests.refusals import assert_refused
+from transformer_jax.inference.batches import PaddedBatch, score_pairs
 
 
 def test_a_batch_is_padded_and_unpadded():
@@ -17,3 +19,28 @@ def test_a_batch_is_padded_and_unpadded():
     assert batch.place(10, [1, 2], 4)["x"].tolist() == [1, 2, -1, -1]
     assert batch.run(program, 10, [1, 2, 3], 4)["sum"].tolist() == [11, 12, 13]
     assert sizes == [4]
+
+
+PARAMS = {"scale": jnp.ones(1)}
+
+
+def test_fewer_long_pairs_are_scored_at_once():
+    rows = []
+
+    def sum_of_targets(params, batch):
+        rows.append(len(batch["target"]))
+        total = batch["target"].sum(axis=1)
+        return total, total > 5
+
+    pairs = [{"source": [9], "target": [1] * length} for length in (3, 700, 1, 90, 5)]
+    found = score_pairs(sum_of_targets, PARAMS, pairs, 4, row_bytes=lambda n: n << 20)
+    assert found == [(3, False), (700, True), (1, False), (90, True), (5, False)]
+    assert found[1].log_prob == 700 and found[1].is_greedy
+    assert rows == [2, 4]  # 700 MiB each, then as many as are asked for
+
+
+def test_a_pair_that_does_not_fit_into_memory_is_refused(monkeypatch):
+    monkeypatch.setattr("transformer_jax.runtime.platform.usable_memory", lambda: 2 << 30)
+    pairs = [{"source": [9] * 12, "target": [9]}]
+    score = lambda: score_pairs(None, PARAMS, pairs, 4, row_bytes=lambda n: n << 30)  # noqa: E731
+    assert_refused({"score: a text of 12 tokens takes about 12 GiB of memory": score})

@@ -2,13 +2,14 @@
 """Text generation: equal with and without a cache, alone and in a batch."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.errors import UserError
+from tests.refusals import assert_refused
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.generation import Output, TokenGenerator
 from transformer_jax.models.decoder_only import DecoderOnly
@@ -198,7 +199,7 @@ def test_the_end_token_may_also_be_the_padding(model, params, draw):
 
 def test_a_search_that_cannot_pause_is_refused(draw):
     for decode in (DecodeConfig(), DecodeConfig(search="beam", beam_size=1)):
-        with pytest.raises(UserError, match="decode: language models generate token by token: set"):
-            draw(PROMPTS, decode)
+        call = functools.partial(draw, PROMPTS, decode)
+        assert_refused({"decode: language models generate token by token: set": call})
     named = draw(PROMPTS, dataclasses.replace(GREEDY, search="greedy"))
     assert named == draw(PROMPTS, GREEDY)

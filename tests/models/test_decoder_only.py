@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPT equals its formulas and its published size; cached and packed results are consistent."""
+"""GPT and Gemma equal their formulas, GPT its published size; for cached and packed results see
+`test_parts`."""
 
 import dataclasses
-import functools
 import math
 
 import jax
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.compiled import apply
+from tests.models.formulas import gelu, stack
 from tests.models.texts import PADDED, TOGETHER
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.config import TransformerConfig
@@ -62,33 +63,12 @@ def test_it_has_as_many_parameters_as_gpt2():
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 124_439_808 + 768 * 50257
 
 
-def test_initial_parameters_have_gpt2s_standard_deviations():
-    wide = dataclasses.replace(SMALL, d_model=128, d_ff=128, vocab_size=200, max_length=64)
-
-    @jax.jit
-    def initialized(key):
-        params = DecoderOnly(wide).init(key, *PADDED)["params"]
-        layer = params["decoder"]["layer_1"]
-        return [
-            layer["self_attention"]["query"]["kernel"],
-            layer["feed_forward"]["inner"]["kernel"],
-            params["embedding"]["table"],
-            params["input"]["positions"]["table"],
-            layer["self_attention"]["output"]["kernel"],
-            layer["feed_forward"]["outer"]["kernel"],
-        ]
-
-    spread = [np.std(np.asarray(x)) for x in initialized(jax.random.key(0))]
-    expected = [0.02] * 4 + [0.02 / math.sqrt(2 * 2)] * 2
-    np.testing.assert_allclose(spread, expected, rtol=0.05)
-
-
-def test_logits_equal_the_formula(variables, logits, formulas):
+def test_logits_equal_the_formula(variables, logits):
     params = variables["params"]
     for row, text in zip(logits[1:], TEXTS, strict=True):
         table = params["embedding"]["table"]
         x = table[np.array(text)] + params["input"]["positions"]["table"][: len(text)]
-        expected = formulas.gpt_stack(params["decoder"], x) @ table.T
+        expected = stack("pre", params["decoder"], x, causal=True, activation=gelu) @ table.T
         np.testing.assert_allclose(row[: len(text)], expected, rtol=2e-4, atol=2e-4)
 
 
@@ -142,7 +122,7 @@ def gemma_attention(params, x, window):
     return result
 
 
-def test_gemma_2_equals_its_formula(random_params, formulas):
+def test_gemma_2_equals_its_formula(random_params):
     """Gemma 2's report (2024), section 2: both norms, both caps, a window in every other layer."""
     model = DecoderOnly(GEMMA)
     variables = random_params(model, *PADDED)
@@ -158,46 +138,11 @@ def test_gemma_2_equals_its_formula(random_params, formulas):
             x = x + gemma_norm(norms["norm_after"], y)
             norms, network = layer["feed_forward_residual"], layer["feed_forward"]
             y = gemma_norm(norms["norm_before"], x)
-            hidden = formulas.gelu(y @ network["gate"]["kernel"]) * (y @ network["inner"]["kernel"])
+            hidden = gelu(y @ network["gate"]["kernel"]) * (y @ network["inner"]["kernel"])
             x = x + gemma_norm(norms["norm_after"], hidden @ network["outer"]["kernel"])
         expected = gemma_norm(params["decoder"]["final_norm"], x) @ table.T
         expected = 3 * np.tanh(expected / 3)
         np.testing.assert_allclose(row[: len(text)], expected, rtol=2e-4, atol=2e-4)
-
-
-def test_texts_packed_into_a_row_do_not_see_each_other(logits):
-    packed, *alone = logits
-    np.testing.assert_allclose(packed[:5], alone[0][:5], rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(packed[5:8], alone[1][:3], rtol=1e-4, atol=1e-4)
-
-
-def test_no_token_sees_a_later_one(variables):
-    table = variables["params"]["embedding"]["table"]
-
-    def of_embeddings(table_rows):
-        # Tokens differ, so that each row of the table belongs to one position.
-        changed = {**variables["params"], "embedding": {"table": table_rows}}
-        untied = changed | {"projection": {"table": table}}
-        separate = DecoderOnly(dataclasses.replace(SMALL, tie_embeddings="none"))
-        return separate.apply({"params": untied}, *(part[:1] for part in PADDED))[0].sum(axis=-1)
-
-    sensitivity = np.abs(jax.jit(jax.jacobian(of_embeddings))(table)).sum(axis=-1)  # [T, V]
-    by_place = sensitivity[:, np.array(TEXTS[0])]  # [T, T]
-    assert (np.triu(by_place, 1) == 0).all()
-    assert (by_place[np.tril_indices(5)] > 0).all()
-
-
-def test_cached_decoding_equals_the_full_forward_pass(model, variables, logits):
-    """Prompts of unequal lengths are prefilled together, then continued token by token."""
-    whole = logits[1:]
-    prompt, lengths = np.array([[3, 4, 5], [7, 0, 0]]), np.array([3, 1])
-    found, memory, state = apply(model, variables, prompt, lengths, 8, method="prefill")
-    np.testing.assert_allclose(found, whole[[0, 1], lengths - 1], rtol=1e-4, atol=1e-4)
-    decode = jax.jit(functools.partial(model.apply, method="decode_step"))
-    for step, tokens in enumerate([[6, 8], [9, 10]]):
-        found, state = decode(variables, np.array(tokens), memory, state)
-        places = lengths + step
-        np.testing.assert_allclose(found, whole[[0, 1], places], rtol=1e-4, atol=1e-4)
 
 
 def test_dropout_acts_on_embeddings_and_residuals(variables, logits):

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from tests.compiled import apply
+from tests.models.formulas import layer_norm, stack
+from tests.refusals import assert_refused
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.positions import POSITIONS, PositionEncoding
@@ -116,58 +118,6 @@ def build(random_params):
 # --- The paper's formulas, one sentence at a time.
 
 
-def layer_norm(params, x):
-    centered = x - x.mean(-1, keepdims=True)
-    deviation = np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-6)
-    return centered / deviation * params["scale"] + params["bias"]
-
-
-def multi_head_attention(params, x, memory=None, causal=False):
-    """Concat(head_1, ..., head_h) W^O: cross-attention with a memory, else self-attention."""
-    memory = x if memory is None else memory
-    heads = []
-    for h in range(CONFIG.num_heads):
-        query, key, value = (
-            side @ params[name]["kernel"][:, h]
-            for name, side in (("query", x), ("key", memory), ("value", memory))
-        )
-        logits = query @ key.T / math.sqrt(query.shape[-1])
-        if causal:
-            logits = np.where(np.tri(len(x)) > 0, logits, -np.inf)
-        weights = np.exp(logits)
-        heads.append(weights / weights.sum(-1, keepdims=True) @ value)
-    return np.concatenate(heads, -1) @ params["output"]["kernel"].reshape(-1, CONFIG.d_model)
-
-
-def feed_forward(params, x):
-    hidden = np.maximum(0, x @ params["inner"]["kernel"] + params["inner"]["bias"])
-    return hidden @ params["outer"]["kernel"] + params["outer"]["bias"]
-
-
-def sublayer(placement, layer, name, x, function):
-    norms = layer[f"{name}_residual"]
-    match placement:
-        case "post":
-            return layer_norm(norms["norm_after"], x + function(layer[name], x))
-        case "pre":
-            return x + function(layer[name], layer_norm(norms["norm_before"], x))
-        case "sandwich":
-            y = function(layer[name], layer_norm(norms["norm_before"], x))
-            return x + layer_norm(norms["norm_after"], y)
-
-
-def stack(placement, params, x, memory=None):
-    """Encoder stack, or decoder stack if the encoder's output is given as memory."""
-    is_decoder = memory is not None
-    for name in sorted(name for name in params if name.startswith("layer_")):
-        step = partial(sublayer, placement, params[name])
-        x = step("self_attention", x, partial(multi_head_attention, causal=is_decoder))
-        if is_decoder:
-            x = step("cross_attention", x, partial(multi_head_attention, memory=memory))
-        x = step("feed_forward", x, feed_forward)
-    return x if placement == "post" else layer_norm(params["final_norm"], x)
-
-
 def embedded(table, tokens):
     """Embeddings times sqrt(d_model), plus interleaved sines and cosines."""
     d_model = table.shape[-1]
@@ -189,7 +139,8 @@ TABLES = {
 def written_out(config, params, source, target):
     tables = [params[name]["table"] for name in TABLES[config.tie_embeddings]]
     encoded = stack(config.norm_placement, params["encoder"], embedded(tables[0], source))
-    decoded = stack(config.norm_placement, params["decoder"], embedded(tables[1], target), encoded)
+    inputs = embedded(tables[1], target)
+    decoded = stack(config.norm_placement, params["decoder"], inputs, encoded, causal=True)
     return decoded @ tables[2].T
 
 
@@ -224,15 +175,10 @@ def test_options_before_and_after_the_stacks(build):
             layer_norm(params[f"{side}_norm"], embedded(table, tokens))
             for side, tokens in (("source", source), ("target", target))
         )
-        y = stack("post", params["decoder"], y, stack("post", params["encoder"], x))
+        y = stack("post", params["decoder"], y, stack("post", params["encoder"], x), causal=True)
         expected = y / math.sqrt(16) @ table.T + params["logits_bias"]
         expected = 2 * np.tanh(expected / 2)
         close(row[: len(target)], expected)
-
-
-def test_the_bias_of_padded_logits_is_padded(build):
-    params = build(logits_bias=True, vocab_multiple=8)[1]["params"]
-    assert params["logits_bias"].shape == (16,)
 
 
 # --- Tying, sizes and names of parameters.
@@ -281,20 +227,18 @@ def test_untied_embeddings_are_separate_tables(build):
         assert {name for name in params if "table" in params[name]} == set(tables)
 
 
-def test_two_vocabularies_have_tables_of_their_sizes(build):
+def test_tables_and_biases_have_the_sizes_of_their_vocabularies(build):
     params = build(source_vocab_size=20, tie_embeddings="target")[1]["params"]
     assert params["source_embedding"]["table"].shape == (20, 16)
     assert params["target_embedding"]["table"].shape == (11, 16)
-
-
-def test_two_vocabularies_cannot_share_everything(build):
-    with pytest.raises(ValueError, match="tie_embeddings 'all' needs one joint vocabulary"):
-        build(source_vocab_size=20)
-
-
-def test_unknown_positions(build):
-    with pytest.raises(ValueError, match="positions is 'round', not one of none, sinusoidal"):
-        build(positions="round")
+    padded_bias = build(logits_bias=True, vocab_multiple=8)[1]["params"]["logits_bias"]
+    assert padded_bias.shape == (16,)
+    assert_refused(
+        {
+            "tie_embeddings 'all' needs one joint": partial(build, source_vocab_size=20),
+            "positions is 'round', not one of none": partial(build, positions="round"),
+        }
+    )
 
 
 def test_paths_of_parameters(build):
@@ -338,7 +282,6 @@ decode_step = jax.jit(
 @pytest.mark.parametrize(
     "changes",
     [
-        {"positions": "none", "norm_placement": "sandwich"},
         {"positions": "sinusoidal", "norm_placement": "post", "tie_embeddings": "none"},
         {"positions": "learned", "norm_placement": "pre", "num_decoder_layers": 2},
         {"positions": "homemade", "attention_bias": "all", "key_size": 6, "value_size": 3},
@@ -488,13 +431,8 @@ def test_each_dropout_rate_acts_in_its_place_only(build, name):
     assert not np.allclose(one, plain) and not np.allclose(one, other)
     with pytest.raises(flax.errors.InvalidRngError):
         model.apply(variables, **PADDED, deterministic=False)
-
-
-def test_without_dropout_no_rng_is_needed(build):
-    model, variables = build(dropout_rate=0.0)
-    np.testing.assert_array_equal(
-        model.apply(variables, **PADDED, deterministic=False), model.apply(variables, **PADDED)
-    )
+    without = EncoderDecoder(dataclasses.replace(model.config, **{name: 0.0}))
+    np.testing.assert_array_equal(without.apply(variables, **PADDED, deterministic=False), plain)
 
 
 def test_bfloat16_products_leave_the_rest_in_float32(build):

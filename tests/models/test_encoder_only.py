@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.compiled import apply
+from tests.models.formulas import gelu, layer_norm, stack
 from transformer_jax.models.encoder_only import EncoderOnly, token_types
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.tokenization.specials import EOS
@@ -71,18 +72,18 @@ def test_it_has_as_many_parameters_as_bert_base():
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 109_514_298
 
 
-def test_logits_equal_the_formula(model, variables, formulas):
+def test_logits_equal_the_formula(model, variables):
     params = variables["params"]
     places = np.array([[3, 1], [1, 0]])
     found = apply(model, variables, *PADDED, places)
     table, inputs = params["embedding"]["table"], params["input"]
     for row, text, types, chosen in zip(found, TEXTS, TYPES, places, strict=True):
         x = table[np.array(text)] + inputs["positions"]["table"][: len(text)]
-        x = formulas.norm(inputs["norm"], x + inputs["token_types"][np.array(types)])
-        x = formulas.bert_stack(params["encoder"], x)[chosen]
+        x = layer_norm(inputs["norm"], x + inputs["token_types"][np.array(types)])
+        x = stack("post", params["encoder"], x, activation=gelu)[chosen]
         head = params["prediction_head"]
-        x = formulas.gelu(x @ head["transform"]["kernel"] + head["transform"]["bias"])
-        expected = formulas.norm(head["norm"], x) @ table.T + head["bias"]
+        x = gelu(x @ head["transform"]["kernel"] + head["transform"]["bias"])
+        expected = layer_norm(head["norm"], x) @ table.T + head["bias"]
         np.testing.assert_allclose(row, expected, rtol=2e-4, atol=2e-4)
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.compiled import run
 from tests.lab.analysis.drawn import draw
+from tests.refusals import assert_refused
 from transformer_jax.data.batches.packing import padded_batch
-from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.generation import Output, TokenGenerator
 from transformer_jax.inference.seq2seq_search import Request, Seq2SeqSearch
@@ -129,10 +129,15 @@ def test_an_ensemble_of_one_is_exactly_its_member(translators):
 def test_positions_are_those_of_all_members_and_memory_is_their_sum(translators):
     model, params = ensemble_of(translators)
     assert model.state_bytes(9) == sum(each.model.state_bytes(9) for each in translators)
-    with pytest.raises(UserError, match="positions 'learned' reach to max_length 40, sequences"):
-        search(translators, max_extra_length=50)
-    with pytest.raises(ValueError, match="an ensemble has no method 'encode'"):
-        model.apply({"params": params}, np.array([SOURCE]), method="encode")
+    inputs = {"params": params}, np.array([SOURCE])
+    assert_refused(
+        {
+            "positions 'learned' reach to max_length 40": lambda: search(
+                translators, max_extra_length=50
+            ),
+            "an ensemble has no method 'encode'": lambda: model.apply(*inputs, method="encode"),
+        }
+    )
 
 
 def test_a_token_that_no_member_predicts_stays_impossible():

@@ -12,9 +12,8 @@ import pytest
 from tests.models.texts import PADDED, TOGETHER
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.remat import rematerialized_layers
+from transformer_jax.nn.transformer import rematerialized_layers
 
 CONFIG = TransformerConfig(
     d_model=16,
@@ -177,13 +176,6 @@ def test_decoder_only(random_params, part):
     assert seen.tolist() == [*(place > 3 - window for place in range(4)), False]
 
 
-@pytest.mark.parametrize("part", ["relative", "t5", "bart"])
-def test_encoder_only(random_params, part):
-    model, variables = built(EncoderOnly, part, random_params, *TOGETHER, TOGETHER[1])
-    features = functools.partial(model.apply, method="features")
-    assert_packed_is_padded(jax.jit(features)(variables, *TOGETHER))
-
-
 def test_layers_that_share_a_table_can_be_rematerialized(random_params):
     """The gradient of the table, which is outside the layers, is the same without."""
     changes = {"positions": "deberta", "max_distance": 3, "num_layers": 2}
@@ -219,9 +211,14 @@ def test_gpt2_initialization_counts_the_sublayers_of_each_stack():
         both = EncoderDecoder(config).init(key, *[row] * 6)["params"]
         alone = DecoderOnly(config).init(key, *[row] * 3)["params"]
         stacks = {2: both["encoder"], 3: both["decoder"], 4: alone["decoder"]}
-        return {sublayers: outputs(stack) for sublayers, stack in stacks.items()}
+        layer = alone["decoder"]["layer_0"]
+        others = layer["feed_forward"]["inner"], layer["self_attention"]["query"]
+        return {sublayers: outputs(stack) for sublayers, stack in stacks.items()}, others
 
-    for sublayers, layers in initialized(jax.random.key(0)).items():
+    by_stack, others = initialized(jax.random.key(0))
+    for layer in others:
+        assert np.std(layer["kernel"]) == pytest.approx(0.02, rel=0.05)
+    for sublayers, layers in by_stack.items():
         assert len(layers) == 2 + (sublayers == 3)
         for layer in layers:
             assert np.std(layer["kernel"]) == pytest.approx(0.02 / np.sqrt(sublayers), rel=0.05)

@@ -20,7 +20,7 @@ from transformer_jax.nn.auxiliary import add_loss, add_metric
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.layer_scan import stack_layers, unstack_layers
-from transformer_jax.nn.remat import rematerialized_layers
+from transformer_jax.nn.transformer import rematerialized_layers
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import compute_update
 

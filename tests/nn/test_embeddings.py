@@ -31,14 +31,6 @@ def test_vectors_are_the_tables_rows_times_the_root_of_d_model(random_params, em
     np.testing.assert_allclose(vectors, 4 * table[TOKENS], rtol=1e-6)
 
 
-def test_logits_are_products_with_the_tables_rows(random_params, embedding):
-    variables = random_params(embedding, TOKENS, method="embed")
-    x = np.random.default_rng(1).normal(size=(2, 3, 16)).astype(np.float32)
-    logits = apply(embedding, variables, x, method=logits_of)
-    expected = x @ variables["params"]["table"].T
-    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
-
-
 def test_logits_are_scaled_biased_and_capped(random_params):
     """c tanh((x / sqrt(D) E^T + b) / c): T5's scale, Marian's bias, Gemma 2's cap."""
     config = dataclasses.replace(CONFIG, scale_logits=True, final_logit_cap=1.5)

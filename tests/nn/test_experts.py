@@ -12,13 +12,14 @@ import optax
 import pytest
 
 from tests.compiled import apply, run
+from tests.refusals import assert_refused
 from transformer_jax.lab.plan.costs import kernel_costs
 from transformer_jax.lab.plan.hlo import parse_module
 from transformer_jax.models import apply_method, apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn import auxiliary
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.experts import Experts, ExpertsOptions, drop_overflow, route
+from transformer_jax.nn.experts import Experts, ExpertsOptions, route
 from transformer_jax.nn.grouped_product import count_without_padding
 from transformer_jax.nn.layers import count_active
 from transformer_jax.training.optimizer import OptimizerConfig, make_optimizer
@@ -137,12 +138,6 @@ def test_gradients_equal_those_of_a_dense_mixture(inputs, random_params):
         found,
         expected,
     )
-
-
-def test_overflow_drops_the_last_choices_of_a_row():
-    experts = jnp.array([[[0, 1], [0, 2], [0, 1], [4, 4], [0, 1]]])  # of E: padding
-    found = drop_overflow(experts, jnp.array([2]), E)
-    np.testing.assert_array_equal(found, [[[0, 1], [0, 2], [4, 1], [4, 4], [4, 4]]])
 
 
 def test_the_capacity_is_exact():
@@ -294,17 +289,14 @@ def test_cached_decoding_equals_the_full_model_and_drops_nothing(random_params):
         np.testing.assert_allclose(logits, full[:, t], atol=2e-5)
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"num_experts": 4, "num_chosen": 5}, "num_chosen is 5, but num_experts is 4"),
-        ({"capacity_factor": 0.4}, "at least 60% of the choices would be dropped"),
-        ({"router": "tanh"}, "not one of softmax, sigmoid"),
-    ],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        ExpertsOptions(**options)
+def test_bad_options_are_refused():
+    assert_refused(
+        {
+            "num_chosen is 5, but num_experts is 4": lambda: ExpertsOptions(4, 5),
+            "at least 60% of the choices": lambda: ExpertsOptions(capacity_factor=0.4),
+            "not one of softmax, sigmoid": lambda: ExpertsOptions(router="tanh"),
+        }
+    )
 
 
 def test_bfloat16_is_near_float32(inputs, random_params):

@@ -35,22 +35,9 @@ def silu(x):
     return x / (1 + np.exp(-x))
 
 
-EACH_ACTIVATION = pytest.mark.parametrize(
-    ("name", "activation"),
-    [
-        ("relu", relu),
-        ("gelu", gelu),
-        ("gelu_exact", gelu),
-        ("silu", silu),
-        ("swish", silu),
-        ("squared_relu", lambda x: relu(x) ** 2),
-    ],
-)
-
-
-@EACH_ACTIVATION
+@pytest.mark.parametrize(("name", "activation"), [("gelu", gelu), ("silu", silu)])
 def test_a_gate_multiplies(random_params, name, activation):
-    """Shazeer (2020), equation 6, with biases: ReGLU, GEGLU, SwiGLU."""
+    """Shazeer (2020), equation 6, with biases: GEGLU, SwiGLU."""
     module = feed_forward(activation=name, gated_feed_forward=True)
     variables = random_params(module, X, True)
     gate, inner, outer = (variables["params"][part] for part in ("gate", "inner", "outer"))
@@ -61,7 +48,17 @@ def test_a_gate_multiplies(random_params, name, activation):
     )
 
 
-@EACH_ACTIVATION
+@pytest.mark.parametrize(
+    ("name", "activation"),
+    [
+        ("relu", relu),
+        ("gelu", gelu),
+        ("gelu_exact", gelu),
+        ("silu", silu),
+        ("swish", silu),
+        ("squared_relu", lambda x: relu(x) ** 2),
+    ],
+)
 def test_the_formula(random_params, name, activation):
     module = feed_forward(activation=name)
     variables = random_params(module, X, True)

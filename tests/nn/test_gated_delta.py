@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.models.texts import PADDED, TOGETHER
+from tests.refusals import assert_refused
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.gated_delta import (
@@ -139,15 +140,6 @@ def test_no_gradient_passes_a_reset_or_a_later_token(extreme):
     for gradient in gradients[:4]:
         assert not gradient[:, :21].any() and not gradient[:, 28:].any()
     assert gradients[2][:, 21:28].any() and not gradients[4].any()
-
-
-def test_tokens_without_strength_and_decay_leave_the_state(extreme):
-    query, key, value, log_decay, strength, state = extreme
-    padded = [np.concatenate([x, x[:, :5]], 1) for x in (query, key, value)]
-    nothing = np.zeros((2, 5, 2), np.float32)
-    gates = [np.concatenate([x, nothing], 1) for x in (log_decay, strength)]
-    found = compiled(chunks_of(8), *padded, *gates, state)[1]
-    close(found, recurrence(*extreme)[1])
 
 
 def test_the_inverse_and_its_tangent():
@@ -340,15 +332,20 @@ def test_the_cache_does_not_grow():
     assert jax.tree.map(jnp.shape, caches[0]) == jax.tree.map(jnp.shape, caches[1])
 
 
-def test_heads_that_do_not_divide_are_refused():
+def test_layers_that_cannot_be_are_refused():
     config = layer_config(options=(GatedDeltaOptions(key_heads=3, value_heads=4),))
-    with pytest.raises(ValueError, match="key_heads 3 does not divide value_heads 4"):
-        GatedDeltaNet.init_cache(config, 1, 1)
-
-
-def test_a_stack_has_no_positions_that_no_layer_applies():
+    no_layer_applies = hybrid_config(layers=None)
     check_layers(hybrid_config(), 2, causal=True)
-    with pytest.raises(ValueError, match="positions 'rotary' are applied by no layer"):
-        check_layers(hybrid_config(layers=None), 2, causal=True)
-    with pytest.raises(ValueError, match="'gated_delta' sees only earlier tokens"):
-        check_layers(layer_config(), 1, causal=False)
+    assert_refused(
+        {
+            "key_heads 3 does not divide value_heads 4": partial(
+                GatedDeltaNet.init_cache, config, 1, 1
+            ),
+            "positions 'rotary' are applied by no layer": partial(
+                check_layers, no_layer_applies, 2, causal=True
+            ),
+            "'gated_delta' sees only earlier tokens": partial(
+                check_layers, layer_config(), 1, causal=False
+            ),
+        }
+    )

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.compiled import apply, run
+from tests.refusals import assert_refused
 from transformer_jax.models.decoder_only import DecoderOnly
-from transformer_jax.nn.attention_inputs import AttentionInputs
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.latent_attention import LatentAttention, LatentOptions
 from transformer_jax.nn.layers import init_caches
@@ -126,8 +126,8 @@ def test_absorbed_decoding_equals_the_plain_form(model, monkeypatch):
     module, params = model
     parents = np.array([[[1, 0], [0, 0]], [[1, 1], [0, 1]], [[0, 1], [1, 0]]])
     forms = []
-    for form in ("plain", "absorbed"):
-        monkeypatch.setattr(LatentAttention, "exposes", lambda self, *names: form == "plain")  # noqa: B023
+    for expands in (True, False):
+        monkeypatch.setattr(LatentAttention, "exposes", lambda *_, expands=expands: expands)
         forms.append(decoded(module, params, parents))
     for plain, absorbed in zip(*forms, strict=True):
         np.testing.assert_allclose(absorbed, plain, rtol=1e-5, atol=2e-5)
@@ -138,7 +138,7 @@ def test_one_token_reads_the_cache_in_the_absorbed_form(model, monkeypatch):
     module, params = model
     caches = jax.eval_shape(lambda: init_caches(module.config, 1, 2, T))
     step = lambda *given: module.apply({"params": params}, *given, method="decode_step")  # noqa: E731
-    monkeypatch.setattr(LatentAttention, "plain", None)
+    monkeypatch.setattr(LatentAttention, "expand_latent", None)
     logits, _ = jax.eval_shape(step, jnp.array(TOKENS[:, 0]), (), caches)
     assert logits.shape == (2, 11)
 
@@ -164,18 +164,6 @@ def test_the_scale_and_the_window_of_the_config():
     assert np.abs(again[0, 4] - found[0, 4]).max() > 1e-3
 
 
-def test_an_absorbed_query_has_the_same_logits():
-    module = LatentAttention(config_of())
-    sequences = sequences_of(module.config)
-    params = run(module.init, jax.random.key(0), X, sequences, True, method="self_attend")
-    query, key = RNG.normal(size=(2, T, H, K + P)), RNG.normal(size=(2, T, 1, R + P))
-    inputs = AttentionInputs(jnp.array(query), jnp.array(key), None, None)
-    plain, absorbed = (apply(module, params, inputs, method=m) for m in ("plain", "absorbed"))
-    expected = np.einsum("bthk,bshk->bhts", plain.query, plain.key) / np.sqrt(K + P)
-    found = np.einsum("bthk,bsk->bhts", absorbed.query, absorbed.key[:, :, 0]) / np.sqrt(R + P)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
 def test_every_parameter_has_a_row_of_the_table(model):
     paths = jax.tree_util.tree_leaves_with_path(model[1])
     for path, leaf in paths:
@@ -184,5 +172,4 @@ def test_every_parameter_has_a_row_of_the_table(model):
 
 
 def test_an_odd_rotated_part_is_refused():
-    with pytest.raises(ValueError, match="rotary_size is 3; it must be even"):
-        LatentOptions(rotary_size=3)
+    assert_refused({"rotary_size is 3; it must be even": lambda: LatentOptions(rotary_size=3)})

@@ -118,7 +118,7 @@ def test_layers_of_different_shapes_are_not_stacked(layers):
     ("layers", "num_layers", "num_stacks"),
     [
         ("attention_window=2 | default", 5, 1),
-        ("attention_layer=gated_delta d_ff=8 | default", 4, 2),
+        ("d_ff=8 | default", 4, 2),
         ("qk_norm=true | default | qk_norm=true attention_window=2 | default", 7, 2),
     ],
     ids=["windows", "arrays", "arrays and windows"],

@@ -20,7 +20,7 @@ from transformer_jax.nn.lora import (
     merge_adapters,
     with_adapters,
 )
-from transformer_jax.training.lora import LoraConfig
+from transformer_jax.training.config import LoraConfig
 
 CONFIG = TransformerConfig(
     d_model=16, d_ff=24, num_heads=2, num_layers=2, vocab_size=20, max_length=12, dtype="float32"

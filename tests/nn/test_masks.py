@@ -26,12 +26,6 @@ def test_a_query_sees_its_own_sentence_of_a_packed_row():
     )
 
 
-def test_a_position_sees_positions_up_to_itself():
-    mask = look_ahead_mask(3)
-    assert mask.shape == (1, 1, 3, 3)
-    np.testing.assert_array_equal(mask[0, 0].astype(int), [[1, 0, 0], [1, 1, 0], [1, 1, 1]])
-
-
 def test_masks_combine():
     segment_ids = np.array([[1, 1, 2, 0]])
     mask = look_ahead_mask(4) & segment_mask(segment_ids, segment_ids)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tests.compiled import apply
+from tests.models.texts import PADDED, TOGETHER
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn import fused_attention
-from transformer_jax.nn.additive_attention import AdditiveAttention
-from transformer_jax.nn.attention_sinks import SinkAttention, SinkOptions
+from transformer_jax.nn.attention_variants import AdditiveAttention, SinkAttention, SinkOptions
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.parameters import parameter_at
 
@@ -35,36 +35,21 @@ def variables(model, random_params):
     return random_params(model, *[np.ones((1, 1), np.int32)] * 3)
 
 
-def padded(texts):
-    length = max(map(len, texts))
-    tokens = np.array([text + [0] * (length - len(text)) for text in texts])
-    return tokens, np.arange(length) + 0 * tokens, (tokens > 0).astype(np.int32)
+close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
 
 
-TEXTS = [[3, 4, 5, 6, 9], [7, 8, 10]]
-
-
-def test_packed_texts_are_texts_alone(model, variables):
-    apply = jax.jit(model.apply)
-    alone = apply(variables, *padded(TEXTS))
-    tokens = np.array([[*TEXTS[0], *TEXTS[1]]])
-    places, segments = np.array([[0, 1, 2, 3, 4, 0, 1, 2]]), np.array([[1] * 5 + [2] * 3])
-    together = apply(variables, tokens, places, segments)[0]
-    np.testing.assert_allclose(together[:5], alone[0], rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(together[5:], alone[1, :3], rtol=1e-4, atol=1e-4)
-
-
-def test_cached_decoding_equals_the_full_forward_pass(model, variables):
-    whole = jax.jit(model.apply)(variables, *padded(TEXTS))
+def test_packed_and_cached_texts_are_texts_alone(model, variables):
+    """Prompts of unequal lengths are prefilled together, then continued token by token."""
+    packed, *whole = jax.jit(model.apply)(variables, *TOGETHER)
+    close(packed[:5], whole[0][:5])
+    close(packed[5:8], whole[1][:3])
     prefill = jax.jit(partial(model.apply, method="prefill"), static_argnums=3)
     decode_step = jax.jit(partial(model.apply, method="decode_step"))
     prompt, lengths = np.array([[3, 4, 5], [7, 0, 0]]), np.array([3, 1])
     logits, memory, state = prefill(variables, prompt, lengths, 8)
-    np.testing.assert_allclose(logits, whole[[0, 1], lengths - 1], rtol=1e-4, atol=1e-4)
     for step, tokens in enumerate([[6, 8], [9, 10]]):
-        tokens = np.array(tokens)
-        logits, state = decode_step(variables, tokens, memory, state)
-        np.testing.assert_allclose(logits, whole[[0, 1], lengths + step], rtol=1e-4, atol=1e-4)
+        close(logits, [whole[row][length + step - 1] for row, length in enumerate(lengths)])
+        logits, state = decode_step(variables, np.array(tokens), memory, state)
 
 
 @pytest.mark.parametrize("learned", [True, False])
@@ -101,7 +86,7 @@ def test_no_fused_kernel_computes_them(model, variables, monkeypatch):
         return choose(name, inputs, requirements)
 
     monkeypatch.setattr(fused_attention, "choose_kernel", record)
-    jax.eval_shape(lambda: model.apply(variables, *padded(TEXTS)))
+    jax.eval_shape(lambda: model.apply(variables, *PADDED))
     assert [each.own_steps for each in asked] == [True] * 2
     alone = fused_attention.AttentionRequirements(own_steps=True, dtype="bfloat16")
     assert alone.unsupported_reason() == "its layer computes the weights in another way"

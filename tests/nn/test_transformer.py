@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.compiled import apply
+from tests.models.formulas import layer_norm
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.norms import LayerNorm, final_norm
 from transformer_jax.nn.transformer import Residual
@@ -25,21 +26,15 @@ def around_a_sublayer(module, x, sublayer, deterministic=True):
     return module.after(x, sublayer(module.before(x)), deterministic)
 
 
-def layer_norm(x, params):
-    centered = x - x.mean(-1, keepdims=True)
-    variance = (centered**2).mean(-1, keepdims=True)
-    return centered / np.sqrt(variance + 1e-6) * params["scale"] + params["bias"]
-
-
 def written_out(placement, params, x, sublayer):
     before, after = params.get("norm_before"), params.get("norm_after")
     match placement:
         case "post":
-            return layer_norm(x + sublayer(x), after)
+            return layer_norm(after, x + sublayer(x))
         case "pre":
-            return x + sublayer(layer_norm(x, before))
+            return x + sublayer(layer_norm(before, x))
         case "sandwich":
-            return x + layer_norm(sublayer(layer_norm(x, before)), after)
+            return x + layer_norm(after, sublayer(layer_norm(before, x)))
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
@@ -62,8 +57,8 @@ def test_without_residual_connections_the_stream_is_what_a_sublayer_returns(
     variables = random_params(module, X, jnp.negative, method=around_a_sublayer)
     y = apply(module, variables, X, lambda x: x @ WEIGHT, method=around_a_sublayer)
     params = variables["params"]
-    x = layer_norm(X, params["norm_before"]) if "norm_before" in params else X
-    expected = layer_norm(x @ WEIGHT, params["norm_after"]) if placement != "pre" else x @ WEIGHT
+    x = layer_norm(params["norm_before"], X) if "norm_before" in params else X
+    expected = layer_norm(params["norm_after"], x @ WEIGHT) if placement != "pre" else x @ WEIGHT
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
 
 

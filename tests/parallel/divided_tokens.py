@@ -14,7 +14,7 @@ from transformer_jax.nn.attention_inputs import AttentionInputs
 from transformer_jax.nn.masks import Segments
 from transformer_jax.nn.ops import head_outputs
 from transformer_jax.nn.per_device import use_axes
-from transformer_jax.nn.positions.biases import alibi_slopes
+from transformer_jax.nn.positions.relative import alibi_slopes
 from transformer_jax.parallel.sharding import LentMesh, ParallelConfig, make_mesh, replicated
 from transformer_jax.training.evaluation import Evaluator
 

@@ -21,8 +21,8 @@ from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.settings import DEFAULTS
 from transformer_jax.tasks.teachers import ModelTeacher
+from transformer_jax.training.config import LoraConfig
 from transformer_jax.training.diagnostics import part_of
-from transformer_jax.training.lora import LoraConfig
 
 LENGTH, ROWS, VOCAB = 12, 16, 61
 LAYOUTS = {

@@ -16,7 +16,7 @@ from transformer_jax.data.batches.pipeline import eval_batches, train_batches
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 from transformer_jax.nn.layer_scan import stack_layers
-from transformer_jax.nn.remat import REMAT, rematerialized_layers
+from transformer_jax.nn.transformer import REMAT, rematerialized_layers
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.prepare import build_tokenizers

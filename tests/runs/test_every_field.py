@@ -17,7 +17,7 @@ import pytest
 
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
-from transformer_jax.nn.remat import rematerialized_layers
+from transformer_jax.nn.transformer import rematerialized_layers
 from transformer_jax.runs import build
 from transformer_jax.runs.build import batches_of
 from transformer_jax.runs.config import load_config, read_settings

@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Beam search with a length penalty (section 6.1 of the paper).
 
-A step extends each alive hypothesis of a sentence by one token. The K best extensions by tokens
-other than EOS are the next alive hypotheses. An extension by EOS that is among the K best of all
-extensions finishes a hypothesis, and the K finished hypotheses with the best scores are kept. A
-score is log P(output) / penalty(length). With K = 1 this is greedy search.
-
-`BeamSearch.find` runs the search, `advance` is one step of it, and `beam_tree` records all steps.
+A step extends each alive hypothesis by one token. The K best extensions by tokens other than EOS
+are the next alive hypotheses. An extension by EOS that is among the K best of all finishes a
+hypothesis, and the K finished ones with the best scores, log P(output) / penalty(length), are kept.
 
 Axes: B batch, K beam size, J alive hypotheses of a sentence before a step (1 before the first,
 then K), N = B * J rows, V vocabulary, L output length.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -75,30 +71,19 @@ LENGTH_PENALTIES = {
 """Values of `decode.length_penalty`: the paper's, and the one of transformers."""
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["limits"],
-    meta_fields=[
-        *("beam_size", "num_outputs", "alpha", "length_penalty"),
-        *("eos_id", "pad_id", "forbidden_ids"),
-    ],
-)
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SearchSettings:
     """Values that are constant during a search."""
 
-    beam_size: int
-    num_outputs: int
-    alpha: float
-    length_penalty: str
-    eos_id: int
-    pad_id: int
-    forbidden_ids: tuple[int, ...]  # EOS, then the banned tokens: no alive hypothesis has them
+    search: "BeamSearch" = dataclasses.field(metadata={"static": True})
+    num_outputs: int = dataclasses.field(metadata={"static": True})
     limits: Array  # int32 [B]: longest output, EOS included
 
     def penalty(self, lengths: Int[Array, "*B"]) -> Float[Array, "*B"]:
         """Divisors of log P for outputs of these lengths."""
-        return jnp.asarray(LENGTH_PENALTIES[self.length_penalty].divisor(lengths, self.alpha))
+        penalty = LENGTH_PENALTIES[self.search.length_penalty]
+        return jnp.asarray(penalty.divisor(lengths, self.search.alpha))
 
 
 @jax.tree_util.register_dataclass
@@ -133,11 +118,8 @@ class BeamSearch:
     Attributes:
       beam_size: K, hypotheses kept of each sentence, at most V; 1 is greedy search.
       alpha: exponent of the length penalty, at least 0.
-      eos_id: token that ends an output.
-      pad_id: token that fills an output after its end.
       banned_ids: tokens that are never chosen. Scores are the model's: the probability of banned
         tokens is not redistributed.
-      length_penalty: entry of `LENGTH_PENALTIES`.
     """
 
     beam_size: int
@@ -150,20 +132,13 @@ class BeamSearch:
     def find(
         self, decode_step: DecodeStep, start: Start, *, num_outputs: int, max_length: int
     ) -> Hypotheses:
-        """Finds the `num_outputs` best outputs of every sentence. Call it under `jax.jit`.
+        """Finds the `num_outputs` best outputs of every sentence, at most K. Call it under
+        `jax.jit`.
 
         The length in a score counts EOS. Finished hypotheses come first, unless the length penalty
         has `cut_compete`; the best hypotheses cut at the limit fill the places that are left. A
         sentence is done when no alive hypothesis can enter its result any more; with one beam, at
         its first EOS.
-
-        Args:
-          decode_step: the model's step, closed over its parameters. It is called at most L - 1
-            times, with fewer and fewer sentences.
-          start: result of `prefill`, and the length limits; random keys are not used.
-          num_outputs: outputs to return of each sentence, at most K. With fewer of them a search
-            ends sooner.
-          max_length: L, length of the arrays returned.
 
         Raises:
           ValueError: `beam_size`, `num_outputs` or `alpha` is out of range.
@@ -188,45 +163,17 @@ class BeamSearch:
         return settings, _run(decode_step, settings, memory, carry, most_left)
 
     def is_done(self, searched: Searched) -> Bool[Array, " B"]:
-        """Returns True for each sentence whose result no further step can change."""
         return searched[1].beams.done
 
     def outputs(self, searched: Searched) -> Hypotheses:
-        """Best hypotheses of every sentence, see `n_best`."""
         settings, carry = searched
         return n_best(settings, carry.beams)
 
     def begin(
         self, start: Start, num_outputs: int, max_length: int
     ) -> tuple[SearchSettings, Carry]:
-        """Settings of a search and its first carry: one empty hypothesis for each sentence.
-
-        Arguments and errors are those of `find`.
-        """
+        """Settings of a search and its first carry: one empty hypothesis for each sentence."""
         batch_size, vocab_size = start.logits.shape
-        self._check(num_outputs, vocab_size)
-        settings = SearchSettings(
-            beam_size=self.beam_size,
-            num_outputs=num_outputs,
-            alpha=self.alpha,
-            length_penalty=self.length_penalty,
-            eos_id=self.eos_id,
-            pad_id=self.pad_id,
-            forbidden_ids=tuple(dict.fromkeys((self.eos_id, *self.banned_ids))),
-            limits=jnp.clip(start.max_lengths, 1, max_length),
-        )
-        beams = Beams(
-            alive_tokens=jnp.full((batch_size, 1, max_length), self.pad_id, jnp.int32),
-            alive_log_probs=jnp.zeros((batch_size, 1), jnp.float32),
-            finished_tokens=jnp.full(
-                (batch_size, self.beam_size, max_length), self.pad_id, jnp.int32
-            ),
-            finished_scores=jnp.full((batch_size, self.beam_size), -jnp.inf, jnp.float32),
-            done=jnp.zeros(batch_size, bool),
-        )
-        return settings, Carry(jnp.zeros(batch_size, jnp.int32), beams, start.state)
-
-    def _check(self, num_outputs: int, vocab_size: int) -> None:
         size = self.beam_size
         if not 1 <= size <= vocab_size:
             raise ValueError(f"beam_size is {size}; it must be in 1..{vocab_size} (vocabulary)")
@@ -234,6 +181,16 @@ class BeamSearch:
             raise ValueError(f"num_outputs is {num_outputs}; it must be in 1..{size} (beam_size)")
         if not self.alpha >= 0:
             raise ValueError(f"alpha is {self.alpha}; it must be at least 0")
+        limits = jnp.clip(start.max_lengths, 1, max_length)
+        settings = SearchSettings(self, num_outputs, limits)
+        beams = Beams(
+            alive_tokens=jnp.full((batch_size, 1, max_length), self.pad_id, jnp.int32),
+            alive_log_probs=jnp.zeros((batch_size, 1), jnp.float32),
+            finished_tokens=jnp.full((batch_size, size, max_length), self.pad_id, jnp.int32),
+            finished_scores=jnp.full((batch_size, size), -jnp.inf, jnp.float32),
+            done=jnp.zeros(batch_size, bool),
+        )
+        return settings, Carry(jnp.zeros(batch_size, jnp.int32), beams, start.state)
 
 
 def _run(
@@ -267,7 +224,7 @@ def _run_until_done(
     rest = Carry(
         carry.lengths[chosen],
         take_rows(carry.beams, chosen),
-        select_sentences(carry.state, chosen, settings.beam_size),
+        select_sentences(carry.state, chosen, settings.search.beam_size),
     )
     beams = _run_until_done(decode_step, settings, take_rows(memory, chosen), rest)
     return jax.tree.map(lambda x, y: x.at[chosen].set(y), carry.beams, beams)
@@ -314,15 +271,15 @@ def advance(settings: SearchSettings, carry: Carry, logits: Float[Array, "N V"])
 def _candidates(
     settings: SearchSettings, log_probs: Float[Array, "B J"], logits: Float[Array, "N V"]
 ) -> Candidates:
-    """Best extensions of each hypothesis by itself.
-
-    The log-softmax's normalizer is subtracted from the chosen logits only.
-    """
+    """Best extensions of each hypothesis. The log-softmax's normalizer is subtracted from the
+    chosen logits only."""
     batch_size, num_beams = log_probs.shape
-    ids = jnp.array(settings.forbidden_ids)
+    search = settings.search
+    # No alive hypothesis has EOS or a banned token.
+    ids = jnp.array(tuple(dict.fromkeys((search.eos_id, *search.banned_ids))))
     forbidden = logits[:, ids]
     logits = logits.at[:, ids].set(-jnp.inf)
-    values, tokens = top_k(logits, settings.beam_size)  # [B * J, K]
+    values, tokens = top_k(logits, search.beam_size)  # [B * J, K]
     # Not values[:, :1]: XLA would sort all candidates for two slices of `top_k`'s result.
     highest = jnp.concatenate([values, forbidden], axis=1).max(axis=1, keepdims=True)
     total, forbidden_total = (
@@ -343,12 +300,12 @@ def _choose(settings: SearchSettings, candidates: Candidates) -> Extensions:
     tokens, values = (  # [B, J * K]
         x.reshape(len(x), -1) for x in (candidates.tokens, candidates.log_probs)
     )
-    best, chosen = lax.top_k(values, settings.beam_size)  # [B, K]
+    best, chosen = lax.top_k(values, settings.search.beam_size)  # [B, K]
     eos = candidates.eos_log_probs
-    kth_best = lax.top_k(jnp.concatenate([best, eos], axis=1), settings.beam_size)[0][:, -1:]
+    kth_best = lax.top_k(jnp.concatenate([best, eos], axis=1), settings.search.beam_size)[0][:, -1:]
     return Extensions(
         log_probs=best,
-        parents=chosen // settings.beam_size,
+        parents=chosen // settings.search.beam_size,
         tokens=jnp.take_along_axis(tokens, chosen, axis=1),
         eos_log_probs=jnp.where(eos >= kth_best, eos, -jnp.inf),
     )
@@ -360,9 +317,9 @@ def _extend(settings: SearchSettings, carry: Carry, best: Extensions) -> Carry:
     lengths = carry.lengths
     num_parents = beams.alive_log_probs.shape[1]
     eos_scores = best.eos_log_probs / settings.penalty(lengths + 1)[:, None]
-    with_eos = _set_token(beams.alive_tokens, lengths, settings.eos_id)
+    with_eos = _set_token(beams.alive_tokens, lengths, settings.search.eos_id)
     finished_scores, best_finished = lax.top_k(
-        jnp.concatenate([beams.finished_scores, eos_scores], axis=1), settings.beam_size
+        jnp.concatenate([beams.finished_scores, eos_scores], axis=1), settings.search.beam_size
     )
     finished_tokens = jnp.concatenate([beams.finished_tokens, with_eos], axis=1)
     extended = Beams(
@@ -372,9 +329,14 @@ def _extend(settings: SearchSettings, carry: Carry, best: Extensions) -> Carry:
         finished_scores=finished_scores,
         done=_is_done(settings, lengths + 1, best.log_probs, finished_scores),
     )
+
+    def keep_if_done(old: Array, new: Array) -> Array:
+        is_done = beams.done.reshape((-1,) + (1,) * (new.ndim - 1))
+        return jnp.where(is_done, old, new)
+
     return Carry(
         lengths=lengths + ~beams.done,
-        beams=_where_rows(beams.done, beams, extended),
+        beams=jax.tree.map(keep_if_done, beams, extended),
         state=reorder_state(carry.state, best.parents, num_parents),
     )
 
@@ -388,12 +350,12 @@ def _is_done(
     """Returns True for a sentence whose result no further step can change.
 
     A log-probability only falls, and the penalty is largest at the length limit: this bounds the
-    score that an alive hypothesis can reach. With one beam the first EOS ends the search.
+    score that an alive hypothesis can reach.
     """
     best_reachable = log_probs[:, 0] / settings.penalty(settings.limits)
     worst_returned = finished_scores[:, settings.num_outputs - 1]
     done = (lengths >= settings.limits) | (best_reachable <= worst_returned)
-    if settings.beam_size == 1:
+    if settings.search.beam_size == 1:
         done |= finished_scores[:, 0] > -jnp.inf
     return done
 
@@ -402,18 +364,19 @@ def n_best(settings: SearchSettings, beams: Beams) -> Hypotheses:
     """Best hypotheses of each sentence: the finished ones, then those cut at the limit; or, with
     `cut_compete`, the best of both. (With one beam, a finished output was not cut.) Scores are NaN
     if logits were."""
+    search = settings.search
     cut_scores = beams.alive_log_probs / settings.penalty(settings.limits)[:, None]
     scores = jnp.concatenate([beams.finished_scores, cut_scores], axis=1)
-    if LENGTH_PENALTIES[settings.length_penalty].cut_compete and settings.beam_size > 1:
+    if LENGTH_PENALTIES[search.length_penalty].cut_compete and search.beam_size > 1:
         order = lax.top_k(scores, settings.num_outputs)[1]
     else:
         num_finished = (beams.finished_scores > -jnp.inf).sum(axis=1, keepdims=True)
         rank = jnp.arange(settings.num_outputs)
-        order = jnp.where(rank < num_finished, rank, rank - num_finished + settings.beam_size)
+        order = jnp.where(rank < num_finished, rank, rank - num_finished + search.beam_size)
     tokens = _take(jnp.concatenate([beams.finished_tokens, beams.alive_tokens], axis=1), order)
     is_nan = jnp.isnan(beams.alive_log_probs).any(axis=1, keepdims=True)
     scores = jnp.where(is_nan, jnp.nan, _take(scores, order))
-    return Hypotheses(jnp.where(scores[:, :, None] > -jnp.inf, tokens, settings.pad_id), scores)
+    return Hypotheses(jnp.where(scores[:, :, None] > -jnp.inf, tokens, search.pad_id), scores)
 
 
 def _take(x: Shaped[Array, "B M ..."], indices: Int[Array, "B K"]) -> Shaped[Array, "B K ..."]:
@@ -428,24 +391,12 @@ def _set_token(
     return jnp.where(is_there, jnp.asarray(value)[..., None], tokens)
 
 
-def _where_rows(rows: Bool[Array, " B"], x: Beams, y: Beams) -> Beams:
-    """x in the rows that are True, y in the others."""
-    return jax.tree.map(
-        lambda a, b: jnp.where(rows.reshape((-1,) + (1,) * (b.ndim - 1)), a, b), x, y
-    )
-
-
 def top_k(x: Float[Array, "N V"], k: int) -> tuple[Float[Array, "N k"], Int[Array, "N k"]]:
     """Values and columns of the k largest of each row, as `jax.lax.top_k` returns them: of equal
     values the first comes first.
 
-    The k largest are in the k blocks of columns with the largest maxima, so only those blocks are
-    searched. On a CPU `jax.lax.top_k` and `jnp.argmax` scan a vocabulary several times slower than
-    a maximum does.
-
-    Args:
-      x: values without NaN.
-      k: number of values, at most V.
+    Only the k blocks of columns with the largest maxima are searched: on a CPU `jax.lax.top_k`
+    scans a vocabulary several times slower than a maximum does. There must be no NaN.
     """
     num_rows, num_columns = x.shape
     num_blocks = num_columns // TOP_K_BLOCK

@@ -36,12 +36,9 @@ class Node:
       id: index among the tree's nodes.
       parent: id of the hypothesis that it extends; None for the empty one.
       step: number of its tokens.
-      token: its last token as text.
-      log_prob: log P of all its tokens.
       state: "start", "kept" (alive after its step), "ended" (by EOS, or an output cut at the limit)
         or "dropped".
       score: log_prob / penalty, if it was compared with outputs.
-      why: reason for its state, in plain words.
     """
 
     id: int
@@ -61,7 +58,6 @@ class BeamTree(Summarized):
 
     Attributes:
       beam_size: K.
-      alpha: exponent of the length penalty.
       nodes: hypotheses, parents before children.
       outputs: ids of the outputs that the search returns, best first.
     """
@@ -72,13 +68,11 @@ class BeamTree(Summarized):
     outputs: tuple[int, ...]
 
     def summary(self) -> Mapping[str, Any]:
-        """The size of the search, and its outputs."""
         steps = max(node.step for node in self.nodes)
         outputs = {f"output {i}": self._written(node) for i, node in enumerate(self.outputs, 1)}
         return {"beam_size": self.beam_size, "nodes": len(self.nodes), "steps": steps, **outputs}
 
     def _written(self, node: int | None) -> str:
-        """Tokens from the start to a node."""
         tokens = []
         while node is not None:
             tokens.append(self.nodes[node].token)
@@ -86,13 +80,7 @@ class BeamTree(Summarized):
         return " ".join(reversed(tokens))
 
     def as_json(self) -> dict[str, Any]:
-        """The fields as lists, dictionaries and numbers."""
-        return {
-            "beam_size": self.beam_size,
-            "alpha": self.alpha,
-            "nodes": [dataclasses.asdict(node) for node in self.nodes],
-            "outputs": list(self.outputs),
-        }
+        return dataclasses.asdict(self)
 
 
 def beam_tree(
@@ -106,13 +94,7 @@ def beam_tree(
 ) -> BeamTree:
     """Records the beam search for one sentence, with the same steps as `search.find`.
 
-    Args:
-      decode_step: as in `find`; called once a step, so compile it.
-      start: as in `find`, with one sentence.
-      to_pieces: text of each token.
-
-    Raises:
-      ValueError: there is more than one sentence, or as `find`.
+    `decode_step` is called once a step, so compile it. ValueError if there are several sentences.
     """
     if len(start.logits) != 1:
         raise ValueError(f"a tree is of one sentence; there are {len(start.logits)}")
@@ -144,7 +126,7 @@ def _add_step(
     alive, candidates, best = jax.device_get((carry.beams.alive_tokens, step.candidates, step.best))
     length = int(carry.lengths[0]) + 1
     penalty = float(settings.penalty(jnp.int32(length)))
-    best_ones = _best(settings.beam_size, "of its step")
+    best_ones = _best(settings.search.beam_size, "of its step")
 
     def add(path: Path, log_prob: float, state: str, why: str, score: float | None = None) -> None:
         if log_prob > -math.inf:  # no banned token, and no empty place
@@ -161,7 +143,7 @@ def _add_step(
                 add((*path, token), log_prob, "kept", f"{best_ones} that continue")
             else:
                 add((*path, token), log_prob, "dropped", f"not {best_ones}")
-        with_eos = (*path, settings.eos_id)
+        with_eos = (*path, settings.search.eos_id)
         eos_log_prob = candidates.eos_log_probs[0, number]
         score = float(eos_log_prob / penalty)
         if best.eos_log_probs[0, number] > -math.inf:
@@ -175,6 +157,7 @@ def _set_final_states(
 ) -> tuple[int, ...]:
     """Sets the final state of all hypotheses that ended or were alive at last. Returns the ids of
     the outputs."""
+    search = settings.search
     length = int(carry.lengths[0])
     limit = int(settings.limits[0])
     beams, returned = jax.device_get((carry.beams, _n_best(settings, carry.beams)))
@@ -184,9 +167,8 @@ def _set_final_states(
         nodes[path] = dataclasses.replace(nodes[path], state=state, why=why, score=score)
 
     def hypotheses(tokens: Any, values: Any) -> list[tuple[Path, float]]:
-        """Hypotheses with their values, without empty places."""
         return [
-            (tuple(truncate_at_eos(row[:length].tolist(), settings.eos_id)), value)
+            (tuple(truncate_at_eos(row[:length].tolist(), search.eos_id)), value)
             for row, value in zip(tokens[0], values[0].tolist(), strict=True)
             if value > -math.inf
         ]
@@ -194,7 +176,7 @@ def _set_final_states(
     # First all that ended are dropped; those that the search still holds are set again below.
     for path, node in nodes.items():
         if node.state == "ended":
-            why = f"ended, but {settings.beam_size} better ones had"
+            why = f"ended, but {search.beam_size} better ones had"
             set_state(path, "dropped", why, node.score)
     for path, score in hypotheses(beams.finished_tokens, beams.finished_scores):
         set_state(path, "ended", f"ended, but not {best_outputs}", score)
@@ -203,7 +185,7 @@ def _set_final_states(
         if length == limit:
             why = f"cut by the limit of {limit} tokens, worse than the outputs"
             set_state(path, "dropped", why, reach)
-        elif settings.beam_size == 1:
+        elif search.beam_size == 1:
             why = "still alive when the search stopped at its first end"
             set_state(path, "dropped", why, None)
         else:
@@ -212,7 +194,7 @@ def _set_final_states(
             set_state(path, "dropped", f"{certain}: {no_more}", None)
     outputs = hypotheses(returned.tokens, returned.scores)
     for rank, (path, score) in enumerate(outputs, 1):
-        how = "ended" if path[-1] == settings.eos_id else f"cut by the limit of {limit} tokens"
+        how = "ended" if path[-1] == search.eos_id else f"cut by the limit of {limit} tokens"
         set_state(path, "ended", f"output {rank}: {how}", score)
     return tuple(nodes[path].id for path, _ in outputs)
 

@@ -29,8 +29,6 @@ class Constraint(Protocol):
 
         Args:
           tokens: tokens that the constraint knows of each sentence, such as those of its words.
-          counts: number of these tokens of each sentence.
-          limits: longest output of each sentence, EOS included.
         """
 
     def allowed(self, state: State) -> Bool[Array, "N V"]:
@@ -56,11 +54,7 @@ def masked_logits(
 
 
 def constrained(decode_step: DecodeStep, constraint: Constraint, banned_id: int) -> DecodeStep:
-    """Decode step under a constraint. Its state is (the model's state, the constraint's state).
-
-    Args:
-      banned_id: a token that the search never chooses (`masked_logits`).
-    """
+    """Decode step under a constraint. Its state is (the model's state, the constraint's state)."""
 
     def step(
         tokens: Int[Array, " N"], memory: Memory, state: State

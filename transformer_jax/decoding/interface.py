@@ -42,14 +42,6 @@ class Rewindable(Protocol):
 
 
 @runtime_checkable
-class Prefill(Protocol):
-    """Reads the inputs and predicts the first output token."""
-
-    def __call__(self, params: Any, inputs: Any) -> tuple[Float[Array, "B V"], Memory, State]:
-        """Returns the logits of the first token, the memory and the state."""
-
-
-@runtime_checkable
 class DecodeStep(Protocol):
     """Reads the last token of every hypothesis and predicts the next; or the last T tokens, and
     predicts the token after each.
@@ -72,7 +64,6 @@ class Start:
     Attributes:
       logits: logits of the first token, float32 [B, V]; this, `memory` and `state` are the result
         of `prefill`.
-      memory: leaves with leading axis B.
       state: leaves with leading axis B; in calls of `decode_step` it is N.
       max_lengths: longest output of each sentence, EOS included, int32 [B], in 1..L.
       keys: a random key for each sentence, [B].
@@ -151,13 +142,8 @@ def is_refillable(search: Search) -> bool:
 
 
 def replace_sentences(tree: Any, new: Any, places: Int[Array, " R"]) -> Any:
-    """Puts R new sentences into places of a tree of B sentences.
-
-    Args:
-      tree: leaves with leading axis B, or B times the rows of a sentence.
-      new: the same for the R new sentences.
-      places: index in B of each; B: the sentence is dropped.
-    """
+    """Puts R new sentences into `places` of a tree of B sentences (B: the sentence is dropped). The
+    leading axis of leaves is B, or B times the rows of a sentence."""
 
     def replaced(old: Array, rows: Array) -> Array:
         by_sentence = rows.reshape(len(places), -1, *rows.shape[1:])
@@ -168,13 +154,7 @@ def replace_sentences(tree: Any, new: Any, places: Int[Array, " R"]) -> Any:
 
 
 def reorder_state(state: State, parents: Int[Array, "B K"], num_parents: int) -> State:
-    """State of K new beams of each sentence, copied from their parents.
-
-    Args:
-      state: state of J beams of each sentence.
-      parents: index in J of each new beam's parent.
-      num_parents: J.
-    """
+    """State of K new beams of each sentence, copied from their parents among J."""
     batch_size, beam_size = parents.shape
     if beam_size == num_parents == 1:
         return state
@@ -183,7 +163,6 @@ def reorder_state(state: State, parents: Int[Array, "B K"], num_parents: int) ->
 
 
 def select_sentences(state: State, sentences: Int[Array, " B"], num_beams: int) -> State:
-    """State of all beams of the chosen sentences."""
     rows = (sentences[:, None] * num_beams + jnp.arange(num_beams)).reshape(-1)
     return _map_state(
         lambda part: take_rows(part, sentences), lambda leaf: take_rows(leaf, rows), state
@@ -191,11 +170,8 @@ def select_sentences(state: State, sentences: Int[Array, " B"], num_beams: int) 
 
 
 def rewind(state: State, counts: Int[Array, " N"]) -> State:
-    """State without the last `counts` tokens of each row. Each row has one beam.
-
-    Raises:
-      TypeError: a part of the state is not `Rewindable`, such as that of a recurrent layer.
-    """
+    """State without the last `counts` tokens of each row, of one beam. TypeError if a part of it is
+    not `Rewindable`, such as that of a recurrent layer."""
     if not can_rewind(state):
         raise TypeError("a part of the state cannot forget tokens")
     return jax.tree.map(
@@ -220,14 +196,12 @@ def _rewinds_all(cls: type) -> bool:
 
 
 def take_rows(tree: Any, rows: Int[Array, " N"]) -> Any:
-    """The chosen rows of every leaf."""
     return jax.tree.map(lambda leaf: jnp.take(leaf, rows, axis=0, mode="clip"), tree)
 
 
 def _map_state(
     on_part: Callable[[Any], Any], on_leaf: Callable[[Array], Array], state: State
 ) -> State:
-    """Maps the `Reorderable` parts, and all other leaves."""
 
     def is_reorderable(part: Any) -> bool:
         return isinstance(part, Reorderable)

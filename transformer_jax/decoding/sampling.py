@@ -15,6 +15,11 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.decoding.beam_search import top_k as block_top_k
 from transformer_jax.decoding.interface import DecodeStep, Hypotheses, Memory, Start, State
 
+Count = Int[Array, ""] | int
+
+Seen = Bool[Array, "N V"] | None
+"""True for tokens that occurred in a row; None: repetition is not penalized."""
+
 
 def penalized_logits(
     logits: Float[Array, "N V"], seen: Bool[Array, "N V"], penalty: float
@@ -35,7 +40,6 @@ def truncated_logits(
     """Logits to sample from; -inf for tokens that cannot be sampled.
 
     Args:
-      logits: the model's.
       temperature: divides the logits; below 1 makes likely tokens likelier.
       top_k: keep the k most likely tokens (Fan et al. 2018); of equal ones the first.
       top_p: keep the smallest set of most likely tokens with this total probability (Holtzman et
@@ -77,21 +81,15 @@ def token_log_probs(logits: Float[Array, "*B V"], tokens: Int[Array, "*B"]) -> F
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Samples:
-    """Samples, possibly unfinished.
+    """Samples, possibly unfinished: arrays [N, ...], one row for each.
 
     Attributes:
-      lengths: int32 [N], tokens of each sample.
-      tokens: int32 [N, L], padded.
       log_probs: float32 [N, L], log-probability of each token under the model itself, in nats; 0
         after the end.
-      ended: bool [N].
       limits: int32 [N], longest output of each, in 1..L.
-      keys: [N], a random key for each.
       drawn_before: int32 [N], tokens that were sampled with a key before the first one here.
       seen: bool [N, V], tokens that occurred so far, if repetition is penalized; otherwise None.
-      state: the model's.
       num_steps: int32 [N], decode steps that a draft shortened (`speculative`); None without one.
-      num_outputs: samples of a sentence.
     """
 
     lengths: Array
@@ -106,7 +104,7 @@ class Samples:
     num_steps: Array | None = None
     num_outputs: int = dataclasses.field(default=1, metadata={"static": True})
 
-    def is_done(self, length: Int[Array, ""] | int) -> Bool[Array, " B"]:
+    def is_done(self, length: Count) -> Bool[Array, " B"]:
         """Returns True for each sentence whose samples all have ended or have `length` tokens."""
         return (self.ended | (self.lengths >= length)).reshape(-1, self.num_outputs).all(axis=1)
 
@@ -120,28 +118,17 @@ class StepwiseSearch(Protocol):
     """
 
     def begin(
-        self,
-        start: Start,
-        *,
-        max_length: int,
-        drawn_before: Int[Array, ""] | int = 0,
-        seen: Bool[Array, "N V"] | None = None,
+        self, start: Start, *, max_length: int, drawn_before: Count = 0, seen: Seen = None
     ) -> Samples:
-        """Chooses the first token of each output.
-
-        Args:
-          start: inputs with a row for each output, B = N.
-          max_length: L.
-          drawn_before, seen: see `Samples`.
-        """
+        """Chooses the first token of each output."""
 
     def extend(
         self,
         samples: Samples,
         decode_step: DecodeStep,
         memory: Memory,
-        length: Int[Array, ""] | int,
-        most_left: Int[Array, ""] | int = 0,
+        length: Count,
+        most_left: Count = 0,
     ) -> Samples:
         """Chooses tokens until the outputs of all but `most_left` sentences have `length` of them
         or have ended. Outputs that have not ended must have the same length, unless `length` is
@@ -154,9 +141,6 @@ class Sampler:
 
     Attributes:
       temperature, top_k, top_p: see `truncated_logits`.
-      eos_id: token that ends an output.
-      pad_id: token that fills an output after its end.
-      banned_ids: tokens that are never chosen.
       repetition_penalty: penalty of tokens that occurred before, see `penalized_logits`; 1: none.
     """
 
@@ -181,8 +165,6 @@ class Sampler:
         return self.outputs(self.run(first, decode_step, start.memory, 0))
 
     def open(self, start: Start, *, num_outputs: int, max_length: int) -> Samples:
-        """Chooses the first token of each of `num_outputs` samples of every sentence."""
-
         def repeated(x: Array) -> Array:  # [B, ...] -> [N, ...]
             return jnp.repeat(x, num_outputs, axis=0)
 
@@ -198,21 +180,14 @@ class Sampler:
         return dataclasses.replace(first, num_outputs=num_outputs)
 
     def run(
-        self,
-        samples: Samples,
-        decode_step: DecodeStep,
-        memory: Memory,
-        most_left: Int[Array, ""] | int,
+        self, samples: Samples, decode_step: DecodeStep, memory: Memory, most_left: Count
     ) -> Samples:
-        """Chooses tokens until at most `most_left` sentences are not done."""
         return self.extend(samples, decode_step, memory, samples.tokens.shape[1], most_left)
 
     def is_done(self, samples: Samples) -> Bool[Array, " B"]:
-        """Returns True for each sentence whose samples have all ended."""
         return samples.is_done(samples.tokens.shape[1])
 
     def outputs(self, samples: Samples) -> Hypotheses:
-        """Samples of every sentence, most likely first."""
         count = samples.num_outputs
         tokens = samples.tokens.reshape(-1, count, samples.tokens.shape[1])
         sums = samples.log_probs.sum(axis=1).reshape(-1, count)
@@ -223,14 +198,8 @@ class Sampler:
         return Hypotheses(jnp.take_along_axis(tokens, order[:, :, None], axis=1), scores, num_steps)
 
     def begin(
-        self,
-        start: Start,
-        *,
-        max_length: int,
-        drawn_before: Int[Array, ""] | int = 0,
-        seen: Bool[Array, "N V"] | None = None,
+        self, start: Start, *, max_length: int, drawn_before: Count = 0, seen: Seen = None
     ) -> Samples:
-        """Chooses the first token of each output."""
         rows = start.logits.shape[0]
         samples = Samples(
             lengths=jnp.zeros(rows, jnp.int32),
@@ -250,26 +219,26 @@ class Sampler:
         samples: Samples,
         decode_step: DecodeStep,
         memory: Memory,
-        length: Int[Array, ""] | int,
-        most_left: Int[Array, ""] | int = 0,
+        length: Count,
+        most_left: Count = 0,
     ) -> Samples:
-        """Chooses tokens until the outputs of all but `most_left` sentences have `length` of them
-        or have ended."""
-
         def step(samples: Samples) -> Samples:
-            last = jnp.take_along_axis(samples.tokens, samples.lengths[:, None] - 1, axis=1)[:, 0]
-            logits, state = decode_step(last, memory, samples.state)
-            return self._draw(dataclasses.replace(samples, state=state), logits)
+            return self._advanced(samples, decode_step, memory, length)
 
         def continues(samples: Samples) -> Bool[Array, ""]:
             return (~samples.is_done(length)).sum() > most_left
 
         return lax.while_loop(continues, step, samples)
 
-    def penalized(
-        self, logits: Float[Array, "N V"], seen: Bool[Array, "N V"] | None
-    ) -> Float[Array, "N V"]:
-        """Logits after the repetition penalty, if tokens that were seen are given."""
+    def _advanced(
+        self, samples: Samples, decode_step: DecodeStep, memory: Memory, length: Count
+    ) -> Samples:
+        """Samples after one step of the model, of at most `length` tokens."""
+        last = jnp.take_along_axis(samples.tokens, samples.lengths[:, None] - 1, axis=1)[:, 0]
+        logits, state = decode_step(last, memory, samples.state)
+        return self._draw(dataclasses.replace(samples, state=state), logits)
+
+    def penalized(self, logits: Float[Array, "N V"], seen: Seen) -> Float[Array, "N V"]:
         return logits if seen is None else penalized_logits(logits, seen, self.repetition_penalty)
 
     @property
@@ -277,9 +246,7 @@ class Sampler:
         """Returns True if the most likely token is chosen, without a random draw."""
         return self.top_k == 1
 
-    def most_likely(
-        self, logits: Float[Array, "N V"], seen: Bool[Array, "N V"] | None
-    ) -> Int[Array, " N"]:
+    def most_likely(self, logits: Float[Array, "N V"], seen: Seen) -> Int[Array, " N"]:
         """The most likely token of each row, of equal ones the first."""
         logits = self.penalized(logits, seen)
         if self.banned_ids:

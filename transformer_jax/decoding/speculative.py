@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Speculative decoding: a draft proposes tokens, the model accepts or replaces them.
 
-The draft proposes G tokens one by one. The model reads them in one step, which takes little longer
-than a step of one token, and keeps the longest beginning that passes a random test. The outputs
-have the distribution of the model alone, and in greedy search they are the same tokens (Leviathan
-et al. 2023, algorithm 1; Chen et al. 2023).
+The draft proposes G tokens one by one. The model reads them in one step and keeps the longest
+beginning that passes a random test. The outputs have the distribution of the model alone, and in
+greedy search they are the same tokens (Leviathan et al. 2023, algorithm 1; Chen et al. 2023).
 
 Axes: N rows, G proposed tokens, V vocabulary, L output length.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.decoding.interface import DecodeStep, Memory, Start, State, rewind
-from transformer_jax.decoding.sampling import Sampler, Samples, token_log_probs
+from transformer_jax.decoding.sampling import Count, Sampler, Samples, token_log_probs
 
 _TOKEN, _PROPOSAL, _ACCEPTANCE = range(3)
 """What a random key of a position is for."""
@@ -28,10 +27,6 @@ _TOKEN, _PROPOSAL, _ACCEPTANCE = range(3)
 class DraftedStep:
     """Decode step of a model that has a draft. Both read and change their own part of one memory
     and one state.
-
-    Attributes:
-      model: decode step of the model, for any number of tokens.
-      draft: decode step of the draft.
     """
 
     model: DecodeStep
@@ -71,49 +66,18 @@ class SpeculativeSampler(Sampler):
 
     draft_length: int = 4
 
-    def begin(
-        self,
-        start: Start,
-        *,
-        max_length: int,
-        drawn_before: Int[Array, ""] | int = 0,
-        seen: Bool[Array, "N V"] | None = None,
-    ) -> Samples:
-        """Chooses the first token of each output."""
-        first = super().begin(start, max_length=max_length, drawn_before=drawn_before, seen=seen)
+    def begin(self, start: Start, **options: Any) -> Samples:
+        """Chooses the first token of each output; arguments as of `Sampler.begin`."""
+        first = super().begin(start, **options)
         return dataclasses.replace(first, num_steps=jnp.zeros_like(first.limits))
 
-    def extend(
-        self,
-        samples: Samples,
-        decode_step: DecodeStep,
-        memory: Memory,
-        length: Int[Array, ""] | int,
-        most_left: Int[Array, ""] | int = 0,
+    def _advanced(
+        self, samples: Samples, decode_step: DecodeStep, memory: Memory, length: Count
     ) -> Samples:
-        """Chooses tokens until the outputs of all but `most_left` sentences have `length` of them
-        or have ended. Rows that get there first wait for the others."""
+        """Adds up to G + 1 tokens to each row by one step of the model. Rows then differ in length;
+        those that have `length` tokens wait for the others."""
         if not isinstance(decode_step, DraftedStep):
             raise TypeError("speculative decoding needs the decode step of a draft")
-
-        def step(samples: Samples) -> Samples:
-            most = jnp.where(samples.ended, 0, length)
-            return self._choose(samples, decode_step, memory, most)
-
-        def continues(samples: Samples) -> Bool[Array, ""]:
-            return (~samples.is_done(length)).sum() > most_left
-
-        return lax.while_loop(continues, step, samples)
-
-    def _choose(
-        self, samples: Samples, decode_step: DraftedStep, memory: Memory, most: Int[Array, " N"]
-    ) -> Samples:
-        """Chooses up to G + 1 tokens of each row by one step of the model.
-
-        Args:
-          samples: the samples, whose rows differ in length.
-          most: lengths that are not exceeded.
-        """
         lengths = samples.lengths
         rows = jnp.arange(len(lengths))[:, None]
         ahead = jnp.arange(self.draft_length + 1)
@@ -126,7 +90,7 @@ class SpeculativeSampler(Sampler):
         tokens = jnp.pad(proposed.tokens, ((0, 0), (0, 1)))
         tokens = jnp.where(ahead == num_accepted[:, None], chosen[:, None], tokens)
 
-        most = jnp.minimum(most, samples.limits)
+        most = jnp.minimum(jnp.where(samples.ended, 0, length), samples.limits)
         is_new = (ahead <= num_accepted[:, None]) & (lengths[:, None] + ahead < most[:, None])
         is_end = tokens == self.eos_id
         is_new &= jnp.cumsum(is_end, axis=1) - is_end == 0  # nothing after the end
@@ -183,13 +147,8 @@ class SpeculativeSampler(Sampler):
     def _verify(
         self, proposed: Proposals, logits: Float[Array, "N G1 V"], keys: Array
     ) -> tuple[Int[Array, " N"], Int[Array, " N"]]:
-        """Returns the number of proposals of each row that are accepted, and the token after them.
-
-        Args:
-          proposed: the proposals.
-          logits: the model's, before each proposal and after the last one.
-          keys: random keys of these positions, [N, G + 1].
-        """
+        """Returns the number of proposals of each row that are accepted, and the token after them;
+        logits and keys are of each proposal and of the token after the last one."""
         if not self.is_greedy:
             wanted = self._probabilities(logits, proposed.seen)
             num_accepted = _count_accepted(proposed, wanted, keys)

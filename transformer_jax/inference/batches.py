@@ -1,18 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Padded batches for inference: few shapes, so that programs compile once."""
+"""Padded batches for inference: few shapes, so that programs compile once. Labels of texts, and
+scores of pairs of source and target."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from itertools import batched
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from transformer_jax.data.batches.packing import padded_batch
+from transformer_jax.data.batches.packing import Tokens, padded_batch
+from transformer_jax.errors import UserError
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.positions import check_num_positions
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.sharding import place_like, round_up_rows
+from transformer_jax.runtime import platform
 from transformer_jax.runtime.progress import track
+
+_MOST_BYTES = 1 << 31
+"""Memory of a batch: fewer long pairs are scored at once."""
+
+Pair = Mapping[str, Tokens]
+"""Features of a pair: the tokens of "source" and "target", for example."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +31,6 @@ class PaddedBatch[Row]:
     """Makes batches with a constant number of rows.
 
     Attributes:
-      filler: row that pads a batch.
       to_arrays: rows -> arrays of a batch, each with the leading axis of rows.
     """
 
@@ -40,22 +50,14 @@ class PaddedBatch[Row]:
         rows: Sequence[Row],
         batch_size: int,
     ) -> Any:
-        """Runs a compiled program on the rows.
-
-        Args:
-          program: (params, arrays) -> tree of arrays, each with the leading axis of rows.
-          rows: at most `batch_size` rows.
-          batch_size: number of rows to pad to.
-
-        Returns:
-          The program's result as NumPy arrays, without padding rows.
-        """
+        """Runs a compiled program, (params, arrays) -> tree of arrays with the leading axis of
+        rows, on at most `batch_size` rows. Returns NumPy arrays without padding rows."""
         return unpad(program(params, self.place(params, rows, batch_size)), len(rows))
 
 
-def unpad(found: Any, count: int) -> Any:
+def unpad(arrays: Any, count: int) -> Any:
     """Removes padding rows from a tree of arrays and copies it to the host."""
-    return jax.tree.map(lambda x: x[:count], hosts.to_host(found))
+    return jax.tree.map(lambda x: x[:count], hosts.to_host(arrays))
 
 
 _TEXTS = PaddedBatch({"text": [0]}, padded_batch)
@@ -67,17 +69,8 @@ def label_rows(
     rows: Sequence[list[int]],
     batch_size: int,
 ) -> list[np.ndarray]:
-    """Runs a compiled program on texts, in batches of similar length.
-
-    Args:
-      probabilities: compiled (params, batch with the feature "text", one text per row) ->
-        [B, ...].
-      rows: tokens of each text.
-      batch_size: texts of a batch.
-
-    Returns:
-      The program's result for each text, in order.
-    """
+    """Runs a compiled program, (params, batch with the feature "text") -> [B, ...], on texts, in
+    batches of similar length. Returns the result of each text, in order."""
     results: dict[int, np.ndarray] = {}
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     for indices in track(batched(order, batch_size), len(order), "example"):
@@ -85,3 +78,73 @@ def label_rows(
         of_batch = _TEXTS.run(probabilities, params, texts, batch_size)
         results |= zip(indices, of_batch, strict=True)
     return [results[i] for i in range(len(rows))]
+
+
+class PairScore(NamedTuple):
+    """Probability of a target given its source.
+
+    Attributes:
+      log_prob: log P(target | source), in nats.
+      is_greedy: True if each token of the target is the most likely one, as in greedy search.
+    """
+
+    log_prob: float
+    is_greedy: bool
+
+
+def longest(pair: Pair) -> int:
+    return max(map(len, pair.values()))
+
+
+def check_pair_lengths(config: TransformerConfig, pairs: Sequence[Pair]) -> None:
+    """Raises UserError if a pair exceeds the positions that a model knows."""
+    try:
+        check_num_positions(config, max(map(longest, pairs), default=0))
+    except ValueError as error:
+        raise UserError(f"score: {error}") from error
+
+
+def row_bytes(config: TransformerConfig, vocab_size: int, length: int) -> int:
+    """Estimated memory to score a pair of this length: a layer's attention weights and the logits,
+    four times each."""
+    return 4 * 4 * (config.num_heads * length**2 + length * vocab_size)
+
+
+def score_pairs(
+    scores: Callable[[Any, Mapping[str, jax.Array]], tuple[jax.Array, jax.Array]],
+    params: Any,
+    pairs: Sequence[Pair],
+    batch_size: int,
+    row_bytes: Callable[[int], int],
+) -> list[PairScore]:
+    """Scores pairs in batches of similar length; returns the score of each, in order.
+
+    Args:
+      scores: compiled (params, packed batch) -> log-probability of each row, and whether it is
+        greedy, [B] each.
+      row_bytes: length of a pair's longest feature -> bytes of memory that the program needs.
+
+    Raises:
+      UserError: a single pair needs more memory than there is.
+    """
+    by_pair: dict[int, PairScore] = {}
+    batch: PaddedBatch[Pair] = PaddedBatch(
+        {feature: [0] for pair in pairs[:1] for feature in pair}, padded_batch
+    )
+    order = sorted(range(len(pairs)), key=lambda i: longest(pairs[i]))
+    while order:
+        length = longest(pairs[order[-1]])  # of those left, the longest first
+        size = row_bytes(length)
+        memory = platform.usable_memory()
+        if memory is not None and size > memory:
+            raise UserError(
+                f"score: a text of {length} tokens takes about {size >> 30} GiB of memory, and "
+                f"{memory >> 30} GiB are here"
+            )
+        rows = max(1, min(batch_size, _MOST_BYTES // size))
+        indices = order[-rows:]
+        order = order[:-rows]
+        log_probs, is_greedy = batch.run(scores, params, [pairs[i] for i in indices], rows)
+        pair_scores = map(PairScore, log_probs.tolist(), is_greedy.tolist())
+        by_pair |= zip(indices, pair_scores, strict=True)
+    return [by_pair[i] for i in range(len(pairs))]

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drafts for speculative decoding (`decoding.speculative`): a smaller model or a lookup.
 
-A draft is a model with `prefill` and `decode_step`. `DraftedModel` pairs it with the model that it
-proposes tokens to; parameters, memory and state become pairs.
-
 B inputs, N rows, T new tokens, P prompt, S slots, V vocabulary.
 """
 
@@ -16,9 +13,12 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.decoding import DecodeStep, Sampler, Search, can_rewind
+from transformer_jax.decoding.interface import DecodeStep, Search, can_rewind
+from transformer_jax.decoding.sampling import Sampler
+from transformer_jax.decoding.speculative import DraftedStep, SpeculativeSampler
 from transformer_jax.errors import UserError
 from transformer_jax.models import apply_method
+from transformer_jax.models.patches import WrappedModel
 from transformer_jax.nn.cache import state_bytes
 
 LOOKUP = "lookup"
@@ -38,18 +38,14 @@ class Drafted(NamedTuple):
 _NO_MEMORY = Drafted((), ())
 
 
-class DraftedModel:
-    """A model with a draft. Searches call `apply` with `Drafted` parameters; all other attributes
-    are the model's.
-
-    Instances compare by identity, so that each gets its own compiled programs.
+class DraftedModel(WrappedModel):
+    """A model with a draft. Searches call `apply` with `Drafted` parameters.
 
     Attributes:
       num_steps: decode steps of all rows so far.
       num_tokens: output tokens that these steps found.
 
     Args:
-      model: the model.
       draft: a model with the same vocabulary and inputs, or a `Lookup`.
       length: tokens that the draft proposes at once.
 
@@ -58,7 +54,7 @@ class DraftedModel:
     """
 
     def __init__(self, model: Any, draft: Any, length: int) -> None:
-        self.model = model
+        super().__init__(model)
         self.draft = draft
         self.length = length
         self.num_steps = self.num_tokens = 0
@@ -91,7 +87,6 @@ class DraftedModel:
         return self.model.apply({"params": params.model}, *inputs, method=method, **named)
 
     def record(self, num_tokens: int, num_steps: int) -> None:
-        """Counts output tokens that decode steps found, and these steps."""
         self.num_tokens += num_tokens
         self.num_steps += num_steps
 
@@ -111,32 +106,17 @@ class DraftedModel:
         assert num_beams == 1
         return sum(part.state_bytes(length + self.length) for part in (self.model, self.draft))
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["model"], name)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        """The model's class, for `isinstance` checks in tasks."""
-        return type(self.model)
-
 
 class LookupState(struct.PyTreeNode):
-    """Text of each row.
-
-    Attributes:
-      tokens: int32 [N, S].
-      length: int32 [N], number of tokens; later slots are never read.
-    """
+    """Text of each row; slots after its length are never read."""
 
     tokens: Int[Array, "N S"]
     length: Int[Array, " N"]
 
     def rewind(self, counts: Int[Array, " N"]) -> "LookupState":
-        """Text without its last `counts` tokens."""
         return self.replace(length=self.length - counts)
 
     def append(self, token: Int[Array, " N"]) -> "LookupState":
-        """Text with one more token."""
         rows = jnp.arange(len(token))
         return LookupState(self.tokens.at[rows, self.length].set(token), self.length + 1)
 
@@ -162,9 +142,6 @@ class LookupState(struct.PyTreeNode):
 class Lookup:
     """A draft without parameters: proposes the token that followed the last tokens before, in the
     source, the prompt or the output.
-
-    Attributes:
-      vocab_size: V.
     """
 
     vocab_size: int
@@ -188,7 +165,6 @@ class Lookup:
     def decode_step(
         self, tokens: Int[Array, " N"], memory: tuple[()], state: LookupState
     ) -> tuple[Float[Array, "N V"], LookupState]:
-        """Reads one more token of each row."""
         state = state.append(tokens)
         return self._logits(state), state
 
@@ -196,7 +172,6 @@ class Lookup:
         return LookupState(jnp.zeros((rows, max_length), jnp.int32), jnp.zeros(rows, jnp.int32))
 
     def state_bytes(self, length: int) -> int:
-        """Bytes of the text of one row."""
         return state_bytes(jax.eval_shape(lambda: self.empty_state(1, length)))
 
     def _logits(self, state: LookupState) -> Float[Array, "N V"]:
@@ -205,11 +180,7 @@ class Lookup:
 
 
 def searching(model: Any, search: Search) -> Search:
-    """The search as this model needs it: with its draft, if it has one.
-
-    Raises:
-      UserError: the model has a draft, and the search cannot use one.
-    """
+    """The search with the draft of this model, if it has one. UserError if it cannot use one."""
     if not isinstance(model, DraftedModel):
         return search
     if type(search) is not Sampler:
@@ -217,8 +188,6 @@ def searching(model: Any, search: Search) -> Search:
             "decode.draft: a draft serves greedy search and sampling; set decode.search to "
             "'greedy', or decode.temperature"
         )
-    from transformer_jax.decoding.speculative import SpeculativeSampler
-
     return SpeculativeSampler(**vars(search), draft_length=model.length)
 
 
@@ -229,15 +198,9 @@ def configs_of(model: Any) -> list[Any]:
 
 
 def decode_step_of(model: Any, step_by: Callable[[str], DecodeStep]) -> DecodeStep:
-    """The decode step of a model, with that of its draft if it has one.
-
-    Args:
-      model: the model.
-      step_by: name of a method of `model` -> a decode step that applies it.
-    """
+    """The decode step of a model, with that of its draft if it has one; `step_by` makes a decode
+    step from the name of a method."""
     step = step_by("decode_step")
     if not isinstance(model, DraftedModel):
         return step
-    from transformer_jax.decoding.speculative import DraftedStep
-
     return DraftedStep(step, step_by("draft_step"))

@@ -19,7 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.batches.packing import LENGTH_STEP, pad_rows, row_lengths
-from transformer_jax.decoding import Memory, Samples, Start, State, StepwiseSearch, truncate_at_eos
+from transformer_jax.decoding.interface import Memory, Start, State, truncate_at_eos
+from transformer_jax.decoding.sampling import Samples, StepwiseSearch
 from transformer_jax.errors import NonFiniteError, UserError
 from transformer_jax.inference.batches import PaddedBatch
 from transformer_jax.inference.config import DecodeConfig
@@ -43,13 +44,9 @@ class Output:
     """Continuation of a prompt.
 
     Attributes:
-      prompt: tokens of the prompt.
-      number: number of the prompt.
       sample: number of this output among those of the prompt. The random draws depend on the seed
         and these two numbers alone.
-      tokens: tokens generated so far.
       log_probs: log-probability of each of these under the model, in nats.
-      ended: True if the output is complete.
       context: tokens that the model sees: the end of the prompt, and the output.
     """
 
@@ -78,9 +75,7 @@ class TokenGenerator:
     prefilled again.
 
     Attributes:
-      model: predicts the next token.
       context: tokens that the model sees at once.
-      specials: special tokens of its vocabulary.
       use_cache: False: recompute the keys and values of all tokens at every step, for comparison.
     """
 
@@ -119,14 +114,8 @@ class TokenGenerator:
     ) -> Iterator[None]:
         """Extends the outputs in place until all have ended; yields every few tokens.
 
-        Args:
-          outputs: outputs with their prompts.
-          decode: settings of the search; a beam size of 1 is greedy search.
-          complete_length: output -> number of its tokens that complete it; None: it continues.
-            Tokens are generated several at a time, and those beyond this number are dropped.
-
-        Raises:
-          UserError: the search cannot pause every few tokens, such as beam search.
+        `complete_length` gives the number of an output's tokens that complete it, if any; those
+        beyond it are dropped.
         """
         search = self.search(decode)
         drawn_before = 0
@@ -163,7 +152,6 @@ class TokenGenerator:
                 output.context = [*output.context, *output.tokens[count:]]
 
     def _arrays(self, outputs: Sequence[Output], decode: DecodeConfig) -> dict[str, np.ndarray]:
-        """Arrays that `begin` takes."""
         contexts = [output.context for output in outputs]
         longest = max(map(len, contexts))
         width = min(max(LENGTH_STEP, 1 << (longest - 1).bit_length()), self.context)
@@ -226,7 +214,6 @@ class TokenGenerator:
         return tokens
 
     def _mark_ended(self, samples: Samples, outputs: Sequence[Output]) -> Samples:
-        """Ends the samples of complete outputs and of padding rows."""
         rows = len(samples.ended)
         ended = np.ones(rows, bool)
         ended[: len(outputs)] = [output.ended for output in outputs]
@@ -305,8 +292,6 @@ class TextGenerator:
     """Generates continuations of prompts as text.
 
     Attributes:
-      token_generator: generates tokens.
-      tokenizer: tokenizer of the prompts and outputs.
       joins: True: the output continues the prompt's text, possibly within a word. False: it is a
         text of its own.
     """
@@ -324,15 +309,7 @@ class TextGenerator:
     ) -> Iterator[list[tuple[str, float]]]:
         """Yields the continuations of each prompt: `decode.num_outputs` texts, most likely first,
         with the log-probability in nats of their tokens up to the end token, or to the one that
-        completes a text of `decode.stop`.
-
-        Args:
-          prompts: tokens of each prompt, at least one.
-          numbers: numbers of the prompts; samples depend on them.
-
-        Raises:
-          UserError: the search cannot generate token by token, such as beam search.
-        """
+        completes a text of `decode.stop`. Samples depend on the numbers of the prompts."""
         count = decode.num_outputs
         outputs = [
             Output(prompt, number, sample)
@@ -380,7 +357,6 @@ class TextGenerator:
         return bisect_left(range(length), True, key=has_stop)
 
     def _continuation(self, prompt: list[int], tokens: list[int]) -> str:
-        """Text of the tokens after a prompt."""
         decode = self.tokenizer.decode
         if not self.joins:
             return decode(tokens)

@@ -38,7 +38,6 @@ class ModelInputs(Summarized):
     gold: Sequence[str] = ()
 
     def summary(self) -> Mapping[str, Any]:
-        """The texts, and the pieces that each stack reads."""
         read = {stack: " ".join(pieces) for stack, pieces in self.pieces.items()}
         return {**self.texts, **read}
 
@@ -62,19 +61,8 @@ def text_inputs(
     tokens: Sequence[int],
     *more: np.ndarray,
 ) -> ModelInputs:
-    """Inputs of a model that reads one text.
-
-    Args:
-      body: the model, without its head.
-      tokenizers: tokenizers of the side "text".
-      text: the text.
-      target: must be None.
-      tokens: tokens of the text, with special tokens.
-      *more: arguments of the model's call after the row.
-
-    Raises:
-      UserError: a target is given, which such a model does not have.
-    """
+    """Inputs of a model that reads one text; `more` are arguments of its call after the row.
+    UserError if a target is given."""
     if target is not None:
         raise UserError("this run's task reads a text alone; give no target")
     stacks = {"encoder" if isinstance(body, EncoderOnly) else "decoder": tokens}
@@ -87,13 +75,7 @@ def text_inputs(
 def pair_inputs(
     tokenizers: Tokenizers, texts: Mapping[str, str], source: Sequence[int], target: Sequence[int]
 ) -> ModelInputs:
-    """Inputs of an encoder-decoder: the source, and the target shifted right.
-
-    Args:
-      tokenizers: tokenizers of the sides "source" and "target".
-      texts: the texts of both sides.
-      source, target: their tokens, with special tokens.
-    """
+    """Inputs of an encoder-decoder: the source, and the target shifted right."""
     shifted = [tokenizers.specials("target").start, *target[:-1]]
     return ModelInputs(
         texts=texts,

@@ -53,11 +53,6 @@ class TreeConstraint:
     words has an empty output.
 
     Attributes:
-      opens: tokens that begin a constituent.
-      tags: tokens of tags.
-      close: token that ends a constituent.
-      eos: token that ends an output.
-      vocab_size: V.
       read: token that reads the next word or the end; None: no lookahead.
     """
 
@@ -70,11 +65,7 @@ class TreeConstraint:
 
     @classmethod
     def from_symbols(cls, symbols: SymbolTokenizer) -> "TreeConstraint":
-        """Constraint for a vocabulary of tree tokens.
-
-        Raises:
-          ValueError: the vocabulary has no brackets, or no tags.
-        """
+        """Constraint for a vocabulary of tree tokens. ValueError if it has no brackets or tags."""
         ids = {symbol: symbols.id_of(symbol) for symbol in symbols.symbols}
         opens = tuple(i for symbol, i in ids.items() if symbol.startswith(OPEN))
         tags = tuple(i for symbol, i in ids.items() if not symbol.startswith((OPEN, CLOSE, READ)))
@@ -97,7 +88,6 @@ class TreeConstraint:
         Args:
           tokens: tokens that the model reads for the words of each sentence, and for its end;
             without a lookahead, any.
-          counts: number of these tokens of each sentence.
           limits: longest output of each sentence, EOS included: at least `SHORTEST`, and one for
             each tag and each word read.
         """
@@ -153,5 +143,4 @@ class TreeConstraint:
         return after, jnp.where(reads, word, tokens)
 
     def _mask(self, ids: Collection[int]) -> np.ndarray:
-        """Mask of the tokens `ids`, bool [V]."""
         return np.isin(np.arange(self.vocab_size), list(ids))

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models, by the names of `model.architecture`, and how to call one with its parameters.
 
-A class may have these attributes: `defaults`, {"section.field": value} for configs that name it;
-`reads`, optional config fields that it reads; `ignores`, common config fields that it does not
-read. A field that is set but not read is rejected. A class without `reads` counts as reading every
-field that it does not ignore.
+A class may have `defaults`, {"section.field": value} for configs that name it; `reads`, optional
+config fields that it reads (without it, all that it does not ignore); `ignores`, common config
+fields that it does not read. A field that is set but not read is rejected.
 """
 
 import inspect
@@ -42,11 +41,7 @@ def input_names(model: Any) -> list[str]:
 
 
 def apply_model(
-    model: Any,
-    params: Any,
-    *inputs: Any,
-    rng: jax.Array | None = None,
-    method: str = "__call__",
+    model: Any, params: Any, *inputs: Any, rng: jax.Array | None = None, method: str = "__call__"
 ) -> Any:
     """Applies a model to its inputs, with dropout if there is an rng.
 
@@ -55,9 +50,6 @@ def apply_model(
     Args:
       model: takes `deterministic`, as all models here do. It is a Flax module, or has its `apply`
         (`patches`, `ensemble`).
-      params: tree that its `init` returns under "params".
-      rng: key for dropout; None: no dropout.
-      method: method to call, such as "unprojected"; it also takes `deterministic`.
     """
     rngs = None if rng is None else {"dropout": rng}
     collected = auxiliary.current()

@@ -16,7 +16,7 @@ from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.linear import Linear
-from transformer_jax.nn.masks import row_places
+from transformer_jax.nn.masks import PerToken, row_places
 
 BODIES = (EncoderOnly, DecoderOnly)
 """Models of one stack, which have features of one text."""
@@ -29,11 +29,8 @@ def body_config(model: Any) -> TransformerConfig:
 
 
 class TokenClassifier(nn.Module):
-    """Classifies each token: dropout and a linear map on the body's features.
-
-    The body's parameters have the same paths as without the head, so that the parameters of a
-    pre-trained body fit.
-    """
+    """Classifies each token: dropout and a linear map on the body's features. The body's parameters
+    keep their paths, so that those of a pre-trained body fit."""
 
     body: DecoderOnly | EncoderOnly
     num_classes: int
@@ -46,9 +43,9 @@ class TokenClassifier(nn.Module):
 
     def __call__(
         self,
-        tokens: Int[Array, "B T"],
-        positions: Int[Array, "B T"] | None = None,
-        segment_ids: Int[Array, "B T"] | None = None,
+        tokens: PerToken,
+        positions: PerToken | None = None,
+        segment_ids: PerToken | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "B T C"]:
         """Logits for each token of packed rows."""
@@ -57,13 +54,12 @@ class TokenClassifier(nn.Module):
 
 
 class TextClassifier(nn.Module):
-    """Classifies each text: tanh(W x + b), dropout and a linear map on the features of one token.
-
-    `pooler_activation` may replace tanh.
+    """Classifies each text: tanh(W x + b) (or `pooler_activation`), dropout and a linear map on the
+    features of one token.
 
     For an encoder this is the first token (BERT's [CLS]), for a decoder the last, the only one that
     sees the whole text. Of an encoder-decoder both stacks read the text, the decoder shifted right
-    (Lewis et al. 2020, section 3.1). The body's parameters have the same paths as without the head.
+    (Lewis et al. 2020, section 3.1). The body's parameters keep their paths.
     """
 
     body: DecoderOnly | EncoderOnly | EncoderDecoder
@@ -78,9 +74,9 @@ class TextClassifier(nn.Module):
 
     def __call__(
         self,
-        tokens: Int[Array, "B T"],
-        positions: Int[Array, "B T"] | None = None,
-        segment_ids: Int[Array, "B T"] | None = None,
+        tokens: PerToken,
+        positions: PerToken | None = None,
+        segment_ids: PerToken | None = None,
         texts: Int[Array, "B J"] | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "B J C"]:
@@ -102,10 +98,7 @@ class TextClassifier(nn.Module):
         return self.body.features(text, text._replace(ids=shifted), deterministic)
 
     def _token_index(
-        self,
-        positions: Int[Array, "B T"],
-        segment_ids: Int[Array, "B T"],
-        texts: Int[Array, "B J"],
+        self, positions: PerToken, segment_ids: PerToken, texts: Int[Array, "B J"]
     ) -> Int[Array, "B J"]:
         """Index of the token whose features represent each text."""
         in_text = segment_ids[:, None, :] == texts[:, :, None]  # [B, J, T]

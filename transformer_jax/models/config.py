@@ -5,7 +5,7 @@ import dataclasses
 from typing import Annotated
 
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.recurrent.attention import SCORES, SPANS
+from transformer_jax.nn.recurrent.decoder import SCORES, SPANS
 from transformer_jax.nn.recurrent.encoder import DIRECTIONS
 from transformer_jax.ranges import Length, OneOf
 

@@ -16,7 +16,7 @@ from transformer_jax.nn.cache import Cache, at_prompt_ends, state_bytes
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected
 from transformer_jax.nn.layers import init_caches, undivided_reason
-from transformer_jax.nn.masks import row_places
+from transformer_jax.nn.masks import PerToken, row_places
 from transformer_jax.nn.ring_attention import balance, restore_order
 from transformer_jax.nn.sublayers import Sequences
 from transformer_jax.nn.transformer import Decoder
@@ -54,27 +54,21 @@ class DecoderOnly(nn.Module):
             self.param("logits_bias", nn.initializers.zeros, c.padded_vocab_size(c.vocab_size))
 
     def __call__(self, *inputs: Any, **named: Any) -> Float[Array, "B T V"]:
-        """Logits of the token after each position; arguments as of `features`."""
+        """Logits of the token after each position, for the arguments of `features`."""
         return self.unprojected(*inputs, **named).logits()
 
     def unprojected(self, *inputs: Any, **named: Any) -> Unprojected:
-        """Hidden states that predict the token after each position, before the projection;
-        arguments as of `features`."""
+        """Hidden states that predict the token after each position, before the projection."""
         return self._project(self.features(*inputs, **named))
 
     def features(
         self,
-        tokens: Int[Array, "B T"],
-        positions: Int[Array, "B T"] | None = None,
-        segment_ids: Int[Array, "B T"] | None = None,
+        tokens: PerToken,
+        positions: PerToken | None = None,
+        segment_ids: PerToken | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "B T D"]:
-        """The decoder's output for packed rows.
-
-        Args:
-          tokens, positions, segment_ids: of the rows; see `nn.masks.row_places` for the defaults.
-          deterministic: no dropout; otherwise the rng stream "dropout" is needed.
-        """
+        """The decoder's output for packed rows (defaults as of `nn.masks.row_places`)."""
         rows = tokens, *row_places(tokens, positions, segment_ids)
         balanced = undivided_reason(self.config) is None
         tokens, positions, segment_ids = balance(rows) if balanced else rows
@@ -86,11 +80,7 @@ class DecoderOnly(nn.Module):
     def prefill(
         self, prompt: Int[Array, "B P"], prompt_lengths: Int[Array, " B"], max_length: int
     ) -> tuple[Float[Array, "B V"], tuple[()], tuple[Cache, ...]]:
-        """Reads prompts of unequal lengths in one batch.
-
-        Args:
-          prompt_lengths: in 1..P; later tokens are padding.
-          max_length: capacity of the caches in tokens, including the prompt.
+        """Reads prompts of unequal lengths, 1..P, into caches with `max_length` slots.
 
         Returns:
           logits of the first token after the prompt, an empty memory, and the decoding state (axis
@@ -130,5 +120,4 @@ class DecoderOnly(nn.Module):
         return self.decoder(x, sequences, caches=caches)
 
     def _project(self, x: Float[Array, "N T D"]) -> Unprojected:
-        """Pairs the decoder's output with the projection to logits."""
         return self.projection.unprojected(x, self.get_variable("params", "logits_bias"))

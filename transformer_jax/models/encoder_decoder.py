@@ -18,7 +18,7 @@ from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.embeddings import Embedding, Unprojected
 from transformer_jax.nn.layers import init_caches, undivided_reason
-from transformer_jax.nn.masks import Segments, padding_mask, row_places
+from transformer_jax.nn.masks import PerToken, Segments, padding_mask, row_places
 from transformer_jax.nn.norms import make_norm
 from transformer_jax.nn.positions import encoding_class
 from transformer_jax.nn.ring_attention import balance, restore_order
@@ -27,31 +27,21 @@ from transformer_jax.nn.transformer import Decoder, Encoder
 
 
 class PackedTokens(NamedTuple):
-    """Tokens of packed rows.
+    """Tokens of packed rows, their positions from 0 in each sentence, and the numbers of their
+    sentences, from 1; 0 is padding."""
 
-    Attributes:
-      positions: from 0 in each sentence.
-      segment_ids: number of each token's sentence, from 1; 0 is padding.
-    """
-
-    ids: Int[Array, "B T"]
-    positions: Int[Array, "B T"]
-    segment_ids: Int[Array, "B T"]
+    ids: PerToken
+    positions: PerToken
+    segment_ids: PerToken
 
     @classmethod
     def of(
-        cls,
-        ids: Int[Array, "B T"],
-        positions: Int[Array, "B T"] | None,
-        segment_ids: Int[Array, "B T"] | None,
+        cls, ids: PerToken, positions: PerToken | None, segment_ids: PerToken | None
     ) -> "PackedTokens":
-        """The tokens with the defaults of `nn.masks.row_places`."""
         return cls(ids, *row_places(ids, positions, segment_ids))
 
 
-def shift_right(
-    tokens: Int[Array, "B T"], positions: Int[Array, "B T"], start: int
-) -> Int[Array, "B T"]:
+def shift_right(tokens: PerToken, positions: PerToken, start: int) -> PerToken:
     """Inputs of a decoder: `start` where a sentence begins, elsewhere the token before."""
     return jnp.where(positions == 0, start, jnp.roll(tokens, 1, axis=1))
 
@@ -59,11 +49,8 @@ def shift_right(
 class Seq2Seq(nn.Module):
     """Base class of models from source to target: embeddings, which may be shared, and logits.
 
-    A subclass has `features` and `encode`, and for searches (`decoding`) `prefill`, `decode_step`
-    and `empty_state`.
-
-    Raises:
-      ValueError: source and target share an embedding, but their vocabulary sizes differ.
+    A subclass has `features` and `encode`, and for searches `prefill`, `decode_step` and
+    `empty_state`. ValueError if source and target share an embedding, but not their vocabulary.
     """
 
     config: TransformerConfig | ModelConfig
@@ -92,7 +79,7 @@ class Seq2Seq(nn.Module):
             self.param("logits_bias", nn.initializers.zeros, bias_size)
 
     def __call__(self, *inputs: Any, **named: Any) -> Float[Array, "B T V"]:
-        """Logits of the token after each target position; arguments as of `unprojected`."""
+        """Logits of the token after each target position, for the arguments of `unprojected`."""
         return self.unprojected(*inputs, **named).logits()
 
     def unprojected(
@@ -100,9 +87,9 @@ class Seq2Seq(nn.Module):
         source: Int[Array, "B S"],
         source_positions: Int[Array, "B S"] | None = None,
         source_segment_ids: Int[Array, "B S"] | None = None,
-        target: Int[Array, "B T"] | None = None,
-        target_positions: Int[Array, "B T"] | None = None,
-        target_segment_ids: Int[Array, "B T"] | None = None,
+        target: PerToken | None = None,
+        target_positions: PerToken | None = None,
+        target_segment_ids: PerToken | None = None,
         deterministic: bool = True,
     ) -> Unprojected:
         """Hidden states that predict the token after each target position, before the projection.
@@ -112,7 +99,6 @@ class Seq2Seq(nn.Module):
             `nn.masks.row_places` for the defaults).
           target: decoder inputs (sentences shifted right by one start token), with theirs; always
             needed.
-          deterministic: no dropout; otherwise the rng stream "dropout" is needed.
 
         Raises:
           TypeError: there is no target.
@@ -138,16 +124,11 @@ class Seq2Seq(nn.Module):
         return state_bytes(jax.eval_shape(lambda: self.empty_state(1, length)), num_beams)
 
     def _project(self, x: Float[Array, "N T D"]) -> Unprojected:
-        """Pairs the decoder's output with the projection to logits."""
         return self.projection.unprojected(x, self.get_variable("params", "logits_bias"))
 
 
 class EncoderDecoder(Seq2Seq):
-    """The whole model of figure 1, from source and target tokens to logits.
-
-    Raises:
-      ValueError: as of `Seq2Seq`, or an unknown `positions`.
-    """
+    """The whole model of figure 1, from source and target tokens to logits."""
 
     defaults: ClassVar[Mapping[str, Any]] = {}
     reads: ClassVar[Collection[str]] = (
@@ -207,13 +188,11 @@ class EncoderDecoder(Seq2Seq):
         prompt_lengths: Int[Array, " B"],
         max_length: int,
     ) -> tuple[Float[Array, "B V"], tuple[Memory, ...], tuple[Cache, ...]]:
-        """Encodes sources and decodes prompts, of unequal lengths, in one batch.
+        """Encodes sources and decodes prompts, of unequal lengths 1..S and 1..P, in one batch.
 
         Args:
           source: one sentence a row.
-          source_lengths: in 1..S; later tokens are padding.
           prompt: start of each output: the decoder's first input, and tokens forced on it.
-          prompt_lengths: in 1..P; later tokens are padding.
           max_length: capacity of the caches in tokens, including the prompt.
 
         Returns:

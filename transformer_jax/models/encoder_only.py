@@ -15,7 +15,7 @@ from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.linear import Linear
-from transformer_jax.nn.masks import row_places
+from transformer_jax.nn.masks import PerToken, row_places
 from transformer_jax.nn.norms import make_norm
 from transformer_jax.nn.sublayers import Sequences
 from transformer_jax.nn.transformer import Encoder
@@ -50,25 +50,19 @@ class EncoderOnly(nn.Module):
         self.projection = self.embedding if tied else Embedding(c, c.vocab_size)
 
     def __call__(self, *inputs: Any, **named: Any) -> Float[Array, "B P V"]:
-        """Logits of each masked token; arguments as of `unprojected`."""
+        """Logits of each masked token, for the arguments of `unprojected`."""
         return self.unprojected(*inputs, **named).logits()
 
     def unprojected(
         self,
-        tokens: Int[Array, "B T"],
-        positions: Int[Array, "B T"] | None = None,
-        segment_ids: Int[Array, "B T"] | None = None,
+        tokens: PerToken,
+        positions: PerToken | None = None,
+        segment_ids: PerToken | None = None,
         predicted: Int[Array, "B P"] | None = None,
         deterministic: bool = True,
     ) -> Unprojected:
-        """Hidden states that predict the masked tokens, before the projection.
-
-        Args:
-          tokens, positions, segment_ids: of packed rows; see `nn.masks.row_places` for the
-            defaults.
-          predicted: indices of the masked tokens in their row; None: all tokens.
-          deterministic: no dropout; otherwise the rng stream "dropout" is needed.
-        """
+        """Hidden states that predict the tokens at the indices `predicted` of each row (None: all
+        tokens), before the projection."""
         x = self.features(tokens, positions, segment_ids, deterministic)
         if predicted is not None:
             x = jnp.take_along_axis(x, predicted[:, :, None], axis=1)
@@ -76,12 +70,12 @@ class EncoderOnly(nn.Module):
 
     def features(
         self,
-        tokens: Int[Array, "B T"],
-        positions: Int[Array, "B T"] | None = None,
-        segment_ids: Int[Array, "B T"] | None = None,
+        tokens: PerToken,
+        positions: PerToken | None = None,
+        segment_ids: PerToken | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "B T D"]:
-        """The encoder's output for packed rows."""
+        """The encoder's output for packed rows (defaults as of `nn.masks.row_places`)."""
         c = self.config
         positions, segment_ids = row_places(tokens, positions, segment_ids)
         types = token_types(tokens, positions, c.separator_id) if c.num_token_types else None
@@ -109,9 +103,7 @@ class PredictionHead(nn.Module):
         return projection.unprojected(x, self.bias)
 
 
-def token_types(
-    tokens: Int[Array, "B T"], positions: Int[Array, "B T"], separator: int
-) -> Int[Array, "B T"]:
+def token_types(tokens: PerToken, positions: PerToken, separator: int) -> PerToken:
     """Number of separators before each token in its text, for packed rows.
 
     In a pair [CLS] a [SEP] b [SEP] this is 0 up to the first separator, then 1.

@@ -19,12 +19,11 @@ from transformer_jax.nn.positions import encoding_class
 
 
 class EnsembleModel:
-    """Several models of one vocabulary, to search and to score with as with one model.
+    """Several models of one vocabulary, to search and to score with as with one model. Their sizes
+    and architectures may differ.
 
-    Parameters, memory and decoding state are tuples with a part for each member. The members read
-    the same inputs; their sizes and architectures may differ.
-
-    Instances compare by identity, so that each gets its own compiled programs.
+    Parameters, memory and decoding state are tuples with a part for each member. Instances compare
+    by identity, so that each gets its own compiled programs.
     """
 
     def __init__(self, members: Sequence[Any]) -> None:
@@ -47,11 +46,9 @@ class EnsembleModel:
         """Applies all members and averages their predictions.
 
         Args:
-          variables: {"params": parameters of each member}.
           *inputs: arguments of the method. Memory and state have a part for each member.
           method: "prefill", "decode_step" or "__call__"; "unprojected" returns logits like
             "__call__", because an average has no hidden states.
-          **named: further arguments of each member's `apply`.
         """
         calls = [
             functools.partial(member.apply, {"params": params}, **named)
@@ -77,8 +74,7 @@ class EnsembleModel:
 
 
 def average_logits(logits: Sequence[Float[Array, "*B V"]]) -> Float[Array, "*B V"]:
-    """Log of the mean of the members' probabilities. The logits of a single member stay as they
-    are."""
+    """Log of the mean of the members' probabilities; logits of a single member stay the same."""
     if len(logits) == 1:
         return logits[0]
     log_probs = jnp.stack([jax.nn.log_softmax(of_member) for of_member in logits])

@@ -8,10 +8,9 @@
      "decoder.layer_0": lambda x: x.at[..., 7].set(0)}       # any function
 
 A key is a hook point (`nn.hooks`) or a pattern of hook points, optionally with an index into their
-axes: heads, neurons and features by number, tokens by their position in their sentence (in packed
-rows and in searches too). A number scales the value, an array replaces it, and a function of the
-whole array [B, ...] computes the new value. A layer that is switched off returns its input;
-sublayers, heads and all other values become zero.
+axes; tokens count by their position in their sentence. A number scales the value, an array replaces
+it, a function of the whole array [B, ...] computes it. A layer that is switched off returns its
+input; all other values become zero.
 """
 
 import contextlib
@@ -45,10 +44,7 @@ class Patch:
     """One change of a model.
 
     Attributes:
-      key: the user's key.
-      pattern: of hook points.
       index: a number or a slice for each of the first axes.
-      change: a number, an array or a function.
     """
 
     key: str
@@ -71,13 +67,12 @@ class Patch:
         return cls(key, match["pattern"], index, change)
 
     def matches(self, path: str) -> bool:
-        """Returns True if the patch applies to the hook point of this path."""
         return matches_pattern(self.pattern, path)
 
     def apply(self, point: HookPoint, x: Array) -> Array:
         """Changes the value x [B, *axes] of a hook point."""
-        coordinates = [
-            _coordinates(point, axis, size)
+        coordinates = [  # positions [B, T] of tokens, or 0 to size - 1
+            point.positions[axis] if axis in TOKENS else jnp.arange(size)
             for axis, size in zip(point.axes, x.shape[1:], strict=True)
         ]
         selected = jnp.ones((), bool)
@@ -106,19 +101,14 @@ class Patch:
         return exists, array.at[tuple(rows)].get(mode="clip")
 
 
-class PatchedModel:
-    """A model with patches on every call of `apply`; all other attributes are the model's.
+class WrappedModel:
+    """A model with another `apply`; all other attributes are the model's.
 
     Instances compare by identity, so that each gets its own compiled programs.
     """
 
-    def __init__(self, model: Any, patches: tuple[Patch, ...]) -> None:
+    def __init__(self, model: Any) -> None:
         self.model = model
-        self.patches = patches
-
-    def apply(self, *args: Any, **named: Any) -> Any:
-        with self._patching():
-            return self.model.apply(*args, **named)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["model"], name)
@@ -127,6 +117,18 @@ class PatchedModel:
     def __class__(self) -> type:
         """The model's class, for `isinstance` checks in tasks."""
         return type(self.model)
+
+
+class PatchedModel(WrappedModel):
+    """A model with patches on every call of `apply`."""
+
+    def __init__(self, model: Any, patches: tuple[Patch, ...]) -> None:
+        super().__init__(model)
+        self.patches = patches
+
+    def apply(self, *args: Any, **named: Any) -> Any:
+        with self._patching():
+            return self.model.apply(*args, **named)
 
     @contextlib.contextmanager
     def _patching(self) -> Iterator[None]:
@@ -143,12 +145,10 @@ class PatchedModel:
 
 
 def patched_model(model: Any, changes: Mapping[str, Any], points: HookPointAxes) -> PatchedModel:
-    """Patches a model. Without changes its results equal the model's exactly.
+    """Patches a model, after the patches that it has. Without changes its results stay the same.
 
     Args:
-      model: if it is patched already, the new patches are applied after its own.
       changes: {key: change}, in order of application.
-      points: of the model, from `find_hook_points`.
 
     Raises:
       UserError: an unknown hook point (the message names the nearest), an index beyond the axes, or
@@ -230,11 +230,6 @@ def _parse_index(part: re.Match[str]) -> int | slice:
         return int(part["number"])
     start, stop = (int(part[name]) if part[name] else None for name in ("start", "stop"))
     return slice(start, stop)
-
-
-def _coordinates(point: HookPoint, axis: str, size: int) -> Array:
-    """Coordinates along an axis: positions [B, T] of tokens, or 0 to size - 1."""
-    return point.positions[axis] if axis in TOKENS else jnp.arange(size)
 
 
 def _is_selected(index: int | slice, coordinate: Array) -> Array:

@@ -17,22 +17,18 @@ from jaxtyping import Array, Float, Int
 from transformer_jax.models.config import DEFAULT_RADIUS, TRANSFORMER_FIELDS, ModelConfig
 from transformer_jax.models.encoder_decoder import PackedTokens, Seq2Seq
 from transformer_jax.nn.masks import first_tokens, row_places
-from transformer_jax.nn.recurrent.attention import SourceMemory
-from transformer_jax.nn.recurrent.cells import CELLS, State
-from transformer_jax.nn.recurrent.decoder import DecoderState, RecurrentDecoder
-from transformer_jax.nn.recurrent.encoder import DIRECTIONS, RecurrentEncoder
+from transformer_jax.nn.recurrent.cells import CELLS
+from transformer_jax.nn.recurrent.decoder import DecoderState, RecurrentDecoder, SourceMemory
+from transformer_jax.nn.recurrent.encoder import DIRECTIONS, LayerStates, RecurrentEncoder
 
+Encoded = Float[Array, "B S D"]
+Ids = Int[Array, "B S"]
 Memory = SourceMemory | None
 
 
 class RecurrentEncoderDecoder(Seq2Seq):
-    """The whole model, from source and target tokens to logits.
-
-    Each layer of the decoder starts from the final state of the encoder's layer.
-
-    Raises:
-      ValueError: as of `Seq2Seq`; options that conflict, or an unknown `cell`.
-    """
+    """The whole model, from source and target tokens to logits. Each layer of the decoder starts
+    from the final state of the encoder's layer."""
 
     config: ModelConfig
 
@@ -86,28 +82,24 @@ class RecurrentEncoderDecoder(Seq2Seq):
 
     def encode(
         self,
-        source: Int[Array, "B S"],
-        positions: Int[Array, "B S"] | None = None,
-        segment_ids: Int[Array, "B S"] | None = None,
+        source: Ids,
+        positions: Ids | None = None,
+        segment_ids: Ids | None = None,
         deterministic: bool = True,
-    ) -> Float[Array, "B S D"]:
+    ) -> Encoded:
         """The encoder's output for packed rows; `positions` only separate texts."""
         _, segment_ids = row_places(source, positions, segment_ids)
         return self._encode(source, segment_ids, deterministic)[0]
 
     def prefill(
         self,
-        source: Int[Array, "B S"],
+        source: Ids,
         source_lengths: Int[Array, " B"],
         prompt: Int[Array, "B P"],
         prompt_lengths: Int[Array, " B"],
         max_length: int,
     ) -> tuple[Float[Array, "B V"], Memory, DecoderState]:
-        """Encodes sources and decodes prompts, of unequal lengths, in one batch.
-
-        Arguments and results are those of `EncoderDecoder.prefill`; `max_length` is ignored, as the
-        state does not grow.
-        """
+        """As `EncoderDecoder.prefill`; `max_length` is ignored, as the state does not grow."""
         positions = jnp.broadcast_to(jnp.arange(source.shape[1]), source.shape)
         segment_ids = (positions < source_lengths[:, None]).astype(jnp.int32)
         memory, states = self._read(source, positions, segment_ids)
@@ -129,33 +121,25 @@ class RecurrentEncoderDecoder(Seq2Seq):
         return self._project(x).logits()[:, 0], state
 
     def empty_state(self, rows: int, max_length: int) -> DecoderState:
-        """A state of zeros, whatever `max_length` is."""
         c = self.config
         cell = CELLS.find(c.cell)(c, c.d_model, c.d_model, parent=None)
         return DecoderState.initial((cell.zeros(rows),) * c.num_decoder_layers, c.input_feeding)
 
     def _read(
-        self,
-        source: Int[Array, "B S"],
-        positions: Int[Array, "B S"],
-        segment_ids: Int[Array, "B S"],
-        deterministic: bool = True,
-    ) -> tuple[Memory, list[tuple[State, ...]]]:
+        self, source: Ids, positions: Ids, segment_ids: Ids, deterministic: bool = True
+    ) -> tuple[Memory, LayerStates]:
         """The decoder's memory of the source, and the encoder's states."""
         encoded, states = self._encode(source, segment_ids, deterministic)
         return self.decoder.remember(encoded, segment_ids, positions), states
 
     def _encode(
-        self, source: Int[Array, "B S"], segment_ids: Int[Array, "B S"], deterministic: bool
-    ) -> tuple[Float[Array, "B S D"], list[tuple[State, ...]]]:
+        self, source: Ids, segment_ids: Ids, deterministic: bool
+    ) -> tuple[Encoded, LayerStates]:
         x = self._embed(self.source_embedding, source, deterministic)
         return self.encoder(x, segment_ids, deterministic)
 
     def _initial_states(
-        self,
-        states: list[tuple[State, ...]],
-        segment_ids: Int[Array, "B S"],
-        wanted: Int[Array, "B T"],
+        self, states: LayerStates, segment_ids: Ids, wanted: Int[Array, "B T"]
     ) -> DecoderState:
         """The decoder's states before the sentences with the `wanted` ids; leaves are [B, T, D]."""
         layers = self.encoder.final_states(states, segment_ids, wanted)
@@ -181,7 +165,6 @@ def _first_state(states: DecoderState) -> DecoderState:
 
 
 def _check(c: ModelConfig) -> None:
-    """Raises ValueError if options conflict."""
     score = c.attention_score
     if c.d_model % len(DIRECTIONS[c.encoder_direction]):
         raise ValueError(f"d_model is {c.d_model}; it must be even with encoder_direction 'both'")

@@ -23,7 +23,7 @@ from transformer_jax.nn.linear import Linear, fused_projection
 from transformer_jax.nn.norms import RMSNorm
 from transformer_jax.nn.ops import head_outputs, head_products, product_dtype, soft_cap, softmax
 from transformer_jax.nn.positions import PositionEncoding, encoding_class
-from transformer_jax.nn.sublayers import AttentionLayer, Sequences
+from transformer_jax.nn.sublayers import AttentionLayer, Features, Sequences
 from transformer_jax.runtime import platform
 
 Weights = Float[Array, "B H T S"]
@@ -41,10 +41,6 @@ def scaled_dot_product_attention(
     logit_bias: Float[Array, "#B #H #T #S"] | None = None,
     logit_cap: float | None = None,
     dtype: DTypeLike = jnp.float32,
-    score: Callable[[Array, Array], Weights] | None = None,
-    normalize: Callable[[Weights, Array | None], Weights] = softmax,
-    on_weights: Callable[[Weights], Weights] | None = None,
-    extra_values: Callable[[Weights], Heads | None] | None = None,
 ) -> Float[Array, "B T H V"]:
     """Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V (equation 1).
 
@@ -54,17 +50,9 @@ def scaled_dot_product_attention(
       logit_bias: added to the scaled products.
       logit_cap: c; logits x become c tanh(x / c), so that they stay below c (Gemma 2, 2024).
       dtype: dtype of the two products, unless there are few queries (`ops.dtype_for_rows`).
-      score: (query, key) -> logits, in place of the scaled products.
-      normalize: (logits, mask) -> weights, in place of the softmax.
-      on_weights: applied to the weights, such as dropout.
-      extra_values: computes a term from the weights that is added to each head's output.
     """
-    change_weights = on_weights or (lambda weights: weights)
-    logits = attention_logits(query, key, logit_bias, logit_cap, dtype, score)
-    weights = change_weights(normalize(logits, mask))  # softmax(Q K^T / sqrt(d_k))
-    heads = head_outputs(weights, value, dtype)  # softmax(Q K^T / sqrt(d_k)) V
-    extra = None if extra_values is None else extra_values(weights)
-    return heads if extra is None else heads + extra
+    logits = attention_logits(query, key, logit_bias, logit_cap, dtype)
+    return head_outputs(softmax(logits, mask), value, dtype)
 
 
 def attention_logits(
@@ -73,14 +61,9 @@ def attention_logits(
     logit_bias: Float[Array, "#B #H #T #S"] | None = None,
     logit_cap: float | None = None,
     dtype: DTypeLike = jnp.float32,
-    score: Callable[[Array, Array], Weights] | None = None,
 ) -> Float[Array, "B H T S"]:
     """Q K^T / sqrt(d_k), biased and capped; arguments as of `scaled_dot_product_attention`."""
-    if score is None:
-        d_k = query.shape[-1]
-        logits = head_products(query / math.sqrt(d_k), key, dtype)
-    else:
-        logits = score(query, key)
+    logits = head_products(query / math.sqrt(query.shape[-1]), key, dtype)
     if logit_bias is not None:
         logits += logit_bias
     return soft_cap(logits, logit_cap)
@@ -89,13 +72,10 @@ def attention_logits(
 class MultiHeadAttention(AttentionLayer):
     """MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O (section 3.2.2).
 
-    `self_attend` and `cross_attend` project their inputs to queries, keys and values; `attend`
-    computes equation 1 and W^O. The weights [B, H, T, S] pass through the method `weigh` and the
-    heads' outputs [B, T, H, V] through `combine`; callers read or replace the results (`nn.hooks`).
-    On request they are sown as intermediates, "weights" (before dropout) and "heads".
-
-    Subclasses may replace the methods `score` and `normalize`, which make the weights; they are
-    then computed without fused kernels.
+    The weights [B, H, T, S] pass through the method `weigh` and the heads' outputs [B, T, H, V]
+    through `combine`; callers read or replace the results (`nn.hooks`). On request they are sown as
+    intermediates, "weights" (before dropout) and "heads". Subclasses may replace `score` and
+    `normalize`, which make the weights; no fused kernel is used then.
     """
 
     reads: ClassVar[Collection[str]] = (
@@ -123,17 +103,9 @@ class MultiHeadAttention(AttentionLayer):
         self.relation = part(c) if part else None
 
     def self_attend(
-        self,
-        x: Float[Array, "N T D"],
-        sequences: Sequences,
-        deterministic: bool,
-        cache: Cache | None = None,
-    ) -> tuple[Float[Array, "N T D"], Cache | None]:
-        """Self-attention; returns the output, and the cache grown by T.
-
-        With a cache, the T new tokens attend to the cached tokens and to each other; the N rows are
-        the beams of B sentences.
-        """
+        self, x: Features, sequences: Sequences, deterministic: bool, cache: Cache | None = None
+    ) -> tuple[Features, Cache | None]:
+        """Self-attention; with a cache, to the cached tokens too."""
         encoding = sequences.encoding.of_layer(self.config)
         query, key, value = self.projections(x)
         if sequences.shared is not None:
@@ -150,8 +122,7 @@ class MultiHeadAttention(AttentionLayer):
         sequences: Sequences,
         cache: Cache | None,
     ) -> tuple[AttentionInputs, Cache | None]:
-        """Attention inputs of T tokens that attend to each other and to the tokens of a cache, and
-        the cache grown by T."""
+        """Attention inputs of T tokens that attend to each other and to a cache, which grows."""
         positions = sequences.positions
         if isinstance(cache, KVCache):
             cache = cache.append(key, value)
@@ -165,9 +136,7 @@ class MultiHeadAttention(AttentionLayer):
     def init_cache(cls, config: TransformerConfig, rows: int, max_length: int) -> KVCache:
         return KVCache.empty(config, rows, max_length)
 
-    def cross_attend(
-        self, x: Float[Array, "N T D"], memory: Memory, deterministic: bool
-    ) -> Float[Array, "N T D"]:
+    def cross_attend(self, x: Features, memory: Memory, deterministic: bool) -> Features:
         """Attention to the encoder's output. The beams of a sentence are more queries of it."""
         x_by_sentence = x.reshape(len(memory.keys), -1, x.shape[-1])  # [B, N / B * T, D]
         inputs = memory.inputs(self.queries(x_by_sentence))
@@ -185,59 +154,53 @@ class MultiHeadAttention(AttentionLayer):
         W^O.
 
         Args:
-          x: input of the layer.
           encoding: adds its terms in self-attention; None in cross-attention.
           of_heads: applied to the heads' outputs before W^O, if the values are not those of W^O.
         """
         inputs = self._expose_inputs(inputs)
-        tokens = {"query": inputs.query_positions, "key": inputs.key_positions}
         kernel = self._fused_kernel(inputs, deterministic, encoding)
-        needs_rows = self.needs_weights() or bool(self._own_steps())
+        needs_rows = self.needs_weights() or self._has_own_steps()
         if not needs_rows and ring_attention.divides(inputs, self.config):
             heads = self._attend_around_ring(inputs, encoding)
         elif kernel is not None:
             heads = kernel(inputs)
         else:
             blocks = self._restrict(inputs, encoding)
-            extra_values = None
-            if encoding is not None:
-                extra_values = partial(
-                    encoding.extra_values, inputs=blocks, layer_part=self.relation
-                )
-            heads = scaled_dot_product_attention(
-                blocks.query,
-                blocks.key,
-                blocks.value,
-                blocks.windowed_mask,
-                logit_bias=self._logit_bias(blocks, encoding),
-                logit_cap=self.config.logit_cap,
-                dtype=product_dtype(self.config.dtype),
-                **self._own_steps(),
-                on_weights=lambda weights: self.expose(
-                    "weights", self.weigh(weights, deterministic), _WEIGHT_AXES, **tokens
-                ),
-                extra_values=extra_values,
-            )
+            heads = self._attend_to_all(blocks, deterministic, encoding)
             heads = restricted_attention.join_blocks(heads, inputs.query)
         heads = heads if of_heads is None else of_heads(heads)
         heads = self.combine(heads, x.reshape(*heads.shape[:2], x.shape[-1]))
-        return self.output(self.expose("heads", heads, _HEAD_AXES, position=tokens["query"]))
+        positions = inputs.query_positions
+        return self.output(self.expose("heads", heads, _HEAD_AXES, position=positions))
 
-    def score(self, query: Heads, key: Heads) -> Weights:
-        """Computes the logits of queries [B, T, H, K] and keys [B, S, G, K]: scaled products."""
+    def _attend_to_all(
+        self, inputs: AttentionInputs, deterministic: bool, encoding: PositionEncoding | None
+    ) -> Heads:
+        """Equation 1 with the terms of the positions, holding all weights."""
+        tokens = {"query": inputs.query_positions, "key": inputs.key_positions}
+        logits = self.score(inputs.query, inputs.key)  # Q K^T / sqrt(d_k)
+        bias = None if encoding is None else encoding.logit_bias(inputs, self.relation)
+        if bias is not None:
+            logits += self.expose("logit_bias", bias, _WEIGHT_AXES, **tokens)
+        logits = soft_cap(logits, self.config.logit_cap)
+        weights = self.weigh(self.normalize(logits, inputs.windowed_mask), deterministic)
+        weights = self.expose("weights", weights, _WEIGHT_AXES, **tokens)
+        heads = head_outputs(weights, inputs.value, product_dtype(self.config.dtype))
+        extra = None if encoding is None else encoding.extra_values(weights, inputs, self.relation)
+        return heads if extra is None else heads + extra
+
+    def score(self, query: Float[Array, "B T H K"], key: Float[Array, "B S G K"]) -> Weights:
+        """Computes the logits: scaled products."""
         return attention_logits(query, key, dtype=product_dtype(self.config.dtype))
 
     def normalize(self, logits: Weights, mask: Array | None) -> Weights:
         """Turns logits into weights: softmax over the keys that the mask does not hide."""
         return softmax(logits, mask)
 
-    def _own_steps(self) -> dict[str, Callable]:
-        """Steps of equation 1 that a subclass replaces, by name."""
-        return {
-            step: getattr(self, step)
-            for step in ("score", "normalize")
-            if getattr(type(self), step) is not getattr(MultiHeadAttention, step)
-        }
+    def _has_own_steps(self) -> bool:
+        cls = type(self)
+        plain = MultiHeadAttention
+        return cls.score is not plain.score or cls.normalize is not plain.normalize
 
     def weigh(self, weights: Weights, deterministic: bool) -> Weights:
         """Applies dropout to the attention weights."""
@@ -255,7 +218,7 @@ class MultiHeadAttention(AttentionLayer):
         return self.is_mutable_collection("intermediates") or self.exposes("weights", "logit_bias")
 
     def projections(
-        self, x: Float[Array, "N T D"]
+        self, x: Features
     ) -> tuple[Float[Array, "N T H K"], Float[Array, "N T G K"], Float[Array, "N T G V"]]:
         """Projects x to queries, keys and values."""
         query, key, value = self._project([self.query, self.key, self.value], x)
@@ -265,7 +228,7 @@ class MultiHeadAttention(AttentionLayer):
         """Combines values with what the first layer shares; here it returns the values."""
         return value
 
-    def queries(self, x: Float[Array, "N T D"]) -> Float[Array, "N T H K"]:
+    def queries(self, x: Features) -> Float[Array, "N T H K"]:
         """Projects x to queries."""
         return self._scale_query(self.query(x))
 
@@ -277,7 +240,6 @@ class MultiHeadAttention(AttentionLayer):
         return self._normalize_key(key), value
 
     def _scale_query(self, query: Heads) -> Heads:
-        """Applies QK-norm and `attention_scale`, if the config has them."""
         query = self.norm_query(query) if self.config.qk_norm else query
         if self.config.attention_scale is None:
             return query
@@ -286,7 +248,7 @@ class MultiHeadAttention(AttentionLayer):
     def _normalize_key(self, key: Heads) -> Heads:
         return self.norm_key(key) if self.config.qk_norm else key
 
-    def _project(self, maps: Sequence[Linear], x: Float[Array, "N T D"]) -> list[Heads]:
+    def _project(self, maps: Sequence[Linear], x: Features) -> list[Heads]:
         """Applies several maps to x, on GPUs as one product.
 
         On TPUs separate products write their results in the layout that attention reads; parts of
@@ -305,7 +267,7 @@ class MultiHeadAttention(AttentionLayer):
             dropout=self.dropout.rate > 0 and not deterministic,
             logit_bias=encoding is not None and encoding.has("bias", "logit_bias"),
             extra_values=encoding is not None and encoding.has("extra_values"),
-            own_steps=bool(self._own_steps()),
+            own_steps=self._has_own_steps(),
             logit_cap=self.config.logit_cap,
             dtype=product_dtype(self.config.dtype),
         )
@@ -332,15 +294,6 @@ class MultiHeadAttention(AttentionLayer):
         if not restricted_attention.saves_work(inputs, encoding.causal):
             return inputs
         return restricted_attention.split_into_blocks(inputs, encoding.causal)
-
-    def _logit_bias(
-        self, inputs: AttentionInputs, encoding: PositionEncoding | None
-    ) -> Weights | None:
-        bias = None if encoding is None else encoding.logit_bias(inputs, self.relation)
-        if bias is None:
-            return None
-        tokens = {"query": inputs.query_positions, "key": inputs.key_positions}
-        return self.expose("logit_bias", bias, _WEIGHT_AXES, **tokens)
 
     def _expose_inputs(self, inputs: AttentionInputs) -> AttentionInputs:
         queries = {"position": inputs.query_positions}

@@ -8,7 +8,7 @@ of a head.
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.nn.masks import Segments, segment_mask, window_mask
+from transformer_jax.nn.masks import PerToken, Segments, segment_mask, window_mask
 
 
 class AttentionInputs(struct.PyTreeNode):
@@ -27,7 +27,7 @@ class AttentionInputs(struct.PyTreeNode):
     key: Float[Array, "B S G K"]
     value: Float[Array, "B S G V"]
     mask: Bool[Array, "#B #H #T #S"] | None
-    query_positions: Int[Array, "B T"] | None = None
+    query_positions: PerToken | None = None
     key_positions: Int[Array, "B S"] | None = None
     segments: Segments | None = None
     window: int | None = struct.field(pytree_node=False, default=None)
@@ -41,10 +41,9 @@ class AttentionInputs(struct.PyTreeNode):
     @property
     def windowed_mask(self) -> Bool[Array, "#B #H #T #S"]:
         """`mask`, or that of segments and positions, restricted to the window if there is one."""
-        mask = self._segment_mask() if self.mask is None else self.mask
+        mask = self.mask
+        if mask is None:
+            assert self.segments is not None
+            mask = segment_mask(self.segments.query, self.segments.key)
+            mask = mask & (self.distance <= 0)[:, None] if self.segments.causal else mask
         return mask if self.window is None else mask & window_mask(self.distance, self.window)
-
-    def _segment_mask(self) -> Bool[Array, "B 1 T S"]:
-        assert self.segments is not None
-        mask = segment_mask(self.segments.query, self.segments.key)
-        return mask & (self.distance <= 0)[:, None] if self.segments.causal else mask

@@ -76,12 +76,8 @@ def add_loss(
 
 
 def add_metric(module: nn.Module, name: str, total: ArrayLike, count: ArrayLike) -> None:
-    """Records the mean total / count; totals and counts of the same name are added up.
-
-    Args:
-      name: in the records, after "aux/".
-      total: sum over the batch; it has no gradient.
-      count: number of summands.
+    """Records the mean total / count; totals and counts of the same name are added up. It has no
+    gradient.
     """
     metric = Metric(jnp.asarray(total, jnp.float32), jnp.asarray(count, jnp.float32))
     _add(module, name, jax.lax.stop_gradient(metric))
@@ -105,7 +101,6 @@ class Collected:
     num_applied: int = 0
 
     def add(self, variables: Mapping[str, Any]) -> None:
-        """Adds the sums in variables that a module returned."""
         self.sums = _merge(self.sums, sums_by_name(variables))
         self.num_applied += 1
 
@@ -157,7 +152,7 @@ def current() -> Collected | None:
 
 
 def sums_by_name(variables: Mapping[str, Any]) -> dict[str, Loss | Metric]:
-    """Adds up the sums that modules added, whatever the module."""
+    """Adds up the sums of all modules."""
     sums: dict[str, Loss | Metric] = {}
     leaves = jax.tree_util.tree_leaves_with_path(
         variables.get(COLLECTION, {}), is_leaf=lambda node: isinstance(node, Loss | Metric)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keys and values that a decoder keeps: of the encoder's output and of the tokens decoded so far.
 
-They are stored in the layout and dtype that the attention products read. Otherwise XLA would
-transpose or cast the whole cache at every step.
+They have the layout and dtype that the attention products read: otherwise XLA would transpose or
+cast the whole cache at every step.
 
 B sentences, J beams of a sentence, N = B J rows, T new tokens, L slots, S keys, P prompt, G heads
 of keys and values, K key size of a head, V value size of a head, D model.
@@ -23,12 +23,8 @@ from transformer_jax.nn.ops import dtype_for_rows, product_dtype
 
 
 class EncoderOutput(struct.PyTreeNode):
-    """The encoder's output; each decoder layer computes its memory from it.
-
-    Attributes:
-      visible: mask of the source tokens that a target token sees, or the segments that it is made
-        from.
-    """
+    """The encoder's output, and the mask of the source tokens that a target token sees, or the
+    segments that it is made from. Each decoder layer computes its memory from it."""
 
     features: Float[Array, "B S D"]
     visible: Bool[Array, "B 1 #T S"] | Segments
@@ -36,11 +32,7 @@ class EncoderOutput(struct.PyTreeNode):
 
 class Memory(struct.PyTreeNode):
     """One decoder layer's keys and values of the encoder's output, one row for each sentence.
-
-    Attributes:
-      mask: False hides a source token from a target token.
-      segments: segment ids that the mask was made from, if any.
-    """
+    `segments` are those that the mask was made from, if any."""
 
     keys: Float[Array, "B G S K"]
     values: Float[Array, "B G S V"]
@@ -54,7 +46,6 @@ class Memory(struct.PyTreeNode):
         value: Float[Array, "B S G V"],
         visible: Bool[Array, "B 1 #T S"] | Segments,
     ) -> "Memory":
-        """Memory of projected keys and values, with their mask or segments."""
         segments = visible if isinstance(visible, Segments) else None
         mask = visible.mask() if isinstance(visible, Segments) else visible
         return cls(jnp.moveaxis(key, 1, 2), jnp.moveaxis(value, 1, 2), mask, segments)
@@ -106,12 +97,10 @@ class Cache(struct.PyTreeNode):
 class KVCache(Cache):
     """Keys and values of the tokens decoded so far, for all beams of each sentence.
 
-    Keys and values are never moved: when a beam is continued by another one, `reorder` only changes
-    `origins`. The beams of a sentence attend to the keys of all its beams in one product, and the
-    mask leaves each beam its own past.
+    They are never moved: `reorder` only changes `origins`. The beams of a sentence attend to the
+    keys of all its beams in one product, and the mask leaves each beam its own past.
 
     Attributes:
-      keys, values: in the dtype of the products of one token (`dtype_for_rows`).
       origins: for each beam and slot, the beam index at which its key is stored.
       length: int32 [B], number of slots filled; later slots are never read.
       dtype: dtype of products with many rows.
@@ -194,27 +183,21 @@ class KVCache(Cache):
     def inputs(
         self, query: Float[Array, "N T H K"], positions: Int[Array, "N T"]
     ) -> AttentionInputs:
-        """Attention inputs of the last T tokens, which attend to this cache.
-
-        Each sentence has S = L J keys, and J T queries: those of its beams, one beam after the
-        other.
-        """
+        """Attention inputs of the last T tokens. Each sentence has S = L J keys, and J T queries:
+        those of its beams, one beam after the other."""
         num_keys = self.origins[0].size  # not -1: values may have size 0
+        slots = jnp.repeat(jnp.arange(self.origins.shape[2]), self.num_beams)
         flat = (x.reshape(*x.shape[:2], num_keys, x.shape[4]) for x in (self.keys, self.values))
         return AttentionInputs(
             self._by_sentence(query),
             *_position_major(*flat),
             mask=self._mask(query.shape[1]),
             query_positions=self._by_sentence(positions),
-            key_positions=self._key_positions(),
+            key_positions=jnp.broadcast_to(slots, (len(self.length), len(slots))),
         )
 
     def _by_sentence(self, x: Shaped[Array, "N T ..."]) -> Shaped[Array, "B JT ..."]:
         return x.reshape(len(self.length), -1, *x.shape[2:])
-
-    def _key_positions(self) -> Int[Array, "B S"]:
-        slots = jnp.repeat(jnp.arange(self.origins.shape[2]), self.num_beams)
-        return jnp.broadcast_to(slots, (len(self.length), len(slots)))
 
     def _mask(self, num_new: int) -> Bool[Array, "B 1 JT S"]:
         """Mask of the last T tokens: each sees its beam's past and itself."""
@@ -234,14 +217,12 @@ def _position_major(
 
 
 def _add_beams(x: Shaped[Array, "B G L J K"], number: int) -> Shaped[Array, "B G L J2 K"]:
-    """Adds empty slots for more beams."""
     return jnp.pad(x, [(0, number if axis == 3 else 0) for axis in range(x.ndim)])
 
 
 def _write(
     slots: Shaped[Array, "B X L ..."], new: Shaped[Array, "B X T ..."], starts: Int[Array, " B"]
 ) -> Shaped[Array, "B X L ..."]:
-    """Overwrites the slots of each sentence, from its start on."""
     write = partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
     return jax.vmap(write)(slots, new.astype(slots.dtype), starts)
 

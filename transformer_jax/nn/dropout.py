@@ -20,12 +20,10 @@ _KEY_PARITY = 0x1BD11BDA  # Threefry's constant of the third word of a key's sch
 
 
 class Dropout(nn.Module):
-    """Zeroes each element with probability `rate` and scales the rest to keep the mean.
-
-    Uses the rng stream "dropout".
+    """Zeroes each element with probability `rate` and scales the rest to keep the mean; uses the
+    rng stream "dropout".
 
     Attributes:
-      rate: 0 to 1.
       bits: source of random bits, a value of `model.dropout_bits`.
       field: field of the config with the rate, in which replicas may differ (`nn.traced_numbers`);
         None: they may not.
@@ -92,10 +90,9 @@ def threefry_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Ar
     """Uniform uint32 of `shape`; each depends on the key's first two words (`key_data`), its row
     and its place in the row.
 
-    The generator is that of `jax.random.bits`, Threefry-2x32 with 20 rounds (Salmon et al. 2011);
-    one row gets the same bits. But `jax.random.bits` is a loop over whole arrays on a CPU and a
-    kernel of its own on a GPU. XLA fuses the plain operations here into the loop that drops
-    elements, so that no array of bits is stored.
+    The generator is that of `jax.random.bits`, Threefry-2x32 with 20 rounds (Salmon et al. 2011).
+    XLA fuses the plain operations here into the loop that drops elements, so that no array of bits
+    is stored.
     """
     row = jax.lax.broadcasted_iota(jnp.uint32, shape, 0)
     place = jnp.zeros(shape, jnp.uint32)

@@ -19,24 +19,20 @@ from jaxtyping import Array, Float, Int
 from transformer_jax.nn.config import TransformerConfig, activation_dtype
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.int8 import Int8Matrix
+from transformer_jax.nn.masks import PerToken
 from transformer_jax.nn.norms import make_norm
 from transformer_jax.nn.ops import einsum, product_dtype, soft_cap
 from transformer_jax.nn.positions import encoding_class
 
 
 class Unprojected(struct.PyTreeNode):
-    """Final hidden states and the matrix that projects them to logits: x E^T + c.
-
-    A loss can compute the logits tile by tile from them (`losses.tiled_token_losses`).
+    """Final hidden states and the matrix that projects them to logits, x E^T + c, so that a loss
+    can compute these tile by tile (`losses.tiled_token_losses`).
 
     Attributes:
-      x: the final hidden states.
       table: E [R, D], an array or, at inference, an `Int8Matrix`; rows beyond V are padding and
         have no logits.
       bias: c; None: no bias.
-      dtype: dtype of the product.
-      vocab_size: V.
-      cap: soft cap of the logits (`ops.soft_cap`); None: no cap.
     """
 
     x: Float[Array, "*B D"]
@@ -47,11 +43,8 @@ class Unprojected(struct.PyTreeNode):
     cap: float | None = struct.field(pytree_node=False, default=None)
 
     def logits(self, exact: bool = True) -> Float[Array, "*B V"]:
-        """Projects the hidden states to logits, one for each token of the vocabulary.
-
-        Args:
-          exact: False: on CPUs, round them to `dtype`, which is faster in training.
-        """
+        """Projects the hidden states to logits. Unless `exact`, they are rounded to `dtype` on
+        CPUs, which is faster in training."""
         flat = self.x.reshape(-1, self.x.shape[-1])
         with jax.named_scope("logits"):
             if isinstance(self.table, Int8Matrix):
@@ -82,8 +75,8 @@ class Embedding(nn.Module):
         table = init(key, (self.vocab_size, self.config.d_model))
         return jnp.pad(table, ((0, padding), (0, 0))) if padding else table
 
-    def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        """Embeds tokens: their rows, times sqrt(d_model) if `scale_embeddings` is set."""
+    def embed(self, tokens: PerToken) -> Float[Array, "B T D"]:
+        """Rows of tokens, times sqrt(d_model) if `scale_embeddings` is set."""
         scale = self.config.d_model**0.5 if self.config.scale_embeddings else 1.0
         dtype = activation_dtype(self.config)
         if isinstance(self.table, Int8Matrix):
@@ -93,8 +86,8 @@ class Embedding(nn.Module):
     def unprojected(
         self, x: Float[Array, "B T D"], bias: Float[Array, " R"] | None = None
     ) -> Unprojected:
-        """Pairs hidden states with this table, before the projection to logits; divides them by
-        sqrt(d_model) if `scale_logits` is set."""
+        """Pairs hidden states with this table, divided by sqrt(d_model) if `scale_logits` is
+        set."""
         c = self.config
         x = x * c.d_model**-0.5 if c.scale_logits else x
         dtype = product_dtype(c.dtype)
@@ -105,10 +98,8 @@ class Embedding(nn.Module):
 def gather_rows(
     table: Float[Array, "V D"], tokens: Int[Array, "*B"], dtype: DTypeLike
 ) -> Float[Array, "*B D"]:
-    """Gathers rows of a table in `dtype`; its gradient is added up in float32.
-
-    The table is rounded before the gather, so that a sharded table travels in `dtype`.
-    """
+    """Rows of a table in `dtype`, rounded before the gather, so that a sharded table travels in it.
+    The gradient is added up in float32."""
     return jnp.take(table.astype(dtype), tokens, axis=0)
 
 
@@ -157,9 +148,9 @@ class InputEmbedding(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        positions: Int[Array, "B T"],
+        positions: PerToken,
         deterministic: bool,
-        types: Int[Array, "B T"] | None = None,
+        types: PerToken | None = None,
     ) -> Float[Array, "B T D"]:
         """Adds positions and, if given, token types; then norm and dropout."""
         dtype = x.dtype

@@ -31,7 +31,7 @@ from transformer_jax.nn.grouped_product import (
 from transformer_jax.nn.linear import Linear
 from transformer_jax.nn.ops import product_dtype, with_gradient
 from transformer_jax.nn.parameters import SIDE_GRADIENT, Parameter
-from transformer_jax.nn.sublayers import FeedForwardLayer
+from transformer_jax.nn.sublayers import Features, FeedForwardLayer
 from transformer_jax.ranges import OneOf, Range, check_fields
 
 ROUTERS = ("softmax", "sigmoid")
@@ -103,13 +103,8 @@ class ExpertsOptions:
 
 
 class Routing(NamedTuple):
-    """Choice of experts.
-
-    Attributes:
-      experts: [N, T, k], the chosen experts; E for choices of padding, and for dropped ones.
-      weights: [N, T, k], g of the chosen experts.
-      affinities: [N, T, E], whose sum over the experts is 1.
-    """
+    """Chosen experts (E for choices of padding, and for dropped ones), g of each, and affinities of
+    all experts, whose sum is 1."""
 
     experts: Int[Array, "N T k"]
     weights: Float[Array, "N T k"]
@@ -146,7 +141,6 @@ def drop_overflow(
 
 
 def row_loads(experts: Int[Array, "N T k"], num_experts: int) -> Float[Array, "N E"]:
-    """Choices of each expert in each row."""
     return jax.nn.one_hot(experts, num_experts).sum((1, 2))
 
 
@@ -154,13 +148,7 @@ def balance_loss(
     loads: Float[Array, "N E"], affinities: Float[Array, "N E"], tokens: Float[Array, " N"]
 ) -> Float[Array, " N"]:
     """E sum_e f_e P_e of each row (Fedus et al. 2022, equation 4): the share f_e of the choices,
-    times the mean affinity P_e. It is 1 if either is even.
-
-    Args:
-      loads: choices of each expert.
-      affinities: summed over the row's tokens.
-      tokens: their number.
-    """
+    times the mean affinity P_e (`affinities` are sums over the row). It is 1 if either is even."""
     shares = loads / jnp.maximum(loads.sum(-1, keepdims=True), 1)
     means = affinities / jnp.maximum(tokens, 1)[:, None]
     return loads.shape[-1] * (shares * means).sum(-1)
@@ -218,11 +206,8 @@ class Experts(FeedForwardLayer):
             self.shared = FeedForward(wide, self.num_sublayers)
 
     def __call__(
-        self,
-        x: Float[Array, "N T D"],
-        deterministic: bool,
-        real: Bool[Array, "N T"] | None = None,
-    ) -> Float[Array, "N T D"]:
+        self, x: Features, deterministic: bool, real: Bool[Array, "N T"] | None = None
+    ) -> Features:
         o = self.config.options_of(ExpertsOptions)
         x = jnp.asarray(x)
         real = jnp.asarray(jnp.ones(x.shape[:2]) if real is None else real, bool)
@@ -268,22 +253,15 @@ class Experts(FeedForwardLayer):
 
     def _apply_experts(
         self,
-        x: Float[Array, "N T D"],
+        x: Features,
         experts: Int[Array, "N T k"],
         weights: Float[Array, "N T k"],
         most: int | None,
-    ) -> Float[Array, "N T D"]:
-        """Weighted sum of the chosen experts' outputs; `most` bounds the choices of an expert in a
-        row."""
+    ) -> Features:
+        """`_weighted_outputs` on each device's shards."""
         gate = (self.gate,) if self.config.gated_feed_forward else ()
         kernels = (self.inner, *gate, self.outer)
-        apply = functools.partial(
-            _weighted_outputs,
-            most=most,
-            activation=ACTIVATIONS.find(self.config.activation),
-            dtype=product_dtype(self.config.dtype),
-            result=activation_dtype(self.config),
-        )
+        apply = functools.partial(_weighted_outputs, config=self.config, most=most)
         tokens = "rows sequence features"
         kernel_axes = ("experts features hidden",) * (1 + len(gate)) + ("experts hidden features",)
         # Each axis has the `shard_map` of the whole mesh.
@@ -318,24 +296,17 @@ def _exchanged(apply: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _weighted_outputs(
-    x: Float[Array, "N T D"],
+    x: Features,
     experts: Int[Array, "N T k"],
     weights: Float[Array, "N T k"],
     kernels: tuple[Float[Array, "E _ _"], ...],
-    *,
+    config: TransformerConfig,
     most: int | None,
-    activation: Callable[[Array], Array],
-    dtype: jnp.dtype,
-    result: jnp.dtype,
-) -> Float[Array, "N T D"]:
-    """Weighted sum of the chosen experts' outputs of each token, in the dtype `result`; products
-    are in `dtype`.
-
-    Args:
-      x, experts, weights: as of `Routing`.
-      kernels: inner, gate (if the network is gated) and outer matrices of the experts.
-      most: bound of the choices of an expert in a row; None: none.
-    """
+) -> Features:
+    """Weighted sum of the chosen experts' outputs of each token. `kernels` are inner, gate (if the
+    network is gated) and outer matrices; `most` bounds the choices of an expert in a row."""
+    activation = ACTIVATIONS.find(config.activation)
+    dtype = product_dtype(config.dtype)
     num_experts = kernels[0].shape[0]
     most = None if most is None else most * x.shape[0] * num_experts
     groups = group_rows(experts.reshape(-1), num_experts, most)
@@ -348,7 +319,7 @@ def _weighted_outputs(
         hidden = activation(hidden)
     outputs = grouped_product(hidden, outer, groups, dtype)
     chosen = collect_rows(outputs, groups).reshape(*experts.shape, -1)
-    return (chosen * weights[..., None]).sum(2).astype(result)
+    return (chosen * weights[..., None]).sum(2).astype(activation_dtype(config))
 
 
 def _initializer(std: float | None) -> nn.initializers.Initializer:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool
 
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.linear import Linear
-from transformer_jax.nn.sublayers import FeedForwardLayer
+from transformer_jax.nn.sublayers import Features, FeedForwardLayer
 from transformer_jax.registry import Registry
 
 ACTIVATIONS: Registry[Callable[[Array], Array]] = Registry(
@@ -49,11 +49,8 @@ class FeedForward(FeedForwardLayer):
         self.dropout = Dropout.of(c, "feed_forward_dropout_rate")
 
     def __call__(
-        self,
-        x: Float[Array, "B T D"],
-        deterministic: bool,
-        real: Bool[Array, "B T"] | None = None,
-    ) -> Float[Array, "B T D"]:
+        self, x: Features, deterministic: bool, real: Bool[Array, "N T"] | None = None
+    ) -> Features:
         if self.config.gated_feed_forward:
             hidden = self.activation(self.gate(x)) * self.inner(x)
         else:

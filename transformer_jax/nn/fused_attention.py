@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fused attention kernels for GPUs and TPUs (Dao et al. 2022), and the choice among them.
 
-A fused kernel computes `attention.scaled_dot_product_attention` block by block and never holds all
-weights. No kernel here returns the weights or has dropout, so attention that they cannot compute
-exactly stays with the plain function.
+A fused kernel computes equation 1 block by block and never holds all weights. Attention that no
+kernel computes exactly stays with the plain function.
 
 B batch, T queries, S keys, H heads, G heads of keys and values, K key size of a head, V value size
 of a head.
@@ -36,16 +35,8 @@ _SPLASH_BLOCKS = (1024, 512, 256, _TPU_LANES)  # the first that divides a row is
 
 @dataclasses.dataclass(frozen=True)
 class AttentionRequirements:
-    """Features that an attention layer needs besides equation 1.
-
-    Attributes:
-      weights: a hook or a caller reads the weights.
-      dropout: weights are dropped.
-      logit_bias: positions add a bias to the logits.
-      extra_values: positions use the weights again (`PositionEncoding.extra_values`).
-      own_steps: its layer computes logits or weights in another way.
-      dtype: of the products.
-    """
+    """Features that an attention layer needs besides equation 1 (`unsupported_reason`), and the
+    dtype of its products."""
 
     weights: bool = False
     dropout: bool = False
@@ -73,11 +64,7 @@ class AttentionRequirements:
 
 @runtime_checkable
 class FusedKernel(Protocol):
-    """A drop-in for `attention.scaled_dot_product_attention` on packed rows.
-
-    Attributes:
-      platform: platform that it runs on, by JAX's name.
-    """
+    """A drop-in for `attention.scaled_dot_product_attention` on packed rows."""
 
     platform: ClassVar[str]
 
@@ -122,18 +109,18 @@ class CuDNN:
 
     def __call__(self, inputs: AttentionInputs, requirements: AttentionRequirements) -> Heads:
         segments = _segments(inputs)
-        attend = functools.partial(
-            jax.nn.dot_product_attention,
-            is_causal=segments.causal,
-            implementation=self.implementation,
-        )
 
         def attend_on_device(heads: tuple[Array, ...], rows: tuple[Array, ...]) -> Heads:
-            return attend(*heads, mask=rows[0])
+            attend: Any = jax.nn.dot_product_attention
+            options = {"is_causal": segments.causal, "implementation": self.implementation}
+            return attend(*heads, mask=rows[0], **options)
 
-        heads = _cast(inputs.query, inputs.key, inputs.value, dtype=requirements.dtype)
-        outputs = sharded_call(attend_on_device, heads, (inputs.windowed_mask,))
-        return _zero_padding(outputs, segments)
+        heads = tuple(
+            x.astype(requirements.dtype) for x in (inputs.query, inputs.key, inputs.value)
+        )
+        return _zero_padding(
+            sharded_call(attend_on_device, heads, (inputs.windowed_mask,)), segments
+        )
 
 
 class Splash:
@@ -157,7 +144,7 @@ class Splash:
             logit_cap=requirements.logit_cap,
         )
         query = inputs.query / math.sqrt(inputs.query.shape[-1])
-        heads = _cast(query, inputs.key, inputs.value, dtype=requirements.dtype)
+        heads = tuple(x.astype(requirements.dtype) for x in (query, inputs.key, inputs.value))
         outputs = sharded_call(attend, heads, (segments.query, segments.key))
         return _zero_padding(outputs, segments)
 
@@ -207,10 +194,6 @@ def _segments(inputs: AttentionInputs) -> Segments:
     return inputs.segments
 
 
-def _cast(*arrays: Array, dtype: DTypeLike) -> tuple[Array, ...]:
-    return tuple(x.astype(dtype) for x in arrays)
-
-
 def _zero_padding(heads: Heads, segments: Segments) -> Heads:
     """Sets the outputs of padding queries to zero; kernels let these queries see some keys."""
     is_token: Bool[Array, "B T"] = segments.query > 0
@@ -225,13 +208,8 @@ ATTENTION: Registry[FusedKernel | None] = Registry(
 
 @dataclasses.dataclass(frozen=True)
 class KernelChoice:
-    """The implementation that computes an attention, and why.
-
-    Attributes:
-      name: entry of `ATTENTION`.
-      reason: why the kernels that were considered are not used; "" if one is used or none was
-        considered.
-    """
+    """The entry of `ATTENTION` that computes an attention, and why the kernels that were considered
+    are not used; "" if one is used or none was considered."""
 
     name: str
     reason: str = ""
@@ -241,7 +219,6 @@ class KernelChoice:
 
     @property
     def kernel(self) -> FusedKernel | None:
-        """The kernel; None for the plain function."""
         return ATTENTION[self.name]
 
 
@@ -279,7 +256,6 @@ def choose_kernel(
 def _unsupported_reason(
     kernel: FusedKernel, inputs: AttentionInputs, requirements: AttentionRequirements
 ) -> str | None:
-    """Says why this kernel cannot be used here; None if it can."""
     platform = target().platform
     if kernel.platform != platform:
         return f"it runs on a {kernel.platform}, and this is a {platform}"

@@ -8,9 +8,7 @@ value, and reads the value under its query (equation 10):
     S_t = alpha_t S_{t-1} (I - beta_t k_t k_t^T) + beta_t v_t k_t^T
     o_t = S_t q_t
 
-`delta_rule_step` is one token of it, for decoding; `chunked_delta_rule` is all tokens, for
-training: products of matrices within chunks of C tokens, and a scan over chunks. `GatedDeltaNet` is
-the layer around it, as in Qwen3-Next, and `RecurrentCache` what it keeps while decoding.
+`GatedDeltaNet` is the layer around it, as in Qwen3-Next.
 
 B sentences, J beams of a sentence, N = B J rows, T tokens, H heads of values, G heads of queries
 and keys, K key size of a head, V value size of a head, D model, W width of the convolutions.
@@ -35,7 +33,7 @@ from transformer_jax.nn.masks import positions_in_segments
 from transformer_jax.nn.norms import RMSNorm, standardize
 from transformer_jax.nn.ops import einsum, product_dtype
 from transformer_jax.nn.parameters import Parameter
-from transformer_jax.nn.sublayers import AttentionLayer, Sequences
+from transformer_jax.nn.sublayers import AttentionLayer, Features, Sequences
 from transformer_jax.ranges import Heads, Range, check_fields
 
 _HEAD_AXES = ("position", "head", "feature")
@@ -138,8 +136,8 @@ def chunked_delta_rule(
 def decay_between(log_decay: Float[Array, "*B C"]) -> Float[Array, "*B C C"]:
     """Products of alpha after token i up to token t, at [t, i]; 0 for i > t.
 
-    Each is the exponential of its own sum. Differences of sums from the beginning would lose the
-    digits of slow decays after a fast one, and -inf - -inf is not a number.
+    Each is the exponential of its own sum: differences of sums would lose the digits of slow decays
+    after a fast one, and -inf - -inf is not a number.
     """
     token = jnp.arange(log_decay.shape[-1])
     is_after = token[:, None] > token
@@ -187,9 +185,7 @@ def l2_normalize(x: Float[Array, "*B K"], epsilon: float = 1e-6) -> Float[Array,
 
 
 def causal_convolution(
-    x: Float[Array, "N S H X"],
-    taps: Float[Array, "W H X"],
-    reach: Int[Array, "N T"] | None = None,
+    x: Float[Array, "N S H X"], taps: Float[Array, "W H X"], reach: Int[Array, "N T"] | None = None
 ) -> Float[Array, "N T H X"]:
     """Weighted sum of the last W tokens, for each feature: y_t = sum_{j<W} taps_{W-1-j} x_{t-j}.
 
@@ -238,13 +234,8 @@ class GatedDeltaOptions:
 
 
 class RecurrentCache(Cache):
-    """State and last inputs of one layer, for all beams of each sentence. Its size does not depend
-    on the number of tokens.
-
-    Attributes:
-      state: S of each head, [B, J, H, V, K], in float32.
-      inputs: what the convolutions of "query", "key" and "value" still read, [B, J, W - 1, H, X].
-    """
+    """State S of each head in float32, and what the convolutions of "query", "key" and "value"
+    still read. Its size does not depend on the number of tokens."""
 
     state: Float[Array, "B J H V K"]
     inputs: Mapping[str, Float[Array, "B J P _ _"]]
@@ -259,7 +250,6 @@ class RecurrentCache(Cache):
         return self.replace(state=state, inputs=inputs)
 
     def by_row(self) -> tuple[Float[Array, "N H V K"], Mapping[str, Float[Array, "N P _ _"]]]:
-        """State and inputs, with the beams of a sentence as rows."""
         flat: tuple = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (self.state, self.inputs))
         return flat
 
@@ -269,12 +259,8 @@ class RecurrentCache(Cache):
         inputs: Mapping[str, Float[Array, "N S _ _"]],
         real: Bool[Array, "N T"] | None,
     ) -> "RecurrentCache":
-        """Cache after T more tokens.
-
-        Args:
-          inputs: of the convolutions: those of the cache, then T new ones.
-          real: False for padding at the end of a row; None: every token is real.
-        """
+        """Cache after T more tokens. `inputs` are those of the cache, then T new ones; `real` is
+        False for padding at the end of a row."""
         num_past = self.inputs["key"].shape[2]
         num_new = inputs["key"].shape[1] - num_past
         ends = jnp.full(len(state), num_new) if real is None else real.sum(1)
@@ -337,12 +323,8 @@ class GatedDeltaNet(AttentionLayer):
         return RecurrentCache(jnp.zeros(rows, jnp.int32), state, inputs)
 
     def self_attend(
-        self,
-        x: Float[Array, "N T D"],
-        sequences: Sequences,
-        deterministic: bool,
-        cache: Cache | None = None,
-    ) -> tuple[Float[Array, "N T D"], Cache | None]:
+        self, x: Features, sequences: Sequences, deterministic: bool, cache: Cache | None = None
+    ) -> tuple[Features, Cache | None]:
         reach = None
         if isinstance(cache, RecurrentCache):
             state, past = cache.by_row()
@@ -367,10 +349,7 @@ class GatedDeltaNet(AttentionLayer):
         return self.output(heads), cache
 
     def gates(
-        self,
-        x: Float[Array, "N T D"],
-        reach: Int[Array, "N T"] | None,
-        real: Bool[Array, "N T"] | None,
+        self, x: Features, reach: Int[Array, "N T"] | None, real: Bool[Array, "N T"] | None
     ) -> tuple[Float[Array, "N T H"], Float[Array, "N T H"]]:
         """log alpha and beta of each token: -inf at the start of a sentence, 0 and 0 at padding."""
         log_decay = -jnp.exp(self.A_log) * nn.softplus(self.decay(x) + self.dt_bias)
@@ -425,7 +404,6 @@ class _Sizes(NamedTuple):
         return cls((key_heads, config.d_k), (value_heads, config.d_v), options.convolution_width)
 
     def by_projection(self) -> dict[str, tuple[int, int]]:
-        """Axes of the projections that a convolution reads."""
         return {"query": self.keys, "key": self.keys, "value": self.values}
 
     def zeros(

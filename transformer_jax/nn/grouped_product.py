@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products of rows with one of several matrices each, which compute little more than they need.
 
-Rows are sorted by their matrix and padded to blocks, so that a block needs one matrix; a loop
-multiplies block by block. `jax.lax.ragged_dot` does the same on TPUs; elsewhere it multiplies each
-row with every matrix.
+Rows are sorted by their matrix and padded to blocks that need one matrix each. `jax.lax.ragged_dot`
+does the same on TPUs; elsewhere it multiplies each row with every matrix.
 
 R rows, S slots of the blocks, E matrices, D inputs, F outputs.
 """
@@ -51,12 +50,8 @@ def block_rows(num_rows: int, num_matrices: int) -> int:
 
 
 def group_rows(matrices: Int[Array, " R"], num_matrices: int, most: int | None = None) -> Groups:
-    """Sorts rows by their matrix, each matrix's rows from the start of a block.
-
-    Args:
-      matrices: matrix of each row; `num_matrices` or more: none.
-      most: bound of the number of rows with a matrix; None: R.
-    """
+    """Sorts rows by their matrix, each matrix's rows from the start of a block. A row of
+    `num_matrices` or more has none; `most` bounds the number of rows that have one."""
     num_rows = matrices.shape[0]
     most = num_rows if most is None else min(most, num_rows)
     block = block_rows(most, num_matrices)

@@ -1,31 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hook points: named values inside a model, which callers can read or change.
 
-The path of a module, such as "encoder.layer_0" or "decoder.layer_1.cross_attention", names its
-output; a suffix names a value inside it:
-
-    STACK.input                    embedded tokens, the stack's input
-    STACK                          the stack's output, after the final norm
-    STACK.layer_I                  residual stream after a layer
-    ....self_attention             sublayer's output before the residual; also cross_attention
-    ....self_attention.input       sublayer's input, after the norm if that comes first
-    ....self_attention.queries     [head, query, feature], after rotation; also keys, values
-    ....self_attention.logit_bias  [head, query, key], added to the scaled products by positions
-    ....self_attention.weights     [head, query, key]
-    ....self_attention.heads       [head, query, feature], outputs of the heads
-    ....self_attention.log_decay   [head, position], log alpha of gated linear attention, which has
-                                   no weights; also strength, beta
-    ....feed_forward               sublayer's output; also feed_forward.input
-    ....feed_forward.hidden        [position, neuron], after the activation
-    ...._residual                  residual stream after a sublayer
-    ..._positions                  embedded tokens plus positions; ..._positions.input without them
-
-Attention and feed-forward layers name the values inside them by `Sublayer.expose`; those above are
-of multi-head attention and of the dense feed-forward network.
-
-Values without axes here are [position, feature]; every array has a leading batch axis. A recurrent
-encoder has `encoder`, `encoder.input` and the outputs of its layers; a recurrent decoder has
-`decoder.cross_attention.weights`, which is read-only.
+The path of a module, such as "decoder.layer_1.cross_attention", names its output; a suffix names a
+value inside it, as `Sublayer.expose` calls it. docs/looking_inside.md has the table. Every value
+has a leading batch axis.
 
 In a pattern, * matches anything between two dots and ** matches anything.
 """
@@ -42,8 +20,7 @@ from jaxtyping import Array, Int
 
 from transformer_jax.nn.masks import positions_in_segments
 from transformer_jax.nn.positions import PositionEncoding
-from transformer_jax.nn.recurrent.attention import SourceAttention
-from transformer_jax.nn.recurrent.decoder import RecurrentDecoder
+from transformer_jax.nn.recurrent.decoder import RecurrentDecoder, SourceAttention
 from transformer_jax.nn.recurrent.encoder import RecurrentEncoder, RecurrentLayer
 from transformer_jax.nn.sublayers import AttentionLayer, FeedForwardLayer, Sublayer
 from transformer_jax.nn.transformer import Decoder, DecoderLayer, Encoder, EncoderLayer, Residual
@@ -57,8 +34,6 @@ class HookPoint:
     """A named value inside a model.
 
     Attributes:
-      path: its name.
-      axes: names of its axes after the batch axis.
       positions: for each axis that counts tokens, their positions [B, T] in their sentences.
       off_value: value that remains if it is switched off (`models.patches`).
       read_only: the model has used the value already, so that a change has no effect.
@@ -79,7 +54,6 @@ _ENTRIES = (Encoder, Decoder, PositionEncoding, RecurrentEncoder, RecurrentDecod
 
 
 def matches_pattern(pattern: str, path: str) -> bool:
-    """Returns True if the path of a hook point matches a pattern."""
     parts = re.split(r"(\*\*?)", pattern)
     wildcards = {"*": "[^.]*", "**": ".*"}
     expression = "".join(wildcards.get(part) or re.escape(part) for part in parts)
@@ -91,12 +65,8 @@ def intercept_activations(
 ) -> contextlib.AbstractContextManager[None]:
     """Context: inside, models pass the value at each wanted hook point through `change`.
 
-    Attention whose weights are wanted is computed by the plain function, on whole rows. Stacked
-    layers (`nn.layer_scan`) have no hook points.
-
-    Args:
-      change: reads a value, and returns it or another one.
-      wanted: selects hook points by their paths.
+    Wanted weights are computed without fused kernels, on whole rows. Stacked layers
+    (`nn.layer_scan`) have no hook points.
     """
     return nn.intercept_methods(_Interceptor(change, wanted))
 
@@ -162,14 +132,9 @@ class _Interceptor:
         return method(*args, **kwargs)
 
     def _expose(
-        self,
-        path: str,
-        name: str,
-        x: Array,
-        axes: tuple[str, ...],
-        **positions: Array | None,
+        self, path: str, name: str, x: Array, axes: tuple[str, ...], **positions: Array | None
     ) -> Array:
-        """Hook point of a value that a sublayer exposes; arguments as of `Sublayer.expose`."""
+        """Hook point of a value that a sublayer exposes."""
         if not self._wanted(f"{path}.{name}"):
             return x
         tokens = dict[str, Array]()
@@ -178,18 +143,15 @@ class _Interceptor:
             if axis_positions is not None:
                 tokens[axis] = axis_positions
             elif axis == "key" or name in ("keys", "values"):
-                tokens[axis] = self._source_positions(len(x), size)
+                # A search does not call the encoder, and its rows are one sentence each.
+                indices = jnp.broadcast_to(jnp.arange(size), (len(x), size))
+                tokens[axis] = self._stacks.get("encoder", indices)
             elif axis in ("position", "query"):
                 tokens[axis] = self._stack_of(path).reshape(len(x), size)
         order = sorted(range(len(axes)), key=lambda i: axes[i] != "head")  # heads first
         moved = x.transpose(0, *(1 + i for i in order))
         moved = self._hook(f"{path}.{name}", tuple(axes[i] for i in order), moved, tokens)
         return moved.transpose(0, *(1 + order.index(i) for i in range(len(axes))))
-
-    def _source_positions(self, rows: int, length: int) -> Array:
-        """Positions of the source tokens. A search does not call the encoder, and its rows are one
-        sentence each, so that positions are the indices of keys."""
-        return self._stacks.get("encoder", jnp.broadcast_to(jnp.arange(length), (rows, length)))
 
     def _stack_of(self, path: str) -> Array:
         return next(self._stacks[stack] for stack in self._stacks if path.startswith(f"{stack}."))

@@ -20,13 +20,9 @@ WEIGHTS = ("float32", "int8")
 class Int8Matrix:
     """W^T of a linear map as 8-bit integers, for I inputs and O outputs.
 
-    Each output has its own scale, and so has each row that is multiplied: its largest element
-    becomes 127 (Dettmers et al. 2022, section 2). Products of integers are exact; only rounding
-    loses precision.
-
-    Attributes:
-      values: int8 [O, I].
-      scales: float32 [O]; the matrix is about `values * scales[:, None]`.
+    The matrix is about `values * scales[:, None]`. Each output has its own scale, and so has each
+    row that is multiplied: its largest element becomes 127 (Dettmers et al. 2022, section 2).
+    Products of integers are exact; only rounding loses precision.
     """
 
     values: Int8[Array, "O I"]
@@ -34,7 +30,6 @@ class Int8Matrix:
 
     @classmethod
     def of(cls, matrix: Float[Array, "O I"]) -> "Int8Matrix":
-        """Quantizes a matrix."""
         return cls(*_to_int8(matrix))
 
     def rows(self, index: Int[Array, "*B"]) -> Float[Array, "*B I"]:
@@ -43,7 +38,6 @@ class Int8Matrix:
         return jnp.take(self.values, index, axis=0) * scales
 
     def product(self, x: Float[Array, "N I"]) -> Float[Array, "N O"]:
-        """Computes x W."""
         rows = len(x)
         if rows == 1:  # on CPUs XLA multiplies one row in a scalar loop, two in vectors
             x = jnp.pad(x, ((0, 1), (0, 0)))
@@ -60,14 +54,8 @@ def _to_int8(x: Float[Array, "N I"]) -> tuple[Int8[Array, "N I"], Float[Array, "
 
 
 def convert_weights(kind: str, params: Any) -> Any:
-    """Quantizes the matrices of linear maps and the token embeddings if `kind` is "int8".
-
-    Biases, norms and position vectors stay in float32, as do softmax and attention.
-
-    Args:
-      kind: one of WEIGHTS; "float32" changes nothing.
-      params: of a model; its modules accept the result instead.
-    """
+    """Quantizes the matrices of linear maps and the token embeddings if `kind`, one of WEIGHTS, is
+    "int8". All else stays in float32."""
     return params if kind == "float32" else _quantized(params)
 
 

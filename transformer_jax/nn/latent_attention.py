@@ -35,7 +35,7 @@ from transformer_jax.nn.linear import Linear
 from transformer_jax.nn.norms import RMSNorm
 from transformer_jax.nn.ops import einsum, product_dtype
 from transformer_jax.nn.parameters import Parameter
-from transformer_jax.nn.sublayers import Sequences
+from transformer_jax.nn.sublayers import Features, Sequences
 from transformer_jax.ranges import Range, Size, check_fields
 
 
@@ -102,14 +102,9 @@ class LatentAttention(MultiHeadAttention):
         self.relation = None
 
     def self_attend(
-        self,
-        x: Float[Array, "N T D"],
-        sequences: Sequences,
-        deterministic: bool,
-        cache: Cache | None = None,
-    ) -> tuple[Float[Array, "N T D"], Cache | None]:
-        """Self-attention. One new token reads a cache in the absorbed form, several in the plain
-        one."""
+        self, x: Features, sequences: Sequences, deterministic: bool, cache: Cache | None = None
+    ) -> tuple[Features, Cache | None]:
+        """Self-attention, in the absorbed form for one new token that reads a cache."""
         query = self.queries(x)
         latent = self.norm_latent(self.latent(x))
         content, rotated = jnp.split(query, [self.config.d_k], axis=-1)
@@ -120,13 +115,13 @@ class LatentAttention(MultiHeadAttention):
         inputs, cache = self.self_inputs(query, key, key[..., :0], sequences, cache)
         is_one_token = cache is not None and x.shape[1] == 1
         # Hooks read the keys and values of heads, which the absorbed form does not compute.
-        absorb = is_one_token and not self.exposes("queries", "keys", "values")
-        inputs = self.absorbed(inputs) if absorb else self.plain(inputs)
-        of_heads = self.values if absorb else None
+        absorbs = is_one_token and not self.exposes("queries", "keys", "values")
+        inputs = self.absorb(inputs) if absorbs else self.expand_latent(inputs)
+        of_heads = self.values if absorbs else None
         y = self.attend(x, inputs, deterministic, encoding, of_heads)
         return y.reshape(x.shape), cache
 
-    def queries(self, x: Float[Array, "N T D"]) -> Float[Array, "N T H KP"]:
+    def queries(self, x: Features) -> Float[Array, "N T H KP"]:
         """Projects x to the queries [q^C; q^R], through a latent vector if the options say so."""
         if self.config.options_of(LatentOptions).query_rank is None:
             query = self.query(x)
@@ -135,7 +130,7 @@ class LatentAttention(MultiHeadAttention):
         scale = self.config.attention_scale
         return query if scale is None else query * (scale * math.sqrt(query.shape[-1]))
 
-    def plain(self, inputs: AttentionInputs) -> AttentionInputs:
+    def expand_latent(self, inputs: AttentionInputs) -> AttentionInputs:
         """Inputs with the key [W^UK c; k^R] and the value W^UV c of each head."""
         latent, shared = jnp.split(inputs.key, [self.value_up.inputs[0]], axis=-1)
         latent = latent[:, :, 0]
@@ -144,7 +139,7 @@ class LatentAttention(MultiHeadAttention):
         key = jnp.concatenate([key, shared], axis=-1)
         return inputs.replace(key=key, value=self.value_up(latent))
 
-    def absorbed(self, inputs: AttentionInputs) -> AttentionInputs:
+    def absorb(self, inputs: AttentionInputs) -> AttentionInputs:
         """Inputs with the query [W^UK^T q^C; q^R], for the key [c; k^R] and the value c of all
         heads."""
         content, rotated = jnp.split(inputs.query, [self.config.d_k], axis=-1)

@@ -35,12 +35,8 @@ _FIELD = re.compile(r"([a-z][\w.]*)=([^\s|=]+)")
 
 
 def read_pattern(text: str, config_class: type) -> tuple[Overrides, ...]:
-    """Overrides of each layer of a period, with values of the types in the dataclass of the config.
-
-    Raises:
-      ValueError: the text is no pattern, a field may not be overridden, or a value has another type
-        than its field.
-    """
+    """Overrides of each layer of a period, with values of the types of their fields. ValueError if
+    the text is no pattern, or a field may not be overridden or has another type."""
     return tuple(
         {name: _typed(name, value, _field(name, config_class)) for name, value in layer.items()}
         for layer in _parse(text)
@@ -48,12 +44,8 @@ def read_pattern(text: str, config_class: type) -> tuple[Overrides, ...]:
 
 
 def pattern_text(value: Any) -> Any:
-    """The shortest text of a pattern, which may be given as text or, in a config file, as a tuple
-    of dicts. Returns other values unchanged.
-
-    Raises:
-      ValueError: the text is no pattern.
-    """
+    """The shortest text of a pattern, which may be text or, in a config file, a tuple of dicts.
+    Other values are returned unchanged. ValueError if the text is no pattern."""
     if isinstance(value, list | tuple) and all(isinstance(item, Mapping) for item in value):
         value = " | ".join(_item(item) for item in value)
     if not isinstance(value, str):
@@ -105,7 +97,6 @@ def _item(overrides: Mapping[str, Any]) -> str:
 
 
 def _field(name: str, config_class: type) -> Field:
-    """The field that a layer overrides, an option of an entry if its name has a dot."""
     entry, dot, _ = name.partition(".")
     if not dot and name in LAYER_FIELDS:
         return fields_of("model", config_class)[f"model.{name}"]
@@ -123,7 +114,6 @@ def _field(name: str, config_class: type) -> Field:
 
 
 def _typed(name: str, text: str, field: Field) -> Any:
-    """The value of a text, of the type of its field."""
     value = read_text(text)
     if value is None and field.optional:
         return None

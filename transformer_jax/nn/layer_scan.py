@@ -4,9 +4,7 @@
 The parameters of a stack are {"layer_0": ..., ..., "layer_{N-1}": ...}; stacked they are
 {"layer_*": ...}, where each array has an axis of N layers. If layers differ in their arrays, but
 repeat after P layers (`model.layers`), they are {"layer_*_0": ..., ..., "layer_*_{P-1}": ...}: the
-first has the layers 0, P, 2 P and so on. `Encoder` and `Decoder` scan over stacked parameters, so
-that a program for 48 layers is as long as for one. Only training stacks them
-(`parallel.scan_engine`): checkpoints, hooks and searches have one path for each layer.
+first has the layers 0, P, 2 P and so on. Only training stacks them (`parallel.scan_engine`).
 """
 
 import itertools
@@ -27,13 +25,9 @@ STACKED = "layer_*"
 def stack_layers(tree: Any, join: Callable[[Sequence[Any]], Any] = jnp.stack) -> Any:
     """Replaces the layers of each stack in the tree by one subtree for each layer of a period.
 
-    Left alone are layers whose arrays differ in shape or dtype and do not repeat, and layers
-    without arrays (in the state of an optimizer that does not train them).
-
-    Args:
-      tree: parameters, or a tree that contains such trees, like the state of an optimizer. All have
-        the same period.
-      join: joins the corresponding leaves of layers.
+    The tree is one of parameters, or contains such trees, like the state of an optimizer; all have
+    the same period. Layers whose arrays differ and do not repeat, and layers without arrays, are
+    left alone. `join` joins the corresponding leaves of layers.
     """
     periods: list[int] = []
 
@@ -90,7 +84,6 @@ def scan_layers(stack: Any, apply: Callable[[Any, jax.Array], jax.Array], x: jax
       stack: a bound module. Its `layers` repeat, except for their parameters, after the period of
         the config's pattern; one iteration of the scan is a period.
       apply: (layer, x) -> x. The only rng stream is "dropout", with one key for each layer.
-      x: input of the stack.
     """
     params = stack.variables["params"]
     depth = len(stack.layers)

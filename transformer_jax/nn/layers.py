@@ -7,9 +7,8 @@ from typing import Any
 import jax
 
 from transformer_jax.nn import ring_attention
-from transformer_jax.nn.additive_attention import AdditiveAttention
 from transformer_jax.nn.attention import MultiHeadAttention
-from transformer_jax.nn.attention_sinks import SinkAttention
+from transformer_jax.nn.attention_variants import AdditiveAttention, SinkAttention
 from transformer_jax.nn.cache import Cache
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.experts import Experts
@@ -93,7 +92,7 @@ def undivided_reason(config: TransformerConfig) -> str | None:
 def init_caches(
     config: TransformerConfig, num_layers: int, rows: int, max_length: int
 ) -> tuple[Cache, ...]:
-    """Empty caches of a stack, one for each layer; arguments as of `AttentionLayer.init_cache`."""
+    """Empty caches of a stack, one for each layer."""
     layers = map(config.of_layer, range(num_layers))
     return tuple(attention_class(layer).init_cache(layer, rows, max_length) for layer in layers)
 

@@ -21,7 +21,6 @@ class Linear(nn.Module):
     Attributes:
       inputs: sizes of the last axes of x, such as (d_model,) or (num_heads, d_v).
       outputs: sizes of the axes that replace them; W has shape (*inputs, *outputs), b `outputs`.
-      config: of the model; it has the dtypes of products and activations.
       std: standard deviation of the normal distribution of the initial W; None: Xavier-uniform.
       exact: y is float32 and not rounded, as logits are; otherwise it has the dtype of activations.
     """
@@ -43,7 +42,7 @@ class Linear(nn.Module):
         return self.add_bias(y)
 
     def matrix(self) -> Float[Array, "..."]:
-        """Returns W as an array, for products in another order."""
+        """W as an array, for products in another order."""
         kernel: Any = self.get_variable("params", "kernel")
         if isinstance(kernel, Int8Matrix):
             rows = kernel.rows(jnp.arange(len(kernel.scales)))
@@ -77,9 +76,8 @@ def fused_projection(
     """Applies several maps to the same x as one product, which reads x once.
 
     Kernels are joined head by head of the map with the fewest heads, so that a mesh that shards
-    heads shards the joined kernel in the same way. Maps are applied one by one if x has fewer rows
-    than a kernel, as joining would take longer than the products, and if a kernel is int8 or has an
-    adapter.
+    heads shards the joined kernel alike. Maps are applied one by one if a kernel is int8 or has an
+    adapter, and if x has fewer rows than a kernel: joining would take longer than the products.
     """
     kernels: list[Any] = [linear.get_variable("params", "kernel") for linear in maps]
     rows = math.prod(x.shape[:-1])

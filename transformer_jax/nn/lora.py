@@ -21,10 +21,7 @@ class LowRankAdapter:
     """Adapter s A B that is added to the matrix of a linear map, of I inputs and O outputs.
 
     Attributes:
-      down: A, [I, r].
-      up: B, [r, O]; initially 0, so that nothing is added.
-      scale: s.
-      dropout_rate: of the inputs of A.
+      down, up: A and B, which is initially 0, so that nothing is added.
     """
 
     down: Float[Array, "I r"]
@@ -35,7 +32,7 @@ class LowRankAdapter:
     def product(
         self, x: Float[Array, "N I"], dtype: Any, key: jax.Array | None
     ) -> Float[Array, "N O"]:
-        """Computes s x A B, after dropout on x if there is a key."""
+        """s x A B, after dropout on x if there is a key."""
         if key is not None and self.dropout_rate:
             rate = traced_number("lora.dropout_rate", dropout_rate(self.dropout_rate))
             x = drop_elements(x, jax.random.key_data(key), rate, threefry_bits)
@@ -46,12 +43,7 @@ class LowRankAdapter:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class AdaptedMatrix:
-    """Matrix of a linear map, with its adapter.
-
-    Attributes:
-      kernel: W, [*inputs, *outputs].
-      adapter: s A B.
-    """
+    """Matrix W [*inputs, *outputs] of a linear map, with its adapter."""
 
     kernel: Float[Array, "..."]
     adapter: LowRankAdapter
@@ -59,7 +51,7 @@ class AdaptedMatrix:
     def product(
         self, x: Float[Array, "N I"], dtype: Any, key: jax.Array | None
     ) -> Float[Array, "N O"]:
-        """Computes x W + s x A B, with dropout on the adapter's x if there is a key."""
+        """x W + s x A B, with dropout on the adapter's x if there is a key."""
         base = einsum("nd,df->nf", x, self.kernel.reshape(x.shape[1], -1), dtype)
         return base + self.adapter.product(x, dtype, key)
 

@@ -10,12 +10,13 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int
 
+PerToken = Int[Array, "B T"]
+"""A number of each token, such as its position or the number of its sentence."""
+
 
 def row_places(
-    tokens: Int[Array, "B T"],
-    positions: Int[Array, "B T"] | None = None,
-    segment_ids: Int[Array, "B T"] | None = None,
-) -> tuple[Int[Array, "B T"], Int[Array, "B T"]]:
+    tokens: PerToken, positions: PerToken | None = None, segment_ids: PerToken | None = None
+) -> tuple[PerToken, PerToken]:
     """Positions and segment ids of rows, each derived from the other if it is not given.
 
     With neither, each row is one text without padding.
@@ -30,13 +31,13 @@ def row_places(
     return positions, segment_ids
 
 
-def first_tokens(segment_ids: Int[Array, "B T"]) -> Bool[Array, "B T"]:
+def first_tokens(segment_ids: PerToken) -> Bool[Array, "B T"]:
     """True at the first token of each sentence in packed rows, and at the first padding token."""
     before = jnp.pad(segment_ids[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
     return segment_ids != before
 
 
-def positions_in_segments(segment_ids: Int[Array, "B T"]) -> Int[Array, "B T"]:
+def positions_in_segments(segment_ids: PerToken) -> PerToken:
     """Position of each token, from 0 in its sentence."""
     index = jnp.broadcast_to(jnp.arange(segment_ids.shape[1]), segment_ids.shape)
     first_indices = jnp.where(first_tokens(segment_ids), index, 0)
@@ -49,7 +50,7 @@ def padding_mask(segment_ids: Int[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:
 
 
 def segment_mask(
-    query_segment_ids: Int[Array, "B T"], key_segment_ids: Int[Array, "B S"]
+    query_segment_ids: PerToken, key_segment_ids: Int[Array, "B S"]
 ) -> Bool[Array, "B 1 T S"]:
     """Restricts each query to its own sentence of a packed row."""
     same = query_segment_ids[:, :, None] == key_segment_ids[:, None, :]
@@ -67,17 +68,13 @@ def window_mask(distance: Int[Array, "B T S"], size: int) -> Bool[Array, "B 1 T 
 
 
 class Segments(struct.PyTreeNode):
-    """Segment ids of queries and keys: the mask of packed rows in the form that kernels take.
+    """Segment ids of queries and keys: the mask of packed rows in the form that kernels take. If
+    `causal`, a query sees no key after itself."""
 
-    Attributes:
-      causal: True if a query sees no key after itself.
-    """
-
-    query: Int[Array, "B T"]
+    query: PerToken
     key: Int[Array, "B S"]
     causal: bool = struct.field(pytree_node=False, default=False)
 
     def mask(self) -> Bool[Array, "B 1 T S"]:
-        """Mask that restricts each query to the keys of its segment."""
         mask = segment_mask(self.query, self.key)
         return mask & look_ahead_mask(self.query.shape[1]) if self.causal else mask

@@ -90,10 +90,9 @@ class BatchNorm(nn.Module):
     (Ioffe and Szegedy 2015).
 
     A training step takes mean and variance of the real tokens of its micro-batch, on all devices
-    together. Everywhere else they are averages over the last updates: of sums of the tokens, of
-    their squared differences from the mean, and of their number, so that a batch counts by its
-    size. In training the result for a token depends on its batch, and so on
-    `train.accumulation_steps`. Norms outside the stacks, as of embeddings, count padding, too.
+    together, so that results depend on `train.accumulation_steps`. Everywhere else they are
+    averages over the last updates: of sums of the tokens, of their squared differences from the
+    mean, and of their number. Norms outside the stacks, as of embeddings, count padding, too.
     """
 
     epsilon: float = 1e-6
@@ -135,8 +134,7 @@ def real_tokens(real: Bool[Array, "N T"] | None) -> Iterator[None]:
 
 
 def _token_sums(x: Float[Array, "*B D"]) -> Float[Array, "3 D"]:
-    """Sums over the real tokens of this device: x, (x - mean)^2 and 1 of each feature; the mean is
-    that over all devices."""
+    """Sums over this device's real tokens of x, (x - mean over all devices)^2 and 1."""
     real = _real_tokens.get()
     weights = jnp.ones_like(x) if real is None else jnp.broadcast_to(real[..., None], x.shape)
     weights = weights.astype(x.dtype)

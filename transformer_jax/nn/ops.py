@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Matrix products and their dtype, the two products of attention, softmax and soft cap.
 
-Parameters, activations, softmax, norms, losses and the optimizer stay in float32; only matrix
-products change. If the hardware multiplies bfloat16 (`platform.has_bfloat16_products`), `einsum`
-rounds both operands to bfloat16, and the cotangent in the backward pass, so that all three products
-of a layer run on these units. Sums and results are float32; on CPUs the results are rounded to
-bfloat16 first, except those of `exact` products (logits). Products in float32 have full precision
-on accelerators too, whose default is lower.
+If the hardware multiplies bfloat16 (`platform.has_bfloat16_products`), `einsum` rounds both
+operands to bfloat16, and the cotangent in the backward pass. Sums and results are float32; on CPUs
+the results are rounded to bfloat16 first, except those of `exact` products (logits). Products in
+float32 have full precision on accelerators too, whose default is lower.
 
-Queries have H heads; keys and values have G, which divides H: one for each (Vaswani et al. 2017),
-one for a group of H / G neighbors (Ainslie et al. 2023) or one for all (Shazeer 2019). Heads that
-share a key count as more queries of that key's head, so that no key is repeated in memory. Operands
-are permuted to the cache's layout, so that neither gradients nor the cache need a transpose.
+Queries have H heads; keys and values have G, which divides H. Heads that share a key count as more
+queries of that key's head, so that no key is repeated in memory. Operands are permuted to the
+cache's layout, so that neither gradients nor the cache need a transpose.
 
 B batch, T queries, S keys, K key size of a head, V value size of a head.
 """
@@ -59,9 +56,8 @@ def einsum(
     dtype: DTypeLike,
     exact: bool = False,
 ) -> Float[Array, "..."]:
-    """Computes `jnp.einsum` of two operands in `dtype`; the result is float32.
-
-    The operands are rounded to `dtype`, and so is the cotangent; products accumulate in float32.
+    """Computes `jnp.einsum` of two operands and their cotangent, rounded to `dtype`; sums and the
+    result are float32.
 
     Args:
       exact: the result is not rounded to `dtype` on CPUs either. Rounded logits are often equal:
@@ -81,10 +77,8 @@ def _einsum_tangent(
     primals: tuple[Array, Array],
     tangents: tuple[Array, Array],
 ) -> tuple[Array, Array]:
-    """Tangent of the product: two products, each linear in one tangent.
-
-    The backward pass keeps only the rounded operands, and adds up gradients in float32.
-    """
+    """Two products, each linear in one tangent. The backward pass keeps only the rounded operands,
+    and adds up gradients in float32."""
     a, b = (operand.astype(dtype) for operand in primals)
     tangent_a = _product(subscripts, tangents[0], b, dtype)
     tangent_b = _product(subscripts, a, tangents[1], dtype)
@@ -170,11 +164,8 @@ def soft_cap(logits: Float[Array, "*B S"], cap: float | None) -> Float[Array, "*
 
 @jax.custom_vjp
 def with_gradient(x: Array, parameter: Array, gradient: Array) -> Array:
-    """Returns x, and gives a parameter this gradient, whatever x is used for.
-
-    So a module hands what it counts to the optimizer, added up over micro-batches and devices as
-    gradients are.
-    """
+    """Returns x, and gives a parameter this gradient, whatever x is used for. So a module hands
+    what it counts to the optimizer, added up over micro-batches and devices."""
     return x
 
 

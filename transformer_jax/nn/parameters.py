@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Table of parameters: the kind and the axes of the array at each path.
 
-The optimizer reads from it which arrays decay and which Muon orthogonalizes, `nn.int8` which are
-quantized, `parallel.sharding` how they are sharded. Paths are an interface: checkpoints and
+Optimizers, `nn.int8` and `parallel.sharding` read it. Paths are an interface: checkpoints and
 imported weights rely on them.
 """
 
@@ -32,7 +31,6 @@ class Parameter:
       axes: a name for each axis: "model" (the residual stream), "vocab", "heads", "hidden" (of the
         feed-forward network), "experts", "state" (of a recurrent layer, never sharded, because its
         matrices are needed at every token), or what the axis counts.
-      input_axes: number of axes that are inputs of a linear map.
     """
 
     end: str
@@ -46,13 +44,11 @@ class Parameter:
 
     @property
     def is_linear(self) -> bool:
-        """Returns True for the matrix of a linear map."""
         return self.kind in ("matrix", "head")
 
     @property
     def decays(self) -> bool:
-        """Returns True if weight decay applies: not for biases, scales, counters and
-        averages."""
+        """Returns True if weight decay applies."""
         return self.kind not in ("bias", "scale", "counter", "average")
 
 

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mesh that the engine of a training step lends to layers, to work on each device's shards.
 
-- `sharded_call` runs functions that XLA cannot shard, such as fused attention kernels and hardware
-  random bits, on each device's shard of their arguments.
-- `axis` gives a layer that communicates itself (`jax.lax.ppermute`, `psum`, `all_to_all`) the axis
-  of the mesh to do it along.
+`sharded_call` runs functions that XLA cannot shard on each device's shard of their arguments;
+`axis` gives a layer that communicates itself the axis of the mesh to do it along.
 """
 
 import contextlib
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 from jaxtyping import Array
@@ -23,20 +21,15 @@ rows. The result is one array [B, _, H, _], or [B, ...] without `heads`.
 """
 
 
-class ShardMap(Protocol):
-    """`jax.shard_map` over the engine's mesh, with the axes of arrays for specs."""
+ShardMap = Callable[[Callable, Any, Any], Callable]
+"""(function, in_axes, out_axes) -> function of whole arrays, which runs `function` on each device's
+shards: `jax.shard_map` over the engine's mesh, with the axes of arrays for specs.
 
-    def __call__(self, function: Callable, in_axes: Any, out_axes: Any) -> Callable:
-        """Maps a function of whole arrays to one that runs `function` on each device's shards.
-
-        Args:
-          function: its collectives use `LentAxis.name`.
-          in_axes: the axes of each argument, separated by spaces, such as "rows sequence heads
-            size"; one text for all leaves of an argument that is a tree. "rows" and "sequence"
-            (tokens), and the names of parameters' axes (`nn.parameters`), are divided as the mesh
-            divides them; other names, and axes that are left out, are not.
-          out_axes: the axes of each result.
-        """
+Collectives of `function` use `LentAxis.name`. `in_axes` are the axes of each argument, separated by
+spaces, such as "rows sequence heads size"; one text for all leaves of a tree. "rows", "sequence"
+(tokens) and the names of parameters' axes (`nn.parameters`) are divided as the mesh divides them;
+other names, and axes that are left out, are not.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +38,6 @@ class LentAxis:
 
     Attributes:
       name: as functions such as `jax.lax.psum` take it.
-      size: number of devices along it.
-      shard_map: runs a function on each device.
 
     Example:
       >>> experts = per_device.axis("experts")
@@ -83,8 +74,8 @@ def use_axes(
 
 
 def sharded_call(function: Callable, heads: tuple[Array, ...], rows: tuple[Array, ...]) -> Array:
-    """Calls `function(heads, rows)` on each device's shard, or on the whole arrays if no sharded
-    call is in use. Arguments are those of `ShardedCall`."""
+    """Calls `function(heads, rows)` on each device's shard (`ShardedCall`), or on the whole arrays
+    if no sharded call is in use."""
     call = _sharded_call.value
     return function(heads, rows) if call is None else call(function, heads, rows)
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Restricted self-attention (section 4) in blocks, at a cost of r n instead of n^2.
 
-If a query sees fewer than r positions in each direction, a block of r neighboring queries needs
-only the keys of its own block, of the block before and, unless attention is causal, of the block
-after. Rows become rows of blocks; attention itself does not change.
+A block of r neighboring queries that see fewer than r positions in each direction needs only the
+keys of its own block, of the block before and, unless attention is causal, of the block after.
 
 B batch, T tokens, r size of a block, N = ceil(T / r) blocks, M = 2 r or 3 r keys of a block.
 """
@@ -24,11 +23,7 @@ def saves_work(inputs: AttentionInputs, causal: bool) -> bool:
 
 
 def split_into_blocks(inputs: AttentionInputs, causal: bool) -> AttentionInputs:
-    """Splits self-attention with a window r into blocks of r queries.
-
-    Rows [B, T, ...] become blocks [B N, r, ...] of queries and [B N, M, ...] of keys; the mask
-    [B, 1, T, T] becomes [B N, 1, r, M].
-    """
+    """Splits self-attention with a window r into blocks of r queries and of M keys."""
     size = inputs.window
     assert size is not None
     assert inputs.query_positions is not None and inputs.key_positions is not None

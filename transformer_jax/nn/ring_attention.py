@@ -15,8 +15,7 @@ L_i = m_i + log l_i (Dao et al. 2022), while keys and their gradients travel aro
     p_ij = exp(s_ij - L_i)      dv_j = sum_i p_ij do_i      ds_ij = p_ij (do_i v_j - do_i o_i)
 
 Which keys a query sees depends on segment ids and positions, which travel with the keys: any order
-of the tokens is right. `balance` gives each device the same work in causal attention. Blocks that
-no query sees are skipped, so that packed rows and windows cost what they need.
+of the tokens is right. Blocks that no query sees are skipped.
 
 B batch, T queries and S keys (of a device, or of a block), H heads, G heads of keys and values, K
 key size of a head, V value size of a head.
@@ -73,7 +72,6 @@ class Ring:
       bias: (distance [B, T, S], *parameters) -> bias of the logits of all heads, or None.
       causal: a query sees no key at a later position.
       window: a query sees only keys less than this many positions away; None: no limit.
-      axis: axis of the mesh around which keys travel.
       size: N; 1: the device has all keys.
       tensor: axis of the mesh that divides the heads; None: the device has all heads.
     """
@@ -88,7 +86,6 @@ class Ring:
     tensor: Any
 
     def inputs(self, queries: Queries, keys: Keys) -> AttentionInputs:
-        """A block of queries with a block of keys."""
         return AttentionInputs(
             queries.query,
             keys.key,
@@ -124,8 +121,6 @@ class Ring:
         Args:
           update: (sums, queries, keys, inputs, mask) -> sums, all of the two blocks.
           sums: (of queries, of keys, of neither); arrays [B, T, ...] and [B, S, ...].
-          queries: `Queries`, and other arrays [B, T, ...] of queries.
-          keys: of one device.
         """
         rows = _block_size(queries[0].positions.shape[1])
         columns = _block_size(keys.positions.shape[1])
@@ -181,11 +176,11 @@ def _forward(
     def attend(sums: Any, _: Any, keys: Keys, inputs: AttentionInputs, mask: Array) -> Any:
         old: Sums = sums[0]
         logits = ring.masked_logits(inputs, mask, parameters)
-        largest = jnp.maximum(old.largest, _by_token(logits.max(-1)))
-        weights = jnp.exp(logits - _by_head(largest)[..., None])
+        largest = jnp.maximum(old.largest, _swap(logits.max(-1)))
+        weights = jnp.exp(logits - _swap(largest)[..., None])
         scale = jnp.exp(old.largest - largest)
         values = scale[..., None] * old.values + ring.outputs(weights, keys.value)
-        return Sums(values, scale * old.weights + _by_token(weights.sum(-1)), largest), (), ()
+        return Sums(values, scale * old.weights + _swap(weights.sum(-1)), largest), (), ()
 
     def step(_: Any, carry: tuple[Sums, Keys]) -> tuple[Sums, Keys]:
         sums, keys = carry
@@ -213,10 +208,10 @@ def _backward(ring: Ring, saved: Any, gradient: Heads) -> tuple[Queries, Keys, A
             return ring.masked_logits(inputs.replace(query=query, key=key), mask, parameters)
 
         logits, logits_vjp = jax.vjp(logits_of, inputs.query, keys.key, parameters)
-        weights = jnp.exp(logits - _by_head(log_sums)[..., None])  # p_ij
+        weights = jnp.exp(logits - _swap(log_sums)[..., None])  # p_ij
         _, outputs_vjp = jax.vjp(ring.outputs, weights, keys.value)
         weights_gradient, value_gradient = outputs_vjp(gradient)  # do_i v_j, dv_j
-        logits_gradient = weights * (weights_gradient - _by_head(products)[..., None])
+        logits_gradient = weights * (weights_gradient - _swap(products)[..., None])
         query_gradient, key_gradient, of_parameters = logits_vjp(logits_gradient)
         return jax.tree.map(
             jnp.add, sums, (query_gradient, (key_gradient, value_gradient), of_parameters)
@@ -257,11 +252,6 @@ def attend(
 
     Keys travel around the ring, unless those of a whole row are no larger than the queries of a
     device, or come from another stack: then each device gathers them.
-
-    Args:
-      inputs: of whole rows, which `divides`.
-      logits, outputs: of blocks, as of `Ring`; the logits without a bias.
-      bias: (distance) -> bias of the logits of all heads; None: no bias.
     """
     lent = per_device.axis("sequence")
     tensor = per_device.axis("heads")
@@ -308,8 +298,7 @@ def attend(
 
 
 def divides(inputs: AttentionInputs, config: TransformerConfig) -> bool:
-    """Returns True if devices divide the tokens of these packed rows, in a training step or an
-    evaluation."""
+    """Returns True if devices divide the tokens of these packed rows."""
     lent = per_device.axis("sequence")
     if lent is None or inputs.segments is None or unsupported_reason(config):
         return False
@@ -317,7 +306,7 @@ def divides(inputs: AttentionInputs, config: TransformerConfig) -> bool:
 
 
 def unsupported_reason(config: TransformerConfig) -> str | None:
-    """Says why attention cannot divide the tokens of rows among devices; None if it can."""
+    """Says why devices cannot divide the tokens of rows; None if they can."""
     if encoding_class(config).has("logit_bias", "extra_values"):
         return (
             f"positions {config.positions!r} look up content by distance; take rotary, alibi, t5, "
@@ -409,9 +398,6 @@ def _repeat[Carry](count: int, body: Callable[[Array, Carry], Carry], carry: Car
     return jax.lax.while_loop(lambda state: state[0] < count, step, (jnp.int32(0), carry))[1]
 
 
-def _by_token(x: Float[Array, "B H T"]) -> Float[Array, "B T H"]:
-    return jnp.moveaxis(x, 1, 2)
-
-
-def _by_head(x: Float[Array, "B T H"]) -> Float[Array, "B H T"]:
-    return jnp.moveaxis(x, 2, 1)
+def _swap(x: Array) -> Array:
+    """Between numbers of each token [B, T, H] and of each head [B, H, T]."""
+    return jnp.swapaxes(x, 1, 2)

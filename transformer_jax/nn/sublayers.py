@@ -20,6 +20,9 @@ from transformer_jax.nn.masks import Segments
 from transformer_jax.nn.parameters import PARAMETERS, Parameter
 from transformer_jax.nn.positions import PositionEncoding
 
+Features = Float[Array, "N T D"]
+"""Vectors of the tokens in the residual stream, or in a sublayer."""
+
 POSITION_HOOKS = ("rotate", "bias", "logit_bias", "extra_values")
 """Hooks of position encodings that an attention layer calls."""
 
@@ -28,7 +31,6 @@ class Sequences(struct.PyTreeNode):
     """Positions and mask of the T tokens in each row, for the sublayers.
 
     Attributes:
-      encoding: the position encoding of the stack.
       positions: [N, T], from 0 in each packed sentence.
       mask: [N, 1, T, T]; None with a cache, which has its own, and where devices divide the
         tokens, whose order is then any.
@@ -63,10 +65,9 @@ class Sublayer(nn.Module):
 
     Attributes:
       config: of the layer (`TransformerConfig.of_layer`).
-      num_sublayers: sublayers of the stack; initialization "gpt2" scales the last matrix by it.
+      num_sublayers: of the stack; initialization "gpt2" scales the last matrix by it.
       parameters: rows of the table of parameters, which the definition of the class adds to it.
       reads: config fields, "section.field", that this class reads and others may not.
-      options: dataclass of its own config fields, if it has any.
     """
 
     config: TransformerConfig
@@ -120,17 +121,13 @@ class AttentionLayer(Sublayer):
     divides_tokens: ClassVar[bool] = False
 
     def self_attend(
-        self,
-        x: Float[Array, "N T D"],
-        sequences: Sequences,
-        deterministic: bool,
-        cache: Cache | None = None,
-    ) -> tuple[Float[Array, "N T D"], Cache | None]:
+        self, x: Features, sequences: Sequences, deterministic: bool, cache: Cache | None = None
+    ) -> tuple[Features, Cache | None]:
         """Mixes the T tokens of each row, which continue those of a cache; returns the output, and
         the cache grown by T."""
         raise NotImplementedError
 
-    def share(self, x: Float[Array, "N T D"]) -> Any:
+    def share(self, x: Features) -> Any:
         """Computes what all layers of the stack read as `sequences.shared`, such as the values of
         the first layer, which alone is asked; x is its input, as of `self_attend`."""
         return None
@@ -164,11 +161,8 @@ class FeedForwardLayer(Sublayer):
         return None
 
     def __call__(
-        self,
-        x: Float[Array, "N T D"],
-        deterministic: bool,
-        real: Bool[Array, "N T"] | None = None,
-    ) -> Float[Array, "N T D"]:
+        self, x: Features, deterministic: bool, real: Bool[Array, "N T"] | None = None
+    ) -> Features:
         """Computes the sublayer's output. `real` is False for padding, which a layer that routes
         tokens gives no place; None: every token is real."""
         raise NotImplementedError

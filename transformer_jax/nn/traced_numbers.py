@@ -31,12 +31,10 @@ def use_traced_numbers(by_field: Mapping[str, Any] | None) -> contextlib.Abstrac
 
 
 def traced_number(field: str | None, number: Any) -> Any:
-    """The array of a field inside `use_traced_numbers`, otherwise `number`.
+    """The array of a field "section.field" inside `use_traced_numbers`, otherwise its `number`.
 
-    Args:
-      field: "section.field"; None: no field.
-      number: the number of the config. 0 is always returned, because programs for 0 leave parts
-        out; only replicas that all have 0, or all another number, are in one program.
+    0 is always returned, because programs for 0 leave parts out: only replicas that all have 0, or
+    all another number, are in one program.
     """
     numbers = _numbers.value
     if numbers is None or is_zero(number):

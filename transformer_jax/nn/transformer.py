@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoder and decoder stacks (section 3.1), and the residual connection around each sublayer.
+"""Encoder and decoder stacks (section 3.1), the residual connection around each sublayer, and
+rematerialization of layers.
 
 B sentences, N rows (while decoding, the beams of B sentences), T tokens, S source tokens, D model.
 """
@@ -9,8 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from transformer_jax.nn.attention import MultiHeadAttention
 from transformer_jax.nn.cache import Cache, EncoderOutput, Memory
@@ -19,7 +21,7 @@ from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.layer_scan import apply_first_layer, is_stacked, scan_layers
 from transformer_jax.nn.layers import attention_class, check_layers, feed_forward_class
 from transformer_jax.nn.norms import final_norm, make_norm, real_tokens
-from transformer_jax.nn.sublayers import AttentionLayer, Sequences
+from transformer_jax.nn.sublayers import AttentionLayer, Features, Sequences
 
 
 class Residual(nn.Module):
@@ -46,17 +48,13 @@ class Residual(nn.Module):
             self.norm_after = make_norm(self.config)
         self.dropout = Dropout.of(self.config, "dropout_rate")
 
-    def before(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+    def before(self, x: Features) -> Features:
         """Returns the sublayer's input: x, normalized unless the placement is "post"."""
         return x if self.config.norm_placement == "post" else self.norm_before(x)
 
-    def after(
-        self, x: Float[Array, "B T D"], y: Float[Array, "B T D"], deterministic: bool
-    ) -> Float[Array, "B T D"]:
-        """Adds the sublayer's output y to the residual stream x, in the dtype of x.
-
-        Without `residual_connections`, y takes the place of x.
-        """
+    def after(self, x: Features, y: Features, deterministic: bool) -> Features:
+        """Adds the sublayer's output y to the residual stream x, in the dtype of x; without
+        `residual_connections`, y takes its place."""
         y = self.dropout(y, deterministic)
         skipped = x if self.config.residual_connections else jnp.zeros_like(x)
         match self.config.norm_placement:
@@ -83,7 +81,7 @@ def intercept_residual_stream(
     return nn.intercept_methods(intercept)
 
 
-def _with_shared(stack: Any, x: Float[Array, "N T D"], sequences: Sequences) -> Sequences:
+def _with_shared(stack: Any, x: Features, sequences: Sequences) -> Sequences:
     """Adds what the first layer shares with all layers; x is the input of the stack."""
     if attention_class(stack.layers[0].config).share is AttentionLayer.share:
         return sequences
@@ -95,11 +93,7 @@ def _with_shared(stack: Any, x: Float[Array, "N T D"], sequences: Sequences) -> 
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward, each in its residual connection.
-
-    Attributes:
-      depth: number of layers of its stack.
-    """
+    """Self-attention and feed-forward, each in its residual connection, in a stack of `depth`."""
 
     config: TransformerConfig
     depth: int = 1
@@ -111,9 +105,7 @@ class EncoderLayer(nn.Module):
         self.feed_forward = feed_forward_class(self.config)(self.config, num_sublayers)
         self.feed_forward_residual = Residual(self.config)
 
-    def __call__(
-        self, x: Float[Array, "B S D"], sequences: Sequences, deterministic: bool
-    ) -> Float[Array, "B S D"]:
+    def __call__(self, x: Features, sequences: Sequences, deterministic: bool) -> Features:
         y = self.self_attention_residual.before(x)
         y, _ = self.self_attention.self_attend(y, sequences, deterministic)
         x = self.self_attention_residual.after(x, y, deterministic)
@@ -137,10 +129,7 @@ class Encoder(nn.Module):
         ]
         self.final_norm = final_norm(self.config)
 
-    def __call__(
-        self, x: Float[Array, "B S D"], sequences: Sequences, deterministic: bool
-    ) -> Float[Array, "B S D"]:
-        """Computes features of embedded tokens."""
+    def __call__(self, x: Features, sequences: Sequences, deterministic: bool) -> Features:
         with real_tokens(sequences.real):
             sequences = _with_shared(self, x, sequences)
             if is_stacked(self):
@@ -156,7 +145,6 @@ class DecoderLayer(nn.Module):
 
     Attributes:
       attends_to_encoder: False leaves out cross-attention, as in GPT.
-      depth: number of layers of its stack.
     """
 
     config: TransformerConfig
@@ -179,14 +167,13 @@ class DecoderLayer(nn.Module):
 
     def __call__(
         self,
-        x: Float[Array, "N T D"],
+        x: Features,
         sequences: Sequences,
         memory: Memory | None,
         deterministic: bool,
         cache: Cache | None = None,
-    ) -> tuple[Float[Array, "N T D"], Cache | None]:
-        """Returns the layer's output and the cache grown by T. Without an encoder there is no
-        memory."""
+    ) -> tuple[Features, Cache | None]:
+        """Returns the layer's output and the cache grown by T."""
         y = self.self_attention_residual.before(x)
         y, cache = self.self_attention.self_attend(y, sequences, deterministic, cache)
         x = self.self_attention_residual.after(x, y, deterministic)
@@ -205,9 +192,6 @@ class Decoder(nn.Module):
     """Stack of decoder layers, with an encoder or, as in GPT, without.
 
     Its parameters may be stacked (`nn.layer_scan`), but not while decoding with a cache.
-
-    Attributes:
-      attends_to_encoder: False for a decoder without an encoder.
     """
 
     config: TransformerConfig
@@ -233,16 +217,15 @@ class Decoder(nn.Module):
 
     def __call__(
         self,
-        x: Float[Array, "N T D"],
+        x: Features,
         sequences: Sequences,
         encoded: EncoderOutput | tuple[Memory, ...] = (),
         deterministic: bool = True,
         caches: tuple[Cache, ...] = (),
-    ) -> tuple[Float[Array, "N T D"], tuple[Cache, ...]]:
+    ) -> tuple[Features, tuple[Cache, ...]]:
         """Computes features of embedded tokens, and the layers' caches grown by T.
 
         Args:
-          x: embedded tokens.
           sequences: their positions and mask; with caches the mask is None.
           encoded: the encoder's output, or the memory from `remember`; empty without an encoder.
           caches: one for each layer; empty to attend only within x.
@@ -274,3 +257,46 @@ class Decoder(nn.Module):
             return layer(x, sequences, memory, deterministic)[0]
 
         return apply
+
+
+_LAYERS = (EncoderLayer, DecoderLayer)
+
+HOST = "pinned_host"
+"""JAX's name of the memory in which "offload" saves results."""
+
+POLICIES: dict[str, Any] = {
+    "full": None,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "offload": jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", HOST),
+}
+"""Results of a layer that are saved besides its input. "full": none; "dots": products with
+parameters, the most expensive to compute again; "offload": the same, in the host's memory."""
+
+REMAT = ("none", *POLICIES)
+"""Values of `train.remat`."""
+
+
+def rematerialized_layers(remat: str) -> contextlib.AbstractContextManager[None]:
+    """Context: inside, layers save only their input and the results that the policy names; the
+    backward pass computes the rest again (Chen et al. 2016). With "none" all results are saved."""
+    inside: list[nn.Module] = []
+
+    def intercept(method: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
+        if inside or not isinstance(context.module, _LAYERS) or context.method_name != "__call__":
+            return method(*args, **kwargs)
+        flags = tuple(i for i, arg in enumerate(args, 1) if isinstance(arg, bool))
+        again = nn.remat(
+            lambda layer, *args: layer(*args, **kwargs),
+            static_argnums=flags,
+            policy=POLICIES[remat],
+            # A layer without a parent is the body of a scan (`nn.layer_scan`), where XLA cannot
+            # merge the two computations anyway.
+            prevent_cse=context.module.parent is not None,
+        )
+        inside.append(context.module)  # the call below is intercepted again
+        try:
+            return again(context.module, *args)
+        finally:
+            inside.pop()
+
+    return contextlib.nullcontext() if remat == "none" else nn.intercept_methods(intercept)

@@ -17,10 +17,10 @@ from ml_collections import ConfigDict
 
 from transformer_jax.decoding import BeamTree
 from transformer_jax.errors import NonFiniteError, UserError
+from transformer_jax.inference.batches import PairScore
 from transformer_jax.inference.config import SEARCH_FIELDS, SEARCHES, DecodeConfig, SearchKind
 from transformer_jax.inference.draft import DraftedModel
 from transformer_jax.inference.model_inputs import ModelInputs
-from transformer_jax.inference.pairs import PairScore
 from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.parallel import hosts
 from transformer_jax.runs import build

@@ -48,9 +48,8 @@ from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tokenization import TokenizerConfig
 from transformer_jax.tokenization.config import TOKENIZERS
 from transformer_jax.training.callbacks import CALLBACKS
-from transformer_jax.training.config import TrainConfig
+from transformer_jax.training.config import LoraConfig, TrainConfig
 from transformer_jax.training.evaluation import EvalConfig
-from transformer_jax.training.lora import LoraConfig
 from transformer_jax.training.optimizer import OPTIMIZERS, OptimizerConfig
 from transformer_jax.training.schedules import SCHEDULES
 

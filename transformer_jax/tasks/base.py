@@ -16,8 +16,8 @@ import numpy as np
 
 from transformer_jax.data.batches.loss_masks import resegmented
 from transformer_jax.data.examples import Corpus, Features
+from transformer_jax.inference.batches import PairScore
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.inference.pairs import PairScore
 from transformer_jax.metrics import compute_metrics
 from transformer_jax.models.classifier import BODIES
 from transformer_jax.models.decoder_only import DecoderOnly

@@ -25,10 +25,10 @@ from transformer_jax.conversations.encoding import ChatTokenizer, ConversationSp
 from transformer_jax.data.batches.loss_masks import LOSS_MASK_FEATURES, LossMaskedTexts
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.errors import UserError
+from transformer_jax.inference.batches import PairScore
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.generation import TextGenerator, TokenGenerator
 from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
-from transformer_jax.inference.pairs import PairScore
 from transformer_jax.tasks.base import CausalTask
 from transformer_jax.tasks.interface import Params, Prediction, TaskParts
 from transformer_jax.tasks.language_modeling import LanguageModeling

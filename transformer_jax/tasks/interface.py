@@ -17,9 +17,9 @@ from transformer_jax.data.batches.token_cache import TokenCache
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.decoding import BeamTree
+from transformer_jax.inference.batches import PairScore
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs
-from transformer_jax.inference.pairs import PairScore
 from transformer_jax.losses import LossOptions
 from transformer_jax.metrics import LossSums
 from transformer_jax.models import MODELS

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from transformer_jax.data.batches.loss_masks import loss_mask_features
 from transformer_jax.data.examples import Features
 from transformer_jax.errors import UserError
-from transformer_jax.inference.pairs import (
+from transformer_jax.inference.batches import (
     Pair,
     PairScore,
     check_pair_lengths,

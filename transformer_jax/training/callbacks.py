@@ -15,7 +15,6 @@ class TrainingRun:
     """A run in training, as its callbacks see it.
 
     Attributes:
-      workdir: workdir of the run.
       settings: all sections of the config: `settings.train.num_steps`.
       task: the task, with its model and tokenizers.
     """

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Diagnostics of training: norms by layer, entropy of attention, and dead hidden units.
 
-A second program computes them from the state and the batch of a step, before that step. The step is
-the same with or without diagnostics.
+A second program computes them from the state and the batch of a step, before that step.
 """
 
 import dataclasses
@@ -39,7 +38,8 @@ class Diagnose(Protocol):
         """Returns True if diagnostics are computed before this step."""
 
     def __call__(self, state: TrainState, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Computes diagnostics of the portable state and this process's rows, by name."""
+        """Computes diagnostics, by name, of the portable state before the step and this process's
+        rows of its batch."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,6 @@ class Diagnostics:
       every: steps between two computations; None: never.
       update: (state, batch, numbers) -> update of the next step (`training.step.compute_update`).
       loss: loss of the task; its forward pass gives attention weights and hidden units.
-      mesh: mesh of the portable state.
     """
 
     every: int | None
@@ -78,11 +77,6 @@ class Diagnostics:
           tokens.
 
         Entropies and dead units are computed without dropout, in some rows of the batch.
-
-        Args:
-          state: portable state before the step.
-          rows: this process's rows of the step's batch.
-          numbers: numbers of the config that are traced, by field.
         """
         batch = place_local_rows(rows, self.mesh)
         device = self.mesh.devices.flat[0]
@@ -99,7 +93,6 @@ class Diagnostics:
         return jax.jit(compute, compiler_options=platform.compiler_options())
 
     def _activations(self, state: TrainState, batch: Batch) -> dict[str, Array]:
-        """Entropies and dead units, in the first rows of each device."""
         shards = row_shards(self.mesh)
 
         def first_rows(x: Array) -> Array:
@@ -128,7 +121,6 @@ class Diagnostics:
 
 
 def norms(state: TrainState, update: Update) -> dict[str, Array]:
-    """Norms of gradients, updates and parameters, by part of the model."""
     trees = {"grad": update.grads, "update": update.updates, "param": state.trained}
     squares: dict[str, Array] = {}
     for name, tree in trees.items():
@@ -156,6 +148,5 @@ def entropies(weights: Float[Array, "B H T S"]) -> Float[Array, " H"]:
 
 
 def dead_share(hidden: Float[Array, "... F"]) -> Float[Array, ""]:
-    """Share of units whose value is near 0 for all tokens."""
     largest = jnp.abs(hidden).reshape(-1, hidden.shape[-1]).max(0)
     return jnp.mean(largest <= _DEAD)

@@ -70,10 +70,6 @@ class Evaluator:
     """Evaluates parameters on the examples of one split.
 
     Attributes:
-      task: task with its model.
-      examples: examples of the split.
-      decode: decoding options.
-      rows: rows of a packed batch.
       num_decoded: number of examples to decode, spread evenly over all; None: all of them.
     """
 
@@ -84,11 +80,7 @@ class Evaluator:
     num_decoded: int | None = None
 
     def __call__(self, params: Any, frozen: Frozen) -> tuple[dict[str, Any], list[Prediction]]:
-        """Computes metrics of outputs and loss, and the outputs of `decoded_examples`.
-
-        Args:
-          frozen: parameters of other runs that the loss reads, by name.
-        """
+        """Computes metrics of outputs and loss, and the outputs of `decoded_examples`."""
         scores, outputs = self.task.evaluate(params, self.decoded_examples, self.decode)
         count = len(outputs or self.examples)
         metrics = {**scores, **self.loss_metrics(params, frozen), "num_examples": count}
@@ -109,14 +101,12 @@ class Evaluator:
 
     @functools.cached_property
     def decoded_examples(self) -> Corpus:
-        """Examples that are decoded."""
         count = min(self.num_decoded or len(self.examples), len(self.examples))
         indices = np.linspace(0, len(self.examples) - 1, count).astype(int)
         return [self.examples[i] for i in indices]
 
     def loss_metrics(self, params: Any, frozen: Frozen) -> dict[str, Any]:
-        """Computes the task's metrics of the loss over all examples, without decoding; arguments as
-        of `__call__`."""
+        """Computes the task's metrics of the loss over all examples, without decoding."""
         sums: dict[str, float] = {}
         mesh = mesh_of(params)
         lent = None if mesh is None else LentMesh(mesh)
@@ -179,8 +169,7 @@ def _records(examples: Corpus, outputs: Sequence[Prediction]) -> Iterator[dict[s
 
 
 def write_predictions(path: Path, examples: Corpus, outputs: Sequence[Prediction]) -> None:
-    """Writes examples with their outputs and scores, one JSON object per line. Writes no file if
-    there are no outputs."""
+    """Writes examples with their outputs and scores, if there are any, one JSON object a line."""
     if not outputs:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

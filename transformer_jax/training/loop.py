@@ -87,9 +87,7 @@ class Meter:
     Sums are read late, so that devices do not wait for the host.
 
     Args:
-      timer: gets the time of pauses.
       rewinds: a skipped step raises `SpikedError`.
-      step_bytes: bytes of the buffers of a step.
     """
 
     def __init__(self, timer: GoodputTimer, rewinds: bool = False, step_bytes: int = 0) -> None:
@@ -132,7 +130,6 @@ class Meter:
         return metrics
 
     def _warn(self, metrics: Mapping[str, Any]) -> None:
-        """Warns once of each metric of a module that exceeds its limit."""
         for name, (limit, advice) in auxiliary.LIMITS.items():
             value = np.max(metrics.get(auxiliary.TOTAL + name, 0.0))
             if value > limit and name not in self._warned:
@@ -141,8 +138,7 @@ class Meter:
 
     @contextlib.contextmanager
     def paused(self, activity: str) -> Iterator[None]:
-        """Excludes the time of the block from that of steps; first checks that the last step is
-        finite."""
+        """Excludes the time of the block from that of steps; first checks the last step."""
         self._read_pending()
         start = time.perf_counter()
         with self._timer.measure(activity):
@@ -168,7 +164,6 @@ class Meter:
                 )
 
     def _check_skipped(self, step: int, skipped: Any) -> None:
-        """Counts skipped updates; errors are those of `push`."""
         if not np.all(skipped):  # None without spike detection
             self._skipped_in_a_row = 0
             return
@@ -203,8 +198,6 @@ class Patience:
       ends_after: end training after this many evaluations without a better score; None: never.
       lowers_after: lower the learning rate after this many evaluations without a better score since
         the rate was last lowered; None: never.
-      factor: factor of the learning rate each time.
-      scores: scores of earlier evaluations, in order.
 
     Attributes:
       rate: current factor of the learning rate, or factors [R].
@@ -240,7 +233,6 @@ class Patience:
 
     @property
     def is_exhausted(self) -> bool:
-        """Returns True if training should end."""
         return self.ends_after is not None and bool(np.all(self._waited >= self.ends_after))
 
     def __str__(self) -> str:
@@ -256,7 +248,6 @@ class Intervals:
     save: int
 
     def is_evaluated(self, step: int, num_steps: int) -> bool:
-        """Returns True if the state after this step is evaluated."""
         return step == num_steps or step % self.evaluate == 0
 
 
@@ -269,20 +260,12 @@ class Loop:
       to_portable: converts the state of `train_step`, or a part of it, for evaluation and
         checkpoints (`Engine.to_portable`).
       batches: training data, this process's rows.
-      log: receives metrics.
-      checkpoints: receives states.
       evaluate: (step, `TrainState.evaluated`) -> (metrics, score, or scores [R]); the best
         checkpoint has the highest score, or mean of the finite scores.
       learning_rate: steps done -> learning rate, [R] if replicas differ.
       utilization: seconds per step -> metrics of hardware utilization.
-      profiler: traces some steps.
-      intervals: when to record, evaluate and save.
       patience: early stopping and plateaus, with the scores so far.
-      diagnostics: norms, entropies and dead units, at intervals of its own.
-      timer: measures goodput.
-      callbacks: called after records, evaluations and checkpoints.
       rewinds: a skipped step ends training, so that the caller returns to an earlier checkpoint.
-      step_bytes: bytes of the buffers of a step.
     """
 
     train_step: Callable[[TrainState, Any], tuple[TrainState, Sums]]
@@ -318,8 +301,6 @@ class Loop:
 
         Args:
           state: state after step `start`, in the form of `train_step`.
-          start: steps done.
-          num_steps: steps to do in total.
           until: the step to pause after; its state is saved, and evaluated only if it is due.
           evaluate_start: first evaluate that state, which was saved but whose evaluation did not
             finish.
@@ -345,7 +326,9 @@ class Loop:
                 with self.timer.measure("data"):
                     rows = next(self.batches)
                 if self.diagnostics.is_due(step):
-                    self._diagnose(step, state, rows, meter)
+                    with meter.paused("watching"):
+                        portable = self.to_portable(state)
+                        self.log.record(step, SPLIT, self.diagnostics(portable, rows))
                 state, sums = self.train_step(state, rows)
                 meter.push(step, sums)
                 self.log.advance(step)
@@ -371,7 +354,6 @@ class Loop:
         return state
 
     def _set_rate(self, state: TrainState) -> TrainState:
-        """Sets the factor of the learning rate to that of `patience`."""
         if state.rate is None:
             return state
         rate = np.full(state.rate.shape, self.patience.rate, np.float32)
@@ -391,13 +373,8 @@ class Loop:
 
     @contextlib.contextmanager
     def _calling_back(self, meter: Meter) -> Iterator[Sequence[Callback]]:
-        """Yields the callbacks, and attributes their time to them."""
         with meter.paused("callbacks") if self.callbacks else contextlib.nullcontext():
             yield self.callbacks
-
-    def _diagnose(self, step: int, state: TrainState, rows: Any, meter: Meter) -> None:
-        with meter.paused("watching"):
-            self.log.record(step, SPLIT, self.diagnostics(self.to_portable(state), rows))
 
     def _save(self, step: int, state: TrainState, meter: Meter) -> None:
         with meter.paused("saving"):
@@ -424,6 +401,5 @@ class Loop:
 
 
 def _mean_of_finite(scores: float | np.ndarray) -> float:
-    """Mean of the finite scores; NaN if there is none."""
     finite = np.asarray(scores)[np.isfinite(scores)]
     return float(finite.mean()) if finite.size else math.nan

@@ -257,15 +257,8 @@ def unfinished_decay(config: OptimizerConfig, d_model: int, num_steps: int) -> s
 def raised_rate(
     before: OptimizerConfig, now: OptimizerConfig, d_model: int, old_steps: int, num_steps: int
 ) -> str | None:
-    """Message that a longer run has a higher learning rate where the shorter one ended.
-
-    None if it does not.
-
-    Args:
-      before, now: the section `optimizer` of the shorter and of the longer run.
-      d_model: width of the model.
-      old_steps, num_steps: their `train.num_steps`.
-    """
+    """Message that a longer run has a higher learning rate where the shorter one ended; None if it
+    does not."""
     old = float(make_schedule(before, d_model, old_steps)(old_steps - 1))
     new = float(make_schedule(now, d_model, num_steps)(old_steps - 1))
     if new <= 1.01 * old:

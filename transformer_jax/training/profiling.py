@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Profiling: traces of some steps, FLOPs of the model, and hardware utilization.
 
-Model FLOPs utilization (MFU; Chowdhery et al. 2022) counts the FLOPs of the model, not of the
-compiled program: multiplications and additions in the matrix products of the forward and backward
-pass, including those of padding and masked attention.
+Model FLOPs utilization (MFU; Chowdhery et al. 2022) counts multiplications and additions in the
+matrix products of the model's forward and backward pass, padding and masked attention included.
 """
 
 import logging
@@ -27,13 +26,7 @@ _WARM_UP = 10  # steps not traced at the start: they compile and fill buffers
 
 
 class Profiler:
-    """Writes a trace of some steps, soon after the start.
-
-    Args:
-      directory: folder of the traces.
-      first: first step of this process.
-      num_steps: number of steps to trace; 0: none.
-    """
+    """Writes a trace of `num_steps` steps, soon after the `first` one of this process."""
 
     def __init__(self, directory: Path, first: int, num_steps: int):
         self._directory = directory
@@ -70,12 +63,7 @@ class Products(NamedTuple):
 
 
 def count_products(function: Callable[..., Any], *abstract: Any) -> Products:
-    """Counts the matrix products of one call.
-
-    Args:
-      function: function of arrays, whose loops have a known length.
-      abstract: its arguments or their shapes.
-    """
+    """Counts the matrix products of one call."""
     return _count(jax.make_jaxpr(function)(*abstract).jaxpr)
 
 
@@ -114,12 +102,6 @@ def step_products(task: Task, params: Any, batch: Any, frozen: Frozen) -> Produc
     For each product of the forward pass, the backward pass has two of the same size, one for each
     operand; a teacher has a forward pass alone. `largest` is that of the forward pass. A token
     counts the products that it needs: with experts, those of the chosen ones.
-
-    Args:
-      task: task with its model.
-      params: shapes of the parameters.
-      batch: shapes of the batch.
-      frozen: shapes of the frozen parameters.
     """
     key = jax.eval_shape(jax.random.key, 0)
     forward = count_products(task.loss, params, batch, key, frozen)
@@ -142,10 +124,6 @@ def utilization(flops: int, dtype: str, step: CompiledStep) -> Callable[[float],
     The metrics are "mfu" (FLOPs of the model relative to the peak of the devices, of accelerators
     alone) and "xla_flops_per_s" (FLOPs of the compiled step, as XLA counts them), if they are
     known.
-
-    Args:
-      flops: FLOPs of the model in a step, for all replicas.
-      dtype: `model.dtype` of the config.
     """
     peak = job_peak_flops(product_dtype(dtype))
     device_flops = (step.executable.cost_analysis() or {}).get("flops")

@@ -118,13 +118,11 @@ class ScheduleOptions(Configurable):
 
     Attributes:
       learning_rate: peak; for `transformer` the factor of equation 3.
-      warmup_steps: steps until the peak.
       decay_steps: step at which the decay ends, more than `warmup_steps`.
       final_ratio: rate at the end of a decay, relative to the peak.
       cooldown_steps: steps of a final decay, at most those after warm-up.
       cycle_steps: steps of the first cycle.
       cycle_growth: length of each cycle relative to the one before.
-      d_model: width of the model.
     """
 
     learning_rate: float

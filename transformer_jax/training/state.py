@@ -57,14 +57,7 @@ class TrainState(struct.PyTreeNode):
         detects_spikes: bool = False,
         frozen: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Makes the state before the first step.
-
-        Args:
-          keeps_average: evaluate a moving average of the parameters.
-          lowers_rate: a plateau of validation scores can lower the learning rate.
-          detects_spikes: detect spikes of the gradient norm.
-          frozen: parameters of other runs, by name.
-        """
+        """Makes the state before the first step."""
         return cls(
             step=jnp.zeros((), jnp.int32),
             params=params,
@@ -78,7 +71,6 @@ class TrainState(struct.PyTreeNode):
 
     @property
     def trained(self) -> Any:
-        """Parameters that the optimizer updates."""
         return self.params if self.live is None else self.live
 
     @property

@@ -44,44 +44,24 @@ def train_step(
     batch: Batch,
     numbers: Mapping[str, Any] | None = None,
     *,
-    loss_fn: LossFn,
-    optimizer: optax.GradientTransformation,
-    accumulation_steps: int = 1,
-    axis_name: str | None = None,
     ema_decay: float | None = None,
     spike_factor: float | None = None,
+    **options: Any,
 ) -> tuple[TrainState, Sums]:
     """Updates the parameters once.
 
-    Gradients, losses and weights are summed over the whole batch and divided once, so that unequal
-    padding of micro-batches or devices does not bias the mean over tokens. The gradient includes
-    the losses that modules add (`nn.auxiliary`); "loss" is that of the task alone.
-
     Args:
-      state: state before the step.
-      batch: rows of the batch.
-      numbers: numbers of the config that are traced, by field (`nn.traced_numbers`).
-      loss_fn: computes the summed loss of a batch.
-      accumulation_steps: number of micro-batches, which are processed one after another.
-      axis_name: `pmap` axis of devices that each run this step on their own rows. Their sums are
-        added; each device has its own dropout.
+      batch, numbers: as of `compute_update`.
       ema_decay: decay of the moving average of the parameters, if the state has one.
       spike_factor: skip the update if the gradient norm is not finite or exceeds `spike_factor`
         times `state.typical_norm`: then only the number of the step changes.
+      **options: of `compute_update`: `loss_fn`, `optimizer` and so on.
 
     Returns:
       The state after the step, and sums of the batch with "loss", "weight" and "grad_norm". With a
       spike factor also "skipped": 1 if the update was skipped; the other sums are then 0.
     """
-    update = compute_update(
-        state,
-        batch,
-        numbers,
-        loss_fn=loss_fn,
-        optimizer=optimizer,
-        accumulation_steps=accumulation_steps,
-        axis_name=axis_name,
-    )
+    update = compute_update(state, batch, numbers, **options)
     after = _apply_update(state, update, ema_decay)
     if spike_factor is None:
         return after, update.sums
@@ -114,7 +94,19 @@ def compute_update(
     accumulation_steps: int = 1,
     axis_name: str | None = None,
 ) -> Update:
-    """Computes gradients and the optimizer's update; arguments are those of `train_step`."""
+    """Computes gradients and the optimizer's update.
+
+    Gradients, losses and weights are summed over the whole batch and divided once, so that unequal
+    padding of micro-batches or devices does not bias the mean over tokens. The gradient includes
+    the losses that modules add (`nn.auxiliary`); "loss" is that of the task alone.
+
+    Args:
+      numbers: numbers of the config that are traced, by field (`nn.traced_numbers`).
+      loss_fn: computes the summed loss of a batch.
+      accumulation_steps: micro-batches, which are processed one after another.
+      axis_name: `pmap` axis of devices that each run this step on their own rows. Their sums are
+        added; each device has its own dropout.
+    """
     # The key follows from the number of the step, so a resumed run has the same dropout.
     key = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
     if axis_name is not None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.compiled import apply
+from tests.refusals import assert_refused
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.positions.rotary import (
     SCALINGS,
@@ -111,21 +112,15 @@ def test_yarn_equals_transformers(factor, options, magnitude, frequencies):
     np.testing.assert_allclose(rotated[..., ::2] + 1j * rotated[..., 1::2], expected, atol=1e-4)
 
 
-def test_yarn_options_that_exclude_each_other_are_refused():
-    with pytest.raises(ValueError, match="beta_slow 4 is not below beta_fast 4"):
-        YarnOptions(beta_fast=4.0, beta_slow=4.0)
-
-
-def test_the_low_factor_must_be_lower():
+def test_limits_that_exclude_each_other_are_refused():
     config = TransformerConfig(rope_scaling="llama3", rope_low_factor=4.0)
-    with pytest.raises(ValueError, match="rope_low_factor 4 is not below rope_high_factor 4"):
-        rotary_frequencies(config, 64)
-
-
-def test_a_linear_scaling_divides_positions():
-    x = RNG.normal(size=(2, 4, 3, 8)).astype(np.float32)
-    found = turned(x, 4 * PLACES, rope_scaling="linear", rope_factor=4.0)
-    np.testing.assert_allclose(found, turned(x), atol=1e-5)
+    assert_refused(
+        {
+            "beta_slow 4 is not below beta_fast 4": lambda: YarnOptions(4.0, 4.0),
+            "rope_low_factor 4 is not below": lambda: rotary_frequencies(config, 64),
+            "no layer has an attention_window": lambda: TransformerConfig(rope_theta_window=50.0),
+        }
+    )
 
 
 def test_layers_with_a_window_may_have_a_theta_of_their_own_and_no_scaling():
@@ -139,8 +134,6 @@ def test_layers_with_a_window_may_have_a_theta_of_their_own_and_no_scaling():
     np.testing.assert_allclose(rotated(0), turned(x, rope_theta=50.0), atol=1e-6)
     others = {"rope_scaling": "linear", "rope_factor": 4.0}
     np.testing.assert_allclose(rotated(1), turned(x, **others), atol=1e-6)
-    with pytest.raises(ValueError, match="no layer has an attention_window"):
-        TransformerConfig(rope_theta_window=50.0)
 
 
 def test_layers_may_have_options_of_a_scaling_of_their_own():
@@ -166,7 +159,3 @@ def test_products_depend_only_on_distances():
         expected = 2 * np.cos(distance * np.array(speeds)).sum()  # four pairs of length sqrt(2)
         for place in (5, 25):
             assert product(place, place - distance) == pytest.approx(expected, abs=1e-4)
-
-
-def test_embeddings_and_logits_are_unchanged():
-    assert RotaryPositions(TransformerConfig()).bias(np.zeros((2, 4, 4), int)) is None

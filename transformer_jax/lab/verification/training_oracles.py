@@ -20,7 +20,7 @@ from transformer_jax.lab.verification.outcomes import (
     compare_trees,
 )
 from transformer_jax.lab.verification.subject import ROWS, Subject, compile_step, first_gradients
-from transformer_jax.nn.remat import rematerialized_layers
+from transformer_jax.nn.transformer import rematerialized_layers
 from transformer_jax.parallel.engines import Engine
 from transformer_jax.parallel.replicas import make_replica_engine
 from transformer_jax.parallel.scan_engine import ScanEngine

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Position encodings (section 3.5), one class for each entry of `model.positions`.
 
-Attention and embeddings call the hooks of `PositionEncoding` and never test names. `absolute` adds
-to embeddings, `rotary` rotates queries and keys, `biases` depends on distances, `relative` on
-distances and content.
+`absolute` adds to embeddings, `rotary` rotates queries and keys, `relative` depends on distances.
 """
 
 from transformer_jax.nn.config import TransformerConfig
@@ -13,11 +11,12 @@ from transformer_jax.nn.positions.absolute import (
     SinusoidalPositions,
 )
 from transformer_jax.nn.positions.base import PositionEncoding
-from transformer_jax.nn.positions.biases import LinearBiases, T5Buckets
 from transformer_jax.nn.positions.relative import (
     DisentangledPositions,
     DisentangledPositionsOfQueries,
+    LinearBiases,
     RelativePositions,
+    T5Buckets,
 )
 from transformer_jax.nn.positions.rotary import RotaryPositions
 from transformer_jax.registry import Registry

@@ -6,24 +6,20 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.positions.base import PositionEncoding
+from transformer_jax.nn.positions.base import Embedded, PositionEncoding, Positions
 
 
 class SinusoidalPositions(PositionEncoding):
     """Sines and cosines of geometrically growing wavelengths, interleaved (section 3.5)."""
 
-    def embed(
-        self, x: Float[Array, "B T D"], positions: Int[Array, "B T"]
-    ) -> Float[Array, "B T D"]:
+    def embed(self, x: Embedded, positions: Positions) -> Embedded:
         return x + sinusoids(positions, self.config.d_model)
 
 
 class SinusoidalHalves(PositionEncoding):
     """Sines and cosines of section 3.5, all sines first (Marian, Junczys-Dowmunt et al. 2018)."""
 
-    def embed(
-        self, x: Float[Array, "B T D"], positions: Int[Array, "B T"]
-    ) -> Float[Array, "B T D"]:
+    def embed(self, x: Embedded, positions: Positions) -> Embedded:
         d_model = self.config.d_model
         angles = sinusoid_angles(positions, d_model)
         waves = jnp.sin(angles), jnp.cos(angles)[..., : d_model // 2]
@@ -47,9 +43,7 @@ class LearnedPositions(PositionEncoding):
         shape = (c.position_offset + c.max_length, c.d_model)
         self.table = self.param("table", nn.initializers.normal(c.embedding_std), shape)
 
-    def embed(
-        self, x: Float[Array, "B T D"], positions: Int[Array, "B T"]
-    ) -> Float[Array, "B T D"]:
+    def embed(self, x: Embedded, positions: Positions) -> Embedded:
         rows = self.config.position_offset + positions
         return x + jnp.take(self.table, rows, axis=0, mode="clip")
 

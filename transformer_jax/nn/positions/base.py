@@ -15,6 +15,13 @@ from jaxtyping import Array, Float, Int
 from transformer_jax.nn.attention_inputs import AttentionInputs
 from transformer_jax.nn.config import TransformerConfig
 
+Embedded = Float[Array, "B T D"]
+Positions = Int[Array, "B T"]
+Queries = Float[Array, "B T H K"]
+Keys = Float[Array, "B T G K"]
+Biases = Float[Array, "B H T S"]
+Distances = Int[Array, "B T S"]
+
 
 class PositionEncoding(nn.Module):
     """No positions; base class of every position encoding.
@@ -52,42 +59,26 @@ class PositionEncoding(nn.Module):
             return self
         return PositionEncoding(config, self.causal, parent=None)
 
-    def embed(
-        self, x: Float[Array, "B T D"], positions: Int[Array, "B T"]
-    ) -> Float[Array, "B T D"]:
+    def embed(self, x: Embedded, positions: Positions) -> Embedded:
         """Adds positions to embedded tokens."""
         return x
 
-    def rotate(
-        self,
-        query: Float[Array, "B T H K"],
-        key: Float[Array, "B T G K"],
-        positions: Int[Array, "B T"],
-    ) -> tuple[Float[Array, "B T H K"], Float[Array, "B T G K"]]:
+    def rotate(self, query: Queries, key: Keys, positions: Positions) -> tuple[Queries, Keys]:
         """Rotates queries and keys of self-attention. A cache stores the rotated keys."""
         return query, key
 
-    def bias(self, distance: Int[Array, "B T S"]) -> Float[Array, "B H T S"] | None:
+    def bias(self, distance: Distances) -> Biases | None:
         """Bias of the logits of self-attention that depends only on the distance, key position -
         query position. None: no bias."""
         return None
 
-    def logit_bias(
-        self, inputs: AttentionInputs, layer_part: Any
-    ) -> Float[Array, "B H T S"] | None:
-        """Bias of the logits of self-attention; by default `bias`.
-
-        Args:
-          inputs: queries and keys after `rotate`, with their positions.
-          layer_part: the layer's module of the class `layer_part`, or None.
-        """
+    def logit_bias(self, inputs: AttentionInputs, layer_part: Any) -> Biases | None:
+        """Bias of the logits of self-attention, for queries and keys after `rotate` and the layer's
+        module of the class `layer_part`; by default `bias`."""
         return self.bias(inputs.distance)
 
     def extra_values(
-        self,
-        weights: Float[Array, "B H T S"],
-        inputs: AttentionInputs,
-        layer_part: Any,
+        self, weights: Float[Array, "B H T S"], inputs: AttentionInputs, layer_part: Any
     ) -> Float[Array, "B T H V"] | None:
         """Term added to each head's output, such as Shaw's value vectors; None: no term. Arguments
         are those of `logit_bias`, and the attention weights."""

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relative positions: vectors for distances, multiplied with the content of queries and keys.
+"""Relative positions: biases of logits, and vectors multiplied with queries, keys and weights.
 
-A product is computed once for each of R distances and then looked up for each key, so that no
-vector is ever stored for each pair of a query and a key.
+Products with vectors are computed once for each of R distances and then looked up for each key, so
+that no vector is ever stored for each pair of a query and a key.
 
 B batch, T queries, S keys, H heads, G heads of keys, D model, K key size of a head, V value size of
-a head.
+a head. A distance is key position - query position.
 """
 
 import math
@@ -15,6 +15,7 @@ from typing import ClassVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
@@ -22,7 +23,82 @@ from transformer_jax.nn.attention_inputs import AttentionInputs
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.linear import Linear
 from transformer_jax.nn.ops import einsum, head_products, product_dtype
-from transformer_jax.nn.positions.base import PositionEncoding
+from transformer_jax.nn.positions.base import (
+    Biases,
+    Distances,
+    Keys,
+    PositionEncoding,
+    Positions,
+    Queries,
+)
+
+
+class LinearBiases(PositionEncoding):
+    """ALiBi (Press et al. 2022): logits fall linearly with the distance in either direction, with a
+    fixed slope for each head."""
+
+    def bias(self, distance: Distances) -> Biases:
+        slope = jnp.array(alibi_slopes(self.config.num_heads))
+        return -slope[:, None, None] * jnp.abs(distance)[:, None]
+
+
+def alibi_slopes(num_heads: int) -> list[float]:
+    """Slopes 2^(-8 / H), 2^(-16 / H), ..., 2^-8 of H heads, if H is a power of 2.
+
+    Other H get the slopes of the next lower power of 2, then every other slope of the next higher.
+    """
+    below = 2 ** (num_heads.bit_length() - 1)
+    between = [2 ** (-4 * i / below) for i in range(1, 2 * (num_heads - below), 2)]
+    return [2 ** (-8 * i / below) for i in range(1, below + 1)] + between
+
+
+class T5Buckets(PositionEncoding):
+    """T5's biases (Raffel et al. 2020): a learned bias for each head and each of `num_buckets`
+    buckets of distances, shared by the layers of a stack.
+
+    Distances of `max_distance` (128 in T5) and more share the last bucket. T5 itself has an
+    `attention_scale` of 1.
+    """
+
+    reads = ("model.max_distance", "model.num_buckets")
+
+    def setup(self) -> None:
+        c = self.config
+        init = nn.initializers.normal(c.embedding_std)
+        self.bucket_biases = self.param("bucket_biases", init, (c.num_buckets, c.num_heads))
+        self.max_distance = c.max_distance or 128
+        least = c.num_buckets // (2 if self.causal else 4) + 1
+        if self.max_distance < least:
+            raise ValueError(
+                f"max_distance is {self.max_distance}; positions 't5' need at least {least}"
+            )
+
+    def bias(self, distance: Distances) -> Biases:
+        reach = self.max_distance
+        index = t5_buckets(reach, self.causal, self.config.num_buckets, reach)
+        bias_of_distance = jnp.take(self.bucket_biases, index, axis=0)  # [2 reach + 1, H]
+        rows = jnp.clip(distance, -reach, reach) + reach
+        return jnp.moveaxis(jnp.take(bias_of_distance, rows, axis=0), -1, 1)
+
+
+def t5_buckets(
+    reach: int, causal: bool, num_buckets: int = 32, max_distance: int = 128
+) -> Int[Array | np.ndarray, " R"]:
+    """Bucket of each distance from -reach to reach.
+
+    Half of the buckets of a direction hold one distance each; the other half grow geometrically up
+    to `max_distance`. Unless `causal`, the second half of all buckets is for keys after the query.
+    Computed in NumPy, as the logarithm of a device may round a distance into the lower bucket.
+    """
+    distance = np.arange(-reach, reach + 1)
+    side = num_buckets if causal else num_buckets // 2
+    ahead = 0 if causal else np.where(distance > 0, side, 0)
+    distance = np.maximum(-distance, 0) if causal else np.abs(distance)
+    exact = side // 2
+    ratio = np.maximum(distance, exact).astype(np.float32) / np.float32(exact)
+    growth = np.log(ratio) / np.float32(math.log(max_distance / exact))
+    far = exact + (growth * np.float32(side - exact)).astype(int)
+    return ahead + np.where(distance < exact, distance, np.minimum(far, side - 1))
 
 
 class DistanceTables(nn.Module):
@@ -37,7 +113,7 @@ class DistanceTables(nn.Module):
         self.keys = self.param("keys", init, (2 * self.clip + 1, c.d_k))
         self.values = self.param("values", init, (2 * self.clip + 1, c.d_v))
 
-    def rows(self, distance: Int[Array, "B T S"]) -> Int[Array, "B T S"]:
+    def rows(self, distance: Distances) -> Int[Array, "B T S"]:
         """Row of the tables for each query and key."""
         return jnp.clip(distance, -self.clip, self.clip) + self.clip
 
@@ -53,9 +129,7 @@ class RelativePositions(PositionEncoding):
     reads = ("model.max_distance",)
     layer_part = DistanceTables
 
-    def logit_bias(
-        self, inputs: AttentionInputs, layer_part: DistanceTables
-    ) -> Float[Array, "B H T S"]:
+    def logit_bias(self, inputs: AttentionInputs, layer_part: DistanceTables) -> Biases:
         query = inputs.query / math.sqrt(inputs.query.shape[-1])
         dtype = product_dtype(self.config.dtype)
         by_distance = einsum("bthk,rk->bhtr", query, layer_part.keys, dtype)
@@ -107,17 +181,10 @@ class DisentangledPositions(PositionEncoding):
         init = nn.initializers.normal(self.config.embedding_std)
         self.table = self.param("table", init, (2 * self.clip, self.config.d_model))
 
-    def rotate(
-        self,
-        query: Float[Array, "B T H K"],
-        key: Float[Array, "B T G K"],
-        positions: Int[Array, "B T"],
-    ) -> tuple[Float[Array, "B T H K"], Float[Array, "B T G K"]]:
+    def rotate(self, query: Queries, key: Keys, positions: Positions) -> tuple[Queries, Keys]:
         return query / math.sqrt(3), key
 
-    def logit_bias(
-        self, inputs: AttentionInputs, layer_part: DistanceProjections
-    ) -> Float[Array, "B H T S"]:
+    def logit_bias(self, inputs: AttentionInputs, layer_part: DistanceProjections) -> Biases:
         query = inputs.query
         key = inputs.key
         reach = min(self.clip, key.shape[1])  # no two positions of a row are farther apart
@@ -145,7 +212,7 @@ class DisentangledPositionsOfQueries(DisentangledPositions):
 
 
 def _query_products(
-    query: Float[Array, "B T H K"], distance_key: Float[Array, "R G K"], dtype: DTypeLike
+    query: Queries, distance_key: Float[Array, "R G K"], dtype: DTypeLike
 ) -> Float[Array, "B H T R"]:
     b, t, h, k = query.shape
     flat = head_products(query.reshape(1, b * t, h, k), distance_key[None], dtype)
@@ -160,9 +227,7 @@ def _key_products(
     return flat[0].reshape(flat.shape[1], -1, b, s).transpose(2, 0, 3, 1)  # from [H, R, B, S]
 
 
-def take_by_distance(
-    by_distance: Float[Array, "B H T R"], rows: Int[Array, "B T S"]
-) -> Float[Array, "B H T S"]:
+def take_by_distance(by_distance: Float[Array, "B H T R"], rows: Int[Array, "B T S"]) -> Biases:
     """Looks up the value of each query and key in its row of the distances."""
     take = jax.vmap(jax.vmap(lambda values, row: values[row]))  # all heads of a row at once
     return jnp.moveaxis(take(jnp.moveaxis(by_distance, 1, -1), rows), -1, 1)

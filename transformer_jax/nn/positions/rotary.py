@@ -14,10 +14,10 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.positions.base import PositionEncoding
+from transformer_jax.nn.positions.base import Keys, PositionEncoding, Positions, Queries
 from transformer_jax.ranges import Range, check_fields
 from transformer_jax.registry import Registry
 
@@ -25,8 +25,7 @@ Frequencies = Float[Array | np.ndarray, " R2"]
 
 
 class RotaryPositions(PositionEncoding):
-    """Rotary position embedding (Su et al. 2021): the product of a query and a key depends only on
-    their distance."""
+    """Rotary position embedding (Su et al. 2021): products depend only on the distance."""
 
     reads = (
         *("model.rope_theta", "model.rope_theta_window", "model.rope_fraction"),
@@ -45,12 +44,7 @@ class RotaryPositions(PositionEncoding):
             return self
         return RotaryPositions(config, self.causal, parent=None)
 
-    def rotate(
-        self,
-        query: Float[Array, "B T H K"],
-        key: Float[Array, "B T G K"],
-        positions: Int[Array, "B T"],
-    ) -> tuple[Float[Array, "B T H K"], Float[Array, "B T G K"]]:
+    def rotate(self, query: Queries, key: Keys, positions: Positions) -> tuple[Queries, Keys]:
         c = self.config
         rotate = partial(
             rotate_pairs,
@@ -63,12 +57,12 @@ class RotaryPositions(PositionEncoding):
 
 
 def rotate_pairs(
-    x: Float[Array, "B T H K"],
-    positions: Int[Array, "B T"],
+    x: Queries,
+    positions: Positions,
     frequencies: Frequencies,
     halves: bool = False,
     magnitude: float = 1.0,
-) -> Float[Array, "B T H K"]:
+) -> Queries:
     """Rotates pair i at position p by the angle p frequencies[i], in radians.
 
     A pair is (x_2i, x_2i+1), or (x_i, x_i+R/2) if `halves`. Pairs are multiplied by `magnitude`.
@@ -106,9 +100,7 @@ class RotaryScaling:
 
     Attributes:
       scale: (frequencies of all pairs, config) -> scaled frequencies.
-      reads: config fields that it reads, "section.field".
       magnitude: config -> factor of rotated queries and keys.
-      options: dataclass of further fields, "model.ENTRY.FIELD"; None: none.
     """
 
     scale: Callable[[Frequencies, TransformerConfig], Frequencies]

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recurrent layers of encoder-decoders before the Transformer.
 
-`cells` has LSTM and GRU, `encoder` and `decoder` stack them and scan over tokens, `attention` lets
-the decoder attend to the source.
+`cells` has LSTM and GRU; `encoder` and `decoder` stack them and scan over tokens.
 """

@@ -38,11 +38,14 @@ class Cell(nn.Module):
     feedback_size: int = 0
 
     gates: ClassVar[int]
+    recurrent_gates: ClassVar[int]  # with a term U h of their own
 
     def setup(self) -> None:
         c = self.config
         gates = (self.gates, self.size)
         self.input = Linear((self.inputs,), gates, False, c, c.kernel_std)
+        recurrent = (self.recurrent_gates, self.size)
+        self.recurrent = Linear((self.size,), recurrent, False, c, c.kernel_std)
         self.gate_biases = self.param("gate_biases", self._initial_biases, gates)
         if self.feedback_size:
             self.feedback = Linear((self.feedback_size,), gates, False, c, c.kernel_std)
@@ -64,7 +67,7 @@ class Cell(nn.Module):
         projected: Float[Array, "N G H"],
         feedback: Float[Array, "N F"] | None = None,
     ) -> State:
-        """State after one more token, whose input `project` has projected."""
+        """State after one more token, projected by `project`."""
         if feedback is not None:
             projected += self.feedback(feedback)
         return self.update(state, projected)
@@ -90,11 +93,7 @@ class LSTM(Cell):
     """
 
     gates: ClassVar[int] = 4
-
-    def setup(self) -> None:
-        super().setup()
-        c = self.config
-        self.recurrent = Linear((self.size,), (self.gates, self.size), False, c, c.kernel_std)
+    recurrent_gates: ClassVar[int] = 4
 
     def _initial_biases(self, key: Array, shape: tuple[int, ...]) -> Float[Array, "G H"]:
         return jnp.zeros(shape).at[1].set(1.0)
@@ -120,11 +119,11 @@ class GRU(Cell):
     """
 
     gates: ClassVar[int] = 3
+    recurrent_gates: ClassVar[int] = 2
 
     def setup(self) -> None:
         super().setup()
         c = self.config
-        self.recurrent = Linear((self.size,), (2, self.size), False, c, c.kernel_std)
         self.candidate = Linear((self.size,), (self.size,), False, c, c.kernel_std)
 
     def update(self, state: State, projected: Float[Array, "N 3 H"]) -> State:
@@ -143,11 +142,7 @@ class RNN(Cell):
     """
 
     gates: ClassVar[int] = 1
-
-    def setup(self) -> None:
-        super().setup()
-        c = self.config
-        self.recurrent = Linear((self.size,), (self.gates, self.size), False, c, c.kernel_std)
+    recurrent_gates: ClassVar[int] = 1
 
     def update(self, state: State, projected: Float[Array, "N 1 H"]) -> State:
         (h,) = state

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent decoder: a stack of cells that attends to the source.
+"""Recurrent decoder: a stack of cells that attends to the source (Bahdanau et al. 2015, Luong et
+al. 2015), over the whole sentence or around a predicted center.
 
-B sentences, N rows (in a search, the beams of B sentences), T tokens, S source tokens, G gates, D
-model.
+B sentences, N rows (in a search, the beams of B sentences), T tokens, Q queries of a sentence, S
+source tokens, G gates, D model.
 """
 
 from typing import Any
@@ -16,16 +17,136 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.linear import Linear
-from transformer_jax.nn.recurrent.attention import SourceAttention, SourceMemory
+from transformer_jax.nn.ops import dtype_for_rows, einsum, product_dtype, softmax
 from transformer_jax.nn.recurrent.cells import Cell, State, pure_method
 from transformer_jax.nn.recurrent.encoder import select_rows, swap_time
+
+Features = Float[Array, "N T D"]
+SegmentIds = Int[Array, "N T"]
+Encoded = Float[Array, "B S D"]
+SourceIds = Int[Array, "B S"]
+PerPair = Float[Array, "B Q S"]  # of a query and a source token
+
+SCORES = ("none", "additive", "dot", "general", "concat")
+"""Values of `model.attention_score`."""
+SPANS = ("global", "local_p")
+"""Values of `model.attention_span`."""
+
+
+class SourceMemory(struct.PyTreeNode):
+    """The decoder's keys and values of the encoder's output, one row for each sentence, with
+    segment ids and positions of the source tokens. A query sees its own segment."""
+
+    keys: Encoded
+    values: Encoded
+    segment_ids: SourceIds
+    positions: SourceIds
+
+    def mask(self, segment_ids: Int[Array, "B Q"]) -> Bool[Array, "B Q S"]:
+        same = segment_ids[:, :, None] == self.segment_ids[:, None]
+        return same & (self.segment_ids > 0)[:, None]
+
+
+class SourceAttention(nn.Module):
+    """Attention weights of the source tokens, and the context: the weighted sum of their features.
+
+    The weights are a softmax over the scores of a query h_t (a state of the decoder) and the
+    encoder's features h_s:
+
+        dot       h_t . h_s
+        general   h_t . W h_s
+        concat    v . tanh(W_t h_t + W_s h_s), which is Luong's v . tanh(W [h_t; h_s])
+        additive  v . tanh(W_t h_t + W_s h_s), Bahdanau's v . tanh(W_a s + U_a h)
+
+    With a radius R (local-p, Luong et al. 2015, section 3.2) the softmax is over tokens s within R
+    of a center p, and the weights are multiplied by exp(-(s - p)^2 / 2 sigma^2), with sigma = R / 2
+    and p = S sigmoid(v_p . tanh(W_p h_t)) in a sentence of S tokens. So they need not sum to 1.
+
+    Attributes:
+      score: one of `SCORES` except "none".
+      radius: R; None: the whole sentence.
+    """
+
+    config: TransformerConfig
+    score: str
+    radius: int | None
+
+    def setup(self) -> None:
+        self.is_additive = self.score in ("additive", "concat")
+        if self.is_additive:
+            self.state = self._linear()
+            self.energy = self._vector("energy")
+        if self.is_additive or self.score == "general":
+            self.source = self._linear()
+        if self.radius is not None:
+            self.centre = self._linear()
+            self.centre_energy = self._vector("centre_energy")
+
+    def _linear(self) -> Linear:
+        c = self.config
+        return Linear((c.d_model,), (c.d_model,), False, c, c.kernel_std)
+
+    def _vector(self, name: str) -> Float[Array, " D"]:
+        size = self.config.d_model
+        vector: Array = self.param(name, nn.initializers.normal(size**-0.5), (size,))
+        return vector
+
+    def remember(
+        self, encoded: Encoded, segment_ids: SourceIds, positions: SourceIds
+    ) -> SourceMemory:
+        """Computes keys of the encoder's output."""
+        keys = encoded if self.score == "dot" else self.source(encoded)
+        return SourceMemory(keys, encoded, segment_ids, positions)
+
+    def __call__(
+        self, query: Features, source: SourceMemory, segment_ids: SegmentIds
+    ) -> tuple[Features, PerPair]:
+        """Contexts of the decoder's states as queries, and the weights, with the queries of a
+        sentence's rows one row after the other."""
+        rows = len(source.keys)
+        shape = query.shape
+        query = query.reshape(rows, -1, query.shape[-1])
+        weights = self._weights(query, source, source.mask(segment_ids.reshape(rows, -1)))
+        dtype = dtype_for_rows(query.shape[1], product_dtype(self.config.dtype))
+        context = einsum("bqs,bsd->bqd", weights, source.values, dtype)
+        return context.astype(query.dtype).reshape(shape), weights
+
+    def weigh(self, weights: Float[Array, "B 1 T S"]) -> Float[Array, "B 1 T S"]:
+        """Returns the weights unchanged, for hooks that read them."""
+        return weights
+
+    def _weights(
+        self, query: Float[Array, "B Q D"], source: SourceMemory, mask: Bool[Array, "B Q S"]
+    ) -> PerPair:
+        scores = self._scores(query, source.keys)
+        if self.radius is None:
+            return softmax(scores, mask)
+        energy = jnp.tanh(self.centre(query)) * self.centre_energy
+        center = mask.sum(-1) * jax.nn.sigmoid(energy.astype(jnp.float32).sum(-1))
+        distance = source.positions[:, None] - center[:, :, None]
+        weights = softmax(scores, mask & (jnp.abs(distance) <= self.radius))
+        return weights * jnp.exp(-2 * jnp.square(distance / self.radius))
+
+    def _scores(self, query: Float[Array, "B Q D"], keys: Encoded) -> PerPair:
+        if self.is_additive:
+            return additive_scores(self.state(query), keys, self.energy)
+        dtype = dtype_for_rows(query.shape[1], product_dtype(self.config.dtype))
+        return einsum("bqd,bsd->bqs", query, keys, dtype)
+
+
+@jax.checkpoint
+def additive_scores(
+    query: Float[Array, "B Q D"], keys: Encoded, energy: Float[Array, " D"]
+) -> PerPair:
+    """energy . tanh(query + key) of all pairs; the backward pass computes these B Q S D again."""
+    pairs = jnp.tanh((query[:, :, None] + keys[:, None]).astype(jnp.float32))
+    return (pairs * energy).sum(-1)
 
 
 class DecoderState(struct.PyTreeNode):
     """State of the decoder after the tokens so far.
 
     Attributes:
-      layers: state of each layer's cell.
       attended: with input feeding, the vector h~ [N, D] of the last token.
     """
 
@@ -42,7 +163,6 @@ class TokenInputs(struct.PyTreeNode):
     """Inputs of the scan over target tokens.
 
     Attributes:
-      projected: projections of the first layer's cell.
       masks: dropout factors on the inputs of the L layers above the first; None: no dropout.
       is_first: True at the first token of a sentence; None: no sentence starts here.
       initial: state before the first token of each token's sentence; None: no sentence starts here.
@@ -50,7 +170,7 @@ class TokenInputs(struct.PyTreeNode):
     """
 
     projected: Float[Array, "N T G D"]
-    segment_ids: Int[Array, "N T"]
+    segment_ids: SegmentIds
     masks: Float[Array, "N T L D"] | None = None
     is_first: Bool[Array, "N T"] | None = None
     initial: DecoderState | None = None
@@ -72,10 +192,7 @@ class RecurrentDecoder(nn.Module):
     Dropout is applied to the input of each layer and to the features.
 
     Attributes:
-      cell: a class of `CELLS`.
-      score: one of `SCORES`.
       radius: of local attention; None: attention to whole sentences.
-      input_feeding: feeds h~ to the next step.
     """
 
     config: TransformerConfig
@@ -111,10 +228,7 @@ class RecurrentDecoder(nn.Module):
         return self.score in ("additive", "concat") or self.input_feeding
 
     def remember(
-        self,
-        encoded: Float[Array, "B S D"],
-        segment_ids: Int[Array, "B S"],
-        positions: Int[Array, "B S"],
+        self, encoded: Encoded, segment_ids: SourceIds, positions: SourceIds
     ) -> SourceMemory | None:
         """Computes keys of the encoder's output; None without attention."""
         if self.score == "none":
@@ -123,20 +237,17 @@ class RecurrentDecoder(nn.Module):
 
     def __call__(
         self,
-        x: Float[Array, "N T D"],
+        x: Features,
         state: DecoderState,
         source: SourceMemory | None,
-        segment_ids: Int[Array, "N T"],
+        segment_ids: SegmentIds,
         deterministic: bool = True,
         **token_inputs: Any,
-    ) -> tuple[Float[Array, "N T D"], DecoderState]:
+    ) -> tuple[Features, DecoderState]:
         """Computes features that predict the next token after each, and the state after the last.
 
         Args:
-          x: embedded tokens, after dropout.
-          state: before the first token.
           source: the memory of their sentences; None without attention.
-          **token_inputs: other fields of `TokenInputs`.
         """
         masks = self._masks(x, deterministic)
         tokens = TokenInputs(self.layers[0].project(x), segment_ids, masks, **token_inputs)
@@ -153,15 +264,13 @@ class RecurrentDecoder(nn.Module):
         return self.dropout(h, deterministic), state
 
     def attend(
-        self, h: Float[Array, "N T D"], source: SourceMemory, segment_ids: Int[Array, "N T"]
-    ) -> tuple[Float[Array, "N T D"], Float[Array, "B Q S"]]:
+        self, h: Features, source: SourceMemory, segment_ids: SegmentIds
+    ) -> tuple[Features, PerPair]:
         """Computes Luong's h~ and the attention weights."""
         context, weights = self.cross_attention(h, source, segment_ids)
         return jnp.tanh(self.attended(jnp.concatenate([context, h], axis=-1))), weights
 
-    def _masks(
-        self, x: Float[Array, "N T D"], deterministic: bool
-    ) -> Float[Array, "N T L D"] | None:
+    def _masks(self, x: Features, deterministic: bool) -> Float[Array, "N T L D"] | None:
         """Dropout factors of all tokens (`TokenInputs.masks`).
 
         Dropout in the scan, where the backward pass generates the bits again, took nearly half of
@@ -192,12 +301,8 @@ class RecurrentDecoder(nn.Module):
     def step(
         self, state: DecoderState, token: TokenInputs, source: SourceMemory | None
     ) -> tuple[DecoderState, tuple[Array, Array | None, Array | None]]:
-        """Reads one token of each row.
-
-        Returns:
-          the state after it, and its outputs: h [N, D]; the context or h~, with attention; and the
-          attention weights.
-        """
+        """Reads one token of each row. Outputs are h [N, D]; with attention the context or h~, and
+        the weights."""
         feedback = state.attended
         attended = None
         weights = None
@@ -222,7 +327,7 @@ class RecurrentDecoder(nn.Module):
     @staticmethod
     def _attend_one(
         attend: Any, query: Float[Array, "N D"], source: SourceMemory | None, token: TokenInputs
-    ) -> tuple[Float[Array, "N D"], Float[Array, "B Q S"]]:
+    ) -> tuple[Float[Array, "N D"], PerPair]:
         """Calls `attend` for one token of each row."""
         attended, weights = attend(query[:, None], source, token.segment_ids[:, None])
         return attended[:, 0], weights

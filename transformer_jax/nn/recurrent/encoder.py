@@ -14,6 +14,12 @@ from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.masks import first_tokens
 from transformer_jax.nn.recurrent.cells import Cell, State, pure_method
 
+Features = Float[Array, "B S D"]
+SegmentIds = Int[Array, "B S"]
+
+LayerStates = list[tuple[State, ...]]
+"""States of each layer and direction after every token, [B, S, H]."""
+
 DIRECTIONS = {"both": ("forward", "backward"), "forward": ("forward",), "backward": ("backward",)}
 """Directions in which a layer reads, by the name in `model.encoder_direction`."""
 
@@ -22,7 +28,6 @@ class RecurrentLayer(nn.Module):
     """One cell for each direction, with concatenated outputs.
 
     Attributes:
-      cell: a class of `CELLS`.
       directions: "forward", "backward" or both; two directions have D / 2 features each.
     """
 
@@ -35,9 +40,7 @@ class RecurrentLayer(nn.Module):
         size = width // len(self.directions)
         self.cells = [self.cell(self.config, width, size, name=name) for name in self.directions]
 
-    def __call__(
-        self, x: Float[Array, "B S D"], segment_ids: Int[Array, "B S"]
-    ) -> tuple[Float[Array, "B S D"], tuple[State, ...]]:
+    def __call__(self, x: Features, segment_ids: SegmentIds) -> tuple[Features, tuple[State, ...]]:
         """Reads packed rows, from zeros in each sentence; returns the outputs, and the states of
         each direction after every token, [B, S, H]."""
         restarts = {"forward": first_tokens(segment_ids), "backward": last_tokens(segment_ids)}
@@ -48,9 +51,7 @@ class RecurrentLayer(nn.Module):
         return jnp.concatenate([state[0] for state in states], axis=-1), states
 
 
-def _states(
-    cell: Cell, x: Float[Array, "B S D"], restarts: Bool[Array, "B S"], reverse: bool
-) -> State:
+def _states(cell: Cell, x: Features, restarts: Bool[Array, "B S"], reverse: bool) -> State:
     """States [B, S, H] after each token; `restarts` is True where the cell enters a sentence."""
     projected = cell.project(x)
     initial = cell.zeros(len(x))
@@ -69,12 +70,7 @@ def _states(
 
 
 class RecurrentEncoder(nn.Module):
-    """Stack of recurrent layers, with dropout on their inputs (Zaremba et al. 2014).
-
-    Attributes:
-      cell: a class of `CELLS`.
-      direction: a name in `DIRECTIONS`.
-    """
+    """Stack of recurrent layers, with dropout on their inputs (Zaremba et al. 2014)."""
 
     config: TransformerConfig
     cell: type[Cell]
@@ -90,8 +86,8 @@ class RecurrentEncoder(nn.Module):
         self.dropout = Dropout.of(self.config, "dropout_rate")
 
     def __call__(
-        self, x: Float[Array, "B S D"], segment_ids: Int[Array, "B S"], deterministic: bool
-    ) -> tuple[Float[Array, "B S D"], list[tuple[State, ...]]]:
+        self, x: Features, segment_ids: SegmentIds, deterministic: bool
+    ) -> tuple[Features, LayerStates]:
         """Computes features of embedded tokens (after dropout), and the states of each layer."""
         states = []
         for i, layer in enumerate(self.layers):
@@ -101,10 +97,7 @@ class RecurrentEncoder(nn.Module):
         return x, states
 
     def final_states(
-        self,
-        states: list[tuple[State, ...]],
-        segment_ids: Int[Array, "B S"],
-        wanted: Int[Array, "B T"],
+        self, states: LayerStates, segment_ids: SegmentIds, wanted: Int[Array, "B T"]
     ) -> tuple[State, ...]:
         """Final state [B, T, D] of each layer for the sentences with the `wanted` segment ids.
 

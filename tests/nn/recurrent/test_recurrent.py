@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention weights of each score and span equal their papers' equations."""
+"""Cells, and the attention weights of each score and span, equal their papers' equations."""
 
 import jax
 import numpy as np
 import pytest
 
-from tests.compiled import apply
+from tests.compiled import apply, run
 from tests.nn.recurrent import recurrent_oracle as oracle
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.recurrent.attention import SCORES, SourceAttention, additive_scores
+from transformer_jax.nn.recurrent.cells import CELLS
+from transformer_jax.nn.recurrent.decoder import SCORES, SourceAttention, additive_scores
 
 CONFIG = TransformerConfig(d_model=8, num_heads=1, dtype="float32")
 RNG = np.random.default_rng(0)
@@ -61,3 +62,28 @@ def test_no_array_of_all_pairs_is_saved_for_the_backward_pass():
     _, backward = jax.vjp(additive_scores, *inputs)
     kept = [leaf.shape for leaf in jax.tree.leaves(backward)]
     assert kept and (2, 5, 7, 8) not in kept
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_step_equals_the_papers_equations(random_params, name):
+    cell = CELLS[name](CONFIG, inputs=5, size=4, feedback_size=3)
+    x, feedback = (RNG.normal(size=size).astype(np.float32) for size in ((2, 1, 5), (2, 3)))
+    step, vectors = oracle.CELLS[name]
+    state = tuple(RNG.normal(size=(2, 4)).astype(np.float32) for _ in range(vectors))
+
+    def one_step(cell, state):
+        return cell.step(state, cell.project(x)[:, 0], feedback)
+
+    drawn = random_params(cell, state, method=one_step)
+    found = apply(cell, drawn, state, method=one_step)
+    params = jax.tree.map(np.asarray, drawn["params"])
+    for row in range(2):
+        wanted = step(params, x[row, 0], tuple(part[row] for part in state), feedback[row])
+        for part, expected in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(part[row], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_forget_gate_of_an_initial_lstm_is_open():
+    cell = CELLS["lstm"](CONFIG, inputs=2, size=3)
+    fresh = run(cell.init, jax.random.key(0), np.zeros((1, 1, 2)), method="project")["params"]
+    assert fresh["gate_biases"].sum(axis=1).tolist() == [0, 3, 0, 0]
