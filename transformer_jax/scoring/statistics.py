@@ -162,7 +162,9 @@ def _permutation_interval(first: np.ndarray, second: np.ndarray) -> tuple[float,
     return bound(-1), bound(1)
 
 
-def permutation_p(first: Sequence[float], second: Sequence[float]) -> float:
+def permutation_p(
+    first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray
+) -> float:
     """Two-sided p-value of the permutation test of the means, exact for few seeds; of ranks if a
     value is infinite.
 
