@@ -429,6 +429,26 @@ def classifier(classifier_workdir):
     return tj.load(classifier_workdir)
 
 
+@pytest.fixture(scope="session")
+def assert_refused():
+    """`assert_refused(table)`: each row {name: (call, words)} raises a UserError of one line that
+    has these words; all rows that do not are listed."""
+
+    def check(table):
+        failures = {}
+        for name, (call, words) in table.items():
+            try:
+                call()
+                message = "nothing is refused"
+            except tj.UserError as error:
+                message = str(error)
+            if words not in message or "\n" in message:
+                failures[name] = message
+        assert failures == {}
+
+    return check
+
+
 @contextlib.contextmanager
 def _locked(path):
     with path.with_suffix(".lock").open("w") as lock:

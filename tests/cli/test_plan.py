@@ -81,20 +81,3 @@ def test_meshes_are_tried_until_they_fit_and_ranked(reports, monkeypatch, capfd)
         (4, 1, "none"),
     ]
     assert err.rstrip().endswith("does not fit")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([QUICKSTART], "plan needs --device"),
-        (["--device=h100:1"], "plan needs --config"),
-        ([QUICKSTART, "--device=h100:1", "--search", "--decode"], "leave --decode out"),
-        ([QUICKSTART, "--device=h100:1", "--search", "--kernels=2"], "not allowed with"),
-        ([QUICKSTART, "--device=h10:1"], "did you mean h100"),
-        ([QUICKSTART, "--device=h100:1", "--slices=0"], "positive whole number"),
-    ],
-)
-def test_bad_input_is_one_line(words, message, capfd):
-    assert main(["plan", *words]) == 2
-    out, err = capfd.readouterr()
-    assert out == "" and message in err and err.count("\n") == 1

@@ -224,35 +224,6 @@ def test_words_are_tagged(shell, sentences):
     assert len(answer.out.split("\n")[0].split()) == 4 and answer.out.count("\n") == 2
 
 
-@pytest.mark.parametrize(
-    "config, changes, message",
-    [
-        (
-            "lm_from_text",
-            {"data.name": "synthetic_en_de"},
-            "task language_modeling reads text",
-        ),
-        ("cola", {"data.name": "labeled_tsv"}, "data.train_text is not set"),
-        (
-            "bert_small",
-            {"data.name": "text", "tokenizer.kind": "char", "tokenizer.lowercase": False},
-            "task masked_lm asks for a tokenizer with [MASK]: kind wordpiece, or file",
-        ),
-        ("lm_from_text", {"data.max_length": 64}, "reach to max_length 32, sequences to 64"),
-        ("lm_from_text", {"model.architecture": "encoder_only"}, "it asks for decoder_only"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_one_line(
-    shell, tmp_path, text, config, changes, message
-):
-    given = {"data.train_text": text / "train.txt", "data.valid_text": text / "valid.txt"} | changes
-    if changes.get("data.name", "text") != "text":
-        given = changes
-    answer = shell(*words(config, tmp_path / "run", given))
-    assert answer.status == 2
-    assert message in answer.err and answer.err.splitlines()[-1].startswith("error: ")
-
-
 @pytest.fixture(scope="module")
 def assistant(tmp_path_factory):
     """Workdir of a finished small run of configs/alpaca.py."""
@@ -290,13 +261,3 @@ def test_a_chat_reads_commands_and_continues_after_mistakes(shell, assistant):
     assert replies[0] == replies[-1]  # nothing is left of what was said before /reset
     assert "no command: /strange; /reset starts over" in answer.err
     assert "error: the conversation: the question has" in answer.err
-
-
-def test_chat_without_a_template_is_an_error(shell, language_model_workdir):
-    answer = shell("chat", f"--workdir={language_model_workdir}", stdin=b"a\n")
-    assert answer.status == 2 and "has no chat template of its own; choose one" in answer.err
-
-
-def test_chat_with_another_task_is_an_error(shell, trained_workdir):
-    answer = shell("chat", f"--workdir={trained_workdir}", stdin=b"a\n")
-    assert answer.status == 2 and "chat: this run's task answers no conversation" in answer.err
