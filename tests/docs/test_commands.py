@@ -25,7 +25,7 @@ from transformer_jax.runs.user_modules import load_modules
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
-FOLDERS = ("configs", "experiments/sweeps", "experiments/claims", "experiments/papers")
+FOLDERS = ("configs", "experiments/sweeps", "experiments/claims")
 FILES = [*PAGES, *(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/**/*.py"))]
 
 OWN = ("FILE", "mine.py")  # what stands for a reader's own file

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that come with the package: configs, sweeps, claims, reproductions, and components.
+"""Files that come with the package: configs, sweeps, claims, and components.
 
 In a checkout, `transformer_jax/examples` links to the folders of `_FOLDERS`; a wheel has copies of
 the files there.
@@ -14,7 +14,6 @@ _FOLDERS = {
     "config": "configs",
     "sweep": "experiments/sweeps",
     "claim": "experiments/claims",
-    "reproduction": "experiments/papers",
     "module": "docs/recipes",
 }
 """Kind of file -> its folder in a checkout; the last part is its name in `examples`."""

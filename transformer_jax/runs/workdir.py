@@ -27,7 +27,6 @@ The folder of a sweep, and of each of its rows, has a mark of its own and holds
     differences.*, curves.*         their figures
     verdict.json                    the verdict, if the sweep decides a claim
     decisions/                      the log of decisions, if the sweep is a search
-    reproduction.*                  the report, if the sweep reproduces a paper's table
 """
 
 import base64
@@ -86,7 +85,6 @@ RESULT = "result.json"
 SECONDS = "seconds"
 VERDICT = "verdict.json"
 DECISIONS = "decisions"
-REPRODUCTION = "reproduction"
 TABLE = "table"
 DIFFERENCES = "differences"
 CURVES = "curves"
@@ -125,7 +123,6 @@ SWEEP = WorkdirKind(
         SECONDS,
         VERDICT,
         DECISIONS,
-        *(f"{REPRODUCTION}.{ending}" for ending in ("json", "md", "csv", "png")),
         *(f"{TABLE}.{ending}" for ending in ("txt", "md", "tex", "csv", "png", "pdf", "svg")),
         *(f"{figure}.{ending}" for figure in (DIFFERENCES, CURVES) for ending in ("pdf", "svg")),
     ),
