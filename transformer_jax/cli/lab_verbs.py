@@ -14,7 +14,7 @@ from transformer_jax.cli.flags import ANY_FIELD, PROGRAM, Flag, verb
 from transformer_jax.cli.lines import counted_lines, read_batches
 from transformer_jax.cli.verbs import given_flags, load_run, write_json, write_result
 from transformer_jax.errors import UserError
-from transformer_jax.runtime.files import write_atomic
+from transformer_jax.runtime.files import require_empty, write_atomic
 
 logger = logging.getLogger(__name__)
 
@@ -462,10 +462,7 @@ def inspect(args: argparse.Namespace) -> None:
     if is_address(args.to):
         raise UserError(f"--to: pages are written to a folder of this machine, not to {args.to}")
     folder = Path(args.to)
-    if folder.is_file():
-        raise UserError(f"--to: {folder} is a file; choose a new directory")
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"--to: {folder} is not empty; choose a new directory")
+    require_empty(folder, "--to")
     stdin = terminal.binary_stdin()
     run = load_run(args)
     command = inspect_command(args.workdir, *_inspect_flags(args))
