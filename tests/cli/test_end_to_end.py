@@ -225,17 +225,10 @@ def test_sweep_prints_its_table(shell, tiny_language_model, tmp_path):
 # --- Train ---
 
 
-def test_a_finished_run_says_so(shell, workdir, train_words):
-    answer = shell(*train_words, f"--workdir={workdir}")
-    assert (answer.status, answer.out) == (0, "")
-    assert "has finished its 30 steps" in answer.err and "continues from step 30" in answer.err
-    assert "compiling" not in answer.err
-
-
-def test_a_workdir_continues_with_its_own_config(shell, workdir):
+def test_a_finished_run_says_so_and_what_can_be_done_with_it(shell, workdir):
     answer = shell("train", f"--workdir={workdir}")
     assert (answer.status, answer.out) == (0, "")
-    assert "has finished its 30 steps" in answer.err
+    assert "has finished its 30 steps" in answer.err and "compiling" not in answer.err
     *_, best, start, evaluate, predict = answer.err.splitlines()
     last = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     scores = [record["bleu"] for record in last if record["split"] == "valid"]

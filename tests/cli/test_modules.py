@@ -98,12 +98,6 @@ def test_an_error_in_a_module_is_one_line_unless_its_traceback_is_asked_for(
     assert f'File "{own}", line 3, in outer' in answer.err and answer.err.endswith(f"{hint}\n")
 
 
-def test_an_error_outside_of_modules_is_raised(shell, monkeypatch):
-    monkeypatch.setattr("transformer_jax.runs.load.load", lambda *_, **__: {}["size"])
-    with pytest.raises(KeyError):
-        shell("evaluate", "--workdir=w")
-
-
 def test_a_failing_config_file_names_its_line(shell, tmp_path):
     (tmp_path / "c.py").write_text("def get_config():\n    return 1 / 0\n")
     answer = shell("train", f"--config={tmp_path}/c.py", f"--workdir={tmp_path}/w")

@@ -103,7 +103,7 @@ def handle_interrupts() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
-        sys.unraisablehook = _report_unraisable
+    sys.unraisablehook = _report_unraisable
 
 
 def was_interrupted() -> bool:
