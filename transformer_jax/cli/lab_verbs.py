@@ -65,11 +65,7 @@ def sweep(args: argparse.Namespace) -> None:
 @verb(
     Flag("folders DIR...", "workdirs of sweeps, or of `train --seeds`"),
     Flag("--format text|markdown|latex|csv", default="text"),
-    Flag(
-        "--to DIR",
-        "also write all forms of the table there, and figures as PDF and SVG: table, curves, "
-        "differences",
-    ),
+    Flag("--to DIR", "also write all forms of the table there, and figures as PDF and SVG"),
 )
 def table(args: argparse.Namespace) -> None:
     """Prints the table of one or several sweeps, or writes it with figures for a paper.
@@ -115,8 +111,7 @@ def table(args: argparse.Namespace) -> None:
     Flag("--layer I", "of --attention (default: last)", beside="attention"),
     Flag(
         "--kind encoder|decoder|cross",
-        "of --attention: self-attention of a stack, or cross-attention (default: the last that "
-        "the model has)",
+        "of --attention: self-attention of a stack, or cross-attention (default: the last)",
         beside="attention",
     ),
     Flag(
@@ -133,9 +128,7 @@ def table(args: argparse.Namespace) -> None:
     ),
     Flag("--split NAME", "of --errors (default: test)", beside="errors"),
     Flag(
-        "--output FILE",
-        "the picture; FILE ends in .png, .svg or .pdf (default: what is drawn, such as curves.png, "
-        "here)",
+        "--output FILE", "the picture, a .png, .svg or .pdf (default: what is drawn, as curves.png)"
     ),
     dataclasses.replace(flags.BASE, beside="attention"),
     flags.MODULES,
@@ -237,7 +230,7 @@ _DRAW: dict[str, Callable[[argparse.Namespace, Path], None]] = {
     Flag(
         "--split NAME",
         "compare the outputs that `evaluate --split=...` wrote (default: test)",
-        default="test",
+        "test",
     ),
     Flag("--metrics NAME,NAME...", "validation metrics to test (default: all)"),
     Flag("--loss", "also test the loss per example of the split"),
@@ -376,11 +369,7 @@ def _benchmark(
         "try meshes, gradient accumulation and remat; rank what fits",
         excludes=("decode", "kernels"),
     ),
-    Flag(
-        "--kernels N",
-        "also print the N groups of kernels that take longest",
-        default=0,
-    ),
+    Flag("--kernels N", "also print the N groups of kernels that take longest", 0),
     flags.MODULES,
     requires=("config", "device"),
 )
@@ -410,15 +399,8 @@ def plan(args: argparse.Namespace) -> None:
 @verb(
     flags.CONFIG,
     flags.MODULES,
-    Flag(
-        "--only REGEX",
-        "only oracles whose name contains a match",
-        default="",
-    ),
-    Flag(
-        "--seconds N",
-        "time limit; what has not ended by then is not run (default: 600)",
-    ),
+    Flag("--only REGEX", "only oracles whose name contains a match", ""),
+    Flag("--seconds N", "time limit; what has not ended by then is not run (default: 600)"),
     Flag("--format text|json", "json: one object on stdout", "text"),
     requires=("config",),
 )

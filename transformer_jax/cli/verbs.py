@@ -172,15 +172,11 @@ def evaluate(args: argparse.Namespace) -> None:
     flags.MAX_LENGTH,
     flags.PATCH,
     Flag("--format text|jsonl", default="text"),
-    Flag(
-        "--num_outputs N",
-        "outputs an example, best first; more than one needs --format=jsonl",
-    ),
+    Flag("--num_outputs N", "outputs an example, best first; more than one needs --format=jsonl"),
     Flag("--prefixes FILE", "how each output starts, one line an example"),
     Flag(
         "--stream",
-        "write an output piece by piece as it is generated, one example at a time, with its line "
-        "feeds",
+        "write an output piece by piece as it is generated, one example at a time",
         excludes=("num_outputs", "format", "prefixes", "batch_size", "distributed"),
     ),
     *flags.DECODE,
@@ -435,7 +431,7 @@ def configs(args: argparse.Namespace) -> None:
     Flag(
         "pattern [PATTERN]",
         "part of the name SECTION.FIELD, or a glob such as 'data.*_text' (default: all)",
-        default="",
+        "",
     ),
     Flag("--format text|json", "json: one list of objects", "text"),
     flags.MODULES,
