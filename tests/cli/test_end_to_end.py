@@ -195,19 +195,6 @@ def test_plot_prints_the_pictures_path(shell, trained_workdir, tmp_path):
     assert output.read_bytes().startswith(b"\x89PNG")
 
 
-def test_train_takes_several_seeds(shell, train_words, tmp_path, monkeypatch):
-    def run_seeds(settings, workdir, seeds, modules):
-        asked.append((settings.model.d_model, workdir, seeds, modules))
-        return [Row("run", {"loss": [1.0, 2.0]}, 100, 5.0, 60.0)]
-
-    asked = []
-    monkeypatch.setattr("transformer_jax.lab.sweeps.sweep.run_seeds", run_seeds)
-    answer = shell(*train_words, f"--workdir={tmp_path}", "--seeds=2")
-    assert answer.status == 0, answer.err
-    assert asked == [(16, str(tmp_path), 2, ())]
-    assert "±" in answer.out
-
-
 def test_sweep_prints_its_table(shell, tiny_language_model, tmp_path):
     file = tmp_path / "sweep.py"
     rows = {"few": {"data.num_train_examples": 100}, "all": {}}
@@ -258,37 +245,35 @@ def test_numbers_are_short_on_a_terminal_alone(monkeypatch, is_terminal):
     assert lines == [f"{{{shown if is_terminal else exact}}}\n"]
 
 
-def test_a_dry_run_prints_what_the_tool_describes(shell, train_words, monkeypatch):
-    described = []
-    tool = "transformer_jax.tools.dry_run.describe"
-    monkeypatch.setattr(tool, lambda config: described.append(config) or "task  translation")
+def test_flags_reach_the_tools(shell, train_words, tmp_path, monkeypatch):
+    """`train --dry_run`, `train --seeds` and `benchmark`."""
+    asked = {}
+
+    def stand_in(place, answer):
+        def call(config, *values, **options):
+            asked[place] = (config.model.d_model, *values, options)
+            return answer
+
+        monkeypatch.setattr(f"transformer_jax.{place}", call)
+
+    stand_in("tools.dry_run.describe", "task  translation")
+    stand_in("lab.sweeps.sweep.run_seeds", [Row("run", {"loss": [1.0, 2.0]}, 100, 5.0, 60.0)])
+    stand_in("tools.benchmark.train", {"step_ms": 1.25, "device": "cpu"})
+    stand_in("tools.benchmark.decode", {"step_ms": 2.5})
     answer = shell(*train_words, "--dry_run")
     assert (answer.status, answer.out, answer.err) == (0, "task  translation\n", "")
-    (config,) = described
-    assert config.model.d_model == 16
-
-
-@pytest.mark.parametrize(
-    ("what", "sizes"),
-    [
-        ("train", {"batch_size": 4, "source_length": 48, "target_length": 48}),
-        ("decode", {"batch_size": 2, "source_length": 6, "beam_size": 3, "output_length": 4}),
-    ],
-)
-def test_a_benchmark_prints_one_json_object(shell, train_words, monkeypatch, what, sizes):
-    asked = []
-
-    def measure(config, **options):
-        asked.append((config.model.d_model, options))
-        return {"step_ms": 1.25, "device": "cpu"}
-
-    monkeypatch.setattr(f"transformer_jax.tools.benchmark.{what}", measure)
-    flags = [f"--{name}={value}" for name, value in sizes.items()]
-    answer = shell("benchmark", what, *train_words[1:], *flags, "--steps=1")
-    assert (answer.status, answer.err) == (0, "")
+    assert "±" in shell(*train_words, f"--workdir={tmp_path}", "--seeds=2").out
+    sizes = {"batch_size": 2, "source_length": 6, "steps": 1}
+    flags = [*train_words[1:], *(f"--{name}={value}" for name, value in sizes.items())]
+    answer = shell("benchmark", "train", *flags, "--target_length=4")
     assert parse_object(answer.out) == {"step_ms": 1.25, "device": "cpu"}
-    ((d_model, options),) = asked
-    assert d_model == 16 and sizes | {"steps": 1} == options
+    assert parse_object(shell("benchmark", "decode", *flags, "--beam_size=3").out)
+    assert asked == {
+        "tools.dry_run.describe": (16, {}),
+        "lab.sweeps.sweep.run_seeds": (16, str(tmp_path), 2, (), {}),
+        "tools.benchmark.train": (16, sizes | {"target_length": 4}),
+        "tools.benchmark.decode": (16, sizes | {"beam_size": 3}),
+    }
 
 
 @pytest.fixture

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb `inspect`: a page for each line, and its errors."""
+"""The verbs `inspect`, `plot` and `plan`: what they write and print."""
 
-import errno
 import json
-import os
 import re
 import shlex
 from types import SimpleNamespace
@@ -14,7 +12,26 @@ from tests.lab.analysis.drawn_attention import SOURCE, TARGET, drawn_attention
 from transformer_jax.cli.parser import parse
 from transformer_jax.errors import UserError
 from transformer_jax.lab.analysis.walk.step import Walk
+from transformer_jax.lab.plan import plan as planning
 from transformer_jax.runs import load
+
+QUICKSTART = "--config=configs/quickstart.py"
+REPORT = {
+    "device": "v5e:1x1",
+    "dtype": "bfloat16",
+    "accumulation_steps": 1,
+    "remat": "none",
+    "memory": {"peak_gib": 20.5, "usable_gib": 15.75, "left_gib": -4.75, "fits": False},
+    "warnings": [],
+    "note": planning.NOTE,
+}
+"""Report on a step that the compiler refused."""
+FITTING = REPORT | {
+    "memory": REPORT["memory"] | {"left_gib": 4.75, "fits": True},
+    "step_ms": 2.0,
+    "tokens_per_s": 1000,
+    "mfu": 0.25,
+}
 
 
 @pytest.fixture
@@ -86,23 +103,6 @@ def test_a_folder_that_is_not_empty_is_rejected_before_a_run_is_loaded(shell, re
     assert read == [] and (tmp_path / "mine").read_text() == "kept"
 
 
-def test_a_full_disk_leaves_whole_pages(shell, read, tmp_path, monkeypatch):
-    before, written = os.fsync, []
-
-    def fill(descriptor):
-        written.append(descriptor)
-        if len(written) > 1:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        before(descriptor)
-
-    monkeypatch.setattr(os, "fsync", fill)
-    answer = shell("inspect", "--workdir=w", f"--to={tmp_path}", stdin=b"A dog.\nA cat.\n")
-    assert answer.status == 2
-    assert answer.err == f"error: {tmp_path}/0002.html: No space left on device\n"
-    (page,) = tmp_path.iterdir()
-    assert page.name == "0001.html" and page.read_text().rstrip().endswith("</html>")
-
-
 def test_a_line_that_cannot_be_read_is_named(shell, read, tmp_path):
     answer = shell("inspect", "--workdir=w", f"--to={tmp_path}", stdin=b"A dog.\ntoo long\n")
     assert (answer.status, answer.err) == (2, "error: line 2: 50 tokens are too many\n")
@@ -146,3 +146,53 @@ def test_plot_draws_a_sweep(shell, tmp_path):
     answer = shell("plot", f"--workdir={tmp_path}", f"--output={tmp_path / 'a.svg'}")
     assert (answer.status, answer.err) == (0, "")
     assert "<!-- lr 2 -->" in (tmp_path / "a.svg").read_text()
+
+
+@pytest.fixture
+def reports(monkeypatch):
+    """`reports(*found)`: plans to return in place of compilations; returns the list of requests."""
+    asked = []
+
+    def use(*found):
+        left = iter(found)
+
+        def plan(config, device, slices=1, decode=False, modules=()):
+            asked.append((config.parallel.fsdp, device, slices, decode))
+            return next(left)
+
+        monkeypatch.setattr(planning, "plan", plan)
+        return asked
+
+    return use
+
+
+def test_json_goes_to_stdout_and_a_table_to_stderr(reports, shell):
+    asked = reports(FITTING)
+    words = ["plan", QUICKSTART, "--device=v5p:4x4x8", "--slices=2", "--config.parallel.fsdp=4"]
+    answer = shell(*words)
+    assert answer.status == 0 and json.loads(answer.out) == FITTING
+    assert "yes, 4.75 GiB left" in answer.err and planning.NOTE in answer.err
+    assert asked == [(4, "v5p:4x4x8", 2, False)]
+
+
+def test_a_step_that_does_not_fit_is_an_error_after_its_report(reports, shell):
+    reports(REPORT | {"advice": ["train.remat=full (not estimated)"]})
+    answer = shell("plan", QUICKSTART, "--device=v5e:1x1", "--decode")
+    assert answer.status == 2 and json.loads(answer.out)["memory"]["fits"] is False
+    assert answer.err.splitlines()[-1] == (
+        "error: the step does not fit v5e:1x1: it needs 20.5 GiB of the 15.8 GiB that a device "
+        "has, 4.8 GiB too much; to make it fit: train.remat=full (not estimated)"
+    )
+
+
+def test_meshes_are_tried_until_they_fit_and_ranked(reports, monkeypatch, shell):
+    sizes = {"devices": 4, "local": 4, "state": 10**9, "rows": 64, "d_model": 256, "heads": 1}
+    monkeypatch.setattr(planning, "_run_child", lambda request: sizes)
+    monkeypatch.setattr(planning, "require_compiler", lambda target: None)
+    slower = FITTING | {"step_ms": 9.0, "tokens_per_s": 10}
+    reports(REPORT, slower, FITTING)  # data 4: only with remat; fsdp 2
+    answer = shell("plan", QUICKSTART, "--device=v5e:2x2", "--search")
+    meshes = [mesh["settings"] for mesh in json.loads(answer.out)["meshes"]]
+    ranked = [(mesh["data"], mesh["fsdp"], mesh["remat"]) for mesh in meshes]
+    assert ranked == [(2, 2, "none"), (4, 1, "full"), (4, 1, "none")]
+    assert answer.status == 0 and answer.err.rstrip().endswith("does not fit")
