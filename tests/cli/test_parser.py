@@ -92,7 +92,7 @@ def test_a_mistake_is_one_line(assert_refused):
 def test_rules_name_flags_of_their_verb():
     for verb in VERBS.values():
         for flag in verb.flags.values():
-            assert {flag.beside or "traceback", *flag.excludes} <= verb.flags.keys()
+            assert {flag.goes_with or "traceback", *flag.excludes} <= verb.flags.keys()
         required = {name for names in verb.requires for name in names.split("|")}
         assert required <= verb.flags.keys() and verb.run.__doc__
 

@@ -116,7 +116,7 @@ class Flag:
       type: makes the value of its text, or raises `argparse.ArgumentTypeError`; None: by `_TYPES`.
       many: the flag may be repeated; its value is a list.
       excludes: names of flags that would have no effect beside this one.
-      beside: name of the flag without which this one would have no effect.
+      goes_with: name of the flag without which this one would have no effect.
     """
 
     spelling: str
@@ -125,7 +125,7 @@ class Flag:
     type: Callable[[str], Any] | None = None
     many: bool = False
     excludes: Sequence[str] = ()
-    beside: str = ""
+    goes_with: str = ""
 
     @property
     def name(self) -> str:
@@ -247,8 +247,8 @@ PROCESSES = (
         "join the other processes of a job, which run the same command; Slurm, Open MPI, "
         "Kubernetes and TPUs are detected",
     ),
-    Flag("--coordinator HOST:PORT", "of process 0, if not detected", beside="distributed"),
-    Flag("--num_processes N", "if not detected", beside="distributed"),
-    Flag("--process_id I", "if not detected", beside="distributed"),
+    Flag("--coordinator HOST:PORT", "of process 0, if not detected", goes_with="distributed"),
+    Flag("--num_processes N", "if not detected", goes_with="distributed"),
+    Flag("--process_id I", "if not detected", goes_with="distributed"),
 )
 """Flags of a process that joins a job."""

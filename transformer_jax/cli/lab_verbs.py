@@ -105,14 +105,14 @@ def table(args: argparse.Namespace) -> None:
     Flag(
         "--attention TEXT",
         "draw the attention of one run on an example instead of its curves",
-        beside="workdir",
+        goes_with="workdir",
         excludes=("errors", "tree"),
     ),
-    Flag("--layer I", "of --attention (default: last)", beside="attention"),
+    Flag("--layer I", "of --attention (default: last)", goes_with="attention"),
     Flag(
         "--kind encoder|decoder|cross",
         "of --attention: self-attention of a stack, or cross-attention (default: the last)",
-        beside="attention",
+        goes_with="attention",
     ),
     Flag(
         "--tree TEXT",
@@ -123,14 +123,14 @@ def table(args: argparse.Namespace) -> None:
         "--errors confusion|calibration|worst|class|length|frequency",
         "draw the errors of a classifier or tagger that `evaluate` has scored: its confusion "
         "matrix, calibration, worst errors, or error rates by class, length or word frequency",
-        beside="workdir",
+        goes_with="workdir",
         excludes=("tree",),
     ),
-    Flag("--split NAME", "of --errors (default: test)", beside="errors"),
+    Flag("--split NAME", "of --errors (default: test)", goes_with="errors"),
     Flag(
         "--output FILE", "the picture, a .png, .svg or .pdf (default: what is drawn, as curves.png)"
     ),
-    dataclasses.replace(flags.BASE, beside="attention"),
+    dataclasses.replace(flags.BASE, goes_with="attention"),
     flags.MODULES,
     requires=("workdir|config|tree",),
 )

@@ -54,8 +54,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     args, unknown = build_parser().parse_known_args(words)
     if args.verb not in VERBS:
         command = f"{PROGRAM} {args.verb}".strip()
-        known = ", ".join(_next_words(args.verb))
-        raise UserError(f"`{command}` needs a verb: {known}; see `{command} --help`")
+        verbs_after = ", ".join(_next_words(args.verb))
+        raise UserError(f"`{command}` needs a verb: {verbs_after}; see `{command} --help`")
     verb = VERBS[args.verb]
     if unknown:
         raise _unknown_flag(verb, unknown[0])
@@ -134,12 +134,12 @@ def _next_words(start: str) -> list[str]:
 def _check_verb(words: Sequence[str]) -> None:
     start = ""
     for word in words:
-        known = _next_words(start)
-        if not known or word.startswith("-"):
+        next_words = _next_words(start)
+        if not next_words or word.startswith("-"):
             return
-        if word not in known:
+        if word not in next_words:
             synonyms = None if start else VERB_SYNONYMS
-            hint = suggest(word, known, synonyms) or f"; known: {', '.join(known)}"
+            hint = suggest(word, next_words, synonyms) or f"; known: {', '.join(next_words)}"
             raise UserError(f"unknown verb {word}{hint}")
         start = f"{start} {word}".lstrip()
 
@@ -169,15 +169,15 @@ def _check_overrides(verb: Verb, overrides: Mapping[str, str]) -> None:
 
 def _check_flags(verb: Verb, args: argparse.Namespace) -> None:
     # Not by `required=True` of argparse, which would report a misspelt flag as a missing one.
-    given = {name for name, flag in verb.flags.items() if flag.is_given(args)}
+    names_given = {name for name, flag in verb.flags.items() if flag.is_given(args)}
     for names in verb.requires:
         alternatives = names.split("|")
-        if given.isdisjoint(alternatives):
+        if names_given.isdisjoint(alternatives):
             flags = " or ".join(f"--{name}" for name in alternatives)
             raise UserError(f"{verb.name} needs {flags}; see `{PROGRAM} {verb.name} --help`")
-    for name in sorted(given):
+    for name in sorted(names_given):
         flag = verb.flags[name]
-        if flag.beside and flag.beside not in given:
-            raise UserError(f"--{name} goes with --{flag.beside}")
-        for other in sorted(given.intersection(flag.excludes)):
+        if flag.goes_with and flag.goes_with not in names_given:
+            raise UserError(f"--{name} goes with --{flag.goes_with}")
+        for other in sorted(names_given.intersection(flag.excludes)):
             raise UserError(f"--{other} does not go with --{name}; leave one of them out")

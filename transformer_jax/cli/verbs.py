@@ -63,7 +63,7 @@ def quickstart(args: argparse.Namespace) -> None:
     Flag(
         "--seeds COUNT",
         "train this many seeds together, counted up from the config's; each has a workdir in DIR",
-        beside="config",
+        goes_with="config",
         excludes=("dry_run", "distributed"),
     ),
     flags.MODULES,
@@ -135,8 +135,8 @@ def _print_next(run: Any, workdir: str) -> None:
         "the split of the run's data to score (default: test; valid if there is none)",
         excludes=("source", "target"),
     ),
-    Flag("--source FILE", "score this file instead of a split", beside="target"),
-    Flag("--target FILE", "the references of --source", beside="source"),
+    Flag("--source FILE", "score this file instead of a split", goes_with="target"),
+    Flag("--target FILE", "the references of --source", goes_with="source"),
     Flag(
         "--choices FILE",
         "score a language model on this file of multiple-choice questions",
@@ -237,7 +237,9 @@ def _predict(
 
 
 def _n_best_json(outputs: list[Any]) -> str:
-    return to_json({"outputs": [{"text": each.text, "score": each.score} for each in outputs]})
+    return to_json(
+        {"outputs": [{"text": output.text, "score": output.score} for output in outputs]}
+    )
 
 
 @verb(
@@ -423,7 +425,7 @@ def configs(args: argparse.Namespace) -> None:
         # The file is read, not run.
         docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
         summary = docstring.partition("\n")[0]
-        columns = f"{name:24}  {settings.task.name:18}  {settings.model.architecture:15}"
+        columns = f"{name:31}  {settings.task.name:18}  {settings.model.architecture:15}"
         terminal.write(f"{columns}  {summary}\n")
 
 
@@ -452,7 +454,7 @@ def fields(args: argparse.Namespace) -> None:
 
 @verb(Flag("shell bash|zsh|fish"))
 def completion(args: argparse.Namespace) -> None:
-    """Prints the script by which a shell completes command lines.
+    """Prints the script with which a shell completes command lines.
 
     bash: eval "$(transformer_jax completion bash)" in ~/.bashrc; zsh: the same in ~/.zshrc, after
     compinit; fish: transformer_jax completion fish >
@@ -491,8 +493,7 @@ def load_run(args: argparse.Namespace, ensembles: bool = False) -> Any:
 
 
 def _is_ensemble(workdir: str) -> bool:
-    """Whether these are several runs, with commas between. A folder whose own name has a comma is
-    one run."""
+    """Returns True if there are commas between several runs; a folder may have one in its name."""
     return "," in workdir and not Path(workdir).exists()
 
 
