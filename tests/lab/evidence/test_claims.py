@@ -40,7 +40,8 @@ def drawn(gap, deviation=0.1):
 
 
 @pytest.mark.parametrize(
-    "gap, verdict, seeds", [(1.0, "holds", 3), (-1.0, "does not hold", 3), (0.05, "undecided", 12)]
+    "gap, verdict, seeds",
+    [(1.0, "holds", 3), (-1.0, "the opposite holds", 3), (0.05, "undecided", 12)],
 )
 def test_seeds_are_added_until_it_is_decided(gap, verdict, seeds, tmp_path):
     found = tj.decide(drawn(gap), tmp_path / "claim").record

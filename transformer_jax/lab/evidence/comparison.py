@@ -53,7 +53,7 @@ from transformer_jax.tasks import TASKS
 
 _NO_METRICS = (
     *("step", "time", "num_examples", "num_all_examples", "num_loss_examples"),
-    *("padding", "overlong", "words"),
+    *("padding", "overlong", "words", "train_loss"),
 )
 """Numbers of a validation record that measure no quality."""
 _BY_TOKENS = ("loss", "perplexity", "accuracy", "nll")
