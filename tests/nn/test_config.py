@@ -43,15 +43,6 @@ def test_choices_are_listed(name, choices):
         TransformerConfig(**{name: "both"})
 
 
-def test_some_layers_have_no_window():
-    config = TransformerConfig(attention_window=4, full_attention_every=3)
-    windows = [config.of_layer(i).attention_window for i in range(7)]
-    assert windows == [4, 4, None, 4, 4, None, 4]
-    assert TransformerConfig(attention_window=4).of_layer(2).attention_window == 4
-    with pytest.raises(ValueError, match="full_attention_every is set, but no layer has an atten"):
-        TransformerConfig(full_attention_every=3)
-
-
 def test_heads_share_keys_only_in_groups_of_one_size():
     assert TransformerConfig(num_heads=8).key_value_heads == 8
     assert TransformerConfig(num_heads=8, num_key_value_heads=2).key_value_heads == 2

@@ -2,7 +2,6 @@
 """Fields of a config: the values they take, and how wrong values are refused."""
 
 import functools
-import json
 import math
 import typing
 
@@ -15,7 +14,6 @@ from transformer_jax.ranges import Range
 from transformer_jax.runs import settings
 from transformer_jax.runs.config import (
     load_config,
-    load_json,
     read_settings,
     resolve,
     resolve_file,
@@ -69,17 +67,6 @@ def test_overrides_may_be_numbers_of_numpy(path):
     assert (settings.model.key_size, settings.train.num_steps) == (24, 7)
     assert type(settings.model.key_size) is int
     assert settings.model.qk_norm is True
-
-
-@pytest.mark.parametrize(
-    ("value", "means"),
-    [(True, "full"), ("false", "none"), ("True", "full"), ("none", "none"), ("dots", "dots")],
-)
-def test_remat_accepts_the_values_of_earlier_versions(path, tmp_path, value, means):
-    config = load_config(path, {"train.remat": value})
-    assert read_settings(config).train.remat == means
-    (tmp_path / "config.json").write_text(json.dumps({"train": {"remat": value}}))
-    assert load_json(tmp_path / "config.json").train.remat == means
 
 
 @pytest.mark.parametrize(
@@ -248,7 +235,7 @@ def required_of(owner):
             "config.optimizer.cooldown_steps is 97000, but of 100000 steps warmup_steps 4000 leave "
             "fewer",
         ),
-        ({"optimizer.schedule": "cosine", "optimizer.cycle_steps": 9}, "(cosine_cycles would)"),
+        ({"optimizer.schedule": "cosine", "optimizer.cooldown_steps": 9}, "(wsd would)"),
     ],
 )
 def test_a_field_without_an_effect_is_refused(message_of, path, changes, message):

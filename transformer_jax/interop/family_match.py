@@ -166,8 +166,6 @@ def _canonical_options(model: TransformerConfig) -> dict[str, Any]:
     named["num_key_value_heads"] = model.key_value_heads
     # Rounded, as the square root of a key and its square do not give the same last digit.
     named["attention_scale"] = round(model.attention_scale or model.d_k**-0.5, 9)
-    if model.attention_window is None:
-        del named["full_attention_every"]
     if model.architecture != "encoder_decoder":  # one table: "target" ties it as "all" does
         tied = model.tie_embeddings in ("all", "target")
         named["tie_embeddings"] = "all" if tied else "none"

@@ -21,6 +21,7 @@ from ml_collections import ConfigDict, config_dict
 from transformer_jax.buckets.bucket import is_address
 from transformer_jax.errors import UserError
 from transformer_jax.models import MODELS
+from transformer_jax.runs.old_configs import upgraded
 from transformer_jax.runs.settings import (
     CHOICES,
     COMMAND,
@@ -102,8 +103,10 @@ def load_config(
 
 
 def resolve_file(path: str | Path, overrides: Mapping[str, Any], modules: Modules = ()) -> Settings:
-    """Resolves a config file of the user."""
-    return resolve(path, overrides, modules, Origin("config file", str(path)))
+    """Resolves a config file of the user, or the config.json of a run to train."""
+    is_loaded = str(path).endswith(".json")
+    origin = Origin("loaded config" if is_loaded else "config file", str(path))
+    return resolve(path, overrides, modules, origin)
 
 
 def resolve(
@@ -144,7 +147,10 @@ def resolve(
         config = config.to_dict()
     elif not isinstance(config, Mapping):
         config = run_config_file(config)
-    chosen: Mapping[str, Any] = parsed(flatten(config), origin.where)
+    values = flatten(config)
+    if origin.kind.startswith("loaded"):
+        values = upgraded(values, origin.where)
+    chosen: Mapping[str, Any] = parsed(values, origin.where)
     if origin.kind == "loaded run":
         defaults: Mapping[str, Any] = DEFAULTS
         resolved = Resolved.of({**defaults, **chosen, **changes})
@@ -157,7 +163,7 @@ def resolve(
         refuse_unchosen(resolved, chosen, origin.where)
     origins = dict.fromkeys(chosen, origin) | dict.fromkeys(changes, COMMAND)
     settings = build_settings(resolved, origins)
-    if origin.kind in ("config file", "command"):
+    if origin.kind in ("config file", "command", "loaded config"):
         _check_trainable(settings, defaults)
     if origin.kind == "config file":
         _require_modules(settings)
@@ -343,7 +349,7 @@ def model_options(init_from: str | None, architecture: str | None = None) -> dic
         options["num_encoder_layers"] = options.get("num_layers")
         for name in _SINGLE_STACK_OPTIONS:
             options.pop(name, None)
-    return flatten({"model": options})
+    return upgraded(flatten({"model": options}), f"{init_from}/config.json")
 
 
 def run_config_file(path: str | Path) -> dict[Any, Any]:

@@ -61,12 +61,15 @@ class Origin:
 
     Attributes:
       kind: the default of the field, a config file, this command (or the Python code that gives a
-        config), the config that a run has stored, or a published model.
+        config), the config.json of a run that is to be used, or of one that is trained further or
+        again ("loaded config"), or a published model.
       where: what messages call it: the path of the file, say.
       workdir: the workdir of the run that has stored it.
     """
 
-    kind: Literal["default", "config file", "command", "loaded run", "published model"]
+    kind: Literal[
+        "default", "config file", "command", "loaded run", "loaded config", "published model"
+    ]
     where: str
     workdir: Path | None = None
 
@@ -215,9 +218,6 @@ CHOICES: dict[str, Registry[Any]] = {registry.field: registry for registry in _R
 # "section.NAME" is a field or an entry with options, so no entry may have the name of a field.
 for _registry in _REGISTRIES:
     _registry.reserve([name.partition(".")[2] for name in _NAMES[_registry.section]])
-
-FORMER_VALUES = {"train.remat": {True: "full", False: "none"}}
-"""Fields that were true or false in earlier versions: {field: {old value: new value}}."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -526,8 +526,6 @@ def _parse(name: str, value: Any, field: Field, where: str) -> Any:
     literal = read_text(value) if isinstance(value, str) else value
     if literal is None and field.optional:
         return None
-    if type(literal) is bool and name in FORMER_VALUES:
-        return FORMER_VALUES[name][literal]
     if field.type is not str:
         value = literal
     if field.type is int and type(value) is float and value.is_integer():  # 5e3 is one
@@ -631,8 +629,7 @@ def refuse_unread_layers(resolved: Resolved) -> None:
     """Raises UserError if an override of a layer has no effect in it."""
     for layer in resolved.choices.layers:
         # A whole config in which every layer is this one.
-        overrides = {"model.layers": None, "model.full_attention_every": None, **layer}
-        of_layer = Resolved.of({**resolved.values, **overrides})
+        of_layer = Resolved.of({**resolved.values, "model.layers": None, **layer})
         refuse_unchosen(of_layer, layer, "config.model.layers")
         changed = [name for name in layer if layer[name] != resolved.values.get(name)]
         refuse_unread(of_layer, changed, "config.model.layers: ")

@@ -49,7 +49,6 @@ _NO_DROPOUT = {
 _DROPOUT = {"model.dropout_rate": 0.1, "model.attention_dropout_rate": 0.1}
 _LIMITS = {
     "model.attention_window": 4,
-    "model.full_attention_every": 2,
     "model.key_size": 8,
     "model.value_size": 8,
     "model.max_length": 64,
@@ -118,7 +117,7 @@ def _sizes(values: Mapping[str, Any]) -> dict[str, Any]:
         sizes["model.num_key_value_heads"] = few if groups == heads else min(groups, few // 2 or 1)
     width = min(values["model.d_model"], 8 * few)
     sizes |= {"model.d_model": width, "model.d_ff": min(values["model.d_ff"], 2 * width)}
-    period = values["model.full_attention_every"] or 1
+    period = 1
     if values["model.layers"] is not None:
         layers = _pattern(values["model.layers"], sizes)
         sizes["model.layers"] = pattern_text(layers)
