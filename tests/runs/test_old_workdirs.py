@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.runs.old_workdirs.use import CONTINUED, use_all
-from transformer_jax.runs import settings
-from transformer_jax.runs.old_configs import upgraded
 from transformer_jax.nn.parameters import PARAMETERS
 from transformer_jax.nn.positions import POSITIONS
-from transformer_jax.runs import user_modules
+from transformer_jax.runs import settings, user_modules
+from transformer_jax.runs.old_configs import upgraded
 
 HERE = Path(__file__).parent / "old_workdirs"
 RUNS = ("translation", "language_model", "adapters", "classification")
