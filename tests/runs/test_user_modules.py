@@ -222,14 +222,14 @@ def run(trained_with, tmp_path, forgetful):
     """A copy of the workdir in a process that has not loaded the module, the file, the config."""
     workdir, path, config = trained_with
     entries = {name: entry for name, entry in POSITIONS.items() if name != "lasting"}
-    kept = dict(POSITIONS), dict(POSITIONS._modules), dict(user_modules._loaded)
+    kept = POSITIONS._entries, dict(user_modules._loaded)
     POSITIONS.restore(entries)
     user_modules._loaded.clear()
     own = tmp_path / "own"
     own.mkdir()
     yield shutil.copytree(workdir, tmp_path / "run"), shutil.copy(path, own), config
-    POSITIONS.restore(kept[0], kept[1])
-    user_modules._loaded.update(kept[2])
+    POSITIONS._replace(kept[0])
+    user_modules._loaded.update(kept[1])
 
 
 def test_the_workdir_names_its_modules_without_their_code(trained_with, tmp_path, monkeypatch):

@@ -293,7 +293,7 @@ def _require_modules(settings: Settings) -> None:
 
     A run could not name that file, for the user to give again.
     """
-    for field, names in settings.resolved.choices.names.items():
+    for field, names in settings.resolved.names.items():
         for name in names:
             module = CHOICES[field].module_of(name)
             if module is not None and module not in sys.modules:
@@ -465,7 +465,7 @@ def to_config(settings: Settings) -> Config:
     """The settings as a config whose fields a user can read and set."""
     config = Config({section: Config() for section in SECTIONS})
     fields = FIELDS | option_fields()
-    for entry in settings.resolved.choices.options:
+    for entry in settings.resolved.options:
         section, _, name = entry.partition(".")
         config[section][name] = Config()
     with config.ignore_type():  # once: entering it takes longer than setting a field

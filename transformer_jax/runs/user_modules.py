@@ -260,7 +260,7 @@ def user_components(settings: Settings) -> dict[tuple[str, str], str]:
     """The components named in a config that are not of this package: (field, name) -> the module
     that registered it, "__main__" for a notebook's cells."""
     modules = {}
-    for field, names in settings.resolved.choices.names.items():
+    for field, names in settings.resolved.names.items():
         for name in names:
             module = CHOICES[field].module_of(name)
             if module is not None and not module.startswith(f"{_PACKAGE}."):
