@@ -163,11 +163,18 @@ def test_each_value_has_an_origin(path, tmp_path):
     assert kinds["model.d_model"] == "config file"
     assert kinds["model.d_ff"] == "default"
     assert override(settings, {"seed": 9}).origin("seed").kind == "command"
-    assert read_settings(to_config(settings)).origin("seed").kind == "loaded run"
+    config = to_config(settings)
+    config.model.d_ff = 32
+    again = read_settings(config)
+    assert again.origins | {"model.d_ff": None} == {
+        **{name: settings.origin(name) for name in settings.values},
+        "model.d_ff": None,
+    }
+    assert again.origin("model.d_ff").kind == "config"
     save_json(settings, tmp_path / "config.json")
     loaded = load_json(tmp_path / "config.json", {"train.init_from": "mine"})
-    assert loaded.origin("model.d_ff").workdir == tmp_path
-    assert loaded.origin("train.init_from").workdir is None
+    assert loaded.origin("model.d_ff").is_loaded
+    assert not loaded.origin("train.init_from").is_loaded
 
 
 def test_settings_with_another_section_have_its_values(path):

@@ -67,7 +67,10 @@ CHAT_COMMANDS = (
 
 _ANY_FIELD = f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE."
 
-_RUN_VERBS = ("evaluate", "predict", "chat", "score", "embed", "inspect", "import", "export")
+_RUN_VERBS = (
+    *("evaluate", "predict", "chat", "score", "embed", "inspect", "import", "export"),
+    "compare",
+)
 """Verbs that take no config: the run has its own."""
 _SEARCH_VERBS = ("evaluate", "predict", "chat")
 """Of these, the verbs that take options of a search."""
@@ -713,6 +716,8 @@ def _check_overrides(args: argparse.Namespace, overrides: Mapping[str, str]) -> 
     draws_runs = args.verb == "plot" and args.workdir is not None
     if args.verb in _SEARCH_VERBS:
         overrides = {name: text for name, text in overrides.items() if not _OF_SEARCH.match(name)}
+    if args.verb in ("evaluate", "compare") or draws_runs:  # places of data may have to be repeated
+        overrides = {name: text for name, text in overrides.items() if not name.startswith("data.")}
     if overrides and (draws_runs or args.verb in _RUN_VERBS):
         raise UserError(
             f"{args.verb} takes no {OVERRIDE}{next(iter(overrides))}: "

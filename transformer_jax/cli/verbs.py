@@ -335,7 +335,7 @@ def _draw_errors(args: argparse.Namespace, output: Path) -> None:
 
     load_modules(args.modules, args.workdir)
     workdir = fetch_files(args.workdir, (CONFIG, PREDICTIONS))
-    plots.plot_errors(workdir, args.errors, args.split or "test", output)
+    plots.plot_errors(workdir, args.errors, args.split or "test", output, args.overrides)
 
 
 def _draw_runs(args: argparse.Namespace, output: Path) -> None:
@@ -376,7 +376,12 @@ def compare(args: argparse.Namespace) -> None:
 
     metrics = args.metrics.split(",") if args.metrics else ()
     comparison = compare(
-        *args.runs, split=args.split, metrics=metrics, loss=args.loss, modules=args.modules
+        *args.runs,
+        split=args.split,
+        metrics=metrics,
+        loss=args.loss,
+        modules=args.modules,
+        overrides=args.overrides,
     )
     if args.format == "json":
         _write_json(comparison.as_json())

@@ -60,6 +60,7 @@ CHANGEABLE = (
     *("train.on_spike", "train.spike_factor", "train.callbacks"),
 )
 
+_MISSING = object()
 _ENCODER_ONLY = "encoder_only"
 _ENCODER_DECODER = "encoder_decoder"
 _SINGLE_STACK_OPTIONS = ("architecture", "num_layers", "num_token_types", "tie_embeddings")
@@ -68,6 +69,9 @@ _SINGLE_STACK_OPTIONS = ("architecture", "num_layers", "num_token_types", "tie_e
 
 class Config(Summarized, ConfigDict):
     """A ConfigDict whose representation is short; `print` shows all fields."""
+
+    _settings: Settings | None = None
+    """What it was made of: values that are not changed since keep their origins."""
 
     def summary(self) -> Mapping[str, Any]:
         """The fields of a section; of a whole config those that differ from their defaults."""
@@ -143,6 +147,7 @@ def resolve(
         refuse_unchosen(resolved, changes, COMMAND.where)
         return build_settings(resolved, {**config.origins, **dict.fromkeys(changes, COMMAND)})
     is_whole = isinstance(config, ConfigDict)
+    source = config._settings if isinstance(config, Config) else None
     if isinstance(config, ConfigDict):
         config = config.to_dict()
     elif not isinstance(config, Mapping):
@@ -157,11 +162,16 @@ def resolve(
         if changes:  # another component drops the stored options of the former one
             chosen = {name: value for name, value in chosen.items() if name in resolved.values}
     else:
-        resolved, defaults, chosen = _resolve_chosen(chosen, changes)
+        is_loaded = (source.origin("train.init_from") if source else origin).is_loaded
+        resolved, defaults, chosen = _resolve_chosen(chosen, changes, is_loaded)
     refuse_unchosen(resolved, changes, COMMAND.where)
     if not is_whole:  # a notebook may have chosen another component in place
         refuse_unchosen(resolved, chosen, origin.where)
-    origins = dict.fromkeys(chosen, origin) | dict.fromkeys(changes, COMMAND)
+    origins = dict.fromkeys(chosen, origin)
+    if source:
+        same = [name for name in chosen if chosen[name] == source.values.get(name, _MISSING)]
+        origins |= {name: source.origin(name) for name in same}
+    origins |= dict.fromkeys(changes, COMMAND)
     settings = build_settings(resolved, origins)
     if origin.kind in ("config file", "command", "loaded config"):
         _check_trainable(settings, defaults)
@@ -181,22 +191,23 @@ def override(settings: Settings, changes: Mapping[str, Any]) -> Settings:
 
 def read_settings(config: Settings | ConfigDict) -> Settings:
     """The settings of a config that need not be trainable, such as that of a trained run."""
-    return resolve(config, {}, (), Origin("loaded run", "config"))
+    return resolve(config, {}, (), Origin("config", "config"))
 
 
 def _resolve_chosen(
-    in_file: Mapping[str, Any], changes: Mapping[str, Any]
+    in_file: Mapping[str, Any], changes: Mapping[str, Any], is_loaded: bool
 ) -> tuple[Resolved, Mapping[str, Any], Mapping[str, Any]]:
     """Resolves what a config file and overrides set.
 
     Fields of the file that nothing reads after the overrides are left out: an override of the
-    positions, for example, need not also reset the options of the file's own positions.
+    positions, for example, need not also reset the options of the file's own positions. A loaded
+    config has all fields of its model, and so none from the run that it starts from.
 
     Returns:
       (the whole config, its defaults, the fields that were set)
     """
     chosen = {**in_file, **changes}
-    defaults = defaults_for(chosen)
+    defaults = defaults_for(chosen, is_loaded)
     resolved = Resolved.of({**defaults, **chosen})
     idle = {
         name
@@ -206,11 +217,11 @@ def _resolve_chosen(
     if not idle:
         return resolved, defaults, chosen
     # A field without effect before the overrides too is a mistake in the file: kept, and refused.
-    of_file = Resolved.of({**defaults_for(in_file), **in_file})
+    of_file = Resolved.of({**defaults_for(in_file, is_loaded), **in_file})
     idle = {name for name in idle if name in of_file.values and name not in of_file.unread}
     chosen = {name: value for name, value in in_file.items() if name not in idle}
     chosen |= changes
-    defaults = defaults_for(chosen)
+    defaults = defaults_for(chosen, is_loaded)
     return Resolved.of({**defaults, **chosen}), defaults, chosen
 
 
@@ -220,8 +231,7 @@ def load_json(path: Path, overrides: Mapping[str, Any] | None = None) -> Setting
     Raises:
       UserError: the file is missing or damaged, or as `resolve`.
     """
-    origin = Origin("loaded run", str(path), path.parent)
-    return resolve(_read_json(path), overrides or {}, (), origin)
+    return resolve(_read_json(path), overrides or {}, (), Origin("loaded run", str(path)))
 
 
 def _read_json(path: Path) -> dict[Any, Any]:
@@ -252,7 +262,7 @@ def _check_trainable(settings: Settings, defaults: Mapping[str, Any]) -> None:
     """
     values = settings.values
     differ = [name for name in FIELDS if values[name] not in (defaults[name], DEFAULTS[name])]
-    refuse_unread(settings.resolved, differ)
+    refuse_unread(settings.resolved, [n for n in differ if not settings.origin(n).is_loaded])
     refuse_unread_layers(settings.resolved)
     check_sections(settings)
 
@@ -303,12 +313,15 @@ def _require_modules(settings: Settings) -> None:
                 )
 
 
-def defaults_for(chosen: Mapping[str, Any]) -> dict[str, Any]:
+def defaults_for(chosen: Mapping[str, Any], is_loaded: bool = False) -> dict[str, Any]:
     """The default of every field in a config that sets those of `chosen`, {"section.field": value}.
 
     In order of precedence: the model of the run to start from, the defaults of the architecture,
     those of the task (which may set the architecture), those of the dataclasses. An unknown task or
     architecture has no defaults; it is refused when it is built.
+
+    Args:
+      is_loaded: without those of the run to start from.
     """
     defaults = dict(DEFAULTS)
     task = chosen.get("task.name", defaults["task.name"])
@@ -318,7 +331,7 @@ def defaults_for(chosen: Mapping[str, Any]) -> dict[str, Any]:
     if architecture in MODELS:
         of_model = getattr(MODELS[architecture], "defaults", {})  # a user's class may have none
         defaults |= parsed(of_model, f"defaults of architecture {architecture}")
-    init_from = chosen.get("train.init_from")
+    init_from = None if is_loaded else chosen.get("train.init_from")
     options = model_options(init_from, chosen.get("model.architecture"))
     return defaults | parsed(options, f"{init_from}/config.json")
 
@@ -464,6 +477,7 @@ def _siblings_importable(path: Path) -> Iterator[None]:
 def to_config(settings: Settings) -> Config:
     """The settings as a config whose fields a user can read and set."""
     config = Config({section: Config() for section in SECTIONS})
+    object.__setattr__(config, "_settings", settings)
     fields = FIELDS | option_fields()
     for entry in settings.resolved.options:
         section, _, name = entry.partition(".")

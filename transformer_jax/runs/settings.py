@@ -14,7 +14,6 @@ import dataclasses
 import functools
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from transformer_jax.checkpoints.config import CheckpointConfig
@@ -58,17 +57,26 @@ class Origin:
 
     Attributes:
       kind: the default of the field, a config file, this command (or the Python code that gives a
-        config), the config.json of a run that is to be used, or of one that is trained further or
-        again ("loaded config"), or a published model.
+        config), a config that need not be trainable, the config.json of a run that is to be used,
+        or of one that is trained further or again ("loaded config"), or a published model.
       where: what messages call it: the path of the file, say.
-      workdir: the workdir of the run that has stored it.
     """
 
     kind: Literal[
-        "default", "config file", "command", "loaded run", "loaded config", "published model"
+        "default",
+        "config file",
+        "command",
+        "config",
+        "loaded run",
+        "loaded config",
+        "published model",
     ]
     where: str
-    workdir: Path | None = None
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the value may come from strangers."""
+        return self.kind in ("loaded run", "loaded config", "published model")
 
 
 DEFAULT = Origin("default", "defaults")

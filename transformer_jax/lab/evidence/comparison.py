@@ -141,6 +141,7 @@ def compare(
     metrics: Sequence[str] = (),
     loss: bool = False,
     modules: Modules = (),
+    overrides: Mapping[str, Any] | None = None,
 ) -> Comparison:
     """Compares runs with the first one.
 
@@ -151,6 +152,7 @@ def compare(
       metrics: validation metrics to test over seeds; empty: all that the runs have in common.
       loss: also compute and test the loss per example of the split, with one seed of each run.
       modules: the user's own, to load runs for their loss.
+      overrides: places of the data for their loss, {"data.field": value}.
 
     Raises:
       UserError: fewer than two runs, a run has no records, runs were validated on other data, a
@@ -179,7 +181,7 @@ def compare(
     over_examples, disagreements = _test_examples(first_seeds, outputs or {}, names, split)
     if loss:
         folders_of = dict(zip(names, first_seeds, strict=True))
-        losses = compare_losses(folders_of, split, same_tokens, modules)
+        losses = compare_losses(folders_of, split, same_tokens, modules, overrides)
         over_examples += [ExampleTest(name, scores) for name, scores in losses.items()]
     return Comparison(
         names, differing, values, over_seeds, over_examples, disagreements, notes, records

@@ -46,7 +46,7 @@ def run(work: Mapping[str, Any]) -> Iterator[Outcome]:
         to which the gradients of one device are written, or None.
     """
     load_modules(work["modules"])
-    subject = Subject(resolve(work["config"], {}, (), Origin("loaded run", "the shrunk config")))
+    subject = Subject(resolve(work["config"], {}, (), Origin("config", "the shrunk config")))
     for name in work["oracles"]:
         oracle = {**ORACLES, **DEVICE_ORACLES}[name]
         yield run_oracle(name, partial(oracle, subject))
