@@ -125,8 +125,8 @@ class Scaled(FeedForward):
         )
 
 
-def test_a_layer_has_options_of_its_own(monkeypatch):
-    monkeypatch.setattr(FEED_FORWARDS, "_entries", {**FEED_FORWARDS, "scaled": Scaled})
+def test_a_layer_has_options_of_its_own(with_entries):
+    with_entries(FEED_FORWARDS, {"scaled": Scaled})
     layers = "feed_forward=scaled scaled.factor=0.5 | feed_forward=scaled | default"
     config = dataclasses.replace(CONFIG, layers=layers, options=(ScaleOptions(2.0),))
     own = [config.of_layer(i) for i in range(3)]

@@ -10,10 +10,11 @@ belongs to a component that is not chosen (`refuse_unchosen`), or sections contr
 section. `config.resolve` does all of it, once per config.
 """
 
+import contextlib
 import dataclasses
 import functools
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from transformer_jax.checkpoints.config import CheckpointConfig
@@ -339,6 +340,15 @@ def chosen_names(
     return [] if values[chooser] is None else values[chooser].split(",")
 
 
+@contextlib.contextmanager
+def errors_of(part: str) -> Iterator[None]:
+    """Turns a ValueError into a UserError that names the part of the config to change."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(f"config.{part}: {error}") from error
+
+
 def build_settings(resolved: Resolved, origins: Mapping[str, Origin]) -> Settings:
     """Makes the dataclass of each section.
 
@@ -353,11 +363,9 @@ def build_settings(resolved: Resolved, origins: Mapping[str, Origin]) -> Setting
         entries = [entry for entry in resolved.options if entry.startswith(f"{section}.")]
         if entries:
             arguments["options"] = tuple(_build_options(entry, resolved) for entry in entries)
-        try:
+        with errors_of(section):
             sections[section] = cls(**arguments)
             _check_choices(section, values)
-        except ValueError as error:
-            raise UserError(f"config.{section}: {error}") from error
     try:
         settings = Settings(**sections, seed=values["seed"], origins=origins)
     except ValueError as error:
@@ -370,11 +378,9 @@ def _build_options(entry: str, resolved: Resolved) -> Any:
     """Options of "section.entry" as their dataclass; errors as of `build_settings`."""
     cls = resolved.options[entry]
     names = fields_of(entry, cls)
-    try:
+    with errors_of(entry):
         options = cls(**{name.rpartition(".")[2]: resolved.values[name] for name in names})
         check_fields(options)
-    except ValueError as error:
-        raise UserError(f"config.{entry}: {error}") from error
     return options
 
 

@@ -40,7 +40,8 @@ def test_what_has_not_ended_in_time_is_not_equal(small_config, monkeypatch):
 def test_a_component_of_a_cell_without_source_is_an_error(small_config, monkeypatch):
     monkeypatch.setitem(small_config.model, "activation", "token_shift")
     registry = sys.modules["transformer_jax.nn.feed_forward"].ACTIVATIONS
-    monkeypatch.setitem(registry._modules, "token_shift", "__main__")
+    in_cell = registry._entries["token_shift"]._replace(module="__main__")
+    monkeypatch.setitem(registry._entries, "token_shift", in_cell)
     with pytest.raises(tj.UserError, match="'token_shift' is not found in this notebook's cells"):
         tj.verify(small_config)
 
