@@ -171,10 +171,15 @@ def _canonical_options(model: TransformerConfig) -> dict[str, Any]:
         named["tie_embeddings"] = "all" if tied else "none"
     if model.positions == "t5" and model.max_distance is None:
         named["max_distance"] = 128  # what None means
-    unread = {*_NOT_COMPARED, *_unread(MODELS, model.architecture)}
-    unread |= _unread(POSITIONS, model.positions) | _unread(SCALINGS, model.rope_scaling)
-    unread |= _unread(ATTENTION_LAYERS, model.attention_layer)
-    unread |= _unread(FEED_FORWARDS, model.feed_forward)
+    unread = set(_NOT_COMPARED)
+    for registry, entry in (
+        (MODELS, model.architecture),
+        (POSITIONS, model.positions),
+        (SCALINGS, model.rope_scaling),
+        (ATTENTION_LAYERS, model.attention_layer),
+        (FEED_FORWARDS, model.feed_forward),
+    ):
+        unread |= {field.removeprefix("model.") for field in registry.unread[entry]}
     return {name: value for name, value in named.items() if name not in unread}
 
 
@@ -187,13 +192,6 @@ def _component_options(layer: TransformerConfig) -> dict[str, Any]:
             options = vars(layer.options_of(cls))
             values |= {f"{entry}.{option}": value for option, value in options.items()}
     return values
-
-
-def _unread(registry: Mapping[str, Any], name: str) -> set[str]:
-    """Options that some entries of a registry read, but not this one."""
-    read_by_any = {field for entry in registry.values() for field in getattr(entry, "reads", ())}
-    unread = read_by_any - set(getattr(registry[name], "reads", ()))
-    return {field.removeprefix("model.") for field in unread}
 
 
 def rewrite_option(
