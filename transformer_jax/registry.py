@@ -175,11 +175,11 @@ class Registry[T](Mapping[str, T]):
 
     def restore(self, entries: Mapping[str, T]) -> None:
         """Replaces all entries; names that stay keep their module and their options."""
-        before = {
-            name: self._entries.get(name, _Registered(entry, None, getattr(entry, "options", None)))
-            for name, entry in entries.items()
-        }
-        self._replace({name: before[name]._replace(entry=entries[name]) for name in before})
+        registered = {}
+        for name, entry in entries.items():
+            initial = _Registered(entry, None, getattr(entry, "options", None))
+            registered[name] = self._entries.get(name, initial)._replace(entry=entry)
+        self._replace(registered)
 
     def _replace(self, entries: Mapping[str, _Registered[T]]) -> None:
         global _changes

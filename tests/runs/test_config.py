@@ -313,7 +313,7 @@ UNKNOWN = [
     ),
     ("config.modle = dict()", "there is no config.modle; did you mean config.model?"),
     ("config.sed = 3", "did you mean config.seed?"),
-    ("config.model = 3", "config.model is a section; set one of its fields"),
+    ("config.model = 3", "config.model has fields; set them, as config.model."),
     ("config.model = dict(source_vocab_size=9)", "there is no config.model.source_vocab_size"),
     ("config.seed = dict(x=1)", "config.seed is {'x': 1}; it must be of type int"),
     (

@@ -42,6 +42,7 @@ ADAPTERS = {"lora.rank": 2, "train.init_from": "s3://stranger/base"}
 TEST = {"data.test_source": "s3://stranger/en", "data.test_target": "s3://stranger/de"}
 DRAFT = {"decode.draft": "gs://stranger/run"}
 TRAIN = {"data.train_source": "s3://stranger/en", "data.train_target": "s3://stranger/de"}
+TEACHER = {"train.distillation.teacher": "s3://stranger/run", "train.loss": "distillation"}
 COMMAND = {"eval.command": "touch executed"}
 VERBS = {
     # name: fields of the loaded config, command line, what repeats the first of them
@@ -50,6 +51,7 @@ VERBS = {
         for field, value in OUTSIDE.items()
         if field.count(".") == 1 and field != "train.callbacks"  # no built-in one
     },
+    "train of a student": (TEACHER, "train --workdir=RUN", ""),
     "train of a config": (COMMAND, "train --config=RUN/config.json --workdir=new", ""),
     "train of seeds": (COMMAND, "train --config=RUN/config.json --workdir=new --seeds=2", ""),
     "sweep": (COMMAND, "sweep --sweep=seeds.py --config=RUN/config.json --workdir=new", ""),
@@ -62,6 +64,7 @@ VERBS = {
         "plot --workdir=LABELS --errors=frequency --split=valid",
         "",
     ),
+    "plan": (TEACHER, "plan --config=RUN/config.json --device=h100:1", ""),
     "verify": (TRAIN, "verify --config=RUN/config.json", ""),
     "score": (ADAPTERS, "score --workdir=RUN --source=lines --target=lines", "--base"),
     "export": (ADAPTERS, "export --workdir=RUN --to=out --format=hf", "--base"),
@@ -80,8 +83,11 @@ def with_fields(workdir, copy, fields):
     shutil.copytree(workdir, copy)
     config = json.loads((copy / "config.json").read_text())
     for name, value in fields.items():
-        section, _, field = name.partition(".")
-        config[section][field] = value
+        section, *entry, field = name.split(".")
+        part = config[section]
+        for group in entry:
+            part = part.setdefault(group, {})
+        part[field] = value
     (copy / "config.json").write_text(json.dumps(config))
     return copy
 
@@ -96,6 +102,7 @@ def refused(
         raise AssertionError("something was asked for")
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", contact)
+    monkeypatch.setattr("transformer_jax.lab.plan.plan.require_compiler", lambda target: None)
     monkeypatch.chdir(tmp_path)
     Path("lines").write_text("The\n")
     Path("seeds.py").write_text(

@@ -73,7 +73,7 @@ def test_overrides_may_be_numbers_of_numpy(path):
 UNKNOWN = [
     ("train.num_step", "config.train.num_steps"),
     ("num_steps", "config.train.num_steps"),
-    ("model", "set one of its fields"),
+    ("model", "config.model has fields; set them"),
     ("seed.x", "config.seed"),
     ("optimizer.lr.peak", "config.optimizer."),
     (3, "there is no config.3"),

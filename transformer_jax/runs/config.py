@@ -31,17 +31,18 @@ from transformer_jax.runs.settings import (
     Origin,
     Resolved,
     Settings,
+    all_fields,
     build_settings,
     check_sections,
     chosen_fields,
     flatten,
     nested,
-    option_fields,
     parsed,
     refuse_unchosen,
     refuse_unread,
     refuse_unread_layers,
 )
+from transformer_jax.runs.shipped import find_file, suggest_shipped
 from transformer_jax.runs.user_modules import Modules, describe_error, line_in_file, load_modules
 from transformer_jax.runs.workdir import CONFIG, fetch_files
 from transformer_jax.runtime.files import read_regular, write_atomic
@@ -60,7 +61,6 @@ CHANGEABLE = (
     *("train.on_spike", "train.spike_factor", "train.callbacks"),
 )
 
-_MISSING = object()
 _ENCODER_ONLY = "encoder_only"
 _ENCODER_DECODER = "encoder_decoder"
 _SINGLE_STACK_OPTIONS = ("architecture", "num_layers", "num_token_types", "tie_embeddings")
@@ -123,8 +123,8 @@ def resolve(
 
     Each value comes from, in this order of precedence: `overrides`; `config`; the model of the run
     to start from (`train.init_from`); the architecture; the task; its dataclass. What a loaded run
-    has stored is whole: a field that its version did not have is that of the dataclass. It trains
-    no more, so it may set fields that have no effect.
+    has stored is whole: a field that its version did not have is that of the dataclass. It need not
+    be trainable, so it may set fields that have no effect.
 
     Args:
       config: the path of a config file or of a config.json; sections of fields; or settings, whose
@@ -156,7 +156,7 @@ def resolve(
     if origin.kind.startswith("loaded"):
         values = upgraded(values, origin.where)
     chosen: Mapping[str, Any] = parsed(values, origin.where)
-    if origin.kind == "loaded run":
+    if origin.kind in ("loaded run", "config"):
         defaults: Mapping[str, Any] = DEFAULTS
         resolved = Resolved.of({**defaults, **chosen, **changes})
         if changes:  # another component drops the stored options of the former one
@@ -169,8 +169,9 @@ def resolve(
         refuse_unchosen(resolved, chosen, origin.where)
     origins = dict.fromkeys(chosen, origin)
     if source:
-        same = [name for name in chosen if chosen[name] == source.values.get(name, _MISSING)]
-        origins |= {name: source.origin(name) for name in same}
+        for name, value in source.values.items():
+            if name in chosen and chosen[name] == value:
+                origins[name] = source.origin(name)
     origins |= dict.fromkeys(changes, COMMAND)
     settings = build_settings(resolved, origins)
     if origin.kind in ("config file", "command", "loaded config"):
@@ -422,15 +423,11 @@ def _require_file(path: Path, kind: str, name: str | Path) -> None:
         return
     if (path / CONFIG).is_file():
         raise UserError(f"{name} is a folder; did you mean {path / CONFIG}?")
-    from transformer_jax.runs.shipped import suggest_shipped
-
     raise UserError(f"there is no {kind} file {name}{suggest_shipped(path, kind)}")
 
 
 def _local_file(path: str | Path, kind: str) -> Path:
     if not is_address(path):
-        from transformer_jax.runs.shipped import find_file
-
         return find_file(path, kind)
     from transformer_jax.buckets.copies import fetch_folder
 
@@ -449,8 +446,7 @@ def failing_as(what: str, path: Path | None = None) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         line = line_in_file(error, path) if path else None
         place = "" if line is None else f" (line {line})"
-        reason = "it calls exit()" if isinstance(error, SystemExit) else describe_error(error)
-        raise UserError(f"{what}: {reason}{place}") from error
+        raise UserError(f"{what}: {describe_error(error)}{place}") from error
 
 
 @contextlib.contextmanager
@@ -478,7 +474,7 @@ def to_config(settings: Settings) -> Config:
     """The settings as a config whose fields a user can read and set."""
     config = Config({section: Config() for section in SECTIONS})
     object.__setattr__(config, "_settings", settings)
-    fields = FIELDS | option_fields()
+    fields = all_fields()
     for entry in settings.resolved.options:
         section, _, name = entry.partition(".")
         config[section][name] = Config()

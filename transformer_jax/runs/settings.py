@@ -267,9 +267,9 @@ def option_classes() -> dict[str, type]:
     return dict(_tables().options)
 
 
-def option_fields() -> dict[str, Field]:
-    """Options of all components, {"section.entry.option": field}."""
-    return {name: field for name, field in _tables().fields.items() if name not in FIELDS}
+def all_fields() -> dict[str, Field]:
+    """The fields of the sections and the options of all components, {"section.field": field}."""
+    return dict(_tables().fields)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -483,23 +483,18 @@ def _read_layers(value: Any, where: str) -> Any:
 def _unknown_field(name: str, where: str) -> UserError:
     """The error for a name that is no field."""
     fields = _tables().fields
-    options = _tables().options
-    if name in SECTIONS:
-        return UserError(f"{where}: config.{name} is a section; set one of its fields")
-    if name in options:
-        example = next(iter(fields_of(name, options[name])), name)
-        return UserError(f"{where}: config.{name} has options; set them, as config.{example}")
-    section = name.partition(".")[0]
+    inside = [field for field in fields if field.startswith(f"{name}.")]
+    if inside:  # of a section, or options
+        return UserError(f"{where}: config.{name} has fields; set them, as config.{inside[0]}")
     entry = name.rpartition(".")[0]
+    group = entry if entry in _tables().options else name.partition(".")[0]
+    siblings = [field for field in fields if field.rpartition(".")[0] == group]
     nearest = suggest_fields(name, [*SECTIONS, *fields])
     if nearest:
         hint = f"did you mean {' or '.join(f'config.{field}' for field in nearest)}?"
-    elif entry in options:
-        names = (field.rpartition(".")[2] for field in fields_of(entry, options[entry]))
-        hint = f"the options of config.{entry} are {', '.join(names)}"
-    elif section in SECTIONS:
-        names = (field.partition(".")[2] for field in _NAMES[section])
-        hint = f"the fields of config.{section} are {', '.join(names)}"
+    elif siblings:
+        names = (field.rpartition(".")[2] for field in siblings)
+        hint = f"the fields of config.{group} are {', '.join(names)}"
     else:
         hint = f"the sections are {', '.join(SECTIONS)}"
     return UserError(f"{where}: there is no config.{name}; {hint}")
@@ -579,25 +574,25 @@ def _check_embeddings(settings: Settings) -> None:
 
 def _check_adapters(settings: Settings) -> None:
     """Refuses options that contradict adapters: they decide what is trained, in single layers."""
-    if settings.lora.rank is None:
-        return
-    for name, is_set in (
-        ("optimizer.frozen", settings.optimizer.frozen),
-        ("model.scan_layers", settings.model.scan_layers),
-        ("model.architecture 'recurrent'", settings.model.architecture == "recurrent"),
-    ):
-        if is_set:
+    others = {
+        "optimizer.frozen": settings.optimizer.frozen,
+        "model.scan_layers": settings.model.scan_layers,
+        "model.architecture 'recurrent'": settings.model.architecture == "recurrent",
+    }
+    for name, is_set in others.items():
+        if is_set and settings.lora.rank is not None:
             raise UserError(f"config.lora.rank does not go with {name}; leave one of them out")
 
 
 def _check_sampling(settings: Settings) -> None:
     """Refuses random tokens where another model's predictions for fixed tokens are stored."""
     distillation = settings.distillation
-    for name, is_stored in (
-        (f"task.name {settings.task.name!r}", TASKS[settings.task.name].stored),
-        ("train.distillation.top_k", distillation and distillation.top_k),
-    ):
-        if settings.tokenizer.sampling and is_stored:
+    others = {
+        f"task.name {settings.task.name!r}": TASKS[settings.task.name].stored,
+        "train.distillation.top_k": distillation and distillation.top_k,
+    }
+    for name, is_stored in others.items():
+        if is_stored and settings.tokenizer.sampling:
             raise UserError(
                 f"config.tokenizer.sampling does not go with {name}, which stores another model's "
                 "predictions for one segmentation of the text; leave one of them out"

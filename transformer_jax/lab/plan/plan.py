@@ -20,6 +20,7 @@ from transformer_jax.lab.plan.mesh_search import (
 )
 from transformer_jax.lab.plan.target import ENVIRONMENT, GIB, parse_target, require_compiler
 from transformer_jax.runs.config import resolve
+from transformer_jax.runs.outside import refuse_loaded
 from transformer_jax.runs.settings import COMMAND, Settings, nested
 from transformer_jax.runs.user_modules import Modules
 
@@ -122,6 +123,7 @@ def does_not_fit_message(report: dict[str, Any]) -> str:
 def _request(
     settings: Settings, device: str, slices: int, what: str, modules: Modules
 ) -> dict[str, Any]:
+    refuse_loaded(settings, ("train.distillation.teacher",))  # the child reads its config
     devices = {"device": device, "slices": slices}
     return {"config": nested(settings.values), "modules": modules, "what": what} | devices
 
