@@ -67,7 +67,7 @@ def test_evaluate_prints_one_json_object(shell, workdir):
 
 
 def test_evaluate_scores_unseen_combinations_of_the_embedded_set(shell, workdir, monkeypatch):
-    opened = "transformer_jax.runs.evaluate.open_split"
+    opened = "transformer_jax.runs.outside.open_split"
     monkeypatch.setattr(opened, lambda data, split: open_split(data, split)[:5])
     config = json.loads((workdir / "config.json").read_text())
     config["data"]["name"] = "synthetic_en_de"

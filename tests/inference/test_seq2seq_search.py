@@ -191,7 +191,7 @@ def test_samples_depend_on_the_number_of_their_source(task, params):
     assert (tokens != others).any() and np.isfinite(scores).all()
 
 
-def test_a_registered_search_is_found_by_name(task, params, monkeypatch):
+def test_a_registered_search_is_found_by_name(task, params, with_entries):
     @dataclasses.dataclass(frozen=True)
     class Longest:
         """Repeats the likeliest first token, and never ends."""
@@ -201,15 +201,14 @@ def test_a_registered_search_is_found_by_name(task, params, monkeypatch):
             tokens = jnp.broadcast_to(first[:, None, None], (len(first), num_outputs, max_length))
             return Hypotheses(tokens, jnp.zeros((len(first), num_outputs)))
 
-    monkeypatch.setattr(SEARCHES, "_entries", dict(SEARCHES))
-    SEARCHES.register("longest", lambda decode, ids: Longest())
+    with_entries(SEARCHES, {"longest": lambda decode, ids: Longest()})
     decode = DecodeConfig(search="longest", num_outputs=5, max_extra_length=3, batch_size=2)
     tokens, _ = task.search(params, REQUESTS, decode)
     assert tokens.shape == (2, 5, 19) and (tokens == tokens[:, :1, :1]).all()
 
 
 def test_a_subclass_that_replaces_find_alone_is_used_for_any_number_of_sources(
-    task, params, monkeypatch
+    task, params, with_entries
 ):
     class Last(Sampler):
         """Finds the last token of the vocabulary."""
@@ -218,8 +217,7 @@ def test_a_subclass_that_replaces_find_alone_is_used_for_any_number_of_sources(
             shape = len(start.logits), num_outputs
             return Hypotheses(jnp.full((*shape, max_length), 19), jnp.zeros(shape))
 
-    monkeypatch.setattr(SEARCHES, "_entries", dict(SEARCHES))
-    SEARCHES.register("last", lambda decode, ids: Last(1.0, None, None, EOS, PAD))
+    with_entries(SEARCHES, {"last": lambda decode, ids: Last(1.0, None, None, EOS, PAD)})
     decode = DecodeConfig(search="last", max_extra_length=3, batch_size=2)
     found = task.search.find_all(params, MANY, decode)
     assert all((tokens == 19).all() for tokens, _ in found)

@@ -84,7 +84,7 @@ GEMMA = TransformerConfig(
     rope_theta=100.0,
     rope_layout="halves",
     attention_window=2,
-    full_attention_every=2,
+    layers="default | attention_window=none",
     attention_scale=0.5,
     logit_cap=5.0,
     final_logit_cap=3.0,

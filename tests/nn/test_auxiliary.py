@@ -31,7 +31,7 @@ CONFIG = TransformerConfig(
     num_heads=2,
     num_layers=3,
     attention_window=2,
-    full_attention_every=2,  # a scan by two layers, and one more
+    layers="default | attention_window=none",  # a scan by two layers, and one more
     max_length=8,
     dtype="float32",
     vocab_size=11,

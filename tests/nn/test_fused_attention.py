@@ -94,7 +94,7 @@ SIZES = dict(
     num_encoder_layers=2,
     num_decoder_layers=1,
     attention_window=7,
-    full_attention_every=2,
+    layers="default | attention_window=none",
     attention_scale=0.7,
     source_vocab_size=11,
     target_vocab_size=11,

@@ -21,6 +21,8 @@ ANY_FIELD = ".*"
 """Pattern of the fields that a verb with a config may set."""
 SEARCH_OPTION = r"decode\.\w+\."
 """Pattern of the fields that a verb with a trained run may set: decode.SEARCH.OPTION."""
+DATA_OPTION = r"data\."
+"""Pattern of the fields of data, which may have to be repeated if only a loaded config has them."""
 GROUPS = {"benchmark": "Times a config's training step or search; prints one JSON object."}
 """First words of verbs of two words."""
 

@@ -142,8 +142,9 @@ def plot(args: argparse.Namespace) -> None:
     from transformer_jax.lab.pictures import picture_format
 
     subject = next(flag for flag in _DRAW if getattr(args, flag) is not None)
-    if args.overrides and subject != "config":
-        raise UserError(f"--config.{next(iter(args.overrides))} goes with --config")
+    others = [name for name in args.overrides if not name.startswith("data.")]
+    if others and subject != "config":
+        raise UserError(f"--config.{others[0]} goes with --config")
     names = {  # attention and tree are called like their flag
         "config": Path(args.config or "curves").stem,
         "errors": args.errors,
@@ -187,7 +188,7 @@ def _draw_errors(args: argparse.Namespace, output: Path) -> None:
 
     load_modules(args.modules, args.workdir)
     workdir = fetch_files(args.workdir, (CONFIG, PREDICTIONS))
-    plots.plot_errors(workdir, args.errors, args.split or "test", output)
+    plots.plot_errors(workdir, args.errors, args.split or "test", output, args.overrides)
 
 
 def _draw_runs(args: argparse.Namespace, output: Path) -> None:
@@ -237,6 +238,7 @@ _DRAW: dict[str, Callable[[argparse.Namespace, Path], None]] = {
     Flag("--format text|json", default="text"),
     Flag("--to FILE", "also write a page, FILE.html"),
     flags.MODULES,
+    overrides=flags.DATA_OPTION,
 )
 def compare(args: argparse.Namespace) -> None:
     """Says whether runs differ: over seeds, and over the examples of a test set.
@@ -249,7 +251,12 @@ def compare(args: argparse.Namespace) -> None:
 
     metrics = args.metrics.split(",") if args.metrics else ()
     comparison = compare(
-        *args.runs, split=args.split, metrics=metrics, loss=args.loss, modules=args.modules
+        *args.runs,
+        split=args.split,
+        metrics=metrics,
+        loss=args.loss,
+        modules=args.modules,
+        overrides=args.overrides,
     )
     if args.format == "json":
         write_json(comparison.as_json())

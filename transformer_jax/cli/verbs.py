@@ -149,6 +149,7 @@ def _print_next(run: Any, workdir: str) -> None:
     *flags.DECODE,
     *flags.PROCESSES,
     requires=("workdir",),
+    overrides=f"{flags.SEARCH_OPTION}|{flags.DATA_OPTION}",
 )
 def evaluate(args: argparse.Namespace) -> None:
     """Scores a run; prints one JSON object.
