@@ -4,6 +4,7 @@
 import dataclasses
 import functools
 import inspect
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ import optax
 from jax.sharding import Mesh
 
 from transformer_jax.data.batches.order import WindowedBlocks
-from transformer_jax.data.batches.pipeline import TrainBatches, train_batches
+from transformer_jax.data.batches.pipeline import TrainBatches, describe_overlong, train_batches
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import LossOptions
@@ -40,6 +41,8 @@ from transformer_jax.training.evaluation import Evaluator
 from transformer_jax.training.optimizer import make_optimizer, make_schedule
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import Update, compute_update, train_step
+
+logger = logging.getLogger(__name__)
 
 
 def task_kind(settings: Settings) -> TaskKind:
@@ -368,12 +371,14 @@ def batches_of(
     rows: int,
     shard: tuple[int, int] = (0, 1),
     replicas: int = 1,
+    tells: bool = True,
 ) -> TrainBatches:
     """The training data, in the order of the settings' seed.
 
     Args:
       shard: (process, number of processes).
       replicas: the number of replicas that share the worker processes.
+      tells: log what share of the examples is longer than a row, in process 0.
     """
     items = task.prepare(examples, training=True)
     preprocess = task.preprocess
@@ -383,6 +388,11 @@ def batches_of(
     if isinstance(teacher, StoredTeacher):  # whose predictions are found by the number of an item
         items = teacher.numbered(items)
         preprocess = functools.partial(preprocess_numbered, task)
+    message = None
+    if tells and shard[0] == 0 and not isinstance(items, WindowedBlocks):
+        message = describe_overlong(items, preprocess, training_lengths(task))
+    if message:
+        logger.warning("training data: %s", message)
     return train_batches(
         items,
         preprocess,
