@@ -6,6 +6,8 @@ import logging
 import sqlite3
 import sys
 import threading
+from importlib.machinery import ModuleSpec
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -139,6 +141,18 @@ def test_a_former_id_is_kept(tmp_path):
     assert (
         run.stored_id("own", lambda: "first") == run.stored_id("own", lambda: "second") == "first"
     )
+
+
+def test_weights_and_biases_gets_repeated_steps(tmp_path, monkeypatch):
+    """wandb drops a record whose own step is not above its last one."""
+    run = Mock()
+    wandb = Mock(init=lambda **_: run, __spec__=ModuleSpec("wandb", None))
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    for start, steps in ((0, [5, 10]), (5, [10])):
+        write_run(tmp_path, LoggingConfig(trackers="wandb"), start=start, steps=steps)
+    assert [call.args[0]["step"] for call in run.log.call_args_list] == [5, 10, 10]
+    assert all(call.kwargs == {} for call in run.log.call_args_list)
+    assert call("*", step_metric="step") in run.define_metric.call_args_list
 
 
 # --- The packages themselves, offline, where they are installed ---

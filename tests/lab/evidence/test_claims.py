@@ -171,7 +171,7 @@ def test_the_verb_decides_checks_and_names_wrong_fields(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("HOLDS: The first is lower.")
     verdict = workdir / "mine.verdict.json"
     check = ["claim", "--check", str(path), str(verdict)]
-    path.write_text(f'"""Words."""\n{FILE.format(gap=1.0)}')
+    path.write_text(f'\ufeff"""Words."""\n{FILE.format(gap=1.0)}')  # as editors on Windows do
     assert main(check) == 0
     assert capsys.readouterr().out == f"{verdict}: holds, up to date\n"
     path.write_text(FILE.format(gap=2.0))

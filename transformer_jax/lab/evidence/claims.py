@@ -185,7 +185,7 @@ def load_claim(path: str | Path) -> Claim:
       UserError: there is no such file, it fails, or its fields are invalid.
     """
     claim = load_definition(path, "claim", Claim)
-    source = find_file(path, "claim").read_text(encoding="utf-8")
+    source = find_file(path, "claim").read_text(encoding="utf-8-sig")
     digest = digest_of(without_words(source))
     return dataclasses.replace(claim, name=Path(path).stem, digest=digest)
 
