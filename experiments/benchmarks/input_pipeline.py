@@ -23,10 +23,10 @@ from pathlib import Path
 import transformer_jax as tj
 from transformer_jax.cli.parser import take_overrides
 from transformer_jax.cli.terminal import log_to_stderr
-from transformer_jax.data.batches.pipeline import TrainBatches, train_batches
+from transformer_jax.data.batches.pipeline import TrainBatches
 from transformer_jax.data.sources import open_split
 from transformer_jax.runs import build
-from transformer_jax.runs.config import read_settings
+from transformer_jax.runs.config import override, read_settings
 from transformer_jax.runs.prepare import build_tokenizers
 from transformer_jax.tokenization import load_tokenizers
 
@@ -48,16 +48,13 @@ def main() -> int:
         build_tokenizers(settings, Path(folder) / "tokenizer", examples)
         tokenizers = load_tokenizers(Path(folder) / "tokenizer")
     task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
-    prepared = task.prepare(examples, training=True)
     for num_workers in [int(number) for number in args.workers.split(",")] * args.rounds:
         start = time.perf_counter()
-        batches = train_batches(
-            prepared,
-            task.preprocess,
-            lengths=task.lengths,
-            rows=build.batch_rows(settings, task),
-            seed=settings.order_seed,
-            num_workers=num_workers,
+        batches = build.batches_of(
+            override(settings, {"data.num_workers": num_workers}),
+            task,
+            examples,
+            build.batch_rows(settings, task),
         )
         next(batches)
         found = {"workers": num_workers, "start_s": round(time.perf_counter() - start, 1)}

@@ -388,6 +388,9 @@ def batches_of(
     if isinstance(teacher, StoredTeacher):  # whose predictions are found by the number of an item
         items = teacher.numbered(items)
         preprocess = functools.partial(preprocess_numbered, task)
+    documents = None
+    if preprocess == task.preprocess and hasattr(task, "documents"):  # translation
+        documents = task.documents(items)
     message = None
     if tells and shard[0] == 0 and not isinstance(items, WindowedBlocks):
         message = describe_overlong(items, preprocess, training_lengths(task))
@@ -401,6 +404,7 @@ def batches_of(
         seed=settings.order_seed,
         shard=shard,
         num_workers=math.ceil(settings.data.num_workers / replicas),
+        documents=documents,
     )
 
 

@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Self
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.data.batches.token_cache import TokenCache, tokenize_pairs
+from transformer_jax.data.batches.token_cache import CachedPairs, TokenCache, tokenize_pairs
+from transformer_jax.data.batches.windows import FramedDocuments
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.decoding import BeamTree, truncate_at_eos
 from transformer_jax.inference.config import TARGET_FIELDS, DecodeConfig
@@ -70,6 +71,18 @@ class Translation(Seq2SeqTask):
                 tokens = tokenizer.resegment(tokens)
             features[side] = np.array(tokenizer.specials.translation.around(tokens), np.int32)
         return features
+
+    def documents(self, items: Sequence[Any]) -> dict[str, FramedDocuments] | None:
+        """The features of all items as arrays, if they are cached and `preprocess` is the one
+        here."""
+        is_own = type(self).preprocess is Translation.preprocess
+        if not isinstance(items, CachedPairs) or not is_own:
+            return None
+        frames = {side: self.tokenizers.specials(side).translation for side in self.lengths}
+        return {
+            side: FramedDocuments(items.streams[side], frame.head, frame.tail)
+            for side, frame in frames.items()
+        }
 
     def encode_pair(self, pair: Mapping[str, str]) -> dict[str, list[int]]:
         return {side: _encode(self.tokenizers.text(side), pair[side]) for side in self.lengths}

@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of batches, packed and padded."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
+from transformer_jax.data.batches.order import OrderedFeatures, endless_order
 from transformer_jax.data.batches.packing import (
     LENGTH_STEP,
     PackedRows,
+    Packer,
     pad_rows,
     padded_batch,
     rounded_length,
 )
+from transformer_jax.data.batches.token_cache import CachedPairs
+from transformer_jax.data.batches.windows import FramedDocuments, store_token_stream
+from transformer_jax.errors import UserError
 
 
 def pair(source, target):
@@ -87,3 +94,38 @@ def test_a_padded_batch_has_the_arrays_of_a_packed_one():
     np.testing.assert_array_equal(batch["target"][1, :3], [5, 6, 3])
     np.testing.assert_array_equal(batch["source_positions"][0], np.arange(LENGTH_STEP))
     assert all(array.dtype == np.int32 for array in batch.values())
+
+
+def test_documents_are_packed_as_examples_are():
+    """A tenth of the pairs is overlong; the last groups are of the second epoch."""
+    rng = np.random.default_rng(0)
+    lengths = {"source": 12, "target": 10}
+    frames = {"source": ((), (3,)), "target": ((5,), (3,))}
+    streams = {}
+    for side in lengths:
+        texts = [rng.integers(10, 99, rng.integers(0, 11)).tolist() for _ in range(120)]
+        streams[side] = store_token_stream(texts, first=3, end=3)
+    pairs = CachedPairs(streams)
+
+    def preprocess(pair, rng):
+        parts = {side: (head, pair[side], tail) for side, (head, tail) in frames.items()}
+        return {side: np.concatenate(part).astype(np.int32) for side, part in parts.items()}
+
+    documents = {side: FramedDocuments(streams[side], *frames[side]) for side in lengths}
+    examples = OrderedFeatures(pairs, endless_order(pairs, 1), preprocess, 1).shard(1, 2)
+    epoch = dataclasses.replace(examples, order=range(len(pairs)), first=0, step=1)
+    fast = dataclasses.replace(examples, documents=documents)
+    start = num_overlong = 0
+    for _ in range(6):
+        expected = Packer(examples, epoch, lengths, 8).pack(start)
+        group = Packer(fast, epoch, lengths, 8).pack(start)
+        assert (group.end, group.overlong) == (expected.end, expected.overlong)
+        for name, array in expected.arrays.items():
+            np.testing.assert_array_equal(group.arrays[name], array)
+            assert group.arrays[name].dtype == array.dtype
+        start = group.end
+        num_overlong += group.overlong
+    assert num_overlong > 3 and start > 60
+    short = dict.fromkeys(lengths, 1)
+    with pytest.raises(UserError, match="each of the 120 examples is longer than a row"):
+        Packer(fast, epoch, short, 8).pack(0)

@@ -9,12 +9,13 @@ import dataclasses
 import functools
 import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import grain
 import numpy as np
 
+from transformer_jax.data.batches.windows import FramedDocuments
 from transformer_jax.data.examples import Corpora, Features, RandomAccess
 
 type Preprocess[Item] = Callable[[Item, np.random.Generator], Features]
@@ -45,10 +46,17 @@ class EpochOrder(grain.MapDataset[int]):
 
     def __getitem__(self, index: int) -> int:
         epoch, position = divmod(index, self._size)
+        return self._first + int(self._order(epoch)[position])
+
+    def at(self, indices: np.ndarray) -> np.ndarray:
+        """The numbers at increasing indices, int64 [n]."""
+        epochs, positions = np.divmod(indices, self._size)
+        parts = [self._order(int(epoch))[positions[epochs == epoch]] for epoch in np.unique(epochs)]
+        return self._first + np.concatenate(parts).astype(np.int64)
+
+    def _order(self, epoch: int) -> np.ndarray:
         order = self._orders.get(epoch)
-        if order is None:
-            order = self._draw(epoch)
-        return self._first + int(order[position])
+        return self._draw(epoch) if order is None else order
 
     def _draw(self, epoch: int) -> np.ndarray:
         order = np.arange(self._size, dtype=np.uint32)
@@ -98,6 +106,8 @@ class OrderedFeatures[Item](RandomAccess[Features]):
       preprocess: makes the features; its `rng` depends on `seed` and the index in `order` alone.
       seed: seed of the `rng`.
       first, step: this sequence has the indices first, first + step, ... of `order`.
+      documents: feature -> the features of all of `source`, many at a time, if they are arrays
+        already and do not depend on the `rng`.
     """
 
     source: Sequence[Item]
@@ -106,6 +116,7 @@ class OrderedFeatures[Item](RandomAccess[Features]):
     seed: int
     first: int = 0
     step: int = 1
+    documents: Mapping[str, FramedDocuments] | None = None
 
     def shard(self, index: int, count: int) -> "OrderedFeatures[Item]":
         """Every `count`-th item, from item `index` on."""
@@ -122,6 +133,14 @@ class OrderedFeatures[Item](RandomAccess[Features]):
     def item(self, index: int) -> Features:
         order_index = self.first + index * self.step
         return self.preprocess(self.source[self.order[order_index]], self._rng.at(order_index))
+
+    def source_indices(self, start: int, count: int) -> np.ndarray:
+        """Indices in `source` of the next items from `start` on, at most `count`, int64 [n]."""
+        stop = min(start + count, len(self))
+        indices = self.first + np.arange(start, stop) * self.step
+        if isinstance(self.order, EpochOrder):
+            return self.order.at(indices)
+        return np.array([self.order[index] for index in indices.tolist()], np.int64)
 
     @functools.cached_property
     def _rng(self) -> IndexedRng:

@@ -6,13 +6,14 @@ tokens of `source` and `target`), and gives them the same segment id. The ids ke
 an example, and pair its source with its target.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from transformer_jax.data.batches.order import OrderedFeatures
+from transformer_jax.data.batches.windows import FramedDocuments
 from transformer_jax.data.examples import Features
 from transformer_jax.errors import UserError
 
@@ -21,12 +22,13 @@ Batch = dict[str, np.ndarray]
 
 type Tokens = Sequence[int] | np.ndarray
 
+_AT_ONCE = 16  # examples a row whose sizes are looked up at once
 LENGTH_STEP = 16
 """Padded rows have a multiple of this length, so that few shapes are compiled."""
 
 
-class PackedRows:
-    """Rows that are filled with examples by first fit.
+class FirstFit:
+    """Places examples into rows: each into the first one with room for all of its features.
 
     Args:
       lengths: length of a row for each feature.
@@ -34,8 +36,71 @@ class PackedRows:
     """
 
     def __init__(self, lengths: Mapping[str, int], rows: int):
-        self._lengths = dict(lengths)
         self._free = [np.full(rows, length) for length in lengths.values()]  # [rows] each
+        self._has_room = np.empty(rows, bool)
+        self._fits = np.empty(rows, bool)
+
+    def place(self, sizes: Sequence[int]) -> int | None:
+        """Row of an example with these sizes by feature; None if no row has room."""
+        np.greater_equal(self._free[0], sizes[0], out=self._has_room)
+        for free, size in zip(self._free[1:], sizes[1:], strict=True):
+            np.greater_equal(free, size, out=self._fits)
+            np.logical_and(self._has_room, self._fits, out=self._has_room)
+        row = int(self._has_room.argmax())  # the first one with room
+        if not self._has_room[row]:
+            return None
+        for free, size in zip(self._free, sizes, strict=True):
+            free[row] -= size
+        return row
+
+
+def fill_rows(
+    lengths: Mapping[str, int],
+    num_rows: int,
+    rows: Sequence[int],
+    sizes: np.ndarray,
+    tokens_of: Callable[[str, np.ndarray], np.ndarray],
+) -> Batch:
+    """Arrays of packed rows.
+
+    Segment ids number the examples of a row from 1 (0 is padding); positions restart at 0 in each
+    segment.
+
+    Args:
+      lengths: length of a row for each feature.
+      rows: row of each example.
+      sizes: int [N, F], tokens of each example by feature.
+      tokens_of: (feature, order of examples) -> their tokens, one after another.
+    """
+    order = np.argsort(rows, kind="stable")  # by row, then in the order of placing
+    row = np.array(rows)[order]
+    first = np.searchsorted(row, row)  # index of the first example of the same row, [N]
+    segments = 1 + np.arange(len(row)) - first
+    packed = {}
+    for i, (feature, length) in enumerate(lengths.items()):
+        size = sizes[order, i]
+        offset = np.cumsum(size) - size  # number of tokens before each example
+        positions = np.arange(size.sum()) - np.repeat(offset, size)
+        slots = np.repeat(row * length + offset - offset[first], size) + positions
+        values = {
+            feature: tokens_of(feature, order),
+            f"{feature}_segment_ids": np.repeat(segments, size),
+            f"{feature}_positions": positions,
+        }
+        for name, flat in values.items():
+            array = np.zeros(num_rows * length, np.int32)
+            array[slots] = flat
+            packed[name] = array.reshape(-1, length)
+    return packed
+
+
+class PackedRows:
+    """Rows that are filled with examples by first fit; arguments of `FirstFit`."""
+
+    def __init__(self, lengths: Mapping[str, int], rows: int):
+        self._lengths = dict(lengths)
+        self._num_rows = rows
+        self._fit = FirstFit(lengths, rows)
         # For each example in the order of `add`: its features, its row, its size by feature.
         self._examples: list[Features] = []
         self._rows: list[int] = []
@@ -56,48 +121,22 @@ class PackedRows:
           ValueError: the features are not those of `lengths`, or one has no token.
         """
         sizes = self._sizes_of(example)
-        room = self._free[0] >= sizes[0]
-        for free, size in zip(self._free[1:], sizes[1:], strict=True):
-            room &= free >= size
-        row = int(room.argmax())  # the first one with room
-        if not room[row]:
+        row = self._fit.place(sizes)
+        if row is None:
             return False
-        for free, size in zip(self._free, sizes, strict=True):
-            free[row] -= size
         self._examples.append(example)
         self._rows.append(row)
         self._sizes.append(sizes)
         return True
 
     def arrays(self) -> Batch:
-        """Arrays of the rows.
+        """Arrays of the rows (`fill_rows`)."""
 
-        Segment ids number the examples of a row from 1 (0 is padding); positions restart at 0 in
-        each segment.
-        """
-        order = np.argsort(self._rows, kind="stable")  # by row, then in the order of `add`
-        rows = np.array(self._rows)[order]
-        sizes = np.array(self._sizes)[order]
-        first = np.searchsorted(rows, rows)  # index of the first example of the same row, [N]
-        segments = 1 + np.arange(len(rows)) - first
-        packed = {}
-        for i, (feature, length) in enumerate(self._lengths.items()):
-            size = sizes[:, i]
-            offset = np.cumsum(size) - size  # number of tokens before each example
-            positions = np.arange(size.sum()) - np.repeat(offset, size)
-            slots = np.repeat(rows * length + offset - offset[first], size) + positions
-            tokens = np.concatenate([self._examples[j][feature] for j in order])
-            packed[feature] = self._scatter(tokens, slots, length)
-            packed[f"{feature}_segment_ids"] = self._scatter(
-                np.repeat(segments, size), slots, length
-            )
-            packed[f"{feature}_positions"] = self._scatter(positions, slots, length)
-        return packed
+        def tokens_of(feature: str, order: np.ndarray) -> np.ndarray:
+            return np.concatenate([self._examples[j][feature] for j in order])
 
-    def _scatter(self, values: np.ndarray, slots: np.ndarray, length: int) -> np.ndarray:
-        flat = np.zeros(len(self._free[0]) * length, np.int32)
-        flat[slots] = values
-        return flat.reshape(-1, length)
+        sizes = np.array(self._sizes)
+        return fill_rows(self._lengths, self._num_rows, self._rows, sizes, tokens_of)
 
     def _sizes_of(self, example: Features) -> list[int]:
         if example.keys() != self._lengths.keys():
@@ -151,6 +190,8 @@ class Packer:
         Raises:
           UserError: all examples of the epoch are overlong.
         """
+        if self.examples.documents is not None:
+            return self._pack_documents(self.examples.documents, start)
         packed = PackedRows(self.lengths, self.rows)
         overlong = 0
         index = start
@@ -163,12 +204,51 @@ class Packer:
                 overlong += 1
                 # The sequence may be endless: stop if no example will ever fit.
                 if overlong == len(self.epoch) and not packed:
-                    self._require_one_that_fits(packed)
+                    self._require_one_that_fits()
             index = self.examples.next_index(index)
         return PackedGroup(packed.arrays(), index, overlong)
 
-    def _require_one_that_fits(self, packed: PackedRows) -> None:
-        if all(map(packed.is_overlong, self.epoch)):
+    def _pack_documents(self, documents: Mapping[str, FramedDocuments], start: int) -> PackedGroup:
+        """Packs the same examples as `pack`, without an object for each."""
+        limits = np.array([*self.lengths.values()])
+        fit = FirstFit(self.lengths, self.rows)
+        rows: list[int] = []
+        places: list[int] = []  # of the packed examples among those that were read
+        items = np.empty(0, np.int64)
+        sizes = np.empty((0, len(limits)), np.int64)
+        overlong = 0
+        index = 0
+        while True:
+            if index == len(items):
+                added = self.examples.source_indices(start + index, _AT_ONCE * self.rows)
+                if not len(added):
+                    break
+                of_added = [documents[feature].sizes(added) for feature in self.lengths]
+                items = np.concatenate([items, added])
+                sizes = np.concatenate([sizes, np.stack(of_added, axis=1)])
+                listed = sizes.tolist()
+                is_overlong = (sizes > limits).any(axis=1).tolist()
+            row = None if is_overlong[index] else fit.place(listed[index])
+            if row is not None:
+                rows.append(row)
+                places.append(index)
+            elif not is_overlong[index]:
+                break
+            else:
+                overlong += 1
+                if overlong == len(self.epoch) and not rows:
+                    self._require_one_that_fits()
+            index += 1
+        chosen = items[places]
+
+        def tokens_of(feature: str, order: np.ndarray) -> np.ndarray:
+            return documents[feature].tokens(chosen[order])
+
+        arrays = fill_rows(self.lengths, self.rows, rows, sizes[places], tokens_of)
+        return PackedGroup(arrays, start + index, overlong)
+
+    def _require_one_that_fits(self) -> None:
+        if all(map(PackedRows(self.lengths, 1).is_overlong, self.epoch)):
             limits = ", ".join(f"{feature} {length}" for feature, length in self.lengths.items())
             raise UserError(
                 f"each of the {len(self.epoch)} examples is longer than a row (in tokens: "

@@ -34,6 +34,7 @@ from transformer_jax.data.batches.packing import (
     StreamGroups,
     pack_streams,
 )
+from transformer_jax.data.batches.windows import FramedDocuments
 from transformer_jax.data.examples import RandomAccess
 from transformer_jax.errors import UserError
 
@@ -317,6 +318,7 @@ def train_batches[Item](
     seed: int,
     shard: tuple[int, int] = (0, 1),
     num_workers: int = 0,
+    documents: Mapping[str, FramedDocuments] | None = None,
 ) -> TrainBatches:
     """Makes endless packed batches: every example once per epoch, each epoch in a new order.
 
@@ -336,6 +338,7 @@ def train_batches[Item](
         share.
       num_workers: processes that encode and pack instead of a thread. The batches and the state are
         the same for any number; at most one process per stream is used.
+      documents: as of `OrderedFeatures`; the same features as by `preprocess`, faster.
 
     Returns:
       The batches, with the rows of this process.
@@ -353,7 +356,7 @@ def train_batches[Item](
         blocks = BlockFeatures(source, order, preprocess, seed)
         packer = Packer(blocks, (), lengths, rows)  # no window is too long
     else:
-        examples = OrderedFeatures(source, order, preprocess, seed)
+        examples = OrderedFeatures(source, order, preprocess, seed, documents=documents)
         epoch = dataclasses.replace(examples, order=range(len(source)))
         packer = Packer(examples, epoch, lengths, rows)
     return TrainBatches(BatchIterator(packer, shard, num_workers))

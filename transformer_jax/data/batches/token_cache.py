@@ -39,6 +39,7 @@ from transformer_jax.data.examples import (
     Features,
     LinePairs,
     Parsed,
+    RandomAccess,
     Selection,
 )
 from transformer_jax.data.files.lines import TextLines
@@ -319,6 +320,19 @@ def _digest_of_examples(documents: Corpus) -> bytes:
     return digest.digest()
 
 
+@dataclass(frozen=True, repr=False)
+class CachedPairs(RandomAccess[Features]):
+    """Pairs as tokens without special ones, {side: int32 [n]}; document i of each stream is one."""
+
+    streams: Mapping[str, TokenStream]
+
+    def __len__(self) -> int:
+        return min(len(stream.starts) for stream in self.streams.values())
+
+    def item(self, index: int) -> Features:
+        return {side: stream.document(index) for side, stream in self.streams.items()}
+
+
 def tokenize_pairs(
     examples: Corpus, tokenizers: Tokenizers, cache: TokenCache
 ) -> Sequence[Features]:
@@ -345,7 +359,7 @@ def tokenize_pairs(
         if stream is None:
             return Parsed(examples, functools.partial(_encode_pair, tokenizers))
         streams[side] = stream
-    return Parsed(range(len(examples)), functools.partial(_cached_pair, streams))
+    return CachedPairs(streams)
 
 
 def _side_example(side: str, pair: Example) -> Example:
@@ -354,7 +368,3 @@ def _side_example(side: str, pair: Example) -> Example:
 
 def _encode_pair(tokenizers: Tokenizers, pair: Example) -> Features:
     return {side: np.array(tokenizers.text(side).encode(pair[side]), np.int32) for side in _SIDES}
-
-
-def _cached_pair(streams: Mapping[str, TokenStream], index: int) -> Features:
-    return {side: stream.document(index) for side, stream in streams.items()}

@@ -119,6 +119,39 @@ class TokenStream:
 
 
 @dataclass(frozen=True)
+class FramedDocuments:
+    """Documents of a stream with special tokens around them, many at a time.
+
+    Attributes:
+      stream: the documents.
+      head, tail: tokens before and after each.
+    """
+
+    stream: TokenStream
+    head: tuple[int, ...]
+    tail: tuple[int, ...]
+
+    def sizes(self, items: np.ndarray) -> np.ndarray:
+        """Tokens of these documents, int64 [n]."""
+        inner = self.stream.ends[items] - self.stream.starts[items] - 1
+        return inner + len(self.head) + len(self.tail)
+
+    def tokens(self, items: np.ndarray) -> np.ndarray:
+        """Tokens of these documents, one after another, int32."""
+        sizes = self.sizes(items)
+        offsets = np.cumsum(sizes) - sizes
+        places = np.repeat(self.stream.starts[items] + 1 - len(self.head) - offsets, sizes)
+        places += np.arange(len(places))
+        # Places beside the first and last document hold special tokens, which are set below.
+        tokens = self.stream.tokens[np.clip(places, 0, len(self.stream.tokens) - 1)]
+        for i, token in enumerate(self.head):
+            tokens[offsets + i] = token
+        for i, token in enumerate(self.tail, start=-len(self.tail)):
+            tokens[offsets + sizes + i] = token
+        return tokens
+
+
+@dataclass(frozen=True)
 class Windows(RandomAccess[Features]):
     """Windows of a stream, across the ends of documents.
 
