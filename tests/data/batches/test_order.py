@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Order of examples: shuffled epochs, shards, and random numbers by index."""
 
+import itertools
 import time
 
 import grain
 import numpy as np
 import pytest
 
-from transformer_jax.data.batches.order import EpochOrder, OrderedFeatures
+from transformer_jax.data.batches.order import EpochOrder, MixedOrder, OrderedFeatures
 
 
 def drawn(example, rng):
@@ -62,3 +63,23 @@ def test_small_sets_are_shuffled_quickly(size):
     start = time.process_time()
     epochs(size, seed=0, count=200 // size)
     assert time.process_time() - start < 0.2
+
+
+@pytest.mark.parametrize(
+    "weights", [(1.0, 1.0), (1.0, 3.0), (0.2, 5.0, 1.0), (1e-6, 1.0), (1.0,) * 40]
+)
+@pytest.mark.parametrize("step", [1, 2, 8])
+def test_every_stream_of_a_mixture_has_the_stated_shares(weights, step):
+    sizes = [30 * (i + 1) for i in range(len(weights))]
+    starts = np.cumsum([0, *sizes])
+    orders = [EpochOrder(*part, 7) for part in itertools.pairwise(starts.tolist())]
+    mixed = MixedOrder(orders, weights, seed=7)
+    indices = 3 + np.arange(20_000) * step
+    numbers = mixed.at(indices)
+    assert numbers[:50].tolist() == [mixed[index] for index in indices[:50].tolist()]
+    parts = np.searchsorted(starts, numbers, side="right") - 1
+    shares = np.bincount(parts, minlength=len(weights)) / len(numbers)
+    np.testing.assert_allclose(shares, np.divide(weights, sum(weights)), atol=0.01)
+    if step == 1:  # in epochs: equally often, but for the first and the last
+        counts = np.bincount(numbers[parts == len(weights) - 1] - starts[-2])
+        assert counts.max() - counts.min() <= 2

@@ -311,8 +311,11 @@ def test_a_run_on_blocks_resumes_exactly(tiny_config, tiny_language_model, tmp_p
     jax.tree.map(np.testing.assert_array_equal, whole.params, again.params)
 
 
-def test_windows_are_drawn_by_the_weights_of_their_corpora():
-    """Each corpus is one repeated letter; the shorter one has the higher weight."""
+@pytest.mark.parametrize("sampling", [0.0, 0.5])
+def test_windows_are_drawn_by_the_weights_of_their_corpora(sampling, monkeypatch):
+    """Each corpus is one repeated letter; the shorter one has the higher weight. Text whose tokens
+    are drawn is mixed in blocks."""
+    monkeypatch.setattr("transformer_jax.tasks.language_modeling.SAMPLED_BLOCK", 200)
 
     class Letters:
         class specials:
@@ -325,9 +328,10 @@ def test_windows_are_drawn_by_the_weights_of_their_corpora():
         def text(self, side):
             return Letters()
 
-    corpora = Corpora(([{"text": "a" * 400}], [{"text": "b" * 100}]), (1.0, 3.0))
-    windows = DocumentWindows("together").cut(corpora, Sides({}), first=2, length=10, training=True)
+    corpora = Corpora(([{"text": "a" * 1400}], [{"text": "b" * 100}]), (1.0, 3.0))
+    sides = Sides({}, sampling=sampling)
+    windows = DocumentWindows("together").cut(corpora, sides, first=2, length=10, training=True)
     made = train_batches(windows, identity, lengths={"input": 10, "target": 10}, rows=8, seed=0)
-    letters = np.concatenate([next(made)["input"].ravel() for _ in range(100)])
+    letters = np.concatenate([next(made)["input"].ravel() for _ in range(400)])
     ratio = (letters == ord("b")).sum() / (letters == ord("a")).sum()
     assert ratio == pytest.approx(3, rel=0.1)

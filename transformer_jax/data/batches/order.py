@@ -8,11 +8,11 @@ Items are made when they are requested.
 import dataclasses
 import functools
 import itertools
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import grain
 import numpy as np
 
 from transformer_jax.data.batches.windows import FramedDocuments
@@ -23,7 +23,7 @@ type Preprocess[Item] = Callable[[Item, np.random.Generator], Features]
 pickled for worker processes. `rng` is valid during the call only."""
 
 
-class EpochOrder(grain.MapDataset[int]):
+class EpochOrder:
     """Endless sequence of the numbers from `first` to `stop` - 1, each once per epoch.
 
     Grain's own shuffle needs no memory (this one: 4 bytes per example for each of two epochs), but
@@ -35,7 +35,6 @@ class EpochOrder(grain.MapDataset[int]):
     """
 
     def __init__(self, first: int, stop: int, seed: int):
-        super().__init__()
         self._first = first
         self._size = stop - first
         self._seed = seed
@@ -67,15 +66,76 @@ class EpochOrder(grain.MapDataset[int]):
         return order
 
 
-def endless_order(source: Sequence[Any], seed: int) -> Sequence[int]:
+class MixedOrder:
+    """Endless sequence that mixes others in stated shares.
+
+    Each block of places has its exact share of each sequence, at drawn places: a stream that takes
+    every n-th place has the same shares. (A round robin would fall into step with it.)
+
+    Args:
+      orders: the sequences, each in its own order.
+      weights: relative frequencies, positive.
+    """
+
+    def __init__(self, orders: Sequence[EpochOrder], weights: Sequence[float], seed: int):
+        self._orders = orders
+        self._shares = np.array(weights) / math.fsum(weights)
+        self._seed = seed
+        # So many that the most frequent sequence has a place for each of the others.
+        self._block_size = max(256, 4 * len(weights) ** 2)
+        self._blocks: dict[int, np.ndarray] = {}  # the last two
+
+    def __len__(self) -> int:
+        return sys.maxsize
+
+    def __getitem__(self, index: int) -> int:
+        block, place = divmod(index, self._block_size)
+        return int(self._block(block)[place])
+
+    def at(self, indices: np.ndarray) -> np.ndarray:
+        """The numbers at increasing indices, int64 [n]."""
+        blocks, places = np.divmod(indices, self._block_size)
+        parts = [self._block(int(block))[places[blocks == block]] for block in np.unique(blocks)]
+        return np.concatenate(parts)
+
+    def _block(self, block: int) -> np.ndarray:
+        if block not in self._blocks:
+            last = [*self._blocks.items()][-1:]
+            self._blocks = {**dict(last), block: self._draw(block)}
+        return self._blocks[block]
+
+    def _draw(self, block: int) -> np.ndarray:
+        before = self._counts(block * self._block_size)
+        counts = self._counts((block + 1) * self._block_size) - before
+        sequences = np.repeat(np.arange(len(counts)), counts)
+        np.random.default_rng([self._seed, block, 3]).shuffle(sequences)
+        numbers = np.empty(self._block_size, np.int64)
+        for i in np.flatnonzero(counts).tolist():
+            numbers[sequences == i] = self._orders[i].at(before[i] + np.arange(counts[i]))
+        return numbers
+
+    def _counts(self, places: int) -> np.ndarray:
+        """Numbers taken of each sequence before a place; the most frequent one fills up."""
+        counts = np.floor(self._shares * places).astype(np.int64)
+        counts[self._shares.argmax()] += places - counts.sum()
+        return counts
+
+
+type Order = EpochOrder | MixedOrder | range
+
+
+def endless_order(source: Sequence[Any], seed: int) -> EpochOrder | MixedOrder:
     """Endless sequence of indices into `source`, or into its blocks, shuffled in each epoch; with
-    weights, each corpus has epochs of its own."""
-    if isinstance(source, WindowedBlocks):
-        source = source.blocks
-    if not isinstance(source, Corpora) or not source.weights:
-        return EpochOrder(0, len(source), seed)
-    orders = [EpochOrder(*part, seed) for part in itertools.pairwise(source.starts)]
-    return grain.MapDataset.mix(orders, source.weights)
+    weights, each corpus has epochs of its own, and the weights are those of windows."""
+    blocks = source.blocks if isinstance(source, WindowedBlocks) else source
+    if not isinstance(blocks, Corpora) or not blocks.weights:
+        return EpochOrder(0, len(blocks), seed)
+    orders = [EpochOrder(*part, seed) for part in itertools.pairwise(blocks.starts)]
+    weights = blocks.weights
+    if isinstance(source, WindowedBlocks):  # a block of a small corpus has fewer windows
+        sizes = [np.mean([len(block.tokens) for block in part]) for part in blocks.parts]
+        weights = tuple(np.divide(weights, sizes).tolist())
+    return MixedOrder(orders, weights, seed)
 
 
 class IndexedRng:
@@ -111,7 +171,7 @@ class OrderedFeatures[Item](RandomAccess[Features]):
     """
 
     source: Sequence[Item]
-    order: Sequence[int]
+    order: Order
     preprocess: Preprocess[Item]
     seed: int
     first: int = 0
@@ -138,9 +198,7 @@ class OrderedFeatures[Item](RandomAccess[Features]):
         """Indices in `source` of the next items from `start` on, at most `count`, int64 [n]."""
         stop = min(start + count, len(self))
         indices = self.first + np.arange(start, stop) * self.step
-        if isinstance(self.order, EpochOrder):
-            return self.order.at(indices)
-        return np.array([self.order[index] for index in indices.tolist()], np.int64)
+        return indices if isinstance(self.order, range) else self.order.at(indices)
 
     @functools.cached_property
     def _rng(self) -> IndexedRng:
