@@ -253,6 +253,20 @@ def test_speed_excludes_evaluations_and_checkpoints(monkeypatch):
     assert metrics["tokens_per_s"] == 4.0
 
 
+def test_waiting_for_data_is_told_once(caplog, monkeypatch):
+    monkeypatch.setattr(GoodputTimer, "waits_for_data", True)
+    Parts().loop(log_every=1).run(State(0), start=0, num_steps=3)
+    (message,) = [text for text in caplog.messages if "wait for batches" in text]
+    assert message.endswith("raise data.num_workers")
+    monkeypatch.undo()
+    timer = GoodputTimer()
+    timer._start -= 100.0
+    timer._seconds["data"] = 10.0
+    assert not timer.waits_for_data
+    timer._seconds["data"] = 30.0
+    assert timer.waits_for_data
+
+
 def test_overlong_examples_are_recorded():
     parts = Parts()
     parts.loop(log_every=1).run(State(0), start=0, num_steps=1)

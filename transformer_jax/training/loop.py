@@ -77,6 +77,13 @@ class GoodputTimer:
         shares = {f"share_{name}": seconds / total for name, seconds in self._seconds.items()}
         return {"goodput": 1 - sum(shares.values()), **shares}
 
+    @property
+    def waits_for_data(self) -> bool:
+        """True if steps have waited for batches for more than a fifth of the time, after the first
+        minute."""
+        total = time.perf_counter() - self._start
+        return total > 60 and self._seconds.get("data", 0.0) > total / 5
+
     def _add(self, activity: str, seconds: float) -> None:
         self._seconds[activity] = self._seconds.get(activity, 0.0) + seconds
 
@@ -130,11 +137,18 @@ class Meter:
         return metrics
 
     def _warn(self, metrics: Mapping[str, Any]) -> None:
+        """Warns once of each metric of a module that exceeds its limit."""
         for name, (limit, advice) in auxiliary.LIMITS.items():
             value = np.max(metrics.get(auxiliary.TOTAL + name, 0.0))
-            if value > limit and name not in self._warned:
-                self._warned.add(name)
-                logger.warning("%s%s is %.2f: %s", auxiliary.TOTAL, name, value, advice)
+            if value > limit:
+                message = "%s%s is %.2f: %s"
+                self.warn_once(name, message, auxiliary.TOTAL, name, value, advice)
+
+    def warn_once(self, name: str, message: str, *args: Any) -> None:
+        """Logs a warning, the first time for each name."""
+        if name not in self._warned:
+            self._warned.add(name)
+            logger.warning(message, *args)
 
     @contextlib.contextmanager
     def paused(self, activity: str) -> Iterator[None]:
@@ -363,6 +377,12 @@ class Loop:
         metrics = meter.read()
         metrics |= self.utilization(metrics["step_ms"] / 1e3)
         metrics |= self.timer.shares()
+        if self.timer.waits_for_data:
+            meter.warn_once(
+                "data",
+                "steps wait for batches %.0f%% of the time (share_data): raise data.num_workers",
+                100 * metrics["share_data"],
+            )
         metrics["learning_rate"] = self.learning_rate(step - 1) * self.patience.rate
         if np.any(self.batches.overlong):
             metrics |= {"overlong": self.batches.overlong, "seen": self.batches.seen}
