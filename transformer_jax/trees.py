@@ -225,6 +225,7 @@ def _rebuilt(
 
 
 def tree_to_tokens(tree: Tree) -> list[str]:
+    """Tokens of a tree without its words: "(LABEL", ")" and the tag of each word."""
     return [
         CLOSE if node is None else (OPEN if node.word is None else "") + node.label
         for node in tree.walk()

@@ -16,8 +16,9 @@ import pytest
 import transformer_jax as tj
 from tests.conftest import QUICKSTART, copy_at_step
 from transformer_jax.checkpoints.store import Checkpoints
+from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings, resolve
-from transformer_jax.runs.seeds import seed_configs, train_replicas
+from transformer_jax.runs.seeds import Replicas, seed_configs, train_replicas
 from transformer_jax.runs.settings import COMMAND, nested
 
 STEPS = 8
@@ -248,3 +249,12 @@ def test_runs_trained_one_by_one_are_not_overwritten(config, alone, tmp_path):
 def test_a_single_run_is_not_trained_in_their_workdir(config, together):
     with pytest.raises(tj.UserError, match="holds together, and no mark"):
         tj.train(config, together[0])
+
+
+def test_one_replica_tells_what_is_left_out(tiny_config, monkeypatch):
+    """All read the same examples, in other orders."""
+    told = []
+    monkeypatch.setattr(build, "batches_of", lambda *_, tells, **__: told.append(tells))
+    members = [read_settings(tiny_config({"seed": seed})) for seed in range(3)]
+    Replicas(members, [], [None], Path(), []).batches(8)
+    assert told == [True, False, False]

@@ -163,6 +163,7 @@ def reorder_state(state: State, parents: Int[Array, "B K"], num_parents: int) ->
 
 
 def select_sentences(state: State, sentences: Int[Array, " B"], num_beams: int) -> State:
+    """State of all beams of the chosen sentences."""
     rows = (sentences[:, None] * num_beams + jnp.arange(num_beams)).reshape(-1)
     return _map_state(
         lambda part: take_rows(part, sentences), lambda leaf: take_rows(leaf, rows), state
@@ -191,11 +192,12 @@ def can_rewind(state: State) -> bool:
 
 def _rewinds_all(cls: type) -> bool:
     definer = next(base for base in cls.__mro__ if "rewind" in vars(base))
-    known = getattr(definer, "__dataclass_fields__", {})
-    return getattr(cls, "__dataclass_fields__", {}).keys() == known.keys()
+    rewound = getattr(definer, "__dataclass_fields__", {})
+    return getattr(cls, "__dataclass_fields__", {}).keys() == rewound.keys()
 
 
 def take_rows(tree: Any, rows: Int[Array, " N"]) -> Any:
+    """The chosen rows of every leaf."""
     return jax.tree.map(lambda leaf: jnp.take(leaf, rows, axis=0, mode="clip"), tree)
 
 

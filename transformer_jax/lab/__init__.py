@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done with runs: a look inside, pictures, sweeps, evidence, verification and plans.
+"""Analysis, pictures, sweeps, evidence, verification and plans of runs.
 
 Nothing below imports this package, so that a training or a prediction does not depend on it.
 """

@@ -141,6 +141,7 @@ def drop_overflow(
 
 
 def row_loads(experts: Int[Array, "N T k"], num_experts: int) -> Float[Array, "N E"]:
+    """Choices of each expert in each row; E, which is no expert, counts nowhere."""
     return jax.nn.one_hot(experts, num_experts).sum((1, 2))
 
 

@@ -54,6 +54,7 @@ _ENTRIES = (Encoder, Decoder, PositionEncoding, RecurrentEncoder, RecurrentDecod
 
 
 def matches_pattern(pattern: str, path: str) -> bool:
+    """Returns True if the whole path matches: `*` is any text without a dot, `**` any text."""
     parts = re.split(r"(\*\*?)", pattern)
     wildcards = {"*": "[^.]*", "**": ".*"}
     expression = "".join(wildcards.get(part) or re.escape(part) for part in parts)

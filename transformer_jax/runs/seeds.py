@@ -291,8 +291,10 @@ class Replicas:
             return build.batches_of(self.settings, self.task, self.examples, rows)
         count = len(self.members)
         batches = [
-            build.batches_of(member, self.task, self.examples, rows, replicas=count)
-            for member in self.members
+            build.batches_of(
+                member, self.task, self.examples, rows, replicas=count, tells=number == 0
+            )
+            for number, member in enumerate(self.members)
         ]
         return StackedBatches(batches)
 

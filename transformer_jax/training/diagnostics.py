@@ -121,6 +121,7 @@ class Diagnostics:
 
 
 def norms(state: TrainState, update: Update) -> dict[str, Array]:
+    """Norms of gradients, updates and parameters by part of the model, {"grad/PART": scalar}."""
     trees = {"grad": update.grads, "update": update.updates, "param": state.trained}
     squares: dict[str, Array] = {}
     for name, tree in trees.items():
@@ -148,5 +149,6 @@ def entropies(weights: Float[Array, "B H T S"]) -> Float[Array, " H"]:
 
 
 def dead_share(hidden: Float[Array, "... F"]) -> Float[Array, ""]:
+    """Share of the F units that are near 0 for all tokens."""
     largest = jnp.abs(hidden).reshape(-1, hidden.shape[-1]).max(0)
     return jnp.mean(largest <= _DEAD)

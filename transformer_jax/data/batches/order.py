@@ -81,7 +81,7 @@ class MixedOrder:
         self._orders = orders
         self._shares = np.array(weights) / math.fsum(weights)
         self._seed = seed
-        # So many that the most frequent sequence has a place for each of the others.
+        # The most frequent sequence has a place in a block for each of the others.
         self._block_size = max(256, 4 * len(weights) ** 2)
         self._blocks: dict[int, np.ndarray] = {}  # the last two
 

@@ -75,7 +75,7 @@ class RowSpec(NamedTuple):
 
 
 class RowPlan(NamedTuple):
-    """What is left to train of a row.
+    """The part of a row that is left to train.
 
     Attributes:
       folder: of the row.
