@@ -30,11 +30,7 @@ SIZES = dict(
 )
 TOKENS = np.random.default_rng(0).integers(4, 11, (2, 9)).astype(np.int32)
 SIDE = (TOKENS, np.tile(np.arange(9, dtype=np.int32), (2, 1)), np.ones_like(TOKENS))
-CASES = {
-    EncoderDecoder: (*SIDE, *SIDE),
-    DecoderOnly: SIDE,
-    EncoderOnly: (*SIDE, TOKENS[:, :3] % 9),
-}
+CASES = {EncoderDecoder: (*SIDE, *SIDE), DecoderOnly: SIDE, EncoderOnly: (*SIDE, TOKENS[:, :3] % 9)}
 
 
 @pytest.mark.parametrize(

@@ -156,12 +156,7 @@ def test_logits_are_those_of_the_formulas(build, changes):
         close(row[: len(target)], expected)
 
 
-AROUND = {
-    "embedding_norm": True,
-    "scale_logits": True,
-    "logits_bias": True,
-    "final_logit_cap": 2.0,
-}
+AROUND = {"embedding_norm": True, "scale_logits": True, "logits_bias": True, "final_logit_cap": 2.0}
 """Options before and after the stacks."""
 
 

@@ -44,8 +44,7 @@ def test_rows_grow_from_their_own_length():
     np.testing.assert_array_equal(inputs.key_positions, [[0, 1, 2, 3]] * 2)
     np.testing.assert_array_equal(inputs.query_positions, [[0, 1], [2, 3]])
     np.testing.assert_array_equal(
-        inputs.mask[:, 0].astype(int),
-        [[[1, 0, 0, 0], [1, 1, 0, 0]], [[1, 1, 1, 0], [1, 1, 1, 1]]],
+        inputs.mask[:, 0].astype(int), [[[1, 0, 0, 0], [1, 1, 0, 0]], [[1, 1, 1, 0], [1, 1, 1, 1]]]
     )
     for slots, new in zip((inputs.key, inputs.value), (key, value), strict=True):
         np.testing.assert_array_equal(slots[0, :2], new[0])
@@ -67,8 +66,7 @@ def test_the_cache_has_the_dtype_of_the_products(device, dtype, compiling_for):
 
 
 @pytest.mark.parametrize(
-    ("heads", "beams", "dtype"),
-    [(H, 1, jnp.float32), (H, 3, jnp.bfloat16), (1, 1, jnp.bfloat16)],
+    ("heads", "beams", "dtype"), [(H, 1, jnp.float32), (H, 3, jnp.bfloat16), (1, 1, jnp.bfloat16)]
 )
 def test_on_a_cpu_several_queries_of_a_key_are_multiplied_in_bfloat16(
     heads, beams, dtype, compiling_for

@@ -30,8 +30,7 @@ def test_masks_combine():
     segment_ids = np.array([[1, 1, 2, 0]])
     mask = look_ahead_mask(4) & segment_mask(segment_ids, segment_ids)
     np.testing.assert_array_equal(
-        mask[0, 0].astype(int),
-        [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]],
+        mask[0, 0].astype(int), [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
     )
 
 
@@ -40,10 +39,5 @@ def test_a_window_counts_positions_not_slots():
     mask = window_mask(distance, size=2)
     assert mask.shape == (1, 1, 3, 6)
     np.testing.assert_array_equal(
-        mask[0, 0].astype(int),
-        [
-            [0, 0, 0, 1, 1, 1],
-            [1, 1, 0, 0, 0, 0],
-            [0, 0, 0, 0, 0, 0],
-        ],
+        mask[0, 0].astype(int), [[0, 0, 0, 1, 1, 1], [1, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]]
     )

@@ -175,8 +175,7 @@ def layer(rng):
         "inner/bias": (20,),
     }
     return flax.traverse_util.unflatten_dict(
-        {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()},
-        sep="/",
+        {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}, sep="/"
     )
 
 

@@ -8,14 +8,7 @@ import pytest
 from experiments.grammar import nouns, particles, verbs
 from experiments.grammar.english import english
 from experiments.grammar.german import german
-from experiments.grammar.meaning import (
-    Clause,
-    Gap,
-    NounPhrase,
-    Pair,
-    PrepositionalPhrase,
-    Sentence,
-)
+from experiments.grammar.meaning import Clause, Gap, NounPhrase, Pair, PrepositionalPhrase, Sentence
 from experiments.grammar.sampling import MeaningSampler
 
 NOUN = {noun.english: noun for noun in nouns.NOUNS}
@@ -43,11 +36,7 @@ PREPOSITION = {
 def phrase(determiner, *words, plural=False, relative=None):
     *adjective, noun = words
     return NounPhrase(
-        determiner,
-        NOUN[noun],
-        plural,
-        ADJECTIVE[adjective[0]] if adjective else None,
-        relative,
+        determiner, NOUN[noun], plural, ADJECTIVE[adjective[0]] if adjective else None, relative
     )
 
 
