@@ -36,45 +36,27 @@ RECIPES = sorted(ROOT.glob("docs/recipes/*.py"))
 STEPS = {"train.num_steps": 3, "eval.every_steps": 3, "checkpoint.every_steps": 3}
 
 PAIRS = STEPS | {
-    "task.name": "seq2seq",
-    "task.metric": "character_accuracy",
-    "model.positions": "kerple",
-    "model.attention_layer": "value_residual",
-    "model.feed_forward": "switch",
-    "model.switch.num_experts": 3,
-    "model.activation": "snake",
-    "model.norm": "scale",
-    "model.norm_placement": "pre",
-    "tokenizer.kind": "char",
-    "tokenizer.vocab_size": 40,
-    "data.name": "sums",
-    "optimizer.name": "adabelief",
-    "optimizer.schedule": "plateau",
-    "optimizer.decay_steps": 100,
-    "decode.beam_size": 1,
+    **{"task.name": "seq2seq", "task.metric": "character_accuracy", "data.name": "sums"},
+    **{"model.positions": "kerple", "model.attention_layer": "value_residual"},
+    **{"model.feed_forward": "switch", "model.switch.num_experts": 3},
+    **{"model.activation": "snake", "model.norm": "scale", "model.norm_placement": "pre"},
+    **{"tokenizer.kind": "char", "tokenizer.vocab_size": 40},
+    **{"optimizer.name": "adabelief", "optimizer.schedule": "plateau"},
+    **{"optimizer.decay_steps": 100, "decode.beam_size": 1},
     "decode.batch_size": 500,  # the split in one batch
 }
 TEXT = STEPS | {
-    "model.architecture": "parallel_decoder",
-    "model.num_layers": 3,
     "model.layers": "attention_layer=gated | attention_layer=compressed compressed.rank=4"
     " | attention_layer=retention retention.slowest=8.0",
-    "train.remat": "dots",
-    "decode.search": "min_p",
-    "decode.min_p.least": 0.1,
-    "train.loss": "focal",
-    "train.focal.gamma": 1.0,
-    "train.callbacks": "samples",
-    "logging.trackers": "sqlite",
+    **{"model.architecture": "parallel_decoder", "model.num_layers": 3, "train.remat": "dots"},
+    **{"decode.search": "min_p", "decode.min_p.least": 0.1},
+    **{"train.loss": "focal", "train.focal.gamma": 1.0},
+    **{"train.callbacks": "samples", "logging.trackers": "sqlite"},
 }
 NUMBERS = STEPS | {
-    "task.name": "regression",
-    "model.architecture": "encoder_only",
-    "model.num_layers": 1,
-    "tokenizer.kind": "char",
-    "tokenizer.vocab_size": 40,
-    "data.name": "labeled_tsv",
-    "data.max_length": 32,
+    **{"task.name": "regression", "model.architecture": "encoder_only", "model.num_layers": 1},
+    **{"tokenizer.kind": "char", "tokenizer.vocab_size": 40},
+    **{"data.name": "labeled_tsv", "data.max_length": 32},
 }
 
 

@@ -9,24 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.models.texts import small_config
 from tests.refusals import assert_refused
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.generation import Output, TokenGenerator
 from transformer_jax.models.decoder_only import DecoderOnly
-from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.tokenization.specials import BOS, DEFAULT_SPECIALS, EOS, PAD, UNK
 
 CONTEXT = 8
-CONFIG = TransformerConfig(
-    d_model=16,
-    d_ff=24,
-    num_heads=2,
-    num_layers=1,
-    positions="learned",
-    max_length=CONTEXT,
-    vocab_size=12,
-    dtype="float32",
-)
+CONFIG = small_config(positions="learned", max_length=CONTEXT, vocab_size=12)
 PROMPTS = [[EOS, 5, 6, 7], [EOS], [EOS, 4, 5, 6, 7, 8, 9, 10, 11, 4, 5, 6]]  # the last is too long
 SAMPLED = DecodeConfig(temperature=1.0, max_extra_length=21, seed=3)
 GREEDY = DecodeConfig(beam_size=1, max_extra_length=21)

@@ -11,13 +11,12 @@ import optax
 import pytest
 
 from tests.compiled import run
-from tests.models.texts import PADDED
+from tests.models.texts import PADDED, small_config
 from transformer_jax.metrics import compute_metrics
 from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn import auxiliary
 from transformer_jax.nn.auxiliary import add_loss, add_metric
-from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.layer_scan import stack_layers, unstack_layers
 from transformer_jax.nn.transformer import rematerialized_layers
@@ -25,17 +24,8 @@ from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import compute_update
 
 WEIGHT = 0.3
-CONFIG = TransformerConfig(
-    d_model=8,
-    d_ff=12,
-    num_heads=2,
-    num_layers=3,
-    attention_window=2,
-    full_attention_every=2,  # a scan by two layers, and one more
-    max_length=8,
-    dtype="float32",
-    vocab_size=11,
-)
+CONFIG = small_config(layers=3, attention_window=2, full_attention_every=2)
+"""A scan by two layers, and one more."""
 BATCH = dict(zip(("tokens", "positions", "segment_ids"), PADDED, strict=True))
 
 
@@ -100,14 +90,9 @@ def updated(model, params, remat="none", parts=1, devices=1):
             return *task_loss(model, params, batch), {"tokens": jnp.float32(1)}
 
     def update(batch):
-        found = compute_update(
-            TrainState.create(params, optimizer, jax.random.key(0)),
-            batch,
-            loss_fn=loss,
-            optimizer=optimizer,
-            accumulation_steps=parts,
-            axis_name="devices" if devices > 1 else None,
-        )
+        options = {"accumulation_steps": parts, "axis_name": "devices" if devices > 1 else None}
+        state = TrainState.create(params, optimizer, jax.random.key(0))
+        found = compute_update(state, batch, loss_fn=loss, optimizer=optimizer, **options)
         return found.grads, found.sums
 
     if devices == 1:

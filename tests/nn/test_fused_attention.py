@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from tests.compiled import apply
+from tests.models.texts import small_config
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn import fused_attention
 from transformer_jax.nn.attention import scaled_dot_product_attention
 from transformer_jax.nn.attention_inputs import AttentionInputs
-from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.fused_attention import AttentionRequirements, CuDNN, Splash, choose_kernel
 from transformer_jax.nn.masks import Segments
 from transformer_jax.nn.per_device import use_sharded_call
@@ -87,19 +87,8 @@ def test_outputs_and_gradients_are_those_of_the_plain_function(kernel, case):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-5)
 
 
-SIZES = dict(
-    d_model=16,
-    d_ff=16,
-    num_heads=2,
-    num_encoder_layers=2,
-    num_decoder_layers=1,
-    attention_window=7,
-    full_attention_every=2,
-    attention_scale=0.7,
-    source_vocab_size=11,
-    target_vocab_size=11,
-    dtype="bfloat16",
-)
+SIZES = {"attention_window": 7, "full_attention_every": 2, "attention_scale": 0.7}
+SIZES |= {"num_encoder_layers": 2, "max_length": T, "dtype": "bfloat16"}
 
 
 @pytest.fixture
@@ -111,7 +100,7 @@ def splash_on_a_cpu(monkeypatch):
 def test_packed_sentences_are_sentences_alone(splash_on_a_cpu, random_params):
     """No token sees another sentence of its row, in self-attention or in cross-attention. Layers
     have windows of their own."""
-    model = EncoderDecoder(TransformerConfig(**SIZES, attention="splash"))
+    model = EncoderDecoder(small_config(**SIZES, attention="splash"))
     tokens = RNG.integers(4, 11, (1, T)).astype(np.int32)
     ids = packed([(50, 60)], T)
     side = (tokens, positions(ids).astype(np.int32), ids)
@@ -129,6 +118,7 @@ def test_packed_sentences_are_sentences_alone(splash_on_a_cpu, random_params):
 
 
 H100 = dict(platform="gpu", kind="NVIDIA H100", capability="9.0")
+TPU = dict(platform="tpu", kind="TPU v5e")
 BF16 = AttentionRequirements(dtype=jnp.bfloat16)
 
 
@@ -145,14 +135,8 @@ BF16 = AttentionRequirements(dtype=jnp.bfloat16)
         ("auto", H100, dataclasses.replace(BF16, extra_values=True), "plain", "weights again"),
         ("auto", H100, dataclasses.replace(BF16, logit_cap=5.0), "plain", "no cap"),
         ("splash", H100, BF16, "plain", "it runs on a tpu, and this is a gpu"),
-        ("auto", dict(platform="tpu", kind="TPU v5e"), BF16, "splash", ""),
-        (
-            "auto",
-            dict(platform="tpu", kind="TPU v5e"),
-            AttentionRequirements(),
-            "plain",
-            "not in bfloat16",
-        ),
+        ("auto", TPU, BF16, "splash", ""),
+        ("auto", TPU, AttentionRequirements(), "plain", "not in bfloat16"),
         ("auto", dict(platform="cpu", kind="cpu"), BF16, "plain", ""),
     ],
 )

@@ -11,26 +11,12 @@ import optax
 import pytest
 
 from tests.compiled import run
-from tests.models.texts import PADDED
+from tests.models.texts import PADDED, small_config
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.layer_scan import STACKED, has_stacks, stack_layers, unstack_layers
 
-CONFIG = TransformerConfig(
-    d_model=16,
-    d_ff=24,
-    num_heads=4,
-    num_encoder_layers=2,
-    num_decoder_layers=2,
-    num_layers=2,
-    max_length=8,
-    norm_placement="pre",
-    dtype="float32",
-    source_vocab_size=11,
-    target_vocab_size=11,
-    vocab_size=11,
-)
+CONFIG = small_config(layers=2, norm_placement="pre")
 
 
 def assert_close(found, expected):
