@@ -25,10 +25,14 @@ def test_the_error_for_an_unknown_name_lists_all_and_suggests_the_nearest(colour
         colours.find("gren")
 
 
-def test_entries_are_added_by_call_and_by_decorator(colours):
+def test_entries_are_added_by_call_and_by_decorator_and_can_be_restored(colours):
+    before = dict(colours)
     assert colours.register("blue", 3) == 3
     decorated = colours.register("black")(4)
     assert (colours["blue"], colours["black"], decorated) == (3, 4, 4)
+    assert colours.module_of("blue") == __name__ and colours.module_of("red") is None
+    colours.restore(before)
+    assert list(colours) == ["red", "green"]
 
 
 def test_a_name_cannot_be_registered_twice(colours):
@@ -44,18 +48,6 @@ def test_a_module_can_register_its_name_again(colours):
     other = {"__name__": "other", "colours": colours}
     with pytest.raises(UserError, match="the name 'blue' is taken"):
         exec("colours.register('blue', 5)", other)
-
-
-def test_entries_can_be_restored(colours):
-    before = dict(colours)
-    colours.register("blue", 3)
-    colours.restore(before)
-    assert list(colours) == ["red", "green"]
-
-
-def test_the_module_that_registered_a_name_is_known(colours):
-    colours.register("blue", 3)
-    assert colours.module_of("blue") == __name__ and colours.module_of("red") is None
 
 
 def test_a_module_can_run_again(colours):

@@ -325,7 +325,7 @@ def test_gradients_to_masked_tokens_are_zero(build):
     zeros = {"source_embedding": np.zeros((7, 16)), "target_embedding": np.zeros((9, 16))}
     jacobian = jax.jit(jax.jacrev(outputs))(jax.tree.map(jnp.float32, zeros))
     sees = {
-        name: ["".join("01"[number != 0] for number in row) for row in (x != 0).any(axis=-1)]
+        name: ["".join(str(int(any_nonzero)) for any_nonzero in row) for row in np.any(x, axis=-1)]
         for name, x in jacobian.items()
     }
     of_target = "100000000 110000000 111000000 111100000 000010000 000011000 000011100"

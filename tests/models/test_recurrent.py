@@ -20,27 +20,16 @@ from transformer_jax.models.config import ModelConfig
 from transformer_jax.models.recurrent import RecurrentEncoderDecoder
 
 CONFIG = ModelConfig(
-    architecture="recurrent",
-    d_model=8,
-    num_encoder_layers=2,
-    num_decoder_layers=2,
-    num_heads=1,
-    positions="none",
-    dtype="float32",
-    source_vocab_size=11,
-    target_vocab_size=11,
+    **{"architecture": "recurrent", "d_model": 8, "num_heads": 1, "positions": "none"},
+    **{"num_encoder_layers": 2, "num_decoder_layers": 2, "dtype": "float32"},
+    **{"source_vocab_size": 11, "target_vocab_size": 11},
 )
 SHALLOW = {"num_encoder_layers": 1, "num_decoder_layers": 1}
 SIDES = ("source", "target")
 KINDS = {
     "bahdanau": {"cell": "gru"},
-    "luong": {
-        "attention_score": "general",
-        "attention_span": "local_p",
-        "attention_radius": 2,
-        "input_feeding": True,
-        "encoder_direction": "forward",
-    },
+    "luong": {"attention_score": "general", "attention_span": "local_p", "attention_radius": 2}
+    | {"input_feeding": True, "encoder_direction": "forward"},
     "dot": {"attention_score": "dot", "cell": "gru", **SHALLOW},
     "concat": {"attention_score": "concat", **SHALLOW},
     "sutskever": {"attention_score": "none", "encoder_direction": "backward"},

@@ -24,7 +24,8 @@ from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import compute_update
 
 WEIGHT = 0.3
-CONFIG = small_config(layers=3, attention_window=2, full_attention_every=2)
+SIZES = {"d_model": 8, "d_ff": 12, "num_heads": 2}
+CONFIG = small_config(layers=3, attention_window=2, full_attention_every=2, **SIZES)
 """A scan by two layers, and one more."""
 BATCH = dict(zip(("tokens", "positions", "segment_ids"), PADDED, strict=True))
 

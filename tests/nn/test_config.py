@@ -13,6 +13,8 @@ def test_head_sizes_follow_from_d_model_unless_given():
     config = TransformerConfig(d_model=512, num_heads=16, key_size=5, value_size=7)
     assert (config.d_k, config.d_v) == (5, 7)
     assert TransformerConfig(num_heads=16, key_size=5).d_v == 32
+    assert TransformerConfig(num_heads=8).key_value_heads == 8
+    assert TransformerConfig(num_heads=8, num_key_value_heads=2).key_value_heads == 2
 
 
 def test_impossible_configs_are_refused():
@@ -38,11 +40,6 @@ def test_some_layers_have_no_window():
     windows = [config.of_layer(i).attention_window for i in range(7)]
     assert windows == [4, 4, None, 4, 4, None, 4]
     assert TransformerConfig(attention_window=4).of_layer(2).attention_window == 4
-
-
-def test_heads_share_keys_in_groups():
-    assert TransformerConfig(num_heads=8).key_value_heads == 8
-    assert TransformerConfig(num_heads=8, num_key_value_heads=2).key_value_heads == 2
 
 
 def test_a_config_uses_no_device(monkeypatch):
