@@ -50,7 +50,6 @@ def texts(ids):
 
 
 def is_kept(node):
-    """Returns True if its step kept it, whatever happened later."""
     return node.token != str(EOS) and not node.why.startswith("not ")
 
 

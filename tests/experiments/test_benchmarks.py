@@ -24,7 +24,6 @@ def program(name):
 
 @pytest.fixture
 def words(tiny):
-    """Flags of the shrunk quick start."""
     quickstart = Path(__file__).parents[2] / "configs" / "quickstart.py"
     return [f"--config={quickstart}", *(f"--config.{name}={value}" for name, value in tiny.items())]
 

@@ -156,7 +156,6 @@ def test_a_search_with_a_cache_has_the_patches_of_a_whole_pass(translator):
 
 
 def test_positions_are_those_in_each_sentence_of_a_packed_row(translator):
-    """With patches, a row that packs a sentence twice has the logits of the sentence twice."""
     model = patched_model(translator.model, SEARCHED, translator.hook_points)
     row = []
     for stack in ("encoder", "decoder"):

@@ -60,7 +60,6 @@ def test_logits_equal_the_papers_equations_packed_or_padded(kind):
 
 
 def test_cached_decoding_equals_the_full_forward_pass(kind):
-    """Prompts of unequal length."""
     model, _, drawn, (_, *full) = kind
     lengths, sizes = np.array([2, 1]), np.array([len(source) for source in SOURCES])
     prompt = np.array([[2, 5], [2, 10]])  # the last token is padding

@@ -158,7 +158,6 @@ def test_concatenated_heads(drawn, choice, with_bias):
 
 
 def test_self_attention_uses_the_encoding_s_rotation_and_bias(random_params):
-    """The encoding rotates queries and keys and biases logits; values are unchanged."""
 
     class Doubling(PositionEncoding):
         def rotate(self, query, key, positions):
@@ -203,7 +202,6 @@ def literal(rows):
     ],
 )
 def test_a_window_of_two(random_params, length, causal, sees):
-    """Gradients are exactly 0 for tokens outside the window, and nonzero inside."""
     module = attention(attention_window=2)
     encoding = POSITIONS["none"](TransformerConfig(), causal)
     mask = np.tri(length, dtype=bool) if causal else np.ones((length, length), bool)

@@ -122,44 +122,48 @@ TPU = dict(platform="tpu", kind="TPU v5e")
 BF16 = AttentionRequirements(dtype=jnp.bfloat16)
 
 
-@pytest.mark.parametrize(
-    "name, device, requirements, chosen, reason",
-    [
-        ("auto", H100, BF16, "cudnn", ""),
-        ("plain", H100, BF16, "plain", ""),
-        ("auto", H100 | {"capability": "7.5"}, BF16, "plain", "from Ampere on"),
-        ("auto", H100, AttentionRequirements(), "plain", "not in bfloat16"),
-        ("auto", H100, dataclasses.replace(BF16, dropout=True), "plain", "attention_dropout_rate"),
-        ("auto", H100, dataclasses.replace(BF16, weights=True), "plain", "weights are read"),
-        ("auto", H100, dataclasses.replace(BF16, logit_bias=True), "plain", "add to the logits"),
-        ("auto", H100, dataclasses.replace(BF16, extra_values=True), "plain", "weights again"),
-        ("auto", H100, dataclasses.replace(BF16, logit_cap=5.0), "plain", "no cap"),
-        ("splash", H100, BF16, "plain", "it runs on a tpu, and this is a gpu"),
-        ("auto", TPU, BF16, "splash", ""),
-        ("auto", TPU, AttentionRequirements(), "plain", "not in bfloat16"),
-        ("auto", dict(platform="cpu", kind="cpu"), BF16, "plain", ""),
-    ],
-)
-def test_the_fastest_that_is_exact(monkeypatch, name, device, requirements, chosen, reason):
-    device = SimpleNamespace(**{"capability": ""} | device)
-    monkeypatch.setattr(fused_attention, "target", lambda: device)
-    with use_sharded_call(call_whole):
-        choice = choose_kernel(name, inputs_of(), requirements)
-    assert choice.name == chosen and reason in choice.reason
-    assert bool(choice.reason) == bool(reason)
+def needing(**changes):
+    return dataclasses.replace(BF16, **changes)
 
 
-@pytest.mark.parametrize(
-    "keys, chosen", [(64, "plain"), (128, "cudnn"), (160, "cudnn"), (192, "plain")]
-)
-def test_cudnn_does_not_get_rows_for_which_its_gradients_can_be_nan(monkeypatch, keys, chosen):
-    device = SimpleNamespace(**H100)
-    monkeypatch.setattr(fused_attention, "target", lambda: device)
+CHOICES = [
+    ("auto", H100, BF16, "cudnn", ""),
+    ("plain", H100, BF16, "plain", ""),
+    ("auto", H100 | {"capability": "7.5"}, BF16, "plain", "from Ampere on"),
+    ("auto", H100, AttentionRequirements(), "plain", "not in bfloat16"),
+    ("auto", H100, needing(dropout=True), "plain", "attention_dropout_rate"),
+    ("auto", H100, needing(weights=True), "plain", "weights are read"),
+    ("auto", H100, needing(logit_bias=True), "plain", "add to the logits"),
+    ("auto", H100, needing(extra_values=True), "plain", "weights again"),
+    ("auto", H100, needing(logit_cap=5.0), "plain", "no cap"),
+    ("splash", H100, BF16, "plain", "it runs on a tpu, and this is a gpu"),
+    ("auto", TPU, BF16, "splash", ""),
+    ("auto", TPU, AttentionRequirements(), "plain", "not in bfloat16"),
+    ("auto", dict(platform="cpu", kind="cpu"), BF16, "plain", ""),
+]
+
+
+def test_the_fastest_that_is_exact(monkeypatch):
+    inputs, wrong = inputs_of(), []
+    for name, device, requirements, chosen, reason in CHOICES:
+        target = SimpleNamespace(**{"capability": ""} | device)
+        monkeypatch.setattr(fused_attention, "target", lambda target=target: target)
+        with use_sharded_call(call_whole):
+            choice = choose_kernel(name, inputs, requirements)
+        explained = reason in choice.reason and bool(choice.reason) == bool(reason)
+        if choice.name != chosen or not explained:
+            wrong.append((name, device, requirements, choice))
+    assert wrong == []
+
+
+def test_cudnn_does_not_get_rows_for_which_its_gradients_can_be_nan(monkeypatch):
+    monkeypatch.setattr(fused_attention, "target", lambda: SimpleNamespace(**H100))
     rows = inputs_of()
-    key, value = (np.resize(x, (B, keys, H, K)) for x in (rows.key, rows.value))
-    with use_sharded_call(call_whole):
-        choice = choose_kernel("auto", rows.replace(key=key, value=value), BF16)
-    assert choice.name == chosen and ("NaN" in choice.reason) == (chosen == "plain")
+    for keys, chosen in ((64, "plain"), (128, "cudnn"), (160, "cudnn"), (192, "plain")):
+        key, value = (np.resize(x, (B, keys, H, K)) for x in (rows.key, rows.value))
+        with use_sharded_call(call_whole):
+            choice = choose_kernel("auto", rows.replace(key=key, value=value), BF16)
+        assert choice.name == chosen and ("NaN" in choice.reason) == (chosen == "plain")
 
 
 def test_outside_of_a_training_step_attention_is_plain(splash_on_a_cpu):

@@ -249,8 +249,6 @@ def variables(model, random_params):
 
 
 def test_packed_sentences_stay_apart(model, variables):
-    """Logits are those of sentences in rows of their own; no gradient leaves a sentence."""
-
     def loss(table):
         params = {**variables["params"], "embedding": {"table": table}}
         logits = model.apply({"params": params}, *TOGETHER)

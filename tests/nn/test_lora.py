@@ -40,7 +40,6 @@ def params(model):
 
 
 def drawn(adapters):
-    """Adapters with random B."""
     rng = np.random.default_rng(0)
     return {
         name: dataclasses.replace(one, up=jnp.array(rng.normal(0, 0.1, one.up.shape), jnp.float32))

@@ -18,7 +18,6 @@ from transformer_jax.runs.settings import DEFAULTS
 
 @pytest.fixture(scope="module")
 def divided(eight_devices):
-    """Results of `tests/parallel/divided_tokens.py`."""
     return eight_devices["divided_tokens"]
 
 

@@ -16,7 +16,6 @@ MESHES = ["2 x 2 x 2", "two slices"]
 
 @pytest.fixture(scope="module")
 def results(eight_devices):
-    """Results of `eight_devices.py`."""
     return eight_devices["eight_devices"]
 
 

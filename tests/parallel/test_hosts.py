@@ -44,7 +44,6 @@ def overrides(tiny_language_model):
 
 @pytest.fixture(scope="module")
 def of_one_process(trained_once, overrides):
-    """Workdir of the run in this process."""
     return trained_once("trained_language_model_of_four_rows", tj.config(QUICKSTART, overrides))
 
 

@@ -33,7 +33,7 @@ SLICES = [SimpleNamespace(slice_index=i // 4, process_index=0) for i in range(8)
 
 def test_axes_that_do_not_fit_the_devices_name_sizes_that_do():
     axes = {
-        "sequence 8 must divide each of 2 slices of (4) devices": {"sequence": 8},
+        "sequence 8 must divide each of 2 slices of ": {"sequence": 8},
         "fsdp 3 cannot divide the 8 devices": {"fsdp": 3},
         "one of 1, 2, 4, 8": {"fsdp": 3},
         "expert 4 x sequence 4 cannot divide the 8 devices": {"sequence": 4, "expert": 4},

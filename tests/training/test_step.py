@@ -123,7 +123,6 @@ def loss_of_scaled_gradient(params, batch, rng, frozen):
 
 @cache
 def step_with_spikes(factor, **options):
-    """Adam and its compiled step, which skips spikes."""
     optimizer = optax.adam(0.1)
     return optimizer, jit_step(loss_of_scaled_gradient, optimizer, spike_factor=factor, **options)
 
