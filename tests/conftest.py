@@ -213,6 +213,18 @@ def paths_of_no_program():
 
 
 @pytest.fixture
+def with_entries():
+    """`with_entries(registry, {name: entry})`: adds or replaces entries until the test ends."""
+    with contextlib.ExitStack() as stack:
+
+        def add(registry, entries):
+            stack.callback(registry._replace, registry._entries)
+            registry.restore({**registry, **entries})
+
+        yield add
+
+
+@pytest.fixture
 def compiling_for():
     """`compiling_for("gpu", "NVIDIA L4")`: from then on programs are traced for such a device."""
     with contextlib.ExitStack() as stack:

@@ -158,7 +158,16 @@ def test_nn_knows_nothing_but_jax_and_linen():
     known = ["jax", "jaxtyping", "numpy", "flax.linen", "flax.struct", "contextlib"]
     known += [f"{PACKAGE}.{name}" for name in ("errors", "fields", "nn", "ranges", "registry")]
     known += [f"{PACKAGE}.runtime"]
-    known += ["collections", "contextvars", "dataclasses", "functools", "itertools", "math", "re"]
+    known += [
+        "collections",
+        "contextvars",
+        "dataclasses",
+        "fractions",
+        "functools",
+        "itertools",
+        "math",
+        "re",
+    ]
     known += ["typing"]
     names = {name for module in modules_of("nn") for name in imports(module)}
     assert [name for name in names if not is_part_of(name, *known)] == []

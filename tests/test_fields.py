@@ -75,11 +75,10 @@ def test_a_function_gets_its_options(layers):
 
 def test_an_entry_that_is_restored_has_its_options(layers):
     layers.register("first", dict, options=Options)
-    before = dict(layers)
+    layers.restore(dict(layers))
+    assert layers.options("first") is Options
     layers.restore({})
     assert layers.options("first") is None
-    layers.restore(before, {}, {"first": Options})
-    assert layers.options("first") is Options
 
 
 @dataclasses.dataclass

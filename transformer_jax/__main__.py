@@ -10,14 +10,11 @@ def run() -> int:
         from transformer_jax.cli import terminal
 
         terminal.handle_interrupts()
-        terminal.report_uncaught_errors()
         from transformer_jax.cli.main import main
 
-        status = main()
-        terminal.exit_silently_if_interrupted()
+        return main()
     except KeyboardInterrupt:  # during the imports
-        status = 130
-    return status
+        return 130
 
 
 if __name__ == "__main__":

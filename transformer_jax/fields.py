@@ -17,8 +17,13 @@ Example:
 
 import dataclasses
 import functools
+import sys
 import typing
 from typing import Any
+
+import numpy as np
+
+from transformer_jax.ranges import read_text, short_repr
 
 GIVEN = {"given": True}
 """Metadata of fields of a section whose value is computed, never set in a config file."""
@@ -38,6 +43,30 @@ class Field:
     type: type
     optional: bool
     default: Any
+
+    def typed(self, value: Any) -> Any:
+        """The value in the type of the field; a text, as in a shell, is parsed.
+
+        Raises:
+          ValueError: it has no value of this type.
+        """
+        # Most values have the type of their field, and are no words such as "none".
+        if type(value) is self.type and self.type is not str:
+            return value
+        if isinstance(value, np.generic):  # from a notebook
+            value = value.item()
+        literal = read_text(value) if isinstance(value, str) else value
+        if literal is None and self.optional:
+            return None
+        if self.type is not str:
+            value = literal
+        if self.type is int and type(value) is float and value.is_integer():  # 5e3 is one
+            value = int(value)
+        if self.type is float and type(value) is int and abs(value) <= sys.float_info.max:
+            value = float(value)  # a larger int has no float, and is refused below
+        if type(value) is not self.type:  # True is an int to isinstance
+            raise ValueError(f"is {short_repr(value)}; it must be of type {self.type.__name__}")
+        return value
 
 
 @functools.cache

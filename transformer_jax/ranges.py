@@ -128,15 +128,12 @@ def check_fields(config: Any) -> None:
     Raises:
       ValueError: one line with the field, its value and the allowed values.
     """
-    for name, type_, optional, limits in _limits(config.__class__):
+    for name, (_, optional, _) in _limits(config.__class__).items():
         value = getattr(config, name)
-        if value is None and optional:
-            continue
-        for limit in limits:
-            reason = limit.violation(value, type_)
-            if reason is not None:
-                also = ", or be none" if optional else ""
-                raise ValueError(f"{name} is {short_repr(value)}{reason}{also}")
+        reason = violation(config.__class__, name, value)
+        if reason is not None:
+            also = ", or be none" if optional else ""
+            raise ValueError(f"{name} is {short_repr(value)}{reason}{also}")
 
 
 def violation(cls: type, field: str, value: Any) -> str | None:
@@ -144,25 +141,28 @@ def violation(cls: type, field: str, value: Any) -> str | None:
 
     None if it may.
     """
-    for name, type_, optional, limits in _limits(cls):
-        if name == field and not (value is None and optional):
-            reasons = (limit.violation(value, type_) for limit in limits)
-            return next((reason for reason in reasons if reason is not None), None)
+    type_, optional, limits = _limits(cls).get(field, (object, True, ()))
+    if value is None and optional:
+        return None
+    for limit in limits:
+        reason = limit.violation(value, type_)
+        if reason is not None:
+            return reason
     return None
 
 
 @functools.cache
-def _limits(cls: Any) -> list[tuple[str, type, bool, tuple[Limit, ...]]]:
-    """(name, type, optional, limits) of each field of a dataclass that has limits."""
+def _limits(cls: Any) -> dict[str, tuple[type, bool, tuple[Limit, ...]]]:
+    """(type, optional, limits) of each field of a dataclass that has limits."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    limits = []
+    limits = {}
     for field in dataclasses.fields(cls):
         hint = hints[field.name]
         optional = not hasattr(hint, "__metadata__") and bool(typing.get_args(hint))
         if optional:  # `Size | None`
             hint = typing.get_args(hint)[0]
         if hasattr(hint, "__metadata__"):
-            limits.append((field.name, hint.__origin__, optional, hint.__metadata__))
+            limits[field.name] = (hint.__origin__, optional, hint.__metadata__)
     return limits
 
 

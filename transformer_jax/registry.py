@@ -7,11 +7,19 @@ import importlib
 import operator
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 from transformer_jax.errors import UserError
 from transformer_jax.fields import Configurable, fault_of_options, fields_of
 from transformer_jax.suggestions import VALUE_SYNONYMS, suggest
+
+
+class _Registered[T](NamedTuple):
+    """An entry, the module that registered it (None: the registry began with it), its options."""
+
+    entry: T
+    module: str | None
+    options: type | None
 
 
 class Registry[T](Mapping[str, T]):
@@ -28,6 +36,7 @@ class Registry[T](Mapping[str, T]):
 
     Attributes:
       field: "section.field" of the config.
+      section: section of the config that holds it.
       several: the field may name several entries, separated by commas.
     """
 
@@ -35,12 +44,12 @@ class Registry[T](Mapping[str, T]):
         self, field: str, entries: Mapping[str, T] | None = None, *, several: bool = False
     ) -> None:
         self.field = field
+        self.section = field.partition(".")[0]
         self.several = several
-        self._entries: dict[str, T] = dict(entries or {})
-        self._modules: dict[str, str] = {}
-        self._options: dict[str, type] = {}
+        self._entries: dict[str, _Registered[T]] = {}
         self._fields: frozenset[str] = frozenset()
         _REGISTRIES.append(self)
+        self.restore(entries or {})
 
     @overload
     def register(self, name: str, *, options: type | None = None) -> Callable[[T], T]: ...
@@ -70,16 +79,11 @@ class Registry[T](Mapping[str, T]):
         return self._add(name, entry, module, options)
 
     def _add(self, name: str, entry: T, module: str, options: type | None) -> T:
-        if name in self._entries and self._modules.get(name) != module:
+        if name in self._entries and self._entries[name].module != module:
             raise UserError(f"{self.field}: the name {name!r} is taken; choose another one")
         options = options or getattr(entry, "options", None)
         self._check_fields(name, options)
-        self._entries[name] = entry
-        self._modules[name] = module
-        self._options.pop(name, None)
-        if options:
-            self._options[name] = options
-        _count_change()
+        self._replace(self._entries | {name: _Registered(entry, module, options)})
         return entry
 
     def _check_fields(self, name: str, options: type | None) -> None:
@@ -121,58 +125,70 @@ class Registry[T](Mapping[str, T]):
           UserError: a registered entry has.
         """
         self._fields = frozenset(fields)
-        for name in self._modules:
-            self._check_fields(name, self.options(name))
-
-    @property
-    def section(self) -> str:
-        """Section of the config that holds `field`."""
-        return self.field.partition(".")[0]
+        for name, registered in self._entries.items():
+            if registered.module is not None:
+                self._check_fields(name, registered.options)
 
     def options(self, name: str) -> type | None:
         """Dataclass of an entry's options; None if there is no such entry, or it has none."""
-        return self._options.get(name) or getattr(self._entries.get(name), "options", None)
+        return self._entries[name].options if name in self._entries else None
+
+    @functools.cached_property
+    def unread(self) -> Mapping[str, frozenset[str]]:
+        """The config fields without an effect by entry, of those that others here read.
+
+        A field that any entry lists in `reads` is read only by the entries that list it, and by
+        those without `reads`: layer kinds by an architecture, momenta by an optimizer, files by a
+        data set. A field in an entry's `ignores` is read by all others unless they ignore it too.
+        """
+        declared = {
+            field for entry in self.values() for field in getattr(entry, "reads", None) or ()
+        }
+        unread = {}
+        for name, entry in self.items():
+            reads = getattr(entry, "reads", None)
+            others = set() if reads is None else declared - set(reads)
+            unread[name] = frozenset(others | set(getattr(entry, "ignores", ())))
+        return unread
 
     def configured(self, name: str, section: Configurable) -> T:
         """Entry of a name, as `find`; a function that has options gets those of the section as its
         `options`."""
+        function: Any = self.find(name)
         cls = self.options(name)
-        entry = self.find(name)
         if cls is None:
-            return entry
-        function: Any = entry
+            return function
         with_options: Any = functools.partial(function, options=section.options_of(cls))
         return with_options
 
     def find(self, name: str) -> T:
         """Entry of a name; otherwise ValueError, which lists all names and suggests the nearest."""
         if name in self._entries:
-            return self._entries[name]
+            return self._entries[name].entry
         field = self.field.partition(".")[2]
         hint = suggest(name, self._entries, VALUE_SYNONYMS.get(self.field))
         raise ValueError(f"{field} is {name!r}, not one of {', '.join(self._entries)}{hint}")
 
     def module_of(self, name: str) -> str | None:
         """Module that registered a name; None for the initial entries."""
-        return self._modules.get(name)
+        return self._entries[name].module if name in self._entries else None
 
-    def restore(
-        self,
-        entries: Mapping[str, T],
-        modules: Mapping[str, str] | None = None,
-        options: Mapping[str, type] | None = None,
-    ) -> None:
-        """Replaces all entries; `modules` names the modules that registered them, `options` their
-        options."""
-        modules = self._modules if modules is None else modules
-        options = self._options if options is None else options
+    def restore(self, entries: Mapping[str, T]) -> None:
+        """Replaces all entries; names that stay keep their module and their options."""
+        registered = {}
+        for name, entry in entries.items():
+            initial = _Registered(entry, None, getattr(entry, "options", None))
+            registered[name] = self._entries.get(name, initial)._replace(entry=entry)
+        self._replace(registered)
+
+    def _replace(self, entries: Mapping[str, _Registered[T]]) -> None:
+        global _changes
+        _changes += 1
         self._entries = dict(entries)
-        self._modules = {name: modules[name] for name in entries if name in modules}
-        self._options = {name: options[name] for name in entries if name in options}
-        _count_change()
+        vars(self).pop("unread", None)
 
     def __getitem__(self, name: str) -> T:
-        return self._entries[name]
+        return self._entries[name].entry
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -186,11 +202,6 @@ class Registry[T](Mapping[str, T]):
 
 _REGISTRIES: list[Registry[Any]] = []
 _changes = 0
-
-
-def _count_change() -> None:
-    global _changes
-    _changes += 1
 
 
 def number_of_changes() -> int:
@@ -229,18 +240,16 @@ def reload_registrations(module: str) -> Iterator[None]:
     After an exception all registries are restored. Other modules that registered entries inside the
     context are removed from `sys.modules`, so that the next import runs them again.
     """
-    before = [
-        (registry, dict(registry), dict(registry._modules), dict(registry._options))
-        for registry in _REGISTRIES
-    ]
-    for registry, entries, modules, _ in before:
-        others = {name: entry for name, entry in entries.items() if modules.get(name) != module}
-        registry.restore(others)
+    before = [(registry, registry._entries) for registry in _REGISTRIES]
+    for registry, entries in before:
+        registry._replace({name: e for name, e in entries.items() if e.module != module})
     try:
         yield
     except BaseException:
-        for registry, entries, modules, options in before:
-            for added in set(registry._modules.values()) - set(modules.values()):
-                sys.modules.pop(added, None)
-            registry.restore(entries, modules, options)
+        for registry, entries in before:
+            modules = {registered.module for registered in entries.values()}
+            for registered in registry._entries.values():
+                if registered.module not in modules:
+                    sys.modules.pop(str(registered.module), None)
+            registry._replace(entries)
         raise

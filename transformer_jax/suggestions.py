@@ -13,78 +13,72 @@ _NEAR = 0.75
 """Least similarity (difflib's ratio) of a name that is suggested: "trian" and "train" have 0.8."""
 _MOST_FILES = 10_000  # of a folder that are looked at
 
-_DEPTHS = ("model.num_layers", "model.num_encoder_layers", "model.num_decoder_layers")
-_LENGTHS = ("data.max_length", "model.max_length")
-_BATCH = ("train.tokens_per_batch", "train.rows_per_device")
-
-_WORDS: dict[tuple[str, ...], str] = {
-    _BATCH: "batch_size train_batch_size per_device_train_batch_size micro_batch_size max_tokens",
-    ("train.num_steps",): "steps max_steps max_iters train_steps num_train_steps total_steps "
-    "iterations max_update epochs num_epochs max_epochs num_train_epochs",
-    ("train.accumulation_steps",): "gradient_accumulation_steps gradient_accumulation grad_accum "
-    "grad_accum_steps accum_steps update_freq",
-    ("train.remat",): "gradient_checkpointing activation_checkpointing checkpoint_activations",
-    ("train.init_from",): "pretrained base_model init_checkpoint load_checkpoint from_pretrained "
-    "finetune_from restore_from",
-    ("optimizer.learning_rate",): "lr max_lr peak_lr base_lr",
-    ("optimizer.final_ratio",): "min_lr lr_min min_learning_rate min_lr_ratio",
-    ("optimizer.warmup_steps",): "warmup num_warmup_steps warmup_ratio warmup_iters warmup_updates",
-    ("optimizer.weight_decay",): "wd decay l2",
-    ("optimizer.clip_norm",): "clip grad_clip clip_grad_norm max_grad_norm gradient_clip_val",
-    ("optimizer.epsilon",): "eps adam_eps adam_epsilon",
-    ("optimizer.beta1",): "momentum adam_beta1",
-    ("optimizer.beta2",): "adam_beta2",
-    ("optimizer.name",): "optim",
-    ("optimizer.schedule",): "scheduler lr_scheduler lr_schedule lr_scheduler_type lr_decay_style",
-    ("model.d_model",): "hidden_size hidden_dim model_dim embed_dim emb_dim embedding_size n_embd "
-    "dim width encoder_embed_dim decoder_embed_dim",
-    ("model.d_ff",): "intermediate_size dim_feedforward ffn_dim ff_dim mlp_dim ffn_size n_inner",
-    ("model.num_heads",): "n_head n_heads heads num_attention_heads attention_heads",
-    ("model.num_key_value_heads",): "n_kv_head n_kv_heads num_kv_heads kv_heads",
-    ("model.key_size",): "head_dim d_head d_k",
-    _DEPTHS: "n_layer n_layers layers depth num_hidden_layers",
-    ("model.num_encoder_layers",): "encoder_layers n_encoder_layers",
-    ("model.num_decoder_layers",): "decoder_layers n_decoder_layers",
-    ("model.dropout_rate",): "dropout resid_pdrop hidden_dropout dropout_prob hidden_dropout_prob",
-    ("model.attention_dropout_rate",): "attn_dropout attention_dropout attn_pdrop",
-    ("model.dtype",): "fp16 bf16 float16 bfloat16 half amp mixed_precision precision torch_dtype",
-    ("model.activation",): "hidden_act act activation_function activation_fn",
-    ("model.positions",): "position_encoding positional_encoding position_embedding "
-    "position_embedding_type pos_encoding",
-    ("model.norm_placement",): "norm_first pre_norm prenorm normalize_before",
-    ("model.tie_embeddings",): "tie_word_embeddings tied_embeddings share_embeddings tie_weights",
-    ("model.rope_theta",): "rope_base rotary_base",
-    ("model.attention_window",): "sliding_window window_size",
-    _LENGTHS: "block_size seq_len seq_length sequence_length max_seq_len max_seq_length "
-    "context_length context_size n_ctx n_positions max_len max_position_embeddings",
-    ("tokenizer.vocab_size",): "vocab vocabulary vocabulary_size n_vocab num_tokens",
-    ("data.name",): "dataset dataset_name",
-    ("data.dir",): "data_dir data_path",
-    ("data.train_text", "data.train_source"): "train_file train_data train_path",
-    ("data.num_workers",): "workers num_proc dataloader_num_workers",
-    ("checkpoint.every_steps",): "save_every save_steps save_interval save_freq",
-    ("checkpoint.keep",): "save_total_limit max_to_keep keep_checkpoints",
-    ("eval.every_steps",): "eval_every eval_steps eval_interval val_interval valid_freq",
-    ("eval.patience",): "early_stopping early_stopping_patience",
-    ("logging.every_steps",): "log_every logging_steps log_interval log_freq",
-    ("logging.wandb",): "wandb_project use_wandb",
-    ("logging.trackers",): "report_to tracker loggers",
-    ("train.callbacks",): "callback hooks",
-    ("train.loss",): "loss_function loss_fn criterion",
-    ("decode.beam_size",): "num_beams n_beams beam_width",
-    ("decode.max_extra_length",): "max_new_tokens max_output_length",
-    ("lora.rank",): "lora_r lora_rank r",
-    ("lora.alpha",): "lora_alpha",
-    ("lora.targets",): "target_modules",
-    ("parallel.tensor",): "tp tensor_parallel tensor_parallel_size model_parallel",
-    ("parallel.sequence",): "cp context_parallel context_parallel_size sp sequence_parallel",
-    ("parallel.expert",): "ep expert_parallel expert_parallel_size",
-    ("parallel.data",): "dp data_parallel data_parallel_size",
-    ("seed",): "seed random_seed rng_seed manual_seed",
+_WORDS = {
+    "train.tokens_per_batch train.rows_per_device": "batch_size train_batch_size micro_batch_size "
+    "per_device_train_batch_size max_tokens",
+    "train.num_steps": "steps max_steps max_iters train_steps total_steps iterations max_update "
+    "epochs num_epochs max_epochs num_train_epochs",
+    "train.accumulation_steps": "gradient_accumulation_steps grad_accum accum_steps update_freq",
+    "train.remat": "gradient_checkpointing activation_checkpointing",
+    "train.init_from": "pretrained base_model init_checkpoint load_checkpoint from_pretrained",
+    "train.callbacks": "callback hooks",
+    "train.loss": "loss_function loss_fn criterion",
+    "optimizer.learning_rate": "lr max_lr peak_lr base_lr",
+    "optimizer.final_ratio": "min_lr min_learning_rate",
+    "optimizer.warmup_steps": "warmup num_warmup_steps warmup_ratio warmup_iters warmup_updates",
+    "optimizer.weight_decay": "wd decay l2",
+    "optimizer.clip_norm": "clip grad_clip clip_grad_norm max_grad_norm gradient_clip_val",
+    "optimizer.epsilon": "eps adam_eps adam_epsilon",
+    "optimizer.beta1": "momentum adam_beta1",
+    "optimizer.beta2": "adam_beta2",
+    "optimizer.name": "optim",
+    "optimizer.schedule": "scheduler lr_scheduler lr_schedule lr_scheduler_type",
+    "model.d_model": "hidden_size hidden_dim model_dim embed_dim n_embd dim width",
+    "model.d_ff": "intermediate_size dim_feedforward ffn_dim mlp_dim n_inner",
+    "model.num_heads": "nhead n_head n_heads heads num_attention_heads attention_heads",
+    "model.num_key_value_heads": "n_kv_heads num_kv_heads kv_heads",
+    "model.key_size": "head_dim d_head d_k",
+    "model.num_layers model.num_encoder_layers model.num_decoder_layers": "n_layer n_layers layers "
+    "depth num_hidden_layers",
+    "model.num_encoder_layers": "encoder_layers",
+    "model.num_decoder_layers": "decoder_layers",
+    "model.layers": "full_attention_every sliding_window_pattern layer_types",
+    "model.dropout_rate": "dropout hidden_dropout dropout_prob hidden_dropout_prob resid_pdrop",
+    "model.attention_dropout_rate": "attn_dropout attention_dropout attn_pdrop",
+    "model.dtype": "fp16 bf16 float16 bfloat16 half amp mixed_precision precision torch_dtype",
+    "model.activation": "hidden_act act activation_function activation_fn",
+    "model.positions": "position_encoding positional_encoding position_embedding pos_encoding",
+    "model.norm_placement": "norm_first pre_norm prenorm normalize_before",
+    "model.tie_embeddings": "tie_word_embeddings tied_embeddings share_embeddings tie_weights",
+    "model.rope_theta": "rope_base",
+    "model.attention_window": "sliding_window window_size",
+    "data.max_length model.max_length": "block_size seq_len seq_length sequence_length max_len "
+    "max_seq_len max_seq_length context_length n_ctx max_position_embeddings",
+    "tokenizer.vocab_size": "vocab vocabulary_size n_vocab",
+    "data.name": "dataset dataset_name",
+    "data.dir": "data_dir data_path",
+    "data.train_text data.train_source": "train_file train_data train_path",
+    "data.num_workers": "workers num_proc dataloader_num_workers",
+    "checkpoint.every_steps": "save_every save_steps save_interval",
+    "checkpoint.keep": "save_total_limit max_to_keep",
+    "eval.every_steps": "eval_every eval_steps eval_interval val_interval",
+    "eval.patience": "early_stopping early_stopping_patience",
+    "logging.every_steps": "log_every logging_steps log_interval",
+    "logging.project": "wandb_project",
+    "logging.trackers": "report_to tracker loggers wandb use_wandb",
+    "decode.beam_size": "num_beams beam_width",
+    "decode.max_extra_length": "max_new_tokens max_output_length",
+    "lora.rank": "lora_r lora_rank r",
+    "lora.alpha": "lora_alpha",
+    "lora.targets": "target_modules",
+    "parallel.tensor": "tp tensor_parallel tensor_parallel_size model_parallel",
+    "parallel.sequence": "cp sp context_parallel sequence_parallel",
+    "parallel.expert": "ep expert_parallel",
+    "parallel.data": "dp data_parallel",
+    "seed": "seed random_seed rng_seed manual_seed",
 }
 """Fields of the config -> words that other programs have for them."""
 
-_GATED = "{} with model.gated_feed_forward=true"
 _VALUES: dict[str, dict[str, str]] = {
     "task.name": {
         "language_modeling": "lm clm causal_lm gpt",
@@ -101,19 +95,14 @@ _VALUES: dict[str, dict[str, str]] = {
         "recurrent": "rnn lstm gru elman",
     },
     "model.activation": {
-        _GATED.format("silu"): "swiglu",
-        _GATED.format("gelu"): "geglu",
-        _GATED.format("relu"): "reglu",
-        "gelu_exact": "gelu_erf",
+        "silu with model.gated_feed_forward=true": "swiglu",
+        "gelu with model.gated_feed_forward=true": "geglu",
+        "relu with model.gated_feed_forward=true": "reglu",
         "gelu": "gelu_new gelu_tanh gelu_fast gelu_pytorch_tanh",
         "squared_relu": "relu2",
     },
     "model.norm": {"layer": "layernorm ln", "rms": "rmsnorm", "batch": "batchnorm bn"},
-    "model.positions": {
-        "rotary": "rope",
-        "sinusoidal": "sine sinusoid fixed",
-        "learned": "absolute",
-    },
+    "model.positions": {"rotary": "rope", "sinusoidal": "sine fixed", "learned": "absolute"},
     "tokenizer.kind": {
         "bpe or unigram": "sentencepiece spm",
         "byte_bpe": "bbpe gpt2 tiktoken byte_level",
@@ -121,12 +110,7 @@ _VALUES: dict[str, dict[str, str]] = {
         "file": "pretrained auto",
     },
     "optimizer.name": {"sgd": "momentum"},
-    "optimizer.schedule": {
-        "transformer": "noam vaswani",
-        "inverse_sqrt": "rsqrt",
-        "wsd": "trapezoidal warmup_stable_decay",
-        "constant": "none fixed",
-    },
+    "optimizer.schedule": {"transformer": "noam vaswani", "constant": "none fixed"},
     "decode.search": {"sample": "nucleus top_k top_p multinomial"},
 }
 """Field -> value -> words that other programs have for it."""
@@ -157,11 +141,11 @@ def _plain(name: str) -> str:
     return re.sub(r"[\W_]+", "", name).lower()
 
 
-def _by_word[Names](table: Mapping[Names, str]) -> dict[str, Names]:
-    return {_plain(word): names for names, words in table.items() for word in words.split()}
+def _by_word(table: Mapping[str, str]) -> dict[str, str]:
+    return {_plain(word): name for name, words in table.items() for word in words.split()}
 
 
-FIELD_SYNONYMS = _by_word(_WORDS)
+FIELD_SYNONYMS = {word: tuple(names.split()) for word, names in _by_word(_WORDS).items()}
 """Word of other programs, without punctuation -> fields of the config."""
 VALUE_SYNONYMS = {field: _by_word(table) for field, table in _VALUES.items()}
 """Field -> word of other programs, without punctuation -> value."""

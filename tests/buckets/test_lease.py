@@ -84,3 +84,9 @@ def test_a_damaged_lease_is_taken_over(at):
     with lease_of(at, "a") as held:
         held.require()
         assert at.entries(lease.LEASE_FOLDER).keys() == {f"{lease.LEASE_FOLDER}/8"}
+
+
+@pytest.mark.parametrize("name", ["007", "0", "٧", "²", "-1"])
+def test_other_names_are_no_leases(at, name):
+    at.write(f"{lease.LEASE_FOLDER}/{name}", b"{}")
+    assert last_copy(at) is None

@@ -82,4 +82,4 @@ def test_fish_gets_candidates_with_their_meaning(environment, tmp_path):
     asked |= {"_ARGCOMPLETE_STDOUT_FILENAME": str(tmp_path / "out")}
     assert output(["transformer_jax"], env={**environment, **asked}) == ""
     name, _, meaning = (tmp_path / "out").read_text().partition("\t")
-    assert name == "train" and meaning.startswith("train a config")
+    assert name == "train" and meaning.startswith("Trains a config")

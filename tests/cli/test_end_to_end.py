@@ -41,13 +41,10 @@ def parse_object(text):
 
 @pytest.fixture
 def files(tmp_path):
-    """Folder of text files, valid and invalid."""
+    """Folder of text files of three and four lines."""
     contents = {
         "four": b"The dog.\nA cat.\nA man.\nThe house.\n",
         "three": b"Der Hund.\nEine Katze.\nEin Mann.\n",
-        "empty": b"",
-        "blank": b"\n\n\n\n",
-        "latin1": "Der Hund.\nEine Katze.\nein schöner Mann\nDas Haus.\n".encode("latin1"),
     }
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
@@ -70,7 +67,7 @@ def test_evaluate_prints_one_json_object(shell, workdir):
 
 
 def test_evaluate_scores_unseen_combinations_of_the_embedded_set(shell, workdir, monkeypatch):
-    opened = "transformer_jax.runs.evaluate.open_split"
+    opened = "transformer_jax.runs.outside.open_split"
     monkeypatch.setattr(opened, lambda data, split: open_split(data, split)[:5])
     config = json.loads((workdir / "config.json").read_text())
     config["data"]["name"] = "synthetic_en_de"
@@ -78,16 +75,6 @@ def test_evaluate_scores_unseen_combinations_of_the_embedded_set(shell, workdir,
     words = ["evaluate", f"--workdir={workdir}", "--split=test_combinations", "--beam_size=1"]
     metrics = parse_object(shell(*words).out)
     assert (metrics["split"], metrics["num_examples"]) == ("test_combinations", 5)
-
-
-def test_evaluate_scores_the_users_own_files(shell, workdir, tmp_path):
-    (tmp_path / "a.en").write_text("The dog sees a cat.\n\nThe man sleeps.\n")
-    (tmp_path / "a.de").write_text("Der Hund sieht eine Katze.\n\nDer Mann schläft.\n")
-    files = [f"--source={tmp_path}/a.en", f"--target={tmp_path}/a.de"]
-    words = ["evaluate", f"--workdir={workdir}", "--checkpoint=best", "--beam_size=1"]
-    answer = shell(*words, *files)
-    assert answer.status == 0
-    assert parse_object(answer.out)["num_examples"] == 3
 
 
 # --- Predict ---
@@ -132,11 +119,6 @@ def test_predict_writes_n_best_lists(shell, trained_workdir):
     for outputs in found:
         scores = [one["score"] for one in outputs]
         assert scores == sorted(scores, reverse=True)
-
-
-def test_predict_of_no_lines_prints_nothing(shell, trained_workdir):
-    answer = shell("predict", f"--workdir={trained_workdir}")
-    assert (answer.status, answer.out, answer.err) == (0, "", "")
 
 
 def test_a_moved_run_and_its_averages_predict(shell, workdir):
@@ -187,8 +169,6 @@ def test_predict_samples_and_takes_prefixes(shell, trained_workdir, tmp_path):
     first, second = answer.out.splitlines()
     assert first.startswith("Der Hund") and not second.startswith("Der Hund")
     assert_one_line(shell(*words, stdin=b"a\n" * 3), "--prefixes", "has 2 lines, fewer than")
-    message = "decode: top_k is for sampling; set temperature"
-    assert_one_line(shell(*words[:2], "--top_k=3", stdin=b"a\n"), message)
 
 
 def test_score_prints_a_number_for_each_pair(shell, trained_workdir, tmp_path):
@@ -206,8 +186,6 @@ def test_score_prints_a_number_for_each_pair(shell, trained_workdir, tmp_path):
     ]
     assert [one["log_prob"] for one in as_json] == pytest.approx(expected)
     assert [one["is_greedy"] for one in as_json] == [False, False]
-    (tmp_path / "target").write_text("Der Hund.\n")
-    assert_one_line(shell(*words, *files), "has 2 lines but", "has 1")
 
 
 def test_plot_prints_the_pictures_path(shell, trained_workdir, tmp_path):
@@ -215,21 +193,6 @@ def test_plot_prints_the_pictures_path(shell, trained_workdir, tmp_path):
     answer = shell("plot", f"--workdir={trained_workdir}", f"--output={output}")
     assert (answer.status, answer.out) == (0, f"{output}\n")
     assert output.read_bytes().startswith(b"\x89PNG")
-    message = "absent has no metrics to draw"
-    assert_one_line(shell("plot", "--workdir=absent", f"--output={output}"), message)
-
-
-def test_train_takes_several_seeds(shell, train_words, tmp_path, monkeypatch):
-    def run_seeds(settings, workdir, seeds, modules):
-        asked.append((settings.model.d_model, workdir, seeds, modules))
-        return [Row("run", {"loss": [1.0, 2.0]}, 100, 5.0, 60.0)]
-
-    asked = []
-    monkeypatch.setattr("transformer_jax.lab.sweeps.sweep.run_seeds", run_seeds)
-    answer = shell(*train_words, f"--workdir={tmp_path}", "--seeds=2")
-    assert answer.status == 0, answer.err
-    assert asked == [(16, str(tmp_path), 2, ())]
-    assert "±" in answer.out
 
 
 def test_sweep_prints_its_table(shell, tiny_language_model, tmp_path):
@@ -244,23 +207,15 @@ def test_sweep_prints_its_table(shell, tiny_language_model, tmp_path):
     head, row = answer.out.splitlines()
     assert head.split() == ["loss", "seeds", "parameters", "tokens/s", "time"]
     assert row.startswith("few  ") and "±" not in row
-    assert_one_line(shell("sweep", "--sweep=absent.py", "--workdir=w"), "there is no sweep file")
 
 
 # --- Train ---
 
 
-def test_a_finished_run_says_so(shell, workdir, train_words):
-    answer = shell(*train_words, f"--workdir={workdir}")
-    assert (answer.status, answer.out) == (0, "")
-    assert "has finished its 30 steps" in answer.err and "continues from step 30" in answer.err
-    assert "compiling" not in answer.err
-
-
-def test_a_workdir_continues_with_its_own_config(shell, workdir):
+def test_a_finished_run_says_so_and_what_can_be_done_with_it(shell, workdir):
     answer = shell("train", f"--workdir={workdir}")
     assert (answer.status, answer.out) == (0, "")
-    assert "has finished its 30 steps" in answer.err
+    assert "has finished its 30 steps" in answer.err and "compiling" not in answer.err
     *_, best, start, evaluate, predict = answer.err.splitlines()
     last = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     scores = [record["bleu"] for record in last if record["split"] == "valid"]
@@ -284,43 +239,41 @@ def test_numbers_are_short_on_a_terminal_alone(monkeypatch, is_terminal):
     lines = []
     monkeypatch.setattr(verbs.terminal, "write", lines.append)
     monkeypatch.setattr(verbs.terminal, "is_stdout_terminal", lambda: is_terminal)
-    verbs._write_json({"bleu": 98.34567, "speed": 104537.25, "nested": [{"p": 0.0123456}], "n": 7})
+    verbs.write_json({"bleu": 98.34567, "speed": 104537.25, "nested": [{"p": 0.0123456}], "n": 7})
     shown = '"bleu": 98.35, "speed": 104537, "nested": [{"p": 0.01235}], "n": 7'
     exact = '"bleu": 98.34567, "speed": 104537.25, "nested": [{"p": 0.0123456}], "n": 7'
     assert lines == [f"{{{shown if is_terminal else exact}}}\n"]
 
 
-def test_a_dry_run_prints_what_the_tool_describes(shell, train_words, monkeypatch):
-    described = []
-    tool = "transformer_jax.tools.dry_run.describe"
-    monkeypatch.setattr(tool, lambda config: described.append(config) or "task  translation")
+def test_flags_reach_the_tools(shell, train_words, tmp_path, monkeypatch):
+    """`train --dry_run`, `train --seeds` and `benchmark`."""
+    asked = {}
+
+    def stand_in(place, answer):
+        def call(config, *values, **options):
+            asked[place] = (config.model.d_model, *values, options)
+            return answer
+
+        monkeypatch.setattr(f"transformer_jax.{place}", call)
+
+    stand_in("tools.dry_run.describe", "task  translation")
+    stand_in("lab.sweeps.sweep.run_seeds", [Row("run", {"loss": [1.0, 2.0]}, 100, 5.0, 60.0)])
+    stand_in("tools.benchmark.train", {"step_ms": 1.25, "device": "cpu"})
+    stand_in("tools.benchmark.decode", {"step_ms": 2.5})
     answer = shell(*train_words, "--dry_run")
     assert (answer.status, answer.out, answer.err) == (0, "task  translation\n", "")
-    (config,) = described
-    assert config.model.d_model == 16
-
-
-@pytest.mark.parametrize(
-    ("what", "sizes"),
-    [
-        ("train", {"batch_size": 4, "source_length": 48, "target_length": 48}),
-        ("decode", {"batch_size": 2, "source_length": 6, "beam_size": 3, "output_length": 4}),
-    ],
-)
-def test_a_benchmark_prints_one_json_object(shell, train_words, monkeypatch, what, sizes):
-    asked = []
-
-    def measure(config, **options):
-        asked.append((config.model.d_model, options))
-        return {"step_ms": 1.25, "device": "cpu"}
-
-    monkeypatch.setattr(f"transformer_jax.tools.benchmark.{what}", measure)
-    flags = [f"--{name}={value}" for name, value in sizes.items()]
-    answer = shell("benchmark", what, *train_words[1:], *flags, "--steps=1")
-    assert (answer.status, answer.err) == (0, "")
+    assert "±" in shell(*train_words, f"--workdir={tmp_path}", "--seeds=2").out
+    sizes = {"batch_size": 2, "source_length": 6, "steps": 1}
+    flags = [*train_words[1:], *(f"--{name}={value}" for name, value in sizes.items())]
+    answer = shell("benchmark", "train", *flags, "--target_length=4")
     assert parse_object(answer.out) == {"step_ms": 1.25, "device": "cpu"}
-    ((d_model, options),) = asked
-    assert d_model == 16 and sizes | {"steps": 1} == options
+    assert parse_object(shell("benchmark", "decode", *flags, "--beam_size=3").out)
+    assert asked == {
+        "tools.dry_run.describe": (16, {}),
+        "lab.sweeps.sweep.run_seeds": (16, str(tmp_path), 2, (), {}),
+        "tools.benchmark.train": (16, sizes | {"target_length": 4}),
+        "tools.benchmark.decode": (16, sizes | {"beam_size": 3}),
+    }
 
 
 @pytest.fixture
@@ -374,77 +327,48 @@ def assert_one_line(answer, *message):
         assert str(text) in error
 
 
-@pytest.mark.parametrize(
-    ("source", "target", "message"),
-    [
-        ("four", "three", ["four has 4 lines", "three has 3"]),
-        ("four", "absent", ["cannot read", "absent", "No such file"]),
-        ("empty", "four", ["empty is empty"]),
-        ("four", "latin1", ["latin1, line 3: not UTF-8"]),
-        ("four", "blank", ["no line has text on both sides"]),
-        ("four", ".", ["cannot read", "directory"]),
-    ],
-)
-def test_unusable_training_text_is_one_line(shell, files, train_words, source, target, message):
-    data = {"name": "parallel_text", "train_source": files / source, "train_target": files / target}
-    words = [f"--config.data.{name}={value}" for name, value in data.items()]
-    assert_one_line(shell(*train_words, *words, f"--workdir={files}/run"), *message)
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("data.train_source=", ["data.train_source is not set", "files go in pairs"]),
-        ("tokenizer.vocab_size=5000", ["tokenizer.vocab_size 5000 is too large", "at most"]),
-        ("tokenizer.vocab_size=8", ["tokenizer.vocab_size 8 is too small"]),
-        ("train.tokens_per_batch=30", ["config.train: tokens_per_batch 30 has no room"]),
-        ("model.positions=lunar", ["config.model: positions is 'lunar'"]),
-        ("data.valid_source=absent", ["cannot read absent"]),
-        ("data.max_target_length=2", ["each of the 3 examples is longer than a row"]),
-    ],
-)
-def test_a_start_that_fails_can_be_corrected(shell, files, train_words, override, message):
-    data = {f"{split}_{side}": files / "three" for split in ("train", "valid")
-            for side in ("source", "target")}  # fmt: skip
-    words = [f"--config.data.{name}={value}" for name, value in data.items()]
+def test_a_start_that_fails_can_be_corrected(shell, files, train_words):
+    """It leaves nothing that would stop the next one."""
+    sides = {f"{split}_{side}": files / "three" for split in ("train", "valid")
+             for side in ("source", "target")}  # fmt: skip
+    words = [f"--config.data.{name}={path}" for name, path in sides.items()]
     words += ["--config.data.name=parallel_text", "--config.tokenizer.vocab_size=35"]
-    workdir = f"--workdir={files}/run"
-    assert_one_line(shell(*train_words, *words, f"--config.{override}", workdir), *message)
-    # The first start has left nothing that would stop the next.
-    again = shell(*train_words, *words, "--config.seed=-1", workdir)
-    assert_one_line(again, "config.seed is -1")
-    again = shell(*train_words, *words, "--config.train.tokens_per_batch=1", workdir)
-    assert_one_line(again, "tokens_per_batch 1 has no room")
+    wrong = {
+        "data.train_source=": "files go in pairs",
+        "data.train_source=absent": "cannot read absent: ",
+        f"data.train_target={files / 'four'}": "three has 3 lines but",
+        "tokenizer.vocab_size=5000": "tokenizer.vocab_size 5000 is too large",
+        "model.positions=lunar": "config.model: positions is 'lunar'",
+        "train.tokens_per_batch=30": "config.train: tokens_per_batch 30 has no room",
+        "data.max_target_length=2": "each of the 3 examples is longer than a row",
+        "seed=-1": "config.seed is -1",
+    }
+    for override, message in wrong.items():
+        answer = shell(*train_words, *words, f"--config.{override}", f"--workdir={files}/run")
+        assert_one_line(answer, message)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["trian"], ["unknown verb trian; did you mean train?"]),
-        (["train", "--config=absent.py", "--workdir=w"], ["no config file absent.py"]),
-        (
-            ["train", f"--config={QUICKSTART}", "--workdir=w", "--config.model.d_modle=3"],
-            ["there is no config.model.d_modle; did you mean config.model.d_model?"],
-        ),
-        (
-            ["train", f"--config={QUICKSTART}", "--workdir=w", "--config.model.num_heads=3"],
-            ["config.model: num_heads 3 does not divide d_model 128"],
-        ),
-        (
-            ["benchmark", "train", f"--config={QUICKSTART}", "--config.model.d_model=-8"],
-            ["config.model: d_model is -8"],
-        ),
-        (["score", "--workdir=absent", "--source=a", "--target=b"], ["cannot read a: "]),
-        (["predict", "--workdir=absent"], ["absent holds no run: config.json is missing"]),
-        (["evaluate", "--workdir=absent"], ["absent holds no run: config.json is missing"]),
-        (["predict", f"--workdir={QUICKSTART}"], ["quickstart.py"]),
-    ],
-)
-def test_a_mistake_is_one_line_and_writes_nothing(shell, words, message, tmp_path, monkeypatch):
+def test_a_mistake_is_one_line_and_writes_nothing(shell, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    answer = shell(*words)
-    assert_one_line(answer, *message)
-    assert answer.err.count("\n") == 1
+    train = f"train --config={QUICKSTART} --workdir=w"
+    mistakes = {
+        "train --config=absent.py --workdir=w": "no config file absent.py",
+        f"{train} --config.model.d_modle=3": "did you mean config.model.d_model?",
+        f"{train} --config.model.num_heads=3": "num_heads 3 does not divide d_model 128",
+        f"benchmark train --config={QUICKSTART} --config.model.d_model=-8": "d_model is -8",
+        "score --workdir=absent --source=a --target=b": "cannot read a: ",
+        "predict --workdir=absent": "absent holds no run: config.json is missing",
+        f"predict --workdir={QUICKSTART}": "quickstart.py",
+        "sweep --sweep=absent.py --workdir=w": "there is no sweep file",
+        "plot --workdir=absent": "absent has no metrics to draw",
+        "plot --workdir=absent --attention=a --output=a.jpg": "end it in .png, .svg or .pdf",
+        "plot --tree=(S": "is no tree",
+        "fields toq_k": ".top_k?",
+    }
+    for words, message in mistakes.items():
+        answer = shell(*words.split())
+        assert_one_line(answer, message)
+        assert answer.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
@@ -459,20 +383,21 @@ def test_a_workdir_of_another_run_is_not_touched(shell, workdir, train_words):
     assert times() == before
 
 
-@pytest.mark.parametrize("verb", ["predict", "evaluate"])
-@pytest.mark.parametrize(
-    ("flag", "message"),
-    [
-        ("--checkpoint=7", "no checkpoint 7 in"),
-        ("--average=3", "cannot average 3 checkpoints"),
-        ("--beam_size=0", "decode: beam_size is 0; it must lie in [1, "),
-        ("--beam_size=1000", "decode: beam_size is 1000; the target vocabulary has 800 pieces"),
-        ("--weights=int4", "decode: weights is 'int4', not one of float32, int8"),
-    ],
-)
-def test_options_that_a_run_does_not_have_are_one_line(shell, trained_workdir, verb, flag, message):
-    answer = shell(verb, f"--workdir={trained_workdir}", flag, stdin=b"The dog.\n")
-    assert_one_line(answer, message)
+def test_options_that_a_run_does_not_have_are_one_line(shell, trained_workdir, files):
+    options = {
+        "--checkpoint=7": "no checkpoint 7 in",
+        "--average=3": "cannot average 3 checkpoints",
+        "--beam_size=0": "decode: beam_size is 0; it must lie in [1, ",
+        "--top_k=3": "decode: top_k is for sampling; set temperature",
+    }
+    for flag, message in options.items():
+        for verb in ("predict", "evaluate"):
+            answer = shell(verb, f"--workdir={trained_workdir}", flag, stdin=b"The dog.\n")
+            assert_one_line(answer, message)
+    words = [f"--workdir={trained_workdir}", f"--source={files}/four", f"--target={files}/three"]
+    for verb in ("evaluate", "score"):
+        assert_one_line(shell(verb, *words), "four has 4 lines", "three has 3")
+    assert_one_line(shell("chat", *words[:1], stdin=b"a\n"), "this run's task answers no conv")
 
 
 def test_a_damaged_run_is_one_line(shell, workdir):
@@ -488,16 +413,3 @@ def test_a_damaged_run_is_one_line(shell, workdir):
     shutil.rmtree(workdir / "checkpoints")
     shutil.rmtree(workdir / "tokenizer")
     assert_one_line(shell(*words, stdin=b"a\n"), workdir)
-
-
-def test_a_workdir_without_checkpoint_is_one_line(shell, workdir):
-    shutil.rmtree(workdir / "checkpoints")
-    for verb in ("predict", "evaluate"):
-        answer = shell(verb, f"--workdir={workdir}")
-        assert_one_line(answer, "no checkpoint in", "train there first")
-
-
-def test_files_of_different_length_are_one_line(shell, trained_workdir, files):
-    words = ["evaluate", f"--workdir={trained_workdir}", f"--source={files}/four"]
-    answer = shell(*words, f"--target={files}/three")
-    assert_one_line(answer, "four has 4 lines", "three has 3")

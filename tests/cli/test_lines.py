@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Examples as lines: escapes, and the ends of lines."""
+"""Examples as lines: line feeds within, and the ends of lines."""
 
 import io
 import json
 import logging
 import re
-import time
 from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 import sacrebleu
 
-from transformer_jax.cli.lines import escape, example_reader, one_line, read_batches, unescape
+from transformer_jax.cli.lines import one_line, read_batches
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.files.lines import TextLines
 from transformer_jax.data.files.text import open_blocks
@@ -30,28 +29,6 @@ def read_all(data, most=512):
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("a\nb", r"a\nb"),
-        ("a\r\nb", r"a\r\nb"),
-        ("a\\b", r"a\\b"),
-        ("a\\nb", r"a\\nb"),
-        ("\\", r"\\"),
-        ("a\u2028b\x0bc\x85", "a\u2028b\x0bc\x85"),
-        ("", ""),
-    ],
-)
-def test_escapes_go_both_ways(text, line):
-    assert escape(text) == line
-    assert unescape(line) == text
-
-
-@pytest.mark.parametrize("line", [r"C:\temp", "ends in \\", r"\x41"])
-def test_a_backslash_before_other_characters_is_kept(line):
-    assert unescape(line) == line
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
         (r"\nabla \rho \\ 1\/2", r"\nabla \rho \\ 1\/2"),
         ("a\nb\r\nc", r"a\nb\r\nc"),
         ("a\u2028b\x0bc\x85", "a\u2028b\x0bc\x85"),
@@ -59,15 +36,6 @@ def test_a_backslash_before_other_characters_is_kept(line):
 )
 def test_an_output_is_written_as_it_is_but_for_line_feeds_and_returns(text, line):
     assert one_line(text) == line
-
-
-def test_a_line_is_its_example_unless_lines_are_escaped():
-    line, an_object = r"\nabla \\", r'{"instruction": "a\nb"}'
-    literal = example_reader(escaped=False, reads_objects=True)
-    assert (literal(line), literal(an_object)) == (line, an_object)
-    escaped = example_reader(escaped=True, reads_objects=True)
-    assert (escaped(line), escaped(an_object)) == ("\nabla \\", an_object)
-    assert example_reader(escaped=True, reads_objects=False)(an_object) != an_object
 
 
 @pytest.mark.parametrize(
@@ -104,14 +72,6 @@ def test_batches_have_at_most_the_given_size():
 
 def test_a_line_longer_than_a_read_stays_whole():
     assert read_all(b"a" * 3_000_000 + b"\nb\n") == [["a" * 3_000_000, "b"]]
-
-
-def test_a_line_of_many_blocks_is_read_in_linear_time():
-    blocks = iter([b"a" * (1 << 12)] * 10_000 + [b"\nb", b"c\n", b""])
-    began = time.process_time()
-    (first,), (second,) = read_batches(SimpleNamespace(read1=lambda size: next(blocks)), most=512)
-    assert time.process_time() - began < 5  # in quadratic time minutes
-    assert (len(first), second) == (10_000 << 12, "bc")
 
 
 def test_bytes_that_are_not_utf8_are_replaced_with_a_warning(caplog):

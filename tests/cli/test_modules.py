@@ -2,13 +2,11 @@
 """`--modules` of the command line: registered names can be used, and errors are one line."""
 
 import json
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from transformer_jax.cli.parser import parse
 from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.runs import user_modules
 
@@ -30,25 +28,6 @@ def own(tmp_path):
     POSITIONS.restore(entries)
     for name in set(user_modules._loaded) - set(loaded):
         del user_modules._loaded[name], sys.modules[name]
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "train --config=a --workdir=w",
-        "sweep --sweep=s --workdir=w",
-        "evaluate --workdir=w",
-        "predict --workdir=w",
-        "score --workdir=w --source=a --target=b",
-        "plot --workdir=w",
-        "benchmark train --config=a",
-        "benchmark decode --config=a",
-    ],
-)
-def test_each_verb_takes_modules(words):
-    args = parse([*words.split(), "--modules=my.py,mine.positions"])
-    assert args.modules == ["my.py", "mine.positions"]
-    assert parse(words.split()).modules == ()
 
 
 def test_a_config_names_what_a_file_registers(shell, own, tmp_path):
@@ -80,17 +59,16 @@ def test_a_file_that_cannot_be_used_is_one_line(shell, own, tmp_path, text, mess
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("verb", ["train", "evaluate", "predict", "plot"])
-def test_a_run_that_needs_a_module_asks_for_it(shell, trained_workdir, tmp_path, verb):
-    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+def test_a_run_that_needs_a_module_asks_for_it(shell, workdir):
     named = [{"name": "absent_positions.py", "sha256": "0"}]
     (workdir / "modules.json").write_text(json.dumps(named))
-    config = [f"--config={QUICKSTART}", "--config.model.positions=absent"] * (verb == "train")
-    answer = shell(verb, *config, f"--workdir={workdir}")
-    assert (answer.status, answer.out) == (2, "")
     asks = f"the run in {workdir} needs absent_positions.py, whose code is not in it: give "
-    assert f"{asks}--modules=PATH/TO/absent_positions.py" in answer.err
-    assert answer.err.count("\n") == 1
+    for verb in ("train", "evaluate", "predict", "plot"):
+        config = [f"--config={QUICKSTART}", "--config.model.positions=absent"] * (verb == "train")
+        answer = shell(verb, *config, f"--workdir={workdir}")
+        assert (answer.status, answer.out) == (2, "")
+        assert f"{asks}--modules=PATH/TO/absent_positions.py" in answer.err
+        assert answer.err.count("\n") == 1
 
 
 FAILING = """
@@ -118,12 +96,6 @@ def test_an_error_in_a_module_is_one_line_unless_its_traceback_is_asked_for(
     assert answer.status == 2
     assert answer.err.startswith("Traceback (most recent call last):\n")
     assert f'File "{own}", line 3, in outer' in answer.err and answer.err.endswith(f"{hint}\n")
-
-
-def test_an_error_outside_of_modules_is_raised(shell, monkeypatch):
-    monkeypatch.setattr("transformer_jax.runs.load.load", lambda *_, **__: {}["size"])
-    with pytest.raises(KeyError):
-        shell("evaluate", "--workdir=w")
 
 
 def test_a_failing_config_file_names_its_line(shell, tmp_path):

@@ -38,7 +38,6 @@ BERT_SIZES = {
     "model.max_length": 128,
 }
 """Of the run `bert`."""
-SMALL_RECORDED = twenty_steps.SMALL | twenty_steps.PARALLEL["one"]
 PLAIN = ("the", "film", "is", "very", "good", "bad", "and", "dull", "fine")
 
 
@@ -107,35 +106,14 @@ def test_a_stopped_language_model_ends_as_the_uninterrupted_one(
 
 
 @pytest.fixture(scope="module")
-def sentences(tmp_path_factory):
-    """Folder of the texts of tests/recorded, whose programs its configs share."""
+def bert(tmp_path_factory):
+    """Workdir of a pre-trained encoder: that of tests/recorded, whose programs it shares."""
     folder = tmp_path_factory.mktemp("sentences")
     twenty_steps.write_text(folder)
-    return folder
-
-
-def recorded(name, folder):
-    """The path of a config of tests/recorded, and its changes."""
-    file, changes = twenty_steps.experiments(folder)[name]
-    return ROOT / "configs" / f"{file}.py", SMALL_RECORDED | changes
-
-
-@pytest.fixture(scope="module")
-def bert(sentences):
-    """Workdir of a pre-trained encoder."""
-    tj.train(tj.config(*recorded("bert_small", sentences)), sentences / "bert")
-    return sentences / "bert"
-
-
-def test_an_encoder_fills_blanks(shell, bert):
-    stdin = b"the old dog sees [MASK] river\nno blank\n"
-    answer = shell("predict", f"--workdir={bert}", "--format=jsonl", "--num_outputs=5", stdin=stdin)
-    filled, left = map(json.loads, answer.out.splitlines())
-    scores = [output["score"] for output in filled["outputs"]]
-    assert len(scores) == 5 and scores == sorted(scores, reverse=True) and sum(scores) <= 1
-    assert all(output["text"].startswith("the old dog sees ") for output in filled["outputs"])
-    assert left["outputs"] == [{"text": "no blank", "score": 1.0}]
-    assert "line 2 has no [MASK] to fill" in answer.err
+    file, changes = twenty_steps.experiments(folder)["bert_small"]
+    sizes = twenty_steps.SMALL | twenty_steps.PARALLEL["one"]
+    tj.train(tj.config(ROOT / "configs" / f"{file}.py", sizes | changes), folder / "bert")
+    return folder / "bert"
 
 
 def test_a_pre_trained_encoder_may_be_frozen(shell, bert, text, tmp_path):
@@ -212,47 +190,6 @@ def test_a_parser_starts_from_a_pre_trained_encoder(shell, bert, tmp_path):
     assert outputs == [["the", "film", "-LRB-", "good", "-RRB-"], [], ["fine"]]
 
 
-def test_words_are_tagged(shell, sentences):
-    config, changes = recorded("pos_gum", sentences)
-    workdir = f"--workdir={sentences}/tagger"
-    overrides = [f"--config.{name}={value}" for name, value in changes.items()]
-    assert shell("train", f"--config={config}", workdir, *overrides).status == 0
-    metrics = json.loads(shell("evaluate", workdir, "--split=valid").out)
-    num_words = len((sentences / "dev.en").read_text().split())
-    assert metrics["words"] == num_words and 0 <= metrics["accuracy"] <= 1
-    answer = shell("predict", workdir, stdin=b"the old dog sees\n\n")
-    assert len(answer.out.split("\n")[0].split()) == 4 and answer.out.count("\n") == 2
-
-
-@pytest.mark.parametrize(
-    "config, changes, message",
-    [
-        (
-            "lm_from_text",
-            {"data.name": "synthetic_en_de"},
-            "task language_modeling reads text",
-        ),
-        ("cola", {"data.name": "labeled_tsv"}, "data.train_text is not set"),
-        (
-            "bert_small",
-            {"data.name": "text", "tokenizer.kind": "char", "tokenizer.lowercase": False},
-            "task masked_lm asks for a tokenizer with [MASK]: kind wordpiece, or file",
-        ),
-        ("lm_from_text", {"data.max_length": 64}, "reach to max_length 32, sequences to 64"),
-        ("lm_from_text", {"model.architecture": "encoder_only"}, "it asks for decoder_only"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_one_line(
-    shell, tmp_path, text, config, changes, message
-):
-    given = {"data.train_text": text / "train.txt", "data.valid_text": text / "valid.txt"} | changes
-    if changes.get("data.name", "text") != "text":
-        given = changes
-    answer = shell(*words(config, tmp_path / "run", given))
-    assert answer.status == 2
-    assert message in answer.err and answer.err.splitlines()[-1].startswith("error: ")
-
-
 @pytest.fixture(scope="module")
 def assistant(tmp_path_factory):
     """Workdir of a finished small run of configs/alpaca.py."""
@@ -290,13 +227,3 @@ def test_a_chat_reads_commands_and_continues_after_mistakes(shell, assistant):
     assert replies[0] == replies[-1]  # nothing is left of what was said before /reset
     assert "no command: /strange; /reset starts over" in answer.err
     assert "error: the conversation: the question has" in answer.err
-
-
-def test_chat_without_a_template_is_an_error(shell, language_model_workdir):
-    answer = shell("chat", f"--workdir={language_model_workdir}", stdin=b"a\n")
-    assert answer.status == 2 and "has no chat template of its own; choose one" in answer.err
-
-
-def test_chat_with_another_task_is_an_error(shell, trained_workdir):
-    answer = shell("chat", f"--workdir={trained_workdir}", stdin=b"a\n")
-    assert answer.status == 2 and "chat: this run's task answers no conversation" in answer.err

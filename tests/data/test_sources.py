@@ -25,7 +25,6 @@ def write_lines(path, *lines: str) -> str:
         ("max_target_length", 0),
         ("synthetic_size", 0),
         ("num_train_examples", 0),
-        ("synthetic_seed", -1),
     ],
 )
 def test_impossible_sizes_are_rejected(field, value):

@@ -200,10 +200,10 @@ class Longest(Sampler):
         return Hypotheses(tokens, jnp.zeros((len(first), num_outputs)))
 
 
-def test_a_registered_search_is_found_by_name(task, params, monkeypatch):
+def test_a_registered_search_is_found_by_name(task, params, with_entries):
     """A subclass that replaces `find` alone is used for any number of sources."""
-    monkeypatch.setattr(SEARCHES, "_entries", dict(SEARCHES))
-    SEARCHES.register("longest", lambda decode, ids: Longest(1.0, None, None, EOS, PAD))
+    search = Longest(1.0, None, None, EOS, PAD)
+    with_entries(SEARCHES, {"longest": lambda decode, ids: search})
     decode = DecodeConfig(search="longest", num_outputs=5, max_extra_length=3, batch_size=2)
     tokens, _ = task.search(params, REQUESTS, decode)
     assert tokens.shape == (2, 5, 19) and (tokens == tokens[:, :1, :1]).all()

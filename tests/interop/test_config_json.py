@@ -23,6 +23,7 @@ from transformer_jax.interop.families.base import ReadKeys
 from transformer_jax.interop.generation_config import read_generation
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+GEMMA_2 = "default | attention_window=none"
 
 
 def options(name, **changes):
@@ -32,26 +33,32 @@ def options(name, **changes):
 
 
 @pytest.mark.parametrize(
-    "name, keys, window, every",
+    "name, keys, window, layers",
     [
         ("qwen2", {}, None, None),
         ("qwen2", {"use_sliding_window": True, "max_window_layers": 2}, None, None),
         ("qwen2", {"use_sliding_window": True, "max_window_layers": ...}, None, None),
         ("qwen2", {"use_sliding_window": True, "max_window_layers": 0}, 4, None),
-        ("qwen3", {"use_sliding_window": True, "layer_types": [SLIDING, FULL]}, 4, 2),
+        ("qwen3", {"use_sliding_window": True, "layer_types": [SLIDING, FULL]}, 4, GEMMA_2),
+        (
+            "qwen2",
+            {"use_sliding_window": True, "max_window_layers": 1},
+            4,
+            "attention_window=none | default",
+        ),
         ("mistral", {}, 4, None),
         ("mistral", {"sliding_window": None}, None, None),
-        ("gemma2", {}, 4, 2),
-        ("gemma2", {"layer_types": None}, 4, 2),
+        ("gemma2", {}, 4, GEMMA_2),
+        ("gemma2", {"layer_types": None}, 4, GEMMA_2),
         ("gemma2", {"layer_types": [FULL, FULL, FULL]}, None, None),
-        ("gemma2", {"layer_types": [SLIDING, SLIDING, FULL]}, 4, 3),
+        ("gemma2", {"layer_types": [SLIDING, SLIDING, FULL]}, 4, f"2 x {GEMMA_2}"),
     ],
 )
-def test_layers_with_a_window(name, keys, window, every):
+def test_layers_with_a_window(name, keys, window, layers):
     given = {"sliding_window": 4, "layer_types": ...} | keys
     found = options(name, **given)
     assert found.get("attention_window") == window
-    assert found.get("full_attention_every") == every
+    assert found.get("layers") == layers
 
 
 def test_missing_special_tokens_are_left_out():

@@ -139,17 +139,6 @@ FULL, SLIDING = "full_attention", "sliding_attention"
         ("llama", {"rope_scaling": {"type": "llama3", "factor": 8.0}}, "has no low_freq_factor"),
         ("llama", {"rope_theta": None}, "rope_theta is None; it must be of type float"),
         ("llama", {"num_key_value_heads": 3}, "num_key_value_heads 3"),
-        (
-            "qwen2",
-            {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
-            | {"layer_types": ...},
-            "max_window_layers gives full attention to the layers [0]",
-        ),
-        (
-            "qwen2",
-            {"use_sliding_window": True, "sliding_window": 4, "layer_types": [FULL, SLIDING]},
-            "layer_types gives full attention to the layers [0]",
-        ),
         ("gemma2", {"layer_types": [FULL, "chunked", FULL]}, "layer_types must name one of"),
         ("gemma2", {"layer_types": [FULL]}, "layer_types must name one of"),
         ("gemma2", {"layer_types": "full_attention"}, "layer_types is 'full_attention'; it must"),

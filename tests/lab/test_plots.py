@@ -3,7 +3,6 @@
 
 import json
 import shutil
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -124,7 +123,7 @@ def test_errors_that_cannot_be_drawn_are_told(scored, tmp_path):
 
 def test_training_words_are_counted(scored, tmp_path, monkeypatch):
     counted = [{"text": "a a dog"}, {"text": "a"}]
-    monkeypatch.setattr(plots, "load_json", lambda path: SimpleNamespace(data="data"))
-    monkeypatch.setattr(plots, "open_split", lambda data, split: counted)
+    monkeypatch.setattr(plots, "load_json", lambda path, overrides: "settings")
+    monkeypatch.setattr(plots, "open_data", lambda settings, split: counted)
     plots.plot_errors(scored, "frequency", "test", tmp_path / "a.svg")
     assert "<!-- 1 (1) -->" in (tmp_path / "a.svg").read_text()  # "dog" is the rarest word

@@ -6,6 +6,8 @@ import logging
 import sqlite3
 import sys
 import threading
+from importlib.machinery import ModuleSpec
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -128,7 +130,7 @@ def test_a_tracker_that_does_not_end_is_left(tmp_path, registered, monkeypatch, 
 def test_a_tracker_without_its_package_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(UserError, match="trackers: the package wandb is not installed: `make"):
-        RunLog(tmp_path, start_step=0, config=LoggingConfig(wandb="project"))
+        RunLog(tmp_path, start_step=0, config=LoggingConfig(trackers="wandb", project="project"))
 
 
 def test_a_former_id_is_kept(tmp_path):
@@ -141,6 +143,18 @@ def test_a_former_id_is_kept(tmp_path):
     )
 
 
+def test_weights_and_biases_gets_repeated_steps(tmp_path, monkeypatch):
+    """wandb drops a record whose own step is not above its last one."""
+    run = Mock()
+    wandb = Mock(init=lambda **_: run, __spec__=ModuleSpec("wandb", None))
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    for start, steps in ((0, [5, 10]), (5, [10])):
+        write_run(tmp_path, LoggingConfig(trackers="wandb"), start=start, steps=steps)
+    assert [call.args[0]["step"] for call in run.log.call_args_list] == [5, 10, 10]
+    assert all(call.kwargs == {} for call in run.log.call_args_list)
+    assert call("*", step_metric="step") in run.define_metric.call_args_list
+
+
 # --- The packages themselves, offline, where they are installed ---
 
 
@@ -148,7 +162,9 @@ def test_weights_and_biases_offline(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     for start, step in ((0, 5), (5, 10)):
-        write_run(tmp_path, LoggingConfig(wandb="project"), start=start, steps=[step])
+        write_run(
+            tmp_path, LoggingConfig(trackers="wandb", project="project"), start=start, steps=[step]
+        )
     run_id = (tmp_path / "trackers" / "wandb").read_text()
     runs = [path for path in (tmp_path / "wandb").glob("offline-run-*") if path.is_dir()]
     assert runs and all(path.name.endswith(run_id) for path in runs)  # two if seconds differ

@@ -63,10 +63,10 @@ def test_logits_equal_the_formula(variables, logits):
 
 
 GEMMA = small_config(
-    layers=3,
+    depth=3,
     **{"num_key_value_heads": 2, "key_size": 6, "value_size": 6},
     **{"positions": "rotary", "rope_theta": 100.0, "rope_layout": "halves"},
-    **{"attention_window": 2, "full_attention_every": 2, "attention_scale": 0.5},
+    **{"attention_window": 2, "layers": "default | attention_window=none", "attention_scale": 0.5},
     **{"logit_cap": 5.0, "final_logit_cap": 3.0},
     **{"norm": "rms_plus_one", "norm_epsilon": 1e-3, "norm_placement": "sandwich"},
     **{"gated_feed_forward": True, "feed_forward_bias": False, "activation": "gelu"},

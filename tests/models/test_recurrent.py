@@ -16,6 +16,7 @@ from tests.models.test_encoder_decoder import PACKED, PADDED, SOURCES, TARGETS, 
 from tests.nn.recurrent import recurrent_oracle as oracle
 from tests.refusals import assert_refused
 from transformer_jax.decoding import BeamSearch, Start
+from transformer_jax.models import recurrent
 from transformer_jax.models.config import ModelConfig
 from transformer_jax.models.recurrent import RecurrentEncoderDecoder
 
@@ -28,7 +29,7 @@ SHALLOW = {"num_encoder_layers": 1, "num_decoder_layers": 1}
 SIDES = ("source", "target")
 KINDS = {
     "bahdanau": {"cell": "gru"},
-    "luong": {"attention_score": "general", "attention_span": "local_p", "attention_radius": 2}
+    "luong": {"attention_score": "general", "attention_span": "local_p"}
     | {"input_feeding": True, "encoder_direction": "forward"},
     "dot": {"attention_score": "dot", "cell": "gru", **SHALLOW},
     "concat": {"attention_score": "concat", **SHALLOW},
@@ -37,8 +38,16 @@ KINDS = {
 """Every cell, direction and score, and attention at each of its three places."""
 
 
+@pytest.fixture(scope="module", autouse=True)
+def radius():
+    """A radius of local attention that is shorter than the sentences here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recurrent, "RADIUS", 2)
+        yield
+
+
 @pytest.fixture(scope="module", params=KINDS)
-def kind(request, random_params):
+def kind(request, random_params, radius):
     """A model, its options and parameters, and its logits of `together()`."""
     model = RecurrentEncoderDecoder(dataclasses.replace(CONFIG, **KINDS[request.param]))
     drawn = random_params(model, **PACKED)
@@ -48,9 +57,9 @@ def kind(request, random_params):
 def test_logits_equal_the_papers_equations_packed_or_padded(kind):
     _, options, drawn, (packed, *padded) = kind
     defaults = {"cell": CONFIG.cell, "attention_score": CONFIG.attention_score}
-    names = ("cell", "attention_score", "input_feeding", "attention_radius")
+    names = ("cell", "attention_score", "input_feeding")
     told = {name: options[name] for name in names if name in options}
-    told["radius"] = told.pop("attention_radius", None)
+    told["radius"] = recurrent.RADIUS if "attention_span" in options else None
     params = jax.tree.map(np.asarray, drawn["params"])
     for row, at, source, target in zip(padded, (0, 4), SOURCES, TARGETS, strict=True):
         expected, _ = oracle.logits(params, source, target, **defaults | told)
@@ -177,7 +186,6 @@ def test_conflicting_options_are_refused():
             "attention_score 'additive' has no vector to feed": init(input_feeding=True),
             "'none' has no vector to feed": none(input_feeding=True),
             "'none' has no attention": none(attention_span="local_p"),
-            "attention_span 'global' has no radius; set": init(attention_radius=3),
             "d_model is 7; it must be even": init(d_model=7),
             "num_decoder_layers is 3 and num_encoder_layers 2": init(num_decoder_layers=3),
             "cell is 'sru', not one of lstm, gru": init(cell="sru"),

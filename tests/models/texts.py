@@ -26,8 +26,8 @@ LAYERS = ("num_layers", "num_encoder_layers", "num_decoder_layers")
 VOCABULARIES = ("vocab_size", "source_vocab_size", "target_vocab_size")
 
 
-def small_config(layers=1, **changes):
+def small_config(depth=1, **changes):
     """A Transformer of any architecture for the vocabulary of these texts."""
     sizes = {"d_model": 16, "d_ff": 24, "num_heads": 4, "max_length": 8, "dtype": "float32"}
-    sizes |= dict.fromkeys(LAYERS, layers) | dict.fromkeys(VOCABULARIES, 11)
+    sizes |= dict.fromkeys(LAYERS, depth) | dict.fromkeys(VOCABULARIES, 11)
     return TransformerConfig(**sizes | changes)

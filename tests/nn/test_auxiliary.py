@@ -25,7 +25,8 @@ from transformer_jax.training.step import compute_update
 
 WEIGHT = 0.3
 SIZES = {"d_model": 8, "d_ff": 12, "num_heads": 2}
-CONFIG = small_config(layers=3, attention_window=2, full_attention_every=2, **SIZES)
+PATTERN = "default | attention_window=none"
+CONFIG = small_config(attention_window=2, **SIZES, num_layers=3, layers=PATTERN)
 """A scan by two layers, and one more."""
 BATCH = dict(zip(("tokens", "positions", "segment_ids"), PADDED, strict=True))
 

@@ -29,17 +29,9 @@ def test_impossible_configs_are_refused():
             f"{divide} value_size": config(**heads, key_size=4),
             "num_key_value_heads 3 does not divide": config(num_heads=8, num_key_value_heads=3),
             "dtype is 'both', not one of auto, float32, bfloat16": config(dtype="both"),
-            "full_attention_every is set, but no layer": config(full_attention_every=3),
         }
     )
     assert config(**heads, key_size=4, value_size=2)().d_v == 2
-
-
-def test_some_layers_have_no_window():
-    config = TransformerConfig(attention_window=4, full_attention_every=3)
-    windows = [config.of_layer(i).attention_window for i in range(7)]
-    assert windows == [4, 4, None, 4, 4, None, 4]
-    assert TransformerConfig(attention_window=4).of_layer(2).attention_window == 4
 
 
 def test_a_config_uses_no_device(monkeypatch):

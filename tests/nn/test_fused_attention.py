@@ -87,8 +87,8 @@ def test_outputs_and_gradients_are_those_of_the_plain_function(kernel, case):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-5)
 
 
-SIZES = {"attention_window": 7, "full_attention_every": 2, "attention_scale": 0.7}
-SIZES |= {"num_encoder_layers": 2, "max_length": T, "dtype": "bfloat16"}
+SIZES = {"attention_window": 7, "layers": "default | attention_window=none"}
+SIZES |= {"attention_scale": 0.7, "num_encoder_layers": 2, "max_length": T, "dtype": "bfloat16"}
 
 
 @pytest.fixture

@@ -56,17 +56,12 @@ def test_a_pattern_repeats_through_the_stack():
     )
 
 
-def test_full_attention_every_is_short_for_a_pattern():
-    short = dataclasses.replace(
-        CONFIG, attention_window=4, full_attention_every=3, rope_theta_window=9.0
-    )
-    long = dataclasses.replace(
-        short, full_attention_every=None, layers="2 x default | attention_window=none"
-    )
-    for i in range(7):
-        ours, theirs = short.of_layer(i), long.of_layer(i)
-        assert dataclasses.replace(ours, full_attention_every=None) == theirs
-    assert short.of_layer(2).rope_theta_window is None
+def test_some_layers_have_no_window():
+    windows = {"attention_window": 4, "rope_theta_window": 9.0}
+    config = dataclasses.replace(CONFIG, **windows, layers="2 x default | attention_window=none")
+    layers = [config.of_layer(i) for i in range(7)]
+    assert [layer.attention_window for layer in layers] == [4, 4, None, 4, 4, None, 4]
+    assert [layer.rope_theta_window for layer in layers] == [9.0, 9.0, None, 9.0, 9.0, None, 9.0]
 
 
 def test_bad_patterns_are_refused():
@@ -132,8 +127,8 @@ class Scaled(FeedForward):
         )
 
 
-def test_a_layer_has_options_of_its_own(monkeypatch):
-    monkeypatch.setattr(FEED_FORWARDS, "_entries", {**FEED_FORWARDS, "scaled": Scaled})
+def test_a_layer_has_options_of_its_own(with_entries):
+    with_entries(FEED_FORWARDS, {"scaled": Scaled})
     layers = "feed_forward=scaled scaled.factor=0.5 | feed_forward=scaled | default"
     config = dataclasses.replace(CONFIG, layers=layers, options=(ScaleOptions(2.0),))
     own = [config.of_layer(i) for i in range(3)]

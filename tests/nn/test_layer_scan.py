@@ -16,7 +16,7 @@ from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.layer_scan import STACKED, has_stacks, stack_layers, unstack_layers
 
-CONFIG = small_config(layers=2, norm_placement="pre")
+CONFIG = small_config(depth=2, norm_placement="pre")
 
 
 def assert_close(found, expected):

@@ -74,12 +74,9 @@ class Routed(FeedForward):
 
 
 @pytest.fixture
-def registered(monkeypatch):
-    for registry in (ATTENTION_LAYERS, FEED_FORWARDS):
-        entries = dict(registry)
-        monkeypatch.setattr(registry, "_entries", entries)
-    ATTENTION_LAYERS._entries |= {"total": Total, "untold": Untold}
-    FEED_FORWARDS._entries["routed"] = Routed
+def registered(with_entries):
+    with_entries(ATTENTION_LAYERS, {"total": Total, "untold": Untold})
+    with_entries(FEED_FORWARDS, {"routed": Routed})
 
 
 def model_of(**fields):

@@ -26,7 +26,7 @@ from transformer_jax.parallel.sharding import (
 )
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
-from transformer_jax.runs.settings import DEFAULTS, unread_fields
+from transformer_jax.runs.settings import DEFAULTS, Resolved
 
 SLICES = [SimpleNamespace(slice_index=i // 4, process_index=0) for i in range(8)]
 
@@ -109,7 +109,7 @@ def params_of(tiny_config):
     def make(kind, changes):
         model = {f"model.{name}": value for name, value in changes.items()}
         model |= dict(zip(("task.name", "model.architecture"), kind, strict=True))
-        unread = unread_fields(DEFAULTS | model)
+        unread = Resolved.of(DEFAULTS | model).unread
         model = {name: value for name, value in model.items() if name not in unread}
         sizes = dict.fromkeys(("source", "target", "text", "label", "tags"), 48)
         task = build.build_task(read_settings(tiny_config(model)), sizes, None)

@@ -48,12 +48,12 @@ def test_a_side_without_a_vocabulary_is_named(tiny_config):
         build.build_task(settings, {"target": 800}, tokenizers=None)
 
 
-def test_a_loss_of_the_former_signature_is_refused(task_of, monkeypatch):
+def test_a_loss_of_the_former_signature_is_refused(task_of, with_entries):
     class Former(Translation):
         def loss(self, params, batch, rng):
             return super().loss(params, batch, rng, {})
 
-    monkeypatch.setitem(TASKS._entries, "translation", TaskKind(Former.build, TEXTS))
+    with_entries(TASKS, {"translation": TaskKind(Former.build, TEXTS)})
     told = (
         "Former.loss(self, params, batch, rng) takes no frozen parameters; write `def loss(self, "
     )
@@ -193,14 +193,16 @@ def test_the_first_state_is_that_of_the_seed(tiny_config, task_of):
     assert first.step == 0
 
 
-def test_only_process_0_calls_back_unless_the_callback_says_so(monkeypatch, tiny_config, tmp_path):
+def test_only_process_0_calls_back_unless_the_callback_says_so(
+    with_entries, monkeypatch, tiny_config, tmp_path
+):
     class Main(Callback):
         pass
 
     class Everywhere(Callback):
         every_process = True
 
-    monkeypatch.setattr(CALLBACKS, "_entries", {"main": Main, "everywhere": Everywhere})
+    with_entries(CALLBACKS, {"main": Main, "everywhere": Everywhere})
     settings = read_settings(tiny_config({"train.callbacks": "main,everywhere"}))
     made = {}
     for process in (0, 1):
@@ -299,7 +301,7 @@ def test_evaluation_and_a_rate_of_0_use_the_usual_tokens(sampled):
     jax.tree.map(np.testing.assert_array_equal, unsampled, taken(plain, 6))
 
 
-def test_sampling_needs_a_tokenizer_and_a_task_that_can(tiny_config, tmp_path, monkeypatch):
+def test_sampling_needs_a_tokenizer_and_a_task_that_can(tiny_config, tmp_path, with_entries):
     settings, texts = read_settings(tiny_config(SAMPLED)), ["the old man sees a dog"] * 9
     config = TokenizerConfig("wordpiece", vocab_size=60)
     sides = dict.fromkeys(("source", "target"), texts)
@@ -314,6 +316,6 @@ def test_sampling_needs_a_tokenizer_and_a_task_that_can(tiny_config, tmp_path, m
         def __getattr__(self, name):
             return getattr(self.task, name)
 
-    monkeypatch.setitem(TASKS._entries, "translation", TaskKind(Wrapper, TEXTS))
+    with_entries(TASKS, {"translation": TaskKind(Wrapper, TEXTS)})
     with pytest.raises(UserError, match="sampling: task translation .Wrapper. is no dataclass"):
         build.build_task(settings, SIZES, tokenizers=None)

@@ -95,8 +95,7 @@ BASES = {
         **STACK,
         "tokenizer.vocab_size": 45,
         "optimizer.name": "sgd",
-        "optimizer.schedule": "cosine_cycles",
-        "optimizer.cycle_steps": 8,
+        "optimizer.schedule": "constant",
     },
     "tagging": {
         **LAYERS,
@@ -117,7 +116,6 @@ OTHERS = {
     "model.positions": "alibi",
     "model.rope_layout": "halves",
     "model.rope_scaling": "linear",
-    "model.full_attention_every": 2,
     "model.attention_bias": "output",
     "model.norm": "rms",
     "model.norm_epsilon": 1e-5,
@@ -203,7 +201,7 @@ ALONE = {
         *("model.positions", "model.max_length", "model.initialization"),
     ),
     "classification": ("task.", "data.", "optimizer."),  # the rest is masked_lm's
-    "tagging": ("task.", "data.", "model.rope", "model.attention_window", "model.full_attention"),
+    "tagging": ("task.", "data.", "model.rope", "model.attention_window"),
 }
 """Prefixes of the fields tested with this base; another base covers the others."""
 LOOPS = tuple(f"eval.{name}" for name in ("every_steps", "patience", "command", "each_corpus"))

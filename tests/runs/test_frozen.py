@@ -4,7 +4,6 @@
 import json
 import shutil
 
-import fsspec
 import jax
 import numpy as np
 import pytest
@@ -170,27 +169,6 @@ def naming(run, tmp_path):
         return copy
 
     return naming
-
-
-@pytest.mark.parametrize(
-    "address", ["memory://elsewhere/base", "s3://a/b", "http://h/b", "file:///b", "zip://::/b"]
-)
-def test_an_address_in_a_loaded_config_is_not_followed(
-    naming, address, monkeypatch, message_of, capsys
-):
-    def contact(*_, **__):
-        raise AssertionError("something was asked for")
-
-    monkeypatch.setattr(fsspec.core, "url_to_fs", contact)
-    workdir = naming(address)
-    told = message_of(lambda: tj.load(workdir))
-    assert f"names the run {address!r} (train.init_from), which is an address" in told
-    assert "name it: --base=RUN" in told
-    (workdir.parent / "lines").write_text("The")
-    files = [f"--{one}={workdir.parent / 'lines'}" for one in ("source", "target")]
-    for words in (["score", *files], ["export", "--format=hf", f"--to={workdir.parent / 'out'}"]):
-        assert main([*words, f"--workdir={workdir}"]) == 2
-        assert "--base=RUN" in capsys.readouterr().err
 
 
 def test_a_base_that_the_user_names_is_read(base, run, naming, tmp_path, monkeypatch, message_of):

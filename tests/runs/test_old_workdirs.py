@@ -14,7 +14,8 @@ import pytest
 from tests.runs.old_workdirs.use import CONTINUED, use_all
 from transformer_jax.nn.parameters import PARAMETERS
 from transformer_jax.nn.positions import POSITIONS
-from transformer_jax.runs import user_modules
+from transformer_jax.runs import settings, user_modules
+from transformer_jax.runs.old_configs import upgraded
 
 HERE = Path(__file__).parent / "old_workdirs"
 RUNS = ("translation", "language_model", "adapters", "classification")
@@ -66,12 +67,23 @@ def same(found, recorded):
         return now == before
 
     def compare(now, before):
-        now, before = without_times(now), without_times(before)
+        now, before = without_times(as_before(now)), without_times(before)
         assert now.keys() == before.keys()
         changed = {name for name in before if not is_same(name, now[name], before[name])}
         assert {name: (now[name], before[name]) for name in sorted(changed)} == {}
 
     return compare
+
+
+def as_before(tree):
+    """Results with the earlier names: "loss" was what training minimizes."""
+    if isinstance(tree, list):
+        return [as_before(part) for part in tree]
+    if not isinstance(tree, dict):
+        return tree
+    new = ("train_loss", "num_all_examples", "num_loss_examples")
+    before = {name: as_before(part) for name, part in tree.items() if name not in new}
+    return before | ({"loss": tree["train_loss"]} if "train_loss" in tree else {})
 
 
 def without_times(tree):
@@ -98,7 +110,8 @@ def test_every_run_is_kept(recorded):
 
 
 def test_the_config_has_the_same_values(pair):
-    now, before = (flattened(results["config"]) for results in pair)
+    now, before = (settings.flatten(results["config"]) for results in pair)
+    before = upgraded(before, "the recorded config")
     assert {name: now[name] for name in before} == before  # a later version may have more fields
 
 

@@ -146,7 +146,7 @@ def test_a_module_that_fails_can_be_corrected(write, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("import sys\nsys.exit()", "modules: mine.py, line 2: it calls exit(); a module of com"),
+        ("import sys\nsys.exit()", "modules: mine.py, line 2: it calls exit()"),
         ("exit(3)", "modules: mine.py, line 1: it calls exit()"),
         ("x = 1\ny = (", "modules: mine.py, line 2: SyntaxError: '(' was never closed"),
         ("raise KeyError('a')", "modules: mine.py, line 1: KeyError: 'a'"),
@@ -222,14 +222,14 @@ def run(trained_with, tmp_path, forgetful):
     """A copy of the workdir in a process that has not loaded the module, the file, the config."""
     workdir, path, config = trained_with
     entries = {name: entry for name, entry in POSITIONS.items() if name != "lasting"}
-    kept = dict(POSITIONS), dict(POSITIONS._modules), dict(user_modules._loaded)
+    kept = POSITIONS._entries, dict(user_modules._loaded)
     POSITIONS.restore(entries)
     user_modules._loaded.clear()
     own = tmp_path / "own"
     own.mkdir()
     yield shutil.copytree(workdir, tmp_path / "run"), shutil.copy(path, own), config
-    POSITIONS.restore(kept[0], kept[1])
-    user_modules._loaded.update(kept[2])
+    POSITIONS._replace(kept[0])
+    user_modules._loaded.update(kept[1])
 
 
 def test_the_workdir_names_its_modules_without_their_code(trained_with, tmp_path, monkeypatch):

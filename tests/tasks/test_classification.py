@@ -11,7 +11,7 @@ from tests.tasks import compiled
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.runs.settings import DEFAULTS, unread_fields
+from transformer_jax.runs.settings import DEFAULTS, Resolved
 from transformer_jax.tokenization.specials import BOS, EOS
 
 LABELS = (("label", ("no", "yes", "yes")),)
@@ -101,8 +101,10 @@ def test_a_recurrent_model_is_refused(build):
 
 def test_an_option_of_a_classifier_is_refused_by_other_tasks():
     fields = {"model.architecture": "encoder_only", "model.pooler_activation": "relu"}
-    assert unread_fields(DEFAULTS | fields | {"task.name": "masked_lm"})["model.pooler_activation"]
-    unread = unread_fields(DEFAULTS | fields | {"task.name": "classification"})
+    assert Resolved.of(DEFAULTS | fields | {"task.name": "masked_lm"}).unread[
+        "model.pooler_activation"
+    ]
+    unread = Resolved.of(DEFAULTS | fields | {"task.name": "classification"}).unread
     assert "model.pooler_activation" not in unread
 
 

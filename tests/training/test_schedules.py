@@ -74,38 +74,11 @@ def test_before_the_cooldown_rates_do_not_depend_on_the_length_of_the_run():
         assert float(short(count)) == float(long(count))
 
 
-@pytest.mark.parametrize("growth", [1.0, 2.0, 1.5])
-def test_cosine_cycles(growth):
-    """Compared with a sequence of cosines, each of which ends at the floor."""
-    schedule = schedules.cosine_cycles(1e-3, 10, 40, growth, final_ratio=0.1)
-    assert float(schedule(4)) == pytest.approx(5e-4)
-    assert float(schedule(9)) == pytest.approx(1e-3)
-    start, length = 10, 40.0
-    for _ in range(4):
-        for place in (0.3, 0.5, 0.97, 1.0):
-            update = round(start + place * length)
-            cosine = (1 + np.cos(np.pi * min((update - start) / length, 1))) / 2
-            expected = 1e-3 * (0.1 + 0.9 * cosine)
-            assert float(schedule(update - 1)) == pytest.approx(expected, rel=2e-3)
-        start, length = start + length, growth * length
-        assert float(schedule(int(start + 2) - 1)) > 0.95e-3
-
-
-@pytest.mark.parametrize("growth", [1.0, 1.001, 2.0])
-def test_long_cycles_end_at_their_floor(growth):
-    schedule = schedules.cosine_cycles(1.0, 100, 10_000, growth)
-    first_end = 100 + 10_000
-    second_end = first_end + round(10_000 * growth)
-    for end in (first_end, second_end):
-        assert float(schedule(end - 1)) < 1e-6
-        assert float(schedule(end)) > 0.99
-
-
 @pytest.mark.parametrize(
     "schedule",
     [schedules.transformer(64, 10), schedules.inverse_sqrt(1.0, 10), schedules.constant(1.0, 10)]
     + [schedules.linear(1.0, 10, 90), schedules.cosine(1.0, 10, 90)]
-    + [schedules.wsd(1.0, 10, 90, 20, 0.1), schedules.cosine_cycles(1.0, 10, 20, 2.0)],
+    + [schedules.wsd(1.0, 10, 90, 20, 0.1)],
 )
 def test_schedules_can_be_traced(schedule):
     counts = np.arange(0, 100, 7, dtype=np.int32)

@@ -13,6 +13,7 @@ Uploads that it had already started still arrive; the digests of a checkpoint re
 
 import json
 import logging
+import re
 import threading
 import time
 import uuid
@@ -154,8 +155,9 @@ def other_holder(bucket: Bucket, copy: str) -> LeaseRecord | None:
 
 
 def _numbers(bucket: Bucket) -> list[int]:
+    """Numbers of the leases; other names in their folder, such as "007", are none."""
     names = (name.rpartition("/")[2] for name in bucket.entries(LEASE_FOLDER))
-    return sorted(int(name) for name in names if name.isdecimal())
+    return sorted(int(name) for name in names if re.fullmatch("[1-9][0-9]{0,17}", name))
 
 
 def _newest(bucket: Bucket) -> tuple[int, LeaseRecord | None]:
@@ -165,6 +167,6 @@ def _newest(bucket: Bucket) -> tuple[int, LeaseRecord | None]:
             return number, LeaseRecord(**json.loads(bucket.read(f"{LEASE_FOLDER}/{number}")))
         except NotInBucketError:  # another process has just taken over
             return _newest(bucket)
-        except (ValueError, TypeError):  # damaged
+        except (ValueError, TypeError, RecursionError):  # damaged
             return number, LeaseRecord("", "a process whose lease is damaged", "")
     return 0, None

@@ -14,16 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.cli.arguments import OVERRIDE
-
-SHELLS = ("bash", "zsh", "fish")
-
-
-def shell_script(shell: str) -> str:
-    """The script that a shell runs to complete `transformer_jax`."""
-    import argcomplete
-
-    return argcomplete.shellcode(["transformer_jax"], shell=shell)
+from transformer_jax.cli.flags import OVERRIDE
 
 
 def is_asked() -> bool:
@@ -47,7 +38,6 @@ def _add_completers(parser: argparse.ArgumentParser, with_fields: bool) -> None:
 
     completers: dict[str, Any] = {
         "config": _config_names,
-        "compare": _config_names,
         "workdir": DirectoriesCompleter(),
         "checkpoint": lambda **_: ("latest", "best"),
     }

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 
 from transformer_jax.cli import completion, terminal
+from transformer_jax.cli.flags import VERBS
 from transformer_jax.cli.parser import build_parser, parse
 from transformer_jax.cli.terminal import log_to_stderr
-from transformer_jax.cli.verbs import RUN_VERB
 from transformer_jax.errors import RESUMABLE, Stopped, UserError
 from transformer_jax.runtime.startup import (
     check_environment,
@@ -37,11 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if completion.is_asked():
         completion.complete(build_parser())
-    terminal.open_standard_streams()
     args = argparse.Namespace(traceback=False)
     try:
+        terminal.prepare_streams()
         args = parse(sys.argv[1:] if argv is None else argv)
-        terminal.require_stdout()
         log_to_stderr()
         collect_garbage_rarely()
         protect_child_paths()
@@ -55,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     try:
-        status = RUN_VERB[args.verb](args)
+        status = VERBS[args.verb].run(args)
         terminal.flush()
     except KeyboardInterrupt:
         return terminal.INTERRUPTED
@@ -78,15 +77,12 @@ def _exit_status(error: Exception, with_traceback: bool) -> int:
             return _fail(str(error))
         case BrokenPipeError():
             return BROKEN_PIPE
-        case FileNotFoundError() if error.filename is None:  # only os.getcwd
-            return _fail("the current folder is gone; go to another one")
         case OSError() if error.errno is not None:  # from the system: rights, full or failing disk
             prefix = "" if error.filename is None else f"{error.filename}: "
             return _fail(f"{prefix}{error.strerror}")
-        case MemoryError():
-            return _fail(f"out of memory: {error}")
-        case RuntimeError() if str(error).startswith("RESOURCE_EXHAUSTED"):  # from XLA
-            return _fail(f"out of memory: {error}")
+    # The second is XLA's.
+    if isinstance(error, MemoryError) or str(error).startswith("RESOURCE_EXHAUSTED"):
+        return _fail(f"out of memory: {error}")
     from transformer_jax.runs.user_modules import describe_module_error
 
     line = describe_module_error(error)

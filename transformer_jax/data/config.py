@@ -72,7 +72,6 @@ class DataConfig(Configurable):
       num_train_tokens: train on the first N tokens of the running text, those between documents
         included; the tokenizer is trained on all text. None: on all.
       synthetic_size: train on the first N pairs of `synthetic_en_de`; 20,000 are shipped.
-      synthetic_seed: seed that `synthetic_en_de` was generated with; 0 is shipped.
 
     Raises:
       ValueError: a value out of range.
@@ -113,7 +112,6 @@ class DataConfig(Configurable):
     num_train_examples: Count | None = None
     num_train_tokens: Count | None = None
     synthetic_size: Count = 20_000
-    synthetic_seed: Seed = 0
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -78,7 +78,7 @@ SOURCES: Registry[SourceSet] = Registry(
         "synthetic_en_de": SourceSet(
             _imported("sets.embedded:open_split"),
             ("train", "valid", "test", "test_combinations"),
-            ("data.synthetic_size", "data.synthetic_seed"),
+            ("data.synthetic_size",),
         ),
         "parallel_text": SourceSet(_imported("files.pairs:open_parallel_text"), reads=_PAIR_FILES),
         "seq2seq_tsv": _user_rows("pairs:read_tsv"),

@@ -166,17 +166,20 @@ def _canonical_options(model: TransformerConfig) -> dict[str, Any]:
     named["num_key_value_heads"] = model.key_value_heads
     # Rounded, as the square root of a key and its square do not give the same last digit.
     named["attention_scale"] = round(model.attention_scale or model.d_k**-0.5, 9)
-    if model.attention_window is None:
-        del named["full_attention_every"]
     if model.architecture != "encoder_decoder":  # one table: "target" ties it as "all" does
         tied = model.tie_embeddings in ("all", "target")
         named["tie_embeddings"] = "all" if tied else "none"
     if model.positions == "t5" and model.max_distance is None:
         named["max_distance"] = 128  # what None means
-    unread = {*_NOT_COMPARED, *_unread(MODELS, model.architecture)}
-    unread |= _unread(POSITIONS, model.positions) | _unread(SCALINGS, model.rope_scaling)
-    unread |= _unread(ATTENTION_LAYERS, model.attention_layer)
-    unread |= _unread(FEED_FORWARDS, model.feed_forward)
+    unread = set(_NOT_COMPARED)
+    for registry, entry in (
+        (MODELS, model.architecture),
+        (POSITIONS, model.positions),
+        (SCALINGS, model.rope_scaling),
+        (ATTENTION_LAYERS, model.attention_layer),
+        (FEED_FORWARDS, model.feed_forward),
+    ):
+        unread |= {field.removeprefix("model.") for field in registry.unread[entry]}
     return {name: value for name, value in named.items() if name not in unread}
 
 
@@ -189,13 +192,6 @@ def _component_options(layer: TransformerConfig) -> dict[str, Any]:
             options = vars(layer.options_of(cls))
             values |= {f"{entry}.{option}": value for option, value in options.items()}
     return values
-
-
-def _unread(registry: Mapping[str, Any], name: str) -> set[str]:
-    """Options that some entries of a registry read, but not this one."""
-    read_by_any = {field for entry in registry.values() for field in getattr(entry, "reads", ())}
-    unread = read_by_any - set(getattr(registry[name], "reads", ()))
-    return {field.removeprefix("model.") for field in unread}
 
 
 def rewrite_option(

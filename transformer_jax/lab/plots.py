@@ -2,14 +2,14 @@
 """Writes the pictures of the verb plot: of runs, of one example's attention, of a config."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 from transformer_jax.lab.analysis.activations import Attention
 from transformer_jax.lab.analysis.pages.attention_page import TITLES
@@ -26,6 +26,7 @@ from transformer_jax.lab.pictures import (
 )
 from transformer_jax.nn.positions import encoding_class
 from transformer_jax.runs.config import load_json
+from transformer_jax.runs.outside import open_data
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.workdir import CONFIG, read_metrics, read_predictions, seed_workdirs
 from transformer_jax.scoring.errors import (
@@ -100,13 +101,20 @@ def plot_tree(tree: str, output: Path) -> None:
     save_figure(draw_tree(tree), output)
 
 
-def plot_errors(workdir: Path, kind: str, split: str, output: Path) -> None:
+def plot_errors(
+    workdir: Path,
+    kind: str,
+    split: str,
+    output: Path,
+    overrides: Mapping[str, Any] | None = None,
+) -> None:
     """Draws the errors of a classifier or tagger on a split that `evaluate` has scored.
 
     Args:
       kind: "confusion" (matrix), "calibration" (curve), "worst" (list of errors), or error rates by
         "class", by "length", or by "frequency" of the words in the training data.
       output: ends in .png, .svg or .pdf.
+      overrides: places of the training data, {"data.field": value}.
 
     Raises:
       UserError: there are no such predictions, the task has no labels, tags have no calibration, or
@@ -127,15 +135,15 @@ def plot_errors(workdir: Path, kind: str, split: str, output: Path) -> None:
             case "length":
                 figure = draw_rates(rates_by_length(decided), "words of the text")
             case _:
-                rates = rates_by_frequency(decided, _training_words(workdir))
+                rates = rates_by_frequency(decided, _training_words(workdir, overrides))
                 figure = draw_rates(rates, "occurrences in training")
     except ValueError as error:
         raise UserError(f"--errors={kind}: {workdir}: predictions of {split}: {error}") from error
     save_figure(figure, output)
 
 
-def _training_words(workdir: Path) -> Counter[str]:
-    examples = open_split(load_json(workdir / CONFIG).data, "train")
+def _training_words(workdir: Path, overrides: Mapping[str, Any] | None) -> Counter[str]:
+    examples = open_data(load_json(workdir / CONFIG, overrides), "train")
     return Counter(word for example in examples for word in example["text"].split())
 
 

@@ -159,13 +159,17 @@ def aligned(cells: Cells) -> list[str]:
 def markdown_table(cells: Cells) -> str:
     """A table in Markdown."""
     rule = ["---", *["---:"] * (len(cells[0]) - 1)]
-    escaped = [[cell.replace("|", r"\|") for cell in line] for line in (cells[0], rule, *cells[1:])]
+    lines = (cells[0], rule, *cells[1:])
+    escaped = [[html.escape(cell, False).replace("|", r"\|") for cell in line] for line in lines]
     return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
 
 
 def latex_table(cells: Cells) -> str:
     """A table in LaTeX, with the rules of booktabs."""
     escaped = [[cell.translate(_LATEX) for cell in line] for line in cells]
+    for line in escaped:
+        if line[0].startswith(("[", "*")):  # an option of the line end before it
+            line[0] = f"{{}}{line[0]}"
     head, *body = (f"{' & '.join(line)} \\\\" for line in escaped)
     columns = f"l{'r' * (len(cells[0]) - 1)}"
     lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule", *body]

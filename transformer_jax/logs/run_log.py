@@ -33,7 +33,6 @@ class LoggingConfig(Configurable):
       trackers: experiment trackers that receive the metrics (`logs.trackers`), separated by commas;
         None: none.
       project: project of the trackers that have projects; in MLflow the experiment.
-      wandb: short for the tracker wandb with this project; None: as `trackers` and `project`.
       console: metrics on the lines of progress: "short": loss, the metric that selects the best
         checkpoint, speed and learning rate; "full": all. metrics.jsonl and trackers always get all.
 
@@ -46,19 +45,10 @@ class LoggingConfig(Configurable):
     profile_steps: Annotated[int, Range(0, 10_000)] = 0
     trackers: str | None = "tensorboard"
     project: str = "transformer_jax"
-    wandb: str | None = None
     console: Annotated[str, OneOf("short", "full")] = "short"
 
     def __post_init__(self) -> None:
         check_fields(self)
-
-    @property
-    def projects(self) -> dict[str, str]:
-        """Project of each tracker, by the tracker's name."""
-        projects = dict.fromkeys(self.trackers.split(",") if self.trackers else (), self.project)
-        if self.wandb:
-            projects["wandb"] = self.wandb
-        return projects
 
 
 _DEFAULT = LoggingConfig()
@@ -108,8 +98,8 @@ class RunLog:
         workdir.mkdir(parents=True, exist_ok=True)
         self._records = RecordFile(workdir / "metrics.jsonl", last_step=start_step)
         self._trackers = [
-            TrackerThread(name, TrackedRun(workdir, start_step, project, config))
-            for name, project in config.projects.items()
+            TrackerThread(name, TrackedRun(workdir, start_step, config.project, config))
+            for name in dict.fromkeys(config.trackers.split(",") if config.trackers else ())
         ]
         self._console = console
 

@@ -125,9 +125,12 @@ class WeightsAndBiases(Tracker):
             # Several runs are trained together; and no thread should wait for a key to be typed.
             settings=wandb.Settings(reinit="create_new", login_timeout=30),
         )
+        # wandb's own step only grows: after a rewind it would drop the records of repeated steps.
+        self._run.define_metric("step", hidden=True)
+        self._run.define_metric("*", step_metric="step")
 
     def log(self, step: int, metrics: Mapping[str, float], time: float) -> None:
-        self._run.log(dict(metrics), step=step)
+        self._run.log({**metrics, "step": step})
 
     def close(self) -> None:
         self._run.finish()

@@ -7,9 +7,7 @@ from typing import Annotated
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.recurrent.decoder import SCORES, SPANS
 from transformer_jax.nn.recurrent.encoder import DIRECTIONS
-from transformer_jax.ranges import Length, OneOf
-
-DEFAULT_RADIUS = 10
+from transformer_jax.ranges import OneOf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +23,7 @@ class ModelConfig(TransformerConfig):
         "dot", "general" or "concat" (Luong et al. 2015), or "none": no attention, only the
         encoder's final states (Sutskever et al. 2014).
       attention_span: source tokens that the recurrent decoder attends to: "global" (all) or
-        "local_p", those near a predicted center (Luong et al. 2015, section 3.2).
-      attention_radius: D of "local_p": tokens on either side of the center.
+        "local_p", those within 10 of a predicted center (Luong et al. 2015, section 3.2).
       input_feeding: feed the attentional vector of each token to the first decoder layer with the
         next token (Luong et al. 2015, section 3.3). "additive" attention always feeds the context.
 
@@ -39,7 +36,6 @@ class ModelConfig(TransformerConfig):
     encoder_direction: Annotated[str, OneOf(*DIRECTIONS)] = "both"
     attention_score: Annotated[str, OneOf(*SCORES)] = "additive"
     attention_span: Annotated[str, OneOf(*SPANS)] = "global"
-    attention_radius: Length = DEFAULT_RADIUS
     input_feeding: bool = False
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.models.config import DEFAULT_RADIUS, TRANSFORMER_FIELDS, ModelConfig
+from transformer_jax.models.config import TRANSFORMER_FIELDS, ModelConfig
 from transformer_jax.models.encoder_decoder import PackedTokens, Seq2Seq
 from transformer_jax.nn.masks import first_tokens, row_places
 from transformer_jax.nn.recurrent.cells import CELLS
@@ -24,6 +24,9 @@ from transformer_jax.nn.recurrent.encoder import DIRECTIONS, LayerStates, Recurr
 Encoded = Float[Array, "B S D"]
 Ids = Int[Array, "B S"]
 Memory = SourceMemory | None
+
+RADIUS = 10
+"""D of local-p attention (Luong et al. 2015, section 3.2): tokens on either side of the center."""
 
 
 class RecurrentEncoderDecoder(Seq2Seq):
@@ -48,7 +51,6 @@ class RecurrentEncoderDecoder(Seq2Seq):
         "model.encoder_direction",
         "model.attention_score",
         "model.attention_span",
-        "model.attention_radius",
         "model.input_feeding",
     )
     ignores: ClassVar[Collection[str]] = (*TRANSFORMER_FIELDS, "train.remat")
@@ -59,7 +61,7 @@ class RecurrentEncoderDecoder(Seq2Seq):
         _check(c)
         cell = CELLS.find(c.cell)
         self.encoder = RecurrentEncoder(c, cell, c.num_encoder_layers, c.encoder_direction)
-        radius = c.attention_radius if c.attention_span == "local_p" else None
+        radius = RADIUS if c.attention_span == "local_p" else None
         self.decoder = RecurrentDecoder(
             c, cell, c.num_decoder_layers, c.attention_score, radius, c.input_feeding
         )
@@ -183,9 +185,4 @@ def _check(c: ModelConfig) -> None:
         raise ValueError(
             f"attention_span is {c.attention_span!r}, but attention_score 'none' has no attention; "
             "leave attention_span out"
-        )
-    if c.attention_span == "global" and c.attention_radius != DEFAULT_RADIUS:
-        raise ValueError(
-            f"attention_radius is {c.attention_radius}, but attention_span 'global' has no radius; "
-            "set attention_span to local_p"
         )

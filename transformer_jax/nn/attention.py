@@ -80,8 +80,8 @@ class MultiHeadAttention(AttentionLayer):
 
     reads: ClassVar[Collection[str]] = (
         *("model.key_size", "model.value_size", "model.num_key_value_heads"),
-        *("model.attention_window", "model.full_attention_every", "model.attention_scale"),
-        *("model.logit_cap", "model.qk_norm", "model.attention_bias"),
+        *("model.attention_window", "model.attention_scale", "model.logit_cap"),
+        *("model.qk_norm", "model.attention_bias"),
         *("model.attention_dropout_rate", "model.attention"),
     )
     divides_tokens = True

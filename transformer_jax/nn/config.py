@@ -51,8 +51,6 @@ class TransformerConfig(Configurable):
       attention_window: width r of local attention (section 4): in a decoder each token attends to
         the last r tokens, itself included; in an encoder to r - 1 tokens on either side. n tokens
         cost O(r n). None: no window.
-      full_attention_every: every n-th layer has no window (n = 2 in Gemma 2); None: every layer has
-        one. Short for `layers` "default | attention_window=none" (n = 2).
       layers: fields that differ from layer to layer, repeated through each stack
         (`nn.layer_pattern`): "3 x attention_window=128 | positions=none" gives three layers a
         window, and the fourth no positions. None: all layers are equal.
@@ -151,7 +149,6 @@ class TransformerConfig(Configurable):
     attention_layer: str = "multi_head"
     feed_forward: str = "dense"
     attention_window: Length | None = None
-    full_attention_every: Annotated[int, Range(2, 256)] | None = None
     layers: str | None = None
     attention_scale: Annotated[float, Range(0, 1e3, "(]")] | None = None
     logit_cap: Cap | None = None
@@ -210,16 +207,9 @@ class TransformerConfig(Configurable):
         object.__setattr__(self, "layers", pattern_text(self.layers))
         check_fields(self)
         self._check_heads()
-        if self.full_attention_every is not None and self.attention_window is None:
-            raise ValueError("full_attention_every is set, but no layer has an attention_window")
         self._check_pattern()
 
     def _check_pattern(self) -> None:
-        if self.layers is not None and self.full_attention_every is not None:
-            raise ValueError(
-                "layers and full_attention_every are both set; write `attention_window=none` in "
-                "an item of layers instead"
-            )
         windows = [
             overrides.get("attention_window", self.attention_window) for overrides in self.pattern
         ]
@@ -277,21 +267,17 @@ class TransformerConfig(Configurable):
 
     def of_layer(self, index: int) -> "TransformerConfig":
         """Config of layer `index` of a stack, with the overrides of the pattern."""
-        overrides = dict(self.pattern[index % len(self.pattern)])
-        if self.layers is None and not overrides:
+        if self.layers is None:
             return self
+        overrides = dict(self.pattern[index % len(self.pattern)])
         if overrides.get("attention_window", self.attention_window) is None:
             overrides["rope_theta_window"] = None  # it needs a window
-        return override(self, {"layers": None, "full_attention_every": None, **overrides})
+        return override(self, {"layers": None, **overrides})
 
     @property
     def pattern(self) -> tuple[Overrides, ...]:
         """Overrides of each layer of a period, which is repeated through every stack."""
-        if self.layers is not None:
-            return read_pattern(self.layers, TransformerConfig)
-        if self.full_attention_every is None:
-            return ({},)
-        return (*({},) * (self.full_attention_every - 1), {"attention_window": None})
+        return read_pattern(self.layers, TransformerConfig) if self.layers else ({},)
 
     def padded_vocab_size(self, vocab_size: int) -> int:
         """Number of rows in the embedding table of a vocabulary (`vocab_multiple`)."""

@@ -67,7 +67,7 @@ class LatentAttention(MultiHeadAttention):
     options = LatentOptions
     reads = (
         *("model.key_size", "model.value_size", "model.attention_window"),
-        *("model.full_attention_every", "model.attention_scale", "model.logit_cap"),
+        *("model.attention_scale", "model.logit_cap"),
         *("model.attention_dropout_rate", "model.attention"),
     )
     position_hooks = ("rotate",)

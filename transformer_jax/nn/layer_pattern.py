@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformer_jax.fields import Field, fields_of
-from transformer_jax.ranges import check_fields, read_text, short_repr
+from transformer_jax.ranges import check_fields, short_repr
 from transformer_jax.registry import options_of_entry
 
 LAYER_FIELDS = (
@@ -114,14 +114,8 @@ def _field(name: str, config_class: type) -> Field:
 
 
 def _typed(name: str, text: str, field: Field) -> Any:
-    value = read_text(text)
-    if value is None and field.optional:
-        return None
-    if field.type is str:
-        return text
-    if field.type is float and type(value) is int:
-        value = float(value)
-    if type(value) is not field.type:
-        wanted = f"it must be of type {field.type.__name__}"
-        raise ValueError(f"layers: {name} is {short_repr(text)}; {wanted}")
-    return value
+    """The value of a text, of the type of its field."""
+    try:
+        return field.typed(text)
+    except ValueError as error:
+        raise ValueError(f"layers: {name} {error}") from error

@@ -4,6 +4,7 @@
 import dataclasses
 import functools
 import inspect
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ import optax
 from jax.sharding import Mesh
 
 from transformer_jax.data.batches.order import WindowedBlocks
-from transformer_jax.data.batches.pipeline import TrainBatches, train_batches
+from transformer_jax.data.batches.pipeline import TrainBatches, describe_overlong, train_batches
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import LossOptions
@@ -25,8 +26,7 @@ from transformer_jax.nn.transformer import HOST, intercept_residual_stream, rema
 from transformer_jax.parallel import hosts, sharding
 from transformer_jax.parallel.engines import Engine, JitEngine, TrainStep, make_engine
 from transformer_jax.parallel.sharding import make_mesh, row_shards
-from transformer_jax.registry import Registry
-from transformer_jax.runs.settings import Settings
+from transformer_jax.runs.settings import Settings, errors_of
 from transformer_jax.runs.user_modules import describe_module_error
 from transformer_jax.runtime.platform import require_memory_kind
 from transformer_jax.tasks import TASKS
@@ -42,10 +42,12 @@ from transformer_jax.training.optimizer import make_optimizer, make_schedule
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import Update, compute_update, train_step
 
+logger = logging.getLogger(__name__)
+
 
 def task_kind(settings: Settings) -> TaskKind:
-    """The registry entry of the task; UserError if there is none."""
-    return _entry(TASKS, settings.task.name)
+    """The registry entry of the task."""
+    return TASKS[settings.task.name]
 
 
 def build_task(
@@ -62,8 +64,8 @@ def build_task(
       teacher: the teacher of training, if the loss has one (`runs.frozen.open_teacher`).
 
     Raises:
-      UserError: an unknown task, architecture or component of the model; a side is missing; or a
-        metric is set for a task that compares no texts.
+      UserError: the model refuses a choice, a side is missing, or a metric is set for a task that
+        compares no texts.
     """
     kind = task_kind(settings)
     missing = kind.sides - vocab_sizes.keys()
@@ -81,7 +83,7 @@ def build_task(
     parts = TaskParts(
         task=settings.task,
         model=settings.model,
-        model_class=_entry(MODELS, settings.model.architecture),
+        model_class=MODELS[settings.model.architecture],
         data=settings.data,
         loss=LossOptions(
             label_smoothing=train.label_smoothing,
@@ -207,10 +209,8 @@ def assumed_vocab_sizes(settings: Settings) -> dict[str, int]:
 
 def build_engine(settings: Settings, devices: Sequence[jax.Device] | None = None) -> Engine:
     """Builds the engine on these devices, or on all; UserError if they do not fit the config."""
-    try:
+    with errors_of("parallel"):
         engine = make_engine(settings.parallel, make_mesh(settings.parallel, devices))
-    except ValueError as error:
-        raise UserError(f"config.parallel: {error}") from error
     if not settings.model.scan_layers:
         return engine
     from transformer_jax.parallel.scan_engine import ScanEngine
@@ -220,10 +220,8 @@ def build_engine(settings: Settings, devices: Sequence[jax.Device] | None = None
 
 def abstract_state(settings: Settings, init_state: Callable[[int], Any], mesh: Mesh) -> Any:
     """Shapes, dtypes and shardings of the state; UserError if the mesh does not divide it."""
-    try:
+    with errors_of("parallel"):
         return sharding.add_shardings(jax.eval_shape(init_state, settings.seed), mesh)
-    except ValueError as error:
-        raise UserError(f"config.parallel: {error}") from error
 
 
 def build_training(
@@ -350,19 +348,14 @@ def batch_rows(settings: Settings, task: Task, shards: int = 1) -> int:
       UserError: `train.tokens_per_batch` has no room for a row, or the devices cannot share the
         rows.
     """
-    return _count_rows(settings.train.rows, task, shards)
+    with errors_of("train"):
+        return settings.train.rows(max(task.lengths.values()), shards)
 
 
 def micro_batches(settings: Settings, task: Task, shards: int) -> int:
     """Micro-batches of a training batch (gradient accumulation); arguments as of `batch_rows`."""
-    return _count_rows(settings.train.micro_batches, task, shards)
-
-
-def _count_rows(count: Callable[[int, int], int], task: Task, shards: int) -> int:
-    try:
-        return count(max(task.lengths.values()), shards)
-    except ValueError as error:
-        raise UserError(f"config.train: {error}") from error
+    with errors_of("train"):
+        return settings.train.micro_batches(max(task.lengths.values()), shards)
 
 
 def training_lengths(task: Task) -> Mapping[str, int]:
@@ -378,12 +371,14 @@ def batches_of(
     rows: int,
     shard: tuple[int, int] = (0, 1),
     replicas: int = 1,
+    tells: bool = True,
 ) -> TrainBatches:
     """The training data, in the order of the settings' seed.
 
     Args:
       shard: (process, number of processes).
       replicas: the number of replicas that share the worker processes.
+      tells: log what share of the examples is longer than a row, in process 0.
     """
     items = task.prepare(examples, training=True)
     preprocess = task.preprocess
@@ -393,6 +388,11 @@ def batches_of(
     if isinstance(teacher, StoredTeacher):  # whose predictions are found by the number of an item
         items = teacher.numbered(items)
         preprocess = functools.partial(preprocess_numbered, task)
+    message = None
+    if tells and shard[0] == 0 and not isinstance(items, WindowedBlocks):
+        message = describe_overlong(items, preprocess, training_lengths(task))
+    if message:
+        logger.warning("training data: %s", message)
     return train_batches(
         items,
         preprocess,
@@ -421,15 +421,6 @@ def build_evaluator(
 def build_callbacks(settings: Settings, task: Task, workdir: Path) -> list[Callback]:
     """The callbacks of `train.callbacks` that this process calls."""
     names = settings.train.callbacks.split(",") if settings.train.callbacks else []
-    kinds = [_entry(CALLBACKS, name) for name in names]
+    kinds = [CALLBACKS[name] for name in names]
     run = TrainingRun(workdir, settings, task)
     return [kind(run) for kind in kinds if kind.every_process or hosts.is_primary()]
-
-
-def _entry[Entry](registry: Registry[Entry], name: str) -> Entry:
-    """An entry of a registry; UserError if there is none."""
-    try:
-        return registry.find(name)
-    except ValueError as error:
-        section = registry.field.partition(".")[0]
-        raise UserError(f"config.{section}: {error}") from error

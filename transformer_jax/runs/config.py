@@ -21,6 +21,7 @@ from ml_collections import ConfigDict, config_dict
 from transformer_jax.buckets.bucket import is_address
 from transformer_jax.errors import UserError
 from transformer_jax.models import MODELS
+from transformer_jax.runs.old_configs import upgraded
 from transformer_jax.runs.settings import (
     CHOICES,
     COMMAND,
@@ -30,17 +31,18 @@ from transformer_jax.runs.settings import (
     Origin,
     Resolved,
     Settings,
+    all_fields,
     build_settings,
     check_sections,
     chosen_fields,
     flatten,
     nested,
-    option_fields,
     parsed,
     refuse_unchosen,
     refuse_unread,
     refuse_unread_layers,
 )
+from transformer_jax.runs.shipped import find_file, suggest_shipped
 from transformer_jax.runs.user_modules import Modules, describe_error, line_in_file, load_modules
 from transformer_jax.runs.workdir import CONFIG, fetch_files
 from transformer_jax.runtime.files import read_regular, write_atomic
@@ -67,6 +69,9 @@ _SINGLE_STACK_OPTIONS = ("architecture", "num_layers", "num_token_types", "tie_e
 
 class Config(Summarized, ConfigDict):
     """A ConfigDict whose representation is short; `print` shows all fields."""
+
+    _settings: Settings | None = None
+    """What it was made of: values that are not changed since keep their origins."""
 
     def summary(self) -> Mapping[str, Any]:
         """The fields of a section; of a whole config those that differ from their defaults."""
@@ -102,8 +107,10 @@ def load_config(
 
 
 def resolve_file(path: str | Path, overrides: Mapping[str, Any], modules: Modules = ()) -> Settings:
-    """Resolves a config file of the user."""
-    return resolve(path, overrides, modules, Origin("config file", str(path)))
+    """Resolves a config file of the user, or the config.json of a run to train."""
+    is_loaded = str(path).endswith(".json")
+    origin = Origin("loaded config" if is_loaded else "config file", str(path))
+    return resolve(path, overrides, modules, origin)
 
 
 def resolve(
@@ -116,8 +123,8 @@ def resolve(
 
     Each value comes from, in this order of precedence: `overrides`; `config`; the model of the run
     to start from (`train.init_from`); the architecture; the task; its dataclass. What a loaded run
-    has stored is whole: a field that its version did not have is that of the dataclass. It trains
-    no more, so it may set fields that have no effect.
+    has stored is whole: a field that its version did not have is that of the dataclass. It need not
+    be trainable, so it may set fields that have no effect.
 
     Args:
       config: the path of a config file or of a config.json; sections of fields; or settings, whose
@@ -140,24 +147,34 @@ def resolve(
         refuse_unchosen(resolved, changes, COMMAND.where)
         return build_settings(resolved, {**config.origins, **dict.fromkeys(changes, COMMAND)})
     is_whole = isinstance(config, ConfigDict)
+    source = config._settings if isinstance(config, Config) else None
     if isinstance(config, ConfigDict):
         config = config.to_dict()
     elif not isinstance(config, Mapping):
         config = run_config_file(config)
-    chosen: Mapping[str, Any] = parsed(flatten(config), origin.where)
-    if origin.kind == "loaded run":
+    values = flatten(config)
+    if origin.kind.startswith("loaded"):
+        values = upgraded(values, origin.where)
+    chosen: Mapping[str, Any] = parsed(values, origin.where)
+    if origin.kind in ("loaded run", "config"):
         defaults: Mapping[str, Any] = DEFAULTS
         resolved = Resolved.of({**defaults, **chosen, **changes})
         if changes:  # another component drops the stored options of the former one
             chosen = {name: value for name, value in chosen.items() if name in resolved.values}
     else:
-        resolved, defaults, chosen = _resolve_chosen(chosen, changes)
+        is_loaded = (source.origin("train.init_from") if source else origin).is_loaded
+        resolved, defaults, chosen = _resolve_chosen(chosen, changes, is_loaded)
     refuse_unchosen(resolved, changes, COMMAND.where)
     if not is_whole:  # a notebook may have chosen another component in place
         refuse_unchosen(resolved, chosen, origin.where)
-    origins = dict.fromkeys(chosen, origin) | dict.fromkeys(changes, COMMAND)
+    origins = dict.fromkeys(chosen, origin)
+    if source:
+        for name, value in source.values.items():
+            if name in chosen and chosen[name] == value:
+                origins[name] = source.origin(name)
+    origins |= dict.fromkeys(changes, COMMAND)
     settings = build_settings(resolved, origins)
-    if origin.kind in ("config file", "command"):
+    if origin.kind in ("config file", "command", "loaded config"):
         _check_trainable(settings, defaults)
     if origin.kind == "config file":
         _require_modules(settings)
@@ -175,22 +192,23 @@ def override(settings: Settings, changes: Mapping[str, Any]) -> Settings:
 
 def read_settings(config: Settings | ConfigDict) -> Settings:
     """The settings of a config that need not be trainable, such as that of a trained run."""
-    return resolve(config, {}, (), Origin("loaded run", "config"))
+    return resolve(config, {}, (), Origin("config", "config"))
 
 
 def _resolve_chosen(
-    in_file: Mapping[str, Any], changes: Mapping[str, Any]
+    in_file: Mapping[str, Any], changes: Mapping[str, Any], is_loaded: bool
 ) -> tuple[Resolved, Mapping[str, Any], Mapping[str, Any]]:
     """Resolves what a config file and overrides set.
 
     Fields of the file that nothing reads after the overrides are left out: an override of the
-    positions, for example, need not also reset the options of the file's own positions.
+    positions, for example, need not also reset the options of the file's own positions. A loaded
+    config has all fields of its model, and so none from the run that it starts from.
 
     Returns:
       (the whole config, its defaults, the fields that were set)
     """
     chosen = {**in_file, **changes}
-    defaults = defaults_for(chosen)
+    defaults = defaults_for(chosen, is_loaded)
     resolved = Resolved.of({**defaults, **chosen})
     idle = {
         name
@@ -200,11 +218,11 @@ def _resolve_chosen(
     if not idle:
         return resolved, defaults, chosen
     # A field without effect before the overrides too is a mistake in the file: kept, and refused.
-    of_file = Resolved.of({**defaults_for(in_file), **in_file})
+    of_file = Resolved.of({**defaults_for(in_file, is_loaded), **in_file})
     idle = {name for name in idle if name in of_file.values and name not in of_file.unread}
     chosen = {name: value for name, value in in_file.items() if name not in idle}
     chosen |= changes
-    defaults = defaults_for(chosen)
+    defaults = defaults_for(chosen, is_loaded)
     return Resolved.of({**defaults, **chosen}), defaults, chosen
 
 
@@ -214,8 +232,7 @@ def load_json(path: Path, overrides: Mapping[str, Any] | None = None) -> Setting
     Raises:
       UserError: the file is missing or damaged, or as `resolve`.
     """
-    origin = Origin("loaded run", str(path), path.parent)
-    return resolve(_read_json(path), overrides or {}, (), origin)
+    return resolve(_read_json(path), overrides or {}, (), Origin("loaded run", str(path)))
 
 
 def _read_json(path: Path) -> dict[Any, Any]:
@@ -246,7 +263,7 @@ def _check_trainable(settings: Settings, defaults: Mapping[str, Any]) -> None:
     """
     values = settings.values
     differ = [name for name in FIELDS if values[name] not in (defaults[name], DEFAULTS[name])]
-    refuse_unread(settings.resolved, differ)
+    refuse_unread(settings.resolved, [n for n in differ if not settings.origin(n).is_loaded])
     refuse_unread_layers(settings.resolved)
     check_sections(settings)
 
@@ -287,7 +304,7 @@ def _require_modules(settings: Settings) -> None:
 
     A run could not name that file, for the user to give again.
     """
-    for field, names in settings.resolved.choices.names.items():
+    for field, names in settings.resolved.names.items():
         for name in names:
             module = CHOICES[field].module_of(name)
             if module is not None and module not in sys.modules:
@@ -297,12 +314,15 @@ def _require_modules(settings: Settings) -> None:
                 )
 
 
-def defaults_for(chosen: Mapping[str, Any]) -> dict[str, Any]:
+def defaults_for(chosen: Mapping[str, Any], is_loaded: bool = False) -> dict[str, Any]:
     """The default of every field in a config that sets those of `chosen`, {"section.field": value}.
 
     In order of precedence: the model of the run to start from, the defaults of the architecture,
     those of the task (which may set the architecture), those of the dataclasses. An unknown task or
     architecture has no defaults; it is refused when it is built.
+
+    Args:
+      is_loaded: without those of the run to start from.
     """
     defaults = dict(DEFAULTS)
     task = chosen.get("task.name", defaults["task.name"])
@@ -312,7 +332,7 @@ def defaults_for(chosen: Mapping[str, Any]) -> dict[str, Any]:
     if architecture in MODELS:
         of_model = getattr(MODELS[architecture], "defaults", {})  # a user's class may have none
         defaults |= parsed(of_model, f"defaults of architecture {architecture}")
-    init_from = chosen.get("train.init_from")
+    init_from = None if is_loaded else chosen.get("train.init_from")
     options = model_options(init_from, chosen.get("model.architecture"))
     return defaults | parsed(options, f"{init_from}/config.json")
 
@@ -343,7 +363,7 @@ def model_options(init_from: str | None, architecture: str | None = None) -> dic
         options["num_encoder_layers"] = options.get("num_layers")
         for name in _SINGLE_STACK_OPTIONS:
             options.pop(name, None)
-    return flatten({"model": options})
+    return upgraded(flatten({"model": options}), f"{init_from}/config.json")
 
 
 def run_config_file(path: str | Path) -> dict[Any, Any]:
@@ -403,15 +423,11 @@ def _require_file(path: Path, kind: str, name: str | Path) -> None:
         return
     if (path / CONFIG).is_file():
         raise UserError(f"{name} is a folder; did you mean {path / CONFIG}?")
-    from transformer_jax.runs.shipped import suggest_shipped
-
     raise UserError(f"there is no {kind} file {name}{suggest_shipped(path, kind)}")
 
 
 def _local_file(path: str | Path, kind: str) -> Path:
     if not is_address(path):
-        from transformer_jax.runs.shipped import find_file
-
         return find_file(path, kind)
     from transformer_jax.buckets.copies import fetch_folder
 
@@ -430,8 +446,7 @@ def failing_as(what: str, path: Path | None = None) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         line = line_in_file(error, path) if path else None
         place = "" if line is None else f" (line {line})"
-        reason = "it calls exit()" if isinstance(error, SystemExit) else describe_error(error)
-        raise UserError(f"{what}: {reason}{place}") from error
+        raise UserError(f"{what}: {describe_error(error)}{place}") from error
 
 
 @contextlib.contextmanager
@@ -458,8 +473,9 @@ def _siblings_importable(path: Path) -> Iterator[None]:
 def to_config(settings: Settings) -> Config:
     """The settings as a config whose fields a user can read and set."""
     config = Config({section: Config() for section in SECTIONS})
-    fields = FIELDS | option_fields()
-    for entry in settings.resolved.choices.options:
+    object.__setattr__(config, "_settings", settings)
+    fields = all_fields()
+    for entry in settings.resolved.options:
         section, _, name = entry.partition(".")
         config[section][name] = Config()
     with config.ignore_type():  # once: entering it takes longer than setting a field

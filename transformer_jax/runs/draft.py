@@ -9,7 +9,7 @@ from transformer_jax.inference.draft import LOOKUP, Drafted, DraftedModel, Looku
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import Seq2Seq
 from transformer_jax.nn.int8 import convert_weights
-from transformer_jax.runs.frozen import read_params, require_same_vocabulary, require_trusted
+from transformer_jax.runs.frozen import read_params, require_same_vocabulary
 from transformer_jax.runs.opened import Opened, open_workdir
 from transformer_jax.tasks.interface import Params, Task, with_model
 
@@ -39,8 +39,6 @@ def add_draft(run: Any, params: Params, decode: DecodeConfig) -> tuple[Task, Par
 
 def _open_draft(run: Any, name: str) -> Opened:
     """Opens the run of a draft and checks that it fits; errors as of `add_draft`."""
-    if name == run.settings.decode.draft:
-        require_trusted(run.settings, "decode.draft", "--draft=RUN (draft= in Python)")
     opened = open_workdir(name)
     model = opened.task.model
     base_class = DecoderOnly if isinstance(run.model, DecoderOnly) else Seq2Seq

@@ -9,16 +9,15 @@ from typing import Any
 
 from transformer_jax.buckets.bucket import BucketError
 from transformer_jax.buckets.copies import write_back
-from transformer_jax.data.config import DataConfig
 from transformer_jax.data.files.json_lines import read_choices
 from transformer_jax.data.files.pairs import read_aligned
-from transformer_jax.data.sources import open_split
 from transformer_jax.errors import MissingSplitError, UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs import provenance
 from transformer_jax.runs.build import build_evaluator
+from transformer_jax.runs.outside import open_data
 from transformer_jax.runs.settings import Settings
 from transformer_jax.tasks.interface import Params, Prediction, Task
 from transformer_jax.tasks.language_modeling import LanguageModeling
@@ -54,8 +53,8 @@ def evaluator_of(
         name = Path(source).name
         open_examples = functools.partial(read_aligned, source, target, once=True)
     elif source is None and target is None:
-        name = split or _default_split(settings.data)
-        open_examples = functools.partial(open_split, settings.data, name)
+        name = split or _default_split(settings)
+        open_examples = functools.partial(open_data, settings, name)
     else:
         raise UserError("evaluate: source and target are files that go together; give both")
     examples = provenance.open_same_data(name, open_examples)
@@ -63,10 +62,10 @@ def evaluator_of(
     return name, build_evaluator(settings, task, examples, decode, mesh)
 
 
-def _default_split(data: DataConfig) -> str:
+def _default_split(settings: Settings) -> str:
     """The test split, or "valid" with a warning if there is none."""
     try:
-        open_split(data, "test")
+        open_data(settings, "test")
     except MissingSplitError as error:
         logger.warning(
             "there is no test split (%s): scoring the validation split, which has also selected "

@@ -17,11 +17,10 @@ from transformer_jax.models import MODELS
 from transformer_jax.ranges import OneOf
 from transformer_jax.runs.settings import (
     CHOICES,
-    FIELDS,
     SECTIONS,
     Settings,
+    all_fields,
     option_classes,
-    option_fields,
 )
 from transformer_jax.suggestions import nearest, suggest_fields
 from transformer_jax.tasks import TASKS
@@ -71,7 +70,7 @@ def find_fields(pattern: str = "") -> list[FieldDoc]:
     """
     is_glob = any(char in pattern for char in "*?[")
     matching = pattern if is_glob else f"*{pattern}*"
-    fields = FIELDS | option_fields()
+    fields = all_fields()
     names = fnmatch.filter(fields, matching)
     if not names:
         by_last_part = {name.rpartition(".")[2]: name for name in fields}
@@ -145,7 +144,7 @@ def documented(group: str) -> dict[tuple[str, ...], str]:
 
 def type_name(field: str) -> str:
     """Type of a field's values, such as "int or none"."""
-    declared = (FIELDS | option_fields())[field]
+    declared = all_fields()[field]
     return declared.type.__name__ + (" or none" if declared.optional else "")
 
 

@@ -22,6 +22,7 @@ from transformer_jax.parallel import hosts, sharding
 from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs.build import build_taught, held_trees, task_kind
 from transformer_jax.runs.opened import Opened, open_workdir
+from transformer_jax.runs.outside import refuse_loaded
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.workdir import CONFIG, REFERENCE, workdir_path
 from transformer_jax.runtime.remake import read_made, write_made
@@ -281,7 +282,7 @@ def open_source(settings: Settings, tree: str) -> Opened:
     source = frozen_sources(settings)[tree]
     _require_named(source)
     run = str(source.run)
-    require_trusted(settings, source.field, "--base=RUN (base= in Python)")
+    refuse_loaded(settings, (source.field,), "--base")
     workdir = workdir_path(run)
     if not (workdir / CONFIG).exists():
         is_base = source.field == "train.init_from"
@@ -296,24 +297,6 @@ def open_source(settings: Settings, tree: str) -> Opened:
             "and import the result"
         )
     return opened
-
-
-def require_trusted(settings: Settings, field: str, how: str) -> None:
-    """Raises UserError for an address of a run that a loaded config may not choose by itself.
-
-    Args:
-      field: config field that names the other run.
-      how: how the user names the run, for the message.
-    """
-    loaded_from = settings.origin(field).workdir
-    if loaded_from is None:  # the user has named it
-        return
-    run = str(settings.values[field])
-    if "://" in run:
-        raise UserError(
-            f"{loaded_from}: its config names the run {run!r} ({field}), which is an address, and "
-            f"a config may come from strangers; if you trust that run, name it: {how}"
-        )
 
 
 def with_stored_scores(task: Task, settings: Settings, workdir: Path) -> Task:

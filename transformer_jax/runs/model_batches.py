@@ -10,12 +10,12 @@ from ml_collections import ConfigDict
 
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.data.examples import Corpus, Example, RandomAccess
-from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 from transformer_jax.models import input_names
 from transformer_jax.models.encoder_decoder import Seq2Seq
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
+from transformer_jax.runs.outside import open_data
 from transformer_jax.summary import Summarized
 from transformer_jax.tasks.interface import Supervised, SupportsSupervision
 
@@ -50,7 +50,7 @@ def read_data(run: Any, split: str = "train") -> Examples:
       UserError: there is no such split, or its files cannot be read.
     """
     settings = read_settings(run) if isinstance(run, ConfigDict) else run.settings
-    return Examples(open_split(settings.data, split))
+    return Examples(open_data(settings, split))
 
 
 def batch_of(
@@ -85,7 +85,7 @@ def batches_of_split(run: Any, split: str) -> Iterator[Supervised]:
     task = run.task
     if not isinstance(run.task, SupportsSupervision):
         raise UserError("batches: this run's task has no labels; use its loss")
-    examples = open_split(settings.data, split)
+    examples = open_data(settings, split)
     rows = build.batch_rows(settings, task)
     if split == "train":
         packed: Any = build.batches_of(settings, task, examples, rows)

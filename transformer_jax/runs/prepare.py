@@ -35,6 +35,7 @@ from transformer_jax.runs.frozen import (
     require_sources_named,
 )
 from transformer_jax.runs.opened import open_workdir
+from transformer_jax.runs.outside import refuse_loaded
 from transformer_jax.runs.provenance import (
     check_provenance,
     data_provenance,
@@ -134,6 +135,7 @@ def open_training(
     def open_and_describe() -> tuple[Any, Fingerprint]:
         user_modules = load_modules(modules, folder)
         members = [resolve(config, {}, (), COMMAND) for config in configs]
+        refuse_loaded(members[0])
         require_sources_named(members[0])
         examples = open_training_examples(members[0])
         provenance = training_provenance(examples)

@@ -26,6 +26,7 @@ from transformer_jax.parallel import hosts
 from transformer_jax.runs import build
 from transformer_jax.runs.config import override, to_config
 from transformer_jax.runs.frozen import load_frozen, with_stored_scores
+from transformer_jax.runs.outside import refuse_loaded
 from transformer_jax.runs.settings import Settings, parsed
 from transformer_jax.runs.workdir import read_metrics
 from transformer_jax.runtime.progress import shown
@@ -463,6 +464,8 @@ class Run(Summarized):
         return {}
 
     def _decode(self, use: str, overrides: Mapping[str, Any]) -> DecodeConfig:
+        if "draft" not in overrides:
+            refuse_loaded(self.settings, ("decode.draft",), "--draft")
         return decode_options(self.settings.decode, self.task, use, overrides)
 
 

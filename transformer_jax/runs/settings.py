@@ -10,15 +10,12 @@ belongs to a component that is not chosen (`refuse_unchosen`), or sections contr
 section. `config.resolve` does all of it, once per config.
 """
 
+import contextlib
 import dataclasses
 import functools
-import sys
 import typing
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.data.config import DataConfig
@@ -60,14 +57,26 @@ class Origin:
 
     Attributes:
       kind: the default of the field, a config file, this command (or the Python code that gives a
-        config), the config that a run has stored, or a published model.
+        config), a config that need not be trainable, the config.json of a run that is to be used,
+        or of one that is trained further or again ("loaded config"), or a published model.
       where: what messages call it: the path of the file, say.
-      workdir: the workdir of the run that has stored it.
     """
 
-    kind: Literal["default", "config file", "command", "loaded run", "published model"]
+    kind: Literal[
+        "default",
+        "config file",
+        "command",
+        "config",
+        "loaded run",
+        "loaded config",
+        "published model",
+    ]
     where: str
-    workdir: Path | None = None
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the value may come from strangers."""
+        return self.kind in ("loaded run", "loaded config", "published model")
 
 
 DEFAULT = Origin("default", "defaults")
@@ -122,15 +131,15 @@ class Settings:
         """The values of all fields, and the entries that they choose."""
         # Runs only after `dataclasses.replace` of a section: `build_settings` sets the attribute.
         values = {"seed": self.seed}
-        for section in SECTIONS:
+        for section, names in _NAMES.items():
             config = getattr(self, section)
-            values |= {name: getattr(config, name.partition(".")[2]) for name in _NAMES[section]}
-        choices = Choices.of(values)
-        for entry, cls in choices.options.items():
+            values |= {name: getattr(config, name.partition(".")[2]) for name in names}
+        resolved = Resolved.of(values)
+        for entry, cls in resolved.options.items():
             options = getattr(self, entry.partition(".")[0]).options_of(cls)
             for name in fields_of(entry, cls):
-                values[name] = getattr(options, name.rpartition(".")[2])
-        return Resolved(values, choices)
+                resolved.values[name] = getattr(options, name.rpartition(".")[2])
+        return resolved
 
     @property
     def values(self) -> Mapping[str, Any]:
@@ -215,68 +224,38 @@ CHOICES: dict[str, Registry[Any]] = {registry.field: registry for registry in _R
 for _registry in _REGISTRIES:
     _registry.reserve([name.partition(".")[2] for name in _NAMES[_registry.section]])
 
-FORMER_VALUES = {"train.remat": {True: "full", False: "none"}}
-"""Fields that were true or false in earlier versions: {field: {old value: new value}}."""
 
-
-@dataclasses.dataclass(frozen=True)
-class _Tables:
-    """Contents of the registries, by config field.
+class _Tables(NamedTuple):
+    """Contents of the registries.
 
     Attributes:
-      names: the entries of each registry, {"section.field": names}.
       options: dataclasses of options, {"section.entry": class}.
       choosers: the fields whose entries have options, {"section.entry": "section.field"}.
       fields: all fields, options too, {"section.field": field}.
-      unread: the fields that an entry does not read, of those that others of its registry do,
-        {"section.field": {entry: fields}}.
     """
 
-    names: dict[str, frozenset[str]]
     options: dict[str, type]
     choosers: dict[str, str]
     fields: dict[str, Field]
-    unread: dict[str, dict[str, frozenset[str]]]
 
 
 @functools.lru_cache(maxsize=1)
 def _tables_after(changes: int) -> _Tables:
     """Builds the tables; cached until a registry changes, as by a user's module."""
-    names = {}
-    options = {}
-    choosers = {}
-    fields = dict(FIELDS)
+    tables = _Tables({}, {}, dict(FIELDS))
     for chooser, registry in CHOICES.items():
-        names[chooser] = frozenset(registry)
         for name in registry:
-            cls = registry.options(name)
-            if cls:
+            options = registry.options(name)
+            if options:
                 entry = f"{registry.section}.{name}"
-                options[entry] = cls
-                choosers[entry] = chooser
-                fields |= fields_of(entry, cls)
-    unread = {chooser: _unread_by_entry(registry) for chooser, registry in CHOICES.items()}
-    return _Tables(names, options, choosers, fields, unread)
+                tables.options[entry] = options
+                tables.choosers[entry] = chooser
+                tables.fields.update(fields_of(entry, options))
+    return tables
 
 
 def _tables() -> _Tables:
     return _tables_after(number_of_changes())
-
-
-def _unread_by_entry(registry: Registry[Any]) -> dict[str, frozenset[str]]:
-    """The fields that each entry of a registry does not read.
-
-    A field that any entry lists in `reads` is read only by the entries that list it, and by those
-    without `reads`: layer kinds by an architecture, momenta by an optimizer, files by a data set. A
-    field in an entry's `ignores` is read by all others unless they ignore it too.
-    """
-    declared = {name for entry in registry.values() for name in getattr(entry, "reads", None) or ()}
-    unread = {}
-    for name, entry in registry.items():
-        reads = getattr(entry, "reads", None)
-        undeclared = set() if reads is None else declared - set(reads)
-        unread[name] = frozenset(undeclared | set(getattr(entry, "ignores", ())))
-    return unread
 
 
 _tables()  # now, so that a command does not wait for them
@@ -287,16 +266,17 @@ def option_classes() -> dict[str, type]:
     return dict(_tables().options)
 
 
-def option_fields() -> dict[str, Field]:
-    """Options of all components, {"section.entry.option": field}."""
-    return {name: field for name, field in _tables().fields.items() if name not in FIELDS}
+def all_fields() -> dict[str, Field]:
+    """The fields of the sections and the options of all components, {"section.field": field}."""
+    return dict(_tables().fields)
 
 
 @dataclasses.dataclass(frozen=True)
-class Choices:
-    """The registry entries that a config names.
+class Resolved:
+    """The values of a whole config, and the registry entries that they name.
 
     Attributes:
+      values: the value of every field, {"section.field": value}, options of the chosen entries too.
       layers: overrides of each layer in the pattern of a model, {"model.field": value}; empty
         without `model.layers`.
       names: {"section.field": names of entries}: several for `data.name` or in a pattern of layers,
@@ -304,28 +284,40 @@ class Choices:
       options: dataclasses of their options, {"section.entry": class}.
     """
 
+    values: dict[str, Any]
     layers: Sequence[Mapping[str, Any]]
     names: Mapping[str, Sequence[str]]
     options: Mapping[str, type]
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> "Choices":
-        """The entries that the values of the fields of all sections name."""
-        layers = _layers_of(values)
+    def of(cls, values: Mapping[str, Any]) -> "Resolved":
+        """Adds defaults of the options of chosen entries, and drops options of others."""
+        layers = _layers_of(values["model.layers"])
         names = {chooser: chosen_names(chooser, values, layers) for chooser in CHOICES}
         all_options = _tables().options
         options = {}
-        for chooser, entries in names.items():
-            section = chooser.partition(".")[0]
-            for entry in entries:
-                options_class = all_options.get(f"{section}.{entry}")
-                if options_class:
-                    options[f"{section}.{entry}"] = options_class
-        return cls(layers, names, options)
+        fields = dict(FIELDS)
+        for chooser, registry in CHOICES.items():
+            for name in names[chooser]:
+                entry = f"{registry.section}.{name}"
+                if entry in all_options:
+                    options[entry] = all_options[entry]
+                    fields |= fields_of(entry, options[entry])
+        completed = {name: values.get(name, field.default) for name, field in fields.items()}
+        return cls(completed, layers, names, options)
+
+    @functools.cached_property
+    def unread(self) -> dict[str, str]:
+        """The fields that have no effect, {"section.field": the field whose choice makes it so}."""
+        unread: dict[str, str] = {}
+        for chooser, registry in CHOICES.items():
+            by_name = [registry.unread[name] for name in self.names[chooser] if name in registry]
+            if by_name:  # a field that one of several chosen entries reads has an effect
+                unread |= dict.fromkeys(frozenset.intersection(*by_name), chooser)
+        return unread
 
 
-def _layers_of(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    text = values["model.layers"]
+def _layers_of(text: str | None) -> list[dict[str, Any]]:
     pattern = read_pattern(text, ModelConfig) if text else ()
     return [{f"model.{name}": value for name, value in layer.items()} for layer in pattern]
 
@@ -333,7 +325,7 @@ def _layers_of(values: Mapping[str, Any]) -> list[dict[str, Any]]:
 def chosen_names(
     chooser: str, values: Mapping[str, Any], layers: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """The registry entries that a field names; arguments as in `Choices`."""
+    """The registry entries that a field names; `layers` as in `Resolved`."""
     if chooser.removeprefix("model.") in LAYER_FIELDS:
         names = [layer.get(chooser, values[chooser]) for layer in layers or ({},)]
         if chooser == ATTENTION_LAYERS.field:  # cross-attention is always the same layer
@@ -347,44 +339,13 @@ def chosen_names(
     return [] if values[chooser] is None else values[chooser].split(",")
 
 
-@dataclasses.dataclass(frozen=True)
-class Resolved:
-    """The values of a whole config, and what they choose.
-
-    Attributes:
-      values: the value of every field, {"section.field": value}, options of the chosen entries too.
-      choices: the entries that they name.
-    """
-
-    values: Mapping[str, Any]
-    choices: Choices
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> "Resolved":
-        """Adds defaults of the options of chosen entries, and drops options of others."""
-        choices = Choices.of(values)
-        fields = dict(FIELDS)
-        for entry, options in choices.options.items():
-            fields |= fields_of(entry, options)
-        completed = {name: values.get(name, field.default) for name, field in fields.items()}
-        return cls(completed, choices)
-
-    @functools.cached_property
-    def unread(self) -> dict[str, str]:
-        """The fields that have no effect, {"section.field": the field whose choice makes it so}."""
-        by_chooser = _tables().unread
-        unread: dict[str, str] = {}
-        for chooser, names in self.choices.names.items():
-            by_entry = by_chooser[chooser]
-            unread_by_chosen = [by_entry[name] for name in names if name in by_entry]
-            if unread_by_chosen:  # a field that one of several chosen entries reads has an effect
-                unread |= dict.fromkeys(frozenset.intersection(*unread_by_chosen), chooser)
-        return unread
-
-
-def unread_fields(values: Mapping[str, Any]) -> dict[str, str]:
-    """The fields that have no effect in a config of these values (`Resolved.unread`)."""
-    return Resolved.of({**DEFAULTS, **values}).unread
+@contextlib.contextmanager
+def errors_of(part: str) -> Iterator[None]:
+    """Turns a ValueError into a UserError that names the part of the config to change."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(f"config.{part}: {error}") from error
 
 
 def build_settings(resolved: Resolved, origins: Mapping[str, Origin]) -> Settings:
@@ -398,18 +359,12 @@ def build_settings(resolved: Resolved, origins: Mapping[str, Origin]) -> Setting
     sections: dict[str, Any] = {}
     for section, cls in SECTIONS.items():
         arguments = {name.partition(".")[2]: values[name] for name in _NAMES[section]}
-        options = [
-            _build_options(entry, options_class, values)
-            for entry, options_class in resolved.choices.options.items()
-            if entry.startswith(f"{section}.")
-        ]
-        if options:
-            arguments["options"] = tuple(options)
-        try:
+        entries = [entry for entry in resolved.options if entry.startswith(f"{section}.")]
+        if entries:
+            arguments["options"] = tuple(_build_options(entry, resolved) for entry in entries)
+        with errors_of(section):
             sections[section] = cls(**arguments)
             _check_choices(section, values)
-        except ValueError as error:
-            raise UserError(f"config.{section}: {error}") from error
     try:
         settings = Settings(**sections, seed=values["seed"], origins=origins)
     except ValueError as error:
@@ -418,28 +373,25 @@ def build_settings(resolved: Resolved, origins: Mapping[str, Origin]) -> Setting
     return settings
 
 
-def _build_options(entry: str, cls: type, values: Mapping[str, Any]) -> Any:
+def _build_options(entry: str, resolved: Resolved) -> Any:
     """Options of "section.entry" as their dataclass; errors as of `build_settings`."""
-    arguments = {name.rpartition(".")[2]: values[name] for name in fields_of(entry, cls)}
-    try:
-        options = cls(**arguments)
+    cls = resolved.options[entry]
+    names = fields_of(entry, cls)
+    with errors_of(entry):
+        options = cls(**{name.rpartition(".")[2]: resolved.values[name] for name in names})
         check_fields(options)
-    except ValueError as error:
-        raise UserError(f"config.{entry}: {error}") from error
     return options
 
 
 def _check_choices(section: str, values: Mapping[str, Any]) -> None:
     """Raises ValueError if a field of a section names no entry of its registry."""
-    entries = _tables().names
     for chooser, registry in CHOICES.items():
         # The names in data.name are found by data.sources.
-        is_checked = chooser.startswith(f"{section}.") and chooser != "data.name"
+        is_checked = registry.section == section and chooser != "data.name"
         if not is_checked or values[chooser] is None:
             continue
         for name in values[chooser].split(",") if registry.several else [values[chooser]]:
-            if name not in entries[chooser]:
-                registry.find(name)  # raises, and names the nearest entry
+            registry.find(name)
 
 
 def chosen_fields(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -504,41 +456,15 @@ def parsed(values: Mapping[Any, Any], where: str) -> dict[str, Any]:
     fields = _tables().fields
     typed = {}
     for name, value in values.items():
-        field = fields.get(name)
-        if field is None:
+        if name not in fields:
             raise _unknown_field(str(name), where)
-        # Most values have the type of their field, and are no words such as "none".
-        if type(value) is field.type and field.type is not str:
-            typed[name] = value
-        else:
-            typed[name] = _parse(name, value, field, where)
+        if name == "model.layers":
+            value = _read_layers(value, where)
+        try:
+            typed[name] = fields[name].typed(value)
+        except ValueError as error:
+            raise UserError(f"{where}: config.{name} {error}") from error
     return typed
-
-
-def _parse(name: str, value: Any, field: Field, where: str) -> Any:
-    if value is None and field.optional:
-        return None
-    if isinstance(value, np.generic):  # from a notebook
-        value = value.item()
-    if name == "model.layers":
-        value = _read_layers(value, where)
-    literal = read_text(value) if isinstance(value, str) else value
-    if literal is None and field.optional:
-        return None
-    if type(literal) is bool and name in FORMER_VALUES:
-        return FORMER_VALUES[name][literal]
-    if field.type is not str:
-        value = literal
-    if field.type is int and type(value) is float and value.is_integer():  # 5e3 is one
-        value = int(value)
-    if field.type is float and type(value) is int and abs(value) <= sys.float_info.max:
-        value = float(value)  # a larger int has no float, and is refused below
-    if type(value) is not field.type:  # True is an int to isinstance
-        raise UserError(
-            f"{where}: config.{name} is {short_repr(value)}; it must be of type "
-            f"{field.type.__name__}"
-        )
-    return value
 
 
 def _read_layers(value: Any, where: str) -> Any:
@@ -547,7 +473,7 @@ def _read_layers(value: Any, where: str) -> Any:
         return None
     try:
         text = pattern_text(value)
-        _layers_of({"model.layers": text if isinstance(text, str) else None})
+        _layers_of(text if isinstance(text, str) else None)
     except ValueError as error:
         raise UserError(f"{where}: config.model.{error}") from error
     return text
@@ -556,23 +482,18 @@ def _read_layers(value: Any, where: str) -> Any:
 def _unknown_field(name: str, where: str) -> UserError:
     """The error for a name that is no field."""
     fields = _tables().fields
-    options = _tables().options
-    if name in SECTIONS:
-        return UserError(f"{where}: config.{name} is a section; set one of its fields")
-    if name in options:
-        example = next(iter(fields_of(name, options[name])), name)
-        return UserError(f"{where}: config.{name} has options; set them, as config.{example}")
-    section = name.partition(".")[0]
+    inside = [field for field in fields if field.startswith(f"{name}.")]
+    if inside:  # of a section, or options
+        return UserError(f"{where}: config.{name} has fields; set them, as config.{inside[0]}")
     entry = name.rpartition(".")[0]
+    group = entry if entry in _tables().options else name.partition(".")[0]
+    siblings = [field for field in fields if field.rpartition(".")[0] == group]
     nearest = suggest_fields(name, [*SECTIONS, *fields])
     if nearest:
         hint = f"did you mean {' or '.join(f'config.{field}' for field in nearest)}?"
-    elif entry in options:
-        names = (field.rpartition(".")[2] for field in fields_of(entry, options[entry]))
-        hint = f"the options of config.{entry} are {', '.join(names)}"
-    elif section in SECTIONS:
-        names = (field.partition(".")[2] for field in _NAMES[section])
-        hint = f"the fields of config.{section} are {', '.join(names)}"
+    elif siblings:
+        names = (field.rpartition(".")[2] for field in siblings)
+        hint = f"the fields of config.{group} are {', '.join(names)}"
     else:
         hint = f"the sections are {', '.join(SECTIONS)}"
     return UserError(f"{where}: there is no config.{name}; {hint}")
@@ -590,7 +511,7 @@ def refuse_unchosen(resolved: Resolved, names: Iterable[str], where: str) -> Non
         if name not in resolved.values:
             entry = name.rpartition(".")[0]
             chooser = _tables().choosers[entry]
-            chosen = ", ".join(map(repr, resolved.choices.names[chooser])) or "none"
+            chosen = ", ".join(map(repr, resolved.names[chooser])) or "none"
             raise UserError(
                 f"{where}: there is no config.{name} while config.{chooser} is {chosen}; leave it "
                 f"out, or set {chooser} to {entry.partition('.')[2]!r}"
@@ -609,29 +530,20 @@ def refuse_unread(resolved: Resolved, names: Iterable[str], where: str = "") -> 
         if name in resolved.unread:
             chooser = resolved.unread[name]
             chosen = resolved.values[chooser]
+            unread = CHOICES[chooser].unread
+            readers = [entry for entry in unread if name not in unread[entry]]
             raise UserError(
                 f"{where}config.{name} is {short_repr(resolved.values[name])}, but {chooser} "
                 f"{'none' if chosen is None else repr(chosen)} does not read it "
-                f"({_readers(CHOICES[chooser], name)} would); leave it out"
+                f"({', '.join(readers[:4] + ['...'] * (len(readers) > 4))} would); leave it out"
             )
-
-
-def _readers(registry: Registry[Any], field: str) -> str:
-    """Names of up to four entries that declare to read a field, or that do not ignore it."""
-    entries = registry.items()
-    names = [name for name, entry in entries if field in (getattr(entry, "reads", None) or ())]
-    if not names:
-        unread = _tables().unread[registry.field]
-        names = [name for name in registry if field not in unread[name]]
-    return ", ".join(names[:4] + ["..."] * (len(names) > 4))
 
 
 def refuse_unread_layers(resolved: Resolved) -> None:
     """Raises UserError if an override of a layer has no effect in it."""
-    for layer in resolved.choices.layers:
+    for layer in resolved.layers:
         # A whole config in which every layer is this one.
-        overrides = {"model.layers": None, "model.full_attention_every": None, **layer}
-        of_layer = Resolved.of({**resolved.values, **overrides})
+        of_layer = Resolved.of({**resolved.values, "model.layers": None, **layer})
         refuse_unchosen(of_layer, layer, "config.model.layers")
         changed = [name for name in layer if layer[name] != resolved.values.get(name)]
         refuse_unread(of_layer, changed, "config.model.layers: ")
@@ -661,25 +573,25 @@ def _check_embeddings(settings: Settings) -> None:
 
 def _check_adapters(settings: Settings) -> None:
     """Refuses options that contradict adapters: they decide what is trained, in single layers."""
-    if settings.lora.rank is None:
-        return
-    for name, is_set in (
-        ("optimizer.frozen", settings.optimizer.frozen),
-        ("model.scan_layers", settings.model.scan_layers),
-        ("model.architecture 'recurrent'", settings.model.architecture == "recurrent"),
-    ):
-        if is_set:
+    others = {
+        "optimizer.frozen": settings.optimizer.frozen,
+        "model.scan_layers": settings.model.scan_layers,
+        "model.architecture 'recurrent'": settings.model.architecture == "recurrent",
+    }
+    for name, is_set in others.items():
+        if is_set and settings.lora.rank is not None:
             raise UserError(f"config.lora.rank does not go with {name}; leave one of them out")
 
 
 def _check_sampling(settings: Settings) -> None:
     """Refuses random tokens where another model's predictions for fixed tokens are stored."""
     distillation = settings.distillation
-    for name, is_stored in (
-        (f"task.name {settings.task.name!r}", TASKS[settings.task.name].stored),
-        ("train.distillation.top_k", distillation and distillation.top_k),
-    ):
-        if settings.tokenizer.sampling and is_stored:
+    others = {
+        f"task.name {settings.task.name!r}": TASKS[settings.task.name].stored,
+        "train.distillation.top_k": distillation and distillation.top_k,
+    }
+    for name, is_stored in others.items():
+        if is_stored and settings.tokenizer.sampling:
             raise UserError(
                 f"config.tokenizer.sampling does not go with {name}, which stores another model's "
                 "predictions for one segmentation of the text; leave one of them out"

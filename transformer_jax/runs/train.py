@@ -28,7 +28,7 @@ from transformer_jax.runs.frozen import with_stored_scores
 from transformer_jax.runs.prepare import open_training, prepare
 from transformer_jax.runs.provenance import open_same_data
 from transformer_jax.runs.run import Run
-from transformer_jax.runs.settings import Settings
+from transformer_jax.runs.settings import Settings, errors_of
 from transformer_jax.runs.user_modules import Modules
 from transformer_jax.runs.workdir import (
     METRICS,
@@ -152,10 +152,8 @@ class SingleRun:
         return {name: self.snapshots[name].params(shapes) for name, shapes in abstract.items()}
 
     def batches(self, rows: int) -> TrainBatches:
-        try:
+        with errors_of("parallel"):
             part = process_part(self.engine.mesh)
-        except ValueError as error:
-            raise UserError(f"config.parallel: {error}") from error
         return build.batches_of(self.settings, self.task, self.examples, rows, part)
 
     def log(self, start: int) -> RunLog | NoLog:

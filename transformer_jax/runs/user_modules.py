@@ -27,6 +27,7 @@ from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.errors import UserError
 from transformer_jax.registry import reload_registrations
 from transformer_jax.runs.settings import CHOICES, Settings
+from transformer_jax.runs.shipped import find_file
 from transformer_jax.runs.workdir import CHECKPOINTS, MODULES, TOGETHER
 from transformer_jax.runtime.files import read_regular, write_atomic
 from transformer_jax.suggestions import suggest_file
@@ -96,8 +97,6 @@ def record_modules(workdir: Path, settings: Settings, given: Iterable[UserModule
 def _load(module: str | Path, workdir: Path | None) -> UserModule:
     text = str(module)
     if isinstance(module, Path) or text.endswith(".py") or os.sep in text:
-        from transformer_jax.runs.shipped import find_file
-
         return _load_file(find_file(os.path.expanduser(text), "module").resolve(), workdir)
     return _load_importable(text, workdir)
 
@@ -180,7 +179,7 @@ def _executing(name: str, path: Path, replaces: str = "") -> Iterator[None]:
             sys.modules[replaces] = former
         line = line_in_file(error, path)
         place = name if line is None else f"{name}, line {line}"
-        raise UserError(f"modules: {place}: {_reason(error)}") from error
+        raise UserError(f"modules: {place}: {describe_error(error)}") from error
 
 
 def line_in_file(error: BaseException, path: Path) -> int | None:
@@ -205,16 +204,12 @@ def describe_module_error(error: BaseException) -> str | None:
     return None
 
 
-def _reason(error: BaseException) -> str:
-    if isinstance(error, SystemExit):
-        return "it calls exit(); a module of components only registers them"
-    if isinstance(error, UserError):
-        return str(error)
-    return describe_error(error)
-
-
 def describe_error(error: BaseException) -> str:
     """An error of a user's code in one line."""
+    if isinstance(error, SystemExit):
+        return "it calls exit()"
+    if isinstance(error, UserError):
+        return str(error)
     message = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
     return f"{type(error).__name__}: {message}"
 
@@ -260,7 +255,7 @@ def user_components(settings: Settings) -> dict[tuple[str, str], str]:
     """The components named in a config that are not of this package: (field, name) -> the module
     that registered it, "__main__" for a notebook's cells."""
     modules = {}
-    for field, names in settings.resolved.choices.names.items():
+    for field, names in settings.resolved.names.items():
         for name in names:
             module = CHOICES[field].module_of(name)
             if module is not None and not module.startswith(f"{_PACKAGE}."):

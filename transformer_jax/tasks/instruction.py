@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Self
 from tqdm import tqdm
 
 from transformer_jax.conversations import (
-    CONVERSATION_FORMATS,
     Conversation,
     Template,
     check_unanswered,
@@ -53,7 +52,6 @@ class Instruction(CausalTask):
 
     template: Template
     predicts_by: ClassVar[Sequence[str]] = LanguageModeling.predicts_by
-    objects: ClassVar[str] = CONVERSATION_FORMATS
 
     @property
     def lengths(self) -> dict[str, int]:

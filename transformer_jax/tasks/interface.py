@@ -178,15 +178,6 @@ class SupportsEmbedding(Protocol):
 
 
 @runtime_checkable
-class SupportsJsonObjects(Protocol):
-    """A task whose examples may be JSON objects."""
-
-    @property
-    def objects(self) -> str:
-        """Forms of the objects, for messages."""
-
-
-@runtime_checkable
 class SupportsInspection(Protocol):
     """A task that shows the inputs of its model, so that its activations can be inspected."""
 

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 from transformer_jax.data.batches.loss_masks import LOSS_MASK_FEATURES, LossMaskedTexts
 from transformer_jax.data.examples import Corpus
 from transformer_jax.data.files.json_lines import (
-    CHOICES_FORMAT,
     choice_continuation,
     parse_question,
 )
@@ -38,7 +37,6 @@ class MultipleChoice(CausalTask):
     predicts_by: ClassVar[Sequence[str]] = ("num_outputs", "batch_size")
     evaluates_by: ClassVar[Sequence[str]] = ("batch_size",)
     decodes: ClassVar[bool] = False
-    objects: ClassVar[str] = CHOICES_FORMAT
 
     @property
     def lengths(self) -> dict[str, int]:

@@ -125,7 +125,11 @@ class Evaluator:
     def _batches(self) -> EvalBatches:
         prepared = self.task.prepare(self.examples, training=False)
         lengths = self.task.lengths
-        return eval_batches(prepared, self.task.preprocess, lengths=lengths, rows=self.rows)
+        batches = eval_batches(prepared, self.task.preprocess, lengths=lengths, rows=self.rows)
+        if batches.overlong:
+            message = "the loss leaves out %d of %d examples, which are longer than a row"
+            logger.warning(message, batches.overlong, len(self.examples))
+        return batches
 
     @functools.cached_property
     def _batch_sums(self) -> Callable[[Any, Any, Frozen], Sums]:

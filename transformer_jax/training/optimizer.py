@@ -45,8 +45,6 @@ class OptimizerConfig(Configurable):
         be extended at this rate.
       cooldown_steps: steps of the final decay of "wsd"; None: a fifth of `decay_steps`, or what
         warm-up leaves if that is less.
-      cycle_steps: steps of the first cycle of "cosine_cycles"; None: all after warm-up.
-      cycle_growth: length of each cycle relative to the one before.
       plateau_patience: evaluations without a better score after which the learning rate is
         multiplied by `plateau_factor` (again after each further such period); None: never.
       plateau_factor: factor of `plateau_patience`.
@@ -57,10 +55,9 @@ class OptimizerConfig(Configurable):
         inference then use; None: no average.
       frozen: regular expression; parameters whose path contains a match are not trained, for
         example "^(embedding|input|encoder)/" for a pre-trained body.
-      beta1: decay of the momentum; unused by "adafactor", "adagrad" and "rmsprop".
+      beta1: decay of the momentum; unused by "adafactor" and "rmsprop".
       beta2: decay of the mean of squared gradients; in "lion" of the momentum.
       epsilon: constant added to the denominator of the update, outside the root.
-      initial_accumulator: value at which "adagrad" starts each sum of squared gradients.
 
     Raises:
       ValueError: an unknown choice or a value out of range.
@@ -73,8 +70,6 @@ class OptimizerConfig(Configurable):
     decay_steps: Steps | None = None
     final_ratio: Annotated[float, Range(0, 1)] = 0.0
     cooldown_steps: Steps | None = None
-    cycle_steps: Steps | None = None
-    cycle_growth: Annotated[float, Range(1, 1000)] = 1.0
     plateau_patience: Steps | None = None
     plateau_factor: Annotated[float, Range(0, 1, "()")] = 0.5
     weight_decay: Annotated[float, Range(0, 100)] = 0.0
@@ -84,7 +79,6 @@ class OptimizerConfig(Configurable):
     beta1: Decay = 0.9
     beta2: Decay = 0.98
     epsilon: Annotated[float, Range(1e-30, 1)] = 1e-9
-    initial_accumulator: Annotated[float, Range(0, 1e6)] = 0.0
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -137,27 +131,6 @@ def _sgd(config: OptimizerConfig) -> Transformations:
     return [optax.trace(config.beta1)]
 
 
-def _adagrad(config: OptimizerConfig) -> Transformations:
-    """AdaGrad: gradient over the root of the sum of squared gradients (Duchi et al. 2011).
-
-    Unlike `optax.scale_by_rss`, whose state it has, it adds epsilon outside the root.
-    """
-
-    def init(params: Params) -> optax.ScaleByRssState:
-        return optax.ScaleByRssState(optax.tree.full_like(params, config.initial_accumulator))
-
-    def update(
-        grads: Params, state: optax.ScaleByRssState, params: Params = None
-    ) -> tuple[Params, optax.ScaleByRssState]:
-        sums = jax.tree.map(lambda total, grad: total + grad**2, state.sum_of_squares, grads)
-        updates = jax.tree.map(
-            lambda grad, total: grad / (jnp.sqrt(total) + config.epsilon), grads, sums
-        )
-        return updates, optax.ScaleByRssState(sums)
-
-    return [optax.GradientTransformation(init, update)]
-
-
 def _rmsprop(config: OptimizerConfig) -> Transformations:
     """RMSProp: gradient over the root mean squared gradient (Tieleman and Hinton 2012)."""
     return [optax.scale_by_rms(config.beta2, config.epsilon, eps_in_sqrt=False)]
@@ -190,7 +163,6 @@ _EPSILON = "optimizer.epsilon"
 _MOMENTS = (_BETA1, _BETA2, _EPSILON)
 _FINAL = "optimizer.final_ratio"
 _DECAY = "optimizer.weight_decay"
-_ACCUMULATOR = "optimizer.initial_accumulator"
 
 OPTIMIZERS: Registry[OptimizerKind] = Registry(
     "optimizer.name",
@@ -200,7 +172,6 @@ OPTIMIZERS: Registry[OptimizerKind] = Registry(
         "nadam": OptimizerKind(_nadam, (*_MOMENTS, _DECAY), stackable=True),
         "adafactor": OptimizerKind(_adafactor, (_DECAY,)),
         "sgd": OptimizerKind(_sgd, (_BETA1, _DECAY), stackable=True),
-        "adagrad": OptimizerKind(_adagrad, (_EPSILON, _DECAY, _ACCUMULATOR), stackable=True),
         "rmsprop": OptimizerKind(_rmsprop, (_BETA2, _EPSILON, _DECAY), stackable=True),
         # Updates are relative to the size of the parameter (You et al. 2020).
         "lamb": OptimizerKind(_adam, (*_MOMENTS, _DECAY), rescale=(optax.scale_by_trust_ratio(),)),
@@ -220,15 +191,12 @@ Example:
 def make_schedule(config: OptimizerConfig, d_model: int, num_steps: int) -> optax.Schedule:
     """Makes the function from steps done to the learning rate, for a run of `num_steps`."""
     end = config.decay_steps or max(num_steps, config.warmup_steps + 1)
-    after_warmup = end - config.warmup_steps
     options = ScheduleOptions(
         learning_rate=config.learning_rate,
         warmup_steps=config.warmup_steps,
         decay_steps=end,
         final_ratio=config.final_ratio,
-        cooldown_steps=config.cooldown_steps or min(max(1, end // 5), after_warmup),
-        cycle_steps=config.cycle_steps or after_warmup,
-        cycle_growth=config.cycle_growth,
+        cooldown_steps=config.cooldown_steps or min(max(1, end // 5), end - config.warmup_steps),
         d_model=d_model,
         options=config.options,
     )
@@ -245,12 +213,12 @@ def unfinished_decay(config: OptimizerConfig, d_model: int, num_steps: int) -> s
     if last <= floor + 0.01 * config.learning_rate:
         return None
     names = ["warmup_steps"] if num_steps <= config.warmup_steps else []
-    names += [n for n in ("decay_steps", "cycle_steps") if f"optimizer.{n}" in kind.reads]
+    names += ["decay_steps"] if "optimizer.decay_steps" in kind.reads else []
     ends = ", ".join(f"{name} {getattr(config, name)}" for name in names)
     return (
         f"the learning rate of the last step is {last:.2g}, not {floor:.2g}: train.num_steps is "
         f"{num_steps}, but optimizer.schedule {config.schedule!r} has {ends}; lower "
-        "them (decay_steps or cycle_steps none: until num_steps)"
+        "them (decay_steps none: until num_steps)"
     )
 
 

@@ -2,7 +2,6 @@
 """Learning rate schedules: functions of the number of steps done, from 0 (section 5.3)."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Collection
 
 import jax
@@ -75,38 +74,6 @@ def cosine(
     return lambda count: schedule(count + 1)
 
 
-def cosine_cycles(
-    peak: float,
-    warmup_steps: int,
-    cycle_steps: int,
-    cycle_growth: float = 1.0,
-    final_ratio: float = 0.0,
-) -> optax.Schedule:
-    """Linear warm-up to `peak`, then cycles of half a cosine from `peak` to `peak * final_ratio`
-    (SGDR, Loshchilov and Hutter 2017).
-
-    The first cycle has `cycle_steps` steps; each further one is `cycle_growth` times as long. The
-    last step of a cycle has the final rate.
-    """
-
-    def schedule(count: jax.typing.ArrayLike) -> jax.Array:
-        step = jnp.maximum(jnp.asarray(count, jnp.float32) + 1 - warmup_steps, 0.0)
-        # The middle of the interval before a step is in the step's own cycle, rounding or not.
-        cycles = step / cycle_steps
-        inside = jnp.maximum(step - 0.5, 0.0) / cycle_steps
-        if cycle_growth == 1:
-            progress = cycles - jnp.floor(inside)
-        else:  # cycle k begins after (growth^k - 1) / (growth - 1) first cycles
-            rate = cycle_growth - 1
-            length = cycle_growth ** jnp.floor(jnp.log1p(inside * rate) / math.log(cycle_growth))
-            progress = (1 + cycles * rate - length) / rate / length
-        progress = jnp.clip(progress, 0.0, 1.0)
-        left = (1 + jnp.cos(jnp.pi * progress)) / 2
-        return peak * jnp.minimum((count + 1) / warmup_steps, _between(final_ratio, left))
-
-    return schedule
-
-
 def _between(final_ratio: float, left: jax.Array) -> jax.Array:
     """Interpolates from 1 at the beginning of a decay (left = 1) to `final_ratio` at its end."""
     return final_ratio + (1 - final_ratio) * left
@@ -121,8 +88,6 @@ class ScheduleOptions(Configurable):
       decay_steps: step at which the decay ends, more than `warmup_steps`.
       final_ratio: rate at the end of a decay, relative to the peak.
       cooldown_steps: steps of a final decay, at most those after warm-up.
-      cycle_steps: steps of the first cycle.
-      cycle_growth: length of each cycle relative to the one before.
     """
 
     learning_rate: float
@@ -130,8 +95,6 @@ class ScheduleOptions(Configurable):
     decay_steps: int
     final_ratio: float
     cooldown_steps: int
-    cycle_steps: int
-    cycle_growth: float
     d_model: int
 
 
@@ -158,7 +121,6 @@ class ScheduleKind:
 
 _FINAL = "optimizer.final_ratio"
 _COOLDOWN = "optimizer.cooldown_steps"
-_CYCLES = ("optimizer.cycle_steps", "optimizer.cycle_growth")
 
 SCHEDULES: Registry[ScheduleKind] = Registry(
     "optimizer.schedule",
@@ -191,13 +153,6 @@ SCHEDULES: Registry[ScheduleKind] = Registry(
             ),
             decays=True,
             optional=(_FINAL, _COOLDOWN),
-        ),
-        "cosine_cycles": ScheduleKind(
-            lambda opts: cosine_cycles(
-                *(opts.learning_rate, opts.warmup_steps, opts.cycle_steps),
-                *(opts.cycle_growth, opts.final_ratio),
-            ),
-            optional=(_FINAL, *_CYCLES),
         ),
     },
 )

@@ -87,7 +87,7 @@ class Drawn:
             case "plan":
                 return ["plan", "--device=h100:8", *config]
             case "help":
-                return [*draw.choice([[], *([one] for one in VERBS)]), "--help"]
+                return [*draw.choice([[], *(name.split() for name in VERBS)]), "--help"]
         return [verb, "--workdir=run"]
 
 

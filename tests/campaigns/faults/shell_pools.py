@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values for the cases of `fuzz_shell`: flags, their values, inputs, variables, files."""
 
-from transformer_jax.cli.arguments import DECODE_OPTIONS
+from transformer_jax.cli.flags import DECODE_OPTIONS
 
 
 def _split(text: str) -> list[str]:

@@ -9,7 +9,11 @@ import operator
 import numpy as np
 import pytest
 
-from transformer_jax.data.batches.pipeline import eval_batches, train_batches
+from transformer_jax.data.batches.pipeline import (
+    describe_overlong,
+    eval_batches,
+    train_batches,
+)
 from transformer_jax.data.examples import Corpora
 from transformer_jax.errors import UserError
 
@@ -327,3 +331,21 @@ def test_evaluations_draw_the_same_noise():
         assert_equal(left, right)
     sources = [int(pair["source"][0]) // 1000 for pair in pairs_in(batches()[0])]
     assert len(set(sources)) > 1
+
+
+def test_what_is_longer_than_a_row_is_described():
+    items = [(2, 3)] * 90 + [(9, 3)] * 10
+    lengths = {"source": 4, "target": 8}
+
+    def preprocess(item, rng):
+        return dict(
+            zip(("source", "target"), (np.ones(size, np.int32) for size in item), strict=True)
+        )
+
+    assert describe_overlong(items, preprocess, lengths) == (
+        "10.0% of the examples are longer than a row and are left out; 99% fit with "
+        "data.max_source_length=9 (now 4)"
+    )
+    assert describe_overlong(items, preprocess, {"source": 9, "target": 8}) is None
+    text = lambda item, rng: {"text": np.ones(item[0], np.int32)}  # noqa: E731
+    assert describe_overlong(items, text, {"text": 4}).endswith("left out; raise data.max_length")

@@ -165,3 +165,17 @@ def test_a_pipe_can_be_read_once(tmp_path, name):
     writer.start()
     assert list(TextLines(str(tmp_path / name), once=True)) == ["a", "b"]
     writer.join()
+
+
+def test_a_path_is_a_path_before_it_is_a_pattern(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("train[1].txt", "train1.txt", "a,b.txt", "a"):
+        Path(name).touch()
+    assert expand_paths("train[1].txt", "data.train_text") == ["train[1].txt"]
+    assert expand_paths("train[1].txt,a", "data.train_text") == ["train[1].txt", "a"]
+    assert expand_paths("train[1-3].txt", "data.train_text") == ["train1.txt"]
+    assert expand_paths("a,b.txt", "data.train_text") == ["a,b.txt"]
+    assert expand_paths("train1.txt,train*.txt", "data.train_text") == [
+        "train1.txt",
+        "train[1].txt",
+    ]

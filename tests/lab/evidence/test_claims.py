@@ -40,7 +40,8 @@ def drawn(gap, deviation=0.1):
 
 
 @pytest.mark.parametrize(
-    "gap, verdict, seeds", [(1.0, "holds", 3), (-1.0, "does not hold", 3), (0.05, "undecided", 12)]
+    "gap, verdict, seeds",
+    [(1.0, "holds", 3), (-1.0, "the opposite holds", 3), (0.05, "undecided", 12)],
 )
 def test_seeds_are_added_until_it_is_decided(gap, verdict, seeds, tmp_path):
     found = tj.decide(drawn(gap), tmp_path / "claim").record
@@ -170,7 +171,7 @@ def test_the_verb_decides_checks_and_names_wrong_fields(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("HOLDS: The first is lower.")
     verdict = workdir / "mine.verdict.json"
     check = ["claim", "--check", str(path), str(verdict)]
-    path.write_text(f'"""Words."""\n{FILE.format(gap=1.0)}')
+    path.write_text(f'\ufeff"""Words."""\n{FILE.format(gap=1.0)}')  # as editors on Windows do
     assert main(check) == 0
     assert capsys.readouterr().out == f"{verdict}: holds, up to date\n"
     path.write_text(FILE.format(gap=2.0))

@@ -30,7 +30,13 @@ def runs(trained_workdir, tmp_path_factory):
             seed = folder / name / f"seed_{number}"
             shutil.copytree(trained_workdir, seed, ignore=shutil.ignore_patterns("tensorboard"))
             records = [
-                {"step": step, "split": split, "loss": loss + 10 / step, "bleu": 10 - loss}
+                {
+                    "step": step,
+                    "split": split,
+                    "train_loss": 0.0,
+                    "loss": loss + 10 / step,
+                    "bleu": 10 - loss,
+                }
                 for step in (10, 20)
                 for split in ("train", "valid")
             ]

@@ -18,7 +18,7 @@ from transformer_jax.lab.sweeps.shared_folder import SweepFolder
 from transformer_jax.lab.sweeps.sweep import run_sweep
 
 optuna = pytest.importorskip("optuna")
-from transformer_jax.lab.sweeps.study import open_study, run_trials  # noqa: E402
+from transformer_jax.lab.sweeps.study import open_study, run_trials, trial_seed  # noqa: E402
 
 QUICKSTART = str(Path(__file__).parents[3] / "configs" / "quickstart.py")
 RATE = "optimizer.learning_rate"
@@ -152,14 +152,14 @@ def test_random_values_are_spread_over_their_range():
 
 
 def test_optuna_looks_near_good_values_and_alike_each_time(tmp_path):
-    search = Search(SPACE, "optuna", limit=24, rungs=(1, 3))
+    search = Search(SPACE, "optuna", limit=40, rungs=(1, 3))
     drawn = []
     for name in ("a", "b"):
         work(tmp_path / name, search)
         drawn.append([trial.params[RATE] for trial in trials_of(tmp_path / name, search)])
-    assert drawn[0] == drawn[1] and len(set(drawn[0])) == 24
+    assert drawn[0] == drawn[1] and len(set(drawn[0])) == 40
     distances = [abs(math.log10(rate / 3e-3)) for rate in drawn[0]]
-    assert statistics.fmean(distances[12:]) < statistics.fmean(distances[:12])
+    assert statistics.fmean(distances[20:]) < statistics.fmean(distances[:10])
 
 
 # Halving
@@ -297,3 +297,8 @@ def test_trials_are_rows_and_the_best_is_printed(tiny_search, tmp_path, capsys):
         row = run_sweep(sweep, workdir)[0]  # nothing is left to train
         assert row.metrics["loss"] == pytest.approx(alone.metrics["loss"], rel=1e-6)
         assert row.steps == 8 and row.values == {RATE: 3e-3}
+
+
+def test_trials_of_other_seeds_have_other_seeds():
+    seeds = {trial_seed(seed, number) for seed in range(8) for number in range(8)}
+    assert len(seeds) == 64

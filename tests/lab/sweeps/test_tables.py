@@ -56,6 +56,16 @@ def test_markdown_is_a_table():
     assert len({line.count("|") for line in lines}) == 1
 
 
+def test_names_are_only_text():
+    names = ["base", "<img src=x>", "[5cm]x", "*y"]
+    rows = [Row(name, {"loss": [1.0]}, 1, 1.0, 1.0) for name in names]
+    assert "<img" not in as_markdown(rows) and "&lt;img src=x&gt;" in as_markdown(rows)
+    assert not any(line.startswith(("[", "*")) for line in as_latex(rows).splitlines())
+    for times in ((math.inf, 1.0), (1.0, math.nan)):
+        with pytest.raises(ValueError, match="must be finite"):
+            Row("base", {"loss": [1.0]}, 1, *times)
+
+
 APART = [
     Row("base", {"loss": [1.0, 1.1, 0.9]}, 10, 1.0, 1.0),
     Row("worse_1", {"loss": [3.0, 3.1, 2.9]}, 10, 1.0, 1.0),

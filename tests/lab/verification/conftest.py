@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiny subjects of verification."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 import transformer_jax as tj
 from transformer_jax.lab.verification.subject import Subject, shrunk
+from transformer_jax.nn.parameters import PARAMETERS
+from transformer_jax.runs import user_modules
 from transformer_jax.runs.config import resolve_file
+from transformer_jax.runs.settings import CHOICES
 
 WRONG = Path(__file__).with_name("wrong_components.py")
 CONFIG = Path(__file__).parents[3] / "configs" / "tiny_shakespeare_cpu.py"
@@ -23,8 +27,22 @@ SIZES = {
 """Fields of the smallest programs."""
 
 
-@pytest.fixture(scope="session")
-def subject_of():
+@pytest.fixture(scope="module", autouse=True)
+def forgotten():
+    """Forgets the wrong components after the tests of a file."""
+    before = {field: dict(registry) for field, registry in CHOICES.items()}
+    rows = list(PARAMETERS)
+    known = set(user_modules._loaded)
+    yield
+    for field, registry in CHOICES.items():
+        registry.restore(before[field])
+    PARAMETERS[:] = rows
+    for name in set(user_modules._loaded) - known:
+        del user_modules._loaded[name], sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def subject_of(forgotten):
     """`subject_of({"section.field": value})`: a small language model with these fields."""
 
     def subject(changes=None):
@@ -47,7 +65,7 @@ def small_config():
     return tj.config(CONFIG, SIZES, modules=WRONG)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def right(subject_of):
     """A subject without a fault."""
     return subject_of()

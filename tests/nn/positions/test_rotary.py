@@ -122,7 +122,8 @@ def test_limits_that_exclude_each_other_are_refused():
 
 def test_layers_with_a_window_may_have_a_theta_of_their_own_and_no_scaling():
     scaled = {"rope_scaling": "linear", "rope_factor": 4.0, "attention_window": 2}
-    config = TransformerConfig(**scaled, rope_theta_window=50.0, full_attention_every=2)
+    layers = "default | attention_window=none"
+    config = TransformerConfig(**scaled, rope_theta_window=50.0, layers=layers)
     encoding, x = RotaryPositions(config), RNG.normal(size=(2, 4, 3, 8)).astype(np.float32)
 
     def rotated(layer):

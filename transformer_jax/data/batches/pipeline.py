@@ -46,6 +46,8 @@ several processes pack the same stream."""
 _OPEN_ROWS = 128
 """Rows that a stream packs at once; the more rows are open, the less padding first fit leaves."""
 
+_LOOKED_AT = 2000  # examples whose lengths are counted before training
+_LENGTH_FIELDS = {"source": "data.max_source_length", "target": "data.max_target_length"}
 _PREFETCHED_BATCHES = 16
 """Packed batches that are ready, so that a training step does not wait for the next group."""
 
@@ -386,3 +388,31 @@ def eval_batches[Item](
         index = group.end
         overlong += group.overlong
     return EvalBatches(tuple(batches), seen=index, overlong=overlong)
+
+
+def describe_overlong(
+    items: Sequence[Any],
+    preprocess: Preprocess[Any],
+    lengths: Mapping[str, int],
+) -> str | None:
+    """Says how many examples are longer than a row, and which lengths would keep them, by at most
+    2,000 of them; None if all fit.
+
+    Args:
+      lengths: length of a row for each feature.
+    """
+    places = np.linspace(0, len(items) - 1, min(len(items), _LOOKED_AT)).astype(int)
+    rng = np.random.default_rng(0)
+    examples = [preprocess(items[place], rng) for place in places.tolist()]
+    sizes = {name: np.array([len(example[name]) for example in examples]) for name in lengths}
+    overlong = {name: sizes[name] > limit for name, limit in lengths.items()}
+    share = np.mean(np.any([*overlong.values()], axis=0))
+    if not share:
+        return None
+    changes = [
+        f"{_LENGTH_FIELDS[name]}={math.ceil(np.quantile(sizes[name], 0.99))} (now {limit})"
+        for name, limit in lengths.items()
+        if name in _LENGTH_FIELDS and overlong[name].any()
+    ]
+    advice = f"; 99% fit with {' and '.join(changes)}" if changes else "; raise data.max_length"
+    return f"{share:.1%} of the examples are longer than a row and are left out{advice}"

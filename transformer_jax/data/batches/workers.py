@@ -101,10 +101,18 @@ class SharedFile:
             self._file.seek(first)
             places.append((first, first + self._file.write(content)))
 
-        for module in [*sys.modules.values()]:
-            if getattr(module, "__spec__", module) is None:  # no other process can import it
-                cloudpickle.register_pickle_by_value(module)
-        pickled = cloudpickle.dumps(value, protocol=5, buffer_callback=write)
+        unknown = {
+            module.__name__: module
+            for module in [*sys.modules.values()]
+            if getattr(module, "__spec__", module) is None
+        }
+        for module in unknown.values():  # no other process can import it
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            pickled = cloudpickle.dumps(value, protocol=5, buffer_callback=write)
+        finally:
+            for module in unknown.values():
+                cloudpickle.unregister_pickle_by_value(module)
         self._file.flush()
         return SharedObject(pickled, places)
 

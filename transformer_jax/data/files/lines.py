@@ -177,13 +177,15 @@ def expand_paths(paths: str, field: str) -> list[str]:
     Raises:
       UserError: a pattern matches no file, or a remote file cannot be read.
     """
-    expanded = []
+    if Path(paths).expanduser().exists():  # a comma or a bracket may be part of its name
+        return [os.path.expanduser(paths)]
+    expanded: list[str] = []
     for pattern in map(os.path.expanduser, filter(None, paths.split(","))):
         matches = _matches(pattern)
         if not matches:
             raise UserError(f"{field}: no file matches {pattern}")
         expanded += matches
-    return expanded
+    return [*dict.fromkeys(expanded)]  # a file named twice is read once
 
 
 def _matches(pattern: str) -> list[str]:
@@ -192,7 +194,8 @@ def _matches(pattern: str) -> list[str]:
 
         matches = fetch_matching(pattern) if "*" in pattern else [fetch_file(pattern)]
         return list(map(str, matches))
-    return sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
+    is_pattern = glob.has_magic(pattern) and not os.path.exists(pattern)
+    return sorted(glob.glob(pattern)) if is_pattern else [pattern]
 
 
 def zstd_unpacked(file: BinaryIO) -> BinaryIO:

@@ -4,7 +4,7 @@ al. 2024), Qwen2 (Yang et al. 2024), Qwen3 and Qwen3-MoE (Yang et al. 2025), Gem
 team 2024, 2025) and Phi-3 (Abdin et al. 2024)."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from transformer_jax.errors import UserError
@@ -19,6 +19,7 @@ from transformer_jax.interop.tensor_mapping import (
 )
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.experts import ExpertsOptions
+from transformer_jax.nn.layer_pattern import pattern_text
 from transformer_jax.ranges import short_repr
 
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -87,8 +88,7 @@ def _shape_options(keys: Keys) -> dict[str, Any]:
 
 def _to_options_mistral(keys: Keys) -> Options:
     window = keys["sliding_window"]
-    windows = {} if window is None else {"attention_window": window, "full_attention_every": None}
-    return {**_to_options(keys), **windows}
+    return {**_to_options(keys), **({} if window is None else {"attention_window": window})}
 
 
 def _to_options_qwen(keys: Keys) -> Options:
@@ -109,18 +109,21 @@ def _window_options(keys: Keys, has_window: bool = True) -> Options:
             f"config.json: layer_types must name one of {' and '.join(_LAYER_TYPES)} for each of "
             f"{layers} layers"
         )
-    full = [i for i, kind in enumerate(kinds) if kind == "full_attention"]
+    full = {i for i, kind in enumerate(kinds) if kind == "full_attention"}
     if len(full) == layers:
         return {}
-    # Full attention in every n-th layer; if that is not what the file says, it is refused.
-    every = full[0] + 1 if full else None
-    if full != ([i for i in range(layers) if (i + 1) % every == 0] if every else []):
-        raise UserError(
-            f"config.json: {'layer_types' if keys.get('layer_types') else 'max_window_layers'} "
-            f"gives full attention to the layers {short_repr(full)}; models here have it in every "
-            "n-th layer (model.full_attention_every)"
-        )
-    return {"attention_window": window, "full_attention_every": every}
+    if not full:
+        return {"attention_window": window}
+    return {"attention_window": window, "layers": _full_attention_in(full, layers)}
+
+
+def _full_attention_in(full: Collection[int], layers: int) -> str:
+    """The shortest pattern of layers of which those in `full` have no window."""
+    items = [{"attention_window": None} if i in full else {} for i in range(layers)]
+    period = next(
+        n for n in range(1, layers + 1) if all(items[i] == items[i % n] for i in range(layers))
+    )
+    return str(pattern_text(items[:period]))
 
 
 def _to_keys(model: TransformerConfig) -> dict[str, Any]:
@@ -137,12 +140,10 @@ def _to_keys_with_window(model: TransformerConfig) -> Keys:
 
 
 def _to_keys_with_layer_types(model: TransformerConfig) -> Keys:
-    has_window = model.attention_window is not None
-    every = model.full_attention_every or model.num_layers + 1  # + 1: none
-    full = [not has_window or (i + 1) % every == 0 for i in range(model.num_layers)]
-    kinds = [_LAYER_TYPES[is_full] for is_full in full]
-    windows = {"use_sliding_window": has_window, "max_window_layers": 0}
-    return {**_to_keys_with_window(model), **windows, "layer_types": kinds}
+    windows = [model.of_layer(i).attention_window for i in range(model.num_layers)]
+    kinds = [_LAYER_TYPES[window is None] for window in windows]
+    uses = {"use_sliding_window": any(windows), "max_window_layers": 0}
+    return {**_to_keys_with_window(model), **uses, "layer_types": kinds}
 
 
 def _to_options_llama(keys: Keys) -> Options:

@@ -41,6 +41,7 @@ from transformer_jax.lab.sweeps.sweep import run_sweep
 from transformer_jax.runs.config import load_json
 from transformer_jax.runs.field_docs import as_override
 from transformer_jax.runs.load import load
+from transformer_jax.runs.outside import acts_outside
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.shipped import find_file, shipped_files, shipped_modules
@@ -184,7 +185,7 @@ def load_claim(path: str | Path) -> Claim:
       UserError: there is no such file, it fails, or its fields are invalid.
     """
     claim = load_definition(path, "claim", Claim)
-    source = find_file(path, "claim").read_text(encoding="utf-8")
+    source = find_file(path, "claim").read_text(encoding="utf-8-sig")
     digest = digest_of(without_words(source))
     return dataclasses.replace(claim, name=Path(path).stem, digest=digest)
 
@@ -345,7 +346,18 @@ def check_claim(
 def _configs_with_places(
     claim: Claim, fields: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> dict[str, Settings]:
-    """Configs of the rows with overrides, except places that their data do not read."""
+    """Configs of the rows with overrides, except places that their data do not read.
+
+    Raises:
+      UserError: the verdict alone names data, or something else outside of the runs.
+    """
+    for name, value in fields.items():
+        is_data = name.startswith("data.") and isinstance(value, str)
+        if name not in overrides and (is_data or acts_outside(name, value)):
+            raise UserError(
+                f"only the verdict says {name}={value}, and it may come from strangers; if you "
+                f"want it, repeat it: --config.{name}={shlex.quote(str(value))}"
+            )
     rows = claim.configs(fields).values()
     unread = {name for row in rows for name in row.resolved.unread if name in PLACES}
     return claim.configs({**fields, **{k: v for k, v in overrides.items() if k not in unread}})

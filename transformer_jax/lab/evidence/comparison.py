@@ -53,7 +53,7 @@ from transformer_jax.tasks import TASKS
 
 _NO_METRICS = (
     *("step", "time", "num_examples", "num_all_examples", "num_loss_examples"),
-    *("padding", "overlong", "words"),
+    *("padding", "overlong", "words", "train_loss"),
 )
 """Numbers of a validation record that measure no quality."""
 _BY_TOKENS = ("loss", "perplexity", "accuracy", "nll")
@@ -71,6 +71,7 @@ def compare(
     metrics: Sequence[str] = (),
     loss: bool = False,
     modules: Modules = (),
+    overrides: Mapping[str, Any] | None = None,
 ) -> Report:
     """Compares runs with the first one.
 
@@ -81,6 +82,7 @@ def compare(
       metrics: validation metrics to test over seeds; empty: all that the runs have in common.
       loss: also compute and test the loss per example of the split, with one seed of each run.
       modules: the user's own, to load runs for their loss.
+      overrides: places of the data for their loss, {"data.field": value}.
 
     Raises:
       UserError: fewer than two runs, a run has no records, runs were validated on other data, a
@@ -108,7 +110,7 @@ def compare(
         digests[name]["outputs"] = digest_of(of_run)
     over_examples, disagreements = _test_examples(first_seeds, outputs, split)
     if loss:
-        over_examples += compare_losses(first_seeds, split, same_tokens, modules).items()
+        over_examples += compare_losses(first_seeds, split, same_tokens, modules, overrides).items()
     record = {
         "runs": names,
         "differing": differing,

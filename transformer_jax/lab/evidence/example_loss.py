@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
+from transformer_jax.runs.config import override
 from transformer_jax.runs.load import load
+from transformer_jax.runs.outside import open_data
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.user_modules import Modules
 from transformer_jax.scoring.significance import PairedScores
@@ -20,7 +21,11 @@ from transformer_jax.scoring.statistics import over_examples
 
 
 def compare_losses(
-    folders: Mapping[str, Path], split: str, same_tokens: bool, modules: Modules = ()
+    folders: Mapping[str, Path],
+    split: str,
+    same_tokens: bool,
+    modules: Modules = (),
+    overrides: Mapping[str, Any] | None = None,
 ) -> dict[str, PairedScores]:
     """Tests of each run against the first, over the examples of a split.
 
@@ -28,6 +33,7 @@ def compare_losses(
       folders: name -> workdir of one seed.
       split: split of the runs' data.
       same_tokens: the runs have the same tokenizers.
+      overrides: places of the data, {"data.field": value}.
 
     Raises:
       UserError: a run cannot score references, its split has other examples, or the tokenizers
@@ -37,7 +43,7 @@ def compare_losses(
     losses: dict[str, list[float]] = {}
     for name, folder in folders.items():
         run = load(folder, modules=modules)
-        examples = list(open_split(run.settings.data, split))
+        examples = list(open_data(override(run.settings, overrides or {}), split))
         if losses and examples != first_examples:
             first = next(iter(losses))
             raise UserError(

@@ -17,9 +17,9 @@ from typing import Any
 
 import jax
 
-from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 from transformer_jax.lab.report import Report, shown_mean
+from transformer_jax.runs.outside import open_data
 from transformer_jax.runs.provenance import data_provenance
 from transformer_jax.runs.settings import Settings, chosen_fields
 from transformer_jax.runs.shipped import shipped_files
@@ -168,8 +168,8 @@ def data_digests(configs: Mapping[str, Settings]) -> dict[str, str]:
         data = settings.data
         if repr(data) not in read:
             read[repr(data)] = {
-                **data_provenance("training data", open_split(data, "train")),
-                **data_provenance("validation data", open_split(data, "valid")),
+                **data_provenance("training data", open_data(settings, "train")),
+                **data_provenance("validation data", open_data(settings, "valid")),
             }
         digests |= {f"{split} of {row}": digest for split, digest in read[repr(data)].items()}
     return digests

@@ -45,7 +45,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
       UserError: the config or the devices are impossible.
     """
     load_modules(request["modules"])
-    settings = resolve(request["config"], {}, (), Origin("loaded run", "plan"))
+    settings = resolve(request["config"], {}, (), Origin("config", "plan"))
     target = parse_target(request["device"], request["slices"])
     devices = target.devices()
     accelerator = target.accelerator

@@ -20,6 +20,7 @@ from transformer_jax.lab.plan.mesh_search import (
 )
 from transformer_jax.lab.plan.target import ENVIRONMENT, GIB, parse_target, require_compiler
 from transformer_jax.runs.config import resolve
+from transformer_jax.runs.outside import refuse_loaded
 from transformer_jax.runs.settings import COMMAND, Settings, nested
 from transformer_jax.runs.user_modules import Modules
 
@@ -128,6 +129,7 @@ def _run_child(
       UserError: the child rejected the request.
       RuntimeError: the child failed; the message has the end of its output.
     """
+    refuse_loaded(settings, ("train.distillation.teacher",))  # the child reads its config
     request: dict[str, Any] = {"config": nested(settings.values), "what": what}
     request |= {"modules": modules, "device": device, "slices": slices}
     environment = {**os.environ, **ENVIRONMENT}

@@ -278,9 +278,10 @@ def _seconds(row: RowPlan) -> float:
     """The time of a row in all starts so far."""
     saved = row.saved.seconds if row.saved else 0.0
     try:
-        return max(saved, float(read_regular(row.folder / SECONDS)))
+        spent = float(read_regular(row.folder / SECONDS))
     except (OSError, ValueError):
         return saved
+    return max(saved, spent) if math.isfinite(spent) else saved
 
 
 def _measure(sweep: Sweep, runs: Mapping[Path, Run | None], at_once: int) -> dict[str, Any]:

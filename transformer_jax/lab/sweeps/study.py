@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 from optuna.storages.journal import BaseJournalBackend, JournalFileBackend, JournalStorage
 
@@ -132,8 +133,9 @@ def _train_trial(
     if frozen.state.is_finished():  # by another process, since it was chosen
         return frozen.value
     # The seed depends on the trial: processes of one seed would all draw the same first values.
+    seed = trial_seed(search.seed, number)
     # constant_liar: trials that still train count as bad ones, so that others are not like them.
-    study.sampler = optuna.samplers.TPESampler(seed=search.seed + number, constant_liar=True)
+    study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
     trial = optuna.Trial(study, frozen._trial_id)
     values = _values(search, trial)
     for steps in search.rungs:
@@ -165,3 +167,9 @@ def _values(search: Search, trial: optuna.Trial) -> dict[str, Any]:
             number = suggest(name, choices.low, choices.high, log=choices.log)
             values[name] = choices.rounded(number)
     return values
+
+
+def trial_seed(seed: int, number: int) -> int:
+    """Seed of a trial: a hash, since with a sum the trials of the next seed would be the same ones,
+    shifted by one."""
+    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])

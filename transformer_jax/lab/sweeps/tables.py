@@ -69,6 +69,10 @@ class Row:
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     steps: int | None = None
 
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.tokens_per_s) and math.isfinite(self.seconds)):
+            raise ValueError("tokens_per_s and seconds must be finite")
+
     @property
     def seeds(self) -> int:
         """Number of seeds."""

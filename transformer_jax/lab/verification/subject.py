@@ -49,7 +49,6 @@ _NO_DROPOUT = {
 }
 _LIMITS = {
     "model.attention_window": 4,
-    "model.full_attention_every": 2,
     "model.key_size": 8,
     "model.value_size": 8,
     "model.vocab_multiple": 8,
@@ -121,7 +120,7 @@ def _limits(values: Mapping[str, Any], kept: Collection[str]) -> dict[str, int]:
         "model.d_model": width,
         "model.d_ff": 2 * width,
     }
-    period = min(values.get("model.full_attention_every") or 1, 2)
+    period = 1
     if values["model.layers"] is not None:
         period = len(_small_period(values["model.layers"], limits))
     for name in ("num_layers", "num_encoder_layers", "num_decoder_layers"):

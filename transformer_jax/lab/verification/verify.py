@@ -28,6 +28,7 @@ from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.nn.parameters import PARAMETERS
 from transformer_jax.runs.config import resolve, resolve_file
+from transformer_jax.runs.outside import refuse_loaded
 from transformer_jax.runs.settings import CHOICES, COMMAND, Settings, nested
 from transformer_jax.runs.user_modules import (
     Modules,
@@ -87,6 +88,7 @@ def verify(
     names = [name for name in ALL if re.search(only, name)]
     if not names:
         raise UserError(f"no oracle is named like {only!r}; they are {', '.join(ALL)}")
+    refuse_loaded(settings, [name for name in settings.values if name.startswith("data.")])
     small = shrunk(settings, keep)
     components = user_components(settings)
     _ = Subject(small).task  # errors of the config, at once

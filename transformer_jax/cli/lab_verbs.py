@@ -1,0 +1,509 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs that compare, draw, plan and check runs, a function each, as in `cli.verbs`."""
+
+import argparse
+import dataclasses
+import logging
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.cli import flags, terminal
+from transformer_jax.cli.flags import ANY_FIELD, PROGRAM, Flag, verb
+from transformer_jax.cli.lines import counted_lines, read_batches
+from transformer_jax.cli.verbs import given_flags, load_run, write_json, write_result
+from transformer_jax.errors import UserError
+from transformer_jax.runtime.files import require_empty, write_atomic
+
+logger = logging.getLogger(__name__)
+
+_INDEX_PAGE = "index.html"
+
+
+@verb(
+    Flag("--sweep FILE", "the sweep: a file, or the name of a shipped one"),
+    Flag("--config FILE", "instead of the sweep's own base config"),
+    Flag("--workdir DIR", "directory of the runs and tables"),
+    Flag("--rows REGEX", "only rows whose name contains a match", ""),
+    Flag("--seeds COUNT", "instead of the sweep's own"),
+    Flag("--plan", "print what each row costs, what is finished and what remains, and exit"),
+    Flag("--at_once N", "seeds in one program (default: a row's, or 8)"),
+    flags.MODULES,
+    requires=("sweep", "workdir|plan"),
+)
+def sweep(args: argparse.Namespace) -> None:
+    """Trains the rows of a sweep, several seeds each; prints and saves a table.
+
+    The same command resumes a sweep that stopped. Overrides hold for all rows.
+    """
+    from transformer_jax.lab.sweeps.definition import load_sweep
+    from transformer_jax.lab.sweeps.sweep import run_sweep
+    from transformer_jax.lab.sweeps.tables import as_text
+    from transformer_jax.runtime.platform import require_device
+
+    require_device()
+    definition = load_sweep(args.sweep, **given_flags(args, ("config", "seeds")))
+    selection = {"chosen": args.rows, "modules": args.modules}
+    if args.plan:
+        from transformer_jax.lab.sweeps.planning import plan_sweep
+
+        costs = plan_sweep(definition, args.workdir, args.overrides, **selection)
+        return write_result(costs.as_text())
+    rows = run_sweep(definition, args.workdir, args.overrides, args.at_once, **selection)
+    write_result(as_text(rows))
+    # Rows of a search are sorted, the best first; it has 0 parameters if all diverged.
+    if definition.space and rows and rows[0].parameters:
+        fields = {**definition.base, **args.overrides, **rows[0].values}
+        overrides = [f"--config.{name}={value}" for name, value in fields.items()]
+        words = [f"--config={definition.config}", f"--workdir={args.workdir}-best", *overrides]
+        words += [f"--modules={','.join(args.modules)}"] if args.modules else []
+        terminal.print_message(f"the best, {rows[0].name}:")
+        terminal.print_message(f"  {PROGRAM} train {shlex.join(words)}")
+
+
+@verb(
+    Flag("folders DIR...", "workdirs of sweeps, or of `train --seeds`"),
+    Flag("--format text|markdown|latex|csv", default="text"),
+    Flag("--to DIR", "also write all forms of the table there, and figures as PDF and SVG"),
+)
+def table(args: argparse.Namespace) -> None:
+    """Prints the table of one or several sweeps, or writes it with figures for a paper.
+
+    Merges the finished rows of sweeps: rows of one name and config count once. The first row of
+    the first folder is the base of all differences.
+    """
+    from transformer_jax.lab.sweeps import tables
+    from transformer_jax.lab.sweeps.results import merge_tables, readable_folder, row_records
+    from transformer_jax.lab.sweeps.tables import publish_tables
+
+    rows = merge_tables(*args.folders)
+    formats = {
+        "text": tables.as_text_with_differences,
+        "markdown": tables.as_markdown,
+        "latex": tables.as_latex,
+        "csv": tables.as_csv,
+    }
+    terminal.write(f"{formats[args.format](rows).rstrip()}\n")
+    if args.to:
+        names = [row.name for row in rows]
+        records: dict[str, dict[str, Any]] = {}  # row -> seed -> its records
+        for folder in args.folders:
+            for name, seeds in row_records(readable_folder(folder), names).items():
+                records.setdefault(name, {}).update(seeds)
+        publish_tables(rows, records, Path(args.to))
+        logger.info("wrote the tables and figures to %s", args.to)
+
+
+@verb(
+    flags.CONFIG,
+    Flag(
+        "--workdir DIR,DIR...",
+        "the runs to draw in one picture (of seeds: their mean, with a band), or one sweep",
+        excludes=("config",),
+    ),
+    Flag(
+        "--attention TEXT",
+        "draw the attention of one run on an example instead of its curves",
+        goes_with="workdir",
+        excludes=("errors", "tree"),
+    ),
+    Flag("--layer I", "of --attention (default: last)", goes_with="attention"),
+    Flag(
+        "--kind encoder|decoder|cross",
+        "of --attention: self-attention of a stack, or cross-attention (default: the last)",
+        goes_with="attention",
+    ),
+    Flag(
+        "--tree TEXT",
+        "draw a tree in brackets, or with --workdir the tree that a parser's run finds",
+        excludes=("config",),
+    ),
+    Flag(
+        "--errors confusion|calibration|worst|class|length|frequency",
+        "draw the errors of a classifier or tagger that `evaluate` has scored: its confusion "
+        "matrix, calibration, worst errors, or error rates by class, length or word frequency",
+        goes_with="workdir",
+        excludes=("tree",),
+    ),
+    Flag("--split NAME", "of --errors (default: test)", goes_with="errors"),
+    Flag(
+        "--output FILE", "the picture, a .png, .svg or .pdf (default: what is drawn, as curves.png)"
+    ),
+    dataclasses.replace(flags.BASE, goes_with="attention"),
+    flags.MODULES,
+    requires=("workdir|config|tree",),
+)
+def plot(args: argparse.Namespace) -> None:
+    """Draws runs, a sweep, a run's attention, errors or trees, or a config's rates and positions.
+
+    Prints the picture's path.
+    """
+    from transformer_jax.lab.pictures import picture_format
+
+    subject = next(flag for flag in _DRAW if getattr(args, flag) is not None)
+    others = [name for name in args.overrides if not name.startswith("data.")]
+    if others and subject != "config":
+        raise UserError(f"--config.{others[0]} goes with --config")
+    names = {  # attention and tree are called like their flag
+        "config": Path(args.config or "curves").stem,
+        "errors": args.errors,
+        "workdir": "curves",
+    }
+    output = Path(args.output or f"{names.get(subject, subject)}.png")
+    picture_format(output)  # before a model is loaded in vain
+    _DRAW[subject](args, output)
+    terminal.write(f"{output}\n")
+
+
+def _draw_attention(args: argparse.Namespace, output: Path) -> None:
+    from transformer_jax.lab import plots
+    from transformer_jax.runs.load import load
+
+    run = load(args.workdir, modules=args.modules, base=args.base)
+    plots.plot_attention(run.attention(args.attention), output, args.kind, args.layer)
+
+
+def _draw_tree(args: argparse.Namespace, output: Path) -> None:
+    from transformer_jax.lab import plots
+    from transformer_jax.runs.load import load
+
+    tree = args.tree
+    if args.workdir is not None:  # --tree is a sentence, which the run parses
+        (tree,) = load(args.workdir, modules=args.modules).predict([tree])
+    plots.plot_tree(tree, output)
+
+
+def _draw_config(args: argparse.Namespace, output: Path) -> None:
+    from transformer_jax.lab import plots
+    from transformer_jax.runs.config import resolve_file
+
+    plots.plot_config(resolve_file(args.config, args.overrides, args.modules), output)
+
+
+def _draw_errors(args: argparse.Namespace, output: Path) -> None:
+    from transformer_jax.lab import plots
+    from transformer_jax.runs.user_modules import load_modules
+    from transformer_jax.runs.workdir import CONFIG, PREDICTIONS, fetch_files
+
+    load_modules(args.modules, args.workdir)
+    workdir = fetch_files(args.workdir, (CONFIG, PREDICTIONS))
+    plots.plot_errors(workdir, args.errors, args.split or "test", output, args.overrides)
+
+
+def _draw_runs(args: argparse.Namespace, output: Path) -> None:
+    """Draws the curves of runs, or the table of a sweep if --workdir is one."""
+    from transformer_jax.lab import plots
+    from transformer_jax.lab.pictures import save_figure
+    from transformer_jax.lab.sweeps.results import saved_rows
+    from transformer_jax.lab.sweeps.tables import draw_table
+    from transformer_jax.runs.user_modules import load_modules
+    from transformer_jax.runs.workdir import METRICS, fetch_files
+
+    workdirs = args.workdir.split(",")
+    for workdir in workdirs:
+        load_modules(args.modules, workdir)
+    folders = [fetch_files(workdir, (METRICS,)) for workdir in workdirs]
+    rows = saved_rows(folders[0]) if len(folders) == 1 else None
+    if rows:
+        save_figure(draw_table(rows), output)
+    else:
+        plots.plot_runs(folders, output)
+
+
+_DRAW: dict[str, Callable[[argparse.Namespace, Path], None]] = {
+    "attention": _draw_attention,
+    "tree": _draw_tree,
+    "config": _draw_config,
+    "errors": _draw_errors,
+    "workdir": _draw_runs,
+}
+"""Flag of `plot` -> the function that draws its subject. The first flag that is given decides;
+--workdir is last, because it also names the run of --attention, --tree and --errors."""
+
+
+@verb(
+    Flag(
+        "runs RUN...",
+        "workdirs, the base first; the folder of `train --seeds` or of a sweep's row is a run of "
+        "several seeds",
+    ),
+    Flag(
+        "--split NAME",
+        "compare the outputs that `evaluate --split=...` wrote (default: test)",
+        "test",
+    ),
+    Flag("--metrics NAME,NAME...", "validation metrics to test (default: all)"),
+    Flag("--loss", "also test the loss per example of the split"),
+    Flag("--format text|json", default="text"),
+    Flag("--to FILE", "also write a page, FILE.html"),
+    flags.MODULES,
+    overrides=flags.DATA_OPTION,
+)
+def compare(args: argparse.Namespace) -> None:
+    """Says whether runs differ: over seeds, and over the examples of a test set.
+
+    Compares runs with the first one: what differs in config, data and code, and whether metrics do,
+    by tests over seeds (Welch, permutation, Holm) and over examples (sacreBLEU's paired tests,
+    approximate randomization).
+    """
+    from transformer_jax.lab.evidence.comparison import compare, comparison_page
+
+    metrics = args.metrics.split(",") if args.metrics else ()
+    comparison = compare(
+        *args.runs,
+        split=args.split,
+        metrics=metrics,
+        loss=args.loss,
+        modules=args.modules,
+        overrides=args.overrides,
+    )
+    if args.format == "json":
+        write_json(comparison.as_json())
+    else:
+        terminal.write(f"{comparison.as_text()}\n")
+    if args.to:
+        path = Path(args.to).with_suffix(".html")
+        _write_page(path, comparison_page(comparison))
+        logger.info("wrote %s", path)
+
+
+@verb(
+    Flag("names CLAIM...", "a claim file; with --check verdicts"),
+    Flag("--workdir DIR", "of the runs; the same command resumes"),
+    Flag("--check", "only say which are out of date"),
+    Flag("--format text|json", default="text"),
+    flags.MODULES,
+    requires=("workdir|check",),
+    overrides=ANY_FIELD,
+)
+def claim(args: argparse.Namespace) -> None:
+    """Decides a claim about models by a sequential test over seeds.
+
+    Trains both rows of a claim with more and more seeds until the test decides or the seeds of its
+    last look are trained, and writes NAME.verdict.json. --check says which verdicts are out of date
+    because the claim, code, a config or data have changed; without names, of all recorded verdicts
+    on shipped claims.
+    """
+    from transformer_jax.lab.evidence.claims import decide_claim, load_claim
+
+    if args.check:
+        return _check_verdicts(args)
+    if len(args.names) != 1:
+        raise UserError("claim: name one claim file")
+    report = decide_claim(load_claim(args.names[0]), args.workdir, args.overrides, args.modules)
+    if args.format == "json":
+        write_json(report.as_json())
+    else:
+        terminal.write(f"{report.as_text()}\n")
+
+
+def _check_verdicts(args: argparse.Namespace) -> None:
+    """Checks the verdicts given, with claim files among them or shipped; or all recorded ones."""
+    from transformer_jax.lab.evidence.claims import check_claim, find_claims
+    from transformer_jax.lab.evidence.verdicts import read_verdict, recorded_verdicts
+
+    paths = [Path(name) for name in args.names if name.endswith(".json")]
+    claims = find_claims([name for name in args.names if not name.endswith(".json")])
+    states = {}
+    for path in paths or recorded_verdicts():
+        verdict = read_verdict(path)
+        name = verdict["name"]
+        if name not in claims:
+            raise UserError(f"{path}: there is no shipped claim {name!r}; give its file, too")
+        state = check_claim(verdict, claims[name](), args.overrides, args.modules)
+        states[str(path)] = {"verdict": verdict["verdict"], **state._asdict()}
+        if args.format == "text":
+            terminal.write(f"{path}: {verdict['verdict']}, {state}\n")
+    if args.format == "json":
+        write_json(states)
+
+
+_SIZES = (
+    Flag("--batch_size N"),
+    Flag("--source_length N"),
+    Flag("--steps N", "of which the median is taken"),
+)
+
+
+@verb(flags.CONFIG, *_SIZES, Flag("--target_length N"), flags.MODULES, requires=("config",))
+def benchmark_train(args: argparse.Namespace) -> None:
+    """Times the training step on random tokens, warm, median of many."""
+    from transformer_jax.tools import benchmark
+
+    _benchmark(args, benchmark.train, "batch_size", "source_length", "target_length", "steps")
+
+
+@verb(
+    flags.CONFIG,
+    *_SIZES,
+    Flag("--beam_size N"),
+    Flag("--output_length N"),
+    flags.MODULES,
+    requires=("config",),
+)
+def benchmark_decode(args: argparse.Namespace) -> None:
+    """Times the search on random tokens, warm, median of many."""
+    from transformer_jax.tools import benchmark
+
+    sizes = ("batch_size", "source_length", "beam_size", "output_length", "steps")
+    _benchmark(args, benchmark.decode, *sizes)
+
+
+def _benchmark(
+    args: argparse.Namespace, measure: Callable[..., dict[str, Any]], *sizes: str
+) -> None:
+    from transformer_jax.runs.config import resolve_file
+    from transformer_jax.runtime.platform import require_device
+
+    require_device()
+    settings = resolve_file(args.config, args.overrides, args.modules)
+    write_json(measure(settings, **given_flags(args, sizes)))
+
+
+@verb(
+    flags.CONFIG,
+    Flag(
+        "--device KIND:SIZE",
+        "h100:8 (GPUs), h100:32x8 (hosts x GPUs), v5e:4x4 or v5p:4x4x8 (a slice of TPUs)",
+    ),
+    Flag("--slices N", "slices of TPUs (default: 1)", default=1),
+    Flag("--decode", "plan the search instead of the training step"),
+    Flag(
+        "--search",
+        "try meshes, gradient accumulation and remat; rank what fits",
+        excludes=("decode", "kernels"),
+    ),
+    Flag("--kernels N", "also print the N groups of kernels that take longest", 0),
+    flags.MODULES,
+    requires=("config", "device"),
+)
+def plan(args: argparse.Namespace) -> None:
+    """Compiles a config's step for devices that are not here; prints what it would cost.
+
+    One JSON object goes to stdout, a table to stderr.
+    """
+    from transformer_jax.lab.plan import plan as planning
+    from transformer_jax.lab.plan.report import plan_as_text, ranking_as_text
+    from transformer_jax.runs.config import resolve_file
+
+    settings = resolve_file(args.config, args.overrides, args.modules)
+    target = {"device": args.device, "slices": args.slices, "modules": args.modules}
+    if args.search:
+        ranking = planning.search_meshes(settings, **target)
+        terminal.print_message(ranking_as_text(ranking["meshes"]))
+        write_json(ranking)
+        return
+    report = planning.plan(settings, decode=args.decode, **target)
+    terminal.print_message(plan_as_text(report, args.kernels))
+    write_json(report)
+    if not report["memory"]["fits"]:
+        raise UserError(planning.does_not_fit_message(report))
+
+
+@verb(
+    flags.CONFIG,
+    flags.MODULES,
+    Flag("--only REGEX", "only oracles whose name contains a match", ""),
+    Flag("--seconds N", "time limit; what has not ended by then is not run (default: 600)"),
+    Flag("--format text|json", "json: one object on stdout", "text"),
+    requires=("config",),
+)
+def verify(args: argparse.Namespace) -> int:
+    """Checks a component of yours: packed = padded, cached = full, causality, meshes, ...
+
+    Runs on CPUs, in a shrunk version of the config; an override keeps a field as it is given. Exit
+    status 1: something differs, or was not run.
+    """
+    from transformer_jax.lab.verification.verify import verify as run_oracles
+    from transformer_jax.runs.config import resolve_file
+
+    settings = resolve_file(args.config, args.overrides, args.modules)
+    options = given_flags(args, ("only", "seconds"))
+    report = run_oracles(settings, args.modules, keep=args.overrides, **options)
+    if args.format == "json":
+        write_json(report.as_dict())
+    else:
+        write_result(report.table())
+    return 0 if report.is_proven else 1
+
+
+@verb(
+    *flags.RUN,
+    flags.MAX_LENGTH,
+    flags.PATCH,
+    Flag("--to DIR", "where pages are written; made if absent"),
+    Flag("--walk", "write the model's computation step by step instead of its attention"),
+    requires=("workdir", "to"),
+)
+def inspect(args: argparse.Namespace) -> None:
+    """Reads one example a line from stdin, writes a page of what the model does with each.
+
+    DIR is new or empty. A page is one HTML file, named after its line; index.html lists them. Their
+    paths are printed.
+    """
+    from transformer_jax.buckets.bucket import is_address
+    from transformer_jax.lab.analysis.pages.attention_page import index_page
+    from transformer_jax.lab.analysis.pages.document import inspect_command
+
+    if is_address(args.to):
+        raise UserError(f"--to: pages are written to a folder of this machine, not to {args.to}")
+    folder = Path(args.to)
+    require_empty(folder, "--to")
+    stdin = terminal.binary_stdin()
+    run = load_run(args)
+    command = inspect_command(args.workdir, *_inspect_flags(args))
+    make_page = _walk_page if args.walk else _attention_page
+    folder.mkdir(parents=True, exist_ok=True)
+    pages: list[tuple[str, str]] = []  # file name and line
+    with counted_lines("inspected") as advance:
+        for number, (text,) in enumerate(read_batches(stdin, most=1), start=1):
+            advance(1)
+            if not text.strip():
+                logger.warning("line %d is blank: it has no page", number)
+                continue
+            name = f"{number:04}-walk.html" if args.walk else f"{number:04}.html"
+            try:
+                page = make_page(run, text, command)
+            except UserError as error:
+                raise UserError(f"line {number}: {error}") from error
+            _write_page(folder / name, page)
+            pages.append((name, text))
+    if pages:
+        _write_page(folder / _INDEX_PAGE, index_page(pages))
+
+
+def _inspect_flags(args: argparse.Namespace) -> Iterator[str]:
+    """The flags of `inspect` that were given, except --workdir and --to."""
+    for name in ("checkpoint", "average", "base", "max_length"):
+        value = getattr(args, name)
+        if value not in (None, "latest"):
+            yield f"--{name}={value}"
+    if args.modules:
+        yield f"--modules={','.join(args.modules)}"
+    yield from (f"--patch={point}={scale!r}" for point, scale in args.patch or ())
+    if args.walk:
+        yield "--walk"
+
+
+def _walk_page(run: Any, text: str, command: str) -> str:
+    from transformer_jax.lab.analysis.walk.walking import walk_page
+
+    return walk_page(run.walk(text), text, command)
+
+
+def _attention_page(run: Any, text: str, command: str) -> str:
+    from transformer_jax.lab.analysis.pages.attention_page import attention_page
+    from transformer_jax.tasks.interface import SupportsBeamTree
+
+    has_beams = isinstance(run.task, SupportsBeamTree) and "beam" in run.settings.decode.searches
+    attention = run.attention(text, also=("queries", "keys"))
+    beams = run.beam_tree(text).as_json() if has_beams else None
+    return attention_page(attention, title=text, beams=beams, command=command)
+
+
+def _write_page(path: Path, html: str) -> None:
+    """Writes a file, completely or not at all, and prints its path."""
+    write_atomic(path, html)
+    terminal.write(f"{path}\n")
+    terminal.flush()
