@@ -43,3 +43,12 @@ def decode(model, variables, prompt, lengths, following, max_length=8):
         logits, state = step(variables, np.asarray(tokens), memory, state)
         results.append(logits)
     return results, state
+
+
+def assert_near(found, expected, tolerance=1e-6):
+    """Trees are equal up to this share of the largest element of each array."""
+
+    def compare(a, b):
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * np.abs(b).max())
+
+    jax.tree.map(compare, found, expected)

@@ -121,15 +121,8 @@ class Brier(TokenLoss):
         return jnp.square(jax.nn.softmax(logits) - target).sum(axis=-1)
 
 
-@pytest.fixture
-def registered():
-    before = dict(TOKEN_LOSSES)
-    yield lambda cls: TOKEN_LOSSES.register("own", cls)
-    TOKEN_LOSSES.restore(before)
-
-
-def test_a_loss_by_name_trains_and_the_likelihood_is_still_reported(registered):
-    registered(Brier)
+def test_a_loss_by_name_trains_and_the_likelihood_is_still_reported(with_entries):
+    with_entries(TOKEN_LOSSES, {"own": Brier})
     options = LossOptions(0.1, None, 0.0, 0.0, loss="own")
     rng = np.random.default_rng(1)
     x, table = rng.normal(0, 1, (2, 5, 3)), rng.normal(0, 1, (V, 3))
@@ -145,8 +138,9 @@ def test_a_loss_by_name_trains_and_the_likelihood_is_still_reported(registered):
     np.testing.assert_array_equal(plain.of_hidden(predicted, LABELS).losses, found.nll)
 
 
-def test_a_loss_that_returns_a_mean_is_refused(registered):
-    registered(type("Mean", (Brier,), {"losses": lambda *args: Brier.losses(*args).mean()}))
+def test_a_loss_that_returns_a_mean_is_refused(with_entries):
+    mean = type("Mean", (Brier,), {"losses": lambda *args: Brier.losses(*args).mean()})
+    with_entries(TOKEN_LOSSES, {"own": mean})
     loss = LossOptions(0.1, None, 0.0, 0.0, loss="own").token_loss
     call = functools.partial(loss.of_logits, LOGITS, LABELS)
     assert_refused({"'own' returns an array of shape () for labels of shape (2, 5)": call})

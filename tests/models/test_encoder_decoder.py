@@ -86,12 +86,9 @@ class Homemade(PositionEncoding):
 
 
 @pytest.fixture(autouse=True)
-def homemade_positions():
+def homemade_positions(with_entries):
     """A new encoding is a class and a line in the registry."""
-    before = dict(POSITIONS)
-    POSITIONS.register("homemade", Homemade)
-    yield
-    POSITIONS.restore(before)
+    with_entries(POSITIONS, {"homemade": Homemade})
 
 
 @pytest.fixture(scope="module")

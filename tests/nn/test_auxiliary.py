@@ -6,11 +6,10 @@ import functools
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
 
-from tests.compiled import run
+from tests.compiled import assert_near, run
 from tests.models.texts import PADDED, small_config
 from transformer_jax.metrics import compute_metrics
 from transformer_jax.models import apply_model
@@ -112,11 +111,7 @@ def test_a_step_adds_what_modules_add(expected, scanned, division):
     model, params, means, gradient = expected
     params = run(stack_layers, params) if scanned else params
     grads, sums = updated(model, params, **division)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * np.abs(b).max()),
-        run(unstack_layers, grads),
-        gradient,
-    )
+    assert_near(run(unstack_layers, grads), gradient, 1e-5)
     metrics = compute_metrics(sums | {"filled": 1.0, "slots": 1.0})
     recorded = {name: float(metrics[f"aux/{name}"]) for name in means}
     assert recorded == pytest.approx({name: float(mean) for name, mean in means.items()}, rel=1e-5)

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from tests.compiled import apply, decode, run
+from tests.compiled import apply, assert_near, decode, run
 from tests.refusals import assert_refused
 from transformer_jax.lab.plan.costs import kernel_costs
 from transformer_jax.lab.plan.hlo import parse_module
@@ -131,11 +131,7 @@ def test_gradients_equal_those_of_a_dense_mixture(inputs, random_params):
     found, expected = gradients(sparse), gradients(dense)
     assert (expected[0].pop("router_bias_steps") == 0).all()
     found[0].pop("router_bias_steps")
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * np.abs(b).max()),
-        found,
-        expected,
-    )
+    assert_near(found, expected, 1e-5)
 
 
 def test_the_capacity_is_exact():
@@ -236,11 +232,7 @@ def test_a_tpu_multiplies_ragged_groups(inputs, random_params, compiling_for):
     compiling_for("tpu")
     program = gradients()
     assert "ragged_dot" in str(jax.make_jaxpr(program)(params, inputs))
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * np.abs(b).max()),
-        program(params, inputs),
-        expected,
-    )
+    assert_near(program(params, inputs), expected, 1e-5)
 
 
 def test_compiled_products_are_those_of_the_chosen_experts():

@@ -10,22 +10,13 @@ import numpy as np
 import optax
 import pytest
 
-from tests.compiled import run
+from tests.compiled import assert_near, run
 from tests.models.texts import PADDED, small_config
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.layer_scan import STACKED, has_stacks, stack_layers, unstack_layers
 
 CONFIG = small_config(depth=2, norm_placement="pre")
-
-
-def assert_close(found, expected):
-    """Equal in float32: differences are less than 1e-6 of the largest element."""
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * np.abs(b).max()),
-        found,
-        expected,
-    )
 
 
 @pytest.mark.parametrize(
@@ -48,7 +39,7 @@ def test_scanned_layers_are_unrolled_layers(architecture, changes, inputs, rando
     stacked = run(stack_layers, params)
     assert has_stacks(stacked) and not has_stacks(params)
     loss, gradient = loss_and_gradient(stacked)
-    assert_close((loss, run(unstack_layers, gradient)), loss_and_gradient(params))
+    assert_near((loss, run(unstack_layers, gradient)), loss_and_gradient(params))
 
 
 def test_each_scanned_layer_has_its_own_dropout(random_params):
@@ -121,5 +112,5 @@ def test_a_pattern_is_scanned_by_its_period(layers, num_layers, num_stacks, rand
     assert keys == ([STACKED] if num_stacks == 1 else [f"{STACKED}_0", f"{STACKED}_1"])
     assert state[0][0].mu.keys() == state[1].keys()
     logits = jax.jit(lambda params: model.apply({"params": params}, *PADDED))
-    assert_close(logits(state[1]), logits(params))
+    assert_near(logits(state[1]), logits(params))
     jax.tree.map(np.testing.assert_array_equal, run(unstack_layers, state[1]), params)

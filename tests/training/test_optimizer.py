@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 
+from tests.compiled import assert_near
 from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.nn.layer_scan import has_stacks, stack_layers, unstack_layers
@@ -422,8 +423,4 @@ def test_stacked_layers_get_the_updates_of_single_layers(options):
     stacked, *stacked_gradients = map(stack_layers, (params, *gradients))
     found = updated(optimizer, stacked, stacked_gradients)
     assert jax.tree.structure(found) == jax.tree.structure(expected)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * np.abs(b).max()),
-        found,
-        expected,
-    )
+    assert_near(found, expected)
