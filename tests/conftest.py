@@ -83,24 +83,13 @@ FILE_DAMAGE = {
 """What can be in place of a file that was written: path -> None."""
 PAIRS = {"train": 300, "valid": 12, "test": 12}
 TINY = {
-    "model.d_model": 16,
-    "model.d_ff": 32,
-    "model.num_heads": 2,
-    "model.num_encoder_layers": 1,
-    "model.num_decoder_layers": 1,
-    "model.dtype": "float32",
-    "tokenizer.vocab_size": 800,
-    "data.name": "parallel_text",
-    "optimizer.warmup_steps": 5,
-    "train.num_steps": 30,
-    "train.tokens_per_batch": 192,
-    "eval.every_steps": 15,
-    "eval.num_examples": 3,
-    "decode.batch_size": 8,
-    "decode.max_extra_length": 8,
-    "checkpoint.every_steps": 15,
-    "checkpoint.keep_params": 2,
-    "logging.every_steps": 5,
+    **{"model.d_model": 16, "model.d_ff": 32, "model.num_heads": 2, "model.dtype": "float32"},
+    **{"model.num_encoder_layers": 1, "model.num_decoder_layers": 1},
+    **{"tokenizer.vocab_size": 800, "data.name": "parallel_text", "optimizer.warmup_steps": 5},
+    **{"train.num_steps": 30, "train.tokens_per_batch": 192},
+    **{"eval.every_steps": 15, "eval.num_examples": 3},
+    **{"decode.batch_size": 8, "decode.max_extra_length": 8},
+    **{"checkpoint.every_steps": 15, "checkpoint.keep_params": 2, "logging.every_steps": 5},
 }
 """Changes that shrink the quick start's config to a run of seconds."""
 FILES_PER_COLLECTION = 5

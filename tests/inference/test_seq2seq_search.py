@@ -52,14 +52,9 @@ def test_the_length_limit_depends_on_each_source(task, params):
     assert tokens.shape == (2, 1, 16 + 4) and scores.shape == (2, 1)
     assert ((tokens != PAD).sum(axis=-1)[:, 0] <= [4 + 4, 2 + 4]).all()
 
-    arrays = {
-        "source": np.array([[7, 8, 9, EOS], [5, EOS, PAD, PAD]]),
-        "source_lengths": np.array([4, 2]),
-        "prompt": np.full((2, 1), BOS),
-        "prompt_lengths": np.array([1, 1]),
-        "limits": np.array([6, 2]),
-        "numbers": np.arange(2),
-    }
+    arrays = {"source": [[7, 8, 9, EOS], [5, EOS, PAD, PAD]], "source_lengths": [4, 2]}
+    arrays |= {"prompt": [[BOS]] * 2, "prompt_lengths": [1, 1], "limits": [6, 2], "numbers": [0, 1]}
+    arrays = {name: np.array(rows) for name, rows in arrays.items()}
     found = task.search.compiled(params, arrays, decode, 6, may_end=False)
     assert (found.tokens != PAD).sum(axis=-1)[:, 0].tolist() == [6, 2]
     assert not (found.tokens == EOS).any()
