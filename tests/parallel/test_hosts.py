@@ -114,13 +114,9 @@ def elsewhere(two_by_two, trained_workdir, tmp_path_factory):
     """Output of `restored.py` for the run and for a translator, on four devices of one process."""
     translator = tmp_path_factory.mktemp("four") / "translator"
     shutil.copytree(trained_workdir, translator)
-    run = subprocess.run(
-        [sys.executable, RESTORED, two_by_two, translator, *LINES],
-        env=environment(devices=4),
-        capture_output=True,
-        text=True,
-        timeout=1200,
-    )
+    command = [sys.executable, RESTORED, two_by_two, translator, *LINES]
+    options = {"capture_output": True, "text": True, "timeout": 1200}
+    run = subprocess.run(command, env=environment(devices=4), **options)
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
 

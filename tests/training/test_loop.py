@@ -150,11 +150,8 @@ def test_a_step_whose_evaluation_did_not_finish_is_evaluated_before_the_next():
     parts.saved[3] = None
     loop = parts.loop(evaluate_every=3)
     loop.run(State(3), start=3, num_steps=4, evaluate_start=True)
-    assert [event for event in parts.events if event[0] in ("evaluate", "dispatch")] == [
-        ("evaluate", 3),
-        ("dispatch", 4),
-        ("evaluate", 4),
-    ]
+    steps = [event for event in parts.events if event[0] in ("evaluate", "dispatch")]
+    assert steps == [("evaluate", 3), ("dispatch", 4), ("evaluate", 4)]
     assert parts.saved == {3: 13.0, 4: 14.0}
     assert list(parts.metrics("valid")) == [3, 4]
 
@@ -385,37 +382,25 @@ def test_time_without_an_activity_is_that_of_steps(pass_time):
 NAN = math.nan
 
 
-@pytest.mark.parametrize(
-    ("scores", "ended"),
-    [
-        ([1, 2, 3, 4], False),
-        ([1, 2, 2], False),  # one without a better score
-        ([1, 2, 2, 1.5], True),
-        ([1, 0, 2, 1], False),
-        ([NAN, NAN], True),
-        ([-3, NAN, -2], False),
-    ],
-)
-def test_two_evaluations_without_a_better_score_exhaust_patience(scores, ended):
-    assert Patience(2, scores=scores).is_exhausted is ended
+def test_two_evaluations_without_a_better_score_exhaust_patience():
+    exhausted = [[1, 2, 2, 1.5], [NAN, NAN]]
+    waiting = [[1, 2, 3, 4], [1, 2, 2], [1, 0, 2, 1], [-3, NAN, -2]]
+    assert all(Patience(2, scores=scores).is_exhausted for scores in exhausted)
+    assert not any(Patience(2, scores=scores).is_exhausted for scores in waiting)
 
 
-@pytest.mark.parametrize(
-    ("scores", "rate"),
-    [
-        ([1, 2, 3], 1.0),
-        ([3, 2], 1.0),
-        ([3, 2, 1], 0.1),
-        ([3, 2, 1, 2], 0.1),
-        ([3, 2, 1, 2, 2], 0.01),  # two more since it was lowered
-        ([3, 2, 1, 4, 3, 3], 0.01),
-        ([3, 2, 1, 2, 4, 3], 0.1),
-    ],
-)
-def test_two_evaluations_without_a_better_score_lower_the_rate(scores, rate):
-    patience = Patience(lowers_after=2, factor=0.1, scores=scores)
-    assert patience.rate == pytest.approx(rate)
-    assert not patience.is_exhausted
+def test_two_evaluations_without_a_better_score_lower_the_rate():
+    """And again after two more since it was lowered."""
+    by_rate = {
+        1.0: [(1, 2, 3), (3, 2)],
+        0.1: [(3, 2, 1), (3, 2, 1, 2), (3, 2, 1, 2, 4, 3)],
+        0.01: [(3, 2, 1, 2, 2), (3, 2, 1, 4, 3, 3)],
+    }
+    for rate, histories in by_rate.items():
+        for scores in histories:
+            patience = Patience(lowers_after=2, factor=0.1, scores=list(scores))
+            assert patience.rate == pytest.approx(rate), scores
+            assert not patience.is_exhausted
 
 
 def test_a_metric_above_its_limit_is_told_once(caplog):

@@ -141,28 +141,15 @@ def lion_step(grads, param):
     return np.sign(B1 * momentum + (1 - B1) * grads[-1])
 
 
-STEPS = {
-    "adam": adam_step,
-    "adamw": adam_step,
-    "nadam": nadam_step,
-    "lamb": adam_step,
-    "lion": lion_step,
-    "sgd": sgd_step,
-    "rmsprop": rmsprop_step,
-}
+STEPS = dict.fromkeys(("adam", "adamw", "lamb"), adam_step)
+STEPS |= {"nadam": nadam_step, "lion": lion_step, "sgd": sgd_step, "rmsprop": rmsprop_step}
 """Functions (gradients so far, parameter) -> update before weight decay and learning rate."""
 
 
 def layer(rng):
     """Random parameters of every kind, with the names that models use."""
-    shapes = {
-        "embedding/table": (7, 12),
-        "query/kernel": (12, 2, 3),
-        "output/kernel": (2, 3, 12),
-        "inner/kernel": (12, 20),
-        "classifier/kernel": (12, 5),
-        "inner/bias": (20,),
-    }
+    shapes = {"embedding/table": (7, 12), "query/kernel": (12, 2, 3), "output/kernel": (2, 3, 12)}
+    shapes |= {"inner/kernel": (12, 20), "classifier/kernel": (12, 5), "inner/bias": (20,)}
     return flax.traverse_util.unflatten_dict(
         {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}, sep="/"
     )

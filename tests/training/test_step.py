@@ -131,13 +131,8 @@ class TestSpikes:
     def run(self, scales, factor=3.0, **options):
         """(state, sums) of steps whose gradients have these norms."""
         optimizer, step = step_with_spikes(factor, **options)
-        state = TrainState.create(
-            {"w": jnp.ones(2)},
-            optimizer,
-            jax.random.key(0),
-            detects_spikes=True,
-            keeps_average=bool(options),
-        )
+        create = partial(TrainState.create, detects_spikes=True, keeps_average=bool(options))
+        state = create({"w": jnp.ones(2)}, optimizer, jax.random.key(0))
         found = []
         for scale in scales:
             state, sums = step(state, jnp.float32(scale))
