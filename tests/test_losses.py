@@ -51,22 +51,21 @@ def log_normalizer():
 
 
 @OPTIONS
-def test_value(eps, z):
+def test_value_and_gradient(eps, z):
+    weights = RNG.normal(size=LABELS.shape).astype(np.float32)
+
+    def weighted(logits):
+        losses = cross_entropy(logits, LABELS, eps, z)
+        return (losses * weights).sum(), losses
+
+    gradient, losses = run(jax.grad(weighted, has_aux=True), LOGITS)
     written_out = -(smoothed_targets(eps) * log_softmax(LOGITS)).sum(axis=-1)
     written_out += z * log_normalizer() ** 2
-    loss = run(cross_entropy, LOGITS, LABELS, eps, z)
-    np.testing.assert_allclose(loss, written_out, rtol=1e-5)
-
-
-@OPTIONS
-def test_gradient(eps, z):
-    weights = RNG.normal(size=LABELS.shape).astype(np.float32)
-    weighted = lambda logits: (cross_entropy(logits, LABELS, eps, z) * weights).sum()  # noqa: E731
-    grad = run(jax.grad(weighted), LOGITS)
+    np.testing.assert_allclose(losses, written_out, rtol=1e-5)
     of_probability = 1 + 2 * z * log_normalizer()[..., None]
     expected = of_probability * np.exp(log_softmax(LOGITS)) - smoothed_targets(eps)
     expected *= weights[..., None]
-    np.testing.assert_allclose(grad, expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_large_logits_do_not_overflow():
@@ -99,15 +98,13 @@ def of_sum(losses):
     return jax.grad(lambda logits: (losses(logits) ** 2).sum())
 
 
-@pytest.mark.parametrize(
-    ("logits", "right"),
-    [([1, 3, 3, 2], 1), ([3, 3, 3, 3], 0), ([0, 1, 2, 3], 3), ([np.nan] * 4, None)],
-)
-def test_of_equal_logits_the_first_is_the_prediction(logits, right):
+def test_of_equal_logits_the_first_is_the_prediction():
     """With equal logits one label of four is correct; with NaN none is."""
-    row = np.array(logits, np.float32)
-    for label in range(4):
-        assert token_losses(row, np.array(label)).correct == (label == right)
+    predictions = {(1, 3, 3, 2): 1, (3, 3, 3, 3): 0, (0, 1, 2, 3): 3, (np.nan,) * 4: None}
+    for logits, right in predictions.items():
+        row = np.array(logits, np.float32)
+        correct = [bool(token_losses(row, np.array(label)).correct) for label in range(4)]
+        assert correct == [label == right for label in range(4)], logits
 
 
 # --- Losses by name ---
@@ -298,13 +295,11 @@ def correct_in_tiles(table, tiles):
 
 
 @pytest.mark.parametrize("tiles", [2, 3])
-@pytest.mark.parametrize(
-    ("logits", "right"),
-    [([1, 3, 3, 2], 1), ([3, 2, 3, 3], 0), ([0, 1, 2, 3], 3), ([np.nan, 1, 1, 1], None)],
-)
-def test_of_equal_logits_in_several_tiles_the_first_is_the_prediction(tiles, logits, right):
-    correct = np.asarray(correct_in_tiles(np.array(logits, np.float32)[:, None], tiles))
-    assert correct.tolist() == [label == right for label in range(4)]
+def test_of_equal_logits_in_several_tiles_the_first_is_the_prediction(tiles):
+    predictions = {(1, 3, 3, 2): 1, (3, 2, 3, 3): 0, (0, 1, 2, 3): 3, (np.nan, 1, 1, 1): None}
+    for logits, right in predictions.items():
+        correct = np.asarray(correct_in_tiles(np.array(logits, np.float32)[:, None], tiles))
+        assert correct.tolist() == [label == right for label in range(4)], logits
 
 
 def test_large_logits_do_not_overflow_in_tiles():
