@@ -83,24 +83,13 @@ FILE_DAMAGE = {
 """What can be in place of a file that was written: path -> None."""
 PAIRS = {"train": 300, "valid": 12, "test": 12}
 TINY = {
-    "model.d_model": 16,
-    "model.d_ff": 32,
-    "model.num_heads": 2,
-    "model.num_encoder_layers": 1,
-    "model.num_decoder_layers": 1,
-    "model.dtype": "float32",
-    "tokenizer.vocab_size": 800,
-    "data.name": "parallel_text",
-    "optimizer.warmup_steps": 5,
-    "train.num_steps": 30,
-    "train.tokens_per_batch": 192,
-    "eval.every_steps": 15,
-    "eval.num_examples": 3,
-    "decode.batch_size": 8,
-    "decode.max_extra_length": 8,
-    "checkpoint.every_steps": 15,
-    "checkpoint.keep_params": 2,
-    "logging.every_steps": 5,
+    **{"model.d_model": 16, "model.d_ff": 32, "model.num_heads": 2, "model.dtype": "float32"},
+    **{"model.num_encoder_layers": 1, "model.num_decoder_layers": 1},
+    **{"tokenizer.vocab_size": 800, "data.name": "parallel_text", "optimizer.warmup_steps": 5},
+    **{"train.num_steps": 30, "train.tokens_per_batch": 192},
+    **{"eval.every_steps": 15, "eval.num_examples": 3},
+    **{"decode.batch_size": 8, "decode.max_extra_length": 8},
+    **{"checkpoint.every_steps": 15, "checkpoint.keep_params": 2, "logging.every_steps": 5},
 }
 """Changes that shrink the quick start's config to a run of seconds."""
 FILES_PER_COLLECTION = 5
@@ -301,21 +290,12 @@ def _write_text(directory):
 def tiny_language_model(tiny):
     """Overrides for a character language model on one side of the text; its programs are smaller,
     as there is no beam search."""
-    return tiny | {
-        "task.name": "language_modeling",
-        "model.architecture": "decoder_only",
-        "model.num_layers": 1,
-        "tokenizer.kind": "char",
-        "tokenizer.vocab_size": 100,
-        **{name: DEFAULTS[name] for name in OF_PAIRS},
-        "data.name": "text",
-        "data.train_text": tiny["data.train_source"],
-        "data.valid_text": tiny["data.valid_source"],
-        "data.documents": "line",
-        "data.packing": "apart",
-        "data.max_length": 96,
-        "decode.beam_size": 1,
-    }
+    changes = {"task.name": "language_modeling", "model.architecture": "decoder_only"}
+    changes |= {"model.num_layers": 1, "decode.beam_size": 1, "data.name": "text"}
+    changes |= {"tokenizer.kind": "char", "tokenizer.vocab_size": 100}
+    changes |= {f"data.{split}_text": tiny[f"data.{split}_source"] for split in ("train", "valid")}
+    changes |= {"data.documents": "line", "data.packing": "apart", "data.max_length": 96}
+    return tiny | {name: DEFAULTS[name] for name in OF_PAIRS} | changes
 
 
 @pytest.fixture(scope="session")
@@ -325,18 +305,12 @@ def tiny_classifier(tiny, shared_dir):
     with _locked(labeled):
         if not labeled.exists():
             _write_labeled(tiny, labeled)
-    return tiny | {
-        "task.name": "classification",
-        "model.architecture": "encoder_only",
-        "model.num_layers": 1,
-        "model.max_length": 96,
-        "tokenizer.kind": "char",
-        "tokenizer.vocab_size": 100,
-        **{name: DEFAULTS[name] for name in (*OF_PAIRS, "decode.max_extra_length")},
-        "data.name": "labeled_tsv",
-        **{f"data.{split}_text": str(labeled / f"{split}.tsv") for split in PAIRS},
-        "data.max_length": 96,
-    }
+    changes = {"task.name": "classification", "model.architecture": "encoder_only"}
+    changes |= {"model.num_layers": 1, "model.max_length": 96, "data.max_length": 96}
+    changes |= {"tokenizer.kind": "char", "tokenizer.vocab_size": 100, "data.name": "labeled_tsv"}
+    changes |= {f"data.{split}_text": str(labeled / f"{split}.tsv") for split in PAIRS}
+    unread = (*OF_PAIRS, "decode.max_extra_length")
+    return tiny | {name: DEFAULTS[name] for name in unread} | changes
 
 
 def _write_labeled(tiny, directory):
@@ -425,13 +399,10 @@ def eight_devices(made_once):
 
     def run():
         flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
-        completed = subprocess.run(
-            [sys.executable, Path(__file__).with_name("parallel") / "on_eight_devices.py"],
-            env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-            capture_output=True,
-            text=True,
-            timeout=3600,
-        )
+        program = Path(__file__).with_name("parallel") / "on_eight_devices.py"
+        environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+        options = {"capture_output": True, "text": True, "timeout": 3600}
+        completed = subprocess.run([sys.executable, program], env=environment, **options)
         assert completed.returncode == 0, completed.stderr
         return completed.stdout
 

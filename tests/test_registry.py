@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from tests.refusals import assert_refused
 from transformer_jax.errors import UserError
 from transformer_jax.registry import Registry, imported, reload_registrations
 
@@ -19,21 +20,25 @@ def test_an_entry_is_found_by_its_name(colours):
     assert list(colours) == ["red", "green"] and len(colours) == 2
 
 
-def test_the_error_for_an_unknown_name_lists_all_and_suggests_the_nearest(colours):
-    message = "^colour is 'gren', not one of red, green; did you mean green\\?$"
-    with pytest.raises(ValueError, match=message):
-        colours.find("gren")
-
-
-def test_entries_are_added_by_call_and_by_decorator(colours):
+def test_entries_are_added_by_call_and_by_decorator_and_can_be_restored(colours):
+    before = dict(colours)
     assert colours.register("blue", 3) == 3
     decorated = colours.register("black")(4)
     assert (colours["blue"], colours["black"], decorated) == (3, 4, 4)
+    assert colours.module_of("blue") == __name__ and colours.module_of("red") is None
+    colours.restore(before)
+    assert list(colours) == ["red", "green"]
 
 
-def test_a_name_cannot_be_registered_twice(colours):
-    with pytest.raises(UserError, match="model.colour: the name 'red' is taken; choose another"):
-        colours.register("red", 5)
+def test_unknown_and_taken_names_are_refused(colours):
+    nearest = "colour is 'gren', not one of red, green; did you mean green?"
+    taken = "model.colour: the name 'red' is taken; choose another"
+    assert_refused(
+        {
+            nearest: lambda: colours.find("gren"),
+            taken: lambda: colours.register("red", 5),
+        }
+    )
     assert colours["red"] == 1
 
 
@@ -44,18 +49,6 @@ def test_a_module_can_register_its_name_again(colours):
     other = {"__name__": "other", "colours": colours}
     with pytest.raises(UserError, match="the name 'blue' is taken"):
         exec("colours.register('blue', 5)", other)
-
-
-def test_entries_can_be_restored(colours):
-    before = dict(colours)
-    colours.register("blue", 3)
-    colours.restore(before)
-    assert list(colours) == ["red", "green"]
-
-
-def test_the_module_that_registered_a_name_is_known(colours):
-    colours.register("blue", 3)
-    assert colours.module_of("blue") == __name__ and colours.module_of("red") is None
 
 
 def test_a_module_can_run_again(colours):

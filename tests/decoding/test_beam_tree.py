@@ -4,6 +4,7 @@
 import functools
 import json
 import re
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.decoding.toy_models import BANNED, EOS, PAD, Historian, MarkovChain, log_softmax, score
+from tests.refusals import assert_refused
 from transformer_jax.decoding import BeamSearch, Start, beam_tree
 
 CASES = {
@@ -39,11 +41,8 @@ def recorded(case):
 def search_of(case):
     model, beam_size, _, limit, penalty = CASES[case]
     search = BeamSearch(beam_size, ALPHA, EOS, PAD, BANNED, penalty)
-    return (
-        search,
-        jax.jit(model.decode_step),
-        Start(*model.prefill(), jnp.array([limit]), keys=None),
-    )
+    start = Start(*model.prefill(), jnp.array([limit]), keys=None)
+    return search, jax.jit(model.decode_step), start
 
 
 def texts(ids):
@@ -51,7 +50,6 @@ def texts(ids):
 
 
 def is_kept(node):
-    """Returns True if its step kept it, whatever happened later."""
     return node.token != str(EOS) and not node.why.startswith("not ")
 
 
@@ -155,19 +153,10 @@ def test_the_reason_of_each_hypothesis_is_true(case):
 
 def test_every_reason_occurs():
     said = {node.why for case in CASES for node in recorded(case)[0].nodes}
-    reasons = [
-        *(
-            "not among the",
-            "not the best",
-            "that continue",
-            "its end is not",
-            "ended, but 4 better",
-        ),
-        *("but not the best output", "could reach", "first end", ": cut by", ", worse"),
-        ": ended",
-    ]
-    missing = [reason for reason in reasons if not any(reason in why for why in said)]
-    assert not missing
+    reasons = ["not among the", "not the best", "that continue", "its end is not", ": ended"]
+    reasons += ["ended, but 4 better", "but not the best output", "could reach", "first end"]
+    reasons += [": cut by", ", worse"]
+    assert not [reason for reason in reasons if not any(reason in why for why in said)]
 
 
 def test_it_is_written_as_json():
@@ -183,8 +172,6 @@ def test_it_is_written_as_json():
 def test_a_tree_is_of_one_sentence():
     model = MarkovChain(0, 2, num_words=3, vocab_size=8)
     start = Start(*model.prefill(), jnp.array([3, 3]), keys=None)
-    with pytest.raises(ValueError, match="a tree is of one sentence; there are 2"):
-        beam_tree(
-            *(BeamSearch(2, ALPHA, EOS, PAD), model.decode_step, start),
-            **{"num_outputs": 1, "max_length": 3, "to_pieces": texts},
-        )
+    sizes = {"num_outputs": 1, "max_length": 3, "to_pieces": texts}
+    call = partial(beam_tree, BeamSearch(2, ALPHA, EOS, PAD), model.decode_step, start, **sizes)
+    assert_refused({"a tree is of one sentence; there are 2": call})

@@ -49,13 +49,9 @@ def found_by(search, num_outputs):
     def find(logits, memory):
         zeros = jnp.zeros(BATCH, jnp.int32)
         first = constraint.begin(None, zeros, zeros)
-        start = Start(
-            masked_logits(logits, constraint.allowed(first), PAD),
-            memory,
-            (state, first),
-            jnp.full(BATCH, LIMIT),
-            jax.vmap(jax.random.key)(jnp.arange(BATCH)),
-        )
+        masked = masked_logits(logits, constraint.allowed(first), PAD)
+        keys = jax.vmap(jax.random.key)(jnp.arange(BATCH))
+        start = Start(masked, memory, (state, first), jnp.full(BATCH, LIMIT), keys)
         return search.find(step, start, num_outputs=num_outputs, max_length=LIMIT)
 
     found = jax.tree.map(np.asarray, find(logits, memory))

@@ -21,21 +21,15 @@ def decode_step(tokens, memory, state):
 
 def draw(sentences, num_outputs, max_length=4, first_key=0, **options):
     options = {"temperature": 1.0, "top_k": None, "top_p": None} | options
-    keys = jax.vmap(jax.random.key)(jnp.arange(sentences) + first_key)
-    found = jax.jit(
-        lambda keys: Sampler(eos_id=EOS, pad_id=PAD, banned_ids=(PAD, UNK, BOS), **options).find(
-            decode_step,
-            Start(
-                jnp.tile(TABLE[BOS], (sentences, 1)),
-                (),
-                jnp.zeros(sentences),
-                jnp.full(sentences, max_length),
-                keys,
-            ),
-            num_outputs=num_outputs,
-            max_length=max_length,
-        )
-    )(keys)
+    sampler = Sampler(eos_id=EOS, pad_id=PAD, banned_ids=(PAD, UNK, BOS), **options)
+    logits, limits = jnp.tile(TABLE[BOS], (sentences, 1)), jnp.full(sentences, max_length)
+
+    @jax.jit
+    def find(keys):
+        start = Start(logits, (), jnp.zeros(sentences), limits, keys)
+        return sampler.find(decode_step, start, num_outputs=num_outputs, max_length=max_length)
+
+    found = find(jax.vmap(jax.random.key)(jnp.arange(sentences) + first_key))
     return np.asarray(found.tokens), np.asarray(found.scores)
 
 
@@ -76,41 +70,38 @@ def test_samples_of_a_sentence_depend_on_its_own_key_only():
     assert len({row.tobytes() for row in together}) == 5
 
 
+def kept(logits, **options):
+    """True for the tokens that may be sampled."""
+    return np.isfinite(run(truncated_logits, np.float32(logits), 1.0, **options))
+
+
 def test_top_k_and_top_p_keep_the_most_likely():
     logits = np.log(np.array([[0.4, 0.3, 0.2, 0.1]], np.float32))
 
     def left(**options):
-        return np.isfinite(np.asarray(run(truncated_logits, logits, 1.0, **options))[0]).tolist()
+        return "".join("01"[int(is_kept)] for is_kept in kept(logits, **options)[0])
 
-    assert left(top_k=2) == [True, True, False, False]
-    assert left(top_k=9) == left(top_p=1.0) == [True] * 4
-    assert left(top_p=0.39) == [True, False, False, False]
-    assert left(top_p=0.41) == [True, True, False, False]
-    assert left(top_p=0.8) == [True, True, True, False]
-    # Of the two that top_k keeps, the first has probability 4 / 7.
-    assert left(top_k=2, top_p=0.5) == [True, False, False, False]
-    assert left(banned_ids=(0,)) == [False, True, True, True]
+    assert left(top_k=2) == "1100"
+    assert left(top_k=9) == left(top_p=1.0) == "1111"
+    assert [left(top_p=p) for p in (0.39, 0.41, 0.8)] == ["1000", "1100", "1110"]
+    assert left(top_k=2, top_p=0.5) == "1000"  # of the two, the first has probability 4 / 7
+    assert left(banned_ids=(0,)) == "0111"
     np.testing.assert_allclose(run(truncated_logits, logits, 0.5), 2 * logits, rtol=1e-6)
 
 
 def test_top_k_keeps_the_first_of_equal_tokens():
     logits = np.tile(np.array([[0, 2, 1, 2, 1, 1]], np.float32), (2, 60))  # blocks of equals
     for k in (1, 2, 121, 122):
-        left = np.isfinite(np.asarray(run(truncated_logits, logits, 1.0, top_k=k)))
-        order = np.argsort(-np.asarray(logits), axis=1, kind="stable")[:, :k]
+        left = kept(logits, top_k=k)
+        order = np.argsort(-logits, axis=1, kind="stable")[:, :k]
         assert (left.sum(axis=1) == k).all()
         assert np.take_along_axis(left, order, axis=1).all()
 
 
-def kept(logits, **options):
-    """True for the tokens that may be sampled."""
-    return np.isfinite(np.asarray(run(truncated_logits, np.float32(logits), 1.0, **options)))
-
-
-@pytest.mark.parametrize(("top_p", "count"), [(0.05, 1), (0.35, 4), (0.95, 10), (1.0, 10)])
-def test_top_p_keeps_the_fewest_of_equal_tokens(top_p, count):
-    left = kept(np.zeros((1, 10)), top_p=top_p)[0]
-    assert left.tolist() == [True] * count + [False] * (10 - count)
+def test_top_p_keeps_the_fewest_of_equal_tokens():
+    for top_p, count in ((0.05, 1), (0.35, 4), (0.95, 10), (1.0, 10)):
+        left = kept(np.zeros((1, 10)), top_p=top_p)[0]
+        assert left.tolist() == [True] * count + [False] * (10 - count)
     assert kept([[0, -20, -30, -80]], top_p=1.0).all()
 
 
@@ -119,12 +110,12 @@ def test_top_p_keeps_the_nucleus_of_rounded_logits():
     rng = np.random.default_rng(0)
     logits = (4 * rng.normal(size=(8, 500))).astype(jnp.bfloat16).astype(np.float32)
     for top_p in (0.3, 0.9, 0.99):
-        left = np.isfinite(np.asarray(run(truncated_logits, logits, 1.0, top_p=top_p)))
-        for row, kept in zip(np.asarray(logits, np.float64), left, strict=True):
+        left = kept(logits, top_p=top_p)
+        for row, of_row in zip(np.asarray(logits, np.float64), left, strict=True):
             order = np.argsort(-row, kind="stable")
             sums = np.cumsum(np.exp(row[order] - row.max())) / np.exp(row - row.max()).sum()
             expected = order[: np.searchsorted(sums, top_p) + 1]
-            assert set(np.flatnonzero(kept)) == set(expected)
+            assert set(np.flatnonzero(of_row)) == set(expected)
 
 
 def test_top_k_of_one_is_greedy():

@@ -139,7 +139,6 @@ def test_blocks_marked_run_succeed(page, tiny, trained_workdir, tmp_path, monkey
 
 
 def test_the_python_of_the_readme_runs(workdir):
-    """On a run that is trained already."""
     (code,) = re.findall(r"^```python\n(.*?)^```$", PAGES[0].read_text(), re.M | re.S)
     search_at_once(workdir)
     names = {"__name__": "readme"}

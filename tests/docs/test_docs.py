@@ -96,11 +96,9 @@ def test_scripts_are_launched_in_the_way_that_works():
     assert len(by_path) > 10 and wrong == []
 
 
+OF_PAIRS = (EncoderDecoder.unprojected, RecurrentEncoderDecoder.unprojected)
 SIGNATURES = {
-    "`encoder_decoder`, `recurrent`": (
-        EncoderDecoder.unprojected,
-        RecurrentEncoderDecoder.unprojected,
-    ),
+    "`encoder_decoder`, `recurrent`": OF_PAIRS,
     "`decoder_only`": (DecoderOnly.features,),
     "`encoder_only`": (EncoderOnly.unprojected,),
     "with the head of a classifier": (TextClassifier.__call__,),

@@ -9,7 +9,6 @@ import json
 import re
 import shutil
 import sqlite3
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
+from tests.compiled import decode
 from transformer_jax.cli.parser import parse
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.config import TransformerConfig
@@ -35,45 +35,27 @@ RECIPES = sorted(ROOT.glob("docs/recipes/*.py"))
 STEPS = {"train.num_steps": 3, "eval.every_steps": 3, "checkpoint.every_steps": 3}
 
 PAIRS = STEPS | {
-    "task.name": "seq2seq",
-    "task.metric": "character_accuracy",
-    "model.positions": "kerple",
-    "model.attention_layer": "value_residual",
-    "model.feed_forward": "switch",
-    "model.switch.num_experts": 3,
-    "model.activation": "snake",
-    "model.norm": "scale",
-    "model.norm_placement": "pre",
-    "tokenizer.kind": "char",
-    "tokenizer.vocab_size": 40,
-    "data.name": "sums",
-    "optimizer.name": "adabelief",
-    "optimizer.schedule": "plateau",
-    "optimizer.decay_steps": 100,
-    "decode.beam_size": 1,
+    **{"task.name": "seq2seq", "task.metric": "character_accuracy", "data.name": "sums"},
+    **{"model.positions": "kerple", "model.attention_layer": "value_residual"},
+    **{"model.feed_forward": "switch", "model.switch.num_experts": 3},
+    **{"model.activation": "snake", "model.norm": "scale", "model.norm_placement": "pre"},
+    **{"tokenizer.kind": "char", "tokenizer.vocab_size": 40},
+    **{"optimizer.name": "adabelief", "optimizer.schedule": "plateau"},
+    **{"optimizer.decay_steps": 100, "decode.beam_size": 1},
     "decode.batch_size": 500,  # the split in one batch
 }
 TEXT = STEPS | {
-    "model.architecture": "parallel_decoder",
-    "model.num_layers": 3,
     "model.layers": "attention_layer=gated | attention_layer=compressed compressed.rank=4"
     " | attention_layer=retention retention.slowest=8.0",
-    "train.remat": "dots",
-    "decode.search": "min_p",
-    "decode.min_p.least": 0.1,
-    "train.loss": "focal",
-    "train.focal.gamma": 1.0,
-    "train.callbacks": "samples",
-    "logging.trackers": "sqlite",
+    **{"model.architecture": "parallel_decoder", "model.num_layers": 3, "train.remat": "dots"},
+    **{"decode.search": "min_p", "decode.min_p.least": 0.1},
+    **{"train.loss": "focal", "train.focal.gamma": 1.0},
+    **{"train.callbacks": "samples", "logging.trackers": "sqlite"},
 }
 NUMBERS = STEPS | {
-    "task.name": "regression",
-    "model.architecture": "encoder_only",
-    "model.num_layers": 1,
-    "tokenizer.kind": "char",
-    "tokenizer.vocab_size": 40,
-    "data.name": "labeled_tsv",
-    "data.max_length": 32,
+    **{"task.name": "regression", "model.architecture": "encoder_only", "model.num_layers": 1},
+    **{"tokenizer.kind": "char", "tokenizer.vocab_size": 40},
+    **{"data.name": "labeled_tsv", "data.max_length": 32},
 }
 
 
@@ -161,12 +143,8 @@ def assert_sentences_stay_apart(model, variables):
     caches and states of its layers."""
     tokens, segments = jnp.array([[5, 6, 7, 8, 9, 0]]), jnp.array([[1, 1, 1, 2, 2, 0]])
     packed = jax.jit(model.apply)(variables, tokens, segment_ids=segments)
-    prompts, lengths = jnp.array([[5, 6, 0], [8, 0, 0]]), jnp.array([2, 1])
-    prefill = jax.jit(partial(model.apply, method="prefill"), static_argnums=3)
-    step = jax.jit(partial(model.apply, method="decode_step"))
-    _, memory, state = prefill(variables, prompts, lengths, 4)
-    logits, _ = step(variables, jnp.array([7, 9]), memory, state)
-    np.testing.assert_allclose(logits, packed[0, jnp.array([2, 4])], atol=1e-5)
+    results, _ = decode(model, variables, [[5, 6, 0], [8, 0, 0]], [2, 1], [[7, 9]], max_length=4)
+    np.testing.assert_allclose(results[1], packed[0, jnp.array([2, 4])], atol=1e-5)
 
 
 def test_the_gate_of_an_attention_layer_equals_its_formula(forget_registrations, random_params):
@@ -194,13 +172,10 @@ def test_an_attention_layer_with_a_cache_of_its_own(forget_registrations, random
     model, tokens = DecoderOnly(config), np.array([[4, 5, 6, 7], [8, 9, 1, 2]])
     variables = random_params(model, tokens)
     full = jax.jit(model.apply)(variables, tokens)
-    prefill = jax.jit(partial(model.apply, method="prefill"), static_argnums=3)
-    logits, memory, state = prefill(variables, tokens[:, :2], np.array([2, 1]), 4)
-    np.testing.assert_allclose(logits, full[[0, 1], [1, 0]], atol=1e-5)
+    following = [tokens[[0, 1], [2, 1]]]
+    results, state = decode(model, variables, tokens[:, :2], [2, 1], following, max_length=4)
     assert state[0].keys.shape == (2, 1, 4, 1, 3) and state[0].values.size == 0
-    step = jax.jit(partial(model.apply, method="decode_step"))
-    logits, _ = step(variables, tokens[[0, 1], [2, 1]], memory, state)
-    np.testing.assert_allclose(logits, full[[0, 1], [2, 1]], atol=1e-5)
+    np.testing.assert_allclose(results, [full[[0, 1], [1, 0]], full[[0, 1], [2, 1]]], atol=1e-5)
 
 
 # --- A task ---

@@ -37,13 +37,9 @@ class Page(HTMLParser):
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site") / "html"
     options = ["-q", "-W", "--keep-going", "-c", "docs", ".", folder]
-    built = subprocess.run(
-        [sys.executable, "-m", "sphinx", *options],
-        cwd=ROOT,
-        env=os.environ | {"JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-m", "sphinx", *options]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
     return folder
 

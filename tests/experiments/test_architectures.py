@@ -59,10 +59,8 @@ def test_equal_time_and_equal_updates(train, tmp_path, monkeypatch, capsys):
     expected += [(f"{name}_300", 300, seed) for name in fits for seed in (0, 1)]
     assert train == expected
     table = list(csv.DictReader(output.with_suffix(".csv").open()))
-    assert [row["row"] for row in table[:2]] == [
-        "equal time: no attention",
-        "equal time: attention",
-    ]
+    rows = [f"equal time: {system}" for system in ("no attention", "attention")]
+    assert [row["row"] for row in table[:2]] == rows
     assert [float(row["updates_mean"]) for row in table] == [600, 300, 400, 300, 300, 300]
     assert [float(row["BLEU_mean"]) for row in table] == pytest.approx([100] * 6)
     assert table[0]["parameters"] == "6" and float(table[0]["seconds"]) == 12

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.models.texts import small_config
 from tests.refusals import assert_refused
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
@@ -15,23 +16,13 @@ from transformer_jax.inference.draft import Drafted, DraftedModel, Lookup
 from transformer_jax.inference.generation import Output, TokenGenerator
 from transformer_jax.inference.seq2seq_search import Request
 from transformer_jax.models.decoder_only import DecoderOnly
-from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.tasks.interface import with_model
 from transformer_jax.tokenization.specials import DEFAULT_SPECIALS, EOS
 
 CONTEXT = 16
-CONFIG = TransformerConfig(
-    d_model=16,
-    d_ff=24,
-    num_heads=2,
-    num_layers=1,
-    positions="learned",
-    max_length=CONTEXT,
-    vocab_size=12,
-    dtype="float32",
-)
+CONFIG = small_config(positions="learned", max_length=CONTEXT, vocab_size=12)
 PROMPTS = [[EOS, 5, 6, 7], [EOS], [EOS, 4, 5, 6, 7, 8, 9, 10, 11, 4, 5, 6, 4, 5, 6, 4, 5, 6]]
 
 

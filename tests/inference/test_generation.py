@@ -9,24 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.models.texts import small_config
 from tests.refusals import assert_refused
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.generation import Output, TokenGenerator
 from transformer_jax.models.decoder_only import DecoderOnly
-from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.tokenization.specials import BOS, DEFAULT_SPECIALS, EOS, PAD, UNK
 
 CONTEXT = 8
-CONFIG = TransformerConfig(
-    d_model=16,
-    d_ff=24,
-    num_heads=2,
-    num_layers=1,
-    positions="learned",
-    max_length=CONTEXT,
-    vocab_size=12,
-    dtype="float32",
-)
+CONFIG = small_config(positions="learned", max_length=CONTEXT, vocab_size=12)
 PROMPTS = [[EOS, 5, 6, 7], [EOS], [EOS, 4, 5, 6, 7, 8, 9, 10, 11, 4, 5, 6]]  # the last is too long
 SAMPLED = DecodeConfig(temperature=1.0, max_extra_length=21, seed=3)
 GREEDY = DecodeConfig(beam_size=1, max_extra_length=21)
@@ -47,19 +38,21 @@ def params(model, random_params):
     return {**params, "embedding": {"table": table * (np.arange(12) != EOS)[:, None]}}
 
 
+def generated(generator, params, prompts, decode, first=0, **options):
+    outputs = [Output(prompt, first + i, 0) for i, prompt in enumerate(prompts)]
+    for _ in generator.generate(params, outputs, decode, **options):
+        pass
+    return outputs
+
+
 @pytest.fixture(scope="module")
 def draw(model, params):
     engines = {
         cached: TokenGenerator(model, CONTEXT, DEFAULT_SPECIALS, cached) for cached in (True, False)
     }
-
-    def draw(prompts, decode, cached=True, first=0, complete_length=lambda output: None):
-        outputs = [Output(prompt, first + i, 0) for i, prompt in enumerate(prompts)]
-        for _ in engines[cached].generate(params, outputs, decode, complete_length):
-            pass
-        return outputs
-
-    return draw
+    return lambda prompts, decode, cached=True, **options: generated(
+        engines[cached], params, prompts, decode, **options
+    )
 
 
 @pytest.fixture(scope="module")
@@ -149,19 +142,15 @@ def test_no_token_is_generated_if_the_limit_is_zero(draw):
 def test_an_end_token_that_begins_a_prompt_is_no_repetition(model, params):
     """The penalty applies to other tokens of the prompt, but not to its first end token."""
     table = np.array(params["embedding"]["table"])
+    generator = TokenGenerator(model, CONTEXT, DEFAULT_SPECIALS)
 
     def first_token(likeliest, penalty):
-        favoring = np.where(
-            np.arange(12)[:, None] == likeliest, 3 * np.sign(table[5]), 0.01 * table
-        )
-        output = Output(list(dict.fromkeys((EOS, likeliest))), 0, 0)
+        is_likeliest = np.arange(12)[:, None] == likeliest
+        favoring = np.where(is_likeliest, 3 * np.sign(table[5]), 0.01 * table)
         decode = dataclasses.replace(GREEDY, max_extra_length=1, repetition_penalty=penalty)
         changed = {**params, "embedding": {"table": favoring}}
-        for _ in TokenGenerator(model, CONTEXT, DEFAULT_SPECIALS).generate(
-            changed, [output], decode
-        ):
-            pass
-        return output.tokens[0]
+        prompt = list(dict.fromkeys((EOS, likeliest)))
+        return generated(generator, changed, [prompt], decode)[0].tokens[0]
 
     assert first_token(EOS, 1.0) == first_token(EOS, 1e3) == EOS
     assert first_token(5, 1.0) == 5 != first_token(5, 1e3)
@@ -170,11 +159,10 @@ def test_an_end_token_that_begins_a_prompt_is_no_repetition(model, params):
 def test_greedy_search_takes_the_first_of_equal_tokens(model, params):
     """All logits are equal, and the seed does not matter."""
     flat = {**params, "embedding": {"table": 0 * params["embedding"]["table"]}}
+    generator = TokenGenerator(model, CONTEXT, DEFAULT_SPECIALS)
     for seed in range(3):
-        output = Output([EOS, 5], seed, 0)
         decode = dataclasses.replace(GREEDY, seed=seed, max_extra_length=3)
-        for _ in TokenGenerator(model, CONTEXT, DEFAULT_SPECIALS).generate(flat, [output], decode):
-            pass
+        (output,) = generated(generator, flat, [[EOS, 5]], decode, first=seed)
         assert output.tokens == [EOS]  # the first that may be drawn
 
 
@@ -183,13 +171,9 @@ def test_the_end_token_may_also_be_the_padding(model, params, draw):
     token."""
     fills = dataclasses.replace(DEFAULT_SPECIALS, pad=EOS, unused=(PAD,))
     generator = TokenGenerator(model, CONTEXT, fills)
-    outputs = []
-    expected = []
+    outputs, expected = [], []
     for first in range(0, 12, 3):
-        batch = [Output(prompt, first + i, 0) for i, prompt in enumerate(PROMPTS)]
-        for _ in generator.generate(params, batch, SAMPLED):
-            pass
-        outputs += batch
+        outputs += generated(generator, params, PROMPTS, SAMPLED, first)
         expected += draw(PROMPTS, SAMPLED, first=first)
     assert outputs == expected
     ended = [output for output in outputs if output.tokens[-1] == EOS]

@@ -52,14 +52,9 @@ def test_the_length_limit_depends_on_each_source(task, params):
     assert tokens.shape == (2, 1, 16 + 4) and scores.shape == (2, 1)
     assert ((tokens != PAD).sum(axis=-1)[:, 0] <= [4 + 4, 2 + 4]).all()
 
-    arrays = {
-        "source": np.array([[7, 8, 9, EOS], [5, EOS, PAD, PAD]]),
-        "source_lengths": np.array([4, 2]),
-        "prompt": np.full((2, 1), BOS),
-        "prompt_lengths": np.array([1, 1]),
-        "limits": np.array([6, 2]),
-        "numbers": np.arange(2),
-    }
+    arrays = {"source": [[7, 8, 9, EOS], [5, EOS, PAD, PAD]], "source_lengths": [4, 2]}
+    arrays |= {"prompt": [[BOS]] * 2, "prompt_lengths": [1, 1], "limits": [6, 2], "numbers": [0, 1]}
+    arrays = {name: np.array(rows) for name, rows in arrays.items()}
     found = task.search.compiled(params, arrays, decode, 6, may_end=False)
     assert (found.tokens != PAD).sum(axis=-1)[:, 0].tolist() == [6, 2]
     assert not (found.tokens == EOS).any()
@@ -191,36 +186,24 @@ def test_samples_depend_on_the_number_of_their_source(task, params):
     assert (tokens != others).any() and np.isfinite(scores).all()
 
 
+class Longest(Sampler):
+    """Repeats the likeliest first token, and never ends."""
+
+    def find(self, decode_step, start, *, num_outputs, max_length):
+        first = start.logits[:, EOS + 1 :].argmax(axis=1) + EOS + 1
+        tokens = jnp.broadcast_to(first[:, None, None], (len(first), num_outputs, max_length))
+        return Hypotheses(tokens, jnp.zeros((len(first), num_outputs)))
+
+
 def test_a_registered_search_is_found_by_name(task, params, with_entries):
-    @dataclasses.dataclass(frozen=True)
-    class Longest:
-        """Repeats the likeliest first token, and never ends."""
-
-        def find(self, decode_step, start, *, num_outputs, max_length):
-            first = start.logits[:, EOS + 1 :].argmax(axis=1) + EOS + 1
-            tokens = jnp.broadcast_to(first[:, None, None], (len(first), num_outputs, max_length))
-            return Hypotheses(tokens, jnp.zeros((len(first), num_outputs)))
-
-    with_entries(SEARCHES, {"longest": lambda decode, ids: Longest()})
+    """A subclass that replaces `find` alone is used for any number of sources."""
+    search = Longest(1.0, None, None, EOS, PAD)
+    with_entries(SEARCHES, {"longest": lambda decode, ids: search})
     decode = DecodeConfig(search="longest", num_outputs=5, max_extra_length=3, batch_size=2)
     tokens, _ = task.search(params, REQUESTS, decode)
     assert tokens.shape == (2, 5, 19) and (tokens == tokens[:, :1, :1]).all()
-
-
-def test_a_subclass_that_replaces_find_alone_is_used_for_any_number_of_sources(
-    task, params, with_entries
-):
-    class Last(Sampler):
-        """Finds the last token of the vocabulary."""
-
-        def find(self, decode_step, start, *, num_outputs, max_length):
-            shape = len(start.logits), num_outputs
-            return Hypotheses(jnp.full((*shape, max_length), 19), jnp.zeros(shape))
-
-    with_entries(SEARCHES, {"last": lambda decode, ids: Last(1.0, None, None, EOS, PAD)})
-    decode = DecodeConfig(search="last", max_extra_length=3, batch_size=2)
     found = task.search.find_all(params, MANY, decode)
-    assert all((tokens == 19).all() for tokens, _ in found)
+    assert all((tokens == tokens[:1, :1]).all() for tokens, _ in found)
 
 
 def test_the_tree_of_a_trained_model_has_its_outputs(trained):

@@ -45,14 +45,8 @@ def begin(symbols, num_words, limit):
 
 @pytest.mark.parametrize(
     "symbols, num_words, limit",
-    [
-        (PLAIN, 1, 4),
-        (PLAIN, 1, 7),
-        (PLAIN, 2, 7),
-        (READING, 1, 6),
-        (READING, 1, 9),
-        (READING, 2, 10),
-    ],
+    [(PLAIN, *sizes) for sizes in ((1, 4), (1, 7), (2, 7))]
+    + [(READING, *sizes) for sizes in ((1, 6), (1, 9), (2, 10))],
 )
 def test_every_path_leads_to_a_tree_and_every_tree_has_a_path(symbols, num_words, limit):
     constraint = TreeConstraint.from_symbols(symbols)
@@ -72,11 +66,8 @@ def test_every_path_leads_to_a_tree_and_every_tree_has_a_path(symbols, num_words
 
 
 def test_the_shortest_limit_suffices_for_a_flat_tree():
-    constraint, state, tokens = (
-        TreeConstraint.from_symbols(PLAIN),
-        begin(PLAIN, 3, 3 + SHORTEST),
-        [],
-    )
+    constraint = TreeConstraint.from_symbols(PLAIN)
+    state, tokens = begin(PLAIN, 3, 3 + SHORTEST), []
     for _ in range(3 + SHORTEST):
         tokens.append(int(np.flatnonzero(constraint.allowed(state)[0])[-1]))
         state, _ = constraint.advance(state, jnp.array(tokens[-1:]))

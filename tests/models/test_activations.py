@@ -10,40 +10,25 @@ import numpy as np
 import pytest
 
 from tests.compiled import run
+from tests.models.texts import small_config
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.encoder_only import EncoderOnly
-from transformer_jax.nn.config import TransformerConfig, activation_dtype
+from transformer_jax.nn.config import activation_dtype
 from transformer_jax.nn.transformer import intercept_residual_stream
 
-SIZES = dict(
-    d_model=32,
-    d_ff=64,
-    num_heads=4,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-    num_layers=1,
-    source_vocab_size=11,
-    target_vocab_size=11,
-    vocab_size=11,
-    dropout_rate=0.0,
-)
 TOKENS = np.random.default_rng(0).integers(4, 11, (2, 9)).astype(np.int32)
 SIDE = (TOKENS, np.tile(np.arange(9, dtype=np.int32), (2, 1)), np.ones_like(TOKENS))
-CASES = {
-    EncoderDecoder: (*SIDE, *SIDE),
-    DecoderOnly: SIDE,
-    EncoderOnly: (*SIDE, TOKENS[:, :3] % 9),
-}
+CASES = {EncoderDecoder: (*SIDE, *SIDE), DecoderOnly: SIDE, EncoderOnly: (*SIDE, TOKENS[:, :3] % 9)}
 
 
 @pytest.mark.parametrize(
     "kind, placement", [(EncoderDecoder, "post"), (DecoderOnly, "pre"), (EncoderOnly, "sandwich")]
 )
 def test_the_stream_is_bfloat16_and_the_rest_float32(random_params, kind, placement):
-    shared = SIZES | {"norm_placement": placement, "embedding_norm": True, "num_token_types": 2}
+    shared = {"norm_placement": placement, "embedding_norm": True, "num_token_types": 2}
     models = {
-        name: kind(TransformerConfig(**shared, dtype="bfloat16", activation_dtype=name))
+        name: kind(small_config(**shared, dtype="bfloat16", activation_dtype=name))
         for name in ("float32", "bfloat16")
     }
     variables = random_params(models["float32"], *CASES[kind])
@@ -77,18 +62,17 @@ def test_the_stream_is_bfloat16_and_the_rest_float32(random_params, kind, placem
 
 
 def test_auto_is_bfloat16_on_accelerators_with_bfloat16_products(compiling_for):
-    config = TransformerConfig(**SIZES)
+    config = small_config(dtype="auto")
     assert activation_dtype(config) == jnp.float32  # on this CPU
     compiling_for("tpu")
     assert activation_dtype(config) == jnp.bfloat16
-    assert activation_dtype(TransformerConfig(**SIZES, dtype="float32")) == jnp.float32
+    assert activation_dtype(small_config()) == jnp.float32
 
 
 def test_the_gradient_of_gathered_rows_is_added_up_in_float32():
     """A token occurs a thousand times; a sum in bfloat16 would stop growing at 256."""
-    sizes = SIZES | {"scale_embeddings": False, "dtype": "bfloat16"}
-    config = TransformerConfig(**sizes, activation_dtype="bfloat16")
-    model = DecoderOnly(config)
+    dtypes = {"dtype": "bfloat16", "activation_dtype": "bfloat16"}
+    model = DecoderOnly(small_config(scale_embeddings=False, **dtypes))
     tokens = jnp.full((1, 1000), 5)
     variables = run(model.init, jax.random.key(0), *SIDE)
     embed = lambda v: model.apply(v, tokens, method=lambda m, t: m.embedding.embed(t))  # noqa: E731

@@ -7,21 +7,24 @@ import numpy as np
 import pytest
 
 from tests.compiled import apply
+from tests.models.texts import small_config
 from transformer_jax.models.classifier import TextClassifier, TokenClassifier
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder, PackedTokens
 from transformer_jax.models.encoder_only import EncoderOnly
-from transformer_jax.nn.config import TransformerConfig
 
-CONFIG = TransformerConfig(
-    d_model=16, d_ff=24, num_heads=4, num_layers=1, vocab_size=11, dtype="float32"
-)
+CONFIG = small_config(start_id=9)
 TOKENS = np.array([[2, 4, 5, 3, 2, 8, 3, 0]])
 POSITIONS = np.array([[0, 1, 2, 3, 0, 1, 2, 0]])
 SEGMENTS = np.array([[1, 1, 1, 1, 2, 2, 2, 0]])
 ROW = (TOKENS, POSITIONS, SEGMENTS)
 HEADS = ("pooler", "classifier")
 TEXTS = np.array([[2, 1, 0]])  # in any order; 0 is a slot without a text
+
+
+def without_heads(variables):
+    params = variables["params"]
+    return {"params": {name: part for name, part in params.items() if name not in HEADS}}
 
 
 def text_logits(params, features):
@@ -39,31 +42,23 @@ def test_a_text_s_class_is_read_at_one_token(random_params, body, places):
     variables = random_params(model, *ROW, TEXTS)
     logits = apply(model, variables, *ROW, TEXTS)
     assert logits.shape == (1, 3, 3)
-    own = {
-        "params": {
-            k: v for k, v in variables["params"].items() if k not in ("pooler", "classifier")
-        }
-    }
-    features = np.asarray(apply(body, own, *ROW, method="features"))[0]
+    features = np.asarray(apply(body, without_heads(variables), *ROW, method="features"))[0]
     expected = text_logits(variables["params"], features[places])
     np.testing.assert_allclose(logits[0, :2], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_both_stacks_of_an_encoder_decoder_read_the_text(random_params):
-    sizes = {"source_vocab_size": 11, "target_vocab_size": 11, "start_id": 9}
-    sizes |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
-    body = EncoderDecoder(dataclasses.replace(CONFIG, **sizes))
+    body = EncoderDecoder(CONFIG)
     model = TextClassifier(body, num_classes=3)
     variables = random_params(model, *ROW, TEXTS)
     params = variables["params"]
-    own = {"params": {path: of for path, of in params.items() if path not in HEADS}}
     logits = apply(model, variables, *ROW, TEXTS)
     of_encoder = [[2, 8, 3, 0], [2, 4, 5, 3]]
     of_decoder = [[9, 2, 8, 0], [9, 2, 4, 5]]
     segments = np.array([[1, 1, 1, 0], [1, 1, 1, 1]])
     places = np.tile(np.arange(4), (2, 1))
     alone = [PackedTokens(np.array(rows), places, segments) for rows in (of_encoder, of_decoder)]
-    features = np.asarray(apply(body, own, *alone, True, method="features"))
+    features = np.asarray(apply(body, without_heads(variables), *alone, True, method="features"))
     expected = text_logits(params, features[[0, 1], [2, 3]])
     np.testing.assert_allclose(logits[0, :2], expected, rtol=1e-4, atol=1e-4)
 
@@ -72,8 +67,7 @@ def test_both_stacks_of_an_encoder_decoder_read_the_text(random_params):
 def test_each_token_has_a_class(random_params, body):
     model = TokenClassifier(body, num_classes=3)
     variables = random_params(model, *ROW)
-    own = {"params": {k: v for k, v in variables["params"].items() if k != "classifier"}}
-    features = apply(body, own, *ROW, method="features")
+    features = apply(body, without_heads(variables), *ROW, method="features")
     head = variables["params"]["classifier"]
     expected = features @ head["kernel"] + head["bias"]
     np.testing.assert_allclose(apply(model, variables, *ROW), expected, rtol=1e-4, atol=1e-4)

@@ -12,25 +12,15 @@ import pytest
 
 from tests.compiled import apply
 from tests.models.formulas import gelu, stack
-from tests.models.texts import PADDED, TOGETHER
+from tests.models.texts import PADDED, TOGETHER, small_config
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.config import TransformerConfig
 
 GPT2 = TransformerConfig(
-    architecture="decoder_only",
-    d_model=768,
-    d_ff=3072,
-    num_heads=12,
-    num_layers=12,
-    positions="learned",
-    max_length=1024,
-    attention_bias="all",
-    norm_placement="pre",
-    activation="gelu",
-    initialization="gpt2",
-    scale_embeddings=False,
-    vocab_size=50257,
-    dtype="float32",
+    **{"d_model": 768, "d_ff": 3072, "num_heads": 12, "num_layers": 12, "max_length": 1024},
+    **{"architecture": "decoder_only", "positions": "learned", "attention_bias": "all"},
+    **{"norm_placement": "pre", "activation": "gelu", "initialization": "gpt2"},
+    **{"scale_embeddings": False, "vocab_size": 50257, "dtype": "float32"},
 )
 SMALL = dataclasses.replace(
     GPT2, d_model=16, d_ff=24, num_heads=4, num_layers=2, max_length=8, vocab_size=11
@@ -72,30 +62,14 @@ def test_logits_equal_the_formula(variables, logits):
         np.testing.assert_allclose(row[: len(text)], expected, rtol=2e-4, atol=2e-4)
 
 
-GEMMA = TransformerConfig(
-    d_model=16,
-    d_ff=24,
-    num_heads=4,
-    num_key_value_heads=2,
-    key_size=6,
-    value_size=6,
-    num_layers=3,
-    positions="rotary",
-    rope_theta=100.0,
-    rope_layout="halves",
-    attention_window=2,
-    layers="default | attention_window=none",
-    attention_scale=0.5,
-    logit_cap=5.0,
-    final_logit_cap=3.0,
-    norm="rms_plus_one",
-    norm_epsilon=1e-3,
-    norm_placement="sandwich",
-    gated_feed_forward=True,
-    feed_forward_bias=False,
-    activation="gelu",
-    vocab_size=11,
-    dtype="float32",
+GEMMA = small_config(
+    depth=3,
+    **{"num_key_value_heads": 2, "key_size": 6, "value_size": 6},
+    **{"positions": "rotary", "rope_theta": 100.0, "rope_layout": "halves"},
+    **{"attention_window": 2, "layers": "default | attention_window=none", "attention_scale": 0.5},
+    **{"logit_cap": 5.0, "final_logit_cap": 3.0},
+    **{"norm": "rms_plus_one", "norm_epsilon": 1e-3, "norm_placement": "sandwich"},
+    **{"gated_feed_forward": True, "feed_forward_bias": False, "activation": "gelu"},
 )
 
 

@@ -9,50 +9,26 @@ import numpy as np
 import pytest
 
 from tests.compiled import apply
+from tests.models import texts
 from tests.models.formulas import gelu, layer_norm, stack
-from transformer_jax.models.encoder_only import EncoderOnly, token_types
+from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.tokenization.specials import EOS
 
+BODY = {"d_model": 768, "d_ff": 3072, "num_heads": 12, "num_layers": 12, "max_length": 512}
 BERT = TransformerConfig(
-    architecture="encoder_only",
-    d_model=768,
-    d_ff=3072,
-    num_heads=12,
-    num_layers=12,
-    positions="learned",
-    max_length=512,
-    attention_bias="all",
-    activation="gelu",
-    embedding_norm=True,
-    num_token_types=2,
-    initialization="bert",
-    scale_embeddings=False,
-    vocab_size=30522,
-    dtype="float32",
+    **BODY,
+    **{"architecture": "encoder_only", "positions": "learned", "attention_bias": "all"},
+    **{"activation": "gelu", "embedding_norm": True, "num_token_types": 2},
+    **{"initialization": "bert", "scale_embeddings": False},
+    **{"vocab_size": 30522, "dtype": "float32"},
 )
-SMALL = dataclasses.replace(
-    BERT,
-    d_model=16,
-    d_ff=24,
-    num_heads=4,
-    num_layers=2,
-    max_length=8,
-    vocab_size=11,
-    separator_id=EOS,
-)
+SIZES = {"d_model": 16, "d_ff": 24, "num_heads": 4, "num_layers": 2, "max_length": 8}
+SMALL = dataclasses.replace(BERT, **SIZES, vocab_size=11, separator_id=EOS)
 TEXTS = [[2, 4, EOS, 6, EOS], [2, 8, EOS]]  # a pair, and a text alone
 TYPES = [[0, 0, 0, 1, 1], [0, 0, 0]]
-PADDED = (
-    np.array([[2, 4, EOS, 6, EOS], [2, 8, EOS, 0, 0]]),
-    np.tile(np.arange(5), (2, 1)),
-    np.array([[1] * 5, [1, 1, 1, 0, 0]]),
-)
-PACKED = (
-    np.array([[2, 4, EOS, 6, EOS, 2, 8, EOS, 0]]),
-    np.array([[0, 1, 2, 3, 4, 0, 1, 2, 0]]),
-    np.array([[1] * 5 + [2] * 3 + [0]]),
-)
+PADDED = (np.array([[2, 4, EOS, 6, EOS], [2, 8, EOS, 0, 0]]), *texts.PADDED[1:])
+PACKED = (np.array([[2, 4, EOS, 6, EOS, 2, 8, EOS, 0]]), *texts.PACKED[1:])
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +77,3 @@ def test_every_token_sees_both_sides(model, variables):
     after = apply(model, variables, changed, *PADDED[1:], method="features")
     assert (np.abs(after - before)[0].max(axis=-1) > 1e-3).all()
     np.testing.assert_array_equal(after[1, :3], before[1, :3])
-
-
-def test_the_second_part_of_a_pair_has_the_second_type():
-    tokens, positions, _ = PACKED
-    types = token_types(jnp.array(tokens), jnp.array(positions), EOS)
-    assert types[0, :8].tolist() == TYPES[0] + TYPES[1]

@@ -9,75 +9,29 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.models.texts import PADDED, TOGETHER
+from tests.models.texts import LAYERS, PADDED, TOGETHER, small_config
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.transformer import rematerialized_layers
 
-CONFIG = TransformerConfig(
-    d_model=16,
-    d_ff=24,
-    num_heads=4,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-    num_layers=1,
-    max_length=8,
-    norm_placement="pre",
-    tie_embeddings="none",
-    dtype="float32",
-    source_vocab_size=11,
-    target_vocab_size=11,
-    vocab_size=11,
-)
+CONFIG = small_config(norm_placement="pre", tie_embeddings="none")
 PARTS = {
     "relative": {"positions": "relative", "max_distance": 2, "num_key_value_heads": 2},
-    "t5": {
-        "positions": "t5",
-        "num_buckets": 4,
-        "max_distance": 6,
-        "attention_scale": 1.0,
-        "norm": "rms",
-        "activation": "silu",
-        "gated_feed_forward": True,
-        "feed_forward_bias": False,
-        "scale_logits": True,
-    },
-    "deberta": {
-        "positions": "deberta",
-        "max_distance": 3,
-        "num_key_value_heads": 2,
-        "attention_scale": 0.3,
-    },
-    "rotary": {
-        "positions": "rotary",
-        "rope_fraction": 0.5,
-        "rope_scaling": "llama3",
-        "rope_original_length": 32,
-        "qk_norm": True,
-        "attention_window": 3,
-        "attention_bias": "qkv",
-    },
-    "gemma": {
-        "positions": "rotary",
-        "rope_layout": "halves",
-        "rope_scaling": "linear",
-        "layers": "attention_window=2 qk_norm=true | positions=none num_key_value_heads=1 d_ff=10",
-        "num_encoder_layers": 2,
-        "num_decoder_layers": 2,
-        "num_layers": 2,
-        "attention_scale": 0.7,
-        "logit_cap": 2.0,
-        "final_logit_cap": 3.0,
-        "norm": "rms_plus_one",
-        "norm_placement": "sandwich",
-    },
-    "bart": {
-        "positions": "learned",
-        "position_offset": 2,
-        "embedding_norm": True,
-        "logits_bias": True,
-    },
+    "t5": {"positions": "t5", "num_buckets": 4, "max_distance": 6, "attention_scale": 1.0}
+    | {"norm": "rms", "activation": "silu", "gated_feed_forward": True}
+    | {"feed_forward_bias": False, "scale_logits": True},
+    "deberta": {"positions": "deberta", "max_distance": 3, "num_key_value_heads": 2}
+    | {"attention_scale": 0.3},
+    "rotary": {"positions": "rotary", "rope_fraction": 0.5, "rope_scaling": "llama3"}
+    | {"rope_original_length": 32, "qk_norm": True, "attention_window": 3}
+    | {"attention_bias": "qkv"},
+    "gemma": {"positions": "rotary", "rope_layout": "halves", "rope_scaling": "linear"}
+    | {"layers": "attention_window=2 qk_norm=true | positions=none num_key_value_heads=1 d_ff=10"}
+    | dict.fromkeys(LAYERS, 2)
+    | {"attention_scale": 0.7, "logit_cap": 2.0, "final_logit_cap": 3.0}
+    | {"norm": "rms_plus_one", "norm_placement": "sandwich"},
+    "bart": {"positions": "learned", "position_offset": 2, "embedding_norm": True}
+    | {"logits_bias": True},
     "alibi": {"positions": "alibi", "num_key_value_heads": 1, "logit_cap": 2.0},
 }
 """Each position encoding, combined with other options of attention and layers."""
@@ -128,9 +82,7 @@ def test_encoder_decoder(random_params, part):
     ("model_class", "part"),
     [
         (EncoderDecoder, "relative"),
-        (DecoderOnly, "deberta"),
-        (DecoderOnly, "rotary"),
-        (DecoderOnly, "alibi"),
+        *((DecoderOnly, part) for part in ("deberta", "rotary", "alibi")),
     ],
 )
 def test_bfloat16_caches_equal_caches_rounded_at_each_step(random_params, model_class, part):

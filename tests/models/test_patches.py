@@ -2,6 +2,7 @@
 """Patches equal zeroed parameters and removed layers; searches equal full passes."""
 
 import copy
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -156,7 +157,6 @@ def test_a_search_with_a_cache_has_the_patches_of_a_whole_pass(translator):
 
 
 def test_positions_are_those_in_each_sentence_of_a_packed_row(translator):
-    """With patches, a row that packs a sentence twice has the logits of the sentence twice."""
     model = patched_model(translator.model, SEARCHED, translator.hook_points)
     row = []
     for stack in ("encoder", "decoder"):
@@ -171,11 +171,8 @@ def test_positions_are_those_in_each_sentence_of_a_packed_row(translator):
 
 def test_hook_points_have_names_and_axes(translator):
     points = translator.hook_points
-    assert points["decoder.layer_1.cross_attention.weights"] == {
-        "head": 2,
-        "query": None,
-        "key": None,
-    }
+    weights = points["decoder.layer_1.cross_attention.weights"]
+    assert weights == {"head": 2, "query": None, "key": None}
     assert points["encoder.layer_0.feed_forward.hidden"] == {"position": None, "neuron": 24}
     assert points["decoder.input"] == {"position": None, "feature": 16}
     assert "source_positions" in points and "decoder.layer_2" not in points
@@ -191,21 +188,13 @@ def test_impossible_patches_are_refused(translator):
         "'encoder.layer_0[]': write HOOK_POINT or HOOK_POINT[INDEX": {"encoder.layer_0[]": 0},
         "'encoder.layer_0[0': write HOOK_POINT or HOOK_POINT[INDEX": {"encoder.layer_0[0": 0},
         "has only the axes position, feature": {"encoder.layer_0[0, 1, 2]": 0},
-        "(16,) does not fit; encoder.layer_0 takes [position, feature 16]": {
-            "encoder.layer_0": np.zeros(16)
-        },
+        "encoder.layer_0 takes [position, feature 16]": {"encoder.layer_0": np.zeros(16)},
         "(15,) does not fit; encoder.layer_0 takes [feature 16]": {
             "encoder.layer_0[1]": np.zeros(15)
         },
     }
-    assert_refused(
-        {
-            words: lambda change=change: patched_model(
-                translator.model, change, translator.hook_points
-            )
-            for words, change in changes.items()
-        }
-    )
+    patch = partial(patched_model, translator.model, points=translator.hook_points)
+    assert_refused({words: partial(patch, change) for words, change in changes.items()})
 
 
 def test_other_attributes_are_the_models(translator):

@@ -21,26 +21,16 @@ from transformer_jax.models.config import ModelConfig
 from transformer_jax.models.recurrent import RecurrentEncoderDecoder
 
 CONFIG = ModelConfig(
-    architecture="recurrent",
-    d_model=8,
-    num_encoder_layers=2,
-    num_decoder_layers=2,
-    num_heads=1,
-    positions="none",
-    dtype="float32",
-    source_vocab_size=11,
-    target_vocab_size=11,
+    **{"architecture": "recurrent", "d_model": 8, "num_heads": 1, "positions": "none"},
+    **{"num_encoder_layers": 2, "num_decoder_layers": 2, "dtype": "float32"},
+    **{"source_vocab_size": 11, "target_vocab_size": 11},
 )
 SHALLOW = {"num_encoder_layers": 1, "num_decoder_layers": 1}
 SIDES = ("source", "target")
 KINDS = {
     "bahdanau": {"cell": "gru"},
-    "luong": {
-        "attention_score": "general",
-        "attention_span": "local_p",
-        "input_feeding": True,
-        "encoder_direction": "forward",
-    },
+    "luong": {"attention_score": "general", "attention_span": "local_p"}
+    | {"input_feeding": True, "encoder_direction": "forward"},
     "dot": {"attention_score": "dot", "cell": "gru", **SHALLOW},
     "concat": {"attention_score": "concat", **SHALLOW},
     "sutskever": {"attention_score": "none", "encoder_direction": "backward"},
@@ -79,7 +69,6 @@ def test_logits_equal_the_papers_equations_packed_or_padded(kind):
 
 
 def test_cached_decoding_equals_the_full_forward_pass(kind):
-    """Prompts of unequal length."""
     model, _, drawn, (_, *full) = kind
     lengths, sizes = np.array([2, 1]), np.array([len(source) for source in SOURCES])
     prompt = np.array([[2, 5], [2, 10]])  # the last token is padding

@@ -47,8 +47,10 @@ def slow_softmax(logits):
     return [x / sum(exponentials) for x in exponentials]
 
 
-def slow_attention(query, key, value, mask, bias):
+def slow_attention(query, key, value, mask=None, bias=None):
     """Equation 1, one query of one head at a time."""
+    mask = np.ones((B, 1, T, S), bool) if mask is None else mask
+    bias = np.zeros((B, H, T, S)) if bias is None else bias
     result = np.zeros((B, T, H, V))
     for b, t, h in np.ndindex(B, T, H):
         seen = [s for s in range(S) if mask[b, 0, t, s]]
@@ -61,13 +63,7 @@ def slow_attention(query, key, value, mask, bias):
 @pytest.mark.parametrize("mask", [None, MASK])
 @pytest.mark.parametrize("bias", [None, BIAS])
 def test_against_a_slow_loop(mask, bias):
-    expected = slow_attention(
-        QUERY,
-        KEY,
-        VALUE,
-        np.ones((B, 1, T, S), bool) if mask is None else mask,
-        np.zeros((B, H, T, S)) if bias is None else bias,
-    )
+    expected = slow_attention(QUERY, KEY, VALUE, mask, bias)
     result = run(scaled_dot_product_attention, QUERY, KEY, VALUE, mask, logit_bias=bias)
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 
@@ -118,6 +114,22 @@ def attend_to(module, x, memory, mask, deterministic=True):
     return module.cross_attend(x, Memory.of(*module.keys_values(memory), mask), deterministic)
 
 
+@pytest.fixture
+def drawn(random_params):
+    """`drawn(module)`: random variables of a module that attends from `X` to `MEMORY`."""
+    return lambda module: random_params(module, X, MEMORY, MASK, method=attend_to)
+
+
+def attended(module, variables, **options):
+    return apply(module, variables, X, MEMORY, MASK, method=attend_to, **options)
+
+
+def sown(module, variables, name="weights"):
+    _, state = attended(module, variables, mutable="intermediates")
+    (value,) = state["intermediates"][name]
+    return value
+
+
 X = RNG.normal(size=(B, T, D)).astype(np.float32)
 MEMORY = RNG.normal(size=(B, S, D)).astype(np.float32)
 
@@ -128,35 +140,24 @@ def projected(params, x):
 
 @pytest.mark.parametrize(
     ("choice", "with_bias"),
-    [
-        ("none", ""),
-        ("qkv", "query key value"),
-        ("output", "output"),
-        ("all", "query key value output"),
-    ],
+    [("none", ""), ("qkv", "query key value"), ("output", "output")]
+    + [("all", "query key value output")],
 )
-def test_concatenated_heads(random_params, choice, with_bias):
+def test_concatenated_heads(drawn, choice, with_bias):
     module = attention(attention_bias=choice)
-    variables = random_params(module, X, MEMORY, MASK, method=attend_to)
+    variables = drawn(module)
     params = variables["params"]
     assert {name for name in params if "bias" in params[name]} == set(with_bias.split())
-
-    heads = slow_attention(
-        projected(params["query"], X),
-        projected(params["key"], MEMORY),
-        projected(params["value"], MEMORY),
-        MASK,
-        np.zeros((B, H, T, S)),
-    )
+    key, value = (projected(params[name], MEMORY) for name in ("key", "value"))
+    heads = slow_attention(projected(params["query"], X), key, value, MASK)
     concatenated = heads.reshape(B, T, H * V)
     expected = concatenated @ params["output"]["kernel"].reshape(H * V, D)
     expected += params["output"].get("bias", 0)
-    result = apply(module, variables, X, MEMORY, MASK, method=attend_to)
+    result = attended(module, variables)
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_self_attention_uses_the_encoding_s_rotation_and_bias(random_params):
-    """The encoding rotates queries and keys and biases logits; values are unchanged."""
 
     class Doubling(PositionEncoding):
         def rotate(self, query, key, positions):
@@ -201,7 +202,6 @@ def literal(rows):
     ],
 )
 def test_a_window_of_two(random_params, length, causal, sees):
-    """Gradients are exactly 0 for tokens outside the window, and nonzero inside."""
     module = attention(attention_window=2)
     encoding = POSITIONS["none"](TransformerConfig(), causal)
     mask = np.tri(length, dtype=bool) if causal else np.ones((length, length), bool)
@@ -226,53 +226,43 @@ def test_a_cap_bounds_the_logits():
     np.testing.assert_allclose(found, weights / weights.sum(-1, keepdims=True), rtol=1e-3)
 
 
-def test_the_modules_logits_have_the_configs_cap(random_params):
-    variables = random_params(attention(), X, MEMORY, MASK, method=attend_to)
-    found = apply(
-        attention(logit_cap=0.1),
-        variables,
-        X,
-        MEMORY,
-        MASK,
-        method=attend_to,
-        mutable="intermediates",
-    )[1]["intermediates"]["weights"][0]
-    query = projected(variables["params"]["query"], X)
-    key = projected(variables["params"]["key"], MEMORY)
-    expected = attention_weights(query, key, MASK, logit_cap=0.1)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("scale", [1.0, 0.07])
-def test_products_have_the_configs_scale(random_params, scale):
-    """`attention_scale` (1 in T5) applies to self- and cross-attention."""
-    module = attention(attention_scale=scale)
+@pytest.mark.parametrize(
+    ("fields", "scale"),
+    [({"attention_scale": 1.0}, 1.0), ({"attention_scale": 0.07}, 0.07)]
+    + [({"logit_cap": 0.1}, 1 / math.sqrt(K))],
+)
+def test_logits_have_the_configs_scale_and_cap(random_params, fields, scale):
+    """In self- and cross-attention; the scale is 1 in T5."""
+    module = attention(**fields)
     encoding = POSITIONS["none"](module.config)
     places = np.broadcast_to(np.arange(T), (B, T))
+    everything = np.ones((B, 1, T, T), bool)
 
     def weights(module, x):
-        module.self_attend(x, Sequences(encoding, places, np.ones((B, 1, T, T), bool)), True)
+        module.self_attend(x, Sequences(encoding, places, everything), True)
         attend_to(module, x, MEMORY, MASK)
 
     variables = random_params(module, X, method=weights)
     _, state = apply(module, variables, X, method=weights, mutable="intermediates")
-    found = state["intermediates"]["weights"]
-    query, *keys = (
-        projected(variables["params"][name], x)
-        for name, x in (("query", X), ("key", X), ("key", MEMORY))
-    )
-    for one, key, mask in zip(found, keys, (np.ones((B, 1, T, T), bool), MASK), strict=True):
+    params = variables["params"]
+    query = projected(params["query"], X)
+    keys = [projected(params["key"], x) for x in (X, MEMORY)]
+    cap = fields.get("logit_cap", 1e9)
+    for found, key, mask in zip(
+        state["intermediates"]["weights"], keys, (everything, MASK), strict=True
+    ):
         for b, h, t in np.ndindex(B, H, T):
             seen = np.flatnonzero(mask[b, 0, t])
+            logits = [scale * query[b, t, h] @ key[b, s, h] for s in seen]
             expected = np.zeros(key.shape[1])
-            expected[seen] = slow_softmax([scale * query[b, t, h] @ key[b, s, h] for s in seen])
-            np.testing.assert_allclose(one[b, h, t], expected, rtol=1e-4, atol=1e-6)
+            expected[seen] = slow_softmax([cap * math.tanh(logit / cap) for logit in logits])
+            np.testing.assert_allclose(found[b, h, t], expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 0.1])
-def test_queries_and_keys_are_normed_by_head(random_params, epsilon):
+def test_queries_and_keys_are_normed_by_head(drawn, epsilon):
     module = attention(qk_norm=True, norm_epsilon=epsilon, norm="rms_plus_one")
-    variables = random_params(module, X, MEMORY, MASK, method=attend_to)
+    variables = drawn(module)
     params = variables["params"]
 
     def normed(name, x):
@@ -281,26 +271,21 @@ def test_queries_and_keys_are_normed_by_head(random_params, epsilon):
         return x / root * params[f"norm_{name}"]["scale"]
 
     assert params["norm_query"]["scale"].shape == (K,)
-    _, state = apply(module, variables, X, MEMORY, MASK, method=attend_to, mutable="intermediates")
     expected = attention_weights(normed("query", X), normed("key", MEMORY), MASK)
-    (weights,) = state["intermediates"]["weights"]
-    np.testing.assert_allclose(weights, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(sown(module, variables), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("groups", [1, 2])
-def test_heads_that_share_keys_are_heads_with_copies_of_them(random_params, groups):
-    shared = MultiHeadAttention(
-        TransformerConfig(d_model=D, num_heads=4, num_key_value_heads=groups, dtype="float32")
-    )
-    variables = random_params(shared, X, MEMORY, MASK, method=attend_to)
+def test_heads_that_share_keys_are_heads_with_copies_of_them(drawn, groups):
+    sizes = {"d_model": D, "num_heads": 4, "dtype": "float32"}
+    shared = MultiHeadAttention(TransformerConfig(**sizes, num_key_value_heads=groups))
+    variables = drawn(shared)
     params = variables["params"]
     assert params["key"]["kernel"].shape == params["value"]["kernel"].shape == (D, groups, 4)
     repeat = {name: np.repeat(params[name]["kernel"], 4 // groups, 1) for name in ("key", "value")}
     copies = params | {name: {"kernel": kernel} for name, kernel in repeat.items()}
-    whole = MultiHeadAttention(TransformerConfig(d_model=D, num_heads=4, dtype="float32"))
-    expected = apply(whole, {"params": copies}, X, MEMORY, MASK, method=attend_to)
-    found = apply(shared, variables, X, MEMORY, MASK, method=attend_to)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    expected = attended(MultiHeadAttention(TransformerConfig(**sizes)), {"params": copies})
+    np.testing.assert_allclose(attended(shared, variables), expected, rtol=1e-4, atol=1e-5)
     cache = KVCache.empty(shared.config, rows=2, max_length=7)
     assert cache.keys.shape == cache.values.shape == (2, groups, 7, 1, 4)
 
@@ -317,42 +302,27 @@ def intercepted(module, variables, replace):
         return result if change is None else change(result)
 
     with nn.intercept_methods(interceptor):
-        return apply(module, variables, X, MEMORY, MASK, method=attend_to)
+        return attended(module, variables)
 
 
-def test_weights_and_heads_are_sown_on_request(random_params):
+def test_weights_and_heads_are_sown_and_can_be_replaced(drawn):
     module = attention()
-    variables = random_params(module, X, MEMORY, MASK, method=attend_to)
-    _, state = apply(module, variables, X, MEMORY, MASK, method=attend_to, mutable="intermediates")
-    (weights,), (heads,) = (state["intermediates"][name] for name in ("weights", "heads"))
+    variables = drawn(module)
+    weights, heads = (sown(module, variables, name) for name in ("weights", "heads"))
     assert weights.shape == (B, H, T, S) and heads.shape == (B, T, H, V)
     value = projected(variables["params"]["value"], MEMORY)
-    np.testing.assert_allclose(
-        heads, np.einsum("bhts,bshv->bthv", weights, value), rtol=1e-4, atol=1e-5
-    )
+    expected = np.einsum("bhts,bshv->bthv", weights, value)
+    np.testing.assert_allclose(heads, expected, rtol=1e-4, atol=1e-5)
 
-
-def test_a_head_can_be_silenced(random_params):
-    module = attention()
-    variables = random_params(module, X, MEMORY, MASK, method=attend_to)
-    silenced = intercepted(module, variables, {"combine": lambda heads: heads.at[:, :, 1].set(0)})
     kernel = variables["params"]["output"]["kernel"]
+    uniform = intercepted(module, variables, {"weigh": lambda x: jnp.full_like(x, 1 / S)})
+    expected = np.einsum("bhv,hvd->bd", value.mean(axis=1), kernel)[:, None]
+    expected = np.broadcast_to(expected, uniform.shape)
+    np.testing.assert_allclose(uniform, expected, rtol=1e-4, atol=1e-5)
+
+    silenced = intercepted(module, variables, {"combine": lambda heads: heads.at[:, :, 1].set(0)})
     kernel[1] = 0  # the rows of W^O that head 1 goes through
-    expected = apply(module, variables, X, MEMORY, MASK, method=attend_to)
-    np.testing.assert_allclose(silenced, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_weights_can_be_replaced(random_params):
-    module = attention()
-    variables = random_params(module, X, MEMORY, MASK, method=attend_to)
-    uniform = intercepted(
-        module, variables, {"weigh": lambda weights: jnp.full_like(weights, 1 / S)}
-    )
-    means = projected(variables["params"]["value"], MEMORY).mean(axis=1)  # [B, H, V]
-    expected = np.einsum("bhv,hvd->bd", means, variables["params"]["output"]["kernel"])
-    np.testing.assert_allclose(
-        uniform, np.broadcast_to(expected[:, None], uniform.shape), rtol=1e-4, atol=1e-5
-    )
+    np.testing.assert_allclose(silenced, attended(module, variables), rtol=1e-5, atol=1e-5)
 
 
 def test_dropout_acts_on_the_weights_after_they_are_sown(random_params):
@@ -394,15 +364,8 @@ def test_self_attention_in_two_steps_with_a_cache_equals_one_step(random_params)
 
     cache, parts = KVCache.empty(module.config, B, T + 2), []
     for part in (slice(0, 2), slice(2, 3)):
-        y, cache = apply(
-            module,
-            variables,
-            X[:, part],
-            Sequences(encoding, positions[:, part], None),
-            True,
-            cache,
-            method="self_attend",
-        )
+        call = (X[:, part], Sequences(encoding, positions[:, part], None), True, cache)
+        y, cache = apply(module, variables, *call, method="self_attend")
         parts.append(y)
     np.testing.assert_allclose(np.concatenate(parts, 1), whole, rtol=1e-5, atol=1e-5)
 

@@ -6,18 +6,16 @@ import functools
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
 
-from tests.compiled import run
-from tests.models.texts import PADDED
+from tests.compiled import assert_near, run
+from tests.models.texts import PADDED, small_config
 from transformer_jax.metrics import compute_metrics
 from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn import auxiliary
 from transformer_jax.nn.auxiliary import add_loss, add_metric
-from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.layer_scan import stack_layers, unstack_layers
 from transformer_jax.nn.transformer import rematerialized_layers
@@ -25,17 +23,10 @@ from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import compute_update
 
 WEIGHT = 0.3
-CONFIG = TransformerConfig(
-    d_model=8,
-    d_ff=12,
-    num_heads=2,
-    num_layers=3,
-    attention_window=2,
-    layers="default | attention_window=none",  # a scan by two layers, and one more
-    max_length=8,
-    dtype="float32",
-    vocab_size=11,
-)
+SIZES = {"d_model": 8, "d_ff": 12, "num_heads": 2}
+PATTERN = "default | attention_window=none"
+CONFIG = small_config(attention_window=2, **SIZES, num_layers=3, layers=PATTERN)
+"""A scan by two layers, and one more."""
 BATCH = dict(zip(("tokens", "positions", "segment_ids"), PADDED, strict=True))
 
 
@@ -100,14 +91,9 @@ def updated(model, params, remat="none", parts=1, devices=1):
             return *task_loss(model, params, batch), {"tokens": jnp.float32(1)}
 
     def update(batch):
-        found = compute_update(
-            TrainState.create(params, optimizer, jax.random.key(0)),
-            batch,
-            loss_fn=loss,
-            optimizer=optimizer,
-            accumulation_steps=parts,
-            axis_name="devices" if devices > 1 else None,
-        )
+        options = {"accumulation_steps": parts, "axis_name": "devices" if devices > 1 else None}
+        state = TrainState.create(params, optimizer, jax.random.key(0))
+        found = compute_update(state, batch, loss_fn=loss, optimizer=optimizer, **options)
         return found.grads, found.sums
 
     if devices == 1:
@@ -125,11 +111,7 @@ def test_a_step_adds_what_modules_add(expected, scanned, division):
     model, params, means, gradient = expected
     params = run(stack_layers, params) if scanned else params
     grads, sums = updated(model, params, **division)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * np.abs(b).max()),
-        run(unstack_layers, grads),
-        gradient,
-    )
+    assert_near(run(unstack_layers, grads), gradient, 1e-5)
     metrics = compute_metrics(sums | {"filled": 1.0, "slots": 1.0})
     recorded = {name: float(metrics[f"aux/{name}"]) for name in means}
     assert recorded == pytest.approx({name: float(mean) for name, mean in means.items()}, rel=1e-5)

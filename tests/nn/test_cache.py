@@ -44,8 +44,7 @@ def test_rows_grow_from_their_own_length():
     np.testing.assert_array_equal(inputs.key_positions, [[0, 1, 2, 3]] * 2)
     np.testing.assert_array_equal(inputs.query_positions, [[0, 1], [2, 3]])
     np.testing.assert_array_equal(
-        inputs.mask[:, 0].astype(int),
-        [[[1, 0, 0, 0], [1, 1, 0, 0]], [[1, 1, 1, 0], [1, 1, 1, 1]]],
+        inputs.mask[:, 0].astype(int), [[[1, 0, 0, 0], [1, 1, 0, 0]], [[1, 1, 1, 0], [1, 1, 1, 1]]]
     )
     for slots, new in zip((inputs.key, inputs.value), (key, value), strict=True):
         np.testing.assert_array_equal(slots[0, :2], new[0])
@@ -54,12 +53,15 @@ def test_rows_grow_from_their_own_length():
 
 
 @pytest.mark.parametrize(("device", "dtype"), [("cpu", jnp.float32), ("gpu", jnp.bfloat16)])
-def test_the_cache_has_the_dtype_of_the_products(device, dtype, compiling_for):
+def test_keys_and_values_come_back_by_position_in_the_dtype_of_products(
+    device, dtype, compiling_for
+):
     compiling_for(device)
     config = dataclasses.replace(CONFIG, dtype="bfloat16")
     key, value = random(2, 3, H, K), random(2, 3, H, V)
     written = appended(KVCache.empty(config, rows=2, max_length=3), key, value)
     memory = Memory.of(key, value, np.ones((2, 1, 1, 3), bool)).cast(config)
+    assert memory.keys.shape == (2, H, 3, K) and memory.values.shape == (2, H, 3, V)
     for kept in (attended(written, 1), memory.inputs(random(2, 1, H, K))):
         for found, new in zip((kept.key, kept.value), (key, value), strict=True):
             assert found.dtype == dtype
@@ -67,8 +69,7 @@ def test_the_cache_has_the_dtype_of_the_products(device, dtype, compiling_for):
 
 
 @pytest.mark.parametrize(
-    ("heads", "beams", "dtype"),
-    [(H, 1, jnp.float32), (H, 3, jnp.bfloat16), (1, 1, jnp.bfloat16)],
+    ("heads", "beams", "dtype"), [(H, 1, jnp.float32), (H, 3, jnp.bfloat16), (1, 1, jnp.bfloat16)]
 )
 def test_on_a_cpu_several_queries_of_a_key_are_multiplied_in_bfloat16(
     heads, beams, dtype, compiling_for
@@ -142,12 +143,3 @@ def test_one_beam_is_its_own_parent():
     x = random(6, 1, H, K)
     inputs = cache.inputs(x, cache.next_positions(1))
     np.testing.assert_array_equal(inputs.query, x.reshape(2, 3, H, K))
-
-
-def test_keys_and_values_come_back_by_position():
-    key, value = random(2, 4, H, K), random(2, 4, H, V)
-    memory = Memory.of(key, value, np.ones((2, 1, 1, 4), bool))
-    assert memory.keys.shape == (2, H, 4, K) and memory.values.shape == (2, H, 4, V)
-    inputs = memory.inputs(random(2, 1, H, K))
-    for found, given in zip((inputs.key, inputs.value), (key, value), strict=True):
-        np.testing.assert_array_equal(found, given)

@@ -13,6 +13,8 @@ def test_head_sizes_follow_from_d_model_unless_given():
     config = TransformerConfig(d_model=512, num_heads=16, key_size=5, value_size=7)
     assert (config.d_k, config.d_v) == (5, 7)
     assert TransformerConfig(num_heads=16, key_size=5).d_v == 32
+    assert TransformerConfig(num_heads=8).key_value_heads == 8
+    assert TransformerConfig(num_heads=8, num_key_value_heads=2).key_value_heads == 2
 
 
 def test_impossible_configs_are_refused():
@@ -30,11 +32,6 @@ def test_impossible_configs_are_refused():
         }
     )
     assert config(**heads, key_size=4, value_size=2)().d_v == 2
-
-
-def test_heads_share_keys_in_groups():
-    assert TransformerConfig(num_heads=8).key_value_heads == 8
-    assert TransformerConfig(num_heads=8, num_key_value_heads=2).key_value_heads == 2
 
 
 def test_a_config_uses_no_device(monkeypatch):

@@ -3,7 +3,6 @@
 dropped or balanced."""
 
 import dataclasses
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +10,10 @@ import numpy as np
 import optax
 import pytest
 
-from tests.compiled import apply, run
+from tests.compiled import apply, assert_near, decode, run
 from tests.refusals import assert_refused
 from transformer_jax.lab.plan.costs import kernel_costs
 from transformer_jax.lab.plan.hlo import parse_module
-from transformer_jax.models import apply_method, apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn import auxiliary
 from transformer_jax.nn.config import TransformerConfig
@@ -133,11 +131,7 @@ def test_gradients_equal_those_of_a_dense_mixture(inputs, random_params):
     found, expected = gradients(sparse), gradients(dense)
     assert (expected[0].pop("router_bias_steps") == 0).all()
     found[0].pop("router_bias_steps")
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * np.abs(b).max()),
-        found,
-        expected,
-    )
+    assert_near(found, expected, 1e-5)
 
 
 def test_the_capacity_is_exact():
@@ -238,11 +232,7 @@ def test_a_tpu_multiplies_ragged_groups(inputs, random_params, compiling_for):
     compiling_for("tpu")
     program = gradients()
     assert "ragged_dot" in str(jax.make_jaxpr(program)(params, inputs))
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * np.abs(b).max()),
-        program(params, inputs),
-        expected,
-    )
+    assert_near(program(params, inputs), expected, 1e-5)
 
 
 def test_compiled_products_are_those_of_the_chosen_experts():
@@ -275,18 +265,13 @@ def test_a_token_uses_the_parameters_of_the_chosen_experts():
 
 def test_cached_decoding_equals_the_full_model_and_drops_nothing(random_params):
     options = ExpertsOptions(E, 2, capacity_factor=0.6, num_shared=1)
-    config = experts_config(options, vocab_size=11, num_layers=1, max_length=8)
-    model = DecoderOnly(config)
+    model = DecoderOnly(experts_config(options, vocab_size=11, num_layers=1, max_length=8))
     tokens = np.random.default_rng(0).integers(1, 11, (2, 6))
-    params = random_params(model, tokens)["params"]
-    full = jax.jit(partial(apply_model, model))(params, tokens)
-    prefill = jax.jit(lambda *args: apply_method(model, params, "prefill", *args, 8))
-    step = jax.jit(partial(apply_method, model, params, "decode_step"))
-    logits, memory, state = prefill(tokens[:, :4], np.array([4, 4]))
-    np.testing.assert_allclose(logits, full[:, 3], atol=2e-5)
-    for t in (4, 5):
-        logits, state = step(tokens[:, t], memory, state)
-        np.testing.assert_allclose(logits, full[:, t], atol=2e-5)
+    variables = random_params(model, tokens)
+    full = apply(model, variables, tokens)
+    results, _ = decode(model, variables, tokens[:, :4], [4, 4], tokens[:, 4:].T)
+    for step, logits in enumerate(results):
+        np.testing.assert_allclose(logits, full[:, 3 + step], atol=2e-5)
 
 
 def test_bad_options_are_refused():

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from tests.compiled import apply
+from tests.models.texts import small_config
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn import fused_attention
 from transformer_jax.nn.attention import scaled_dot_product_attention
 from transformer_jax.nn.attention_inputs import AttentionInputs
-from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.fused_attention import AttentionRequirements, CuDNN, Splash, choose_kernel
 from transformer_jax.nn.masks import Segments
 from transformer_jax.nn.per_device import use_sharded_call
@@ -87,19 +87,8 @@ def test_outputs_and_gradients_are_those_of_the_plain_function(kernel, case):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-5)
 
 
-SIZES = dict(
-    d_model=16,
-    d_ff=16,
-    num_heads=2,
-    num_encoder_layers=2,
-    num_decoder_layers=1,
-    attention_window=7,
-    layers="default | attention_window=none",
-    attention_scale=0.7,
-    source_vocab_size=11,
-    target_vocab_size=11,
-    dtype="bfloat16",
-)
+SIZES = {"attention_window": 7, "layers": "default | attention_window=none"}
+SIZES |= {"attention_scale": 0.7, "num_encoder_layers": 2, "max_length": T, "dtype": "bfloat16"}
 
 
 @pytest.fixture
@@ -111,7 +100,7 @@ def splash_on_a_cpu(monkeypatch):
 def test_packed_sentences_are_sentences_alone(splash_on_a_cpu, random_params):
     """No token sees another sentence of its row, in self-attention or in cross-attention. Layers
     have windows of their own."""
-    model = EncoderDecoder(TransformerConfig(**SIZES, attention="splash"))
+    model = EncoderDecoder(small_config(**SIZES, attention="splash"))
     tokens = RNG.integers(4, 11, (1, T)).astype(np.int32)
     ids = packed([(50, 60)], T)
     side = (tokens, positions(ids).astype(np.int32), ids)
@@ -129,53 +118,52 @@ def test_packed_sentences_are_sentences_alone(splash_on_a_cpu, random_params):
 
 
 H100 = dict(platform="gpu", kind="NVIDIA H100", capability="9.0")
+TPU = dict(platform="tpu", kind="TPU v5e")
 BF16 = AttentionRequirements(dtype=jnp.bfloat16)
 
 
-@pytest.mark.parametrize(
-    "name, device, requirements, chosen, reason",
-    [
-        ("auto", H100, BF16, "cudnn", ""),
-        ("plain", H100, BF16, "plain", ""),
-        ("auto", H100 | {"capability": "7.5"}, BF16, "plain", "from Ampere on"),
-        ("auto", H100, AttentionRequirements(), "plain", "not in bfloat16"),
-        ("auto", H100, dataclasses.replace(BF16, dropout=True), "plain", "attention_dropout_rate"),
-        ("auto", H100, dataclasses.replace(BF16, weights=True), "plain", "weights are read"),
-        ("auto", H100, dataclasses.replace(BF16, logit_bias=True), "plain", "add to the logits"),
-        ("auto", H100, dataclasses.replace(BF16, extra_values=True), "plain", "weights again"),
-        ("auto", H100, dataclasses.replace(BF16, logit_cap=5.0), "plain", "no cap"),
-        ("splash", H100, BF16, "plain", "it runs on a tpu, and this is a gpu"),
-        ("auto", dict(platform="tpu", kind="TPU v5e"), BF16, "splash", ""),
-        (
-            "auto",
-            dict(platform="tpu", kind="TPU v5e"),
-            AttentionRequirements(),
-            "plain",
-            "not in bfloat16",
-        ),
-        ("auto", dict(platform="cpu", kind="cpu"), BF16, "plain", ""),
-    ],
-)
-def test_the_fastest_that_is_exact(monkeypatch, name, device, requirements, chosen, reason):
-    device = SimpleNamespace(**{"capability": ""} | device)
-    monkeypatch.setattr(fused_attention, "target", lambda: device)
-    with use_sharded_call(call_whole):
-        choice = choose_kernel(name, inputs_of(), requirements)
-    assert choice.name == chosen and reason in choice.reason
-    assert bool(choice.reason) == bool(reason)
+def needing(**changes):
+    return dataclasses.replace(BF16, **changes)
 
 
-@pytest.mark.parametrize(
-    "keys, chosen", [(64, "plain"), (128, "cudnn"), (160, "cudnn"), (192, "plain")]
-)
-def test_cudnn_does_not_get_rows_for_which_its_gradients_can_be_nan(monkeypatch, keys, chosen):
-    device = SimpleNamespace(**H100)
-    monkeypatch.setattr(fused_attention, "target", lambda: device)
+CHOICES = [
+    ("auto", H100, BF16, "cudnn", ""),
+    ("plain", H100, BF16, "plain", ""),
+    ("auto", H100 | {"capability": "7.5"}, BF16, "plain", "from Ampere on"),
+    ("auto", H100, AttentionRequirements(), "plain", "not in bfloat16"),
+    ("auto", H100, needing(dropout=True), "plain", "attention_dropout_rate"),
+    ("auto", H100, needing(weights=True), "plain", "weights are read"),
+    ("auto", H100, needing(logit_bias=True), "plain", "add to the logits"),
+    ("auto", H100, needing(extra_values=True), "plain", "weights again"),
+    ("auto", H100, needing(logit_cap=5.0), "plain", "no cap"),
+    ("splash", H100, BF16, "plain", "it runs on a tpu, and this is a gpu"),
+    ("auto", TPU, BF16, "splash", ""),
+    ("auto", TPU, AttentionRequirements(), "plain", "not in bfloat16"),
+    ("auto", dict(platform="cpu", kind="cpu"), BF16, "plain", ""),
+]
+
+
+def test_the_fastest_that_is_exact(monkeypatch):
+    inputs, wrong = inputs_of(), []
+    for name, device, requirements, chosen, reason in CHOICES:
+        target = SimpleNamespace(**{"capability": ""} | device)
+        monkeypatch.setattr(fused_attention, "target", lambda target=target: target)
+        with use_sharded_call(call_whole):
+            choice = choose_kernel(name, inputs, requirements)
+        explained = reason in choice.reason and bool(choice.reason) == bool(reason)
+        if choice.name != chosen or not explained:
+            wrong.append((name, device, requirements, choice))
+    assert wrong == []
+
+
+def test_cudnn_does_not_get_rows_for_which_its_gradients_can_be_nan(monkeypatch):
+    monkeypatch.setattr(fused_attention, "target", lambda: SimpleNamespace(**H100))
     rows = inputs_of()
-    key, value = (np.resize(x, (B, keys, H, K)) for x in (rows.key, rows.value))
-    with use_sharded_call(call_whole):
-        choice = choose_kernel("auto", rows.replace(key=key, value=value), BF16)
-    assert choice.name == chosen and ("NaN" in choice.reason) == (chosen == "plain")
+    for keys, chosen in ((64, "plain"), (128, "cudnn"), (160, "cudnn"), (192, "plain")):
+        key, value = (np.resize(x, (B, keys, H, K)) for x in (rows.key, rows.value))
+        with use_sharded_call(call_whole):
+            choice = choose_kernel("auto", rows.replace(key=key, value=value), BF16)
+        assert choice.name == chosen and ("NaN" in choice.reason) == (chosen == "plain")
 
 
 def test_outside_of_a_training_step_attention_is_plain(splash_on_a_cpu):

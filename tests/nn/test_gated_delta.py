@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.compiled import run
 from tests.models.texts import PADDED, TOGETHER
 from tests.refusals import assert_refused
 from transformer_jax.models.decoder_only import DecoderOnly
@@ -73,10 +74,6 @@ def chunks_of(size):
     return partial(chunked_delta_rule, chunk_size=size)
 
 
-def compiled(function, *inputs):
-    return jax.jit(function)(*inputs)
-
-
 @pytest.mark.parametrize("function", [steps, chunks_of(4), chunks_of(64)])
 def test_the_rule_and_its_gradients_are_those_of_transformers(function):
     def loss(*inputs):
@@ -118,7 +115,7 @@ def test_extreme_gates_lose_no_digits(extreme):
             outputs, state = function(*inputs)
             return (outputs**2).sum(), (outputs, state)
 
-        return compiled(jax.grad(loss, range(6), has_aux=True), *extreme)
+        return run(jax.grad(loss, range(6), has_aux=True), *extreme)
 
     expected, _ = results(steps)
     gradients, (found, last) = results(chunks_of(8))
@@ -136,7 +133,7 @@ def test_no_gradient_passes_a_reset_or_a_later_token(extreme):
     def output(query, key, value, strength, state):
         return chunks_of(8)(query, key, value, log_decay, strength, state)[0][:, 27].sum()
 
-    gradients = compiled(jax.grad(output, range(5)), *extreme[:3], *extreme[4:])
+    gradients = run(jax.grad(output, range(5)), *extreme[:3], *extreme[4:])
     for gradient in gradients[:4]:
         assert not gradient[:, :21].any() and not gradient[:, 28:].any()
     assert gradients[2][:, 21:28].any() and not gradients[4].any()
@@ -145,7 +142,7 @@ def test_no_gradient_passes_a_reset_or_a_later_token(extreme):
 def test_the_inverse_and_its_tangent():
     lower = np.tril(np.random.default_rng(0).normal(size=(3, 5, 5)), -1).astype(np.float32)
     of_both = lambda *x: jax.jvp(inverse_of_unit_lower, x[:1], x[1:])  # noqa: E731
-    found, tangent = compiled(of_both, lower, lower[::-1])
+    found, tangent = run(of_both, lower, lower[::-1])
     inverse = np.linalg.inv(np.eye(5) + lower)
     close(found, inverse)
     close(tangent, -inverse @ lower[::-1] @ inverse, atol=1e-4)
@@ -157,13 +154,13 @@ def test_a_convolution_continues_its_past_and_stays_within_sentences():
     past = rng.normal(size=(1, 3, 2, 3))
     joined = np.concatenate([past, x], 1)
     expected = [sum(taps[w] * joined[0, t + w] for w in range(4)) for t in range(7)]
-    close(compiled(causal_convolution, joined, taps)[0], expected)
+    close(run(causal_convolution, joined, taps)[0], expected)
 
     places = np.array([[0, 1, 2, 0, 1, 2, 3]])
-    found = np.asarray(compiled(causal_convolution, joined, taps, places))
+    found = np.asarray(run(causal_convolution, joined, taps, places))
     for start, end in ((0, 3), (3, 7)):
         alone = np.concatenate([0 * past, x[:, start:end]], 1)
-        close(found[:, start:end], compiled(causal_convolution, alone, taps))
+        close(found[:, start:end], run(causal_convolution, alone, taps))
 
 
 def test_memory_is_linear_in_the_tokens():
@@ -182,18 +179,10 @@ def test_memory_is_linear_in_the_tokens():
 
 def layer_config(**changes):
     options = GatedDeltaOptions(key_heads=2, value_heads=4, chunk_size=4)
-    fields = {
-        "key_size": 3,
-        "value_size": 5,
-        "d_model": 12,
-        "d_ff": 16,
-        "num_heads": 2,
-        "dtype": "float32",
-        "vocab_size": 11,
-    }
+    fields = {"key_size": 3, "value_size": 5, "d_model": 12, "d_ff": 16, "num_heads": 2}
     fields |= {"architecture": "decoder_only", "positions": "none", "num_layers": 1}
     fields |= {"norm_placement": "pre", "attention_layer": "gated_delta", "options": (options,)}
-    return TransformerConfig(**fields | changes)
+    return TransformerConfig(**fields | {"dtype": "float32", "vocab_size": 11} | changes)
 
 
 def hybrid_config(**changes):
@@ -242,7 +231,7 @@ def test_the_layer_and_its_gradients_are_those_of_qwen3_next():
         return (y * FIXTURE["layer_cotangent"]).sum(), y
 
     params, x = qwen3_next_params(), FIXTURE["layer_x"]
-    (gradients, x_gradient), y = compiled(jax.grad(loss, (0, 1), has_aux=True), params, x)
+    (gradients, x_gradient), y = run(jax.grad(loss, (0, 1), has_aux=True), params, x)
     close(y, FIXTURE["layer_y"])
     close(x_gradient, FIXTURE["layer_x_gradient"])
     jax.tree.map(close, gradients, qwen3_next_params("_gradient"))
@@ -260,15 +249,13 @@ def variables(model, random_params):
 
 
 def test_packed_sentences_stay_apart(model, variables):
-    """Logits are those of sentences in rows of their own; no gradient leaves a sentence."""
-
     def loss(table):
         params = {**variables["params"], "embedding": {"table": table}}
         logits = model.apply({"params": params}, *TOGETHER)
         return logits[0, 5:8].sum(), logits
 
     table = variables["params"]["embedding"]["table"]
-    gradient, (packed, *padded) = compiled(jax.grad(loss, has_aux=True), table)
+    gradient, (packed, *padded) = run(jax.grad(loss, has_aux=True), table)
     close(packed[:5], padded[0][:5])
     close(packed[5:8], padded[1][:3])
     # Tokens 3 to 9 are those of the first sentence; as outputs, each has the same gradient.
@@ -290,7 +277,7 @@ def test_decoding_equals_the_forward_pass(model, variables, prefill, step):
     """Prompts of unequal lengths, shorter and longer than the convolutions, then single tokens."""
     rng = np.random.default_rng(0)
     tokens, lengths = rng.integers(1, 11, size=(3, 12)), np.array([1, 4, 7])
-    full = compiled(model.apply, variables, tokens)
+    full = run(model.apply, variables, tokens)
     prompt = np.where(np.arange(7) < lengths[:, None], tokens[:, :7], 0)
     logits, memory, state = prefill(variables, prompt, lengths)
     rows = np.arange(3)
@@ -312,15 +299,15 @@ def test_beams_keep_the_state_of_the_beam_that_they_continue(model, variables, p
     texts = np.zeros((6, 12), int)
     texts[:, :3] = np.repeat(tokens[:, :3], 2, axis=0)
     texts[:, 3:5] = [[2, 9], [2, 10], [2, 9], [1, 10], [1, 9], [1, 10]]
-    expected = [compiled(model.apply, variables, rows)[:, 4] for rows in np.split(texts, 2)]
+    expected = [run(model.apply, variables, rows)[:, 4] for rows in np.split(texts, 2)]
     close(logits, np.concatenate(expected))
 
 
 def test_bfloat16_products_are_near_those_in_float32(model, variables):
     tokens = np.random.default_rng(0).integers(1, 11, size=(3, 12))
     rounded = DecoderOnly(hybrid_config(dtype="bfloat16"))
-    found = compiled(rounded.apply, variables, tokens)
-    expected = compiled(model.apply, variables, tokens)
+    found = run(rounded.apply, variables, tokens)
+    expected = run(model.apply, variables, tokens)
     assert 0 < np.abs(found - expected).max() < 0.03 * np.abs(expected).max()
 
 
@@ -334,18 +321,13 @@ def test_the_cache_does_not_grow():
 
 def test_layers_that_cannot_be_are_refused():
     config = layer_config(options=(GatedDeltaOptions(key_heads=3, value_heads=4),))
-    no_layer_applies = hybrid_config(layers=None)
+    unused = hybrid_config(layers=None)
     check_layers(hybrid_config(), 2, causal=True)
-    assert_refused(
-        {
-            "key_heads 3 does not divide value_heads 4": partial(
-                GatedDeltaNet.init_cache, config, 1, 1
-            ),
-            "positions 'rotary' are applied by no layer": partial(
-                check_layers, no_layer_applies, 2, causal=True
-            ),
-            "'gated_delta' sees only earlier tokens": partial(
-                check_layers, layer_config(), 1, causal=False
-            ),
-        }
+    refused = {
+        "key_heads 3 does not divide value_heads 4": partial(GatedDeltaNet.init_cache, config, 1, 1)
+    }
+    refused["positions 'rotary' are applied by no layer"] = lambda: check_layers(unused, 2, True)
+    refused["'gated_delta' sees only earlier tokens"] = lambda: check_layers(
+        layer_config(), 1, False
     )
+    assert_refused(refused)

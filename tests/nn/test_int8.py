@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.compiled import apply
+from tests.models.texts import small_config
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.int8 import Int8Matrix, convert_weights
@@ -29,20 +30,8 @@ def paths(params):
 
 @pytest.mark.parametrize("positions", ["deberta", "rotary"])
 def test_a_quantized_model_has_nearly_the_same_logits(random_params, positions):
-    config = TransformerConfig(
-        d_model=32,
-        d_ff=64,
-        num_heads=4,
-        num_key_value_heads=2,
-        num_layers=1,
-        vocab_size=48,
-        max_length=16,
-        positions=positions,
-        attention_bias="all",
-        dtype="float32",
-        dropout_rate=0.0,
-    )
-    model = DecoderOnly(config)
+    changes = {"positions": positions, "attention_bias": "all", "num_key_value_heads": 2}
+    model = DecoderOnly(small_config(d_model=32, d_ff=64, vocab_size=48, max_length=16, **changes))
     tokens = np.random.default_rng(0).integers(4, 48, (2, 12))
     arguments = (tokens, np.tile(np.arange(12), (2, 1)), np.ones((2, 12), int))
     params = random_params(model, *arguments)["params"]

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.compiled import apply, run
+from tests.compiled import apply, decode, run
 from transformer_jax.errors import UserError
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.attention import MultiHeadAttention
@@ -88,28 +88,21 @@ def model_of(**fields):
 def test_a_recurrent_layer_passes_over_the_padding_of_prompts(registered):
     model, params = model_of(attention_layer="total", positions="none", feed_forward="routed")
     assert "total_scale" in params["decoder"]["layer_1"]["self_attention"]
-    full = apply(model, {"params": params}, TOKENS)
-    lengths = np.array([5, 3])
-    prefill = lambda *given: model.apply({"params": params}, *given, 8, method="prefill")  # noqa: E731
-    logits, memory, state = jax.jit(prefill)(TOKENS, lengths)
-    np.testing.assert_allclose(logits, full[[0, 1], lengths - 1], atol=1e-5)
-    logits, state = apply(
-        model, {"params": params}, jnp.array([7, 7]), memory, state, method="decode_step"
-    )
+    variables, lengths = {"params": params}, np.array([5, 3])
+    full = apply(model, variables, TOKENS)
+    (first, then), state = decode(model, variables, TOKENS, lengths, [[7, 7]])
+    np.testing.assert_allclose(first, full[[0, 1], lengths - 1], atol=1e-5)
     more = np.concatenate([TOKENS[1:, :3], [[7]]], axis=1)
-    np.testing.assert_allclose(logits[1], apply(model, {"params": params}, more)[0, -1], atol=1e-5)
+    np.testing.assert_allclose(then[1], apply(model, variables, more)[0, -1], atol=1e-5)
     np.testing.assert_array_equal(state[0].length, lengths + 1)
 
 
 def test_a_layer_without_a_cache_does_not_decode(registered):
     model = DecoderOnly(TransformerConfig(**SIZES, attention_layer="untold"))
     jax.eval_shape(model.init, jax.random.key(0), TOKENS)
+    init = lambda: model.init(jax.random.key(0), TOKENS, np.array([5, 5]), 8, method="prefill")  # noqa: E731
     with pytest.raises(UserError, match="Untold has no `init_cache`, so that it cannot decode"):
-        jax.eval_shape(
-            lambda *prompts: model.init(jax.random.key(0), *prompts, 8, method="prefill"),
-            TOKENS,
-            np.array([5, 5]),
-        )
+        jax.eval_shape(init)
 
 
 def test_layers_are_named_in_the_config_and_bring_rows_of_the_table(registered):
@@ -147,9 +140,7 @@ def test_the_first_layer_shares_its_values(registered, random_params):
     by_layer = [gradient["decoder"][f"layer_{i}"]["self_attention"]["value"] for i in (0, 1)]
     assert [bool(jnp.any(layer["kernel"] != 0)) for layer in by_layer] == [True, False]
 
-    prefill = jax.jit(lambda *given: model.apply({"params": params}, *given, 8, method="prefill"))
-    found, memory, state = prefill(TOKENS[:, :3], np.array([3, 2]))
-    np.testing.assert_allclose(found, full[[0, 1], [2, 1]], rtol=1e-4, atol=1e-5)
-    decode = jax.jit(lambda *given: model.apply({"params": params}, *given, method="decode_step"))
-    found, state = decode(TOKENS[[0, 1], [3, 2]], memory, state)
-    np.testing.assert_allclose(found, full[[0, 1], [3, 2]], rtol=1e-4, atol=1e-5)
+    following = [TOKENS[[0, 1], [3, 2]]]
+    results, _ = decode(model, {"params": params}, TOKENS[:, :3], [3, 2], following)
+    expected = full[[0, 1], [2, 1]], full[[0, 1], [3, 2]]
+    np.testing.assert_allclose(results, expected, rtol=1e-4, atol=1e-5)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.compiled import apply, run
+from tests.models.texts import small_config
 from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
-from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.linear import Linear
 from transformer_jax.nn.lora import (
     AdaptedMatrix,
@@ -22,9 +22,7 @@ from transformer_jax.nn.lora import (
 )
 from transformer_jax.training.config import LoraConfig
 
-CONFIG = TransformerConfig(
-    d_model=16, d_ff=24, num_heads=2, num_layers=2, vocab_size=20, max_length=12, dtype="float32"
-)
+CONFIG = small_config(depth=2, vocab_size=20)
 ROW = (np.arange(8)[None] % 20, np.arange(8)[None], np.ones((1, 8), np.int32))
 ALL = LoraConfig(rank=3, targets="kernel$")
 
@@ -40,7 +38,6 @@ def params(model):
 
 
 def drawn(adapters):
-    """Adapters with random B."""
     rng = np.random.default_rng(0)
     return {
         name: dataclasses.replace(one, up=jnp.array(rng.normal(0, 0.1, one.up.shape), jnp.float32))

@@ -97,19 +97,16 @@ def products_of_a_step(dtype, monkeypatch, target="cuda"):
 
 
 @pytest.mark.parametrize("target", ["cuda", "tpu"])
-def test_float32_is_float32_on_an_accelerator(target, monkeypatch):
-    lines = products_of_a_step("float32", monkeypatch, target)
-    assert len(lines) == 3
-    for line in lines:
+def test_products_on_an_accelerator(target, monkeypatch):
+    """float32 is float32. bfloat16 accumulates and returns float32, also the kernel's gradient,
+    which devices add up; saved operands are bfloat16."""
+    exact, rounded = (
+        products_of_a_step(dtype, monkeypatch, target) for dtype in ("float32", "bfloat16")
+    )
+    assert len(exact) == len(rounded) == 3
+    for line in exact:
         assert "precision = [HIGHEST, HIGHEST]" in line and "bf16" not in line
-
-
-@pytest.mark.parametrize("target", ["cuda", "tpu"])
-def test_bfloat16_accumulates_and_returns_float32_on_an_accelerator(target, monkeypatch):
-    """The kernel's gradient, which devices add up, is float32 too; saved operands are bfloat16."""
-    lines = products_of_a_step("bfloat16", monkeypatch, target)
-    assert len(lines) == 3
-    for line in lines:
+    for line in rounded:
         assert "lhs_precision_type = bf16, rhs_precision_type = bf16" in line
         assert "accumulation_type = f32" in line
         operands, result = line.rsplit(" : ", 1)[1].split(" -> ")
@@ -130,30 +127,26 @@ def test_exact_products_of_bfloat16_are_not_rounded():
 
 
 def test_bfloat16_is_what_onednn_multiplies_on_a_cpu():
-    def step(x, kernel):
-        return jax.grad(lambda *args: einsum("nd,df->nf", *args, jnp.bfloat16).sum(), (0, 1))(
-            x, kernel
-        )
+    def total(x, kernel):
+        return einsum("nd,df->nf", x, kernel, jnp.bfloat16).sum()
 
-    jaxpr = jax.make_jaxpr(step)(jnp.ones((8, 4)), jnp.ones((4, 6)))
+    jaxpr = jax.make_jaxpr(jax.grad(total, (0, 1)))(jnp.ones((8, 4)), jnp.ones((4, 6)))
     products = [e for e in jaxpr.eqns if e.primitive.name == "dot_general"]
     assert len(products) >= 2
     for product in products:
-        assert {v.aval.dtype for v in (*product.invars, *product.outvars)} == {
-            jnp.dtype(jnp.bfloat16)
-        }
+        dtypes = {v.aval.dtype for v in (*product.invars, *product.outvars)}
+        assert dtypes == {jnp.dtype(jnp.bfloat16)}
 
 
 # --- One row.
 
 
-@pytest.mark.parametrize(
-    ("device", "rows", "dtype"),
-    [("cpu", 1, jnp.float32), ("cpu", 2, jnp.bfloat16), ("gpu", 1, jnp.bfloat16)],
-)
-def test_one_row_stays_in_float32_on_a_cpu(device, rows, dtype, compiling_for):
-    compiling_for(device)
-    assert dtype_for_rows(rows, jnp.bfloat16) == dtype
+def test_one_row_stays_in_float32_on_a_cpu(compiling_for):
+    compiling_for("cpu")
+    assert dtype_for_rows(1, jnp.bfloat16) == jnp.float32
+    assert dtype_for_rows(2, jnp.bfloat16) == jnp.bfloat16
+    compiling_for("gpu")
+    assert dtype_for_rows(1, jnp.bfloat16) == jnp.bfloat16
 
 
 # --- Dtypes by name.

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.compiled import apply
+from tests.compiled import apply, decode
 from tests.models.texts import PADDED, TOGETHER
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn import fused_attention
@@ -39,17 +39,13 @@ close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
 
 
 def test_packed_and_cached_texts_are_texts_alone(model, variables):
-    """Prompts of unequal lengths are prefilled together, then continued token by token."""
     packed, *whole = jax.jit(model.apply)(variables, *TOGETHER)
     close(packed[:5], whole[0][:5])
     close(packed[5:8], whole[1][:3])
-    prefill = jax.jit(partial(model.apply, method="prefill"), static_argnums=3)
-    decode_step = jax.jit(partial(model.apply, method="decode_step"))
-    prompt, lengths = np.array([[3, 4, 5], [7, 0, 0]]), np.array([3, 1])
-    logits, memory, state = prefill(variables, prompt, lengths, 8)
-    for step, tokens in enumerate([[6, 8], [9, 10]]):
+    lengths = [3, 1]
+    results, _ = decode(model, variables, [[3, 4, 5], [7, 0, 0]], lengths, [[6, 8]])
+    for step, logits in enumerate(results):
         close(logits, [whole[row][length + step - 1] for row, length in enumerate(lengths)])
-        logits, state = decode_step(variables, np.array(tokens), memory, state)
 
 
 @pytest.mark.parametrize("learned", [True, False])

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows whose tokens eight devices divide: attention around a ring, models and runs."""
 
+from functools import partial
+
 import pytest
 
 import transformer_jax as tj
+from tests.refusals import assert_refused
 from transformer_jax.models.config import ModelConfig
 from transformer_jax.nn import ring_attention
 from transformer_jax.nn.experts import ExpertsOptions
@@ -15,25 +18,17 @@ from transformer_jax.runs.settings import DEFAULTS
 
 @pytest.fixture(scope="module")
 def divided(eight_devices):
-    """Results of `tests/parallel/divided_tokens.py`."""
     return eight_devices["divided_tokens"]
 
 
 @pytest.mark.parametrize("keys", ["ring", "gathered"])
 def test_outputs_and_gradients_equal_those_of_plain_attention(divided, keys):
-    """With biases, a cap, a window (gathered) and sentences packed into rows."""
-    assert divided[keys]["apart"] < 2e-6
-
-
-@pytest.mark.parametrize("keys", ["ring", "gathered"])
-def test_no_gradient_crosses_a_sentence(divided, keys):
-    assert divided[keys]["across"] == 0.0
-
-
-@pytest.mark.parametrize("keys", ["ring", "gathered"])
-def test_only_blocks_with_keys_for_a_query_are_computed(divided, keys):
-    found = divided[keys]
-    assert found["blocks"] == found["blocks with keys"] < found["all blocks"]
+    """With biases, a cap, a window (gathered) and sentences packed into rows. Only blocks with keys
+    for a query are computed."""
+    results = divided[keys]
+    assert results["apart"] < 2e-6
+    assert results["across"] == 0.0  # no gradient crosses a sentence
+    assert results["blocks"] == results["blocks with keys"] < results["all blocks"]
 
 
 @pytest.mark.parametrize(
@@ -75,25 +70,24 @@ def test_attention_that_cannot_be_divided_says_why(options, reason):
     assert found is None if reason is None else reason in found
 
 
-def refused(changes):
-    """Message of a config that the devices of `parallel.sequence` cannot divide."""
+def dividing(changes):
+    """Checks a config whose tokens four devices divide."""
     settings = read_settings(tj.config("quickstart", changes | {"parallel.sequence": 4}))
-    task = build.build_untokenized_task(settings)
-    with pytest.raises(tj.UserError) as error:
-        build.check_divided_tokens(settings, task)
-    return str(error.value)
-
-
-def test_a_length_that_does_not_divide_names_one_that_does():
-    message = refused({"data.max_source_length": 20})
-    assert "rows of 20 tokens (source)" in message and "a multiple of 8, such as 24" in message
+    return partial(build.check_divided_tokens, settings, build.build_untokenized_task(settings))
 
 
 def test_models_whose_tokens_cannot_be_divided_are_refused():
-    assert "positions 'relative'" in refused({"model.positions": "relative"})
     recurrent = {f"model.{name}": DEFAULTS[f"model.{name}"] for name in ("d_ff", "num_heads")}
     recurrent |= {"model.architecture": "recurrent", "model.dropout_rate": 0.1}
-    assert "architecture 'recurrent' reads one token after another" in refused(recurrent)
+    odd = dividing({"data.max_source_length": 20})
+    assert_refused(
+        {
+            "rows of 20 tokens (source)": odd,
+            "a multiple of 8, such as 24": odd,
+            "positions 'relative'": dividing({"model.positions": "relative"}),
+            "'recurrent' reads one token after another": dividing(recurrent),
+        }
+    )
 
 
 def test_experts_of_bounded_capacity_are_refused():

@@ -71,15 +71,8 @@ def test_dropout_acts_only_on_the_sublayers_output(random_params, placement):
         return args[0] if isinstance(context.module, LayerNorm) else next_fun(*args, **kwargs)
 
     with nn.intercept_methods(without_norms):
-        y = apply(
-            module,
-            variables,
-            X,
-            jnp.ones_like,
-            False,
-            method=around_a_sublayer,
-            rngs={"dropout": jax.random.key(0)},
-        )
+        call = {"method": around_a_sublayer, "rngs": {"dropout": jax.random.key(0)}}
+        y = apply(module, variables, X, jnp.ones_like, False, **call)
     np.testing.assert_allclose(np.unique(np.round(y - X, 3)), [0, 2])
 
 

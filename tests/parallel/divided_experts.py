@@ -13,19 +13,10 @@ runs.LAYOUTS |= {
     "expert 2, fsdp 2, tensor 2": ({"expert": 2, "fsdp": 2, "tensor": 2}, 8),
     "expert 2, sequence 2": ({"expert": 2, "sequence": 2}, 4),
 }
-MODEL = {
-    "num_layers": 1,
-    "d_ff": 16,
-    "gated_feed_forward": True,
-    "feed_forward": "experts",
-    "experts.num_experts": 4,
-    "experts.num_shared": 1,
-    "experts.router": "sigmoid",
-    "experts.bias_rate": 0.01,
-    "experts.balance_weight": 1.0,
-    "experts.z_weight": 0.1,
-    "experts.capacity_factor": 0.75,
-}
+MODEL = {"num_layers": 1, "d_ff": 16, "gated_feed_forward": True, "feed_forward": "experts"}
+MODEL |= {"experts.num_experts": 4, "experts.num_shared": 1, "experts.router": "sigmoid"}
+MODEL |= {"experts.bias_rate": 0.01, "experts.balance_weight": 1.0, "experts.z_weight": 0.1}
+MODEL |= {"experts.capacity_factor": 0.75}
 
 
 def run(layout, **changes):

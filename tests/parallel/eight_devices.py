@@ -32,15 +32,8 @@ LAYOUTS = {
     "2 x 2 x 2": ({"data": 2, "fsdp": 2, "tensor": 2}, 8),
     "two slices": ({"data": 2, "tensor": 4}, 8),
 }
-CONFIG = {
-    "model.d_model": 32,
-    "model.d_ff": 64,
-    "model.num_heads": 4,
-    "model.vocab_multiple": 64,
-    "model.dtype": "float32",
-    "optimizer.warmup_steps": 4,
-    "optimizer.clip_norm": 1e9,
-}
+CONFIG = {"model.d_model": 32, "model.d_ff": 64, "model.num_heads": 4, "model.dtype": "float32"}
+CONFIG |= {"model.vocab_multiple": 64, "optimizer.warmup_steps": 4, "optimizer.clip_norm": 1e9}
 OF_PAIRS = ("model.num_encoder_layers", "model.num_decoder_layers", "eval.num_examples")
 OF_PAIRS += ("data.max_source_length", "data.max_target_length")
 ONE_STACK = {name: DEFAULTS[name] for name in OF_PAIRS}

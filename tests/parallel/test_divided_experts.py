@@ -6,7 +6,6 @@ import pytest
 
 @pytest.fixture(scope="module")
 def divided(eight_devices):
-    """Results of `divided_experts.py`."""
     return eight_devices["divided_experts"]
 
 

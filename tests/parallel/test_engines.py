@@ -16,29 +16,28 @@ MESHES = ["2 x 2 x 2", "two slices"]
 
 @pytest.fixture(scope="module")
 def results(eight_devices):
-    """Results of `eight_devices.py`."""
     return eight_devices["eight_devices"]
 
 
-@pytest.mark.parametrize("layout", MESHES)
-def test_loss_and_gradient_equal_those_of_one_device(results, layout):
-    """With the dropout of one device."""
-    apart = results["apart"][layout]
-    assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
+APART = [
+    ("apart", "2 x 2 x 2"),  # with the dropout of one device, as on two slices
+    ("apart", "two slices"),
+    ("jax.pmap", "pmap 8"),  # with dropout, which each device draws: equal to `jax.pmap`
+    ("apart", "pmap 8"),  # with batch norm, which is that of all rows
+    ("kernel", "2 x 2 x 2"),  # with batch norm, tiles of a sharded vocabulary and a kernel
+    ("scanned", "2 x 2 x 2"),  # student and teacher, a pattern of two periods, micro-batches
+    ("classification", "2 x 2 x 2"),  # devices have unequal numbers of labels
+    ("recurrent", "2 x 2 x 2"),
+]
 
 
-def test_the_engine_pmap_equals_jax_pmap(results):
-    """With dropout: each device draws its own."""
-    apart = results["jax.pmap"]["pmap 8"]
-    assert apart["loss"] < 1e-6 and apart["gradient"] < 1e-5
+@pytest.mark.parametrize(("runs", "layout"), APART)
+def test_loss_and_gradient_equal_those_of_one_device(results, runs, layout):
+    distances = results[runs][layout]
+    assert distances["loss"] < 1e-5 and distances["gradient"] < 1e-5
 
 
-@pytest.mark.parametrize(("runs", "layout"), [("apart", "pmap 8"), ("kernel", "2 x 2 x 2")])
-def test_batch_norm_is_that_of_all_rows(results, runs, layout):
-    """On a mesh with tiles of a sharded vocabulary, and an attention kernel that gets the rows and
-    heads of its device."""
-    apart = results[runs][layout]
-    assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
+def test_a_kernel_gets_the_rows_and_heads_of_its_device(results):
     assert results["own part"] == [16 // 4, 4 // 2]
 
 
@@ -57,13 +56,6 @@ def test_adapters_train_as_on_one_device(results, layout):
     assert run["share"] < 0.2 or layout != "fsdp 8"  # adapters and their base are divided
 
 
-def test_a_scanned_student_trains_as_an_unrolled_one_on_one_device(results):
-    """With scanned layers of student and teacher, and with sharded micro-batches. The student has
-    two periods of a linear layer and one of attention, with arrays of other shapes."""
-    apart = results["scanned"]["2 x 2 x 2"]
-    assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
-
-
 def test_rows_per_device_give_the_same_micro_batches(results):
     assert results["micro-batches"] == [2, 2]
 
@@ -76,13 +68,6 @@ def test_hardware_bits_differ_by_rows(results):
     assert found["losses"] == pytest.approx(without, rel=0.1) and found["losses"] != without
 
 
-@pytest.mark.parametrize("model", ["classification", "recurrent"])
-def test_other_models_are_sharded(results, model):
-    """Classifiers, whose devices have unequal numbers of labels; recurrent models beside pmap."""
-    apart = results[model]["2 x 2 x 2"]
-    assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
-
-
 @pytest.mark.parametrize("layout", [*MESHES, "pmap 8"])
 def test_losses_of_twenty_steps_equal_those_of_one_device(results, layout):
     losses, alone = (results[of][layout] for of in ("losses", "losses of one"))
@@ -90,11 +75,8 @@ def test_losses_of_twenty_steps_equal_those_of_one_device(results, layout):
     assert losses == pytest.approx(alone, rel=1e-4)
 
 
-def test_the_first_parameters_are_those_of_one_device(results):
+def test_the_first_state_is_that_of_one_device_and_sharded(results):
     assert results["created"] < 1e-6
-
-
-def test_fsdp_shards_parameters_and_optimizer_state(results):
     assert results["share"]["fsdp 8"] == pytest.approx(1 / 8, abs=0.005)
     assert results["share"]["pmap 8"] == 1
 
@@ -132,12 +114,9 @@ def test_a_step_is_compiled_in_the_background():
     assert not step.compiling.done()
     lowered.may.set()
     assert step.executable == "program"
-
-
-def test_a_failed_compilation_is_raised_when_the_step_is_called():
-    lowered = Lowered(MemoryError("too large"))
-    step = CompiledStep.start(lowered, dict)
-    lowered.may.set()
+    failing = Lowered(MemoryError("too large"))
+    failing.may.set()
+    step = CompiledStep.start(failing, dict)
     with pytest.raises(MemoryError, match="too large"):
         step({}, {})
 

@@ -44,7 +44,6 @@ def overrides(tiny_language_model):
 
 @pytest.fixture(scope="module")
 def of_one_process(trained_once, overrides):
-    """Workdir of the run in this process."""
     return trained_once("trained_language_model_of_four_rows", tj.config(QUICKSTART, overrides))
 
 
@@ -57,13 +56,11 @@ def pair(tmp_path_factory, overrides):
     `outputs` (stdout, stderr) of the processes; `results`, their objects.
     """
     folder = tmp_path_factory.mktemp("pair")
-    workdir = folder / "run"
-    continued = folder / "continued"
+    workdir, continued = folder / "run", folder / "continued"
     endless = overrides | {"train.num_steps": 100_000, "eval.every_steps": 100_000}
     plan = {
-        "workdir": str(workdir),
+        **{"workdir": str(workdir), "continued": str(continued)},
         "damaged": str(folder / "damaged"),
-        "continued": str(continued),
         "train": training(workdir, overrides),
         "predict": ["predict", f"--workdir={workdir}"],
         "continue": training(continued, endless),
@@ -108,14 +105,8 @@ def test_the_job_writes_the_files_of_one_process(two_by_two, of_one_process):
 
     assert kept(two_by_two) == kept(of_one_process)
     assert len(list((two_by_two / "tensorboard").iterdir())) == 1
-    data = "checkpoints/30/data/metadata"
-    assert json.loads((two_by_two / data).read_text()) == json.loads(
-        (of_one_process / data).read_text()
-    )
-
-
-def numbers(metrics):
-    return {name: value for name, value in metrics.items() if not isinstance(value, str)}
+    data = [run / "checkpoints/30/data/metadata" for run in (two_by_two, of_one_process)]
+    assert json.loads(data[0].read_text()) == json.loads(data[1].read_text())
 
 
 @pytest.fixture(scope="module")
@@ -123,13 +114,9 @@ def elsewhere(two_by_two, trained_workdir, tmp_path_factory):
     """Output of `restored.py` for the run and for a translator, on four devices of one process."""
     translator = tmp_path_factory.mktemp("four") / "translator"
     shutil.copytree(trained_workdir, translator)
-    run = subprocess.run(
-        [sys.executable, RESTORED, two_by_two, translator, *LINES],
-        env=environment(devices=4),
-        capture_output=True,
-        text=True,
-        timeout=1200,
-    )
+    command = [sys.executable, RESTORED, two_by_two, translator, *LINES]
+    options = {"capture_output": True, "text": True, "timeout": 1200}
+    run = subprocess.run(command, env=environment(devices=4), **options)
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
 
@@ -143,13 +130,10 @@ def test_process_0_writes_the_manifest_of_all_files(two_by_two, tmp_path):
 
 
 def test_process_0_hashes_a_checkpoint_that_all_read(pair):
+    """Damage that it finds is an error in all."""
     entries = manifest.read_entries(pair.workdir / "checkpoints" / "30")
-    hashed = [process["used"]["hashed"] for process in pair.results]
-    assert hashed == [[f"30/{name}" for name in entries], []]
-
-
-def test_damage_that_process_0_finds_is_an_error_in_all(pair):
     used = [process["used"] for process in pair.results]
+    assert [process["hashed"] for process in used] == [[f"30/{name}" for name in entries], []]
     assert {process["fell back to"] for process in used} == {15}
     (message,) = {process["refused"] for process in used}
     assert "30 is damaged: params/" in message and "is not what was written" in message
@@ -163,11 +147,13 @@ def test_a_checkpoint_is_restored_bit_for_bit_on_any_layout(elsewhere, pair):
 
 
 def test_four_devices_translate_and_score_like_one(elsewhere, workdir):
+    def numbers(metrics):
+        return {name: value for name, value in metrics.items() if not isinstance(value, str)}
+
     alone = tj.load(workdir)
     assert elsewhere["scores"] == pytest.approx(alone.score(LINES, LINES), rel=1e-4)
-    assert numbers(elsewhere["metrics"]) == pytest.approx(
-        numbers(alone.evaluate(split="test")), rel=1e-4
-    )
+    expected = numbers(alone.evaluate(split="test"))
+    assert numbers(elsewhere["metrics"]) == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_patched_run_is_the_same_with_sharded_parameters(elsewhere, trained):
@@ -244,13 +230,8 @@ def test_a_process_of_a_job_can_act_as_a_single_process(monkeypatch):
 
 def test_arrays_pass_through_process_0_bit_for_bit():
     odd = np.array([0x7FC00001, 0x80000000, 0xFF800000, 1], np.uint32).view(np.float32)
-    tree = {
-        "odd": jnp.asarray(odd),
-        "half": jnp.asarray([[1.5, -0.0]], jnp.bfloat16),
-        "step": jnp.int32(7),
-        "empty": jnp.zeros((0, 3)),
-    }
-    tree["none"] = {"of it": None}
+    tree = {"odd": jnp.asarray(odd), "half": jnp.asarray([[1.5, -0.0]], jnp.bfloat16)}
+    tree |= {"step": jnp.int32(7), "empty": jnp.zeros((0, 3)), "none": {"of it": None}}
     whole = hosts.arrays_to_primary(tree)
     for leaf in jax.tree.leaves(whole):
         assert isinstance(leaf, np.ndarray) and leaf.flags.owndata

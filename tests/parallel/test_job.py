@@ -6,9 +6,11 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
+from tests.refusals import assert_refused
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import job
 from transformer_jax.parallel.job import Job, join_job, rendezvous
@@ -63,38 +65,26 @@ def test_processes_that_agree_get_their_own_objects(address):
 
 
 ALIKE = {"seed": "1", "code": "a"}
-CONTRADICTIONS = [
-    (
-        [
-            (3, 0, prepares(**ALIKE)),
-            (3, 1, prepares(**ALIKE)),
-            (3, 2, prepares(**ALIKE | {"seed": "2", "module mine.py": "b"})),
-        ],
-        "process 2: seed is 2, process 0's is 1; process 2: module mine.py is b, process 0 has "
-        "none",
-    ),
-    (
-        [(2, 0, prepares(**{f"field {i}": str(i) for i in range(9)})), (2, 1, prepares())],
-        "; ".join(f"process 1: it has no field {i}, process 0's is {i}" for i in range(3))
-        + "; and 6 more differences",
-    ),
-    ([(2, 0, fails("no file")), (2, 1, prepares())], "process 0: no file"),
-    ([(2, 0, prepares()), (2, 1, fails("no file"))], "process 1: no file"),
-    ([(2, i, fails("no file")) for i in range(2)], "no file"),  # names no process
-    (
-        [(3, 0, prepares()), (2, 1, prepares())],
-        "process 1 is one of 2 processes, process 0 one of 3",
-    ),
-    (
-        [(3, 0, prepares()), (3, 1, prepares()), (3, 1, prepares())],
-        "two processes have the number 1 (--process_id)",
-    ),
-]
+MANY = {f"field {i}": str(i) for i in range(9)}
+OTHER_SEED = ALIKE | {"seed": "2", "module mine.py": "b"}
+CONTRADICTIONS = {
+    "process 2: seed is 2, process 0's is 1; process 2: module mine.py is b, process 0 has none": [
+        *((3, i, prepares(**ALIKE)) for i in (0, 1)),
+        (3, 2, prepares(**OTHER_SEED)),
+    ],
+    "; ".join(f"process 1: it has no field {i}, process 0's is {i}" for i in range(3))
+    + "; and 6 more differences": [(2, 0, prepares(**MANY)), (2, 1, prepares())],
+    "process 0: no file": [(2, 0, fails("no file")), (2, 1, prepares())],
+    "process 1: no file": [(2, 0, prepares()), (2, 1, fails("no file"))],
+    "no file": [(2, i, fails("no file")) for i in range(2)],  # names no process
+    "process 1 is one of 2 processes, process 0 one of 3": [(3 - i, i, prepares()) for i in (0, 1)],
+    "two processes have the number 1 (--process_id)": [(3, i, prepares()) for i in (0, 1, 1)],
+}
 
 
 def test_all_processes_report_the_same_contradiction(address):
-    answers = [outcomes(address, *members) for members, _ in CONTRADICTIONS]
-    assert answers == [[message] * len(members) for members, message in CONTRADICTIONS]
+    answers = {words: outcomes(address, *members) for words, members in CONTRADICTIONS.items()}
+    assert answers == {words: [words] * len(members) for words, members in CONTRADICTIONS.items()}
 
 
 def test_missing_processes_are_named(address):
@@ -138,14 +128,12 @@ def test_strangers_are_ignored(address):
     assert found == ["own", "own"]
 
 
-def test_an_address_that_cannot_be_resolved_is_an_error(assert_refused):
-    table = {
-        Job(): "no scheduler describes the job's processes; give --coordinator=HOST:PORT",
-        Job("127.0.0.1:9", 2, 2): "--process_id=2 is too large for --num_processes=2",
+def test_an_address_that_cannot_be_resolved_is_an_error():
+    jobs = {
+        "no scheduler describes the job's processes; give --coordinator=HOST:PORT": Job(),
+        "--process_id=2 is too large for --num_processes=2": Job("127.0.0.1:9", 2, 2),
     }
-    assert_refused(
-        {
-            job: (lambda job=job: join_job(job, prepares(), lambda own: 100), words)
-            for job, words in table.items()
-        }
-    )
+    join = {
+        words: partial(join_job, job, prepares(), lambda own: 100) for words, job in jobs.items()
+    }
+    assert_refused(join)

@@ -18,6 +18,11 @@ from transformer_jax.parallel.scan_engine import ScanEngine
 from transformer_jax.parallel.sharding import ParallelConfig, make_mesh
 
 
+@pytest.fixture
+def mesh():
+    return make_mesh(ParallelConfig(engine="jit"), jax.devices()[:1])
+
+
 class State(struct.PyTreeNode):
     """The fields of a training state that the engine reads."""
 
@@ -50,8 +55,7 @@ def add_layers(state, batch, numbers=None):
 @pytest.mark.parametrize(
     ("engine_class", "replicas"), [(JitEngine, ()), (PmapEngine, ()), (ReplicaEngine, (2,))]
 )
-def test_layers_are_stacked_only_in_the_step(engine_class, replicas):
-    mesh = make_mesh(ParallelConfig(engine="jit"), jax.devices()[:1])
+def test_layers_are_stacked_only_in_the_step(mesh, engine_class, replicas):
     engine = ReplicaEngine(mesh, 2, same_batch=True) if replicas else engine_class(mesh)
     stacked = ScanEngine(engine, engine.lead_axes) if replicas else ScanEngine(engine)
     state = state_of(3, mesh, replicas)
@@ -70,14 +74,13 @@ def test_layers_are_stacked_only_in_the_step(engine_class, replicas):
     jax.tree.map(np.testing.assert_array_equal, stacked.to_portable(own.params), doubled.params)
 
 
-def test_the_axis_of_layers_is_not_divided():
-    mesh = make_mesh(ParallelConfig(engine="jit"), jax.devices()[:1])
+def test_the_axis_of_layers_is_not_divided(mesh):
     own = ScanEngine(JitEngine(mesh)).from_portable(state_of(3, mesh))
     kernel = own.params["encoder"][STACKED]["inner"]["kernel"]
     assert kernel.sharding.spec == PartitionSpec(None, "fsdp", "tensor")
 
 
-def test_a_stack_without_scanned_layers_is_refused():
+def test_a_stack_without_scanned_layers_is_refused(mesh):
     class Stack(nn.Module):
         @nn.compact
         def __call__(self, x):
@@ -86,7 +89,6 @@ def test_a_stack_without_scanned_layers_is_refused():
             return x
 
     x = np.ones((1, 4), np.float32)
-    mesh = make_mesh(ParallelConfig(engine="jit"), jax.devices()[:1])
     params = jax.eval_shape(Stack().init, jax.random.key(0), x)["params"]
     state = sharding.add_shardings(
         State(step=jax.ShapeDtypeStruct((), jnp.int32), params=params), mesh

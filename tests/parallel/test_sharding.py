@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Meshes, and the shardings of rows, parameters and optimizer state."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import jax
@@ -9,6 +10,7 @@ import optax
 import pytest
 from jax.sharding import PartitionSpec
 
+from tests.refusals import assert_refused
 from transformer_jax.nn import parameters
 from transformer_jax.nn.parameters import parameters_at
 from transformer_jax.parallel import sharding
@@ -29,19 +31,22 @@ from transformer_jax.runs.settings import DEFAULTS, Resolved
 SLICES = [SimpleNamespace(slice_index=i // 4, process_index=0) for i in range(8)]
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"sequence": 8}, "sequence 8 must divide each of 2 slices of .4. devices"),
-        ({"fsdp": 3}, "fsdp 3 cannot divide the 8 devices .* one of 1, 2, 4, 8"),
-        ({"sequence": 4, "expert": 4}, "expert 4 x sequence 4 cannot divide the 8 devices"),
-        ({"data": 2, "tensor": 2}, "data 2 x tensor 2 has 4 devices; .* set data to 4 or none"),
-        ({"data": 16}, "has 16 devices; here are 8: set data to 8"),
-    ],
-)
-def test_axes_that_do_not_fit_the_devices_name_sizes_that_do(options, message):
-    with pytest.raises(ValueError, match=message):
-        make_mesh(ParallelConfig(**options), SLICES)
+def test_axes_that_do_not_fit_the_devices_name_sizes_that_do():
+    axes = {
+        "sequence 8 must divide each of 2 slices of ": {"sequence": 8},
+        "fsdp 3 cannot divide the 8 devices": {"fsdp": 3},
+        "one of 1, 2, 4, 8": {"fsdp": 3},
+        "expert 4 x sequence 4 cannot divide the 8 devices": {"sequence": 4, "expert": 4},
+        "data 2 x tensor 2 has 4 devices; ": {"data": 2, "tensor": 2},
+        "set data to 4 or none": {"data": 2, "tensor": 2},
+        "has 16 devices; here are 8: set data to 8": {"data": 16},
+    }
+    assert_refused(
+        {
+            words: partial(make_mesh, ParallelConfig(**sizes), SLICES)
+            for words, sizes in axes.items()
+        }
+    )
 
 
 def test_the_data_axis_takes_all_remaining_devices():
@@ -81,12 +86,8 @@ VARIANTS = [
     {"attention_bias": "all", "norm_placement": "sandwich", "positions": "learned"}
     | {"embedding_norm": True},
     {"attention_bias": "output", "norm_placement": "post", "tie_embeddings": "none"},
-    {
-        "positions": "relative",
-        "norm": "rms",
-        "gated_feed_forward": True,
-        "tie_embeddings": "target",
-    },
+    {"positions": "relative", "norm": "rms", "gated_feed_forward": True}
+    | {"tie_embeddings": "target"},
     {"positions": "t5", "num_key_value_heads": 1, "attention_bias": "qkv", "qk_norm": True},
     {"positions": "deberta", "attention_bias": "all", "logits_bias": True}
     | {"norm": "rms_plus_one"},
@@ -159,19 +160,17 @@ def test_optimizer_state_is_sharded_like_its_parameter(params_of):
 
 
 def test_an_axis_that_cannot_be_divided_names_sizes_that_can():
-    class Mesh:
-        shape = {"data": 1, "fsdp": 1, "tensor": 4}
-
-    leaf = jax.ShapeDtypeStruct((8, 6, 4), "float32")
-    message = (
-        r"tensor 4 does not divide .*query/kernel.*\[8, 6, 4\]; set tensor to one of \[1, 2, 3\]"
+    mesh = SimpleNamespace(shape={"data": 1, "fsdp": 1, "tensor": 4})
+    kernel = {"query": {"kernel": jax.ShapeDtypeStruct((8, 6, 4), "float32")}}
+    table = {"embedding": {"table": jax.ShapeDtypeStruct((11, 8), "float32")}}
+    sizes = {
+        "[8, 6, 4]; set tensor to one of [1, 2, 3]": kernel,
+        "tensor 4 does not divide ": kernel,
+        "make the 11 a multiple of 4 (model.vocab_multiple=4 does)": table,
+    }
+    assert_refused(
+        {words: partial(sharding.add_shardings, tree, mesh) for words, tree in sizes.items()}
     )
-    with pytest.raises(ValueError, match=message):
-        sharding.add_shardings({"query": {"kernel": leaf}}, Mesh())
-    table = jax.ShapeDtypeStruct((11, 8), "float32")
-    message = r"make the 11 a multiple of 4 \(model.vocab_multiple=4 does\)"
-    with pytest.raises(ValueError, match=message):
-        sharding.add_shardings({"embedding": {"table": table}}, Mesh())
 
 
 class Mesh:
@@ -200,8 +199,8 @@ def test_processes_with_the_same_rows_read_the_same_part(monkeypatch, mesh, part
 
 
 def test_processes_that_share_some_of_their_rows_are_refused():
-    with pytest.raises(ValueError, match="choose sizes of sequence and tensor"):
-        sharding.process_part(Mesh(np.array([0, 0, 0, 1, 1, 1]).reshape(3, 1, 1, 2, 1)))
+    mesh = Mesh(np.array([0, 0, 0, 1, 1, 1]).reshape(3, 1, 1, 2, 1))
+    assert_refused({"choose sizes of sequence and tensor": lambda: sharding.process_part(mesh)})
 
 
 def test_the_axes_of_an_array_name_those_of_the_mesh():

@@ -26,57 +26,20 @@ DEVICES = {"one": 1, "mesh": 4}
 ON_A_MESH = ("windowed",)
 """Configs recorded on four devices."""
 
-SMALL = {
-    "model.d_model": 32,
-    "model.d_ff": 64,
-    "model.dtype": "float32",
-    "train.num_steps": 20,
-    "optimizer.warmup_steps": 5,
-    "eval.every_steps": 20,
-    "checkpoint.every_steps": 20,
-    "logging.every_steps": 1,
-    "decode.batch_size": 4,
-}
+SMALL = {"model.d_model": 32, "model.d_ff": 64, "model.dtype": "float32", "train.num_steps": 20}
+SMALL |= {"optimizer.warmup_steps": 5, "eval.every_steps": 20, "checkpoint.every_steps": 20}
+SMALL |= {"logging.every_steps": 1, "decode.batch_size": 4}
 LINES = ["the old dog sees a river", "a small bird finds the house", "green apples"]
-WORDS = [
-    "the",
-    "a",
-    "old",
-    "small",
-    "green",
-    "red",
-    "dog",
-    "bird",
-    "cat",
-    "river",
-    "house",
-    "tree",
-    "stone",
-    "apple",
-    "apples",
-    "king",
-    "sees",
-    "finds",
-    "takes",
-    "gives",
-    "likes",
-    "to",
-    "from",
-    "under",
-    "over",
-    "and",
-    "but",
-    "slowly",
-    "never",
-    "here",
-    "there",
-]
+VOCABULARY = (
+    "the a old small green red dog bird cat river house tree stone apple apples king sees finds"
+    " takes gives likes to from under over and but slowly never here there"
+)
 
 
 def sentences(count: int, seed: int) -> list[str]:
     """Sentences of three to nine words, drawn."""
     rng = np.random.default_rng(seed)
-    return [" ".join(rng.choice(WORDS, rng.integers(3, 10))) for _ in range(count)]
+    return [" ".join(rng.choice(VOCABULARY.split(), rng.integers(3, 10))) for _ in range(count)]
 
 
 def write_text(folder: Path) -> None:
@@ -115,24 +78,15 @@ def experiments(text: Path) -> dict[str, tuple[str, dict]]:
     stack = {"model.num_layers": 1, "train.tokens_per_batch": 512}
     plain = {"data.name": "text", "data.documents": "line", "data.packing": "together"}
     plain |= {"data.train_text": str(text / "train.en"), "data.valid_text": str(text / "valid.en")}
-    variant = {
-        "model.norm_placement": "sandwich",
-        "model.num_heads": 4,
-        "model.num_key_value_heads": 2,
-        "model.attention_window": 8,
-        "model.attention_bias": "all",
-        "decode.beam_size": 3,
-    }
+    tags = {"tokenizer.vocab_size": 100, "data.dir": str(text), "data.max_length": 64}
+    variant = {"model.norm_placement": "sandwich", "model.num_heads": 4, "decode.beam_size": 3}
+    variant |= {"model.num_key_value_heads": 2, "model.attention_window": 8}
+    variant |= {"model.attention_bias": "all"}
     return {
         "quickstart": ("quickstart", pairs | one_layer),
         "tiny_shakespeare_cpu": ("tiny_shakespeare_cpu", stack | short | {"data.dir": str(text)}),
         "bert_small": ("bert_small", stack | plain | {"tokenizer.vocab_size": 100}),
-        "pos_gum": (
-            "pos_gum",
-            stack
-            | some
-            | {"tokenizer.vocab_size": 100, "data.dir": str(text), "data.max_length": 64},
-        ),
+        "pos_gum": ("pos_gum", stack | some | tags),
         "windowed": ("quickstart", pairs | two_layers | variant),
     }
 

@@ -51,7 +51,7 @@ SHAPES = {
                 "output": {"kernel": jax.ShapeDtypeStruct((2, 4, 8), jnp.float32)},
             },
             "feed_forward": {"inner": {"kernel": jax.ShapeDtypeStruct((8, 16), jnp.float32)}},
-        },
+        }
     },
     "embedding": {"table": jax.ShapeDtypeStruct((20, 8), jnp.float32)},
 }

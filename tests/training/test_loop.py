@@ -150,11 +150,8 @@ def test_a_step_whose_evaluation_did_not_finish_is_evaluated_before_the_next():
     parts.saved[3] = None
     loop = parts.loop(evaluate_every=3)
     loop.run(State(3), start=3, num_steps=4, evaluate_start=True)
-    assert [event for event in parts.events if event[0] in ("evaluate", "dispatch")] == [
-        ("evaluate", 3),
-        ("dispatch", 4),
-        ("evaluate", 4),
-    ]
+    steps = [event for event in parts.events if event[0] in ("evaluate", "dispatch")]
+    assert steps == [("evaluate", 3), ("dispatch", 4), ("evaluate", 4)]
     assert parts.saved == {3: 13.0, 4: 14.0}
     assert list(parts.metrics("valid")) == [3, 4]
 
@@ -201,27 +198,28 @@ def test_a_callback_that_fails_ends_training_before_its_evaluation_counts():
 def test_each_record_covers_exactly_the_steps_since_the_last_one():
     parts = Parts()
     parts.loop(log_every=3, evaluate_every=2, save_every=5).run(State(0), start=0, num_steps=8)
-    losses = {step: metrics["loss"] for step, metrics in parts.metrics("train").items()}
+    records = parts.metrics("train")
+    losses = {step: metrics["loss"] for step, metrics in records.items()}
     assert losses == {3: (1 + 2 + 3) / 3, 6: (4 + 5 + 6) / 3, 8: (7 + 8) / 2}
-    metrics = parts.metrics("train")[8]
-    assert (metrics["accuracy"], metrics["grad_norm"]) == (0.5, 2.0)
-    assert metrics["padding"] == pytest.approx(0.2)
+    assert (records[8]["accuracy"], records[8]["grad_norm"]) == (0.5, 2.0)
+    assert records[8]["padding"] == pytest.approx(0.2)
+    assert [record["learning_rate"] for record in records.values()] == [0.2, 0.5, 0.7]
+    assert {"share_data", "share_saving", "share_evaluating", "goodput"} <= records[8].keys()
 
 
 def test_sums_are_read_two_steps_late_and_on_a_cpu_one(compiling_for):
-    parts = Parts()
-    parts.loop().run(State(0), start=0, num_steps=3)
-    steps = [event for event in parts.events if event[0] in ("dispatch", "read")]
-    assert steps[:4] == [("dispatch", 1), ("dispatch", 2), ("read", 1), ("dispatch", 3)]
-    large = Parts()
-    dataclasses.replace(large.loop(), step_bytes=2**29).run(State(0), start=0, num_steps=2)
-    steps = [event for event in large.events if event[0] in ("dispatch", "read")]
-    assert steps == [("dispatch", 1), ("read", 1), ("dispatch", 2), ("read", 2)]
+    def events(num_steps, **changes):
+        parts = Parts()
+        loop = dataclasses.replace(parts.loop(), **changes)
+        loop.run(State(0), start=0, num_steps=num_steps)
+        return [event for event in parts.events if event[0] in ("dispatch", "read")]
+
+    assert events(3)[:4] == [("dispatch", 1), ("dispatch", 2), ("read", 1), ("dispatch", 3)]
+    large = [("dispatch", 1), ("read", 1), ("dispatch", 2), ("read", 2)]
+    assert events(2, step_bytes=2**29) == large
     compiling_for("gpu")
-    parts = Parts()
-    parts.loop().run(State(0), start=0, num_steps=4)
-    steps = [event for event in parts.events if event[0] in ("dispatch", "read")]
-    assert steps[:5] == [*(("dispatch", n) for n in (1, 2, 3)), ("read", 1), ("dispatch", 4)]
+    ahead = [("dispatch", n) for n in (1, 2, 3)]
+    assert events(4)[:5] == [*ahead, ("read", 1), ("dispatch", 4)]
 
 
 def test_training_ends_with_patience_and_saves_that_step():
@@ -294,11 +292,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_is_never_saved(what, value,
         parts.loop(save_every=every, evaluate_every=every).run(State(0), start=0, num_steps=10)
     assert list(parts.saved) == ([1, 2, 3, 4] if every == 1 else [])
     assert ("evaluate", 5) not in parts.events
-
-
-def test_a_loss_that_is_not_finite_has_other_causes_before_any_update():
-    with pytest.raises(UserError, match=r"at step 1, .*attention=plain"):
-        Parts(losses={1: math.nan}).loop().run(State(0), start=0, num_steps=4)
+    with pytest.raises(UserError, match=r"at step 1, .*attention=plain"):  # before any update
+        Parts(**{what: {1: value}}).loop().run(State(0), start=0, num_steps=4)
 
 
 @pytest.mark.parametrize("step", [3, 10])
@@ -370,14 +365,6 @@ def test_diagnostics_are_computed_before_their_step():
     assert parts.metrics("watch") == {2: {"seen": 1}, 4: {"seen": 3}}
 
 
-def test_records_have_the_last_learning_rate_and_shares_of_time():
-    parts = Parts()
-    parts.loop(log_every=1, evaluate_every=2, save_every=2).run(State(0), 0, 4)
-    records = parts.metrics("train")
-    assert [record["learning_rate"] for record in records.values()] == [0.0, 0.1, 0.2, 0.3]
-    assert {"share_data", "share_saving", "share_evaluating", "goodput"} <= records[4].keys()
-
-
 @pytest.fixture
 def pass_time(monkeypatch):
     """Function that advances the clock."""
@@ -409,37 +396,25 @@ def test_time_without_an_activity_is_that_of_steps(pass_time):
 NAN = math.nan
 
 
-@pytest.mark.parametrize(
-    ("scores", "ended"),
-    [
-        ([1, 2, 3, 4], False),
-        ([1, 2, 2], False),  # one without a better score
-        ([1, 2, 2, 1.5], True),
-        ([1, 0, 2, 1], False),
-        ([NAN, NAN], True),
-        ([-3, NAN, -2], False),
-    ],
-)
-def test_two_evaluations_without_a_better_score_exhaust_patience(scores, ended):
-    assert Patience(2, scores=scores).is_exhausted is ended
+def test_two_evaluations_without_a_better_score_exhaust_patience():
+    exhausted = [[1, 2, 2, 1.5], [NAN, NAN]]
+    waiting = [[1, 2, 3, 4], [1, 2, 2], [1, 0, 2, 1], [-3, NAN, -2]]
+    assert all(Patience(2, scores=scores).is_exhausted for scores in exhausted)
+    assert not any(Patience(2, scores=scores).is_exhausted for scores in waiting)
 
 
-@pytest.mark.parametrize(
-    ("scores", "rate"),
-    [
-        ([1, 2, 3], 1.0),
-        ([3, 2], 1.0),
-        ([3, 2, 1], 0.1),
-        ([3, 2, 1, 2], 0.1),
-        ([3, 2, 1, 2, 2], 0.01),  # two more since it was lowered
-        ([3, 2, 1, 4, 3, 3], 0.01),
-        ([3, 2, 1, 2, 4, 3], 0.1),
-    ],
-)
-def test_two_evaluations_without_a_better_score_lower_the_rate(scores, rate):
-    patience = Patience(lowers_after=2, factor=0.1, scores=scores)
-    assert patience.rate == pytest.approx(rate)
-    assert not patience.is_exhausted
+def test_two_evaluations_without_a_better_score_lower_the_rate():
+    """And again after two more since it was lowered."""
+    by_rate = {
+        1.0: [(1, 2, 3), (3, 2)],
+        0.1: [(3, 2, 1), (3, 2, 1, 2), (3, 2, 1, 2, 4, 3)],
+        0.01: [(3, 2, 1, 2, 2), (3, 2, 1, 4, 3, 3)],
+    }
+    for rate, histories in by_rate.items():
+        for scores in histories:
+            patience = Patience(lowers_after=2, factor=0.1, scores=list(scores))
+            assert patience.rate == pytest.approx(rate), scores
+            assert not patience.is_exhausted
 
 
 def test_a_metric_above_its_limit_is_told_once(caplog):

@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 
+from tests.compiled import assert_near
 from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.nn.layer_scan import has_stacks, stack_layers, unstack_layers
@@ -70,23 +71,17 @@ def test_clipping_bounds_the_global_norm_before_adam(gradients):
 
 
 def test_the_schedule_comes_from_the_config():
-    def rates(**options):
+    def rates(*updates, **options):
         schedule = make_schedule(OptimizerConfig(warmup_steps=4, **options), D_MODEL, NUM_STEPS)
-        return [float(schedule(n - 1)) for n in (1, 4, 16)]
+        return [float(schedule(n - 1)) for n in updates]
 
     paper = [paper_rate(n, 4, factor=2.0) for n in (1, 4, 16)]
-    np.testing.assert_allclose(rates(learning_rate=2.0), paper, rtol=1e-5)
-    inverse_sqrt = rates(schedule="inverse_sqrt", learning_rate=0.4)
-    np.testing.assert_allclose(inverse_sqrt, [0.1, 0.4, 0.2], rtol=1e-5)
-    constant = rates(schedule="constant", learning_rate=0.4)
-    np.testing.assert_allclose(constant, [0.1, 0.4, 0.4], rtol=1e-5)
+    np.testing.assert_allclose(rates(1, 4, 16, learning_rate=2.0), paper, rtol=1e-5)
+    for name, last in (("inverse_sqrt", 0.2), ("constant", 0.4)):
+        found = rates(1, 4, 16, schedule=name, learning_rate=0.4)
+        np.testing.assert_allclose(found, [0.1, 0.4, last], rtol=1e-5)
     for name, early in (("cosine", 0.4 * (1 + 0.5**0.5) / 2), ("linear", 0.3)):
-        schedule = make_schedule(
-            OptimizerConfig(schedule=name, learning_rate=0.4, warmup_steps=4, decay_steps=12),
-            D_MODEL,
-            NUM_STEPS,
-        )
-        found = [schedule(count) for count in (3, 5, 7, 11)]
+        found = rates(4, 6, 8, 12, schedule=name, learning_rate=0.4, decay_steps=12)
         np.testing.assert_allclose(found, [0.4, early, 0.2, 0.0], atol=1e-6)
 
 
@@ -146,31 +141,17 @@ def lion_step(grads, param):
     return np.sign(B1 * momentum + (1 - B1) * grads[-1])
 
 
-STEPS = {
-    "adam": adam_step,
-    "adamw": adam_step,
-    "nadam": nadam_step,
-    "lamb": adam_step,
-    "lion": lion_step,
-    "sgd": sgd_step,
-    "rmsprop": rmsprop_step,
-}
+STEPS = dict.fromkeys(("adam", "adamw", "lamb"), adam_step)
+STEPS |= {"nadam": nadam_step, "lion": lion_step, "sgd": sgd_step, "rmsprop": rmsprop_step}
 """Functions (gradients so far, parameter) -> update before weight decay and learning rate."""
 
 
 def layer(rng):
     """Random parameters of every kind, with the names that models use."""
-    shapes = {
-        "embedding/table": (7, 12),
-        "query/kernel": (12, 2, 3),
-        "output/kernel": (2, 3, 12),
-        "inner/kernel": (12, 20),
-        "classifier/kernel": (12, 5),
-        "inner/bias": (20,),
-    }
+    shapes = {"embedding/table": (7, 12), "query/kernel": (12, 2, 3), "output/kernel": (2, 3, 12)}
+    shapes |= {"inner/kernel": (12, 20), "classifier/kernel": (12, 5), "inner/bias": (20,)}
     return flax.traverse_util.unflatten_dict(
-        {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()},
-        sep="/",
+        {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}, sep="/"
     )
 
 
@@ -231,11 +212,6 @@ def test_muon_orthogonalizes_only_the_matrices_of_layers():
     nadam = train(OptimizerConfig(name="nadam", warmup_steps=1), params, [grads])[0]
     for module, leaf in [("embedding", "table"), ("classifier", "kernel"), ("inner", "bias")]:
         np.testing.assert_allclose(after[module][leaf], nadam[module][leaf], rtol=1e-5)
-
-
-def test_muon_does_not_change_frozen_parameters():
-    rng = np.random.default_rng(0)
-    params, grads = layer(rng), layer(rng)
     config = OptimizerConfig(name="muon", warmup_steps=1, frozen="^(embedding|query)/")
     (after,) = train(config, params, [grads])
     changed = jax.tree.map(lambda a, b: bool((a != b).any()), params, after)
@@ -302,20 +278,12 @@ def test_a_run_extended_at_a_higher_rate_is_reported():
 
 KERNELS = [f"self_attention/{name}/kernel" for name in ("query", "key", "value", "output")]
 KERNELS += [f"feed_forward/{name}/kernel" for name in ("inner", "outer")]
-GPT2 = {
-    "task.name": "language_modeling",
-    "model.architecture": "decoder_only",
-    "model.initialization": "gpt2",
-}
+GPT2 = {"task.name": "language_modeling", "model.architecture": "decoder_only"}
+GPT2 |= {"model.initialization": "gpt2"}
 GPT2_DECAYED = {"embedding/table", "input/positions/table"}
 GPT2_DECAYED |= {f"decoder/layer_0/{kernel}" for kernel in KERNELS}
-BERT = {
-    "task.name": "masked_lm",
-    "model.architecture": "encoder_only",
-    "model.initialization": "bert",
-    "model.embedding_norm": True,
-    "model.num_token_types": 2,
-}
+BERT = {"task.name": "masked_lm", "model.architecture": "encoder_only"}
+BERT |= {"model.initialization": "bert", "model.embedding_norm": True, "model.num_token_types": 2}
 BERT_DECAYED = {"embedding/table", "input/positions/table", "input/token_types"}
 BERT_DECAYED |= {f"encoder/layer_0/{kernel}" for kernel in KERNELS}
 BERT_DECAYED |= {"prediction_head/transform/kernel"}
@@ -442,8 +410,4 @@ def test_stacked_layers_get_the_updates_of_single_layers(options):
     stacked, *stacked_gradients = map(stack_layers, (params, *gradients))
     found = updated(optimizer, stacked, stacked_gradients)
     assert jax.tree.structure(found) == jax.tree.structure(expected)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * np.abs(b).max()),
-        found,
-        expected,
-    )
+    assert_near(found, expected)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Learning rates at given steps. Schedules count steps from 0, the paper from 1."""
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
@@ -24,44 +26,36 @@ def test_equation_3(d_model, warmup_steps, update, rate):
     assert float(schedule(update - 1)) == pytest.approx(rate, rel=1e-5)
 
 
-def test_equation_3_times_a_factor():
-    schedule, double = (schedules.transformer(64, 100, factor=factor) for factor in (1, 2))
-    for count in (0, 99, 1000):
-        assert float(double(count)) == pytest.approx(2 * float(schedule(count)))
+PAPER = partial(schedules.transformer, 64, 100)
 
 
 @pytest.mark.parametrize(
-    ("update", "rate"), [(1, 1e-5), (50, 5e-4), (100, 1e-3), (400, 5e-4), (10_000, 1e-4)]
+    ("schedule", "rates"),
+    [
+        (
+            schedules.inverse_sqrt(1e-3, 100),
+            {1: 1e-5, 50: 5e-4, 100: 1e-3, 400: 5e-4, 10_000: 1e-4},
+        ),
+        (schedules.constant(1e-3, 100), {1: 1e-5, 50: 5e-4, 100: 1e-3, 400: 1e-3, 10_000: 1e-3}),
+        (
+            schedules.cosine(1e-3, warmup_steps=10, decay_steps=110),
+            {1: 1e-4, 5: 5e-4, 10: 1e-3, 35: 8.535534e-4, 60: 5e-4, 110: 0, 500: 0},
+        ),
+        (
+            schedules.linear(1e-3, warmup_steps=10, decay_steps=110),
+            {1: 1e-4, 5: 5e-4, 10: 1e-3, 35: 7.5e-4, 60: 5e-4, 110: 0, 500: 0},
+        ),
+        (
+            schedules.wsd(1e-3, 10, 110, cooldown_steps=20, final_ratio=0.2),
+            {1: 1e-4, 10: 1e-3, 60: 1e-3, 90: 1e-3, 100: 6e-4, 105: 4e-4, 110: 2e-4, 10_001: 2e-4},
+        ),
+        (PAPER(factor=2), {n: 2 * float(PAPER(factor=1)(n - 1)) for n in (1, 100, 1001)}),
+    ],
+    ids=["inverse_sqrt", "constant", "cosine", "linear", "wsd", "factor"],
 )
-def test_inverse_sqrt(update, rate):
-    schedule = schedules.inverse_sqrt(1e-3, 100)
-    assert float(schedule(update - 1)) == pytest.approx(rate, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("update", "rate"),
-    [(1, 1e-4), (5, 5e-4), (10, 1e-3), (35, 8.535534e-4), (60, 5e-4), (110, 0), (500, 0)],
-)
-def test_cosine(update, rate):
-    schedule = schedules.cosine(1e-3, warmup_steps=10, decay_steps=110)
-    assert float(schedule(update - 1)) == pytest.approx(rate, rel=1e-5, abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("update", "rate"), [(1, 1e-5), (50, 5e-4), (100, 1e-3), (400, 1e-3), (10_000, 1e-3)]
-)
-def test_constant(update, rate):
-    schedule = schedules.constant(1e-3, 100)
-    assert float(schedule(update - 1)) == pytest.approx(rate, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("update", "rate"),
-    [(1, 1e-4), (5, 5e-4), (10, 1e-3), (35, 7.5e-4), (60, 5e-4), (110, 0), (500, 0)],
-)
-def test_linear(update, rate):
-    schedule = schedules.linear(1e-3, warmup_steps=10, decay_steps=110)
-    assert float(schedule(update - 1)) == pytest.approx(rate, rel=1e-5, abs=1e-9)
+def test_rates(schedule, rates):
+    found = {update: float(schedule(update - 1)) for update in rates}
+    assert found == pytest.approx(rates, rel=1e-5, abs=1e-9)
 
 
 @pytest.mark.parametrize("make", [schedules.linear, schedules.cosine])
@@ -74,16 +68,6 @@ def test_a_decay_ends_at_its_final_ratio(make):
         assert float(floored(update - 1)) == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("update", "rate"),
-    [(1, 1e-4), (10, 1e-3), (60, 1e-3), (90, 1e-3), (100, 6e-4), (105, 4e-4), (110, 2e-4)],
-)
-def test_wsd(update, rate):
-    schedule = schedules.wsd(1e-3, 10, 110, cooldown_steps=20, final_ratio=0.2)
-    assert float(schedule(update - 1)) == pytest.approx(rate, rel=1e-5)
-    assert float(schedule(10_000)) == pytest.approx(2e-4)
-
-
 def test_before_the_cooldown_rates_do_not_depend_on_the_length_of_the_run():
     short, long = (schedules.wsd(1e-3, 10, steps, 20) for steps in (100, 400))
     for count in range(80):
@@ -92,14 +76,9 @@ def test_before_the_cooldown_rates_do_not_depend_on_the_length_of_the_run():
 
 @pytest.mark.parametrize(
     "schedule",
-    [
-        schedules.transformer(64, 10),
-        schedules.inverse_sqrt(1.0, 10),
-        schedules.constant(1.0, 10),
-        schedules.linear(1.0, 10, 90),
-        schedules.cosine(1.0, 10, 90),
-        schedules.wsd(1.0, 10, 90, 20, 0.1),
-    ],
+    [schedules.transformer(64, 10), schedules.inverse_sqrt(1.0, 10), schedules.constant(1.0, 10)]
+    + [schedules.linear(1.0, 10, 90), schedules.cosine(1.0, 10, 90)]
+    + [schedules.wsd(1.0, 10, 90, 20, 0.1)],
 )
 def test_schedules_can_be_traced(schedule):
     counts = np.arange(0, 100, 7, dtype=np.int32)

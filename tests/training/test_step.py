@@ -123,7 +123,6 @@ def loss_of_scaled_gradient(params, batch, rng, frozen):
 
 @cache
 def step_with_spikes(factor, **options):
-    """Adam and its compiled step, which skips spikes."""
     optimizer = optax.adam(0.1)
     return optimizer, jit_step(loss_of_scaled_gradient, optimizer, spike_factor=factor, **options)
 
@@ -132,13 +131,8 @@ class TestSpikes:
     def run(self, scales, factor=3.0, **options):
         """(state, sums) of steps whose gradients have these norms."""
         optimizer, step = step_with_spikes(factor, **options)
-        state = TrainState.create(
-            {"w": jnp.ones(2)},
-            optimizer,
-            jax.random.key(0),
-            detects_spikes=True,
-            keeps_average=bool(options),
-        )
+        create = partial(TrainState.create, detects_spikes=True, keeps_average=bool(options))
+        state = create({"w": jnp.ones(2)}, optimizer, jax.random.key(0))
         found = []
         for scale in scales:
             state, sums = step(state, jnp.float32(scale))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Absolute positions: literal sinusoids, learned vectors, none."""
+"""Absolute positions: literal sinusoids, learned vectors, none; encodings by name."""
 
 import dataclasses
 import math
@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from tests.compiled import apply
+from tests.refusals import assert_refused
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.positions import POSITIONS
+from transformer_jax.nn.positions import POSITIONS, check_num_positions, encoding_class
 from transformer_jax.nn.positions.absolute import sinusoids
 
 CONFIG = TransformerConfig(d_model=16, num_heads=4, max_length=9)
@@ -77,16 +78,27 @@ def test_learned_positions_are_rows_of_a_table(random_params, offset):
     np.testing.assert_allclose(y, x + table[PACKED + offset], atol=1e-6)
 
 
-def test_none_adds_nothing(random_params):
-    x = np.ones((1, 6, 16), np.float32)
-    y, variables = embed("none", x, PACKED, random_params)
-    assert not variables
-    np.testing.assert_array_equal(y, x)
-
-
 @pytest.mark.parametrize("name", ["none", "sinusoidal", "learned"])
-def test_absolute_positions_do_not_change_attention(name):
+def test_absolute_positions_do_not_change_attention(random_params, name):
     encoding = POSITIONS[name](CONFIG)
     query, key = np.ones((1, 6, 4, 4)), np.zeros((1, 6, 4, 4))
     assert encoding.rotate(query, key, PACKED) == (query, key)
     assert encoding.bias(np.zeros((1, 6, 6), int)) is None
+    if name == "none":
+        x = np.ones((1, 6, 16), np.float32)
+        y, variables = embed(name, x, PACKED, random_params)
+        assert not variables and np.array_equal(x, y)
+
+
+def test_only_learned_positions_are_limited():
+    for name in POSITIONS:
+        reach = 9 if name == "learned" else 10_000
+        check_num_positions(dataclasses.replace(CONFIG, positions=name), reach)
+    learned = dataclasses.replace(CONFIG, positions="learned")
+    unknown = dataclasses.replace(CONFIG, positions="round")
+    assert_refused(
+        {
+            "reach to max_length 9, sequences to 10": lambda: check_num_positions(learned, 10),
+            "'round', not one of none, sinusoidal": lambda: encoding_class(unknown),
+        }
+    )

@@ -25,19 +25,9 @@ MASK = (SENTENCES[:, :, None] == SENTENCES[:, None])[:, None]
 
 
 def attention(positions, **changes):
-    return MultiHeadAttention(
-        TransformerConfig(
-            d_model=D,
-            num_heads=H,
-            num_key_value_heads=G,
-            key_size=K,
-            value_size=V,
-            positions=positions,
-            max_distance=CLIP,
-            dtype="float32",
-            **changes,
-        )
-    )
+    sizes = {"d_model": D, "num_heads": H, "num_key_value_heads": G, "key_size": K}
+    changes = {"value_size": V, "max_distance": CLIP, "dtype": "float32"} | changes
+    return MultiHeadAttention(TransformerConfig(positions=positions, **sizes, **changes))
 
 
 class Layer(MultiHeadAttention):
@@ -107,8 +97,7 @@ def test_shaws_keys_and_values(random_params, scale):
 def test_debertas_three_terms(random_params, clip, positions, scale):
     """He et al. (2021), equations 2 to 4; 50 is more than the number of tokens. Hugging Face uses
     the distance from query to key in the third term too."""
-    config = attention(positions, attention_scale=scale).config
-    module = Layer(TransformerConfig(**{**vars(config), "max_distance": clip}))
+    module = Layer(attention(positions, attention_scale=scale, max_distance=clip).config)
     variables = random_params(module, X)
     params = variables["params"]
     table, relation = params["encoding"]["table"], params["relation"]

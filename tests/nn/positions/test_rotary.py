@@ -89,10 +89,7 @@ YARN = [
         *(16.0, YarnOptions(8.0, 2.0, truncate=False), 1.2772588722239782),
         [1.0, 0.61078805, 0.293403, 0.11705306, 0.023829626, 0.0089629684, 0.0060780779],
     ),
-    (
-        *(4.0, YarnOptions(attention_factor=1.25), 1.25),
-        [1.0, 0.59336573, 0.34489745],
-    ),
+    (*(4.0, YarnOptions(attention_factor=1.25), 1.25), [1.0, 0.59336573, 0.34489745]),
 ]
 """Factor, options, magnitude, and first of 16 frequencies: `ROPE_INIT_FUNCTIONS["yarn"]` of
 transformers 5.23 with theta 500, an original length of 64 tokens and heads of 32 elements."""

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages equal the output of their scripts; the messages of the FAQ are those of the package."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PRINT_PAGE = "import runpy, sys; sys.stdout.write(runpy.run_path(sys.argv[1])['page']())"
+
+
+@pytest.mark.parametrize("name", ["claims", "configuration"])
+def test_a_page_equals_the_output_of_its_script(name):
+    """In a process of its own, as other tests may have registered components here."""
+    script = ROOT / "docs" / f"write_{name}.py"
+    page = subprocess.check_output([sys.executable, "-c", PRINT_PAGE, script], encoding="utf-8")
+    kept = script.with_name(f"{name}.md").read_text(encoding="utf-8")
+    assert kept == page, f"run: python docs/write_{name}.py"
+
+
+def test_messages_of_the_faq_are_those_of_the_package():
+    code = "\n".join(path.read_text() for path in (ROOT / "transformer_jax").rglob("*.py"))
+    code = re.sub(r'"\s*\n\s*f?"', "", code)  # literals over several lines
+    code = re.sub(r"\{[^{}]*\}", "...", code)
+    page = (ROOT / "docs/faq.md").read_text()
+    messages = re.findall(r"^\| `([^`]+)` \|", page, re.M)
+    parts = {
+        part.strip() for message in messages for part in re.split(r"\.\.\.|\b[A-Z]\b", message)
+    }
+    missing = [part for part in parts if len(part) > 6 and part not in code]
+    assert len(messages) > 12 and missing == []
