@@ -80,6 +80,7 @@ REFUSED_KEYS = {
     "for bert are BertForMaskedLM, ": ("bert", {"architectures": ["BertForQuestionAnswering"]}),
     "config.json has no hidden_size, which bert needs": ("bert", {"hidden_size": ...}),
     "config.json has no vocab_size": ("bert", {"vocab_size": ...}),
+    "no vocab_size that is a number": ("bert", {"vocab_size": "131"}),
     "hidden_act is 'mish'; supported are relu, gelu,": ("bert", {"hidden_act": "mish"}),
     "num_heads 2 does not divide d_model 15": ("bert", {"hidden_size": 15}),
     "hidden_size is '16'; it must be of type int": ("bert", {"hidden_size": "16"}),

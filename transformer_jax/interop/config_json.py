@@ -184,7 +184,7 @@ def tokenizer_keys(tokenizers: Tokenizers, model: TransformerConfig) -> dict[str
 def vocabulary_rows(keys: Keys) -> dict[str, int]:
     """Side -> rows of its embedding table; a model with a single table has the side "text"."""
     size = keys.get("vocab_size")
-    if size is None:
-        raise UserError("config.json has no vocab_size")
     target_size = keys.get("decoder_vocab_size") or size
+    if type(size) is not int or type(target_size) is not int:
+        raise UserError("config.json has no vocab_size that is a number")
     return {"source": size, "text": size, "target": target_size}
