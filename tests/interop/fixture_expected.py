@@ -62,7 +62,24 @@ def same(first, second):
 
 
 def encoder_decoder(model, tokenizer, family):
-    """Runs each pair separately; checks that the right-padded batch has the same logits."""
+    """Checks that the right-padded batch has the logits of its rows; searches."""
+    arrays, outputs = pairs_alone(model, tokenizer)
+    logits = [output.logits[0].numpy() for output in outputs]
+    mask = np.arange(arrays["source"].shape[1]) < arrays["source_lengths"][:, None]
+    ids = {"input_ids": arrays["source"], "decoder_input_ids": arrays["target"]}
+    batch = run(model, attention_mask=mask, **ids)
+    for row, length in enumerate(arrays["target_lengths"]):
+        same(logits[row], batch.logits[row, :length].numpy())
+    return arrays | {"logits": padded(logits, 0, np.float32)} | searched(model, tokenizer, family)
+
+
+def bare(model, tokenizer, family):
+    """Of a model without a head."""
+    return pairs_alone(model, tokenizer)[0]
+
+
+def pairs_alone(model, tokenizer):
+    """Runs each pair separately: (inputs and hidden states, outputs)."""
     config = model.config
     source, source_lengths = random_rows(tokenizer, config.vocab_size, LENGTHS, 1)
     size = getattr(config, "decoder_vocab_size", config.vocab_size)
@@ -72,31 +89,11 @@ def encoder_decoder(model, tokenizer, family):
         run(model, input_ids=source[None, row, :m], decoder_input_ids=target[None, row, :n])
         for row, (m, n) in enumerate(zip(source_lengths, target_lengths, strict=True))
     ]
-    logits = [output.logits[0].numpy() for output in outputs]
-    mask = np.arange(source.shape[1]) < source_lengths[:, None]
-    batch = run(model, input_ids=source, attention_mask=mask, decoder_input_ids=target)
-    for row, length in enumerate(target_lengths):
-        same(logits[row], batch.logits[row, :length].numpy())
     arrays = {"source": source, "source_lengths": source_lengths}
     arrays |= {"target": target, "target_lengths": target_lengths}
     arrays |= stacked("encoder_hidden", [output.encoder_hidden_states for output in outputs])
     arrays |= stacked("decoder_hidden", [output.decoder_hidden_states for output in outputs])
-    return arrays | {"logits": padded(logits, 0, np.float32)} | searched(model, tokenizer, family)
-
-
-def bare(model, tokenizer, family):
-    """Runs each pair of a model without a head separately."""
-    source, source_lengths = random_rows(tokenizer, model.config.vocab_size, LENGTHS, 1)
-    target, target_lengths = random_rows(tokenizer, model.config.vocab_size, TARGET_LENGTHS, 2)
-    target[:, 0] = model.config.decoder_start_token_id
-    outputs = [
-        run(model, input_ids=source[None, row, :m], decoder_input_ids=target[None, row, :n])
-        for row, (m, n) in enumerate(zip(source_lengths, target_lengths, strict=True))
-    ]
-    arrays = {"source": source, "source_lengths": source_lengths}
-    arrays |= {"target": target, "target_lengths": target_lengths}
-    arrays |= stacked("encoder_hidden", [output.encoder_hidden_states for output in outputs])
-    return arrays | stacked("decoder_hidden", [output.decoder_hidden_states for output in outputs])
+    return arrays, outputs
 
 
 def searched(model, tokenizer, family):

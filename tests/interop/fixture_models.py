@@ -7,80 +7,29 @@ import torch
 import transformers
 
 LIMIT = 28  # positions
+LABELS = {0: "neutral", 1: "contradiction", 2: "entailment"}
+CLASSES = dict(id2label=LABELS, label2id={name: index for index, name in LABELS.items()})
 BERT = dict(
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=28,
+    **dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=28),
     max_position_embeddings=LIMIT,
 )
 ROBERTA = BERT | dict(max_position_embeddings=LIMIT + 2, type_vocab_size=1, layer_norm_eps=1e-5)
 DISTILBERT = dict(dim=16, hidden_dim=28, n_layers=2, n_heads=2, max_position_embeddings=LIMIT)
-LABELS = {0: "neutral", 1: "contradiction", 2: "entailment"}
-CLASSES = dict(id2label=LABELS, label2id={name: index for index, name in LABELS.items()})
-BART = dict(
-    d_model=16,
-    encoder_layers=2,
-    decoder_layers=2,
-    encoder_attention_heads=2,
-    decoder_attention_heads=2,
-    encoder_ffn_dim=28,
-    decoder_ffn_dim=28,
-    max_position_embeddings=LIMIT,
-)
-T5 = dict(
-    d_model=20,
-    d_kv=6,
-    d_ff=28,
-    num_layers=2,
-    num_heads=3,
-    relative_attention_num_buckets=8,
-    relative_attention_max_distance=20,
-)
-LLAMA = dict(
-    hidden_size=24,
-    intermediate_size=36,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=LIMIT,
-    rms_norm_eps=1e-5,
-)
-LLAMA3_SCALING = dict(
-    rope_type="llama3",
-    factor=8.0,
-    low_freq_factor=1.0,
-    high_freq_factor=4.0,
-    original_max_position_embeddings=16,
-)
-
-
-DEEPSEEK_V2 = dict(
-    hidden_size=16,
-    intermediate_size=28,
-    moe_intermediate_size=12,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    max_position_embeddings=LIMIT,
-    kv_lora_rank=10,
-    q_lora_rank=6,
-    qk_nope_head_dim=4,
-    qk_rope_head_dim=4,
-    v_head_dim=6,
-    first_k_dense_replace=1,
-    n_routed_experts=4,
-    n_shared_experts=2,
-    num_experts_per_tok=2,
-    routed_scaling_factor=1.5,
-    rope_parameters=dict(
-        rope_type="yarn",
-        rope_theta=1000.0,
-        factor=4.0,
-        original_max_position_embeddings=8,
-        mscale=0.5,
-        mscale_all_dim=0.8,
-    ),
-)
+BART = dict(d_model=16, max_position_embeddings=LIMIT)
+BART |= {f"{side}_layers": 2 for side in ("encoder", "decoder")}
+BART |= {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
+BART |= {f"{side}_ffn_dim": 28 for side in ("encoder", "decoder")}
+GELU, SCALED = dict(activation_function="gelu"), dict(scale_embedding=True)
+T5 = dict(d_model=20, d_kv=6, d_ff=28, num_layers=2, num_heads=3)
+T5 |= dict(relative_attention_num_buckets=8, relative_attention_max_distance=20)
+LLAMA = dict(hidden_size=24, intermediate_size=36, num_hidden_layers=2, num_attention_heads=4)
+LLAMA |= dict(num_key_value_heads=2, max_position_embeddings=LIMIT, rms_norm_eps=1e-5)
+LLAMA3_SCALING = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)
+LLAMA3_SCALING |= dict(original_max_position_embeddings=16)
+YARN = dict(rope_type="yarn", rope_theta=1000.0, factor=4.0, mscale=0.5, mscale_all_dim=0.8)
+YARN |= dict(original_max_position_embeddings=8)
+LATENT = dict(kv_lora_rank=10, q_lora_rank=6, qk_nope_head_dim=4, qk_rope_head_dim=4, v_head_dim=6)
+GEMMA = dict(num_hidden_layers=3, head_dim=8, sliding_window=5, query_pre_attn_scalar=10)
 
 
 @dataclass(frozen=True)
@@ -116,18 +65,34 @@ def old_rope(theta, scaling=None):
     return {"rope_parameters": ..., "rope_theta": theta, "rope_scaling": scaling}
 
 
-def encoder_decoder(model, tokenizer, config, **more):
+def encoder_decoder(model, tokenizer, *configs, **more):
     model = f"{model}ForConditionalGeneration" if model != "Marian" else "MarianMTModel"
+    config = {key: value for fields in configs for key, value in fields.items()}
     return Family(model, tokenizer, "encoder_decoder", config, **{"matrices": 0.25, **more})
 
 
-def decoder(name, tokenizer, config, **more):
-    return Family(f"{name}ForCausalLM", tokenizer, "decoder", config, **more)
+def decoder(name, tokenizer, config=LLAMA, fields=(), **more):
+    return Family(f"{name}ForCausalLM", tokenizer, "decoder", config | dict(fields), **more)
 
 
+T5_SIZES = dict(extra_ids=4, tables=1.0)
 FAMILIES = {
-    "marian": encoder_decoder(
-        "Marian", "marian", BART | dict(activation_function="swish", scale_embedding=True)
+    "marian": encoder_decoder("Marian", "marian", BART, dict(activation_function="swish"), SCALED),
+    "marian_separate": encoder_decoder(
+        "Marian",
+        "marian_separate",
+        BART,
+        GELU,
+        SCALED,
+        dict(share_encoder_decoder_embeddings=False),
+    ),
+    "bart": encoder_decoder("Bart", "roberta", BART, GELU),
+    "mbart": encoder_decoder("MBart", "mbart", BART, GELU, SCALED),
+    "pegasus": encoder_decoder("Pegasus", "t5", BART, dict(activation_function="relu"), SCALED),
+    "bart_bare": Family("BartModel", "roberta", "bare_encoder_decoder", BART | GELU),
+    "t5": encoder_decoder("T5", "t5", T5, matrices=0.35, **T5_SIZES),
+    "t5_v1_1": encoder_decoder(
+        "T5", "t5", T5, dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False), **T5_SIZES
     ),
     "gpt2": Family(
         "GPT2LMHeadModel",
@@ -135,107 +100,56 @@ FAMILIES = {
         "decoder",
         dict(n_embd=20, n_layer=2, n_head=2, n_positions=LIMIT, n_inner=36),
     ),
-    "bert": Family("BertForMaskedLM", "bert", "masked_lm", BERT),
-    "t5": encoder_decoder("T5", "t5", T5, extra_ids=4, matrices=0.35, tables=1.0),
     "llama": decoder(
         "Llama",
         "llama",
-        LLAMA | dict(rope_parameters=dict(rope_type="default", rope_theta=5000.0)),
+        fields=dict(rope_parameters=dict(rope_type="default", rope_theta=5000.0)),
         spelling=old_rope(5000.0),
-    ),
-    "bart": encoder_decoder("Bart", "roberta", BART | dict(activation_function="gelu")),
-    "marian_separate": encoder_decoder(
-        "Marian",
-        "marian_separate",
-        BART
-        | dict(
-            activation_function="gelu",
-            scale_embedding=True,
-            share_encoder_decoder_embeddings=False,
-        ),
-    ),
-    "mbart": encoder_decoder(
-        "MBart", "mbart", BART | dict(activation_function="gelu", scale_embedding=True)
-    ),
-    "pegasus": encoder_decoder(
-        "Pegasus", "t5", BART | dict(activation_function="relu", scale_embedding=True)
-    ),
-    "t5_v1_1": encoder_decoder(
-        "T5",
-        "t5",
-        T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False),
-        extra_ids=4,
-        matrices=0.25,
-        tables=1.0,
     ),
     "llama3": decoder(
         "Llama",
         "llama3",
-        LLAMA
-        | dict(
-            hidden_size=16,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            tie_word_embeddings=True,
-            rope_parameters=LLAMA3_SCALING | dict(rope_theta=500.0),
-        ),
+        LLAMA | dict(hidden_size=16, num_attention_heads=2, num_key_value_heads=1),
+        dict(tie_word_embeddings=True, rope_parameters=LLAMA3_SCALING | dict(rope_theta=500.0)),
         spelling=old_rope(500.0, LLAMA3_SCALING),
     ),
     "llama_linear": decoder(
         "Llama",
         "llama",
-        LLAMA
-        | dict(
-            hidden_size=16,
-            head_dim=6,
-            num_attention_heads=2,
-            rope_parameters=dict(rope_type="linear", factor=4.0, rope_theta=10000.0),
-        ),
+        LLAMA | dict(hidden_size=16, head_dim=6, num_attention_heads=2),
+        dict(rope_parameters=dict(rope_type="linear", factor=4.0, rope_theta=10000.0)),
     ),
-    "mistral": decoder("Mistral", "llama", LLAMA | dict(head_dim=8, sliding_window=5)),
-    "qwen2": decoder("Qwen2", "qwen2", LLAMA, max_shard_size="60KB"),
-    "deepseek_v2": decoder("DeepseekV2", "llama", DEEPSEEK_V2),
-    "qwen3": decoder("Qwen3", "qwen2", LLAMA | dict(hidden_size=20, head_dim=8)),
-    "mixtral": decoder(
-        "Mixtral",
+    "mistral": decoder("Mistral", "llama", LLAMA, dict(head_dim=8, sliding_window=5)),
+    "qwen2": decoder("Qwen2", "qwen2", max_shard_size="60KB"),
+    "qwen3": decoder("Qwen3", "qwen2", LLAMA, dict(hidden_size=20, head_dim=8)),
+    "deepseek_v2": decoder(
+        "DeepseekV2",
         "llama",
-        LLAMA | dict(hidden_size=16, intermediate_size=20, num_local_experts=3),
+        BERT | LATENT | dict(moe_intermediate_size=12, first_k_dense_replace=1),
+        dict(n_routed_experts=4, n_shared_experts=2, num_experts_per_tok=2)
+        | dict(routed_scaling_factor=1.5, rope_parameters=YARN),
+    ),
+    "mixtral": decoder(
+        "Mixtral", "llama", LLAMA, dict(hidden_size=16, intermediate_size=20, num_local_experts=3)
     ),
     "qwen3_moe": decoder(
         "Qwen3Moe",
         "qwen2",
-        LLAMA
-        | dict(hidden_size=16, head_dim=8, moe_intermediate_size=12, num_experts=4)
-        | dict(num_experts_per_tok=3),
+        LLAMA | dict(hidden_size=16, head_dim=8, moe_intermediate_size=12),
+        dict(num_experts=4, num_experts_per_tok=3),
     ),
     "gemma2": decoder(
         "Gemma2",
         "gemma2",
-        LLAMA
-        | dict(
-            hidden_size=20,
-            num_hidden_layers=3,
-            head_dim=8,
-            sliding_window=5,
-            query_pre_attn_scalar=10,
-            attn_logit_softcapping=2.0,
-            final_logit_softcapping=3.0,
-        ),
+        LLAMA | GEMMA,
+        dict(hidden_size=20, attn_logit_softcapping=2.0, final_logit_softcapping=3.0),
     ),
-    "gemma3": Family(
-        "Gemma3ForCausalLM",
+    "gemma3": decoder(
+        "Gemma3",
         "gemma2",
-        "decoder",
-        LLAMA
-        | dict(
-            hidden_size=16,
-            intermediate_size=20,
-            num_hidden_layers=3,
-            num_attention_heads=2,
+        LLAMA | GEMMA | dict(hidden_size=16, intermediate_size=20, num_attention_heads=2),
+        dict(
             num_key_value_heads=1,
-            head_dim=8,
-            sliding_window=5,
-            query_pre_attn_scalar=10,
             layer_types=["sliding_attention", "full_attention", "sliding_attention"],
             rope_parameters={
                 "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
@@ -243,9 +157,13 @@ FAMILIES = {
             },
         ),
     ),
-    "phi3": decoder("Phi3", "llama", LLAMA | dict(hidden_size=16, intermediate_size=20)),
-    "bart_bare": Family(
-        "BartModel", "roberta", "bare_encoder_decoder", BART | dict(activation_function="gelu")
+    "phi3": decoder("Phi3", "llama", LLAMA, dict(hidden_size=16, intermediate_size=20)),
+    "bert_bare": Family("BertModel", "bert", "bare", BERT),  # of make_fixtures.make_sentences
+    "bert_pretraining": Family("BertForPreTraining", "bert", "masked_lm", BERT),
+    "xlm_roberta": Family("XLMRobertaForMaskedLM", "xlm_roberta", "masked_lm", ROBERTA),
+    "camembert": Family("CamembertForMaskedLM", "camembert", "masked_lm", ROBERTA),
+    "roberta_prelayernorm": Family(
+        "RobertaPreLayerNormForMaskedLM", "roberta", "masked_lm", ROBERTA
     ),
     "bart_classification": Family(
         "BartForSequenceClassification",
@@ -253,40 +171,24 @@ FAMILIES = {
         "classifier",
         BART
         | CLASSES
-        | dict(activation_function="gelu", encoder_layers=1, d_model=8)
+        | GELU
+        | dict(encoder_layers=1, d_model=8)
         | dict(encoder_ffn_dim=12, decoder_ffn_dim=12),
     ),
-    "xlm_roberta": Family("XLMRobertaForMaskedLM", "xlm_roberta", "masked_lm", ROBERTA),
-    "camembert": Family("CamembertForMaskedLM", "camembert", "masked_lm", ROBERTA),
-    "distilbert_classification": Family(
-        "DistilBertForSequenceClassification", "bert", "classifier", DISTILBERT | CLASSES
-    ),
-    "bert_bare": Family("BertModel", "bert", "bare", BERT),  # of make_fixtures.make_sentences
-    "bert_tagging": Family("BertForTokenClassification", "bert", "tagger", BERT | CLASSES),
-    "roberta_tagging": Family(
-        "RobertaForTokenClassification", "roberta", "tagger", ROBERTA | CLASSES
-    ),
-    "distilbert_tagging": Family(
-        "DistilBertForTokenClassification", "bert", "tagger", DISTILBERT | CLASSES
-    ),
-    "bert_classification": Family(
-        "BertForSequenceClassification", "bert", "classifier", BERT | CLASSES
-    ),
-    "bert_pretraining": Family("BertForPreTraining", "bert", "masked_lm", BERT),
-    "roberta": Family("RobertaForMaskedLM", "roberta", "masked_lm", ROBERTA),
-    "roberta_classification": Family(
-        "RobertaForSequenceClassification", "roberta", "classifier", ROBERTA | CLASSES
-    ),
-    "roberta_prelayernorm": Family(
-        "RobertaPreLayerNormForMaskedLM", "roberta", "masked_lm", ROBERTA
-    ),
-    "distilbert": Family(
-        "DistilBertForMaskedLM",
-        "bert",
-        "masked_lm",
-        DISTILBERT,
-    ),
 }
+for _class, _tokenizer, _config in (
+    ("Bert", "bert", BERT),
+    ("Roberta", "roberta", ROBERTA),
+    ("DistilBert", "bert", DISTILBERT),
+):
+    for _head, _suffix, _kind, _labels in (
+        ("MaskedLM", "", "masked_lm", {}),
+        ("SequenceClassification", "_classification", "classifier", CLASSES),
+        ("TokenClassification", "_tagging", "tagger", CLASSES),
+    ):
+        FAMILIES[_class.lower() + _suffix] = Family(
+            f"{_class}For{_head}", _tokenizer, _kind, _config | _labels
+        )
 
 
 def special_ids(family, tokenizer):

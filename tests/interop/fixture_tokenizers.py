@@ -137,22 +137,21 @@ def charsmap(model):
     return proto.normalizer_spec.precompiled_charsmap
 
 
-def xlm_roberta():
-    model = sentencepiece_model(4, 150)
+def unigram(kind, seed):
+    model = sentencepiece_model(seed, 150)
     special = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
-    return transformers.XLMRobertaTokenizer(
+    return kind(
         vocab=[*special, *scored_pieces(model), ("<mask>", 0.0)],
         _spm_precompiled_charsmap=charsmap(model),
     )
+
+
+def xlm_roberta():
+    return unigram(transformers.XLMRobertaTokenizer, 4)
 
 
 def camembert():
-    model = sentencepiece_model(5, 150)
-    special = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
-    return transformers.CamembertTokenizer(
-        vocab=[*special, *scored_pieces(model), ("<mask>", 0.0)],
-        _spm_precompiled_charsmap=charsmap(model),
-    )
+    return unigram(transformers.CamembertTokenizer, 5)
 
 
 def gpt2():

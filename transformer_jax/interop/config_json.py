@@ -183,8 +183,8 @@ def tokenizer_keys(tokenizers: Tokenizers, model: TransformerConfig) -> dict[str
 
 def vocabulary_rows(keys: Keys) -> dict[str, int]:
     """Side -> rows of its embedding table; a model with a single table has the side "text"."""
-    rows: dict[str, Any] = {"source": keys.get("vocab_size"), "text": keys.get("vocab_size")}
-    if rows["text"] is None:
-        raise UserError("config.json has no vocab_size")
-    rows["target"] = keys.get("decoder_vocab_size") or rows["source"]
-    return rows
+    size = keys.get("vocab_size")
+    target_size = keys.get("decoder_vocab_size") or size
+    if type(size) is not int or type(target_size) is not int:
+        raise UserError("config.json has no vocab_size that is a number")
+    return {"source": size, "text": size, "target": target_size}

@@ -30,10 +30,6 @@ from transformer_jax.tasks import TASKS
 Leaves = Mapping[str, np.ndarray]
 """Parameter path -> array."""
 
-Rewrite = Callable[[TransformerConfig, Leaves, Any], Leaves | None]
-"""(model, its arrays, new value of the option) -> arrays that compute the same with the new value;
-None if there are none."""
-
 _NOT_COMPARED = (
     *("scan_layers", "dropout_bits", "initialization", "attention", "dtype", "activation_dtype"),
     *("dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate"),
@@ -126,15 +122,17 @@ def _match(
     while True:
         keys = {**family.defaults, **family.keys(model), **other_keys}
         try:
-            differing = differing_options(model, default_model(family.options(keys)))
+            differing = _differing_options(model, default_model(family.options(keys)))
         except ValueError:  # the family derives the size of heads from other options
             return {"key_size": None}
         if not differing:
             return FamilyMatch(family, class_name, model, leaves, keys)
         for field, value in differing.items():
-            rewritten = rewrite_option(model, leaves, field, value)
+            rewrite = _REWRITES.get(field)
+            rewritten = rewrite(model, leaves, value) if rewrite and value is not None else None
             if rewritten is not None:
-                model, leaves = rewritten
+                model = dataclasses.replace(model, **{field: value})
+                leaves = rewritten
                 break
         else:
             return differing
@@ -149,7 +147,7 @@ def default_model(options: Mapping[str, Any]) -> TransformerConfig:
     return override(TransformerConfig(**(base | fields)), of_components)
 
 
-def differing_options(model: TransformerConfig, other: TransformerConfig) -> dict[str, Any]:
+def _differing_options(model: TransformerConfig, other: TransformerConfig) -> dict[str, Any]:
     """Options that affect results and differ between two models -> value in the second."""
     ours = _canonical_options(model)
     theirs = _canonical_options(other)
@@ -192,22 +190,6 @@ def _component_options(layer: TransformerConfig) -> dict[str, Any]:
             options = vars(layer.options_of(cls))
             values |= {f"{entry}.{option}": value for option, value in options.items()}
     return values
-
-
-def rewrite_option(
-    model: TransformerConfig, leaves: Leaves, field: str, value: Any
-) -> tuple[TransformerConfig, Leaves] | None:
-    """Changes the value of an option and rewrites the arrays so that the results stay the same.
-
-    Returns None if that is not possible.
-    """
-    rewrite = REWRITES.get(field)
-    if rewrite is None or value is None:
-        return None
-    changed = rewrite(model, leaves, value)
-    if changed is None:
-        return None
-    return dataclasses.replace(model, **{field: value}), changed
 
 
 def remove_vocab_padding(
@@ -331,7 +313,7 @@ def _reorder_axis(
     return array
 
 
-REWRITES: dict[str, Rewrite] = {
+_REWRITES: dict[str, Callable[[TransformerConfig, Leaves, Any], Leaves | None]] = {
     "attention_bias": _add_attention_biases,
     "feed_forward_bias": _add_feed_forward_biases,
     "logits_bias": _change_logits_bias,
@@ -341,4 +323,5 @@ REWRITES: dict[str, Rewrite] = {
     "norm_epsilon": _accept_norm_epsilon,
     "activation": _accept_activation,
 }
-"""Field of the section `model` -> rewrite."""
+"""Field of the section `model` -> (model, its arrays, new value) -> arrays that compute the same
+with it; None if there are none."""

@@ -131,8 +131,8 @@ def _license(directory: Path) -> dict[str, str]:
 def _config_fields(source: str, family: Family, class_name: str, keys: ReadKeys) -> dict[str, Any]:
     """Fields of the run's config: "section.field" -> value."""
     options = family.options(keys)
-    fields = {f"model.{field}": value for field, value in options.items()}
     task = family.tasks[class_name]
+    fields = {f"model.{field}": value for field, value in options.items()}
     fields |= {"task.name": task, "tokenizer.kind": "file", "tokenizer.path": source}
     return fields | _length_fields(options, task)
 
@@ -169,24 +169,17 @@ def _vocabularies(
         defaults = config_json.default_ids(family, rows[side])
         ids: dict[str, Any] = config_json.special_ids(keys.with_defaults(defaults))
         if side == "target":
-            ids |= _ids_of_search(generation)
+            # In transformers those of generation_config.json take precedence.
+            of_search = {"start": generation.start, "head": generation.head}
+            ids |= {role: tokens for role, tokens in of_search.items() if tokens is not None}
+            if generation.ends:
+                ids["eos"] = generation.ends[0]
         if family.architecture == "decoder_only":
             ids["ends"] = dict.fromkeys((*end_tokens(keys), *generation.ends))
         texts[side] = import_tokenizer(directory, side, ids, rows[side])
     with_defaults = keys.with_defaults(family.defaults)
     labels = {side: Labels(tuple(config_json.class_names(with_defaults))) for side in kind.labels}
     return texts, labels
-
-
-def _ids_of_search(generation: Generation) -> dict[str, Any]:
-    """Special tokens of a target, as in `import_tokenizer`, where generation_config.json has them.
-
-    In transformers they take precedence over those of config.json.
-    """
-    ids: dict[str, Any] = {"start": generation.start, "head": generation.head}
-    if generation.ends:
-        ids["eos"] = generation.ends[0]
-    return {role: tokens for role, tokens in ids.items() if tokens is not None}
 
 
 def _params(task: Task, matched: MatchedTensors, abstract: Any, allow_nonfinite: bool) -> Any:

@@ -4,34 +4,28 @@
 import contextlib
 import dataclasses
 import errno
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from transformer_jax.errors import UserError, reason_of
+from transformer_jax.interop.config_json import read_json
 from transformer_jax.interop.families import Family
-from transformer_jax.interop.tensor_mapping import TensorMapping
+from transformer_jax.interop.families.base import TensorMapping
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.parameters import parameter_at
-from transformer_jax.runtime.files import (
-    is_safe_name,
-    open_regular,
-    path_of_published,
-    read_regular,
-)
+from transformer_jax.runtime.files import is_safe_name, open_regular, path_of_published
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.msgpack", "*.h5")
-_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+_DTYPES = ("F64", "F32", "F16", "BF16")
 _OLD_SUFFIXES = ((r"\.gamma$", ".weight"), (r"\.beta$", ".bias"))
 """Suffix of norm tensors in files of the first models, named as in TensorFlow -> suffix today."""
 _OPTIONAL = "logits_bias"
@@ -51,7 +45,6 @@ class Tensors(Mapping[str, tuple[int, ...]]):
     def __init__(self, directory: Path):
         self._files: dict[str, Path] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
-        self._dtypes: dict[str, str] = {}
         for path in _weight_files(directory):
             with _open(path) as file:
                 for name in file.keys():  # noqa: SIM118 (`file` is not a mapping)
@@ -59,7 +52,6 @@ class Tensors(Mapping[str, tuple[int, ...]]):
                         raise UserError(f"{path}: {name!r} is in {self._files[name].name} too")
                     self._files[name] = path
                     self._shapes[name] = tuple(file.get_slice(name).get_shape())
-                    self._dtypes[name] = file.get_slice(name).get_dtype()
 
     def __getitem__(self, name: str) -> tuple[int, ...]:
         return self._shapes[name]
@@ -76,18 +68,14 @@ class Tensors(Mapping[str, tuple[int, ...]]):
         Raises:
           UserError: its dtype is not a floating-point type, or the file cannot be read.
         """
-        self.require_weights(name)
-        with _open(self._files[name]) as file:
+        path = self._files[name]
+        with _open(path) as file:
+            dtype = file.get_slice(name).get_dtype()
+            if dtype not in _DTYPES:
+                raise UserError(
+                    f"{path}: {name} has dtype {dtype}; weights must be {', '.join(_DTYPES)}"
+                )
             return np.asarray(file.get_tensor(name), np.float32)
-
-    def require_weights(self, name: str) -> None:
-        """Raises UserError if a tensor's dtype is not a floating-point type."""
-        dtype = self._dtypes[name]
-        if dtype not in _DTYPES:
-            path = self._files[name]
-            raise UserError(
-                f"{path}: {name} has dtype {dtype}; weights must be {', '.join(_DTYPES)}"
-            )
 
     def file_of(self, name: str) -> Path:
         """File of a tensor, for messages."""
@@ -123,18 +111,11 @@ def _weight_files(directory: Path) -> list[Path]:
 
 
 def _shards(index: Path) -> list[Path]:
-    try:
-        content = json.loads(read_regular(path_of_published(index)))
-        names: Any = sorted(set(content["weight_map"].values()))
-        if not names or not all(map(_is_plain_file_name, names)):
-            raise ValueError("it names no files of its folder")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{index} cannot be read: {reason_of(error)}; fetch it again") from error
+    files = read_json(index).get("weight_map")
+    names = sorted(map(str, set(files.values()))) if isinstance(files, dict) else []
+    if not names or not all("/" not in name and is_safe_name(name) for name in names):
+        raise UserError(f"{index} cannot be read: it names no files of its folder; fetch it again")
     return [index.parent / name for name in names]
-
-
-def _is_plain_file_name(name: str) -> bool:
-    return "/" not in name and is_safe_name(name)
 
 
 @contextlib.contextmanager
@@ -174,7 +155,7 @@ class MatchedTensors:
         """
         parameter = parameter_at(path)
         if parameter is not None and parameter.kind == "matrices":
-            paths = numbered_paths(path, shape)
+            paths = [f"{path}/{i}" for i in range(shape[0])]
             return np.stack([self.read(matrix, shape[1:], allow_nonfinite) for matrix in paths])
         mapping, name = self.matches[path]
         array = np.ascontiguousarray(mapping.to_array(self.tensors.read(name), shape))
@@ -187,13 +168,11 @@ class MatchedTensors:
         return array
 
 
-def numbered_paths(path: str, shape: Sequence[int]) -> list[str]:
-    """Paths of the matrices of an array that has several: published files have one tensor each."""
-    return [f"{path}/{i}" for i in range(shape[0])]
-
-
 def _single_matrices(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves, or their shapes, with each array of several matrices replaced by its matrices."""
+    """Leaves, or their shapes, with each array of several matrices replaced by its matrices.
+
+    Published files have one tensor for each.
+    """
     single = {}
     for path, leaf in leaves.items():
         parameter = parameter_at(path)
@@ -202,8 +181,8 @@ def _single_matrices(leaves: Mapping[str, Any]) -> dict[str, Any]:
             continue
         is_array = isinstance(leaf, np.ndarray | jax.Array)
         matrix_shape = jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
-        for i, matrix_path in enumerate(numbered_paths(path, leaf.shape)):
-            single[matrix_path] = leaf[i] if is_array else matrix_shape
+        for i in range(leaf.shape[0]):
+            single[f"{path}/{i}"] = leaf[i] if is_array else matrix_shape
     return single
 
 
@@ -281,7 +260,6 @@ def _current_names(family: Family, tensors: Tensors) -> dict[str, str]:
 
 
 def _check_shape(mapping: TensorMapping, shape: Sequence[int], name: str, tensors: Tensors) -> None:
-    tensors.require_weights(name)
     expected = mapping.tensor_shape(shape)
     if tensors[name] != expected:
         raise UserError(

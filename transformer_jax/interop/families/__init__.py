@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Published families of models, by the `model_type` of their config.json."""
 
-from transformer_jax.interop.families.bart import BART, MARIAN, MBART, PEGASUS
 from transformer_jax.interop.families.base import Family
 from transformer_jax.interop.families.bert import (
     BERT,
@@ -11,11 +10,10 @@ from transformer_jax.interop.families.bert import (
     ROBERTA_PRELAYERNORM,
     XLM_ROBERTA,
 )
-from transformer_jax.interop.families.deepseek import DEEPSEEK_V2
-from transformer_jax.interop.families.gpt2 import GPT2
-from transformer_jax.interop.families.llama import (
+from transformer_jax.interop.families.decoders import (
     GEMMA2,
     GEMMA3,
+    GPT2,
     LLAMA,
     MISTRAL,
     MIXTRAL,
@@ -24,7 +22,8 @@ from transformer_jax.interop.families.llama import (
     QWEN3,
     QWEN3_MOE,
 )
-from transformer_jax.interop.families.t5 import T5
+from transformer_jax.interop.families.deepseek import DEEPSEEK_V2
+from transformer_jax.interop.families.encoder_decoders import BART, MARIAN, MBART, PEGASUS, T5
 
 FAMILIES: dict[str, Family] = {
     family.model_type: family

@@ -6,15 +6,16 @@ fields that come back from config.json with another value are not supported by t
 """
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 
-from transformer_jax.errors import UserError
-from transformer_jax.interop.tensor_mapping import TensorMapping
+from transformer_jax import ranges
+from transformer_jax.errors import UserError, reason_of
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.ranges import Range, short_repr
+from transformer_jax.nn.parameters import parameter_at
 from transformer_jax.registry import options_of_entry
 
 Keys = Mapping[str, Any]
@@ -61,79 +62,145 @@ class ReadKeys(Keys):
 Options = Mapping[str, Any]
 """Field of the config section `model`, or an option "entry.option" of a component -> value."""
 
-ACTIVATIONS = {
-    "relu": "relu",
-    "gelu": "gelu_exact",
-    "gelu_new": "gelu",
-    "silu": "silu",
-    "swish": "swish",
-    "relu2": "squared_relu",
-    "gelu_pytorch_tanh": "gelu",
-    "gelu_python": "gelu_exact",
-}
-"""Activation in transformers -> ours."""
-
-_SIZE = Range(1, 2**31 - 1)
-_AMOUNT = Range(0, 1e30, "(]")
-_RATE = Range(0, 1, "[)")
-
-_SIZES = (
-    *("d_model", "hidden_size", "dim", "n_embd", "d_kv", "head_dim"),
-    *("d_ff", "intermediate_size", "hidden_dim", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim"),
-    *("num_hidden_layers", "n_layers", "n_layer", "num_layers", "num_decoder_layers"),
-    *("encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads"),
-    *("num_attention_heads", "n_heads", "n_head", "num_heads", "num_key_value_heads"),
-    *("max_position_embeddings", "n_positions", "original_max_position_embeddings"),
-    *("relative_attention_num_buckets", "relative_attention_max_distance", "sliding_window"),
-    "sliding_window_pattern",
-    *("num_local_experts", "num_experts", "num_experts_per_tok", "moe_intermediate_size"),
-    *("n_routed_experts", "kv_lora_rank", "q_lora_rank"),
-    *("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
-    *("vocab_size", "decoder_vocab_size"),
-)
-_AMOUNTS = (
-    *("layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps", "query_pre_attn_scalar"),
-    *("attn_logit_softcapping", "final_logit_softcapping", "rope_theta", "partial_rotary_factor"),
-    *("rope_local_base_freq", "routed_scaling_factor", "beta_fast", "beta_slow"),
-    *("factor", "low_freq_factor", "high_freq_factor"),
-)
-_RATES = (
-    *("dropout", "attention_dropout", "activation_dropout", "dropout_rate", "hidden_dropout_prob"),
-    *("attention_probs_dropout_prob", "embd_pdrop", "resid_pdrop", "attn_pdrop"),
-)
-_OTHER_TYPES: Mapping[str, tuple[type, Range | None]] = {
-    **dict.fromkeys(
-        ("type_vocab_size", "max_window_layers", "first_k_dense_replace", "n_shared_experts"),
-        (int, Range(0, 2**31 - 1)),
+_VALUES: Mapping[str, Sequence[tuple[Any, Any]]] = {
+    "activation": (
+        ("relu", "relu"),
+        ("gelu", "gelu_exact"),
+        ("gelu_new", "gelu"),
+        ("silu", "silu"),
+        ("swish", "swish"),
+        ("relu2", "squared_relu"),
+        ("gelu_pytorch_tanh", "gelu"),
+        ("gelu_python", "gelu_exact"),
     ),
-    **dict.fromkeys(("mscale", "mscale_all_dim"), (float, Range(0, 1e30))),
-    "pad_token_id": (int, Range(-1, 2**31 - 1)),
-    **dict.fromkeys(("tie_word_embeddings", "share_encoder_decoder_embeddings"), (bool, None)),
-    **dict.fromkeys(("scale_embedding", "scale_decoder_outputs"), (bool, None)),
-    **dict.fromkeys(("attention_bias", "mlp_bias", "use_sliding_window"), (bool, None)),
-    **dict.fromkeys(("activation_function", "hidden_act", "hidden_activation"), (str, None)),
-    **dict.fromkeys(("activation", "feed_forward_proj", "rope_type", "type"), (str, None)),
-    **dict.fromkeys(("rope_scaling", "rope_parameters"), (dict, None)),
-    **dict.fromkeys(("norm_topk_prob", "output_router_logits"), (bool, None)),
-    **dict.fromkeys(("layer_types", "mlp_only_layers"), (list, None)),
+    "attention_bias": ((True, "all"), (False, "none"), (False, "qkv"), (False, "output")),
+    "tie_embeddings": ((True, "all"), (True, "target"), (False, "none"), (False, "inputs")),
 }
-_TYPES: Mapping[str, tuple[type, Range | None]] = {
-    **dict.fromkeys(_SIZES, (int, _SIZE)),
-    **dict.fromkeys(_AMOUNTS, (float, _AMOUNT)),
-    **dict.fromkeys(_RATES, (float, _RATE)),
-    **_OTHER_TYPES,
-}
-"""Key of config.json -> its type and range."""
+"""Field of the section `model` -> pairs of a value in config.json and ours. The first pair with a
+value holds."""
 
 REQUIRED: Keys = {"pruned_heads": {}, "quantization_config": {}}
 """`Family.required` of all families."""
 
-_MAY_BE_NULL = (
-    *("head_dim", "n_inner", "num_decoder_layers", "num_key_value_heads", "decoder_vocab_size"),
-    *("sliding_window", "layer_types", "rope_scaling", "rope_parameters", "pad_token_id"),
-    *("attn_logit_softcapping", "final_logit_softcapping", "mlp_only_layers"),
-    "q_lora_rank",
-)
+
+@dataclasses.dataclass(frozen=True)
+class TensorMapping:
+    """An array of ours, and the tensor that contains it.
+
+    Attributes:
+      path: of the array, such as "encoder/layer_0/feed_forward/inner/kernel".
+      names: of the tensor. A file has one or more of them, with equal content if there are several
+        (tied matrices). The first is written.
+      transposed: True if a linear map's matrix is stored as [outputs, inputs], as in PyTorch.
+      part: (i, n): the array is the i-th of n parts of the tensor: equal parts of its last axis,
+        unless there are `sizes`.
+      sizes: length of each part along the tensor's first axis, the outputs of linear maps.
+      heads: number of heads; among these outputs, each has all its parts in turn.
+      offset: the array is the tensor plus this: scales of norms may be stored as their distance
+        from 1.
+      leading_axes: number of axes of size 1 before the others.
+    """
+
+    path: str
+    names: tuple[str, ...]
+    transposed: bool = True
+    part: tuple[int, int] = (0, 1)
+    sizes: tuple[int, ...] = ()
+    heads: int = 1
+    offset: float = 0.0
+    leading_axes: int = 0
+
+    def tensor_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Shape of the whole tensor, given the shape of our array."""
+        stored = self._stored_shape(self._flat_shape(shape))
+        if self.sizes:
+            return (self.heads * sum(self.sizes), *stored[1:])
+        *rest, last = stored
+        return (*(1,) * self.leading_axes, *rest, last * self.part[1])
+
+    def to_array(self, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+        """Our array, of the given shape, from the tensor; a view if possible."""
+        if self.sizes:
+            by_head = tensor.reshape(self.heads, -1, *tensor.shape[1:])
+            part = np.split(by_head, np.cumsum(self.sizes)[:-1], axis=1)[self.part[0]]
+        else:
+            part = np.split(tensor, self.part[1], axis=-1)[self.part[0]]
+        flat = part.reshape(self._stored_shape(self._flat_shape(shape)))
+        flat = flat + np.float32(self.offset) if self.offset else flat
+        return (flat.T if self._is_transposed else flat).reshape(shape)
+
+    def to_tensor(self, array: np.ndarray) -> np.ndarray:
+        """The tensor, or its part, from our array; the inverse of `to_array`."""
+        flat = array.reshape(self._flat_shape(array.shape))
+        flat = flat - np.float32(self.offset) if self.offset else flat
+        flat = flat.T if self._is_transposed else flat
+        return flat.reshape((1,) * self.leading_axes + flat.shape)
+
+    def join(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """The whole tensor from its parts, as `to_tensor` returns them, in their order."""
+        if not self.sizes:
+            return np.concatenate(parts, axis=-1)
+        by_head = [part.reshape(self.heads, -1, *part.shape[1:]) for part in parts]
+        return np.concatenate(by_head, axis=1).reshape(-1, *parts[0].shape[1:])
+
+    @property
+    def _is_transposed(self) -> bool:
+        return self.transposed and self._num_input_axes > 0
+
+    @property
+    def _num_input_axes(self) -> int:
+        """Number of input axes of a linear map's kernel; 0 for any other array."""
+        entry = parameter_at(self.path)
+        return entry.input_axes if entry is not None and entry.is_linear else 0
+
+    def _flat_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """[inputs, outputs] for a kernel, one axis for a bias, unchanged for other arrays."""
+        inputs = self._num_input_axes
+        if inputs:
+            return math.prod(shape[:inputs]), math.prod(shape[inputs:])
+        return (math.prod(shape),) if self.path.endswith("bias") else tuple(shape)
+
+    def _stored_shape(self, flat: tuple[int, ...]) -> tuple[int, ...]:
+        return flat[::-1] if self._is_transposed else flat
+
+
+def map_modules(path: str, prefix: str, names: Mapping[str, str]) -> Iterator[TensorMapping]:
+    """Weights and biases of linear maps and norms: path of ours -> name of the published module.
+
+    A module without bias ignores the second.
+    """
+    for ours, name in names.items():
+        weight = "scale" if "norm" in ours.rpartition("/")[2] else "kernel"
+        yield TensorMapping(f"{path}{ours}/{weight}", (f"{prefix}{name}.weight",))
+        yield TensorMapping(f"{path}{ours}/bias", (f"{prefix}{name}.bias",))
+
+
+def map_layers(
+    stack: str, prefix: str, count: int, names: Mapping[str, str]
+) -> Iterator[TensorMapping]:
+    """`map_modules` of the layers of a stack, which the published names number after `prefix`."""
+    for i in range(count):
+        yield from map_modules(f"{stack}/layer_{i}/", f"{prefix}.{i}.", names)
+
+
+def attention_modules(path: str, prefix: str, names: Sequence[str]) -> dict[str, str]:
+    """Linear maps of an attention layer; `names` of query, key, value and output after `prefix`."""
+    projections = ("query", "key", "value", "output")
+    return {
+        f"{path}/{projection}": f"{prefix}.{name}"
+        for projection, name in zip(projections, names, strict=True)
+    }
+
+
+def map_joined(
+    paths: Sequence[str], sizes: Sequence[int], name: str, heads: int = 1
+) -> Iterator[TensorMapping]:
+    """Kernels of linear maps of the same input whose outputs, of these sizes, share a tensor, head
+    by head."""
+    for i, path in enumerate(paths):
+        tensor = (f"{name}.weight",)
+        part = (i, len(paths))
+        yield TensorMapping(f"{path}/kernel", tensor, part=part, sizes=tuple(sizes), heads=heads)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,11 +208,13 @@ class Head:
     """Head of one class of a family, if it differs from that of the others.
 
     Attributes:
-      mappings: of its arrays.
+      modules: linear maps of ours -> names of the published ones.
+      prefix: of these names.
       fixed_fields: fields of the section `model` that all models of the class have.
     """
 
-    mappings: Callable[[], Iterable[TensorMapping]]
+    modules: Mapping[str, str]
+    prefix: str = ""
     fixed_fields: Options = dataclasses.field(default_factory=dict)
 
 
@@ -175,7 +244,6 @@ class Family:
       prefix: of all tensor names. Files of models without a head leave it out.
       ignored_tensors: regular expression of tensors that are not imported.
       heads: class of transformers -> its head, if it is not among `mappings`.
-      activation_key: key that names the activation. None: `to_options` and `to_keys` convert it.
     """
 
     model_type: str
@@ -194,14 +262,13 @@ class Family:
     prefix: str = ""
     ignored_tensors: str = r"(?!)"
     heads: Mapping[str, Head] = dataclasses.field(default_factory=dict)
-    activation_key: str | None = None
 
     def of_class(self, class_name: str) -> "Family":
         """The family with the head of one of its classes."""
         if class_name not in self.heads:
             return self
         head = self.heads[class_name]
-        of_head = {mapping.path: mapping for mapping in head.mappings()}
+        of_head = {mapping.path: mapping for mapping in map_modules("", head.prefix, head.modules)}
 
         def mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
             yield from of_head.values()
@@ -224,25 +291,24 @@ class Family:
         """
         file = keys if isinstance(keys, ReadKeys) else ReadKeys(keys)
         keys = file.with_defaults(self.defaults)
-        check_keys(keys.content)
         for key, value in {**REQUIRED, **self.required}.items():
             if keys.get(key) not in (None, value):
                 raise UserError(f"config.json: {key} is {keys[key]!r}; only {value!r} is supported")
-        needed = [*self.fields, *([self.activation_key] if self.activation_key else [])]
-        missing = [key for key in needed if key not in keys]
+        missing = [key for key in self.fields if key not in keys]
         if missing:
             raise UserError(f"config.json has no {missing[0]}, which {self.model_type} needs")
         options = {"architecture": self.architecture, **self.fixed_fields}
-        options |= {field: keys[key] for key, field in self.fields.items()}
-        if self.activation_key:
-            options["activation"] = parse_activation(keys[self.activation_key], self.activation_key)
-        return options | dict(self.to_options(keys))
+        options |= {field: read_option(keys, key, field) for key, field in self.fields.items()}
+        try:
+            return options | dict(self.to_options(keys))
+        except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UserError(f"config.json is no {self.model_type}'s: {reason_of(error)}") from error
 
     def keys(self, model: TransformerConfig) -> dict[str, Any]:
         """Keys of config.json that follow from the section `model`."""
-        keys = {key: option_value(model, field) for key, field in self.fields.items()}
-        if self.activation_key:
-            keys[self.activation_key] = activation_name(model.activation)
+        keys = {
+            key: key_value(field, option_value(model, field)) for key, field in self.fields.items()
+        }
         return {"model_type": self.model_type, **keys, **self.required, **self.to_keys(model)}
 
 
@@ -253,35 +319,33 @@ def option_value(model: TransformerConfig, name: str) -> Any:
     return getattr(model if cls is None else model.options_of(cls), field)
 
 
-def check_keys(keys: Keys) -> None:
-    """Raises UserError if the value of a known key has a wrong type or is out of range."""
-    for key in sorted(keys.keys() & _TYPES):
-        value = keys[key]
-        type_, limit = _TYPES[key]
-        if value is None and key in _MAY_BE_NULL:
-            continue
-        if limit is not None:
-            reason = limit.violation(value, type_)
-        else:
-            reason = None if isinstance(value, type_) else f"; it must be of type {type_.__name__}"
-        if reason is not None:
-            raise UserError(f"config.json: {key} is {short_repr(value)}{reason}")
-        if type_ is dict:
-            check_keys(value)
+def read_option(keys: Keys, key: str, name: str) -> Any:
+    """Value of a field of the section `model`, or of an option "entry.option", for that of a key.
+
+    Raises:
+      UserError: the value has another type, is out of range, or has no equivalent here.
+    """
+    value = keys[key]
+    pairs = _VALUES.get(name)
+    if pairs is not None:
+        for theirs, ours in pairs:
+            if value == theirs:
+                return ours
+        supported = ", ".join(dict.fromkeys(str(theirs) for theirs, _ in pairs))
+        raise UserError(f"config.json: {key} is {value!r}; supported are {supported}")
+    entry, _, field = name.rpartition(".")
+    reason = ranges.violation(options_of_entry("model", entry) or TransformerConfig, field, value)
+    if reason is not None:
+        raise UserError(f"config.json: {key} is {ranges.short_repr(value)}{reason}")
+    return value
 
 
-def activation_name(activation: str) -> str:
-    """transformers' name of one of our activations; the first if there are several."""
-    names = [name for name, ours in ACTIVATIONS.items() if ours == activation]
-    return names[0] if names else activation
-
-
-def parse_activation(name: Any, key: str) -> str:
-    """Our name of an activation of transformers. Raises UserError, which names its key in
-    config.json, if there is none."""
-    if name not in ACTIVATIONS:
-        raise UserError(f"config.json: {key} is {name!r}; supported are {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[name]
+def key_value(field: str, option: Any) -> Any:
+    """Value of a key of config.json for that of a field; the inverse of `read_option`."""
+    for theirs, ours in _VALUES.get(field, ()):
+        if option == ours:
+            return theirs
+    return option
 
 
 def shared_value(keys: Keys, *names: str) -> Any:

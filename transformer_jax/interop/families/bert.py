@@ -3,17 +3,20 @@
 DistilBERT (Sanh et al. 2019). XLM-RoBERTa (Conneau et al. 2020) and CamemBERT (Martin et al. 2020)
 are RoBERTa with other vocabularies."""
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 from transformer_jax.errors import UserError
-from transformer_jax.interop.families.base import Family, Head, Keys, Options
-from transformer_jax.interop.tensor_mapping import (
+from transformer_jax.interop.families.base import (
+    Family,
+    Head,
+    Keys,
+    Options,
     TensorMapping,
-    map_attention,
-    map_linear,
-    map_norm,
-    map_table,
+    attention_modules,
+    map_layers,
+    map_modules,
 )
 from transformer_jax.nn.config import TransformerConfig
 
@@ -34,6 +37,7 @@ _FIELDS = {
     "hidden_dropout_prob": "dropout_rate",
     "attention_probs_dropout_prob": "attention_dropout_rate",
     "layer_norm_eps": "norm_epsilon",
+    "hidden_act": "activation",
     "type_vocab_size": "num_token_types",
 }
 _DEFAULTS = {
@@ -69,71 +73,74 @@ def _to_keys_roberta(model: TransformerConfig) -> Keys:
     return {"max_position_embeddings": model.max_length + model.position_offset}
 
 
+_BERT = {
+    "prediction_head/transform": "cls.predictions.transform.dense",
+    "prediction_head/norm": "cls.predictions.transform.LayerNorm",
+    "pooler": "bert.pooler.dense",
+    "classifier": "classifier",
+}
+_ROBERTA = {
+    "prediction_head/transform": "lm_head.dense",
+    "prediction_head/norm": "lm_head.layer_norm",
+    "pooler": "classifier.dense",
+    "classifier": "classifier.out_proj",
+}
+_LAYER = {
+    **attention_modules(
+        "self_attention", "attention", ("self.query", "self.key", "self.value", "output.dense")
+    ),
+    "feed_forward/inner": "intermediate.dense",
+    "feed_forward/outer": "output.dense",
+    "self_attention_residual/norm_after": "attention.output.LayerNorm",
+    "feed_forward_residual/norm_after": "output.LayerNorm",
+    # Of the pre-norm variant.
+    "self_attention_residual/norm_before": "attention.LayerNorm",
+    "feed_forward_residual/norm_before": "intermediate.LayerNorm",
+}
+_DISTILBERT = {
+    "prediction_head/transform": "vocab_transform",
+    "prediction_head/norm": "vocab_layer_norm",
+}
+_DISTILBERT_LAYER = {
+    **attention_modules("self_attention", "attention", ("q_lin", "k_lin", "v_lin", "out_lin")),
+    "feed_forward/inner": "ffn.lin1",
+    "feed_forward/outer": "ffn.lin2",
+    "self_attention_residual/norm_after": "sa_layer_norm",
+    "feed_forward_residual/norm_after": "output_layer_norm",
+}
+
+
 def _bert_mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     head = "cls.predictions"
-    yield from _map_embeddings("bert.embeddings", f"{head}.decoder.weight")
-    yield from map_linear("prediction_head/transform", f"{head}.transform.dense")
-    yield from map_norm("prediction_head/norm", f"{head}.transform.LayerNorm")
+    yield from _map_embeddings("bert", f"{head}.decoder.weight")
     yield TensorMapping("prediction_head/bias", (f"{head}.bias", f"{head}.decoder.bias"))
-    yield from map_linear("pooler", "bert.pooler.dense")
-    yield from map_linear("classifier", "classifier")
-    for i in range(model.num_layers):
-        yield from _map_layer(f"encoder/layer_{i}", f"bert.encoder.layer.{i}")
+    yield from map_modules("", "", _BERT)
+    yield from map_layers("encoder", "bert.encoder.layer", model.num_layers, _LAYER)
 
 
 def _roberta_mappings(model: TransformerConfig, name: str = "roberta") -> Iterator[TensorMapping]:
-    yield from _map_embeddings(f"{name}.embeddings", "lm_head.decoder.weight")
-    yield from map_linear("prediction_head/transform", "lm_head.dense")
-    yield from map_norm("prediction_head/norm", "lm_head.layer_norm")
+    yield from _map_embeddings(name, "lm_head.decoder.weight")
     yield TensorMapping("prediction_head/bias", ("lm_head.bias", "lm_head.decoder.bias"))
-    yield from map_linear("pooler", "classifier.dense")
-    yield from map_linear("classifier", "classifier.out_proj")
-    yield from map_norm("encoder/final_norm", f"{name}.LayerNorm")
-    for i in range(model.num_layers):
-        yield from _map_layer(f"encoder/layer_{i}", f"{name}.encoder.layer.{i}")
-
-
-def _pre_norm_mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
-    yield from _roberta_mappings(model, "roberta_prelayernorm")
-
-
-def _map_embeddings(prefix: str, tied: str) -> Iterator[TensorMapping]:
-    yield map_table("embedding/table", f"{prefix}.word_embeddings.weight", tied)
-    yield map_table("input/positions/table", f"{prefix}.position_embeddings.weight")
-    yield map_table("input/token_types", f"{prefix}.token_type_embeddings.weight")
-    yield from map_norm("input/norm", f"{prefix}.LayerNorm")
-
-
-def _map_layer(path: str, prefix: str) -> Iterator[TensorMapping]:
-    attention_names = ("self.query", "self.key", "self.value", "output.dense")
-    yield from map_attention(f"{path}/self_attention", f"{prefix}.attention", attention_names)
-    yield from map_linear(f"{path}/feed_forward/inner", f"{prefix}.intermediate.dense")
-    yield from map_linear(f"{path}/feed_forward/outer", f"{prefix}.output.dense")
-    attention = f"{path}/self_attention_residual"
-    feed_forward = f"{path}/feed_forward_residual"
-    yield from map_norm(f"{attention}/norm_after", f"{prefix}.attention.output.LayerNorm")
-    yield from map_norm(f"{feed_forward}/norm_after", f"{prefix}.output.LayerNorm")
-    # Of the pre-norm variant.
-    yield from map_norm(f"{attention}/norm_before", f"{prefix}.attention.LayerNorm")
-    yield from map_norm(f"{feed_forward}/norm_before", f"{prefix}.intermediate.LayerNorm")
+    yield from map_modules("", "", {**_ROBERTA, "encoder/final_norm": f"{name}.LayerNorm"})
+    yield from map_layers("encoder", f"{name}.encoder.layer", model.num_layers, _LAYER)
 
 
 def _distilbert_mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
-    yield from _map_embeddings("distilbert.embeddings", "vocab_projector.weight")
-    yield from map_linear("prediction_head/transform", "vocab_transform")
-    yield from map_norm("prediction_head/norm", "vocab_layer_norm")
+    prefix = "distilbert.transformer.layer"
+    yield from _map_embeddings("distilbert", "vocab_projector.weight")
     yield TensorMapping("prediction_head/bias", ("vocab_projector.bias",))
-    attention_names = ("q_lin", "k_lin", "v_lin", "out_lin")
-    for i in range(model.num_layers):
-        path = f"encoder/layer_{i}"
-        prefix = f"distilbert.transformer.layer.{i}"
-        yield from map_attention(f"{path}/self_attention", f"{prefix}.attention", attention_names)
-        yield from map_linear(f"{path}/feed_forward/inner", f"{prefix}.ffn.lin1")
-        yield from map_linear(f"{path}/feed_forward/outer", f"{prefix}.ffn.lin2")
-        yield from map_norm(f"{path}/self_attention_residual/norm_after", f"{prefix}.sa_layer_norm")
-        yield from map_norm(
-            f"{path}/feed_forward_residual/norm_after", f"{prefix}.output_layer_norm"
-        )
+    yield from map_modules("", "", _DISTILBERT)
+    yield from map_layers("encoder", prefix, model.num_layers, _DISTILBERT_LAYER)
+
+
+def _map_embeddings(prefix: str, tied: str) -> Iterator[TensorMapping]:
+    embeddings = f"{prefix}.embeddings."
+    yield TensorMapping("embedding/table", (f"{embeddings}word_embeddings.weight", tied))
+    positions = f"{embeddings}position_embeddings.weight"
+    yield TensorMapping("input/positions/table", (positions,))
+    token_types = f"{embeddings}token_type_embeddings.weight"
+    yield TensorMapping("input/token_types", (token_types,))
+    yield from map_modules("input/", embeddings, {"norm": "LayerNorm"})
 
 
 def _family(model_type: str, name: str, **others: Any) -> Family:
@@ -143,7 +150,6 @@ def _family(model_type: str, name: str, **others: Any) -> Family:
         "defaults": _DEFAULTS,
         "required": _REQUIRED,
         "no_effect": ("directionality", *_POOLER),
-        "activation_key": "hidden_act",
         "tasks": {
             f"{name}ForMaskedLM": "masked_lm",
             f"{name}ForPreTraining": "masked_lm",
@@ -156,14 +162,11 @@ def _family(model_type: str, name: str, **others: Any) -> Family:
     return Family(model_type=model_type, architecture="encoder_only", **(options | others))
 
 
-def _map_tagger() -> Iterator[TensorMapping]:
-    yield from map_linear("classifier", "classifier")
-
-
-def _map_distilbert_classifier() -> Iterator[TensorMapping]:
-    yield from map_linear("pooler", "pre_classifier")
-    yield from map_linear("classifier", "classifier")
-
+_TAGGER = Head({"classifier": "classifier"})
+_DISTILBERT_CLASSIFIER = Head(
+    {"pooler": "pre_classifier", "classifier": "classifier"},
+    fixed_fields={"pooler_activation": "relu"},
+)
 
 BERT = _family(
     "bert",
@@ -187,7 +190,7 @@ def _roberta_family(model_type: str, name: str, prefix: str, **others: Any) -> F
         "mappings": _roberta_mappings,
         "prefix": f"{prefix}.",
         "ignored_tensors": rf"{prefix}\.(embeddings\.position_ids|pooler\..*)",
-        "heads": {f"{name}ForTokenClassification": Head(_map_tagger)},
+        "heads": {f"{name}ForTokenClassification": _TAGGER},
     }
     return _family(model_type, name, **(options | others))
 
@@ -200,29 +203,27 @@ ROBERTA_PRELAYERNORM = _roberta_family(
     "RobertaPreLayerNorm",
     "roberta_prelayernorm",
     fixed_fields=_FIXED | {"norm_placement": "pre"},
-    mappings=_pre_norm_mappings,
+    mappings=functools.partial(_roberta_mappings, name="roberta_prelayernorm"),
 )
 DISTILBERT = _family(
     "distilbert",
     "DistilBert",
     heads={
-        "DistilBertForTokenClassification": Head(_map_tagger),
-        "DistilBertForSequenceClassification": Head(
-            _map_distilbert_classifier, {"pooler_activation": "relu"}
-        ),
+        "DistilBertForTokenClassification": _TAGGER,
+        "DistilBertForSequenceClassification": _DISTILBERT_CLASSIFIER,
     },
     fields={
         "dim": "d_model",
         "hidden_dim": "d_ff",
         "n_layers": "num_layers",
         "n_heads": "num_heads",
+        "activation": "activation",
         "dropout": "dropout_rate",
         "attention_dropout": "attention_dropout_rate",
         "max_position_embeddings": "max_length",
     },
     fixed_fields=_FIXED | {"norm_epsilon": 1e-12, "num_token_types": 0},
     mappings=_distilbert_mappings,
-    activation_key="activation",
     defaults={
         "activation": "gelu",
         "dropout": 0.1,

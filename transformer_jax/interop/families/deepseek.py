@@ -2,24 +2,24 @@
 """DeepSeek-V2 (2024): latent attention, and experts after the first layers."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from transformer_jax.errors import UserError
-from transformer_jax.interop.families.base import Family, Keys, Options
-from transformer_jax.interop.tensor_mapping import (
+from transformer_jax.interop.families.base import (
+    Family,
+    Keys,
+    Options,
     TensorMapping,
     map_joined,
-    map_linear,
-    map_norm,
-    map_table,
+    map_layers,
 )
+from transformer_jax.interop.families.decoders import MATRICES, PRE_NORMS, map_frame, read_rope
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.experts import ExpertsOptions
 from transformer_jax.nn.latent_attention import LatentOptions
 from transformer_jax.nn.layer_pattern import pattern_text
 from transformer_jax.nn.positions.rotary import YarnOptions
-from transformer_jax.ranges import short_repr
 
 _FIELDS = {
     "hidden_size": "d_model",
@@ -35,6 +35,8 @@ _FIELDS = {
     "moe_intermediate_size": "d_ff",
     "attention_dropout": "attention_dropout_rate",
     "max_position_embeddings": "max_length",
+    "hidden_act": "activation",
+    "tie_word_embeddings": "tie_embeddings",
 }
 _FIXED = {
     "attention_layer": "latent",
@@ -52,9 +54,22 @@ _FIXED = {
     "scale_embeddings": False,
     "dropout_rate": 0.0,
 }
-_MATRICES = {"gate": "gate_proj", "inner": "up_proj", "outer": "down_proj"}
+_LAYER = {
+    "self_attention/query": "self_attn.q_proj",
+    "self_attention/query_down": "self_attn.q_a_proj",
+    "self_attention/norm_query": "self_attn.q_a_layernorm",
+    "self_attention/query_up": "self_attn.q_b_proj",
+    "self_attention/norm_latent": "self_attn.kv_a_layernorm",
+    "self_attention/output": "self_attn.o_proj",
+    **{f"feed_forward/{ours}": f"mlp.{name}" for ours, name in MATRICES.items()},
+    "feed_forward/router": "mlp.gate",
+    **{
+        f"feed_forward/shared/{ours}": f"mlp.shared_experts.{name}"
+        for ours, name in MATRICES.items()
+    },
+    **PRE_NORMS,
+}
 _YARN = {"factor": 1.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 0.0, "mscale_all_dim": 0.0}
-_ROPE_KEYS = {*_YARN, "rope_type", "type", "rope_theta", "original_max_position_embeddings"}
 
 
 def _to_options(keys: Keys) -> Options:
@@ -65,7 +80,6 @@ def _to_options(keys: Keys) -> Options:
         "layers": pattern_text([*pattern, *[{}] * (layers - dense)]) if dense else None,
         "key_size": keys["qk_nope_head_dim"],
         "value_size": keys["v_head_dim"],
-        "tie_embeddings": "all" if keys["tie_word_embeddings"] else "none",
         **_rope_options(keys),
     }
 
@@ -77,34 +91,24 @@ def _rope_options(keys: Keys) -> Options:
     Raises:
       UserError: the scaling is not supported.
     """
-    scaling = keys.get("rope_scaling")
-    parameters = keys.get("rope_parameters")
-    rope: Mapping[str, Any]
-    rope = {"rope_theta": keys.get("rope_theta"), **(scaling or parameters or {})}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    unknown = sorted(rope.keys() - _ROPE_KEYS)
-    if unknown:
-        raise UserError(
-            f"config.json: rope_parameters has {unknown[0]} {short_repr(rope[unknown[0]])}; "
-            f"supported are {', '.join(sorted(_ROPE_KEYS))}"
-        )
-    theta = {"rope_theta": float(rope["rope_theta"] or 10_000.0)}
+    kind, rope = read_rope(keys, {"default": (), "yarn": _YARN})
+    fraction = rope.get("partial_rotary_factor", 1.0)
+    if fraction != 1:
+        raise UserError(f"config.json: partial_rotary_factor is {fraction!r}; supported is 1.0")
+    theta = {"rope_theta": float(rope["rope_theta"])}
     if kind == "default":
         return {**theta, "rope_scaling": "none"}
-    if kind != "yarn":
-        raise UserError(f"config.json: rope_type is {kind!r}; supported are default, yarn")
     factor, fast, slow, rotated, all_logits = (rope.get(key, _YARN[key]) for key in _YARN)
     by_all = _mscale(factor, all_logits)
     attention_factor = _mscale(factor, 1.0)
     if rotated and all_logits:  # as in transformers, it takes both to change the factor
         attention_factor = _mscale(factor, rotated) / by_all
     size = keys["qk_nope_head_dim"] + keys["qk_rope_head_dim"]
-    original = rope.get("original_max_position_embeddings") or keys["max_position_embeddings"]
     return {
         **theta,
         "rope_scaling": "yarn",
         "rope_factor": float(factor),
-        "rope_original_length": original,
+        "rope_original_length": rope["original_max_position_embeddings"],
         "yarn.beta_fast": float(fast),
         "yarn.beta_slow": float(slow),
         "yarn.attention_factor": attention_factor,
@@ -129,7 +133,6 @@ def _to_keys(model: TransformerConfig) -> Keys:
         "num_key_value_heads": model.num_heads,
         "qk_nope_head_dim": model.d_k,
         "v_head_dim": model.d_v,
-        "tie_word_embeddings": model.tie_embeddings in ("all", "target"),
         "rope_parameters": rope,
     }
 
@@ -153,48 +156,25 @@ def _yarn_keys(model: TransformerConfig) -> Keys:
 
 
 def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
-    tied = ["lm_head.weight"] if model.tie_embeddings in ("all", "target") else []
-    yield map_table("embedding/table", "model.embed_tokens.weight", *tied)
-    yield map_table("projection/table", "lm_head.weight")
-    yield from map_norm("decoder/final_norm", "model.norm")
-    for i in range(model.num_layers):
-        path = f"decoder/layer_{i}"
-        prefix = f"model.layers.{i}"
-        yield from _map_attention(model, f"{path}/self_attention", f"{prefix}.self_attn")
-        yield from _map_feed_forward(model.of_layer(i), f"{path}/feed_forward", f"{prefix}.mlp")
-        first_norm = f"{path}/self_attention_residual/norm_before"
-        second_norm = f"{path}/feed_forward_residual/norm_before"
-        yield from map_norm(first_norm, f"{prefix}.input_layernorm")
-        yield from map_norm(second_norm, f"{prefix}.post_attention_layernorm")
-
-
-def _map_attention(model: TransformerConfig, path: str, prefix: str) -> Iterator[TensorMapping]:
     latent = model.options_of(LatentOptions)
-    yield from map_linear(f"{path}/query", f"{prefix}.q_proj")
-    yield from map_linear(f"{path}/query_down", f"{prefix}.q_a_proj")
-    yield from map_norm(f"{path}/norm_query", f"{prefix}.q_a_layernorm")
-    yield from map_linear(f"{path}/query_up", f"{prefix}.q_b_proj")
-    down = (f"{path}/latent", f"{path}/rotary")
-    sizes = (latent.kv_rank, latent.rotary_size)
-    yield from map_joined(down, sizes, f"{prefix}.kv_a_proj_with_mqa")
-    yield from map_norm(f"{path}/norm_latent", f"{prefix}.kv_a_layernorm")
-    up = (f"{path}/key_up", f"{path}/value_up")
-    sizes = (model.d_k, model.d_v)
-    yield from map_joined(up, sizes, f"{prefix}.kv_b_proj", heads=model.num_heads)
-    yield from map_linear(f"{path}/output", f"{prefix}.o_proj")
-
-
-def _map_feed_forward(model: TransformerConfig, path: str, prefix: str) -> Iterator[TensorMapping]:
-    if model.feed_forward == "dense":
-        for ours, name in _MATRICES.items():
-            yield from map_linear(f"{path}/{ours}", f"{prefix}.{name}")
-        return
-    yield from map_linear(f"{path}/router", f"{prefix}.gate")
-    for ours, name in _MATRICES.items():
-        yield from map_linear(f"{path}/shared/{ours}", f"{prefix}.shared_experts.{name}")
-        for expert in range(model.options_of(ExpertsOptions).num_experts):
-            tensor = f"{prefix}.experts.{expert}.{name}.weight"
-            yield TensorMapping(f"{path}/expert_{ours}/{expert}", (tensor,))
+    yield from map_frame(model)
+    yield from map_layers("decoder", "model.layers", model.num_layers, _LAYER)
+    for i in range(model.num_layers):
+        path = f"decoder/layer_{i}/self_attention"
+        prefix = f"model.layers.{i}.self_attn"
+        down = (f"{path}/latent", f"{path}/rotary")
+        sizes = (latent.kv_rank, latent.rotary_size)
+        yield from map_joined(down, sizes, f"{prefix}.kv_a_proj_with_mqa")
+        up = (f"{path}/key_up", f"{path}/value_up")
+        sizes = (model.d_k, model.d_v)
+        yield from map_joined(up, sizes, f"{prefix}.kv_b_proj", heads=model.num_heads)
+        if model.of_layer(i).feed_forward == "dense":
+            continue
+        for ours, name in MATRICES.items():
+            for expert in range(model.options_of(ExpertsOptions).num_experts):
+                tensor = f"model.layers.{i}.mlp.experts.{expert}.{name}.weight"
+                array = f"decoder/layer_{i}/feed_forward/expert_{ours}/{expert}"
+                yield TensorMapping(array, (tensor,))
 
 
 DEEPSEEK_V2 = Family(
@@ -228,5 +208,4 @@ DEEPSEEK_V2 = Family(
     ),
     prefix="model.",
     ignored_tensors=r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
-    activation_key="hidden_act",
 )

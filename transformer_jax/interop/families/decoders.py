@@ -1,28 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Llama (Touvron et al. 2023, Dubey et al. 2024), Mistral (Jiang et al. 2023), Mixtral (Jiang et
-al. 2024), Qwen2 (Yang et al. 2024), Qwen3 and Qwen3-MoE (Yang et al. 2025), Gemma 2 and 3 (Gemma
-team 2024, 2025) and Phi-3 (Abdin et al. 2024)."""
+"""Decoders: GPT-2 (Radford et al. 2019), Llama (Touvron et al. 2023, Dubey et al. 2024), Mistral
+and Mixtral (Jiang et al. 2023, 2024), Qwen2 (Yang et al. 2024), Qwen3 and Qwen3-MoE (Yang et al.
+2025), Gemma 2 and 3 (Gemma team 2024, 2025) and Phi-3 (Abdin et al. 2024)."""
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+import functools
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from transformer_jax.errors import UserError
-from transformer_jax.interop.families.base import Family, Keys, Options, check_keys
-from transformer_jax.interop.tensor_mapping import (
+from transformer_jax.interop.families.base import (
+    Family,
+    Keys,
+    Options,
     TensorMapping,
-    map_attention,
+    attention_modules,
     map_joined,
-    map_linear,
-    map_norm,
-    map_table,
+    map_layers,
+    map_modules,
 )
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.experts import ExpertsOptions
 from transformer_jax.nn.layer_pattern import pattern_text
 from transformer_jax.ranges import short_repr
 
-_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+MATRICES = {"gate": "gate_proj", "inner": "up_proj", "outer": "down_proj"}
+_LAYER = {
+    **attention_modules("self_attention", "self_attn", ("q_proj", "k_proj", "v_proj", "o_proj")),
+    "self_attention/norm_query": "self_attn.q_norm",
+    "self_attention/norm_key": "self_attn.k_norm",
+    **{f"feed_forward/{ours}": f"mlp.{name}" for ours, name in MATRICES.items()},
+}
+PRE_NORMS = {
+    "self_attention_residual/norm_before": "input_layernorm",
+    "feed_forward_residual/norm_before": "post_attention_layernorm",
+}
+_SANDWICH_NORMS = {
+    "self_attention_residual/norm_before": "input_layernorm",
+    "self_attention_residual/norm_after": "post_attention_layernorm",
+    "feed_forward_residual/norm_before": "pre_feedforward_layernorm",
+    "feed_forward_residual/norm_after": "post_feedforward_layernorm",
+}
 _LAYER_TYPES = ("sliding_attention", "full_attention")
 
 _FIELDS = {
@@ -33,6 +51,8 @@ _FIELDS = {
     "rms_norm_eps": "norm_epsilon",
     "attention_dropout": "attention_dropout_rate",
     "max_position_embeddings": "max_length",
+    "tie_word_embeddings": "tie_embeddings",
+    "hidden_act": "activation",
 }
 _FIXED = {
     "norm": "rms",
@@ -66,10 +86,6 @@ _ROPE_FIELDS: Mapping[str, Mapping[str, str]] = {
 }
 """Scaling of rotary positions (`rope_type`) -> its keys -> fields of the section `model`."""
 
-_ROPE_KEYS = {key for keys in _ROPE_FIELDS.values() for key in keys} | {
-    *("rope_type", "type", "rope_theta", "partial_rotary_factor")
-}
-
 
 def _to_options(keys: Keys) -> dict[str, Any]:
     return {**_shape_options(keys), **_rope_options(keys)}
@@ -82,7 +98,6 @@ def _shape_options(keys: Keys) -> dict[str, Any]:
         "num_key_value_heads": keys.get("num_key_value_heads") or heads,
         "key_size": size,
         "value_size": size,
-        "tie_embeddings": "all" if keys["tie_word_embeddings"] else "none",
     }
 
 
@@ -92,18 +107,18 @@ def _to_options_mistral(keys: Keys) -> Options:
 
 
 def _to_options_qwen(keys: Keys) -> Options:
-    return {**_to_options(keys), **_window_options(keys, keys["use_sliding_window"])}
+    first = keys.get("max_window_layers", 0)
+    kinds = [_LAYER_TYPES[i < first] for i in range(keys["num_hidden_layers"])]
+    return {**_to_options(keys), **_window_options(keys, kinds, keys["use_sliding_window"])}
 
 
-def _window_options(keys: Keys, has_window: bool = True) -> Options:
-    """Window options. `layer_types`, or else `max_window_layers`, says which layers have none."""
+def _window_options(keys: Keys, default_kinds: Sequence[str], has_window: bool = True) -> Options:
+    """Window options. `layer_types`, or else the family's default, says which layers have none."""
     window = keys["sliding_window"]
     layers = keys["num_hidden_layers"]
-    first = keys.get("max_window_layers", 0)
-    kinds = keys.get("layer_types")
+    kinds = keys.get("layer_types") or default_kinds
     if not has_window or window is None:
         return {}
-    kinds = kinds or [_LAYER_TYPES[i < first] for i in range(layers)]
     if len(kinds) != layers or any(kind not in _LAYER_TYPES for kind in kinds):
         raise UserError(
             f"config.json: layer_types must name one of {' and '.join(_LAYER_TYPES)} for each of "
@@ -130,7 +145,6 @@ def _to_keys(model: TransformerConfig) -> dict[str, Any]:
     return {
         "num_key_value_heads": model.key_value_heads,
         "head_dim": model.d_k,
-        "tie_word_embeddings": model.tie_embeddings in ("all", "target"),
         **_rope_keys(model),
     }
 
@@ -146,23 +160,17 @@ def _to_keys_with_layer_types(model: TransformerConfig) -> Keys:
     return {**_to_keys_with_window(model), **uses, "layer_types": kinds}
 
 
-def _to_options_llama(keys: Keys) -> Options:
-    bias = {True: "all", False: "none"}[bool(keys.get("attention_bias", False))]
-    mlp = bool(keys.get("mlp_bias", False))
-    return {**_to_options(keys), "attention_bias": bias, "feed_forward_bias": mlp}
-
-
-def _to_keys_llama(model: TransformerConfig) -> Keys:
-    biases = {"attention_bias": model.attention_bias == "all", "mlp_bias": model.feed_forward_bias}
-    return {**_to_keys(model), **biases}
-
-
 def _to_options_gemma2(keys: Keys) -> Options:
-    kinds = [_LAYER_TYPES[i % 2] for i in range(keys["num_hidden_layers"])]
-    windows = {name: keys[name] for name in ("sliding_window", "num_hidden_layers")}
+    return {**_rope_options(keys), **_gemma_options(keys, 2)}
+
+
+def _gemma_options(keys: Keys, every: int) -> Options:
+    """Options but those of positions; full attention in every n-th layer if no key says which."""
+    layers = range(keys["num_hidden_layers"])
+    kinds = [_LAYER_TYPES[(i + 1) % every == 0] for i in layers]
     return {
-        **_to_options(keys),
-        **_window_options({**windows, "layer_types": keys.get("layer_types") or kinds}),
+        **_shape_options(keys),
+        **_window_options(keys, kinds),
         "attention_scale": keys["query_pre_attn_scalar"] ** -0.5,
     }
 
@@ -173,27 +181,10 @@ def _to_keys_gemma2(model: TransformerConfig) -> Keys:
 
 
 def _to_options_gemma3(keys: Keys) -> Options:
-    """The layers with a window have rotary positions of their own, without scaling."""
-    every = keys["sliding_window_pattern"]
-    kinds = [_LAYER_TYPES[(i + 1) % every == 0] for i in range(keys["num_hidden_layers"])]
-    windows = {name: keys[name] for name in ("sliding_window", "num_hidden_layers")}
-    window = _window_options({**windows, "layer_types": keys.get("layer_types") or kinds})
-    full, local = _rope_parameters_gemma3(keys)
-    positions = {"max_position_embeddings": keys["max_position_embeddings"]}
-    return {
-        **_shape_options(keys),
-        **_rope_options({**positions, "rope_parameters": full}),
-        **window,
-        **({"rope_theta_window": float(local["rope_theta"])} if window else {}),
-        "attention_scale": keys["query_pre_attn_scalar"] ** -0.5,
-    }
-
-
-def _rope_parameters_gemma3(keys: Keys) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Parameters of rotary positions of layers without a window, and with one.
+    """The layers with a window have rotary positions of their own, without scaling.
 
     Raises:
-      UserError: they are no objects, or the latter have a scaling.
+      UserError: `rope_parameters` has no objects for both kinds, or that of the windows a scaling.
     """
     parameters = keys.get("rope_parameters") or {}
     if parameters and not parameters.keys() & {*_LAYER_TYPES}:
@@ -201,26 +192,28 @@ def _rope_parameters_gemma3(keys: Keys) -> tuple[dict[str, Any], dict[str, Any]]
             f"config.json: rope_parameters is {short_repr(parameters)}; this family has one object "
             f"for each of {' and '.join(_LAYER_TYPES)}"
         )
-    full = parameters.get("full_attention") or keys.get("rope_scaling") or {}
-    local = parameters.get("sliding_attention") or {}
-    for name, rope in {"full_attention": full, "sliding_attention": local}.items():
-        if not isinstance(rope, dict):
-            raise UserError(f"config.json: rope_parameters: {name} is {short_repr(rope)}")
-        check_keys(rope)
+    theta = {"rope_theta": keys["rope_theta"]}
+    full = theta | (parameters.get("full_attention") or keys.get("rope_scaling") or {})
+    local_theta = {"rope_theta": keys["rope_local_base_freq"]}
+    local = local_theta | (parameters.get("sliding_attention") or {})
     if local.get("rope_type", "default") != "default":
         raise UserError(
             f"config.json: rope_type of sliding_attention is {local['rope_type']!r}; only "
             "'default' is supported"
         )
-    theta = {"rope_theta": keys["rope_theta"]}
-    local_theta = {"rope_theta": keys["rope_local_base_freq"]}
-    return theta | full, local_theta | local
+    positions = {"max_position_embeddings": keys["max_position_embeddings"]}
+    options = {
+        **_gemma_options(keys, keys["sliding_window_pattern"]),
+        **_rope_options({**positions, "rope_parameters": full}),
+    }
+    if "attention_window" in options:
+        options["rope_theta_window"] = float(local["rope_theta"])
+    return options
 
 
 def _to_keys_gemma3(model: TransformerConfig) -> Keys:
     keys = {**_to_keys_gemma2(model)}
-    for name in ("use_sliding_window", "max_window_layers"):
-        del keys[name]
+    del keys["use_sliding_window"], keys["max_window_layers"]
     local = model.rope_theta_window or model.rope_theta
     return {**keys, "rope_local_base_freq": local, "sliding_window_pattern": 6}
 
@@ -238,23 +231,7 @@ def _round_if_close(number: float) -> float:
 
 
 def _rope_options(keys: Keys) -> Options:
-    """Options of rotary positions. Before version 5, transformers wrote rope_theta separately.
-
-    Raises:
-      UserError: the scaling is not supported, or one of its keys is missing.
-    """
-    rope = _rope_parameters(keys)
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind not in _ROPE_FIELDS:
-        raise UserError(
-            f"config.json: rope_type is {kind!r}; supported are {', '.join(_ROPE_FIELDS)}"
-        )
-    unknown = sorted(rope.keys() - _ROPE_KEYS)
-    if unknown:
-        raise UserError(
-            f"config.json: rope_parameters has {unknown[0]} {short_repr(rope[unknown[0]])}; "
-            f"supported are {', '.join(sorted(_ROPE_KEYS))}"
-        )
+    kind, rope = read_rope(keys, _ROPE_FIELDS)
     fields = _ROPE_FIELDS[kind]
     missing = [key for key in fields if key not in rope]
     if missing:
@@ -272,19 +249,40 @@ def _rope_options(keys: Keys) -> Options:
     }
 
 
-def _rope_parameters(keys: Keys) -> dict[str, Any]:
-    """Parameters of rotary positions, wherever a config.json has them."""
-    others = {name: keys.get(name) for name in ("rope_theta", "partial_rotary_factor")}
-    top = {name: value for name, value in others.items() if value is not None}
+def read_rope(keys: Keys, supported: Mapping[str, Collection[str]]) -> tuple[str, dict[str, Any]]:
+    """Scaling of rotary positions and their parameters, wherever a config.json has them.
+
+    Before version 5, transformers wrote `rope_theta` separately, and `rope_scaling`.
+
+    Args:
+      supported: scaling -> its parameters.
+
+    Raises:
+      UserError: the scaling or a parameter is not supported.
+    """
+    names = ("rope_theta", "partial_rotary_factor")
+    separate = {name: keys[name] for name in names if keys.get(name) is not None}
     scaling = keys.get("rope_scaling")
-    parameters = keys.get("rope_parameters")
+    parameters = scaling or keys.get("rope_parameters") or {}
     original = keys.get("original_max_position_embeddings") or keys["max_position_embeddings"]
-    return {
+    rope = {
         "rope_theta": _ROPE_THETA,
         "original_max_position_embeddings": original,
-        **top,
-        **(scaling or parameters or {}),
+        **separate,
+        **parameters,
     }
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in supported:
+        raise UserError(f"config.json: rope_type is {kind!r}; supported are {', '.join(supported)}")
+    known = {"rope_type", "type", "original_max_position_embeddings", *names}
+    known |= {key for scaling_keys in supported.values() for key in scaling_keys}
+    unknown = sorted(rope.keys() - known)
+    if unknown:
+        raise UserError(
+            f"config.json: rope_parameters has {unknown[0]} {short_repr(rope[unknown[0]])}; "
+            f"supported are {', '.join(sorted(known))}"
+        )
+    return kind, rope
 
 
 def _rope_keys(model: TransformerConfig) -> Keys:
@@ -297,32 +295,22 @@ def _rope_keys(model: TransformerConfig) -> Keys:
     return {"rope_theta": model.rope_theta, "rope_scaling": scaling}
 
 
+def _map_tables(model: TransformerConfig, table: str) -> Iterator[TensorMapping]:
+    tied = ("lm_head.weight",) if model.tie_embeddings in ("all", "target") else ()
+    yield TensorMapping("embedding/table", (table, *tied))
+    yield TensorMapping("projection/table", ("lm_head.weight",))
+
+
 def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
-    tied = ["lm_head.weight"] if model.tie_embeddings in ("all", "target") else []
-    yield map_table("embedding/table", "model.embed_tokens.weight", *tied)
-    yield map_table("projection/table", "lm_head.weight")
-    yield from map_norm("decoder/final_norm", "model.norm")
-    sandwich = model.norm_placement == "sandwich"
-    for i in range(model.num_layers):
-        attention = f"decoder/layer_{i}/self_attention"
-        feed_forward = f"decoder/layer_{i}/feed_forward"
-        prefix = f"model.layers.{i}"
-        yield from map_attention(attention, f"{prefix}.self_attn", _ATTENTION)
-        yield from map_norm(f"{attention}/norm_query", f"{prefix}.self_attn.q_norm")
-        yield from map_norm(f"{attention}/norm_key", f"{prefix}.self_attn.k_norm")
-        yield from map_linear(f"{feed_forward}/gate", f"{prefix}.mlp.gate_proj")
-        yield from map_linear(f"{feed_forward}/inner", f"{prefix}.mlp.up_proj")
-        yield from map_linear(f"{feed_forward}/outer", f"{prefix}.mlp.down_proj")
-        first = f"{attention}_residual"
-        second = f"{feed_forward}_residual"
-        yield from map_norm(f"{first}/norm_before", f"{prefix}.input_layernorm")
-        # "post_attention_layernorm" follows attention in Gemma; elsewhere it precedes feed-forward.
-        if sandwich:
-            yield from map_norm(f"{first}/norm_after", f"{prefix}.post_attention_layernorm")
-            yield from map_norm(f"{second}/norm_before", f"{prefix}.pre_feedforward_layernorm")
-            yield from map_norm(f"{second}/norm_after", f"{prefix}.post_feedforward_layernorm")
-        else:
-            yield from map_norm(f"{second}/norm_before", f"{prefix}.post_attention_layernorm")
+    norms = _SANDWICH_NORMS if model.norm_placement == "sandwich" else PRE_NORMS
+    yield from map_frame(model)
+    yield from map_layers("decoder", "model.layers", model.num_layers, {**_LAYER, **norms})
+
+
+def map_frame(model: TransformerConfig) -> Iterator[TensorMapping]:
+    """What is before and after the layers."""
+    yield from _map_tables(model, "model.embed_tokens.weight")
+    yield from map_modules("", "", {"decoder/final_norm": "model.norm"})
 
 
 def _mappings_phi3(model: TransformerConfig) -> Iterator[TensorMapping]:
@@ -353,31 +341,22 @@ def _to_keys_qwen3_moe(model: TransformerConfig) -> Keys:
 
 
 def _mappings_of_experts(
-    model: TransformerConfig, mlp: str, gate: str, inner: str, outer: str
+    mlp: str, names: Mapping[str, str], model: TransformerConfig
 ) -> Iterator[TensorMapping]:
-    """Mappings of experts, whose tensors have these names in the module `mlp` of a layer."""
-    names = {"gate": gate, "inner": inner, "outer": outer}
+    """Mappings of experts, in the module `mlp` of a layer; `names` are our matrices -> tensors."""
     yield from (mapping for mapping in _mappings(model) if "/feed_forward/" not in mapping.path)
     for i in range(model.num_layers):
         path = f"decoder/layer_{i}/feed_forward"
         prefix = f"model.layers.{i}.{mlp}"
-        yield from map_linear(f"{path}/router", f"{prefix}.gate")
+        yield from map_modules(f"{path}/", f"{prefix}.", {"router": "gate"})
         for expert in range(model.options_of(ExpertsOptions).num_experts):
             for ours, name in names.items():
                 tensor = f"{prefix}.experts.{expert}.{name}.weight"
                 yield TensorMapping(f"{path}/expert_{ours}/{expert}", (tensor,))
 
 
-def _mappings_mixtral(model: TransformerConfig) -> Iterator[TensorMapping]:
-    return _mappings_of_experts(model, "block_sparse_moe", "w1", "w3", "w2")
-
-
-def _mappings_qwen3_moe(model: TransformerConfig) -> Iterator[TensorMapping]:
-    return _mappings_of_experts(model, "mlp", "gate_proj", "up_proj", "down_proj")
-
-
 def _to_options_phi3(keys: Keys) -> Options:
-    fraction = _rope_parameters(keys).get("partial_rotary_factor", 1.0)
+    fraction = read_rope(keys, _ROPE_FIELDS)[1].get("partial_rotary_factor", 1.0)
     dropout = {"embedding_dropout_rate": keys["embd_pdrop"]}
     return {**_to_options_mistral(keys), **dropout, "rope_fraction": fraction}
 
@@ -388,6 +367,10 @@ def _to_keys_phi3(model: TransformerConfig) -> Keys:
     return {**keys, "embd_pdrop": model.embedding_dropout}
 
 
+def _renamed(fields: Mapping[str, str], old: str, new: str) -> dict[str, str]:
+    return {new if key == old else key: field for key, field in fields.items()}
+
+
 def _family(model_type: str, name: str, **others: Any) -> Family:
     options: dict[str, Any] = {
         "fields": _FIELDS,
@@ -395,7 +378,6 @@ def _family(model_type: str, name: str, **others: Any) -> Family:
         "to_options": _to_options,
         "to_keys": _to_keys,
         "defaults": _DEFAULTS,
-        "activation_key": "hidden_act",
         "mappings": _mappings,
     }
     return Family(
@@ -411,8 +393,12 @@ def _family(model_type: str, name: str, **others: Any) -> Family:
 LLAMA = _family(
     "llama",
     "Llama",
-    to_options=_to_options_llama,
-    to_keys=_to_keys_llama,
+    fields=_FIELDS | {"attention_bias": "attention_bias", "mlp_bias": "feed_forward_bias"},
+    fixed_fields={
+        name: value
+        for name, value in _FIXED.items()
+        if name not in ("attention_bias", "feed_forward_bias")
+    },
     defaults=_DEFAULTS
     | {"max_position_embeddings": 2048, "attention_bias": False, "mlp_bias": False}
     | _LLAMA_IDS,
@@ -458,12 +444,14 @@ MIXTRAL = _family(
     fields=_FIELDS
     | {"num_local_experts": "experts.num_experts", "num_experts_per_tok": "experts.num_chosen"},
     fixed_fields=_EXPERTS,
-    mappings=_mappings_mixtral,
+    mappings=functools.partial(
+        _mappings_of_experts, "block_sparse_moe", {"gate": "w1", "inner": "w3", "outer": "w2"}
+    ),
     to_options=_to_options_mistral,
     to_keys=_to_keys_with_window,
     defaults=_DEFAULTS
     | {
-        **{"bos_token_id": 1, "eos_token_id": 2},
+        **_LLAMA_IDS,
         "rms_norm_eps": 1e-5,
         "max_position_embeddings": 131_072,
         "num_key_value_heads": 8,
@@ -478,13 +466,10 @@ MIXTRAL = _family(
 QWEN3_MOE = _family(
     "qwen3_moe",
     "Qwen3Moe",
-    fields={
-        "moe_intermediate_size" if key == "intermediate_size" else key: field
-        for key, field in _FIELDS.items()
-    }
+    fields=_renamed(_FIELDS, "intermediate_size", "moe_intermediate_size")
     | {"num_experts_per_tok": "experts.num_chosen", "norm_topk_prob": "experts.renormalize"},
     fixed_fields=_EXPERTS | {"qk_norm": True},
-    mappings=_mappings_qwen3_moe,
+    mappings=functools.partial(_mappings_of_experts, "mlp", MATRICES),
     to_options=_to_options_qwen3_moe,
     to_keys=_to_keys_qwen3_moe,
     defaults=_DEFAULTS
@@ -505,7 +490,7 @@ QWEN3_MOE = _family(
 GEMMA2 = _family(
     "gemma2",
     "Gemma2",
-    fields=_FIELDS
+    fields=_renamed(_FIELDS, "hidden_act", "hidden_activation")
     | {"attn_logit_softcapping": "logit_cap", "final_logit_softcapping": "final_logit_cap"},
     fixed_fields=_FIXED
     | {"norm": "rms_plus_one", "norm_placement": "sandwich", "scale_embeddings": True},
@@ -526,7 +511,6 @@ GEMMA2 = _family(
     },
     required={"attention_bias": False, "use_bidirectional_attention": False},
     no_effect=("hidden_act",),
-    activation_key="hidden_activation",
 )
 PHI3 = _family(
     "phi3",
@@ -565,4 +549,102 @@ GEMMA3 = dataclasses.replace(
         "sliding_window_pattern": 6,
     },
     no_effect=(*GEMMA2.no_effect, "_sliding_window_pattern"),
+)
+
+
+_GPT2_NORMS = {
+    "self_attention_residual/norm_before": "ln_1",
+    "feed_forward_residual/norm_before": "ln_2",
+}
+_GPT2_MATRICES = {
+    "self_attention/output": "attn.c_proj",
+    "feed_forward/inner": "mlp.c_fc",
+    "feed_forward/outer": "mlp.c_proj",
+}
+
+
+def _to_options_gpt2(keys: Keys) -> Options:
+    return {
+        "d_ff": keys.get("n_inner") or 4 * keys["n_embd"],
+        "embedding_dropout_rate": keys["embd_pdrop"],
+    }
+
+
+def _to_keys_gpt2(model: TransformerConfig) -> Keys:
+    return {
+        "n_inner": model.d_ff,
+        "embd_pdrop": model.embedding_dropout,
+    }
+
+
+def _mappings_gpt2(model: TransformerConfig) -> Iterator[TensorMapping]:
+    yield from _map_tables(model, "transformer.wte.weight")
+    yield TensorMapping("input/positions/table", ("transformer.wpe.weight",))
+    yield from map_modules("", "", {"decoder/final_norm": "transformer.ln_f"})
+    yield from map_layers("decoder", "transformer.h", model.num_layers, _GPT2_NORMS)
+    for i in range(model.num_layers):
+        path = f"decoder/layer_{i}"
+        prefix = f"transformer.h.{i}"
+        for part, name in enumerate(("query", "key", "value")):
+            attention = f"{path}/self_attention/{name}"
+            yield from _map_gpt2_linear(attention, f"{prefix}.attn.c_attn", (part, 3))
+        for ours, name in _GPT2_MATRICES.items():
+            yield from _map_gpt2_linear(f"{path}/{ours}", f"{prefix}.{name}")
+
+
+def _map_gpt2_linear(
+    path: str, prefix: str, part: tuple[int, int] = (0, 1)
+) -> Iterator[TensorMapping]:
+    """Linear map stored as [inputs, outputs]."""
+    yield TensorMapping(f"{path}/kernel", (f"{prefix}.weight",), transposed=False, part=part)
+    yield TensorMapping(f"{path}/bias", (f"{prefix}.bias",), part=part)
+
+
+GPT2 = Family(
+    model_type="gpt2",
+    architecture="decoder_only",
+    tasks={"GPT2LMHeadModel": "language_modeling", "GPT2Model": "language_modeling"},
+    fields={
+        "n_embd": "d_model",
+        "n_layer": "num_layers",
+        "n_head": "num_heads",
+        "n_positions": "max_length",
+        "layer_norm_epsilon": "norm_epsilon",
+        "resid_pdrop": "dropout_rate",
+        "attn_pdrop": "attention_dropout_rate",
+        "activation_function": "activation",
+        "tie_word_embeddings": "tie_embeddings",
+    },
+    fixed_fields={
+        "norm": "layer",
+        "norm_placement": "pre",
+        "positions": "learned",
+        "attention_bias": "all",
+        "scale_embeddings": False,
+    },
+    to_options=_to_options_gpt2,
+    to_keys=_to_keys_gpt2,
+    mappings=_mappings_gpt2,
+    defaults={
+        **{"bos_token_id": 50_256, "eos_token_id": 50_256},
+        "activation_function": "gelu_new",
+        "n_positions": 1024,
+        "n_inner": None,
+        "tie_word_embeddings": True,
+        "layer_norm_epsilon": 1e-5,
+        "embd_pdrop": 0.1,
+        "resid_pdrop": 0.1,
+        "attn_pdrop": 0.1,
+    },
+    required={
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+        "add_cross_attention": False,
+    },
+    no_effect=(
+        *("n_ctx", "summary_type", "summary_use_proj", "summary_activation"),
+        *("summary_proj_to_labels", "summary_first_dropout"),
+    ),
+    prefix="transformer.",
+    ignored_tensors=r"transformer\.h\.\d+\.attn\.(masked_)?bias",
 )
