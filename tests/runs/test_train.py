@@ -21,7 +21,7 @@ from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.sources import open_split
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
-from transformer_jax.runs.train import validation
+from transformer_jax.runs.evaluate import validation
 
 LINES = ["The dog sees a cat.", "", "The old teacher reads the new books."]
 
@@ -350,7 +350,7 @@ def test_a_run_that_failed_at_a_validation_and_paused_ends_as_one_that_did_not(
 ):
     whole, workdir = untimed(language_model.workdir), tmp_path / "run"
     with monkeypatch.context() as patch, pytest.raises(OSError, match="disk"):
-        patch.setattr("transformer_jax.runs.train.write_predictions", fails)
+        patch.setattr("transformer_jax.runs.evaluate.write_predictions", fails)
         tj.train(config_of_text(), workdir)
     assert step_folders(workdir / "checkpoints").keys() == {15}
     assert tj.train(config_of_text(), workdir, until=15).step == 15

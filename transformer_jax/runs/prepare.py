@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import io
 import logging
 import time
@@ -24,7 +25,7 @@ from transformer_jax.errors import MissingSplitError, UserError
 from transformer_jax.logs.records import last_recorded_step
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.hosts import Fingerprint
-from transformer_jax.runs.build import task_kind
+from transformer_jax.runs.build import build_task, task_kind, vocab_sizes
 from transformer_jax.runs.config import check_same_run, load_json, resolve, save_json
 from transformer_jax.runs.data_size import saved_sizes, scaled_to_data
 from transformer_jax.runs.frozen import (
@@ -33,6 +34,7 @@ from transformer_jax.runs.frozen import (
     open_frozen,
     open_teacher,
     require_sources_named,
+    with_stored_scores,
 )
 from transformer_jax.runs.opened import open_workdir
 from transformer_jax.runs.provenance import (
@@ -53,8 +55,7 @@ from transformer_jax.runs.workdir import (
     workdir_path,
 )
 from transformer_jax.runtime.files import remove
-from transformer_jax.tasks.interface import TaskKind
-from transformer_jax.tasks.teachers import Teacher
+from transformer_jax.tasks.interface import Task, TaskKind
 from transformer_jax.tokenization import (
     SymbolTokenizer,
     Tokenizers,
@@ -97,19 +98,20 @@ class Training:
         """The settings of the run, or of the first replica."""
         return self.members[0]
 
-    def open_tokenizers(self, folder: Path) -> Tokenizers:
-        """Reads the tokenizers that `prepare` has written; adds them to the provenance."""
+    def open_tasks(self, folder: Path) -> tuple[list[Task], dict[str, Any]]:
+        """Builds the task of each member, the same one for those with equal numbers of model and
+        loss, with the tokenizers that `prepare` has written and the teacher; adds these to the
+        provenance. Returns also all snapshots, with the teacher's stored predictions."""
         tokenizers = load_tokenizers(folder / TOKENIZER)
-        self.checkpoints.provenance |= tokenizer_provenance(tokenizers)
-        return tokenizers
-
-    def open_teacher(
-        self, tokenizers: Tokenizers, folder: Path
-    ) -> tuple[Teacher | None, dict[str, Any]]:
-        """Opens the teacher (`frozen.open_teacher`), and all snapshots with its predictions."""
         teacher, stored = open_teacher(self.settings, tokenizers, folder, self.examples)
-        self.checkpoints.provenance |= frozen_provenance(stored)
-        return teacher, {**self.snapshots, **stored}
+        self.checkpoints.provenance |= tokenizer_provenance(tokenizers) | frozen_provenance(stored)
+        sizes = vocab_sizes(tokenizers)
+        build = functools.cache(lambda settings: build_task(settings, sizes, tokenizers, teacher))
+        tasks = []
+        for member in self.members:
+            settings = dataclasses.replace(self.settings, model=member.model, train=member.train)
+            tasks.append(with_stored_scores(build(settings), settings, folder))
+        return tasks, {**self.snapshots, **stored}
 
 
 def open_training(
