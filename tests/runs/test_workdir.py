@@ -58,12 +58,9 @@ def test_an_empty_name_is_refused():
         workdir_path("")
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [("a\\b", "a backslash"), ("a\0b", "a NUL"), ("a\udcffb/run", "bytes that are not UTF-8")],
-)
-def test_a_name_that_arrays_cannot_be_stored_under_is_refused(name, told):
-    with pytest.raises(tj.UserError, match=f"has {told} in its path: arrays cannot be"):
+@pytest.mark.parametrize("name", ["a\\b", "a\0b", "a\udcffb/run"])
+def test_a_name_that_arrays_cannot_be_stored_under_is_refused(name):
+    with pytest.raises(tj.UserError, match="in its path: arrays cannot be stored there"):
         workdir_path(name)
 
 

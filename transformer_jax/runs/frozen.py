@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other runs whose parameters a run reads: base of LoRA, reference of DPO, teacher."""
+"""Other runs whose parameters a run reads: base of LoRA, reference of DPO, teacher, draft."""
 
 import functools
 import hashlib
@@ -16,7 +16,12 @@ from transformer_jax.checkpoints.store import Snapshot
 from transformer_jax.data.batches.loss_masks import LossMaskedTexts
 from transformer_jax.data.examples import Corpus
 from transformer_jax.errors import UserError
+from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.draft import LOOKUP, Drafted, DraftedModel, Lookup
 from transformer_jax.losses import TopPredictions
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.models.encoder_decoder import Seq2Seq
+from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.nn.lora import merge_adapters, with_adapters
 from transformer_jax.parallel import hosts, sharding
 from transformer_jax.parallel.sharding import mesh_for_inference
@@ -25,7 +30,7 @@ from transformer_jax.runs.opened import Opened, open_workdir
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.workdir import CONFIG, REFERENCE, workdir_path
 from transformer_jax.runtime.remake import read_made, write_made
-from transformer_jax.tasks.interface import Task
+from transformer_jax.tasks.interface import Params, Task, with_model
 from transformer_jax.tasks.teachers import ModelTeacher, StoredTeacher, Teacher, predict_top
 from transformer_jax.tokenization import Tokenizer, Tokenizers
 from transformer_jax.tokenization.word_level import Labels
@@ -366,3 +371,42 @@ def _require_same_base(workdir: Path, source: Opened) -> None:
                 f"{workdir} was compared with another checkpoint of {source.workdir}: {base}; "
                 f"here: {here}; restore that checkpoint"
             )
+
+
+def add_draft(run: Any, params: Params, decode: DecodeConfig) -> tuple[Task, Params]:
+    """The task of a run and its parameters, with the draft that `decode.draft` names.
+
+    Args:
+      params: its parameters, with the weights that `decode` chooses.
+
+    Raises:
+      UserError: the draft is missing or damaged, is a run of another task or vocabulary, may only
+        be read if the user names it, or one of the two models cannot take back proposals.
+    """
+    name = str(decode.draft)
+    if name == LOOKUP:
+        config = run.model.config
+        is_pair = isinstance(run.model, Seq2Seq)
+        draft: Any = Lookup(config.target_vocab_size if is_pair else config.vocab_size)
+        pair = Drafted(params, {})
+    else:
+        opened = _open_draft(run, name)
+        draft = opened.task.model
+        pair = Drafted(params, convert_weights(decode.weights, read_params(opened)))
+    return with_model(run.task, DraftedModel(run.model, draft, decode.draft_length)), pair
+
+
+def _open_draft(run: Any, name: str) -> Opened:
+    """Opens the run of a draft and checks that it fits; errors as of `add_draft`."""
+    if name == run.settings.decode.draft:
+        require_trusted(run.settings, "decode.draft", "--draft=RUN (draft= in Python)")
+    opened = open_workdir(name)
+    model = opened.task.model
+    base_class = DecoderOnly if isinstance(run.model, DecoderOnly) else Seq2Seq
+    if not isinstance(model, base_class):
+        raise UserError(
+            f"decode.draft: the model of {name} is {type(model).__name__}; take one whose model is "
+            f"{type(run.model).__name__}"
+        )
+    require_same_vocabulary(run.tokenizer, opened.tokenizers, f"the draft {name} (decode.draft)")
+    return opened

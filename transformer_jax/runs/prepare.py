@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.step_folder import PROVENANCE, step_folders
 from transformer_jax.checkpoints.store import Checkpoints, open_snapshot
-from transformer_jax.data.examples import Corpus
+from transformer_jax.data.examples import Corpus, Example, RandomAccess
 from transformer_jax.data.files.text import TextBlocks
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import MissingSplitError, UserError
@@ -26,7 +26,13 @@ from transformer_jax.logs.records import last_recorded_step
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.hosts import Fingerprint
 from transformer_jax.runs.build import build_task, task_kind, vocab_sizes
-from transformer_jax.runs.config import check_same_run, load_json, resolve, save_json
+from transformer_jax.runs.config import (
+    check_same_run,
+    load_json,
+    read_settings,
+    resolve,
+    save_json,
+)
 from transformer_jax.runs.data_size import saved_sizes, scaled_to_data
 from transformer_jax.runs.frozen import (
     frozen_provenance,
@@ -55,6 +61,7 @@ from transformer_jax.runs.workdir import (
     workdir_path,
 )
 from transformer_jax.runtime.files import remove
+from transformer_jax.summary import Summarized
 from transformer_jax.tasks.interface import Task, TaskKind
 from transformer_jax.tokenization import (
     SymbolTokenizer,
@@ -184,6 +191,37 @@ def open_training_examples(settings: Settings) -> Corpus:
             "steps to choose its best checkpoint: set aside some examples that are not trained on"
         ) from error
     return examples
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Examples(Summarized, RandomAccess[Example]):
+    """The examples of a split: a sequence of dicts of texts, read when they are requested."""
+
+    corpus: Corpus
+
+    def __len__(self) -> int:
+        return len(self.corpus)
+
+    def item(self, index: int) -> Example:
+        return self.corpus[index]
+
+    def summary(self) -> Mapping[str, Any]:
+        """The number of examples, and the first ones."""
+        first = {str(i): " | ".join(self[i].values()) for i in range(min(5, len(self)))}
+        return {"examples": len(self), **first}
+
+
+def read_data(run: Any, split: str = "train") -> Examples:
+    """The examples of a split of the data, such as {"source", "target"}.
+
+    Args:
+      run: a config, or a `Run`.
+
+    Raises:
+      UserError: there is no such split, or its files cannot be read.
+    """
+    settings = read_settings(run) if isinstance(run, ConfigDict) else run.settings
+    return Examples(open_split(settings.data, split))
 
 
 def prepare(training: Training, workdir: Path) -> None:
