@@ -106,8 +106,3 @@ def test_importance_is_in_nats_a_token_of_a_split(trained):
     assert found[place].shape == (2,)
     with pytest.raises(UserError, match="by is 'loss'; choose from gradient, switching_off"):
         trained.head_importance(by="loss")
-
-
-def test_unsupported_inspection_is_refused(trained):
-    with pytest.raises(UserError, match="model_inputs: source is a list of texts; give one text"):
-        trained.attention([LINE])

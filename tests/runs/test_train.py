@@ -16,6 +16,7 @@ import pytest
 
 import transformer_jax as tj
 from tests.conftest import QUICKSTART
+from tests.refusals import assert_refused
 from transformer_jax.checkpoints.step_folder import read_score, step_folders
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.sources import open_split
@@ -116,6 +117,7 @@ def test_a_workdir_holds_the_whole_run(trained_workdir, trained):
     valid = [r for r in found if r["split"] == "valid"]
     assert valid[0].keys() >= {"bleu", "chrf", "signature", "loss", "perplexity", "accuracy"}
     assert valid[0]["num_examples"] == 3
+    assert found[0]["loss"] - 0.2 > valid[0]["loss"] > valid[1]["loss"]  # it learns
     predictions = trained_workdir / "predictions" / "valid-30.jsonl"
     assert len(predictions.read_text().splitlines()) == 3
 
@@ -135,14 +137,6 @@ def test_a_run_starts_from_another_and_keeps_its_moving_average(
     loaded = tj.load(tmp_path / "run")
     assert_same_arrays(loaded.params, run.params)
     assert loaded.predict(LINES[:1]) == language_model.predict(LINES[:1])
-
-
-def test_training_learns(trained_workdir):
-    train, valid = (
-        [r["loss"] for r in records(trained_workdir) if r["split"] == split]
-        for split in ("train", "valid")
-    )
-    assert train[0] - 0.2 > valid[0] > valid[1]
 
 
 def test_a_run_is_its_parts(trained):
@@ -169,12 +163,14 @@ def test_decode_settings_may_be_given(trained):
     found = trained.n_best(LINES, num_outputs=3)
     assert [len(outputs) for outputs in found] == [3, 1, 3]
     assert found[0][0].score >= found[0][2].score
-    with pytest.raises(tj.UserError, match="decode: beam_size is 0; it must lie in"):
-        trained.predict(LINES, beam_size=0)
-    with pytest.raises(tj.UserError, match="decode: num_outputs is 5; it must be at most beam_siz"):
-        trained.n_best(LINES, num_outputs=5)
-    with pytest.raises(tj.UserError, match="decode: beam_size is 801; the target vocabulary has 8"):
-        trained.predict(LINES, beam_size=801)
+    too_many = "decode: beam_size is 801; the target vocabulary has 8"
+    assert_refused(
+        {
+            "decode: beam_size is 0; it must lie": lambda: trained.predict(LINES, beam_size=0),
+            "num_outputs is 5; it must be at most": lambda: trained.n_best(LINES, num_outputs=5),
+            too_many: lambda: trained.predict(LINES, beam_size=801),
+        }
+    )
 
 
 def test_a_run_reads_further_than_it_was_trained_to(trained, caplog):
@@ -188,20 +184,21 @@ def test_a_run_reads_further_than_it_was_trained_to(trained, caplog):
     assert longer.score([line * 12], ["Der Hund."])[0] < 0
 
 
-def test_a_config_that_contradicts_the_parameters_is_refused(trained, message_of):
-    for changes, message in (
-        ({"model.d_model": 32}, "model.d_model: the run's parameters are of another model"),
-        ({"data.max_lenght": 32}, "did you mean config.data.max_length"),
-        ({"model.positions": "learned", "model.max_length": 9}, "'learned' reach to max_length 9"),
-    ):
-        assert message in message_of(trained.with_config, changes)
+def test_a_config_that_contradicts_the_parameters_is_refused(trained):
+    learned = {"model.positions": "learned", "model.max_length": 9}
+    other_model = "model.d_model: the run's parameters are of another model"
+    assert_refused(
+        {
+            other_model: lambda: trained.with_config({"model.d_model": 32}),
+            "mean config.data.max_length": lambda: trained.with_config({"data.max_lenght": 32}),
+            "'learned' reach to max_length 9": lambda: trained.with_config(learned),
+        }
+    )
 
 
 def test_scores_are_log_probabilities(trained):
     one, other = trained.score(LINES[:1] * 2, ["Der Hund.", ""])
     assert one < 0 and other < 0 and one != other
-    with pytest.raises(tj.UserError, match="score: 1 sources but 2 targets; give pairs"):
-        trained.score(["a"], ["b", "c"])
 
 
 @pytest.fixture(scope="module")
@@ -251,12 +248,16 @@ def test_each_corpus_has_its_own_metrics(tiny_classifier, tmp_path):
     for name in ("loss", "accuracy", "f1"):
         assert found[f"test/{name}"] == pytest.approx(alone[name], rel=1e-5)
     assert found["valid/loss"] != found["test/loss"] != found["loss"]
-    with pytest.raises(tj.UserError, match="the split 'valid' of labeled_tsv is one corpus"):
-        tj.train(config({}), tmp_path / "other")
-    with pytest.raises(tj.UserError, match="eval.best_corpus is 'x', which is none of valid, test"):
-        tj.train(config(both | {"eval.best_corpus": "x"}), tmp_path / "other")
-    with pytest.raises(tj.UserError, match="best_corpus needs the metrics of each_corpus"):
-        config({"eval.each_corpus": False, "eval.best_corpus": "test"})
+    unknown = both | {"eval.best_corpus": "x"}
+    alone = {"eval.each_corpus": False, "eval.best_corpus": "test"}
+    other = tmp_path / "other"
+    assert_refused(
+        {
+            "'valid' of labeled_tsv is one corpus": lambda: tj.train(config({}), other),
+            "'x', which is none of valid, test": lambda: tj.train(config(unknown), other),
+            "best_corpus needs the metrics of each_corpus": lambda: config(alone),
+        }
+    )
 
 
 def test_the_best_checkpoint_is_selected_by_the_given_corpus(tiny_language_model, tmp_path):
@@ -289,8 +290,8 @@ def test_a_run_may_be_used_with_rounded_weights(used):
     rounded = run.evaluate(split="valid", beam_size=1, weights="int8")
     assert 0 < abs(rounded["loss"] / exact["loss"] - 1) < 0.01
     assert {leaf.dtype for leaf in jax.tree.leaves(run.params)} == {np.dtype("float32")}
-    with pytest.raises(tj.UserError, match="decode: weights is 'int4', not one of float32, int8"):
-        run.predict(LINES, weights="int4")
+    message = "decode: weights is 'int4', not one of float32, int8"
+    assert_refused({message: lambda: run.predict(LINES, weights="int4")})
 
 
 def test_files_can_be_evaluated(used, tmp_path):
@@ -300,8 +301,7 @@ def test_files_can_be_evaluated(used, tmp_path):
     metrics = used.evaluate(**files, beam_size=1)
     assert (metrics["split"], metrics["num_examples"]) == ("a.en", 3)
     assert (used.workdir / "predictions" / "a.en-30.jsonl").exists()
-    with pytest.raises(tj.UserError, match="has no split 'tset'"):
-        used.evaluate(split="tset")
+    assert_refused({"has no split 'tset'": lambda: used.evaluate(split="tset")})
 
 
 # --- Resumed ---

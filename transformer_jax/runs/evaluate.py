@@ -49,15 +49,10 @@ def evaluator_of(
     source: str | None,
     target: str | None,
 ) -> tuple[str, Evaluator]:
-    """Builds the evaluator of a split, or of the files `source` and `target`.
+    """Builds the evaluator of a split, or of the files `source` and `target`; also returns the name
+    of the split or of the source file.
 
     Without any of them it is the test split's, or the validation split's if there is no test split.
-
-    Returns:
-      (name of the split or of the source file, evaluator)
-
-    Raises:
-      UserError: the split or the files cannot be used, or one file is given without the other.
     """
     if source is not None and target is not None:
         if "source" not in task.tokenizers.sides:
@@ -93,11 +88,7 @@ def _default_split(data: DataConfig) -> str:
 
 
 def evaluate_choices(task: Task, params: Params, path: str, decode: DecodeConfig) -> dict[str, Any]:
-    """Accuracy of a language model on a file of multiple-choice questions.
-
-    Raises:
-      UserError: the file cannot be used, or the run's task is not language modeling.
-    """
+    """Accuracy of a language model on a file of multiple-choice questions."""
     if not isinstance(task, LanguageModeling):
         raise UserError("--choices asks for a language model, and this run's task is another")
     examples = open_same_data(Path(path).name, lambda: read_choices(path))

@@ -262,11 +262,8 @@ def fit(
 def require_room(settings: Settings, state: TrainState, engine: Engine, largest: int) -> None:
     """Raises UserError if a training step cannot fit into memory, before any is allocated.
 
-    Args:
-      state: shapes with their shardings.
-      engine: divides state and rows among devices.
-      largest: bytes of the largest array in the forward pass of a micro-batch, on all devices
-        together.
+    `largest` is the bytes of the largest array in the forward pass of a micro-batch, on all devices
+    together.
     """
     gradient = bytes_per_device(state.params)
     activation = largest * engine.num_replicas // engine.mesh.size
@@ -283,15 +280,10 @@ def _num_parameters(tree: Any) -> int:
 
 @dataclasses.dataclass
 class _ResumePoint:
-    """A state to train from.
+    """A portable state to train from, after `step` updates.
 
-    Attributes:
-      step: the number of updates done.
-      state: the portable state; None after it was taken.
-      patience: the patience, with the scores so far.
-      data_state: the state of the data iterator; None: from the beginning.
-      evaluate_first: whether the state is evaluated first, since an earlier start did not finish
-        its evaluation.
+    It is evaluated first if an earlier start did not finish its evaluation. Without the state of
+    the data iterator, data are read from the beginning.
     """
 
     step: int
@@ -318,11 +310,7 @@ def _first_point(run: SingleRun, init_state: InitState, abstract: TrainState) ->
 def _latest_point(
     run: SingleRun, checkpoints: Checkpoints, abstract: TrainState
 ) -> _ResumePoint | None:
-    """The latest checkpoint; None if there is none.
-
-    Raises:
-      UserError: it cannot be read, or the run was trained with other data or tokenizers then.
-    """
+    """The latest checkpoint, if there is one; UserError if other data or tokenizers were used."""
     if checkpoints.latest_step() is None:
         return None
     settings = run.settings
@@ -361,11 +349,8 @@ def _is_finished(run: SingleRun, point: _ResumePoint, until: int | None) -> bool
 
 def limit_kept_memory(buffers: int) -> None:
     """Returns the memory that compilation used on a CPU. If freed blocks that are kept for the next
-    step (`keep_freed_memory`) could take more than half of the memory, large ones are returned too.
-
-    Args:
-      buffers: bytes of the buffers of a step.
-    """
+    step (`keep_freed_memory`), of so many bytes, could take more than half of the memory, large
+    ones are returned too."""
     if platform.is_cpu():
         return_unused_memory()
         usable = platform.usable_memory() or 0
@@ -401,11 +386,7 @@ def _check_rewinds(rewinds: Counter[int], step: int, spiked: SpikedError) -> Non
 
 
 def _log_attention(requested: str, choices: Sequence[KernelChoice]) -> None:
-    """Logs the attention kernel of the step and the reason for it.
-
-    Raises:
-      UserError: it is not the requested kernel.
-    """
+    """Logs the attention kernel of the step and why; UserError if it is not the requested one."""
     for choice in choices:
         if requested not in ("auto", choice.name):
             raise UserError(

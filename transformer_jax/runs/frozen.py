@@ -39,13 +39,8 @@ logger = logging.getLogger(__name__)
 
 
 class FrozenSource(NamedTuple):
-    """The run that a frozen tree comes from.
-
-    Attributes:
-      field: config field that names the run.
-      run: its value; None if it is not set.
-      need: the setting that needs the run, for messages.
-    """
+    """The run that a frozen tree comes from, the config field that names it (None if it is not
+    set), and the setting that needs it, for messages."""
 
     field: str
     run: str | None
@@ -82,25 +77,15 @@ def require_base_needed(settings: Settings, base: str | Path) -> None:
 def require_sources_named(settings: Settings) -> None:
     """Raises UserError if a frozen tree is needed from another run, and none is named."""
     for source in frozen_sources(settings).values():
-        _require_named(source)
-
-
-def _require_named(source: FrozenSource) -> None:
-    if not source.run:
-        raise UserError(
-            f"{source.need}, but {source.field} names no run: set it to the workdir of one"
-        )
+        if not source.run:
+            raise UserError(
+                f"{source.need}, but {source.field} names no run: set it to the workdir of one"
+            )
 
 
 def open_frozen(settings: Settings, names: Collection[str] | None = None) -> dict[str, Snapshot]:
-    """Opens the latest checkpoint of the run of each frozen tree that training holds.
-
-    Args:
-      names: only the trees of these names, if the run has them.
-
-    Raises:
-      UserError: as `open_source`.
-    """
+    """Opens the latest checkpoint of the run of each frozen tree that training holds, or of those
+    of these names (`open_source`)."""
     chosen = set(held_trees(settings) if names is None else names)
     if settings.distillation and settings.distillation.top_k:
         chosen.discard("teacher")  # its predictions are stored
@@ -119,13 +104,11 @@ def planned_teacher(settings: Settings) -> ModelTeacher | None:
 def open_teacher(
     settings: Settings, tokenizers: Tokenizers, workdir: Path, examples: Corpus
 ) -> tuple[Teacher | None, dict[str, Any]]:
-    """Opens the teacher of a run.
+    """Opens the teacher of a run, None if the loss has none, and {"teacher": snapshot} of stored
+    predictions.
 
     With `top_k` the teacher's predictions are computed and stored in the workdir, unless an earlier
     start has stored them.
-
-    Returns:
-      The teacher, None if the loss has none, and {"teacher": snapshot} of stored predictions.
 
     Raises:
       UserError: the teacher is missing, has another vocabulary, or a model that cannot do the task.
@@ -187,15 +170,10 @@ def _open_model(settings: Settings, tokenizers: Tokenizers | None) -> ModelTeach
     return ModelTeacher(build_taught(settings, source.settings, tokenizers))
 
 
-def require_same_vocabulary(own: Tokenizers, other: Tokenizers, where: str) -> None:
-    """Raises UserError, with the first difference, if the logits of two runs differ in tokens.
-
-    Args:
-      own, other: tokenizers of the runs.
-      where: what the other run is, for the message.
-    """
-    refusal = f"{where} has another vocabulary"
-    for side, vocabulary in own.sides.items():
+def require_same_vocabulary(tokenizers: Tokenizers, other: Tokenizers, name: str) -> None:
+    """Raises UserError, with the first difference, if the run `name` has other tokens."""
+    refusal = f"{name} has another vocabulary"
+    for side, vocabulary in tokenizers.sides.items():
         if side not in other.sides:
             raise UserError(f"{refusal}: no side {side!r}; choose a run of the same task")
         ours = _tokens_of(vocabulary)
@@ -238,19 +216,15 @@ def load_frozen(settings: Settings, task: Task) -> dict[str, Any]:
 def read_params(opened: Opened, average: int | None = None) -> Any:
     """Reads the parameters of a run, with its adapters merged into their base.
 
-    Args:
-      average: number of parameter snapshots to average, up to its checkpoint.
-
-    Raises:
-      UserError: the checkpoint is damaged or of other tokenizers, or the base of the adapters is
-        missing, has changed, or may only be read if the user names it.
+    With `average`, that many snapshots up to its checkpoint are averaged. Errors as of `load`.
     """
     settings = opened.settings
     abstract = _abstract_params(settings, opened.task)
     saved = abstract
     if settings.lora.rank is not None:  # the checkpoint holds the adapters alone
         mesh = mesh_for_inference(settings.parallel)
-        saved = sharding.add_shardings(abstract_adapters(settings, abstract), mesh)
+        init = functools.partial(settings.lora.init_adapters, jax.random.key(0))
+        saved = sharding.add_shardings(jax.eval_shape(init, abstract), mesh)
     frozen = open_frozen(settings, ("base",))
     opened.check_provenance(frozen_provenance(frozen))
     if average is None:
@@ -268,23 +242,15 @@ def _abstract_params(settings: Settings, task: Task) -> Any:
     return sharding.add_shardings(shapes, mesh_for_inference(settings.parallel))
 
 
-def abstract_adapters(settings: Settings, abstract_params: Any) -> Any:
-    """Shapes of the adapters of parameters of these shapes."""
-    return jax.eval_shape(lambda: settings.lora.init_adapters(jax.random.key(0), abstract_params))
-
-
 def open_source(settings: Settings, tree: str) -> Opened:
-    """Opens the run of a frozen tree.
-
-    Args:
-      tree: the name of the tree, a key of `frozen_sources`.
+    """Opens the run of a frozen tree, by its name in `frozen_sources`.
 
     Raises:
       UserError: the run is not named or missing, has adapters itself, or may only be read if the
         user names it.
     """
+    require_sources_named(settings)
     source = frozen_sources(settings)[tree]
-    _require_named(source)
     run = str(source.run)
     require_trusted(settings, source.field, "--base=RUN (base= in Python)")
     workdir = workdir_path(run)
@@ -304,12 +270,8 @@ def open_source(settings: Settings, tree: str) -> Opened:
 
 
 def require_trusted(settings: Settings, field: str, how: str) -> None:
-    """Raises UserError for an address of a run that a loaded config may not choose by itself.
-
-    Args:
-      field: config field that names the other run.
-      how: how the user names the run, for the message.
-    """
+    """Raises UserError for an address in a field that a loaded config may not choose by itself;
+    `how` says how the user names that run."""
     loaded_from = settings.origin(field).workdir
     if loaded_from is None:  # the user has named it
         return
@@ -337,13 +299,8 @@ def with_stored_scores(task: Task, settings: Settings, workdir: Path) -> Task:
 def _reference_scores(
     settings: Settings, tree: str, workdir: Path, task: Any, texts: LossMaskedTexts
 ) -> np.ndarray:
-    """Log-probabilities of the marked tokens of D texts under a frozen tree, float32 [D].
-
-    They are computed once and stored in the workdir; later that run is not needed for them.
-
-    Raises:
-      UserError: they are not stored, and the reference run is missing or has changed.
-    """
+    """Log-probabilities of the marked tokens of D texts under a frozen tree, float32 [D]; computed
+    once and stored in the workdir, so that later the reference run is not needed for them."""
     digest = hashlib.sha256()
     for array in (texts.tokens, texts.loss_mask, texts.starts):
         digest.update(array.tobytes())
@@ -376,9 +333,6 @@ def _require_same_base(workdir: Path, source: Opened) -> None:
 def add_draft(run: Any, params: Params, decode: DecodeConfig) -> tuple[Task, Params]:
     """The task of a run and its parameters, with the draft that `decode.draft` names.
 
-    Args:
-      params: its parameters, with the weights that `decode` chooses.
-
     Raises:
       UserError: the draft is missing or damaged, is a run of another task or vocabulary, may only
         be read if the user names it, or one of the two models cannot take back proposals.
@@ -390,23 +344,17 @@ def add_draft(run: Any, params: Params, decode: DecodeConfig) -> tuple[Task, Par
         draft: Any = Lookup(config.target_vocab_size if is_pair else config.vocab_size)
         pair = Drafted(params, {})
     else:
-        opened = _open_draft(run, name)
+        if name == run.settings.decode.draft:
+            require_trusted(run.settings, "decode.draft", "--draft=RUN (draft= in Python)")
+        opened = open_workdir(name)
         draft = opened.task.model
+        base_class = DecoderOnly if isinstance(run.model, DecoderOnly) else Seq2Seq
+        if not isinstance(draft, base_class):
+            raise UserError(
+                f"decode.draft: the model of {name} is {type(draft).__name__}; take one whose "
+                f"model is {type(run.model).__name__}"
+            )
+        where = f"the draft {name} (decode.draft)"
+        require_same_vocabulary(run.tokenizer, opened.tokenizers, where)
         pair = Drafted(params, convert_weights(decode.weights, read_params(opened)))
     return with_model(run.task, DraftedModel(run.model, draft, decode.draft_length)), pair
-
-
-def _open_draft(run: Any, name: str) -> Opened:
-    """Opens the run of a draft and checks that it fits; errors as of `add_draft`."""
-    if name == run.settings.decode.draft:
-        require_trusted(run.settings, "decode.draft", "--draft=RUN (draft= in Python)")
-    opened = open_workdir(name)
-    model = opened.task.model
-    base_class = DecoderOnly if isinstance(run.model, DecoderOnly) else Seq2Seq
-    if not isinstance(model, base_class):
-        raise UserError(
-            f"decode.draft: the model of {name} is {type(model).__name__}; take one whose model is "
-            f"{type(run.model).__name__}"
-        )
-    require_same_vocabulary(run.tokenizer, opened.tokenizers, f"the draft {name} (decode.draft)")
-    return opened

@@ -35,7 +35,6 @@ def load(
     Args:
       checkpoint: "latest", "best" or a step.
       average: number of parameter snapshots to average, up to that checkpoint.
-      modules: the user's modules that the run needs (`runs.user_modules`).
       base: workdir of the run under its adapters or that its preferences are compared with; None:
         `train.init_from` of its config, if that is a path of this machine which belongs to the user
         or is beside the workdir.
@@ -70,11 +69,7 @@ def load_ensemble(
     those of the search, are those of the first run. Nothing is written to any workdir.
 
     Args:
-      *runs: workdirs, or runs that are loaded or patched already.
-      checkpoint, average, modules, base: as of `load`, for each workdir.
-
-    Raises:
-      UserError: as of `load`; or the runs do not predict the same tokens from the same inputs.
+      *runs: workdirs, loaded as `load` does, or runs that are loaded or patched already.
     """
     if not runs:
         raise UserError("load_ensemble: name at least one run")
@@ -96,11 +91,7 @@ def _of_one_run(use: str) -> Any:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class EnsembleRun(Run):
-    """Runs that predict together, with the settings and the task of the first one.
-
-    Attributes:
-      members: the runs.
-    """
+    """Runs, its `members`, that predict together, with settings and task of the first one."""
 
     members: tuple[Run, ...] = ()
 
@@ -114,11 +105,7 @@ class EnsembleRun(Run):
 
     @classmethod
     def of(cls, members: Sequence[Run]) -> "EnsembleRun":
-        """The ensemble of these runs.
-
-        Raises:
-          UserError: they do not predict the same tokens from the same inputs.
-        """
+        """The ensemble; UserError if the runs predict other tokens, or from other inputs."""
         first = members[0]
         _check_members(members)
         return cls(
@@ -132,7 +119,6 @@ class EnsembleRun(Run):
         )
 
     def summary(self) -> Mapping[str, Any]:
-        """The workdirs, the parameters of all members, the data, and the steps."""
         of_all = {
             "workdir": ", ".join(str(member.workdir) for member in self.members),
             "step": ", ".join(str(member.step) for member in self.members),
@@ -141,7 +127,6 @@ class EnsembleRun(Run):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Workdirs and steps of the members."""
         return {
             "ensemble": [str(member.workdir) for member in self.members],
             "steps": [member.step for member in self.members],
@@ -211,7 +196,6 @@ def _check_members(members: Sequence[Run]) -> None:
 
 
 def _shared_by_members(run: Run) -> dict[str, Any]:
-    """Properties that all members of an ensemble share, by name."""
     return {
         "task": run.settings.task.name,
         **tokenizer_provenance(run.tokenizer),

@@ -87,10 +87,8 @@ class Training:
 
     Attributes:
       members: the settings of each replica; of a run alone its own.
-      modules: the user's modules.
-      examples: the training examples.
-      checkpoints: the checkpoints of the run, or the joint ones of replicas, with the provenance of
-        what has been read so far.
+      checkpoints: those of the run, or the joint ones of replicas, with the provenance of what has
+        been read so far.
       snapshots: the checkpoints of the frozen parameters, by name.
     """
 
@@ -131,9 +129,7 @@ def open_training(
 
     Args:
       configs: the config of each replica; of a run alone its own.
-      modules: the user's modules, with components that the configs name.
-      folder: the workdir, or that of the joint checkpoints.
-      open_checkpoints: opens the checkpoints there.
+      folder: the workdir, or that of the joint checkpoints, which `open_checkpoints` opens.
 
     Raises:
       UserError: a config, its data, a module or another run cannot be used; in a job in all
@@ -173,11 +169,10 @@ def open_training_examples(settings: Settings) -> Corpus:
       UserError: they cannot be used, or there is no validation split: now, not after a tokenizer
         has been trained and a step compiled.
     """
-    device = jax.devices()[0].device_kind
-    message = "%s on %d device%s (%s): reading the training data of %s"
     count = jax.device_count()
-    plural = "" if count == 1 else "s"
-    logger.info(message, settings.task.name, count, plural, device, settings.data.name)
+    devices = f"{count} device{'s' * (count != 1)} ({jax.devices()[0].device_kind})"
+    message = "%s on %s: reading the training data of %s"
+    logger.info(message, settings.task.name, devices, settings.data.name)
     start = time.perf_counter()
     examples = open_split(settings.data, "train")
     unit = "blocks of text" if isinstance(examples, TextBlocks) else "examples"
@@ -212,28 +207,18 @@ class Examples(Summarized, RandomAccess[Example]):
 
 
 def read_data(run: Any, split: str = "train") -> Examples:
-    """The examples of a split of the data, such as {"source", "target"}.
-
-    Args:
-      run: a config, or a `Run`.
-
-    Raises:
-      UserError: there is no such split, or its files cannot be read.
-    """
+    """The examples of a split of the data of a config or a `Run`, such as {"source", "target"}."""
     settings = read_settings(run) if isinstance(run, ConfigDict) else run.settings
     return Examples(open_split(settings.data, split))
 
 
 def prepare(training: Training, workdir: Path) -> None:
-    """Writes config, tokenizers and the names of the user's modules to the workdir.
-
-    Args:
-      training: what is trained; of replicas the first one's config is written.
-      workdir: the workdir, which may hold an earlier start of the run.
+    """Writes config (of replicas the first one's), tokenizers and the names of the user's modules
+    to a workdir, which may hold an earlier start of the run.
 
     Raises:
-      UserError: the workdir holds another run, or one whose checkpoints or tokenizers are missing
-        or that was trained on other data, or the tokenizers cannot be made.
+      UserError: it holds another run, or one whose checkpoints or tokenizers are missing or that
+        was trained on other data, or the tokenizers cannot be made.
     """
     settings = training.settings
     checkpoints = training.checkpoints
@@ -252,10 +237,9 @@ def prepare(training: Training, workdir: Path) -> None:
         check_provenance(now, latest.provenance, workdir)
     else:
         _require_nothing_lost(workdir, checkpoints.directory)
-        for field, run in (
-            ("train.init_from", settings.train.init_from),
-            ("train.distillation.teacher", settings.teacher),
-        ):
+        teacher = settings.teacher
+        origins = {"train.init_from": settings.train.init_from}
+        for field, run in (origins | {"train.distillation.teacher": teacher}).items():
             if run:
                 _check_origin(run, field)
         # Whatever is there is from a start that failed, with any config.
@@ -268,8 +252,7 @@ def prepare(training: Training, workdir: Path) -> None:
 
 
 def _check_origin(run: str, field: str) -> None:
-    """Raises UserError if there is no such run, which `field` names, or it does not have the
-    tokenizers that it was trained with."""
+    """Raises UserError if there is no such run, or it has other tokenizers than in training."""
     try:
         opened = open_workdir(run, modules=None)
     except UserError as error:
@@ -284,11 +267,10 @@ def _require_nothing_lost(workdir: Path, checkpoints: Path) -> None:
     first.
     """
     config = workdir / CONFIG
-    lost = not checkpoints.is_dir() and config.exists()
-    if not lost and config.exists():
-        two_saves = 2 * load_json(config).checkpoint.every_steps
-        lost = last_recorded_step(workdir / METRICS) > two_saves
-    if lost:
+    if not config.exists():
+        return
+    two_saves = 2 * load_json(config).checkpoint.every_steps
+    if not checkpoints.is_dir() or last_recorded_step(workdir / METRICS) > two_saves:
         raise UserError(
             f"{workdir} holds a run whose {checkpoints.name}/ is gone (a disk that is not "
             "mounted?); restore it, or start again in another --workdir"
@@ -312,11 +294,8 @@ def sharing_tokenizers() -> Iterator[None]:
 def build_tokenizers(
     settings: Settings, directory: Path, examples: Sequence[dict[str, str]]
 ) -> Tokenizers:
-    """Loads the tokenizers in `directory`.
-
-    If it does not exist, they are first trained on the examples, or copied from the run of
-    `train.init_from` or the teacher's, and written there.
-    """
+    """Loads the tokenizers in `directory`; if it does not exist, they are trained on the examples,
+    or copied from the run of `train.init_from` or the teacher's."""
     if directory.exists():
         return load_tokenizers(directory)
     folders = _shared.get()
@@ -362,7 +341,6 @@ def _train_tokenizers(
 def _labels(
     examples: Sequence[Mapping[str, str]], side: str, split: Callable[[str], Iterable[str]]
 ) -> Iterator[str]:
-    """Yields the labels of a side of all examples."""
     for example in examples:
         yield from split(example[side])
 
@@ -377,7 +355,6 @@ def _check_examples(settings: Settings, kind: TaskKind, example: Mapping[str, st
 
 
 def _lines(examples: Sequence[Mapping[str, str]], parts: Sequence[str]) -> Iterator[str]:
-    """Yields the lines of these parts of all examples, with their line ends."""
     for example in examples:
         for part in parts:
             yield from io.StringIO(example.get(part, ""), newline="\n")

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replicas: seeds of one config, or configs that differ in numbers, trained in one program.
-
-They need one process and one compilation.
-"""
+"""Replicas: seeds of one config, or configs that differ in numbers, trained in one program."""
 
 import contextlib
 import dataclasses
 import math
 import operator
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -104,10 +101,8 @@ def traced_numbers(members: Sequence[Settings]) -> dict[str, Any]:
 
 
 def program_fields(settings: Settings) -> dict[str, Any]:
-    """Fields that replicas of one program share, and which of `NUMBERS` are not 0.
-
-    With a component of the user's own, which may read any number, all fields except the seed.
-    """
+    """Fields that replicas of one program share, and which of `NUMBERS` are not 0; with a component
+    of the user's own, which may read any number, all fields except the seed."""
     numbers = () if user_components(settings) else NUMBERS
     left_out = {*numbers, "seed"}
     shared = {name: value for name, value in settings.values.items() if name not in left_out}
@@ -141,7 +136,7 @@ def apart_reason(settings: Settings) -> str | None:
 
 
 def seed_configs(settings: Settings | ConfigDict, count: int) -> dict[str, Settings]:
-    """The settings with `count` seeds from their own upwards, {"seed_N": settings}."""
+    """{"seed_N": settings}, with `count` seeds from their own upwards."""
     seeds = range(settings.seed, settings.seed + count)
     return {f"seed_{seed}": resolve(settings, {"seed": seed}, (), COMMAND) for seed in seeds}
 
@@ -160,12 +155,8 @@ def train_replicas(
     Args:
       configs: by name; they differ only in `seed` and the fields of `NUMBERS`.
       workdir: the folder with the joint checkpoint.
-      modules: the user's modules, with components that the configs name (`runs.user_modules`).
-      until: the step to pause after, as of `train`.
+      modules, until: as of `train`.
       folders: the workdir of each replica; None: folders of their names in `workdir`.
-
-    Returns:
-      The runs, by name.
 
     Raises:
       UserError: a config, its data or a module cannot be used, the configs differ in more or have
@@ -193,7 +184,13 @@ def train_replicas(
     members = dict(zip(members, training.members, strict=True))  # now scaled to the data
     checkpoints = training.checkpoints
     _check_same_replicas(members, folders, workdir, checkpoints)
-    with _locked([common, *folders.values()]), checkpoints:
+    to_lock = [common, *folders.values()]
+    for folder in to_lock:
+        require_own_folder(folder)  # all of them, before the first is marked
+    with contextlib.ExitStack() as locks:
+        for folder in to_lock:
+            locks.enter_context(lock_workdir(folder))
+        locks.enter_context(checkpoints)
         is_resumed = checkpoints.latest_step() is not None
         prepare(training, common)
         # The workdir of each replica is made like that of a run trained by itself.
@@ -227,17 +224,6 @@ def train_replicas(
         params = merge_adapters(replica.model_params)
         runs[name] = Run(settings, folder, task, params, int(replica.step))
     return runs
-
-
-@contextlib.contextmanager
-def _locked(folders: Sequence[Path]) -> Iterator[None]:
-    """Locks several workdirs for writing."""
-    with contextlib.ExitStack() as locks:
-        for folder in folders:
-            require_own_folder(folder)  # all of them, before the first is marked
-        for folder in folders:
-            locks.enter_context(lock_workdir(folder))
-        yield
 
 
 def _check_same_replicas(
@@ -299,7 +285,6 @@ class Replicas(SingleRun):
             raise UserError(f"config.parallel: {error}") from error
 
     def replica(self, state: TrainState, index: int) -> TrainState:
-        """One replica's part of a portable state, on every device."""
         replica: TrainState = self._replicas.replica(state.saved, index)
         return replica.replace(frozen=state.frozen)
 
@@ -366,11 +351,14 @@ class Replicas(SingleRun):
     def validation(self) -> Callable[[int, TrainState], Scores]:
         """A function (step, state) -> metrics and scores [R]; NaN for a replica that diverged."""
         # Replicas of one label smoothing share an evaluator: no other number enters an evaluation.
-        evaluators: dict[float, Callable[[int, TrainState, Path], Scores]] = {}
-        for member, task in zip(self.members, self.tasks, strict=True):
-            smoothing = member.train.label_smoothing
-            if smoothing not in evaluators:
-                evaluators[smoothing] = validation(member, task, self.engine.mesh)
+        of_smoothing = {
+            member.train.label_smoothing: (member, task)
+            for member, task in zip(self.members, self.tasks, strict=True)
+        }
+        evaluators = {
+            smoothing: validation(*of_replica, self.engine.mesh)
+            for smoothing, of_replica in of_smoothing.items()
+        }
 
         def evaluate_all(step: int, state: TrainState) -> Scores:
             results: list[Scores] = []
@@ -391,12 +379,8 @@ class Replicas(SingleRun):
         return ReplicaDiagnostics(self, dataclasses.replace(diagnostics, mesh=mesh))
 
     def save_each(self, state: TrainState, checkpoints: Checkpoints) -> None:
-        """Saves each replica's part of the state, and of the data state, in its own workdir.
-
-        Args:
-          state: the portable state of all replicas after the last step.
-          checkpoints: the joint checkpoints, which contain that step.
-        """
+        """Saves each replica's part of the last state, which the joint checkpoints contain, and of
+        the data state in its own workdir."""
         joint = checkpoints.open(int(np.max(state.step)), items=(DATA,))
         for i, folder in enumerate(self.folders):
             data_state = joint.data_state
