@@ -62,6 +62,7 @@ class SingleRun:
     Attributes:
       settings, workdir, task, examples: of the run, or those that replicas share.
       snapshots: the checkpoints of the frozen parameters, by name.
+      folders: where records are written: the workdir, or that of each replica.
     """
 
     settings: Settings
@@ -69,11 +70,7 @@ class SingleRun:
     task: Task
     examples: Sequence[Any]
     snapshots: Mapping[str, Any]
-
-    @property
-    def folders(self) -> Sequence[Path]:
-        """Where records are written: the workdir, or that of each replica."""
-        return [self.workdir]
+    folders: Sequence[Path]
 
     @cached_property
     def engine(self) -> Engine:

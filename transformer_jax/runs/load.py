@@ -36,8 +36,7 @@ def load(
       checkpoint: "latest", "best" or a step.
       average: number of parameter snapshots to average, up to that checkpoint.
       base: workdir of the run under its adapters or that its preferences are compared with; None:
-        `train.init_from` of its config, if that is a path of this machine which belongs to the user
-        or is beside the workdir.
+        `train.init_from` of its config, unless that is an address.
 
     Raises:
       UserError: there is no such run or checkpoint, or it is damaged; its tokenizers are not those

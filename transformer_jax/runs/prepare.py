@@ -15,7 +15,6 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.step_folder import PROVENANCE, step_folders
 from transformer_jax.checkpoints.store import Checkpoints, open_snapshot
 from transformer_jax.data.examples import Corpus, Example, RandomAccess
@@ -58,6 +57,7 @@ from transformer_jax.runs.workdir import (
     METRICS,
     REFERENCE,
     TOKENIZER,
+    WorkdirHandle,
     workdir_path,
 )
 from transformer_jax.runtime.files import remove
@@ -120,16 +120,13 @@ class Training:
 
 
 def open_training(
-    configs: Sequence[Settings | ConfigDict],
-    modules: Modules,
-    folder: Path,
-    open_checkpoints: Callable[[CheckpointConfig], Checkpoints],
+    configs: Sequence[Settings | ConfigDict], modules: Modules, handle: WorkdirHandle
 ) -> Training:
     """Opens all that a training reads; writes nothing.
 
     Args:
       configs: the config of each replica; of a run alone its own.
-      folder: the workdir, or that of the joint checkpoints, which `open_checkpoints` opens.
+      handle: the workdir, or the folder of the joint checkpoints.
 
     Raises:
       UserError: a config, its data, a module or another run cannot be used; in a job in all
@@ -137,7 +134,7 @@ def open_training(
     """
 
     def open_and_describe() -> tuple[Any, Fingerprint]:
-        user_modules = load_modules(modules, folder)
+        user_modules = load_modules(modules, handle.folder)
         members = [resolve(config, {}, (), COMMAND) for config in configs]
         require_sources_named(members[0])
         examples = open_training_examples(members[0])
@@ -151,10 +148,10 @@ def open_training(
         return (members, user_modules, examples, provenance), provenance | started_from
 
     members, user_modules, examples, provenance = hosts.require_agreement(open_and_describe)[0]
-    checkpoints = open_checkpoints(members[0].checkpoint)
+    checkpoints = handle.checkpoints(members[0].checkpoint)
     saved = None
     if members[0].train.scale_to_data and checkpoints.latest_step() is not None:
-        saved = hosts.run_on_primary(lambda: saved_sizes(folder / CONFIG))
+        saved = hosts.run_on_primary(lambda: saved_sizes(handle.folder / CONFIG))
     members = tuple(scaled_to_data(settings, examples, saved) for settings in members)
     check_sections(members[0])
     snapshots = open_frozen(members[0])

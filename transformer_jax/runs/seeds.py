@@ -43,6 +43,7 @@ from transformer_jax.runs.workdir import (
     REFERENCE,
     TOGETHER,
     TOKENIZER,
+    WorkdirHandle,
     lock_workdir,
     require_own_folder,
     restore_records,
@@ -175,12 +176,8 @@ def train_replicas(
     reason = apart_reason(next(iter(members.values())))
     if reason:
         raise UserError(f"{reason}: train one seed after another, each in a workdir of its own")
-    training = open_training(
-        list(members.values()),
-        modules,
-        common,
-        lambda section: Checkpoints(common / CHECKPOINTS, section),
-    )
+    handle = WorkdirHandle(common, is_shared=True)
+    training = open_training([*members.values()], modules, handle)
     members = dict(zip(members, training.members, strict=True))  # now scaled to the data
     checkpoints = training.checkpoints
     _check_same_replicas(members, folders, workdir, checkpoints)
@@ -202,16 +199,8 @@ def train_replicas(
             save_json(settings, folders[name] / CONFIG)
             record_modules(folders[name], settings, training.modules)
         tasks, snapshots = training.open_tasks(common)
-        replicas = Replicas(
-            training.settings,
-            workdir,
-            tasks[0],
-            training.examples,
-            snapshots,
-            training.members,
-            list(folders.values()),
-            tasks,
-        )
+        shared = (training.settings, workdir, tasks[0], training.examples, snapshots)
+        replicas = Replicas(*shared, [*folders.values()], training.members, tasks)
         state = fit(replicas, checkpoints, clock, until)
         replicas.save_each(state, checkpoints)
     runs = {}
@@ -257,17 +246,11 @@ class Replicas(SingleRun):
 
     Attributes:
       members: the settings of each replica, which differ in seed and numbers.
-      member_folders: their workdirs.
       tasks: their tasks, the same one if their models and losses have the same numbers.
     """
 
     members: Sequence[Settings]
-    member_folders: Sequence[Path]
     tasks: Sequence[Task]
-
-    @property
-    def folders(self) -> Sequence[Path]:
-        return self.member_folders
 
     @cached_property
     def engine(self) -> Engine:

@@ -55,14 +55,14 @@ def train(
     use_compilation_cache()
     with shown(progress and hosts.is_primary()), open_for_writing(workdir) as handle:
         folder = handle.folder
-        training = open_training([config], modules, folder, handle.checkpoints)
+        training = open_training([config], modules, handle)
         settings = training.settings
         checkpoints = training.checkpoints
         with handle.locked(), checkpoints:
             hosts.run_on_primary(lambda: prepare(training, folder))
             handle.copy_from_primary(TOKENIZER)
             (task,), snapshots = training.open_tasks(folder)
-            run = SingleRun(settings, folder, task, training.examples, snapshots)
+            run = SingleRun(settings, folder, task, training.examples, snapshots, [folder])
             state = fit(run, checkpoints, clock, until)
             hosts.run_on_primary(lambda: _log_best(settings, task, folder, workdir))
         return Run(settings, folder, task, merge_adapters(state.model_params), int(state.step))
