@@ -171,6 +171,7 @@ def test_mistakes_are_refused(address, tiny_config, capsys):
             "no mark that a run here made it": lambda: tj.train(tiny_config(), other),
         }
     )
+    capsys.readouterr()
     for verb in ("predict", "evaluate", "plot"):
         assert main([verb, f"--workdir={address}"]) == 2
         assert capsys.readouterr().err == f"error: there is nothing at {address}\n"

@@ -124,7 +124,7 @@ def validation(
     if count is None and getattr(task, "decodes", True):
         count = _DECODED_EXAMPLES
 
-    def evaluator_of(name: str, open_examples: Callable[[], Corpus]) -> Evaluator:
+    def checked_evaluator(name: str, open_examples: Callable[[], Corpus]) -> Evaluator:
         examples = open_same_data(name, open_examples)
         evaluator = build.build_evaluator(settings, task, examples, greedy, mesh, count)
         try:
@@ -133,13 +133,13 @@ def validation(
             raise UserError(f"the validation split cannot be evaluated: {error}") from error
         return evaluator
 
-    evaluator = evaluator_of("valid", lambda: open_split(settings.data, "valid"))
+    evaluator = checked_evaluator("valid", lambda: open_split(settings.data, "valid"))
     corpora = open_corpora(settings.data, "valid") if settings.eval.each_corpus else {}
     best = settings.eval.best_corpus
     if best is not None and best not in corpora:
         raise UserError(f"eval.best_corpus is {best!r}, which is none of {', '.join(corpora)}")
     corpus_evaluators = {
-        name: evaluator_of(f"valid/{name}", lambda corpus=corpus: corpus)  # type: ignore[misc]
+        name: checked_evaluator(f"valid/{name}", lambda corpus=corpus: corpus)  # type: ignore[misc]
         for name, corpus in corpora.items()
     }
 

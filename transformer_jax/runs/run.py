@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from transformer_jax.checkpoints.step_folder import PARAMS, PROVENANCE, TRAINING
+from transformer_jax.checkpoints.step_folder import PARAMS, PROVENANCE, TRAINING, named_leaves
 from transformer_jax.checkpoints.store import Checkpoints, open_snapshot
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.data.sources import open_split
@@ -475,11 +475,7 @@ class Run(Summarized):
 
 def _shapes(params: Params) -> dict[str, str]:
     """The shapes of parameters, as texts, by their paths."""
-    leaves = jax.tree.leaves_with_path(params)
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): str(np.shape(leaf))
-        for path, leaf in leaves
-    }
+    return {name: str(np.shape(leaf)) for name, leaf in named_leaves(params).items()}
 
 
 def decode_options(
