@@ -476,7 +476,7 @@ def load_run(args: argparse.Namespace, ensembles: bool = False) -> Any:
     options = {name: getattr(args, name) for name in ("checkpoint", "average", "modules", "base")}
     run: Any
     if ensembles and _is_ensemble(args.workdir):
-        from transformer_jax.runs.ensemble_run import load_ensemble
+        from transformer_jax.runs.load import load_ensemble
 
         run = load_ensemble(*args.workdir.split(","), **options)
     else:

@@ -19,12 +19,8 @@ class Chat(Summarized):
 
     Args:
       run: a run whose task supports conversations, or a language model, such as an imported one.
-      template: format of the conversation, a value of `task.template`; None: the run's own. That of
-        a language model is its tokenizer's.
+      template: a value of `task.template`; None: that of the run, or of the tokenizer.
       **decode: fields of the section `decode`, as for `Run.predict`.
-
-    Raises:
-      UserError: the task does not support conversations.
     """
 
     def __init__(self, run: Run, template: str | None = None, **decode: Any) -> None:
@@ -42,7 +38,6 @@ class Chat(Summarized):
         self.turns: tuple[Turn, ...] = ()
 
     def summary(self) -> Mapping[str, Any]:
-        """The turns so far."""
         return {f"{number} {turn.role}": turn.content for number, turn in enumerate(self.turns, 1)}
 
     def ask(self, question: str) -> Iterator[str]:
