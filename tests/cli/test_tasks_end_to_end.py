@@ -236,7 +236,7 @@ def test_words_are_tagged(shell, sentences):
         (
             "bert_small",
             {"data.name": "text", "tokenizer.kind": "char", "tokenizer.lowercase": False},
-            "task masked_lm asks for a tokenizer with [MASK]: kind wordpiece, or file",
+            "config.tokenizer.kind is 'char', which has no mask token, and task masked_lm",
         ),
         ("lm_from_text", {"data.max_length": 64}, "reach to max_length 32, sequences to 64"),
         ("lm_from_text", {"model.architecture": "encoder_only"}, "it asks for decoder_only"),

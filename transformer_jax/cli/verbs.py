@@ -105,12 +105,11 @@ def _config_path(args: argparse.Namespace) -> str | Path:
 def _print_next(run: Any, workdir: str) -> None:
     """Prints the commands that use a run."""
     from transformer_jax.parallel import hosts
-    from transformer_jax.tasks.interface import SupportsChat
 
     if not hosts.is_primary():
         return
     flag = f"--workdir={shlex.quote(workdir)}"
-    verb = "chat" if isinstance(run.task, SupportsChat) else "predict"
+    verb = "chat" if hasattr(run.task, "reply") else "predict"
     terminal.print_message("next:")
     terminal.print_message(f"  {PROGRAM} evaluate {flag}")
     terminal.print_message(f"  {PROGRAM} {verb} {flag}  # reads lines that you type")
@@ -667,10 +666,7 @@ def _text_reader(args: argparse.Namespace) -> Callable[[str], str]:
 
 def _example_reader(args: argparse.Namespace, run: Any) -> Callable[[str], str]:
     """Like `_text_reader`, for an example of the run's task, which may be a JSON object."""
-    from transformer_jax.tasks.interface import SupportsJsonObjects
-
-    reads_objects = isinstance(run.task, SupportsJsonObjects)
-    return example_reader(escaped=args.escape, reads_objects=reads_objects)
+    return example_reader(escaped=args.escape, reads_objects=hasattr(run.task, "objects"))
 
 
 def _as_json(outputs: list[Any]) -> str:
@@ -777,9 +773,8 @@ def _walk_page(run: Any, text: str, command: str) -> str:
 
 def _attention_page(run: Any, text: str, command: str) -> str:
     from transformer_jax.lab.analysis.pages.attention_page import attention_page
-    from transformer_jax.tasks.interface import SupportsBeamTree
 
-    has_beams = isinstance(run.task, SupportsBeamTree) and "beam" in run.settings.decode.searches
+    has_beams = hasattr(run.task, "beam_tree") and "beam" in run.settings.decode.searches
     attention = run.attention(text, also=("queries", "keys"))
     beams = run.beam_tree(text).as_json() if has_beams else None
     return attention_page(attention, title=text, beams=beams, command=command)

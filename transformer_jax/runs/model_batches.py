@@ -17,7 +17,7 @@ from transformer_jax.models.encoder_decoder import Seq2Seq
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.summary import Summarized
-from transformer_jax.tasks.interface import Supervised, SupportsSupervision
+from transformer_jax.tasks.interface import Supervised, ability
 
 _SHOWN = 5
 
@@ -83,8 +83,7 @@ def batches_of_split(run: Any, split: str) -> Iterator[Supervised]:
     """Implements `Run.batches`."""
     settings = run.settings
     task = run.task
-    if not isinstance(run.task, SupportsSupervision):
-        raise UserError("batches: this run's task has no labels; use its loss")
+    supervised = ability(task, "supervised")
     examples = open_split(settings.data, split)
     rows = build.batch_rows(settings, task)
     if split == "train":
@@ -94,5 +93,5 @@ def batches_of_split(run: Any, split: str) -> Iterator[Supervised]:
         packed = eval_batches(prepared, task.preprocess, lengths=task.lengths, rows=rows)
     names = input_names(run.model)
     for batch in packed:
-        inputs, labels, counted = task.supervised(batch)
+        inputs, labels, counted = supervised(batch)
         yield Supervised(dict(zip(names, inputs, strict=False)), labels, counted)

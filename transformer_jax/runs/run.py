@@ -31,18 +31,12 @@ from transformer_jax.runs.workdir import read_metrics
 from transformer_jax.runtime.progress import shown
 from transformer_jax.summary import Summarized
 from transformer_jax.tasks.interface import (
-    DeclaresDecodeFields,
     Frozen,
     Params,
     Prediction,
     Supervised,
-    SupportsBeamTree,
-    SupportsEmbedding,
-    SupportsInspection,
-    SupportsPrefixes,
-    SupportsScoring,
-    SupportsStreaming,
     Task,
+    ability,
     with_model,
 )
 from transformer_jax.tokenization import Tokenizers
@@ -249,11 +243,11 @@ class Run(Summarized):
         Raises:
           UserError: the task does not support inspection, or has no targets.
         """
-        if not isinstance(self.task, SupportsInspection):
-            raise UserError("model_inputs: this run's task does not support inspection")
+        read = ability(self.task, "model_inputs")
         if not isinstance(source, str):
             raise UserError("model_inputs: source is a list of texts; give one text")
-        return self.task.model_inputs(self.params, source, target, self.settings.decode)
+        inputs: ModelInputs = read(self.params, source, target, self.settings.decode)
+        return inputs
 
     def beam_tree(self, line: str, **decode: Any) -> BeamTree:
         """The hypotheses that beam search considered for a line: which it kept and why.
@@ -261,9 +255,9 @@ class Run(Summarized):
         Raises:
           UserError: the task, or its search, has no beams.
         """
-        if not isinstance(self.task, SupportsBeamTree):
-            raise UserError("beam_tree: this run's task does not search with beams")
-        return self.task.beam_tree(self.params, line, self._decode("predict", decode))
+        search = ability(self.task, "beam_tree")
+        tree: BeamTree = search(self.params, line, self._decode("predict", decode))
+        return tree
 
     def predict(
         self, lines: Sequence[str], prefixes: Sequence[str] | None = None, **decode: Any
@@ -291,14 +285,11 @@ class Run(Summarized):
         task, params = self.with_decoding(options)
         if prefixes is None:
             predict = functools.partial(task.predict, params, lines)
-        elif not isinstance(task, SupportsPrefixes):
-            raise UserError(
-                "prefixes: this run's task cannot start its outputs with given text; leave them out"
-            )
-        elif len(prefixes) != len(lines):
-            raise UserError(f"{len(lines)} lines but {len(prefixes)} prefixes; give one a line")
         else:
-            predict = functools.partial(task.predict_with_prefixes, params, lines, prefixes)
+            with_prefixes = ability(task, "predict_with_prefixes")
+            if len(prefixes) != len(lines):
+                raise UserError(f"{len(lines)} lines but {len(prefixes)} prefixes; give one a line")
+            predict = functools.partial(with_prefixes, params, lines, prefixes)
         with self.naming_layer(lines):
             predictions = list(predict(options, first_line))
             if any(math.isnan(output.score) for outputs in predictions for output in outputs):
@@ -318,14 +309,13 @@ class Run(Summarized):
 
     def pair_scores(self, sources: Sequence[str], targets: Sequence[str]) -> list[PairScore]:
         """Scores pairs like `score`, and whether greedy search generates each target."""
-        if not isinstance(self.task, SupportsScoring):
-            raise UserError("score: this run's task does not score pairs")
+        score_pairs = ability(self.task, "score")
         _require_texts("score", sources=sources, targets=targets)
         if len(sources) != len(targets):
             raise UserError(f"score: {len(sources)} sources but {len(targets)} targets; give pairs")
         batch_size = self.settings.decode.batch_size
         with self.naming_layer(sources):
-            scores = self.task.score(self.params, sources, targets, batch_size)
+            scores: list[PairScore] = score_pairs(self.params, sources, targets, batch_size)
             if any(math.isnan(pair.log_prob) for pair in scores):
                 raise NonFiniteError
         return scores
@@ -336,10 +326,10 @@ class Run(Summarized):
         Raises:
           UserError: the task makes no vectors, or `task.pooling` is not set.
         """
-        if not isinstance(self.task, SupportsEmbedding):
-            raise UserError("embed: only runs of task masked_lm make vectors of texts")
+        embed = ability(self.task, "embed")
         _require_texts("embed", lines=lines)
-        return self.task.embed(self.params, lines, self.settings.decode.batch_size)
+        vectors: np.ndarray = embed(self.params, lines, self.settings.decode.batch_size)
+        return vectors
 
     def evaluate(
         self,
@@ -386,12 +376,10 @@ class Run(Summarized):
 
     def stream(self, line: str, **decode: Any) -> Iterator[str]:
         """Yields the continuation of a line while it is sampled; UserError if the task has none."""
-        if not isinstance(self.task, SupportsStreaming):
-            raise UserError("stream: this run's task does not continue text; use predict")
+        ability(self.task, "stream")
         options = self._decode("stream", decode)
         task, params = self.with_decoding(options)
-        assert isinstance(task, SupportsStreaming)
-        return self._stream(task.stream(params, line, options), line)
+        return self._stream(ability(task, "stream")(params, line, options), line)
 
     def _stream(self, pieces: Iterator[str], line: str) -> Iterator[str]:
         with self.naming_layer([line]):
@@ -423,13 +411,14 @@ class Run(Summarized):
     def _first_nonfinite_layer(self, lines: Sequence[str]) -> str | None:
         from transformer_jax.runs.nonfinite import first_nonfinite_layer
 
-        if not isinstance(self.task, SupportsInspection):
+        model_inputs = getattr(self.task, "model_inputs", None)
+        if model_inputs is None:
             return None
         decode = self.settings.decode
         for line, target in itertools.product(lines, (None, "")):
             # Without a target, tasks on pairs search for one, which fails again.
             with contextlib.suppress(UserError):
-                reading = self.task.model_inputs(self.params, line, target, decode)
+                reading = model_inputs(self.params, line, target, decode)
                 layer = first_nonfinite_layer(self.model, self.params, reading)
                 if layer:
                     return layer
@@ -523,9 +512,10 @@ def _reset_other_searches(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 def _unread(use: str, task: Task) -> set[str]:
     """The fields of the section `decode` that a task does not read in this use."""
-    if not isinstance(task, DeclaresDecodeFields):
+    fields = getattr(task, "evaluates_by" if use == "evaluate" else "predicts_by", None)
+    if fields is None or not hasattr(task, "predicts_by"):
         return set()
-    names = {"weights", *(task.evaluates_by if use == "evaluate" else task.predicts_by)}
+    names = {"weights", *fields}
     if use == "stream":
         names -= {"num_outputs", "batch_size"}
     return {field.name for field in dataclasses.fields(DecodeConfig)} - names
