@@ -494,9 +494,8 @@ def _walk_page(run: Any, text: str, command: str) -> str:
 
 def _attention_page(run: Any, text: str, command: str) -> str:
     from transformer_jax.lab.analysis.pages.attention_page import attention_page
-    from transformer_jax.tasks.interface import SupportsBeamTree
 
-    has_beams = isinstance(run.task, SupportsBeamTree) and "beam" in run.settings.decode.searches
+    has_beams = hasattr(run.task, "beam_tree") and "beam" in run.settings.decode.searches
     attention = run.attention(text, also=("queries", "keys"))
     beams = run.beam_tree(text).as_json() if has_beams else None
     return attention_page(attention, title=text, beams=beams, command=command)

@@ -115,12 +115,11 @@ def _config_path(args: argparse.Namespace) -> str | Path:
 def _print_next(run: Any, workdir: str) -> None:
     """Prints the commands that use a run."""
     from transformer_jax.parallel import hosts
-    from transformer_jax.tasks.interface import SupportsChat
 
     if not hosts.is_primary():
         return
     flag = f"--workdir={shlex.quote(workdir)}"
-    use = "chat" if isinstance(run.task, SupportsChat) else "predict"
+    use = "chat" if hasattr(run.task, "reply") else "predict"
     terminal.print_message("next:")
     terminal.print_message(f"  {PROGRAM} evaluate {flag}")
     terminal.print_message(f"  {PROGRAM} {use} {flag}  # reads lines that you type")

@@ -5,10 +5,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from transformer_jax.conversations import ASSISTANT, MODEL, SYSTEM, USER, Turn
-from transformer_jax.errors import UserError
 from transformer_jax.runs.run import Run
 from transformer_jax.summary import Summarized
-from transformer_jax.tasks.interface import SupportsChat
+from transformer_jax.tasks.interface import ability
 
 
 class Chat(Summarized):
@@ -28,13 +27,11 @@ class Chat(Summarized):
             run = run.with_config({"task.name": "instruction", "task.template": template or MODEL})
         elif template is not None:
             run = run.with_config({"task.template": template})
-        if not isinstance(run.task, SupportsChat):
-            raise UserError("chat: this run's task answers no conversation; use predict")
+        ability(run.task, "reply")
         self._decode = run._decode("stream", decode)
         task, self._params = run.with_decoding(self._decode)
-        assert isinstance(task, SupportsChat)
         self._run = run
-        self._task = task
+        self._reply = ability(task, "reply")
         self.turns: tuple[Turn, ...] = ()
 
     def summary(self) -> Mapping[str, Any]:
@@ -52,7 +49,7 @@ class Chat(Summarized):
         turns = (*self.turns, Turn(USER, question))
         pieces = []
         with self._run.naming_layer([]):
-            for piece in self._task.reply(self._params, turns, self._decode):
+            for piece in self._reply(self._params, turns, self._decode):
                 pieces.append(piece)
                 yield piece
         # Only now: after an error, or if the caller stops early, the conversation is as before.

@@ -15,7 +15,7 @@ from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs
 from transformer_jax.models import apply_model
 from transformer_jax.nn.hooks import HookPoint, intercept_activations
-from transformer_jax.tasks.interface import Params, SupportsInspection, Task
+from transformer_jax.tasks.interface import Params, Task
 
 _NO_LAYERS = (".weights", ".logit_bias")
 """Ends of hook points that are no layer's values; masks may be infinite there."""
@@ -56,12 +56,13 @@ def nonfinite_cause(task: Task, params: Params, lines: Sequence[str], decode: De
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         return f": so is the parameter {names[0]}{more}; take another checkpoint"
-    if not isinstance(task, SupportsInspection):
+    model_inputs = getattr(task, "model_inputs", None)
+    if model_inputs is None:
         return ""
     for line, target in itertools.product(lines, (None, "")):
         # Without a target, tasks on pairs search for one, which fails again.
         with contextlib.suppress(UserError):
-            reading = task.model_inputs(params, line, target, decode)
+            reading = model_inputs(params, line, target, decode)
             layer = first_nonfinite_layer(task.model, params, reading)
             if layer:
                 return f": so is {layer}, although all parameters are finite"

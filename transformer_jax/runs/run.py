@@ -48,19 +48,12 @@ from transformer_jax.runtime.files import atomic_folder
 from transformer_jax.runtime.progress import shown
 from transformer_jax.summary import Summarized
 from transformer_jax.tasks.interface import (
-    DeclaresDecodeFields,
     Frozen,
     Params,
     Prediction,
     Supervised,
-    SupportsBeamTree,
-    SupportsEmbedding,
-    SupportsInspection,
-    SupportsPrefixes,
-    SupportsScoring,
-    SupportsStreaming,
-    SupportsSupervision,
     Task,
+    ability,
     with_model,
 )
 from transformer_jax.tokenization import Tokenizers
@@ -284,9 +277,8 @@ class Run(Summarized):
         Raises:
           UserError: the split cannot be read, or the task has no labels.
         """
-        if not isinstance(self.task, SupportsSupervision):
-            raise UserError("batches: this run's task has no labels; use its loss")
-        task: Any = self.task
+        supervised = ability(self.task, "supervised")
+        task = self.task
         examples = open_data(self.settings, split)
         rows = build.batch_rows(self.settings, task)
         if split == "train":
@@ -296,7 +288,7 @@ class Run(Summarized):
             packed = eval_batches(prepared, task.preprocess, lengths=task.lengths, rows=rows)
         names = input_names(self.model)
         for batch in packed:
-            inputs, labels, counted = task.supervised(batch)
+            inputs, labels, counted = supervised(batch)
             yield Supervised(dict(zip(names, inputs, strict=False)), labels, counted)
 
     @functools.cached_property
@@ -308,17 +300,17 @@ class Run(Summarized):
 
     def model_inputs(self, source: str, target: str | None = None) -> ModelInputs:
         """The tokens of an example, as the model reads them; arguments as of `attention`."""
-        if not isinstance(self.task, SupportsInspection):
-            raise UserError("model_inputs: this run's task does not support inspection")
+        read = ability(self.task, "model_inputs")
         if not isinstance(source, str):
             raise UserError("model_inputs: source is a list of texts; give one text")
-        return self.task.model_inputs(self.params, source, target, self.settings.decode)
+        inputs: ModelInputs = read(self.params, source, target, self.settings.decode)
+        return inputs
 
     def beam_tree(self, line: str, **decode: Any) -> BeamTree:
         """The hypotheses that beam search considered for a line: which it kept and why."""
-        if not isinstance(self.task, SupportsBeamTree):
-            raise UserError("beam_tree: this run's task does not search with beams")
-        return self.task.beam_tree(self.params, line, self._decode("predict", decode))
+        search = ability(self.task, "beam_tree")
+        tree: BeamTree = search(self.params, line, self._decode("predict", decode))
+        return tree
 
     def predict(
         self, lines: Sequence[str], prefixes: Sequence[str] | None = None, **decode: Any
@@ -346,14 +338,11 @@ class Run(Summarized):
         task, params = self.with_decoding(options)
         if prefixes is None:
             predict = functools.partial(task.predict, params, lines)
-        elif not isinstance(task, SupportsPrefixes):
-            raise UserError(
-                "prefixes: this run's task cannot start its outputs with given text; leave them out"
-            )
-        elif len(prefixes) != len(lines):
-            raise UserError(f"{len(lines)} lines but {len(prefixes)} prefixes; give one a line")
         else:
-            predict = functools.partial(task.predict_with_prefixes, params, lines, prefixes)
+            with_prefixes = ability(task, "predict_with_prefixes")
+            if len(prefixes) != len(lines):
+                raise UserError(f"{len(lines)} lines but {len(prefixes)} prefixes; give one a line")
+            predict = functools.partial(with_prefixes, params, lines, prefixes)
         with self.naming_layer(lines):
             predictions = list(predict(options, first_line))
             if any(math.isnan(output.score) for outputs in predictions for output in outputs):
@@ -373,23 +362,22 @@ class Run(Summarized):
 
     def pair_scores(self, sources: Sequence[str], targets: Sequence[str]) -> list[PairScore]:
         """Scores pairs like `score`, and whether greedy search generates each target."""
-        if not isinstance(self.task, SupportsScoring):
-            raise UserError("score: this run's task does not score pairs")
+        score_pairs = ability(self.task, "score")
         _require_texts("score", sources=sources, targets=targets)
         _require_pairs("score", sources, targets)
         batch_size = self.settings.decode.batch_size
         with self.naming_layer(sources):
-            scores = self.task.score(self.params, sources, targets, batch_size)
+            scores: list[PairScore] = score_pairs(self.params, sources, targets, batch_size)
             if any(math.isnan(pair.log_prob) for pair in scores):
                 raise NonFiniteError
         return scores
 
     def embed(self, lines: Sequence[str]) -> np.ndarray:
         """The vector of each line, float32 [N, D], as `task.pooling` and `task.normalize` say."""
-        if not isinstance(self.task, SupportsEmbedding):
-            raise UserError("embed: only runs of task masked_lm make vectors of texts")
+        embed = ability(self.task, "embed")
         _require_texts("embed", lines=lines)
-        return self.task.embed(self.params, lines, self.settings.decode.batch_size)
+        vectors: np.ndarray = embed(self.params, lines, self.settings.decode.batch_size)
+        return vectors
 
     def evaluate(
         self,
@@ -430,13 +418,11 @@ class Run(Summarized):
         return {**plain, **self.identity, "split": name}
 
     def stream(self, line: str, **decode: Any) -> Iterator[str]:
-        """Yields the continuation of a line while it is sampled."""
-        if not isinstance(self.task, SupportsStreaming):
-            raise UserError("stream: this run's task does not continue text; use predict")
+        """Yields the continuation of a line while it is sampled; UserError if the task has none."""
+        ability(self.task, "stream")
         options = self._decode("stream", decode)
         task, params = self.with_decoding(options)
-        assert isinstance(task, SupportsStreaming)
-        return self._stream(task.stream(params, line, options), line)
+        return self._stream(ability(task, "stream")(params, line, options), line)
 
     def _stream(self, pieces: Iterator[str], line: str) -> Iterator[str]:
         with self.naming_layer([line]):
@@ -525,9 +511,10 @@ def _reset_other_searches(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 def _unread(use: str, task: Task) -> set[str]:
     """The fields of the section `decode` that a task does not read in this use."""
-    if not isinstance(task, DeclaresDecodeFields):
+    fields = getattr(task, "evaluates_by" if use == "evaluate" else "predicts_by", None)
+    if fields is None or not hasattr(task, "predicts_by"):
         return set()
-    names = {"weights", *(task.evaluates_by if use == "evaluate" else task.predicts_by)}
+    names = {"weights", *fields}
     if use == "stream":
         names -= {"num_outputs", "batch_size"}
     return {field.name for field in dataclasses.fields(DecodeConfig)} - names

@@ -552,6 +552,7 @@ def refuse_unread_layers(resolved: Resolved) -> None:
 def check_sections(settings: Settings) -> None:
     """Raises UserError if sections of a config to train contradict each other."""
     _check_embeddings(settings)
+    _check_mask(settings)
     _check_adapters(settings)
     _check_schedule(settings)
     _check_sampling(settings)
@@ -568,6 +569,17 @@ def _check_embeddings(settings: Settings) -> None:
             f"config.model.tie_embeddings {tie!r} shares one embedding among all sides, and "
             f"{'here' if kind.symbols else 'with config.tokenizer.joint false'} each has a "
             "vocabulary of its own: set tie_embeddings to 'target' or 'none'"
+        )
+
+
+def _check_mask(settings: Settings) -> None:
+    """Refuses a tokenizer without a mask token, before one is trained."""
+    kind = settings.tokenizer.kind
+    is_trained = not settings.tokenizers_from
+    if TASKS[settings.task.name].needs_mask and is_trained and not TOKENIZERS[kind].can_mask:
+        raise UserError(
+            f"config.tokenizer.kind is {kind!r}, which has no mask token, and task "
+            f"{settings.task.name} asks for one: set it to 'wordpiece' or 'file'"
         )
 
 

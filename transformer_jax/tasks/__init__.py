@@ -175,6 +175,7 @@ TASKS: Registry[TaskKind] = Registry(
             _TEXT,
             defaults=_BERT_DEFAULTS,
             metrics=_TOKEN_METRICS,
+            needs_mask=True,
             reads=(
                 *(*_DOCUMENTS, *_LOGITS, *_LOSS[:-1], _Z_LOSS),  # its labels are not smoothed
                 *("task.mask_rate", "task.whole_words", "task.pooling", "task.normalize"),
