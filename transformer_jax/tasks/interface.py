@@ -89,7 +89,7 @@ class Task(Protocol):
 
     def preprocess(self, example: Any, rng: np.random.Generator) -> Features:
         """Returns the features of one item, int32 arrays [n]. `rng` is for values that differ from
-        epoch to epoch."""
+        epoch to epoch: features that are made without it may be used again in later epochs."""
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         """Returns the loss sums of a packed batch; without dropout if `rng` is None.
