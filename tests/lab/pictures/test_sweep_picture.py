@@ -49,8 +49,11 @@ def test_rows_that_differ_in_a_word_too_are_several_curves():
     ],
 )
 def test_other_rows_are_one_line_each(names):
-    (ax,) = draw_sweep(rows(names)).axes
+    figure = draw_sweep(rows(names))
+    (ax,) = figure.axes
     assert [label.get_text() for label in ax.get_yticklabels()] == names
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend == ["one seed", "mean and one deviation"]
     assert ax.get_xlabel() == "loss (nats)"
 
 
