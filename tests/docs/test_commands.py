@@ -140,14 +140,14 @@ def test_blocks_marked_run_succeed(page, tiny, trained_workdir, tmp_path, monkey
 
 MINUTES = ("quickstart", "sweep")  # have tests of their own
 BRIEF = {"train.num_steps": 2, "train.tokens_per_batch": 256, "eval.every_steps": 2}
-BRIEF |= {"checkpoint.every_steps": 2, "optimizer.decay_steps": 2, "optimizer.warmup_steps": 1}
+BRIEF |= {"checkpoint.every_steps": 2, "optimizer.warmup_steps": 1}
 SIZES = {"model.d_model": 16, "model.d_ff": 32, "model.num_heads": 2, "tokenizer.vocab_size": 300}
 OF_CONFIG = {
     "parallel_text": SIZES
     | {"model.num_encoder_layers": 1, "model.num_decoder_layers": 1, "train.scale_to_data": False}
     | {"eval.num_examples": 2, "decode.beam_size": 1, "decode.max_extra_length": 4},
-    "lm_from_text": SIZES | {"model.num_layers": 1},
-    "lora": {"decode.max_extra_length": 4},
+    "lm_from_text": SIZES | {"model.num_layers": 1, "optimizer.decay_steps": 2},
+    "lora": {"decode.max_extra_length": 4, "optimizer.decay_steps": 2},
 }
 
 
