@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import json
 import logging
+import re
 import runpy
 import sys
 from collections.abc import Iterator, Mapping
@@ -415,6 +416,20 @@ def run_file[Result](path: str | Path, kind: str, function: str, result: type[Re
             f"{result.__name__}"
         )
     return returned
+
+
+def setting_files(path: str | Path) -> dict[str, tuple[Any, str]]:
+    """Fields that a config file sets, {"section.field": (value, name of the file that set it)}.
+
+    A config that the file imports has set what has the same value there.
+    """
+    file = find_file(path, "config")
+    fields = {name: (value, file.name) for name, value in flatten(run_config_file(path)).items()}
+    for base in re.findall(r"^from (\w+) import get_config", file.read_text("utf-8"), re.MULTILINE):
+        for name, (value, owner) in setting_files(file.with_name(f"{base}.py")).items():
+            if name in fields and fields[name] == (value, file.name):
+                fields[name] = (value, owner)
+    return fields
 
 
 def _require_file(path: Path, kind: str, name: str | Path) -> None:
