@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import campaign
+import tiny_runs
 from campaign import Case, Command, Ended, report, run
 from kill_resume import QUICK, RESUMABLE, SAVING, metrics
 
@@ -34,23 +35,10 @@ from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.cli import terminal
 
 CONFIG = Path(__file__).resolve().parents[3] / "configs" / "quickstart.py"
-SMALL = {
-    "model.d_model": 16,
-    "model.d_ff": 32,
-    "model.num_heads": 2,
-    "model.num_encoder_layers": 1,
-    "model.num_decoder_layers": 1,
-    "data.synthetic_size": 400,
-    "tokenizer.vocab_size": 800,
-    "train.num_steps": 20,
-    "train.tokens_per_batch": 192,
-    "optimizer.warmup_steps": 5,
-    "eval.every_steps": 10,
-    "eval.num_examples": 3,
-    "decode.max_extra_length": 8,
-    "checkpoint.every_steps": 5,
-    "logging.every_steps": 1,
-}
+SMALL = tiny_runs.SMALL | tiny_runs.TWO_STACKS | tiny_runs.SHORT
+SMALL |= {"data.synthetic_size": 400, "tokenizer.vocab_size": 800, "train.num_steps": 20}
+SMALL |= {"eval.every_steps": 10, "eval.num_examples": 3}
+SMALL |= {"checkpoint.every_steps": 5, "logging.every_steps": 1}
 FIELDS = [f"--config.{name}={value}" for name, value in SMALL.items()]
 TRAIN = ["train", f"--config={CONFIG}", *FIELDS, "--workdir=run"]
 SWEEP = f"""\
