@@ -51,9 +51,6 @@ def test_verbs_and_flags(complete):
     assert complete("tr") == ["train"]
     assert {"--workdir", "--beam_size"} <= set(complete("predict --"))
     assert complete("export --format ") == ["hf", "ctranslate2"]
-
-
-def test_configs_are_completed_by_name(complete):
     assert complete("train --config=wmt14_en_de") == ["wmt14_en_de_base", "wmt14_en_de_big"]
 
 
@@ -68,13 +65,10 @@ def test_fields_and_their_choices(complete, environment):
     assert {"before", "post"} <= set(choices) and "--workdir" not in choices
 
 
-@pytest.mark.parametrize(("shell", "start"), [("zsh", "#compdef"), ("fish", "\nfunction __fish_")])
-def test_each_shell_gets_its_script(shell, start, capsysbinary):
-    assert main(["completion", shell]) == 0
-    assert capsysbinary.readouterr().out.decode().startswith(start)
-
-
-def test_fish_gets_candidates_with_their_meaning(environment, tmp_path):
+def test_zsh_and_fish_get_their_scripts_and_candidates(environment, tmp_path, capsysbinary):
+    for shell, start in (("zsh", "#compdef"), ("fish", "\nfunction __fish_")):
+        assert main(["completion", shell]) == 0
+        assert capsysbinary.readouterr().out.decode().startswith(start)
     line = "transformer_jax trai"
     asked = {"COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE": "1"}
     asked |= {"_ARGCOMPLETE_SHELL": "fish", "_ARGCOMPLETE_SUPPRESS_SPACE": "1"}

@@ -41,10 +41,7 @@ SMALL |= {"eval.every_steps": 10, "eval.num_examples": 3}
 SMALL |= {"checkpoint.every_steps": 5, "logging.every_steps": 1}
 FIELDS = [f"--config.{name}={value}" for name, value in SMALL.items()]
 TRAIN = ["train", f"--config={CONFIG}", *FIELDS, "--workdir=run"]
-SWEEP = f"""\
-def get_sweep():
-    return dict(config="{CONFIG}", rows=dict(one=dict(), two={{"model.d_ff": 48}}), seeds=1)
-"""
+SWEEP = {"config": str(CONFIG), "rows": {"one": {}, "two": {"model.d_ff": 48}}, "seeds": 1}
 LINES = "The old man sees a dog.\n" * 100
 COMMANDS = {
     "train": Command(TRAIN),
@@ -104,14 +101,9 @@ PHASES: dict[str, Phase] = {
 
 @dataclasses.dataclass
 class Interruption:
-    """A planned signal to the command of a case.
+    """A signal to the command of a case, to be sent some seconds after it has reached a phase.
 
-    Attributes:
-      how: the signal.
-      reached: the phase when it is sent.
-      after: seconds after the start of the phase.
-      began, sent: times of the phase and the signal, in seconds since the start of the case; None:
-        not yet.
+    `began` and `sent` are the seconds from the start of the case to the phase and the signal.
     """
 
     how: signal.Signals
@@ -176,7 +168,7 @@ def fill(name: str, workdir: Path) -> Callable[[Path], None]:
     """Returns a function that prepares a command's folder: files, and a run if it uses one."""
 
     def prepare(folder: Path) -> None:
-        (folder / "sweep.py").write_text(SWEEP)
+        (folder / "sweep.py").write_text(f"def get_sweep():\n    return {SWEEP}\n")
         (folder / "lines").write_text(LINES)
         if name not in TRAINS:
             shutil.copytree(workdir / "train", folder / "run")
@@ -194,13 +186,8 @@ def interrupted(
 ) -> Iterator[Case]:
     """Cases: every phase of `train` and every other command in turn.
 
-    Args:
-      names: names of the commands.
-      count: number of cases.
-      draw: random generator of moments and signals.
-      seconds: duration of each command without a signal.
-      waits: receives the seconds from each signal to the end of its command.
-      workdir: receives stopped trainings, in `stopped/`.
+    `seconds` has the duration of each command without a signal; `waits` receives the seconds from
+    each signal to the end of its command, `workdir/stopped` the stopped trainings.
     """
     kinds = [("train", phase) for phase in PHASES if "train" in names]
     kinds += [(name, "any moment") for name in names if name != "train"]
