@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verbs, flags and overrides, and one-line errors."""
 
-import runpy
+import importlib.util
+import sys
 from functools import partial
 
 from tests.refusals import assert_refused
@@ -130,4 +131,8 @@ def test_messages_name_the_program_as_it_was_called(monkeypatch):
         ("/package/transformer_jax/__main__.py", "python -m transformer_jax"),
     ):
         monkeypatch.setattr("sys.argv", [called])
-        assert runpy.run_path(flags.__file__)["PROGRAM"] == program
+        spec = importlib.util.spec_from_file_location("flags_again", flags.__file__)
+        again = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "flags_again", again)
+        spec.loader.exec_module(again)
+        assert program == again.PROGRAM
