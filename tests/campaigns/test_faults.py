@@ -146,9 +146,6 @@ def main():
         case ["good"]:
             print(sys.stdin.read(), end="")
             Path("mine").write_text("kept inside the case's folder")
-        case ["refused"]:
-            print("error: one line", file=sys.stderr)
-            return 2
         case ["silent"]:
             print("another word", file=sys.stderr)
             return 2
@@ -159,14 +156,8 @@ def main():
         case ["hangs"] | ["interrupted"]:
             time.sleep(60)
         case ["writes"]:
-            Path("outside/precious").write_text("lost")
-        case ["through a link"]:
-            Path("link/precious").unlink()
+            Path("outside/mine").write_text("not here")
     return 0
-
-def prepare(folder):
-    (folder / "outside" / "precious").write_text("the user's")
-    (folder / "link").symlink_to(folder / "outside")
 
 def interrupt(pid, seconds, folder):
     if seconds > 0.2:
@@ -179,8 +170,8 @@ import transformer_jax.cli.main as cli
 cli.main = main
 campaign.import_everything = bool
 campaign.SECONDS = 1
-cases = [Case(name, [Command([name])], prepare) for name in sys.argv[2].split(",")]
-cases.append(Case("good twice", [Command(["good"], stdin=b"a line")] * 2, prepare, check=echoed))
+cases = [Case(name, [Command([name])]) for name in sys.argv[2].split(",")]
+cases.append(Case("good twice", [Command(["good"], stdin=b"a line")] * 2, check=echoed))
 cases.append(Case("interrupted", [Command(["interrupted"])], allowed={-15}, watch=interrupt))
 sys.exit(campaign.report(campaign.run(cases, Path(sys.argv[1])), sys.stderr))
 """
@@ -193,13 +184,12 @@ def test_a_campaign_reports_each_fault_of_a_program(tmp_path, monkeypatch):
         "dies": ["status: -6, allowed [0, 2]", "native: Fatal Python error"],
         "hangs": ["hang: killed"],
         "writes": ["outside: changed"],
-        "through a link": ["outside: changed"],
     }
     monkeypatch.setenv("PYTHONPATH", str(FAULTS))
     monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
-    done = run("-c", PROGRAM, tmp_path / "cases", ",".join(["good", "refused", *wrong]))
+    done = run("-c", PROGRAM, tmp_path / "cases", ",".join(wrong))
     assert done.returncode == 1, done.stderr
     report = json.loads(done.stdout)
     assert {one["case"]: one["wrong"] for one in report["bad"]} == wrong
-    assert report["cases"] == len(wrong) + 4
+    assert report["cases"] == len(wrong) + 2
     assert report["statuses"]["0 0"] == 1 and report["statuses"]["-15"] == 1

@@ -17,13 +17,11 @@ import random
 import resource
 import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import tiny_runs
 from campaign import Case, Command, Ended
 
-from transformer_jax.cli.flags import DECODE_OPTIONS
 from transformer_jax.cli.parser import VERBS
 
 split = str.split
@@ -42,53 +40,23 @@ PATHS = [
     *split("hf:a/b http://a/b run/checkpoints run/config.json"),
     *("", "two\nlines", "a" * 300, NO_TEXT, "ä\u2028"),
 ]
-PICTURES = ["plot.png", "new/plot.png", "run", "loop", "/dev/full", "a" * 300, NO_TEXT, ""]
-MODULES = [*PATHS, "outside/good.py", "outside/bad.py", "outside/exits.py", "json", "a..b"]
-VALUES: dict[str, Sequence[str | None]] = {
-    "paths": PATHS,
-    "inputs": [path for path in PATHS if path != "fifo"],  # where reading waits for a writer
-    "numbers": NUMBERS,
-    "few": split("-1 0 1 4 5 six"),
-    "output": PICTURES,
-    "modules": MODULES,
-    "checkpoint": [*NUMBERS, "latest", "best", "4"],
-    "format": ["text", "jsonl", "jsonl", "xml", ""],
-    "device": ["h100:8", "v5p:4x4x8", "cpu", "h100:0", ":", "", NO_TEXT],
-    "split": ["test", "valid", "train", "tset", "", NO_TEXT],
-    "search": ["beam", "greedy", "sample", "bem", ""],
-    "weights": ["int8", "float32", "int4"],
-    "stop": ["a", "|", "", NO_TEXT, "none"],
-    "none": [None],
-}
-_OF = {
-    "inputs": "source target prefixes",
-    "paths": "workdir config sweep config.data.train_text workdri"
-    " config.train.init_from config.data.nmae config.model",
-    "numbers": "average max_length num_outputs rows at_once batch_size source_length beam_size"
-    " config.seed config.model.d_model config.optimizer.learning_rate config.decode.top_p",
-    "few": "seeds steps config.train.num_steps",
-    "none": "stream dry_run help nonsense",
-}
-KINDS = {
-    **{name: name if name in VALUES else "numbers" for name in DECODE_OPTIONS},
-    **{name: name for name in split("output modules checkpoint format split device")},
-    **{name: kind for kind, names in _OF.items() for name in names.split()},
-}
-"""Values of each flag. (`--distributed` is left out: it waits for other processes.)"""
-
-_RUN = ["workdir", "checkpoint", "average", "modules"]
-_FIELDS = [name for name in KINDS if name.startswith("config.")]
-FLAGS = {
-    "predict": [*_RUN, *DECODE_OPTIONS, *split("max_length format num_outputs prefixes stream")],
-    "evaluate": [*_RUN, *DECODE_OPTIONS, "max_length", "split", "source", "target"],
-    "score": [*_RUN, "source", "target"],
-    "train": ["config", "workdir", "dry_run", "seeds", "modules", *_FIELDS],
-    "plot": ["workdir", "config", "output", "modules", *_FIELDS],
-    "sweep": ["workdir", "sweep", "config", "rows", "seeds", "at_once", *_FIELDS],
-    "plan": ["config", "device", "modules", *_FIELDS],
-    "benchmark": ["config", "batch_size", "source_length", "beam_size", "steps", *_FIELDS],
-}
-"""Flags of each verb."""
+TEXTS = [
+    *split(
+        "latest best text jsonl xml test valid train tset beam greedy sample bem int8 int4 a | none"
+    ),
+    *split("h100:8 v5p:4x4x8 cpu h100:0 : plot.png new/plot.png json a..b a=0 a=nan"),
+    *(f"outside/{name}.py" for name in ("good", "bad", "exits", "sweep")),
+]
+FEW = split("-1 0 1 4 5 six")
+SLOW = {"seeds", "steps", "at_once", "config.train.num_steps"}
+"""Flags whose large numbers would take too long."""
+FIELDS = [
+    *split("config.data.train_text config.train.init_from config.data.nmae config.model"),
+    *split("config.seed config.model.d_model config.optimizer.learning_rate config.decode.top_p"),
+    *split("config.train.num_steps workdri nonsense"),
+]
+LEFT_OUT = {"distributed", "coordinator", "num_processes", "process_id", "traceback"}
+"""Flags of processes that wait for others, and that of tracebacks."""
 
 LINE = b"The man sees the film .\n"
 INPUTS = [
@@ -216,12 +184,17 @@ def _damaged(draw: random.Random, words: list[str]) -> list[str]:
 
 
 def _flag(draw: random.Random, verb: str) -> str:
-    known = draw.random() < 0.8
-    name = draw.choice(known and FLAGS.get(verb) or sorted(KINDS))
-    value = draw.choice(VALUES[KINDS[name]])
-    if KINDS[name] == "numbers" and draw.random() < 0.4:
-        value = draw.choice(PLAUSIBLE)
-    return f"--{name}" if value is None or draw.random() < 0.05 else f"--{name}={value}"
+    verb = "benchmark train" if verb == "benchmark" else verb
+    known = [VERBS[verb]] if verb in VERBS and draw.random() < 0.8 else [*VERBS.values()]
+    flags = {name: flag for one in known for name, flag in one.flags.items()}
+    name = draw.choice(sorted({*flags, *FIELDS} - LEFT_OUT))
+    flag = flags.get(name)
+    if flag and " " not in flag.spelling:
+        return f"--{name}"
+    numbers = draw.choice([NUMBERS, NUMBERS, PLAUSIBLE])
+    values = numbers if flag and flag.type else draw.choice([PATHS, TEXTS, numbers])
+    values = FEW if name in SLOW else [value for value in values if value != "fifo"]
+    return f"--{name}={draw.choice(values)}"
 
 
 def _closed(draw: random.Random) -> tuple[dict, set[int]]:
