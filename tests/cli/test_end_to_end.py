@@ -4,6 +4,7 @@
 import json
 import shlex
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -171,13 +172,6 @@ def test_score_prints_a_number_for_each_pair(shell, trained_workdir, tmp_path):
     assert [score["is_greedy"] for score in as_json] == [False, False]
 
 
-def test_plot_prints_the_pictures_path(shell, trained_workdir, tmp_path):
-    output = tmp_path / "curves.png"
-    answer = shell("plot", f"--workdir={trained_workdir}", f"--output={output}")
-    assert (answer.status, answer.out) == (0, f"{output}\n")
-    assert output.read_bytes().startswith(b"\x89PNG")
-
-
 def test_sweep_prints_its_table(shell, tiny_language_model, tmp_path):
     file = tmp_path / "sweep.py"
     rows = {"few": {"data.num_train_examples": 100}, "all": {}}
@@ -220,19 +214,16 @@ def test_numbers_are_short_on_a_terminal_alone(monkeypatch, is_terminal):
 
 def test_flags_reach_the_tools(shell, train_words, tmp_path, monkeypatch):
     """`train --dry_run`, `train --seeds` and `benchmark`."""
-    asked = {}
-
-    def stand_in(place, answer):
-        def call(config, *values, **options):
-            asked[place] = (config.model.d_model, *values, options)
-            return answer
-
-        monkeypatch.setattr(f"transformer_jax.{place}", call)
-
-    stand_in("tools.dry_run.describe", "task  translation")
-    stand_in("lab.sweeps.sweep.run_seeds", [Row("run", {"loss": [1.0, 2.0]}, 100, 5.0, 60.0)])
-    stand_in("tools.benchmark.train", {"step_ms": 1.25, "device": "cpu"})
-    stand_in("tools.benchmark.decode", {"step_ms": 2.5})
+    tools = {
+        "tools.dry_run.describe": Mock(return_value="task  translation"),
+        "lab.sweeps.sweep.run_seeds": Mock(
+            return_value=[Row("run", {"loss": [1.0, 2.0]}, 100, 5.0, 60.0)]
+        ),
+        "tools.benchmark.train": Mock(return_value={"step_ms": 1.25, "device": "cpu"}),
+        "tools.benchmark.decode": Mock(return_value={"step_ms": 2.5}),
+    }
+    for place, tool in tools.items():
+        monkeypatch.setattr(f"transformer_jax.{place}", tool)
     answer = shell(*train_words, "--dry_run")
     assert (answer.status, answer.out, answer.err) == (0, "task  translation\n", "")
     assert "±" in shell(*train_words, f"--workdir={tmp_path}", "--seeds=2").out
@@ -241,12 +232,11 @@ def test_flags_reach_the_tools(shell, train_words, tmp_path, monkeypatch):
     answer = shell("benchmark", "train", *flags, "--target_length=4")
     assert parse_object(answer.out) == {"step_ms": 1.25, "device": "cpu"}
     assert parse_object(shell("benchmark", "decode", *flags, "--beam_size=3").out)
-    assert asked == {
-        "tools.dry_run.describe": (16, {}),
-        "lab.sweeps.sweep.run_seeds": (16, str(tmp_path), 2, (), {}),
-        "tools.benchmark.train": (16, sizes | {"target_length": 4}),
-        "tools.benchmark.decode": (16, sizes | {"beam_size": 3}),
-    }
+    describe, seeds, train, decode = (tool.call_args for tool in tools.values())
+    assert [call.args[0].model.d_model for call in (describe, seeds, train, decode)] == [16] * 4
+    assert seeds.args[1:] == (str(tmp_path), 2, ())
+    assert train.kwargs == sizes | {"target_length": 4}
+    assert decode.kwargs == sizes | {"beam_size": 3}
 
 
 def test_a_run_killed_and_stopped_ends_as_the_uninterrupted_one(
