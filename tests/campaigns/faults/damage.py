@@ -25,7 +25,6 @@ VALUES: list[Any] = [
     *("", "x", "../../outside/it", "/dev/zero", "\0", "\ud800", "a\nb", "\u0663"),
     *([], {}, [[]], [1], {"a": {"b": {}}}),
 ]
-NAMES = ["\udcff", "a\nb", "x" * 255, "-1", "007", "٣", "5.orbax-checkpoint-tmp", "* ?"]
 Damage = Callable[[Path, Path, random.Random], str]
 
 
@@ -85,14 +84,6 @@ def mutated_file(run: Path, outside: Path, draw: random.Random) -> str:
     return f"{path.relative_to(run)} mutated{mend(run, path, draw)}"
 
 
-def mutated_vocabulary(run: Path, outside: Path, draw: random.Random) -> str:
-    """Changes bytes of a tokenizer, and its checksum."""
-    path = draw.choice(sorted(p for p in (run / "tokenizer").iterdir() if p.name != "sides.json"))
-    path.write_bytes(mutated(path.read_bytes(), draw))
-    mend_tokenizers(run)
-    return f"{path.relative_to(run)} mutated, mended"
-
-
 def mutated_json(run: Path, outside: Path, draw: random.Random) -> str:
     """Changes a value of a JSON file; may mend checksums."""
     paths = [path for path in files(run) if parsed(path) is not None]
@@ -133,17 +124,6 @@ def rights(run: Path, outside: Path, draw: random.Random) -> str:
     return f"{path.relative_to(run)} has mode {mode:o}"
 
 
-def strange_names(run: Path, outside: Path, draw: random.Random) -> str:
-    """Adds files or folders with strange names."""
-    folder = draw.choice(sorted({run, run / "tokenizer", *(run / "checkpoints").rglob("")}))
-    name = draw.choice(NAMES)
-    if draw.random() < 0.5:
-        (folder / name).mkdir(exist_ok=True)
-    else:
-        (folder / name).write_bytes(b"x")
-    return f"{folder.relative_to(run)} holds {name!r}"
-
-
 def lost(run: Path, outside: Path, draw: random.Random) -> str:
     """Deletes a file or folder, or replaces it by another one."""
     path = draw.choice(sorted(run.rglob("*")))
@@ -157,8 +137,8 @@ def lost(run: Path, outside: Path, draw: random.Random) -> str:
 
 
 KINDS: list[tuple[Damage, int]] = [
-    *((linked, 5), (no_file, 3), (mutated_file, 4), (mutated_vocabulary, 3), (mutated_json, 6)),
-    *((leaving_names, 2), (rights, 1), (strange_names, 2), (lost, 2)),
+    *((linked, 5), (no_file, 3), (mutated_file, 7), (mutated_json, 6), (leaving_names, 2)),
+    *((rights, 1), (lost, 2)),
 ]
 """Kinds of damage with their relative frequencies."""
 
