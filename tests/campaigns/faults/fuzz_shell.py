@@ -117,7 +117,8 @@ class Drawn:
         if not damaged or draw.random() < 0.4:
             surroundings, further = draw.choice(SURROUNDINGS)(draw)
             allowed = allowed | further
-        if not damaged and words[:2] == ["score", "--workdir=run"] and task != "translation":
+        scores = task in ("translation", "language_model")
+        if not damaged and words[:2] == ["score", "--workdir=run"] and not scores:
             allowed = {2}
         if words[:1] == ["plan"]:
             allowed = allowed | {2}  # if the accelerator's compiler is not installed
