@@ -6,8 +6,9 @@ import re
 
 import pytest
 
+from tests.refusals import assert_refused
 from transformer_jax.buckets import copies, lease
-from transformer_jax.buckets.bucket import Bucket, NotInBucketError
+from transformer_jax.buckets.bucket import Bucket
 from transformer_jax.buckets.copies import (
     fetch_file,
     fetch_folder,
@@ -69,27 +70,20 @@ def test_a_file_is_fetched_without_its_neighbors(address, at, downloaded):
     assert downloaded == ["b.txt"]
     assert [p.name for p in fetch_matching(f"{address}/data/*.txt")] == ["a.txt", "b.txt"]
     assert fetch_matching(f"{address}/data/*.gz") == []
-    for fetch in (fetch_folder, fetch_file):
-        with pytest.raises(NotInBucketError, match=f"there is nothing at {address}/none"):
-            fetch(f"{address}/none")
-
-
-OUTSIDE = ["../../out", "b/../../out", "/out", "b//out", "b\\out"]
+    nothing = f"there is nothing at {address}/none"
+    assert_refused({nothing: lambda: fetch_folder(f"{address}/none")})
+    assert_refused({nothing: lambda: fetch_file(f"{address}/none")})
 
 
 def test_names_that_lead_out_of_a_copy_are_skipped(monkeypatch, at, address, caplog):
     at.write("a", b"")
-    find = type(at._system).find
-
-    def hostile(system, *args, **kwargs):
-        found = find(system, *args, **kwargs)
-        return found | {f"{at._root}/{name}": {"size": 1} for name in OUTSIDE}
-
-    monkeypatch.setattr(type(at._system), "find", hostile)
-    assert at.entries().keys() == {"a"}
+    files = at._system.find(at._root, detail=True)
+    outside = ["../../out", "b/../../out", "/out", "b//out", "b\\out"]
+    files |= {f"{at._root}/{name}": {"size": 1} for name in outside}
+    monkeypatch.setattr(type(at._system), "find", lambda *args, **options: files)
+    assert names_in(fetch_folder(address)) == {"a"}
     (message,) = [record.getMessage() for record in caplog.records]
     assert "skipping 5 files" in message and message.endswith("as '../../out'")
-    assert names_in(fetch_folder(address)) == {"a"}
 
 
 @pytest.mark.parametrize("ending", ["..", "."])
@@ -109,8 +103,7 @@ def test_a_folder_for_an_address_is_uploaded(address, at, tmp_path):
         (folder / "deep").mkdir()
         (folder / "deep" / "model").write_bytes(b"weights")
     assert at.read("deep/model") == b"weights"
-    with pytest.raises(UserError, match=f"{address} is not empty"), folder_to_upload(address):
-        pass
+    assert_refused({f"{address} is not empty": folder_to_upload(address).__enter__})
 
 
 def test_outputs_are_written_back_to_the_address(address, at, tmp_path):
@@ -168,28 +161,19 @@ def test_a_copy_that_was_being_cleared_is_not_used_again(address, at, machine, m
         assert (own / "x").read_bytes() == b"right"
 
 
-def test_one_process_of_a_machine_writes_at_a_time(address):
-    message = f"{address}: another process on this machine is training there"
-    with (
-        working_copy(address, LAYOUT),
-        pytest.raises(UserError, match=message),
-        working_copy(address, LAYOUT),
-    ):
-        pass
-
-
-def test_one_machine_writes_at_a_time(address, machine, monkeypatch):
+def test_one_process_writes_at_a_time(address, machine, monkeypatch):
     monkeypatch.setattr(lease, "RENEW_SECONDS", 0.05)
     machine("a")
     with working_copy(address, LAYOUT):
+        busy = f"{address}: another process on this machine is training there"
+        assert_refused({busy: working_copy(address, LAYOUT).__enter__})
         machine("b")
-        message = f"{address}: process {os.getpid()} on .* is training there; wait for it"
-        with pytest.raises(UserError, match=message), working_copy(address, LAYOUT):
-            pass
+        busy = f"{address}: process {os.getpid()} on "
+        assert_refused({busy: working_copy(address, LAYOUT).__enter__})
         machine("a")
 
 
 def test_without_a_home_there_is_no_copy(address, monkeypatch):
     monkeypatch.setattr(copies, "cache_folder", lambda name: None)
-    with pytest.raises(UserError, match=f"{address} needs a copy here.*set XDG_CACHE_HOME"):
-        fetch_folder(address)
+    words = f"{address} needs a copy here, and no home folder: set XDG_CACHE_HOME"
+    assert_refused({words: lambda: fetch_folder(address)})

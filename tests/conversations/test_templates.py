@@ -27,13 +27,8 @@ def environment():
     return jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
 
 
-def template_of(name):
-    return OWN if name == "own" else TEMPLATES[name]
-
-
-@pytest.mark.parametrize("name", [*TEMPLATES, "own"])
-def test_the_jinja_template_renders_the_same_text(environment, name):
-    template = template_of(name)
+@pytest.mark.parametrize("template", [*TEMPLATES.values(), OWN])
+def test_the_jinja_template_renders_the_same_text(environment, template):
     jinja = environment.from_string(chat_template(template))
     for drawn in DRAWN:
         messages = drawn["messages"]

@@ -14,7 +14,7 @@ import pytest
 from transformer_jax.errors import UserError
 from transformer_jax.logs import records
 from transformer_jax.logs.records import recorded_splits
-from transformer_jax.logs.run_log import Console, LoggingConfig, ReplicaLogs, RunLog
+from transformer_jax.logs.run_log import Console, ReplicaLogs, RunLog
 from transformer_jax.runtime import progress
 
 
@@ -47,36 +47,36 @@ def write_run(workdir, *, start_step, steps):
             log.record(step, "train", {"loss": 1.0 / step})
 
 
-def test_a_record_is_one_object_with_step_split_and_metrics(tmp_path):
+def test_a_record_is_at_once_on_disk_as_one_object_with_step_split_and_metrics(tmp_path):
     with RunLog(tmp_path, start_step=0) as log:
         log.record(5, "train", {"loss": np.float32(2.5), "num_tokens": np.int32(7)})
-        log.record(5, "valid", {"bleu": 31.0, "signature": "nrefs:1|case:mixed"})
-    train, valid = read_records(tmp_path)
-    assert isinstance(train.pop("time"), float)
+        log.record(5, "valid", {"loss": math.nan, "norm": np.float32("inf"), "signature": "a|b"})
+        lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    strict = {"parse_constant": lambda name: pytest.fail(f"{name} is no JSON")}
+    train, valid = (json.loads(line, **strict) for line in lines)
+    assert isinstance(train.pop("time"), float) and valid.pop("time")
     assert train == {"step": 5, "split": "train", "loss": 2.5, "num_tokens": 7}
-    assert valid["split"] == "valid"
-    assert valid["signature"] == "nrefs:1|case:mixed"
+    assert valid == {"step": 5, "split": "valid", "loss": None, "norm": None, "signature": "a|b"}
 
 
-def test_a_record_is_on_disk_before_the_run_ends(tmp_path):
-    with RunLog(tmp_path, start_step=0) as log:
-        log.record(1, "train", {"loss": 2.5})
-        assert read_records(tmp_path)[0]["loss"] == 2.5
-
-
-def test_numbers_that_are_not_finite_are_null(tmp_path):
-    with RunLog(tmp_path, start_step=0) as log:
-        log.record(1, "train", {"loss": float("nan"), "gradient_norm": np.float32("inf")})
-    text = (tmp_path / "metrics.jsonl").read_text()
-    record = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-    assert record["loss"] is None
-    assert record["gradient_norm"] is None
-
-
-def test_a_resumed_run_drops_records_after_the_restored_step(tmp_path):
+@pytest.mark.parametrize(
+    ("torn", "start", "steps", "expected"),
+    [
+        ("", 20, [30, 40], [10, 20, 30, 40]),
+        ("", 0, [10], [10]),  # without a checkpoint
+        ('{"step": 2, "spl', 30, [40], [10, 20, 30, 40]),
+        ('{"step": 2}', 30, [40], [10, 20, 30, 40]),
+        ("\0\0\0\n", 30, [40], [10, 20, 30, 40]),
+    ],
+)
+def test_a_resumed_run_drops_later_records_and_incomplete_lines(
+    tmp_path, torn, start, steps, expected
+):
     write_run(tmp_path, start_step=0, steps=[10, 20, 30])
-    write_run(tmp_path, start_step=20, steps=[30, 40])
-    assert [record["step"] for record in read_records(tmp_path)] == [10, 20, 30, 40]
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write(torn)
+    write_run(tmp_path, start_step=start, steps=steps)
+    assert [record["step"] for record in read_records(tmp_path)] == expected
     assert not list(tmp_path.glob("*.tmp"))
 
 
@@ -88,28 +88,10 @@ def test_a_record_of_the_restored_step_is_written_once(tmp_path):
     with RunLog(tmp_path, start_step=20) as log:
         for split in ("train", "valid"):
             log.record(20, split, {"loss": 9.0})
-    assert [(r["step"], r["split"]) for r in read_records(tmp_path)] == [
-        (10, "train"),
-        (20, "train"),
-        (20, "valid"),
-    ]
+    written = [(record["step"], record["split"]) for record in read_records(tmp_path)]
+    assert written == [(10, "train"), (20, "train"), (20, "valid")]
     assert recorded_splits(path, 20) == {"train", "valid"}
     assert recorded_splits(tmp_path / "none", 20) == set()
-
-
-def test_a_run_restarted_without_a_checkpoint_drops_all_records(tmp_path):
-    write_run(tmp_path, start_step=0, steps=[10, 20])
-    write_run(tmp_path, start_step=0, steps=[10])
-    assert [record["step"] for record in read_records(tmp_path)] == [10]
-
-
-@pytest.mark.parametrize("torn", ['{"step": 2, "spl', '{"step": 2}', "\0\0\0\n"])
-def test_an_incomplete_line_is_dropped(tmp_path, torn):
-    write_run(tmp_path, start_step=0, steps=[1])
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write(torn)
-    write_run(tmp_path, start_step=5, steps=[6])
-    assert [record["step"] for record in read_records(tmp_path)] == [1, 6]
 
 
 def test_tensorboard_has_the_same_numbers_and_purges_on_resume(tmp_path):
@@ -168,26 +150,13 @@ TRAIN = {"loss": 3.21004, "accuracy": 0.5, "tokens_per_s": 10453.3, "learning_ra
 VALID = {"bleu": 31.05, "loss": 2.5, "chrf": 50.0, "signature": "text"}
 
 
-@pytest.mark.parametrize(
-    ("style", "lines"),
-    [
-        (
-            "short",
-            [
-                "step 200/400  loss 3.21  10,453 tokens/s  lr 0.0003  10m left",
-                "step 400/400  valid  loss 2.5  bleu 31.05",
-            ],
-        ),
-        (
-            "full",
-            [
-                "step 200/400  train  loss 3.21 accuracy 0.5 tokens_per_s 10453 "
-                "learning_rate 0.0003  10m left",
-                "step 400/400  valid  bleu 31.05 loss 2.5 chrf 50",
-            ],
-        ),
-    ],
-)
+SHORT = ["step 200/400  loss 3.21  10,453 tokens/s  lr 0.0003  10m left"]
+SHORT += ["step 400/400  valid  loss 2.5  bleu 31.05"]
+FULL = "step 200/400  train  loss 3.21 accuracy 0.5 tokens_per_s 10453 learning_rate 0.0003"
+FULL = [f"{FULL}  10m left", "step 400/400  valid  bleu 31.05 loss 2.5 chrf 50"]
+
+
+@pytest.mark.parametrize(("style", "lines"), [("short", SHORT), ("full", FULL)])
 def test_a_line_has_what_is_watched_or_all(monkeypatch, caplog, style, lines):
     now = iter([1000.0, 1300.0])
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(now)))
@@ -215,11 +184,6 @@ def test_the_console_gets_the_means_of_replicas(tmp_path, caplog):
     ):
         logs.record(5, "train", {"loss": np.array([1.0, 2.0])})
     assert caplog.messages == ["step 5/10  loss 1.5"]
-
-
-def test_every_steps_must_be_positive():
-    with pytest.raises(ValueError, match="every_steps"):
-        LoggingConfig(every_steps=0)
 
 
 def test_the_logs_import_neither_jax_nor_tensorboard():

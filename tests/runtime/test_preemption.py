@@ -5,6 +5,7 @@ import http.server
 import signal
 import threading
 import time
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,20 +20,22 @@ class Metadata(http.server.BaseHTTPRequestHandler):
     answers: dict
 
     def do_GET(self):
-        google = self.path.startswith("/computeMetadata/")
-        has_header = (
-            self.headers.get("Metadata-Flavor") == "Google"
-            if google
-            else (self.headers.get("X-aws-ec2-metadata-token") == "token")
-        )
-        if not has_header:
-            return self._send(403, "no header")
+        if self.path.startswith("/computeMetadata/"):
+            has_header = self.headers.get("Metadata-Flavor") == "Google"
+        else:
+            has_header = self.headers.get("X-aws-ec2-metadata-token") == "token"
         answer = self.answers.get(self.path.rpartition("/")[2])
-        return self._send(200, answer) if answer is not None else self._send(404, "")
+        if not has_header:
+            self._send(403, "no header")
+        elif answer is None:
+            self._send(404, "")
+        else:
+            self._send(200, answer)
 
     def do_PUT(self):
-        valid = self.path == "/latest/api/token" and "X-aws-ec2-metadata-token-ttl-seconds"
-        self._send(200, "token") if valid in self.headers else self._send(400, "")
+        has_header = "X-aws-ec2-metadata-token-ttl-seconds" in self.headers
+        is_valid = has_header and self.path == "/latest/api/token"
+        self._send(*((200, "token") if is_valid else (400, "")))
 
     def _send(self, status, text):
         self.send_response(status)
@@ -71,19 +74,18 @@ def test_notices_of_clouds_are_recognized(metadata):
 @pytest.fixture
 def signals(monkeypatch):
     """The SIGTERMs that this process received."""
-    came = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
-    yield came
+    received = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    yield received
     signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
 def polls(monkeypatch):
-    """Grows by one with each poll of Google's server."""
-    polls = []
-    poll = lambda: polls.append("gce") or preemption.gce()  # noqa: E731
+    """Mock that polls Google's server."""
+    poll = Mock(side_effect=preemption.gce)
     monkeypatch.setitem(preemption.CLOUDS, "gce", poll)
-    return polls
+    return poll
 
 
 def wait_for(condition):
@@ -95,7 +97,7 @@ def wait_for(condition):
 
 def test_a_notice_sends_one_sigterm(metadata, signals, polls):
     with preemption.watch_preemption("gce", seconds=0.01):
-        wait_for(lambda: len(polls) > 2)
+        wait_for(lambda: polls.call_count > 2)
         assert not signals
         metadata["preempted"] = "TRUE"
         wait_for(lambda: signals)
@@ -105,11 +107,9 @@ def test_a_notice_sends_one_sigterm(metadata, signals, polls):
 def test_a_cloud_that_does_not_answer_is_logged_once(monkeypatch, signals, polls, caplog):
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
     with preemption.watch_preemption("gce", seconds=0.01):
-        wait_for(lambda: len(polls) > 3)
+        wait_for(lambda: polls.call_count > 3)
     assert not signals
-    assert [r.message for r in caplog.records if "gce does not answer" in r.message] == [
-        caplog.records[0].message
-    ]
+    assert caplog.text.count("gce does not answer") == len(caplog.records) == 1
 
 
 def test_a_run_saves_and_stops_after_a_notice(
@@ -117,16 +117,10 @@ def test_a_run_saves_and_stops_after_a_notice(
 ):
     monkeypatch.setattr(preemption, "POLL_SECONDS", 0.05)
     notice = tmp_path / "notice"
-    changes = tiny_language_model | {
-        "parallel.preemption_notice": str(notice),
-        "train.num_steps": 10**6,
-        "optimizer.decay_steps": 10**6,
-        "eval.every_steps": 10**6,
-        "checkpoint.every_steps": 10**6,
-    }
-    workdir = tmp_path / "run"
-
-    metrics = workdir / "metrics.jsonl"
+    every = ("train.num_steps", "optimizer.decay_steps", "eval.every_steps")
+    never = dict.fromkeys((*every, "checkpoint.every_steps"), 10**6)
+    changes = tiny_language_model | never | {"parallel.preemption_notice": str(notice)}
+    metrics = tmp_path / "run" / "metrics.jsonl"
 
     def give():
         wait_for(lambda: metrics.exists() and metrics.read_text())
@@ -134,5 +128,5 @@ def test_a_run_saves_and_stops_after_a_notice(
 
     threading.Thread(target=give, daemon=True).start()
     with pytest.raises(Stopped, match="stopped by SIGTERM at step"):
-        tj.train(tiny_config(changes), workdir)
-    assert tj.load(workdir).step > 0
+        tj.train(tiny_config(changes), tmp_path / "run")
+    assert tj.load(tmp_path / "run").step > 0
