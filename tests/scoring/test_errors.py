@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors of classifiers and taggers, against scikit-learn and formulas."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from sklearn.calibration import calibration_curve
@@ -42,13 +44,11 @@ def test_decisions_are_read_from_both_tasks():
 
 
 def test_confusion_counts_each_pair_of_labels():
-    found = [*drawn(), Decision("", "a", "never expected", 0.5, 0)]
-    labels, counts = confusion(found)
+    drawn_decisions = [*drawn(), Decision("", "a", "never expected", 0.5, 0)]
+    labels, counts = confusion(drawn_decisions)
     assert labels == ["a", "b", "c", "never expected"]
-    for i, expected in enumerate(labels):
-        for j, predicted in enumerate(labels):
-            held = sum(one[1:3] == (expected, predicted) for one in found)
-            assert counts[i, j] == held
+    pairs = Counter(decision[1:3] for decision in drawn_decisions)
+    assert counts.tolist() == [[pairs[a, b] for b in labels] for a in labels]
 
 
 def test_calibration_is_that_of_scikit_learn():

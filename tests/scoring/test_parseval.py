@@ -25,12 +25,12 @@ def test_labels_and_spans_must_both_be_right():
     )
     other = GOLD.replace("(PP", "(ADVP")
     assert of(other)["f1"] == of(other)["precision"] == of(other)["recall"] == 4 / 5
-    assert of(GOLD.replace("The cat", "The cat").replace("(VP", "(NP"))["recall"] == 4 / 5
+    assert of(GOLD.replace("(VP", "(NP"))["recall"] == 4 / 5
 
 
 def test_equal_constituents_count_as_often_as_they_occur():
     twice, once = "(TOP (NP (NP (NN a) (NN b))))", "(TOP (NP (NN a) (NN b)))"
-    assert of(twice, once) | {} == pytest.approx(
+    assert of(twice, once) == pytest.approx(
         {"f1": 2 / 3, "precision": 1 / 2, "recall": 1, "exact_match": 0, "tag_accuracy": 1}
     )
     assert of(once, twice)["recall"] == 1 / 2
