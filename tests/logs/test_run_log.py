@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """metrics.jsonl, TensorBoard events and progress of new and resumed runs."""
 
+import contextlib
 import json
 import logging
 import math
 import subprocess
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -99,9 +101,8 @@ def test_tensorboard_has_the_same_numbers_and_purges_on_resume(tmp_path):
     write_run(tmp_path, start_step=10, steps=[20])
     events = read_events(tmp_path)
     scalars = [(e.step, v.tag, v.simple_value) for e in events for v in e.summary.value]
-    expected = [(10, 0.1), (20, 0.05), (20, 0.05)]
-    assert [scalar[0::2] for scalar in scalars] == [(s, np.float32(v)) for s, v in expected]
-    assert {scalar[1] for scalar in scalars} == {"train/loss"}
+    steps = (10, 20, 20)
+    assert scalars == [(step, "train/loss", np.float32(1 / step)) for step in steps]
     # TensorBoard hides the events of earlier files from these steps on.
     assert [event.step for event in events if event.HasField("session_log")] == [1, 11]
 
@@ -122,66 +123,61 @@ def test_tensorboard_reads_numbers_of_any_size(tmp_path):
 
 
 def test_a_full_disk_does_not_hide_an_earlier_error(tmp_path):
-    def record_without_room():
+    @contextlib.contextmanager
+    def log_without_room():
         with RunLog(tmp_path, start_step=0) as log:
-            full = open("/dev/full", "w")  # noqa: SIM115
-            log._records._file = full
+            log._records._file = open("/dev/full", "w")  # noqa: SIM115
             log.record(1, "train", {"loss": 1.0})
             yield
 
-    with pytest.raises(OSError, match="No space left"):
-        list(record_without_room())
+    with pytest.raises(OSError, match="No space left"), log_without_room():
+        pass
     assert [event.step for event in read_events(tmp_path) if event.HasField("summary")] == [1]
-    with pytest.raises(UserError, match="not finite"):
-        recorded = record_without_room()
-        next(recorded)
-        recorded.throw(UserError("the loss is not finite"))
+    with pytest.raises(UserError, match="not finite"), log_without_room():
+        raise UserError("the loss is not finite")
 
 
 def test_a_number_of_any_length_can_be_calculated_with(tmp_path):
+    path = tmp_path / "metrics.jsonl"
     long = "1" + 400 * "0"
-    line = f'{{"step": 9007199254740993, "split": "valid", "loss": {long}, "bleu": -{long}}}\n'
-    (tmp_path / "metrics.jsonl").write_text(line)
-    (record,) = records.read_records(tmp_path / "metrics.jsonl", "valid", last_step=2**60)
+    numbers = f'"step": 9007199254740993, "loss": {long}, "bleu": -{long}'
+    path.write_text(f'{{"split": "valid", {numbers}}}\n')
+    (record,) = records.read_records(path, "valid", last_step=2**60)
     assert record == {"step": 2**53 + 1, "split": "valid", "loss": math.inf, "bleu": -math.inf}
 
 
 TRAIN = {"loss": 3.21004, "accuracy": 0.5, "tokens_per_s": 10453.3, "learning_rate": 3e-4}
 VALID = {"bleu": 31.05, "loss": 2.5, "chrf": 50.0, "signature": "text"}
-
-
-SHORT = ["step 200/400  loss 3.21  10,453 tokens/s  lr 0.0003  10m left"]
-SHORT += ["step 400/400  valid  loss 2.5  bleu 31.05"]
+SHORT = "step 200/400  loss 3.21  10,453 tokens/s  lr 0.0003  10m left"
 FULL = "step 200/400  train  loss 3.21 accuracy 0.5 tokens_per_s 10453 learning_rate 0.0003"
-FULL = [f"{FULL}  10m left", "step 400/400  valid  bleu 31.05 loss 2.5 chrf 50"]
 
 
-@pytest.mark.parametrize(("style", "lines"), [("short", SHORT), ("full", FULL)])
-def test_a_line_has_what_is_watched_or_all(monkeypatch, caplog, style, lines):
-    now = iter([1000.0, 1300.0])
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(now)))
-    console = Console(100, 400, "bleu", style)
-    with caplog.at_level(logging.INFO, logger="transformer_jax"):
-        console.advance(100)
-        console.advance(200)
-        console.record(200, "train", TRAIN)
-        console.record(200, "watch", {"norm": 1.0})
-        console.record(400, "valid", VALID)
+@pytest.mark.parametrize(
+    ("style", "primary", "lines"),
+    [
+        ("short", "bleu", [SHORT, "step 400/400  valid  loss 2.5  bleu 31.05"]),
+        ("short", "loss", [SHORT, "step 400/400  valid  loss 2.5"]),  # once
+        ("full", "bleu", [f"{FULL}  10m left", "step 400/400  valid  bleu 31.05 loss 2.5 chrf 50"]),
+    ],
+)
+def test_a_line_has_what_is_watched_or_all(monkeypatch, caplog, style, primary, lines):
+    clock = SimpleNamespace(monotonic=Mock(side_effect=[1000.0, 1300.0]))
+    monkeypatch.setattr(progress, "time", clock)
+    console = Console(100, 400, primary, style)
+    caplog.set_level(logging.INFO, logger="transformer_jax")
+    console.advance(100)
+    console.advance(200)
+    console.record(200, "train", TRAIN)
+    console.record(200, "watch", {"norm": 1.0})
+    console.record(400, "valid", VALID)
     assert caplog.messages == lines
-
-
-def test_a_metric_that_is_the_loss_is_shown_once(caplog):
-    with caplog.at_level(logging.INFO, logger="transformer_jax"):
-        Console(0, 400, "loss").record(400, "valid", {"loss": 2.5, "perplexity": 12.2})
-    assert caplog.messages == ["step 400/400  valid  loss 2.5"]
 
 
 def test_the_console_gets_the_means_of_replicas(tmp_path, caplog):
     console = Console(0, 10, "bleu")
-    with (
-        caplog.at_level(logging.INFO, logger="transformer_jax"),
-        ReplicaLogs([tmp_path / "a", tmp_path / "b"], start_step=0, console=console) as logs,
-    ):
+    workdirs = [tmp_path / "a", tmp_path / "b"]
+    caplog.set_level(logging.INFO, logger="transformer_jax")
+    with ReplicaLogs(workdirs, start_step=0, console=console) as logs:
         logs.record(5, "train", {"loss": np.array([1.0, 2.0])})
     assert caplog.messages == ["step 5/10  loss 1.5"]
 

@@ -9,16 +9,7 @@ import random
 import pytest
 import sacrebleu
 
-from transformer_jax.scoring import METRICS, best_by
-from transformer_jax.scoring.text import (
-    common_subsequence,
-    edits,
-    exact_match,
-    rouge,
-    score_translations,
-    translation_edit_rate,
-    word_error_rate,
-)
+from transformer_jax.scoring import METRICS, best_by, text
 
 MAT = "the cat sat on the mat"
 
@@ -46,7 +37,7 @@ MAT = "the cat sat on the mat"
     ],
 )
 def test_scores_of_translations(outputs, references, scores):
-    found = score_translations(outputs, references)
+    found = text.score_translations(outputs, references)
     assert {name: found[name] for name in scores} == pytest.approx(scores)
     assert found.keys() == {"bleu", "bleu_lowercase", "chrf", "signature"}
     signature = f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
@@ -74,7 +65,7 @@ def longest_common(a, b):
 
 
 @pytest.mark.parametrize(
-    ("fast", "exhaustive"), [(edits, fewest), (common_subsequence, longest_common)]
+    ("fast", "exhaustive"), [(text.edits, fewest), (text.common_subsequence, longest_common)]
 )
 def test_edits_are_the_fewest_and_the_common_subsequence_the_longest(fast, exhaustive):
     rng = random.Random(0)
@@ -85,16 +76,16 @@ def test_edits_are_the_fewest_and_the_common_subsequence_the_longest(fast, exhau
 
 def test_error_rates_are_over_all_words():
     """1 of 3 words is replaced, and 1 of 1 is missing: 2 of 4; 3 + 4 of 11 + 4 characters."""
-    found = word_error_rate(["the  old dog", ""], ["the old cat", "men!"])
+    found = text.word_error_rate(["the  old dog", ""], ["the old cat", "men!"])
     assert found == {"wer": 2 / 4, "cer": 7 / 15}
-    assert word_error_rate(["a b c"], ["a"])["wer"] == 2.0
+    assert text.word_error_rate(["a b c"], ["a"])["wer"] == 2.0
 
 
 def test_a_moved_phrase_is_one_edit_of_ter():
-    found = translation_edit_rate(["on the mat the cat sat"], ["the cat sat on the mat"])
+    found = text.translation_edit_rate(["on the mat the cat sat"], ["the cat sat on the mat"])
     assert found["ter"] == pytest.approx(100 / 6)
     assert "nrefs:1" in found["ter_signature"]
-    assert translation_edit_rate(["a b"], ["a b"])["ter"] == 0
+    assert text.translation_edit_rate(["a b"], ["a b"])["ter"] == 0
 
 
 def test_fewer_errors_are_better():
@@ -105,7 +96,7 @@ def test_fewer_errors_are_better():
 def test_exact_match_is_the_share_of_equal_outputs():
     outputs = ["I_JUMP I_WALK", "I_JUMP", " I_RUN  I_RUN", ""]
     references = ["I_JUMP I_WALK", "I_JUMP I_JUMP", "I_RUN I_RUN", ""]
-    assert exact_match(outputs, references) == {"exact_match": 0.75}
+    assert text.exact_match(outputs, references) == {"exact_match": 0.75}
 
 
 @pytest.mark.parametrize(
@@ -122,4 +113,4 @@ def test_exact_match_is_the_share_of_equal_outputs():
     ],
 )
 def test_rouge(outputs, references, scores):
-    assert tuple(rouge(outputs, references).values()) == pytest.approx(scores)
+    assert tuple(text.rouge(outputs, references).values()) == pytest.approx(scores)
