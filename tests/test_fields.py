@@ -53,7 +53,7 @@ def test_options_are_found_by_their_class_and_otherwise_have_defaults():
     assert section.options_of(again).size == 5  # a class that is defined again
 
 
-def test_an_entry_declares_options_as_an_attribute_or_when_it_is_registered(layers):
+def test_an_entry_declares_options_as_an_attribute_or_when_registered_and_gets_them(layers):
     @layers.register("first")
     class First:
         options = Options
@@ -64,31 +64,22 @@ def test_an_entry_declares_options_as_an_attribute_or_when_it_is_registered(laye
     layers.register("second", dict)
     assert layers.options("second") is None
     assert layers.configured("plain", Section()) is object
+    layers.register("scaled", lambda x, options: x * options.size, options=Options)
+    assert layers.configured("scaled", Section(options=(Options(5),)))(2) == 10
     layers.restore({})
     assert layers.options("first") is None
 
 
-def test_a_function_gets_its_options(layers):
-    layers.register("scaled", lambda x, options: x * options.size, options=Options)
-    assert layers.configured("scaled", Section(options=(Options(5),)))(2) == 10
-
-
-@dataclasses.dataclass
-class Melted:
-    size: int = 3
-
-
+frozen = partial(dataclasses.make_dataclass, frozen=True)
 UNFIT = {
     "model.made_up: the options dict of 'x': it is no dataclass": dict,
-    "the options Melted of 'x': it is not frozen": Melted,
-    "it has the field sizes of type <class 'list'>; it must be int, float, bool or str": (
-        dataclasses.make_dataclass("Lists", [("sizes", list, None)], frozen=True)
+    "the options Melted of 'x': it is not frozen": dataclasses.make_dataclass("Melted", []),
+    "it has the field sizes of type <class 'list'>; it must be int, float, bool or str": frozen(
+        "Lists", [("sizes", list, None)]
     ),
-    "it has the field size without a default": (
-        dataclasses.make_dataclass("Bare", [("size", int)], frozen=True)
-    ),
-    "the option 'width' of 'x' has the name of the config field model.width": (
-        dataclasses.make_dataclass("Wide", [("width", int, 1)], frozen=True)
+    "it has the field size without a default": frozen("Bare", [("size", int)]),
+    "the option 'width' of 'x' has the name of the config field model.width": frozen(
+        "Wide", [("width", int, 1)]
     ),
 }
 

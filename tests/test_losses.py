@@ -120,9 +120,8 @@ def test_the_divergence_from_a_teacher():
     t = 2.5
     p, q = (log_softmax(logits / t) for logits in (TAUGHT, LOGITS))
     written_out = t**2 * (np.exp(p) * (p - q)).sum(axis=-1)
-    np.testing.assert_allclose(
-        run(losses.teacher_divergence, LOGITS, TAUGHT, t), written_out, rtol=1e-4
-    )
+    divergence = run(losses.teacher_divergence, LOGITS, TAUGHT, t)
+    np.testing.assert_allclose(divergence, written_out, rtol=1e-4)
     assert np.abs(run(losses.teacher_divergence, LOGITS, LOGITS + 7.0, t)).max() < 1e-4
     summed = lambda *logits: losses.teacher_divergence(*logits, t).sum()  # noqa: E731
     gradient, of_teacher = run(jax.grad(summed, (0, 1)), LOGITS, TAUGHT)
@@ -142,10 +141,8 @@ def test_the_rest_of_the_vocabulary_is_one_class(k):
     np.testing.assert_allclose(found, written_out, rtol=1e-3, atol=1e-5)
     whole = run(losses.teacher_divergence, LOGITS, TAUGHT, 2.0)
     assert np.all(found <= whole + 1e-4) and np.allclose(found, whole, rtol=1e-4) == (k == V)
-    gradient = run(
-        jax.grad(lambda logits: losses.top_k_divergence(logits, kept, 2.0).sum()), LOGITS
-    )
-    assert np.all(np.isfinite(gradient))
+    summed = lambda logits: losses.top_k_divergence(logits, kept, 2.0).sum()  # noqa: E731
+    assert np.all(np.isfinite(run(jax.grad(summed), LOGITS)))
 
 
 def test_distillation_mixes_both_losses():
@@ -187,12 +184,16 @@ def apart(found, expected):
 
 
 @pytest.mark.parametrize(
-    ("tiles", "eps", "z", "cap"),
-    [(5, 0.0, 0.0, None), *((tiles, 0.1, 0.02, 1.5) for tiles in (5, 8, 40))],
+    ("tiles", "eps", "z", "changes"),
+    [
+        (5, 0.0, 0.0, {}),
+        (5, 0.1, 0.0, {"bias": None}),
+        *((tiles, 0.1, 0.02, {"cap": 1.5}) for tiles in (5, 8, 40)),
+    ],
 )
-def test_value_and_gradient_equal_those_of_all_logits(tiles, eps, z, cap):
+def test_value_and_gradient_equal_those_of_all_logits(tiles, eps, z, changes):
     """Numbers of tiles that divide the vocabulary, that do not, and that exceed it."""
-    predicted = WITH_BIAS.replace(cap=cap)
+    predicted = WITH_BIAS.replace(**changes)
     found, gradient = found_and_gradient(predicted, eps, tiles, z)
     expected, expected_gradient = found_and_gradient(predicted, eps, 1, z)
     assert apart(found[:2], expected[:2]) < 1e-6
@@ -200,49 +201,33 @@ def test_value_and_gradient_equal_those_of_all_logits(tiles, eps, z, cap):
     assert apart(gradient, expected_gradient) < 1e-6
 
 
-@pytest.mark.parametrize(("tiles", "rows"), [(5, TILED_V + 8), (40, TILED_V)])
-def test_a_teacher_is_compared_tile_by_tile(tiles, rows):
+def another_teacher(rows):
     """A teacher of another width, with another padding of its vocabulary."""
     x, table = RNG.normal(size=(3, 5, 6)), RNG.normal(size=(rows, 6))
-    teacher = Unprojected(np.float32(x), np.float32(table), None, jnp.dtype(jnp.float32), TILED_V)
-    student = WITH_BIAS.replace(cap=3.0)
-
-    def divergence(one, tiles):
-        if tiles == 1:
-            return losses.teacher_divergence(one.logits(), teacher.logits(), 2.0)
-        return losses.tiled_divergence(one, teacher, 2.0, tiles)
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def found(tiles):
-        summed = lambda one: (divergence(one, tiles) * TILE_WEIGHTS).sum()  # noqa: E731
-        return divergence(student, tiles), jax.grad(summed)(student)
-
-    assert apart(found(tiles), found(1)) < 1e-5
+    return Unprojected(np.float32(x), np.float32(table), None, jnp.dtype(jnp.float32), TILED_V)
 
 
-def test_a_teachers_top_k_is_compared_by_position():
-    kept = losses.TopPredictions.of_logits(jnp.float32(RNG.normal(size=(3, 5, TILED_V))), 6, 2.0)
+@pytest.mark.parametrize(("tiles", "rows"), [(5, TILED_V + 8), (40, TILED_V), (4, None)])
+def test_a_teacher_is_compared_tile_by_tile_and_its_top_k_by_position(tiles, rows):
+    logits = jnp.float32(RNG.normal(size=(3, 5, TILED_V)))
+    top_k = losses.TopPredictions.of_logits(logits, 6, 2.0)
+    teacher = another_teacher(rows) if rows else top_k
+
+    def in_tiles(student):
+        return losses.tiled_divergence(student, teacher, 2.0, tiles)
+
+    def whole(student):
+        if rows:
+            return losses.teacher_divergence(student.logits(), teacher.logits(), 2.0)
+        return losses.top_k_divergence(student.logits(), top_k, 2.0)
 
     @functools.partial(jax.jit, static_argnums=0)
-    def found(tiles):
-        def divergence(one):
-            if tiles == 1:
-                return losses.top_k_divergence(one.logits(), kept, 2.0)
-            return losses.tiled_divergence(one, kept, 2.0, tiles)
+    def found(divergence):
+        student = WITH_BIAS.replace(cap=3.0)
+        summed = lambda student: (divergence(student) * TILE_WEIGHTS).sum()  # noqa: E731
+        return divergence(student), jax.grad(summed)(student)
 
-        return divergence(WITH_BIAS), jax.grad(lambda one: divergence(one).sum())(WITH_BIAS)
-
-    assert apart(found(4), found(1)) < 1e-5
-
-
-def test_a_bias_is_optional():
-    without = WITH_BIAS.replace(bias=None)
-    found, gradient = found_and_gradient(without, 0.1, 5)
-    zero = WITH_BIAS.replace(bias=np.zeros(TILED_V, np.float32))
-    expected, expected_gradient = found_and_gradient(zero, 0.1, 1)
-    assert gradient.bias is None
-    assert apart(found[:2], expected[:2]) < 1e-6
-    assert apart(gradient, expected_gradient.replace(bias=None)) < 1e-6
+    assert apart(found(in_tiles), found(whole)) < 1e-5
 
 
 def test_products_are_rounded_as_those_of_layers():
@@ -255,21 +240,21 @@ def test_products_are_rounded_as_those_of_layers():
     assert {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {jnp.dtype(jnp.float32)}
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def correct_in_tiles(table, tiles):
-    """Whether each of four labels is the prediction of logits that are the table's rows."""
-    predicted = Unprojected(jnp.ones((4, 1)), table, None, jnp.dtype(jnp.float32), 4)
-    return losses.tiled_token_losses(predicted, jnp.arange(4), tiles=tiles).correct
-
-
 @pytest.mark.parametrize("tiles", [1, 2, 3])
 def test_of_equal_logits_the_first_is_the_prediction(tiles):
     """With equal logits one label of four is correct; with NaN none is."""
+
+    @jax.jit
+    def correct(logits):
+        """Whether each of four labels is the prediction of logits that are a table's rows."""
+        predicted = Unprojected(jnp.ones((4, 1)), logits[:, None], None, jnp.dtype("float32"), 4)
+        return losses.tiled_token_losses(predicted, jnp.arange(4), tiles=tiles).correct
+
     predictions = {(1, 3, 3, 2): 1, (3, 2, 3, 3): 0, (3, 3, 3, 3): 0, (0, 1, 2, 3): 3}
     predictions |= {(np.nan,) * 4: None, (np.nan, 1, 1, 1): None}
     for logits, right in predictions.items():
-        correct = np.asarray(correct_in_tiles(np.array(logits, np.float32)[:, None], tiles))
-        assert correct.tolist() == [label == right for label in range(4)], logits
+        expected = [label == right for label in range(4)]
+        assert correct(np.float32(logits)).tolist() == expected, logits
 
 
 @pytest.mark.parametrize("tiles", [1, 3])

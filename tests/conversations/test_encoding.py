@@ -16,6 +16,7 @@ from transformer_jax.tokenization import PublishedTokenizer, import_tokenizer
 
 FIXTURES = Path(__file__).parent / "fixtures"
 DRAWN = json.loads(gzip.decompress((FIXTURES / "conversations.json.gz").read_bytes()))
+CONVERSATIONS = [parse_conversation({"messages": drawn["messages"]}) for drawn in DRAWN]
 
 
 @pytest.fixture(scope="module")
@@ -43,32 +44,24 @@ def pieces_of(tokenizer, ids):
 
 @pytest.mark.parametrize("name", ["chatml", "llama3"])
 def test_text_and_tokens_equal_those_of_transformers(name, chats):
-    """But for answers that begin with white space, which transformers joins with the prompt."""
+    """But for answers that begin with white space, which transformers joins with the prompt: here
+    a conversation always begins with the tokens of its prompt."""
     chat = chats[name]
     num_compared = 0
     assert len(DRAWN) == 200
-    for drawn in DRAWN:
-        conversation = parse_conversation({"messages": drawn["messages"]})
+    for drawn, conversation in zip(DRAWN, CONVERSATIONS, strict=True):
         assert chat.template.render(conversation) == drawn[name]["text"]
-        prompt = chat.template.render(conversation[:-1], add_generation_prompt=True)
-        assert prompt == drawn[name]["prompt"]
-        answers = [turn.content for turn in conversation if turn.role == "assistant"]
-        if "prompt_ids" in drawn[name] and not any(answer[0].isspace() for answer in answers):
-            assert chat.encode_prompt(conversation[:-1]) == drawn[name]["prompt_ids"]
-            assert chat.encode(conversation).tokens == drawn[name]["text_ids"]
-            num_compared += 1
-    assert num_compared > 50
-
-
-def test_a_conversation_begins_with_the_tokens_of_its_prompt(chats):
-    """Holds also if the tokenizer would merge the end of the prompt with the answer."""
-    chat = chats["chatml"]
-    for drawn in DRAWN:
-        conversation = parse_conversation({"messages": drawn["messages"]})
+        text = chat.template.render(conversation[:-1], add_generation_prompt=True)
+        assert text == drawn[name]["prompt"]
         prompt = chat.encode_prompt(conversation[:-1])
         tokens, loss_mask = chat.encode(conversation)
         assert tokens[: len(prompt)] == prompt
         assert loss_mask[len(prompt)] and not loss_mask[len(prompt) - 1]
+        answers = [turn.content for turn in conversation if turn.role == "assistant"]
+        if "prompt_ids" in drawn[name] and not any(answer[0].isspace() for answer in answers):
+            assert prompt == drawn[name]["prompt_ids"] and tokens == drawn[name]["text_ids"]
+            num_compared += 1
+    assert num_compared > 50
 
 
 def test_the_loss_counts_answers_and_their_ends_alone(tokenizer, chats):
@@ -115,8 +108,7 @@ def test_repeated_special_tokens_of_the_template_are_kept(tokenizer):
 
 def test_parsing_is_the_inverse_of_rendering():
     for name, template in TEMPLATES.items():
-        for drawn in DRAWN[:40]:
-            turns = parse_conversation({"messages": drawn["messages"]})
+        for turns in CONVERSATIONS[:40]:
             without = template.system is None and turns[0].role == "system"
             turns = template.complete_turns(turns[without:])
             assert template.parse(template.render_turns(turns)) == turns, name

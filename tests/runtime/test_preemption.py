@@ -18,29 +18,22 @@ class Metadata(http.server.BaseHTTPRequestHandler):
     """Imitates the metadata servers of Google and Amazon."""
 
     answers: dict
+    headers_of_get = {"Metadata-Flavor": "Google", "X-aws-ec2-metadata-token": "token"}
 
     def do_GET(self):
-        if self.path.startswith("/computeMetadata/"):
-            has_header = self.headers.get("Metadata-Flavor") == "Google"
-        else:
-            has_header = self.headers.get("X-aws-ec2-metadata-token") == "token"
+        name = "Metadata-Flavor" if "/computeMetadata/" in self.path else "X-aws-ec2-metadata-token"
         answer = self.answers.get(self.path.rpartition("/")[2])
-        if not has_header:
-            self._send(403, "no header")
-        elif answer is None:
-            self._send(404, "")
-        else:
-            self._send(200, answer)
+        status = 404 if answer is None else 200
+        self._send(status if self.headers.get(name) == self.headers_of_get[name] else 403, answer)
 
     def do_PUT(self):
         has_header = "X-aws-ec2-metadata-token-ttl-seconds" in self.headers
-        is_valid = has_header and self.path == "/latest/api/token"
-        self._send(*((200, "token") if is_valid else (400, "")))
+        self._send(200 if has_header and self.path == "/latest/api/token" else 400, "token")
 
     def _send(self, status, text):
         self.send_response(status)
         self.end_headers()
-        self.wfile.write(text.encode())
+        self.wfile.write((text or "").encode())
 
     def log_message(self, *_):
         pass
@@ -71,23 +64,6 @@ def test_notices_of_clouds_are_recognized(metadata):
     assert preemption.gce()
 
 
-@pytest.fixture
-def signals(monkeypatch):
-    """The SIGTERMs that this process received."""
-    received = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
-    yield received
-    signal.signal(signal.SIGTERM, before)
-
-
-@pytest.fixture
-def polls(monkeypatch):
-    """Mock that polls Google's server."""
-    poll = Mock(side_effect=preemption.gce)
-    monkeypatch.setitem(preemption.CLOUDS, "gce", poll)
-    return poll
-
-
 def wait_for(condition):
     end = time.monotonic() + 600
     while not condition():
@@ -95,21 +71,19 @@ def wait_for(condition):
         time.sleep(0.01)
 
 
-def test_a_notice_sends_one_sigterm(metadata, signals, polls):
+def test_a_notice_sends_one_sigterm_and_a_cloud_that_does_not_answer_is_told_once(
+    monkeypatch, caplog
+):
+    poll = Mock(side_effect=[ConnectionError, ConnectionError, False, True])
+    monkeypatch.setitem(preemption.CLOUDS, "gce", poll)
+    receive = Mock()
+    before = signal.signal(signal.SIGTERM, receive)
     with preemption.watch_preemption("gce", seconds=0.01):
-        wait_for(lambda: polls.call_count > 2)
-        assert not signals
-        metadata["preempted"] = "TRUE"
-        wait_for(lambda: signals)
-    assert signals == [signal.SIGTERM]
-
-
-def test_a_cloud_that_does_not_answer_is_logged_once(monkeypatch, signals, polls, caplog):
-    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
-    with preemption.watch_preemption("gce", seconds=0.01):
-        wait_for(lambda: polls.call_count > 3)
-    assert not signals
-    assert caplog.text.count("gce does not answer") == len(caplog.records) == 1
+        wait_for(lambda: receive.called)
+    signal.signal(signal.SIGTERM, before)
+    assert receive.call_count == 1 and poll.call_count == 4
+    silent, notice = caplog.messages
+    assert silent.startswith("gce does not answer") and notice.startswith("notice by gce: ")
 
 
 def test_a_run_saves_and_stops_after_a_notice(
