@@ -98,14 +98,6 @@ def test_alpaca_has_a_second_system_turn_for_inputs():
     assert chatml.startswith("<|im_start|>user\nAdd.\n\n1 2<|im_end|>\n<|im_start|>assistant\n3")
 
 
-def test_repeated_special_tokens_of_the_template_are_kept(tokenizer):
-    turns = {"system": "{content}\n", "user": "Q{content}<|im_end|><|im_end|>"}
-    chat = ChatTokenizer(Template(**turns, assistant="A{content}{eos}{eos}"), tokenizer)
-    found = chat.encode((Turn("user", "a"), Turn("assistant", "b"))).tokens
-    wanted = "<|begin_of_text|>Qa<|im_end|><|im_end|>Ab<|end_of_text|><|end_of_text|>"
-    assert pieces_of(tokenizer, found) == wanted
-
-
 def test_parsing_is_the_inverse_of_rendering():
     for name, template in TEMPLATES.items():
         for turns in CONVERSATIONS[:40]:
@@ -137,11 +129,16 @@ def test_lone_surrogates_are_replaced(tokenizer, chats):
 TURNS = {"system": "{content}\n", "user": "Q: {content}\n", "assistant": "A: {content}{eos}\n"}
 
 
-def test_a_template_of_the_users_own(tokenizer):
+def test_templates_of_the_users_own(tokenizer):
+    turns = Turn("user", "a"), Turn("assistant", "b")
     chat = ChatTokenizer(Template(**TURNS), tokenizer)
-    tokens, loss_mask = chat.encode((Turn("user", "a"), Turn("assistant", "b")))
+    tokens, loss_mask = chat.encode(turns)
     assert pieces_of(tokenizer, tokens) == "<|begin_of_text|>Q: a\nA: b<|end_of_text|>\n"
     assert sum(loss_mask) == 2 and chat.answer_end == tokenizer.specials.eos
+    repeated = {"user": "Q{content}<|im_end|><|im_end|>", "assistant": "A{content}{eos}{eos}"}
+    tokens = ChatTokenizer(Template(**TURNS | repeated), tokenizer).encode(turns).tokens
+    text = "<|begin_of_text|>Qa<|im_end|><|im_end|>Ab<|end_of_text|><|end_of_text|>"
+    assert pieces_of(tokenizer, tokens) == text
 
 
 def test_invalid_templates_and_contents_with_their_markup_are_refused(tokenizer, chats):

@@ -39,17 +39,8 @@ FILES = {"qwen3": "qwen3", "qwen2.5": "qwen2_5", "llama3": "llama3", "gemma": "g
 FILES |= {"phi3": "phi3"}
 QUOTED = {"chatml": "CHATML_CHAT_TEMPLATE", "mistral": "MIXTRAL_INSTRUCT_CHAT_TEMPLATE"}
 FIRST = {"llama3": "<|begin_of_text|>", "gemma": "<bos>", "mistral": "<s>"}
-PARTS = [
-    "the old man",
-    " a dog.\n",
-    "\n\n",
-    "  ",
-    "x = {{ y }}",
-    "Straße 猫 😀",
-    "{% if %}",
-    "'\"\\n",
-]
-PARTS += ["1,234", "### Response:", "user", "assistant\n"]
+PARTS = ["the old man", " a dog.\n", "\n\n", "  ", "x = {{ y }}", "Straße 猫 😀", "{% if %}"]
+PARTS += ["'\"\\n", "1,234", "### Response:", "user", "assistant\n"]
 THOUGHTS = ["<think>\nso\n\nit is\n</think>\n\n", "<think>\n\n</think>\n\n", "no</think>\n"]
 
 

@@ -113,13 +113,18 @@ def test_a_former_id_is_kept(tmp_path):
     assert run.stored_id("own", lambda: "second") == "first"
 
 
+def write_and_resume(workdir, trackers, steps=([5], [10])):
+    config = LoggingConfig(trackers=trackers, project="study")
+    write_run(workdir, config, steps=steps[0])
+    write_run(workdir, config, start=5, steps=steps[1])
+
+
 def test_weights_and_biases_gets_repeated_steps(tmp_path, monkeypatch):
     """wandb drops a record whose own step is not above its last one."""
     run = Mock()
     wandb = Mock(init=lambda **_: run, __spec__=ModuleSpec("wandb", None))
     monkeypatch.setitem(sys.modules, "wandb", wandb)
-    for start, steps in ((0, [5, 10]), (5, [10])):
-        write_run(tmp_path, LoggingConfig(trackers="wandb"), start=start, steps=steps)
+    write_and_resume(tmp_path, "wandb", ([5, 10], [10]))
     assert [call.args[0]["step"] for call in run.log.call_args_list] == [5, 10, 10]
     assert all(call.kwargs == {} for call in run.log.call_args_list)
     assert call("*", step_metric="step") in run.define_metric.call_args_list
@@ -131,9 +136,7 @@ def test_weights_and_biases_gets_repeated_steps(tmp_path, monkeypatch):
 def test_weights_and_biases_offline(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    for start, step in ((0, 5), (5, 10)):
-        config = LoggingConfig(trackers="wandb", project="project")
-        write_run(tmp_path, config, start=start, steps=[step])
+    write_and_resume(tmp_path, "wandb")
     run_id = (tmp_path / "trackers" / "wandb").read_text()
     runs = [path for path in (tmp_path / "wandb").glob("offline-run-*") if path.is_dir()]
     assert runs and all(path.name.endswith(run_id) for path in runs)  # two if seconds differ
@@ -142,24 +145,21 @@ def test_weights_and_biases_offline(tmp_path, monkeypatch):
 def test_mlflow_offline(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/runs.db")
-    config = LoggingConfig(trackers="tensorboard,mlflow", project="study")
-    for start, step in ((0, 5), (5, 10)):
-        write_run(tmp_path, config, start=start, steps=[step])
+    write_and_resume(tmp_path, "tensorboard,mlflow")
     client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/runs.db")
     experiment = client.get_experiment_by_name("study").experiment_id
     (run,) = client.search_runs([experiment])
     assert run.info.run_name == tmp_path.name and run.info.status == "FINISHED"
     assert run.data.params == {"seed": "3", "model.d_model": "8"}
     history = client.get_metric_history(run.info.run_id, "train/loss")
-    assert [(one.step, one.value) for one in history] == [(5, 0.2), (10, 0.1)]
+    assert [(point.step, point.value) for point in history] == [(5, 0.2), (10, 0.1)]
     assert run.data.metrics["train/big_"] == 2
 
 
 def test_trackio_offline(tmp_path, monkeypatch, capsys):
     pytest.importorskip("trackio")
     monkeypatch.setattr("trackio.sqlite_storage.TRACKIO_DIR", tmp_path / "trackio")
-    for start, step in ((0, 5), (5, 10)):
-        write_run(tmp_path, LoggingConfig(trackers="trackio"), start=start, steps=[step])
+    write_and_resume(tmp_path, "trackio")
     (path,) = (tmp_path / "trackio").glob("*.db")
     with sqlite3.connect(path) as database:
         rows = database.execute("select run_name, step, metrics from metrics").fetchall()

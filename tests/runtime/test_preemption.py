@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Preemption notices of local metadata servers, and of a file."""
+"""Preemption notices of metadata servers, and of a file."""
 
-import http.server
+import io
 import signal
 import threading
 import time
+import urllib.error
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -14,44 +16,31 @@ from transformer_jax.errors import Stopped
 from transformer_jax.runtime import preemption
 
 
-class Metadata(http.server.BaseHTTPRequestHandler):
-    """Imitates the metadata servers of Google and Amazon."""
-
-    answers: dict
-    headers_of_get = {"Metadata-Flavor": "Google", "X-aws-ec2-metadata-token": "token"}
-
-    def do_GET(self):
-        name = "Metadata-Flavor" if "/computeMetadata/" in self.path else "X-aws-ec2-metadata-token"
-        answer = self.answers.get(self.path.rpartition("/")[2])
-        status = 404 if answer is None else 200
-        self._send(status if self.headers.get(name) == self.headers_of_get[name] else 403, answer)
-
-    def do_PUT(self):
-        has_header = "X-aws-ec2-metadata-token-ttl-seconds" in self.headers
-        self._send(200 if has_header and self.path == "/latest/api/token" else 400, "token")
-
-    def _send(self, status, text):
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write((text or "").encode())
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture
 def metadata(monkeypatch):
-    """The servers' answers, by the last part of the path."""
+    """Answers of the metadata servers of Google and Amazon, by the last part of the path."""
     answers = {"preempted": "FALSE", "maintenance-event": "NONE"}
-    handler = type("Handler", (Metadata,), {"answers": answers})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    address = f"127.0.0.1:{server.server_port}"
-    monkeypatch.setenv("GCE_METADATA_HOST", address)
-    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://{address}/")
-    yield answers
-    server.shutdown()
-    server.server_close()
+
+    def open_url(request, timeout):
+        url = request.full_url
+        name = url.rpartition("/")[2]
+        if request.method == "PUT":
+            assert url == "http://aws/latest/api/token"
+            assert request.has_header("X-aws-ec2-metadata-token-ttl-seconds")
+            return io.BytesIO(b"token")
+        if url.startswith("http://google/computeMetadata/v1/instance/"):
+            assert request.get_header("Metadata-flavor") == "Google"
+        else:
+            assert url.startswith("http://aws/latest/meta-data/spot/")
+            assert request.get_header("X-aws-ec2-metadata-token") == "token"
+        if name not in answers:
+            raise urllib.error.HTTPError(url, 404, "", {}, None)
+        return io.BytesIO(answers[name].encode())
+
+    monkeypatch.setattr(preemption, "_direct", SimpleNamespace(open=open_url))
+    monkeypatch.setenv("GCE_METADATA_HOST", "google")
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://aws/")
+    return answers
 
 
 def test_notices_of_clouds_are_recognized(metadata):
@@ -74,12 +63,13 @@ def wait_for(condition):
 def test_a_notice_sends_one_sigterm_and_a_cloud_that_does_not_answer_is_told_once(
     monkeypatch, caplog
 ):
-    poll = Mock(side_effect=[ConnectionError, ConnectionError, False, True])
+    poll = Mock(side_effect=[ConnectionError, ConnectionError, False, *[True] * 9])
     monkeypatch.setitem(preemption.CLOUDS, "gce", poll)
     receive = Mock()
     before = signal.signal(signal.SIGTERM, receive)
     with preemption.watch_preemption("gce", seconds=0.01):
         wait_for(lambda: receive.called)
+        time.sleep(0.05)
     signal.signal(signal.SIGTERM, before)
     assert receive.call_count == 1 and poll.call_count == 4
     silent, notice = caplog.messages
