@@ -307,7 +307,7 @@ def tiny_classifier(tiny, shared_dir):
             _write_labeled(tiny, labeled)
     changes = {"task.name": "classification", "model.architecture": "encoder_only"}
     changes |= {"model.num_layers": 1, "model.max_length": 96, "data.max_length": 96}
-    changes |= {"tokenizer.kind": "char", "tokenizer.vocab_size": 100, "data.name": "labeled_tsv"}
+    changes |= {"tokenizer.kind": "char", "tokenizer.vocab_size": 100, "data.name": "table"}
     changes |= {f"data.{split}_text": str(labeled / f"{split}.tsv") for split in PAIRS}
     unread = (*OF_PAIRS, "decode.max_extra_length")
     return tiny | {name: DEFAULTS[name] for name in unread} | changes
