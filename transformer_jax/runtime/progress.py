@@ -246,10 +246,14 @@ class Notebook(Display):
 _display: ContextVar[Display | None] = ContextVar("display", default=None)
 
 
-def _open_display() -> Display:
+def in_notebook() -> bool:
+    """Returns True in a cell of a notebook; the IPython of a terminal has no kernel."""
     ipython = sys.modules.get("IPython")
-    shell = ipython and ipython.get_ipython()
-    if hasattr(shell, "kernel"):  # the IPython of a terminal has none
+    return hasattr(ipython and ipython.get_ipython(), "kernel")
+
+
+def _open_display() -> Display:
+    if in_notebook():
         return Notebook()
     if sys.stderr is None:
         return Display()
