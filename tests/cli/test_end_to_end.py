@@ -300,7 +300,7 @@ def test_a_run_killed_and_stopped_ends_as_the_uninterrupted_one(
         answer = shell(*command)
     assert (answer.status, answer.out) == (75, "")
     assert f"{workdir} continues from step 15" in answer.err
-    assert "stopped by SIGTERM at step 17, saved; the same command" in answer.err
+    assert "stopped by SIGTERM at step 17 of 30, saved; the same command" in answer.err
     assert kill_resume.last_checkpoint(workdir) == 17
 
     # The same command continues and finishes.

@@ -489,7 +489,7 @@ def tokenize(args: argparse.Namespace) -> None:
     from transformer_jax.lab.analysis.tokens import compare_tokens, open_tokenizers
 
     stdin = terminal.binary_stdin()
-    tokenizers = {}
+    tokenizers: dict[str, Any] = {}
     for path in args.tokenizer.split(","):
         tokenizers |= open_tokenizers(path)
     texts = []

@@ -80,6 +80,12 @@ def _user_rows(path: str, keys: Sequence[str]) -> SourceSet:
 _LABELED = ("train", "valid")
 """Splits of GLUE's tasks whose labels are public."""
 
+_TABLE = SourceSet(
+    _imported("files.table:open_table"),
+    reads=(*_FILES, *_ROWS, *(f"data.{name}" for name in _FIELDS)),
+    keys=_COLUMNS,
+)
+
 SOURCES: Registry[SourceSet] = Registry(
     "data.name",
     {
@@ -120,11 +126,8 @@ SOURCES: Registry[SourceSet] = Registry(
         "tiny_shakespeare": _public("text_sets:open_tiny_shakespeare", _TEXT),
         "wikitext2": _public("text_sets:open_wikitext2", _TEXT),
         "gutenberg": _public("text_sets:open_gutenberg", _TEXT),
-        "table": SourceSet(
-            _imported("files.table:open_table"),
-            reads=(*_FILES, *_ROWS, *(f"data.{name}" for name in _FIELDS)),
-            keys=_COLUMNS,
-        ),
+        "table": _TABLE,
+        "labeled_tsv": _TABLE,  # its name in earlier configs
         "sst2": _public("labeled_sets:open_glue", _LABELED_TEXT, _LABELED, name="sst2"),
         "cola": _public("labeled_sets:open_glue", _LABELED_TEXT, _LABELED, name="cola"),
         "mrpc": _public("labeled_sets:open_glue", _LABELED_TEXT, (*_LABELED, "test"), name="mrpc"),

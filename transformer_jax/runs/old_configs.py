@@ -82,18 +82,11 @@ def _dropped(value: Any, values: Fields) -> Fields:
     return {}
 
 
-def _data(names: Any, values: Fields) -> Fields:
-    """The set of labeled, tab-separated text, before all kinds of tables had one."""
-    parts = ["table" if name == "labeled_tsv" else name for name in str(names).split(",")]
-    return {"data.name": ",".join(parts)}
-
-
 _GONE = {"adagrad": "optimizer.name", "cosine_cycles": "optimizer.schedule"}
 _REPLACEMENTS: dict[str, Callable[[Any, Fields], Fields]] = {
     "model.full_attention_every": _layers,
     "model.attention_radius": _radius,
     "train.remat": _remat,
-    "data.name": _data,
     "optimizer.name": _without("adagrad", "adam"),
     "optimizer.initial_accumulator": _dropped,
     "optimizer.schedule": _without("cosine_cycles", "cosine"),

@@ -568,7 +568,7 @@ def _check_examples(settings: Settings) -> None:
             own_files = [
                 other
                 for other, source in SOURCES.items()
-                if source.keys is not None and needed <= {*source.keys}
+                if source.keys is not None and needed <= {*source.keys} and other != "labeled_tsv"
                 if {"data.train_text", "data.train_source"} & {*(source.reads or ())}
             ]
             raise UserError(

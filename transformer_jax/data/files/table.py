@@ -106,12 +106,31 @@ def _stored(table: Any, split: str) -> Path:
     return path
 
 
-def _named_columns(config: DataConfig) -> dict[str, str | None]:
-    """The columns that the config names; pairs have no labels."""
-    columns = {key: getattr(config, field) for key, field in _FIELDS.items()}
-    if columns["source"] or columns["target"]:
-        return {key: columns[key] or key for key in _PAIR}
-    return {"text": columns["text"] or "text", "pair": columns["pair"], "label": columns["label"]}
+def pair_columns(config: DataConfig) -> dict[str, str]:
+    """Column, or language, of each side of pairs; empty if the examples are not pairs.
+
+    Raises:
+      UserError: only one side is named, or columns of other examples are.
+    """
+    columns = {side: getattr(config, f"{side}_language") for side in _PAIR}
+    if not any(columns.values()):
+        return {}
+    for name in ("text_field", "label_field", "pair_field"):
+        if getattr(config, name) is not None:
+            raise UserError(
+                f"data.{name} is not read if {config.name} has languages; leave one out"
+            )
+    if not all(columns.values()):
+        raise UserError(
+            f"{config.name} needs data.source_language and data.target_language together; one of "
+            "them is not set"
+        )
+    return columns
+
+
+def _named_columns(config: DataConfig) -> Mapping[str, str | None]:
+    names = {"text": config.text_field or "text", "pair": config.pair_field}
+    return pair_columns(config) or {**names, "label": config.label_field}
 
 
 def _example(columns: Mapping[str, str], row: Any) -> Example:

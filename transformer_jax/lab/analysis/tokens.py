@@ -38,7 +38,7 @@ class Tokens:
     pieces: Mapping[str, Sequence[str]]
     ids: Mapping[str, Sequence[int]]
     table: pd.DataFrame
-    _unknown_ids: Mapping[str, int]
+    _unknown_ids: Mapping[str, int | None]
 
     def __repr__(self) -> str:
         lines = [self.table.to_string()]
