@@ -316,11 +316,8 @@ def tiny_config(tiny):
         if task not in ("translation", "seq2seq"):
             others = [*OF_PAIRS, *(["decode.max_extra_length"] * (task != "language_modeling"))]
             if "data.name" not in changes and task in TASKS:
-                others += [
-                    name
-                    for name in tiny
-                    if name.startswith(("data.train", "data.valid", "data.test"))
-                ]
+                places = tuple(f"data.{split}_" for split in PAIRS)
+                others += [name for name in tiny if name.startswith(places)]
                 changes = {"data.name": TASKS[task].defaults["data.name"], **changes}
         return tj.config(QUICKSTART, tiny | {name: DEFAULTS[name] for name in others} | changes)
 

@@ -155,6 +155,8 @@ def test_a_run_can_be_resumed_from_the_bucket_at_any_moment(address, folder, mon
                     step = draw.choice([step for step in kept if step not in scored])
                     scored.append(step)
                     write(folder, f"steps/{step}/metrics/valid", os.urandom(5))
+                    if at.seen[-1] > 1:  # another unit stays whole meanwhile
+                        write(folder, f"steps/{step}/a/a", os.urandom(10))
                     manifest.write_manifest(folder / f"steps/{step}")
                 case 3:
                     for old in kept[:-1]:
