@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.compiled import run
+from tests.compiled import assert_near, run
 from tests.refusals import assert_refused
 from transformer_jax import losses
 from transformer_jax.nn.embeddings import Unprojected
@@ -22,57 +22,33 @@ LOGITS = RNG.normal(0, 3, (2, 5, V)).astype(np.float32)
 LABELS = RNG.integers(0, V, (2, 5)).astype(np.int32)
 
 
-def smoothed_targets(eps):
-    """Targets of 1 - eps for the label, plus eps / V for each token including the label."""
-    return (1 - eps) * np.eye(V)[LABELS] + eps / V
-
-
 def log_softmax(logits):
     logits = logits.astype(np.float64)
     return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
 
-def log_normalizer():
-    return np.log(np.exp(LOGITS.astype(np.float64)).sum(axis=-1))
-
-
 @pytest.mark.parametrize(("eps", "z"), [(0.0, 0.0), (0.4, 0.0), (0.1, 0.02)])
-def test_value_and_gradient(eps, z):
+def test_value_and_derivatives_are_those_of_smoothed_targets(eps, z):
+    """Targets of 1 - eps for the label, plus eps / V for each token including the label. Reverse
+    mode, forward mode, and forward over reverse for Hessian-vector products."""
+    targets = np.float32((1 - eps) * np.eye(V)[LABELS] + eps / V)
     weights = RNG.normal(size=LABELS.shape).astype(np.float32)
-
-    def weighted(logits):
-        values = losses.cross_entropy(logits, LABELS, eps, z)
-        return (values * weights).sum(), values
-
-    gradient, values = run(jax.grad(weighted, has_aux=True), LOGITS)
-    written_out = -(smoothed_targets(eps) * log_softmax(LOGITS)).sum(axis=-1)
-    written_out += z * log_normalizer() ** 2
-    np.testing.assert_allclose(values, written_out, rtol=1e-5)
-    of_probability = 1 + 2 * z * log_normalizer()[..., None]
-    expected = of_probability * np.exp(log_softmax(LOGITS)) - smoothed_targets(eps)
-    expected *= weights[..., None]
-    np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-6)
-
-
-def test_tangent():
-    """Forward mode, and forward over reverse for Hessian-vector products."""
     change = RNG.normal(size=LOGITS.shape).astype(np.float32)
-    targets = smoothed_targets(0.1).astype(np.float32)
 
-    def plain(logits):
-        cost = 0.02 * jax.nn.logsumexp(logits, axis=-1) ** 2
+    def written_out(logits):
+        cost = z * jax.nn.logsumexp(logits, axis=-1) ** 2
         return cost - (targets * jax.nn.log_softmax(logits)).sum(axis=-1)
 
-    tangents = [
-        run(lambda *x, f=f: [jax.jvp(g, *x)[1] for g in (f, of_sum(f))], (LOGITS,), (change,))
-        for f in (lambda logits: losses.cross_entropy(logits, LABELS, 0.1, 0.02), plain)
-    ]
-    for tangent, expected in zip(*tangents, strict=True):
-        np.testing.assert_allclose(tangent, expected, rtol=1e-4, atol=1e-5)
+    def derivatives(loss, logits, change):
+        gradient = jax.grad(lambda logits: (loss(logits) ** 2 * weights).sum())
+        return [jax.jvp(function, (logits,), (change,)) for function in (loss, gradient)]
 
-
-def of_sum(loss):
-    return jax.grad(lambda logits: (loss(logits) ** 2).sum())
+    fused = lambda logits: losses.cross_entropy(logits, LABELS, eps, z)  # noqa: E731
+    found = run(derivatives, fused, LOGITS, change)
+    assert_near(found, run(derivatives, written_out, LOGITS, change), 1e-5)
+    expected = z * np.log(np.exp(np.float64(LOGITS)).sum(axis=-1)) ** 2
+    expected -= (targets * log_softmax(LOGITS)).sum(axis=-1)
+    np.testing.assert_allclose(found[0][0], expected, rtol=1e-5)
 
 
 # --- Losses by name ---

@@ -38,13 +38,9 @@ def test_the_last_turn_is_checked():
     check_unanswered(asked)
     check_answered(answered)
     empty = (*asked, Turn("assistant", " \n"))
-    assert_refused(
-        {
-            "the last turn is not the user's": lambda: check_unanswered(answered),
-            "the last turn is no answer": lambda: check_answered(asked),
-            "turn 2 is an empty answer": lambda: check_answered(empty),
-        }
-    )
+    assert_refused({"the last turn is not the user's": lambda: check_unanswered(answered)})
+    assert_refused({"the last turn is no answer": lambda: check_answered(asked)})
+    assert_refused({"turn 2 is an empty answer": lambda: check_answered(empty)})
 
 
 def test_a_line_is_an_instruction_or_an_object():

@@ -90,18 +90,13 @@ def test_peaks_are_looked_up_by_the_start_of_the_kind():
 
 def test_content_larger_than_the_memory_is_refused_with_both_sizes(monkeypatch):
     monkeypatch.setattr(platform, "usable_memory", lambda: 24 * 2**30)
-    platform.require_memory(24 * 2**30, "weights")
-    require = platform.require_memory
-    assert_refused(
-        {
-            "weights need at least 48 GiB; this machine has 24 GiB": partial(
-                require, 48 * 2**30, "weights"
-            ),
-            "at least 4,096 GiB": partial(require, 2**42, "weights"),
-        }
-    )
+    require = partial(platform.require_memory, held="weights")
+    require(24 * 2**30)
+    sizes = "weights need at least 48 GiB; this machine has 24 GiB"
+    assert_refused({sizes: partial(require, 48 * 2**30)})
+    assert_refused({"at least 4,096 GiB": partial(require, 2**42)})
     monkeypatch.setattr(platform, "usable_memory", lambda: None)
-    platform.require_memory(2**80, "weights")
+    require(2**80)
 
 
 def test_usable_memory_honors_the_limits_of_the_process_and_its_container(monkeypatch, tmp_path):

@@ -89,31 +89,31 @@ def test_pairs_are_exchanged_exactly_often_enough():
     signs = np.array(list(itertools.product((-1, 1), repeat=6)))
     means = np.abs((signs * differences).mean(1))
     exact = np.mean(means >= abs(differences.mean()) - 1e-12)
-    found = statistics.over_examples(first, second)
-    assert found.p == pytest.approx(exact, abs=0.015)
-    assert found.mean == pytest.approx(differences.mean())
-    assert found.effect == pytest.approx(differences.mean() / differences.std(ddof=1))
+    test = statistics.over_examples(first, second)
+    assert test.p == pytest.approx(exact, abs=0.015)
+    assert test.mean == pytest.approx(differences.mean())
+    assert test.effect == pytest.approx(differences.mean() / differences.std(ddof=1))
 
 
 def test_the_interval_over_examples_is_that_of_the_mean():
-    rng = np.random.default_rng(0)
-    differences = rng.normal(0.2, 1, 400)
-    found = statistics.over_examples(np.zeros(400).tolist(), differences.tolist())
+    differences = np.random.default_rng(0).normal(0.2, 1, 400)
+    test = statistics.over_examples([0.0] * 400, differences.tolist())
     half = 1.96 * differences.std(ddof=1) / 20
-    assert (found.low, found.high) == pytest.approx(
-        (differences.mean() - half, differences.mean() + half), abs=0.02
-    )
+    ends = (differences.mean() - half, differences.mean() + half)
+    assert (test.low, test.high) == pytest.approx(ends, abs=0.02)
 
 
 @pytest.mark.parametrize("deviations", [(1.0, 1.0), (1.0, 3.0)])
 def test_equal_models_differ_as_rarely_as_stated(deviations):
     """False differences among drawn equal samples of five seeds, and coverage of the interval."""
-    rng, draws, rejected, covered = np.random.default_rng(1), 400, 0, 0
-    for _ in range(draws):
-        first, second = (rng.normal(0, each, 5).tolist() for each in deviations)
-        found = statistics.over_seeds(first, second)
-        rejected += found.is_significant
-        covered += found.low <= 0 <= found.high
+    rng = np.random.default_rng(1)
+    draws = 400
+    tests = [
+        statistics.over_seeds(*(rng.normal(0, deviation, 5).tolist() for deviation in deviations))
+        for _ in range(draws)
+    ]
+    rejected = sum(test.is_significant for test in tests)
+    covered = sum(test.low <= 0 <= test.high for test in tests)
     deviation = math.sqrt(0.05 * 0.95 / draws)
     assert rejected / draws < 0.05 + 3 * deviation
     assert covered == draws - rejected
