@@ -145,6 +145,7 @@ def test_errors_of_clients_become_one_line():
         "Install s3fs); `make setup EXTRAS=s3`": ImportError("Install s3fs"),
         f"{failed}first": RuntimeError("first\nsecond"),
         f"{failed}RuntimeError": RuntimeError(),
-        "as it is": UserError("as it is"),
     }
     assert_refused({words: partial(read_and_fail, error) for words, error in errors.items()})
+    with pytest.raises(UserError, match="^as it is$"):
+        read_and_fail(UserError("as it is"))
