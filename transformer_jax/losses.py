@@ -361,7 +361,7 @@ def tiled_token_losses(
         elsewhere the power of two (which divides a padded vocabulary) that keeps a tile's logits
         within 1/64 of a device's memory, and at least 2, because a tile is read once and all logits
         several times.
-      exact: False: on CPUs, round the logits to the dtype of their product, for speed in training.
+      exact: False: round the logits to the dtype of their product, for speed in training.
     """
     count = tiles or _num_tiles(predicted)
     if count == 1 or isinstance(predicted.table, Int8Matrix):
@@ -611,7 +611,9 @@ def _tiled_backward(
         gradient = jnp.where(tile.tokens < size, gradient, 0) * cotangents.losses[:, None]
         with jax.named_scope("logits"):
             x_gradient += einsum("nw,wd->nd", gradient, tile.table, dtype)
-            table_gradient = einsum("nw,nd->wd", gradient, x, dtype)
+            # As of any parameter (`ops.einsum`).
+            exact_gradient = not platform.is_cpu()
+            table_gradient = einsum("nw,nd->wd", gradient, x, dtype, exact_gradient)
         return x_gradient, (table_gradient, gradient.sum(axis=0))
 
     def join(tiles: Array, like: Array) -> Array:
