@@ -17,7 +17,7 @@ from transformer_jax.nn import fused_attention
 from transformer_jax.nn.attention import scaled_dot_product_attention
 from transformer_jax.nn.attention_inputs import AttentionInputs
 from transformer_jax.nn.fused_attention import AttentionRequirements, CuDNN, Splash, choose_kernel
-from transformer_jax.nn.masks import Segments
+from transformer_jax.nn.masks import Segments, look_ahead_mask
 from transformer_jax.nn.per_device import use_sharded_call
 from transformer_jax.parallel.engines import call_whole
 
@@ -67,7 +67,12 @@ def test_outputs_and_gradients_are_those_of_the_plain_function(kernel, case):
     inputs, requirements = inputs_of(**how), AttentionRequirements(**options)
     if isinstance(kernel, CuDNN) and requirements.logit_cap:
         pytest.skip("cuDNN has no cap")
-    cotangent = RNG.normal(size=(B, T, H, K)).astype(np.float32)
+    compare(kernel, inputs, requirements)
+
+
+def compare(kernel, inputs, requirements):
+    """Outputs of all queries and gradients, those of padding too, against the plain function."""
+    cotangent = RNG.normal(size=inputs.query.shape).astype(np.float32)
 
     def plain(query, key, value):
         cap = requirements.logit_cap
@@ -77,14 +82,17 @@ def test_outputs_and_gradients_are_those_of_the_plain_function(kernel, case):
         with use_sharded_call(call_whole):
             return kernel(inputs.replace(query=query, key=key, value=value), requirements)
 
-    found, expected = (
-        jax.jit(lambda *x, f=f: (lambda y, back: (y, back(cotangent)))(*jax.vjp(f, *x)))(
-            inputs.query, inputs.key, inputs.value
-        )
-        for f in (fused, plain)
+    def outputs_and_gradients(attend, *heads):
+        outputs, pull_back = jax.vjp(attend, *heads)
+        return outputs, *pull_back(cotangent)
+
+    heads = (inputs.query, inputs.key, inputs.value)
+    ours, expected = (
+        jax.jit(outputs_and_gradients, static_argnums=0)(attend, *heads)
+        for attend in (fused, plain)
     )
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-5)
+    for array, other in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(array, other, rtol=1e-4, atol=2e-5)
 
 
 SIZES = {"attention_window": 7, "layers": "default | attention_window=none"}
@@ -156,14 +164,31 @@ def test_the_fastest_that_is_exact(monkeypatch):
     assert wrong == []
 
 
-def test_cudnn_does_not_get_rows_for_which_its_gradients_can_be_nan(monkeypatch):
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("length", [64, 192])
+def test_cudnn_gets_no_query_without_a_key(length, causal, monkeypatch):
+    """Else its gradients are NaN with these lengths. A row of padding alone has zeros, as the plain
+    function gives."""
+    ids = np.stack([np.repeat([1, 2, 0], [20, 30, length - 50]), np.zeros(length, int)])
+    segments = Segments(ids.astype(np.int32), ids.astype(np.int32), causal)
+    query, key, value = RNG.normal(size=(3, 2, length, H, K)).astype(np.float32)
+    inputs = AttentionInputs(query, key, value, segments.mask(), segments=segments)
+    attend = jax.nn.dot_product_attention
+    masks = []
+
+    def recorded(*heads, mask, is_causal, **options):
+        masks.append(mask & look_ahead_mask(length) if is_causal else mask)
+        return attend(*heads, mask=mask, is_causal=is_causal, **options)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", recorded)
+    with use_sharded_call(call_whole):
+        CuDNN("xla")(inputs, AttentionRequirements())
+    assert masks[0].any(axis=-1).all()
+    monkeypatch.undo()
+    compare(CuDNN("xla"), inputs, AttentionRequirements())
     monkeypatch.setattr(fused_attention, "target", lambda: SimpleNamespace(**H100))
-    rows = inputs_of()
-    for keys, chosen in ((64, "plain"), (128, "cudnn"), (160, "cudnn"), (192, "plain")):
-        key, value = (np.resize(x, (B, keys, H, K)) for x in (rows.key, rows.value))
-        with use_sharded_call(call_whole):
-            choice = choose_kernel("auto", rows.replace(key=key, value=value), BF16)
-        assert choice.name == chosen and ("NaN" in choice.reason) == (chosen == "plain")
+    with use_sharded_call(call_whole):
+        assert choose_kernel("auto", inputs, BF16).name == "cudnn"
 
 
 def test_outside_of_a_training_step_attention_is_plain(splash_on_a_cpu):

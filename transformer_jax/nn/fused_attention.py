@@ -81,9 +81,10 @@ class FusedKernel(Protocol):
 class CuDNN:
     """NVIDIA's kernel, through `jax.nn.dot_product_attention`.
 
-    Masks, and so packing and windows, reach it as a bias of the logits. With a bias and 64, 192,
-    320, ... keys, its backward pass on Hopper GPUs returns NaN for queries that see no key, such as
-    padding (https://github.com/pytorch/pytorch/issues/196678).
+    Masks, and so packing and windows, reach it as a bias of the logits. Padding queries see all
+    keys (with a look-ahead mask, those before them): with a bias and 64, 192, 320, ... keys, its
+    backward pass on Hopper GPUs returns NaN for queries that see none
+    (https://github.com/pytorch/pytorch/issues/196678).
     """
 
     implementation: str = "cudnn"
@@ -103,12 +104,11 @@ class CuDNN:
             return f"it needs keys and values of one size, a multiple of 8 up to {largest}"
         if inputs.query.shape[1] % 2 or inputs.key.shape[1] % 2:
             return "it needs rows of even length"
-        if inputs.key.shape[1] % 128 == 64:
-            return "with 64, 192, 320, ... keys its gradients can be NaN"
         return None
 
     def __call__(self, inputs: AttentionInputs, requirements: AttentionRequirements) -> Heads:
         segments = _segments(inputs)
+        mask = inputs.windowed_mask | (segments.query == 0)[:, None, :, None]
 
         def attend_on_device(heads: tuple[Array, ...], rows: tuple[Array, ...]) -> Heads:
             attend: Any = jax.nn.dot_product_attention
@@ -118,9 +118,7 @@ class CuDNN:
         heads = tuple(
             x.astype(requirements.dtype) for x in (inputs.query, inputs.key, inputs.value)
         )
-        return _zero_padding(
-            sharded_call(attend_on_device, heads, (inputs.windowed_mask,)), segments
-        )
+        return _zero_padding(sharded_call(attend_on_device, heads, (mask,)), segments)
 
 
 class Splash:
