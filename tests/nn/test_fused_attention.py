@@ -41,7 +41,7 @@ def inputs_of(causal=False, groups=H, keys=T, window=None):
         RNG.normal(size=(B, length, heads, K)).astype(np.float32)
         for length, heads in [(T, H), (keys, groups), (keys, groups)]
     )
-    of_keys = LENGTHS if keys == T else [(100, 101), (1, 250)]
+    of_keys = LENGTHS if keys == T else [(100, 101), (6, 250)]
     segments = Segments(packed(LENGTHS, T), packed(of_keys, keys), causal)
     inputs = AttentionInputs(query, key, value, segments.mask(), segments=segments)
     if keys != T:
@@ -71,8 +71,11 @@ def test_outputs_and_gradients_are_those_of_the_plain_function(kernel, case):
 
 
 def compare(kernel, inputs, requirements):
-    """Outputs of all queries and gradients, those of padding too, against the plain function."""
-    cotangent = RNG.normal(size=inputs.query.shape).astype(np.float32)
+    """Outputs of tokens, and gradients, against the plain function. Outputs of padding are finite,
+    and have no gradient, as in training."""
+    is_token = np.asarray(inputs.segments.query > 0)
+    cotangent = RNG.normal(size=inputs.query.shape) * is_token[:, :, None, None]
+    cotangent = cotangent.astype(np.float32)
 
     def plain(query, key, value):
         cap = requirements.logit_cap
@@ -91,8 +94,10 @@ def compare(kernel, inputs, requirements):
         jax.jit(outputs_and_gradients, static_argnums=0)(attend, *heads)
         for attend in (fused, plain)
     )
-    for array, other in zip(ours, expected, strict=True):
-        np.testing.assert_allclose(array, other, rtol=1e-4, atol=2e-5)
+    assert np.isfinite(ours[0]).all()
+    np.testing.assert_allclose(ours[0][is_token], expected[0][is_token], rtol=1e-4, atol=2e-5)
+    for gradient, other in zip(ours[1:], expected[1:], strict=True):
+        np.testing.assert_allclose(gradient, other, rtol=1e-4, atol=2e-5)
 
 
 SIZES = {"attention_window": 7, "layers": "default | attention_window=none"}
@@ -123,6 +128,26 @@ def test_packed_sentences_are_sentences_alone(splash_on_a_cpu, random_params):
     plain, _ = apply(model, variables, *rows, *rows)
     (real,) = ids > 0
     np.testing.assert_allclose(together[real], plain[real], rtol=0.05, atol=0.05)
+
+
+def test_no_gradient_reaches_padding(splash_on_a_cpu, random_params):
+    """Its features are not zero in the stream, but no token reads them."""
+    model = EncoderDecoder(small_config(**SIZES, attention="splash"))
+    ids = packed([(50, 60)], T)
+    tokens = np.where(ids > 0, RNG.integers(4, 11, (1, T)), 0).astype(np.int32)
+    side = (tokens, positions(ids).astype(np.int32), ids)
+    variables = random_params(model, *side, *side)
+
+    def loss(variables):
+        hidden = model.apply(variables, *side, *side, method="unprojected").x
+        return jnp.square(hidden[ids > 0]).sum()
+
+    with use_sharded_call(call_whole):
+        gradients = jax.jit(jax.grad(loss))(variables)
+    tables = [x for path, x in jax.tree.leaves_with_path(gradients) if "embedding" in str(path)]
+    assert tables
+    for table in tables:
+        assert np.any(table[4:]) and not np.any(table[0])
 
 
 H100 = dict(platform="gpu", kind="NVIDIA H100", capability="9.0")
@@ -167,8 +192,7 @@ def test_the_fastest_that_is_exact(monkeypatch):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("length", [64, 192])
 def test_cudnn_gets_no_query_without_a_key(length, causal, monkeypatch):
-    """Else its gradients are NaN with these lengths. A row of padding alone has zeros, as the plain
-    function gives."""
+    """Else its gradients are NaN with these lengths."""
     ids = np.stack([np.repeat([1, 2, 0], [20, 30, length - 50]), np.zeros(length, int)])
     segments = Segments(ids.astype(np.int32), ids.astype(np.int32), causal)
     query, key, value = RNG.normal(size=(3, 2, length, H, K)).astype(np.float32)
