@@ -221,19 +221,23 @@ TILE_CASES = [(5, 0.0, 0.0, None), (5, 0.1, 0.0, 1.5), (5, 0.1, 0.02, 1.5)]
 TILE_CASES += [(tiles, 0.1, 0.02, 1.5) for tiles in (2, 8, 40)]
 
 
+@pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize(("tiles", "eps", "z", "cap"), TILE_CASES)
-def test_value_and_gradient_equal_those_of_all_logits(tiles, eps, z, cap):
-    """Numbers of tiles that divide the vocabulary, that do not, and that exceed it."""
+def test_value_and_gradient_equal_those_of_all_logits(tiles, eps, z, cap, devices):
+    """Numbers of tiles that divide the vocabulary, that do not, and that exceed it. Tiles of a
+    table that devices divide are interleaved."""
     predicted = WITH_BIAS.replace(cap=cap)
-    found, gradient = found_and_gradient(predicted, eps, tiles, z)
+    with platform.sharded_over(devices):
+        found, gradient = found_and_gradient(predicted, eps, tiles, z)
     expected, expected_gradient = found_and_gradient(predicted, eps, 1, z)
     assert apart(found[:2], expected[:2]) < 1e-6
     np.testing.assert_array_equal(found.correct, expected.correct)
     assert apart(gradient, expected_gradient) < 1e-6
 
 
+@pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize(("tiles", "rows"), [(5, TILED_V + 8), (40, TILED_V)])
-def test_a_teacher_is_compared_tile_by_tile(tiles, rows):
+def test_a_teacher_is_compared_tile_by_tile(tiles, rows, devices):
     """A teacher of another width, with another padding of its vocabulary."""
     x, table = RNG.normal(size=(3, 5, 6)), RNG.normal(size=(rows, 6))
     teacher = Unprojected(np.float32(x), np.float32(table), None, jnp.dtype(jnp.float32), TILED_V)
@@ -249,7 +253,18 @@ def test_a_teacher_is_compared_tile_by_tile(tiles, rows):
         summed = lambda one: (divergence(one, tiles) * TILE_WEIGHTS).sum()  # noqa: E731
         return divergence(student, tiles), jax.grad(summed)(student)
 
-    assert apart(found(tiles), found(1)) < 1e-5
+    with platform.sharded_over(devices):
+        in_tiles = found(tiles)
+    assert apart(in_tiles, found(1)) < 1e-5
+
+
+def test_tiles_of_a_table_on_one_device_are_not_transposed():
+    """A transposed table, and its gradient, would be copied in each step."""
+    for devices, expected in ((1, False), (2, True)):
+        with platform.sharded_over(devices):
+            text = found_and_gradient.lower(WITH_BIAS, 0.1, 4).as_text()
+        shapes = re.findall(r"stablehlo.transpose .* -> tensor<(\S+)xf32>", text)
+        assert (f"4x{TILED_V // 4}x{D}" in shapes) == expected
 
 
 def test_a_teachers_top_k_is_compared_by_position():
