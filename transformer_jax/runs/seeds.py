@@ -53,8 +53,8 @@ from transformer_jax.runs.workdir import (
     workdir_path,
     workdir_within,
 )
+from transformer_jax.runtime import platform
 from transformer_jax.runtime.files import remove
-from transformer_jax.runtime.platform import use_compilation_cache
 from transformer_jax.runtime.startup import keep_freed_memory
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.teachers import Teacher
@@ -99,7 +99,7 @@ def train_replicas(
     """
     clock = GoodputTimer()
     keep_freed_memory()
-    use_compilation_cache()
+    platform.use_compilation_cache()
     workdir = workdir_path(workdir)
     common = workdir_within(workdir, TOGETHER)  # the joint checkpoint, and tokenizers
     folders = folders or {name: workdir_within(workdir, name) for name in configs}
@@ -117,7 +117,8 @@ def train_replicas(
     members = dict(zip(members, training.members, strict=True))  # now scaled to the data
     checkpoints = training.checkpoints
     _check_same_replicas(members, folders, workdir, checkpoints)
-    with _locked([common, *folders.values()]), checkpoints:
+    same_bits = platform.reproducible(training.settings.train.reproducible)
+    with _locked([common, *folders.values()]), checkpoints, same_bits:
         is_resumed = checkpoints.latest_step() is not None
         prepare(training, common)
         # The workdir of each replica is made like that of a run trained by itself.

@@ -37,7 +37,7 @@ from transformer_jax.runs.workdir import (
     open_for_writing,
     workdir_path,
 )
-from transformer_jax.runtime.platform import use_compilation_cache
+from transformer_jax.runtime import platform
 from transformer_jax.runtime.progress import shown
 from transformer_jax.runtime.startup import keep_freed_memory
 from transformer_jax.tasks.interface import Task
@@ -77,13 +77,14 @@ def train(
     """
     clock = GoodputTimer()
     keep_freed_memory()
-    use_compilation_cache()
+    platform.use_compilation_cache()
     with shown(progress and hosts.is_primary()), open_for_writing(workdir) as handle:
         folder = handle.folder
         training = open_training([config], modules, folder, handle.checkpoints)
         settings = training.settings
         checkpoints = training.checkpoints
-        with handle.locked(), checkpoints:
+        same_bits = platform.reproducible(settings.train.reproducible)
+        with handle.locked(), checkpoints, same_bits:
             hosts.run_on_primary(lambda: prepare(training, folder))
             handle.copy_from_primary(TOKENIZER)
             tokenizers = training.open_tokenizers(folder)
