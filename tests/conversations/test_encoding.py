@@ -7,15 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from transformer_jax.conversations import (
-    TEMPLATES,
-    ChatTokenizer,
-    ConversationSplitter,
-    Template,
-    Turn,
-    fit_prompt,
-    parse_conversation,
-)
+from transformer_jax.conversations import TEMPLATES, Template, Turn, parse_conversation
+from transformer_jax.conversations.encoding import ChatTokenizer, ConversationSplitter, fit_prompt
 from transformer_jax.errors import UserError
 from transformer_jax.tokenization import PublishedTokenizer, import_tokenizer
 

@@ -11,7 +11,7 @@ from transformer_jax.conversations import TEMPLATES, Turn, model_template, parse
 from transformer_jax.conversations.model_template import (
     ALLOW,
     RECOGNIZED,
-    JinjaRenderer,
+    jinja_renderer,
     load_model_template,
     read_markup,
 )
@@ -60,7 +60,7 @@ def test_a_translation_renders_as_transformers_renders_the_published_template(na
 
 @pytest.mark.parametrize("file", ["chat_template.jinja", "tokenizer_config.json"])
 def test_a_published_template_is_recognized_and_not_run(tokenizer_with, monkeypatch, file):
-    monkeypatch.setattr(model_template, "JinjaRenderer", None)
+    monkeypatch.setattr(model_template, "jinja_renderer", None)
     assert {*RECOGNIZED.values()} == {*PUBLISHED}
     for name, published in PUBLISHED.items():
         found = load_model_template(tokenizer_with(published["template"], file))
@@ -70,7 +70,7 @@ def test_a_published_template_is_recognized_and_not_run(tokenizer_with, monkeypa
 @pytest.mark.parametrize("name", ["smollm2", "mistral", "phi3"])
 def test_the_sandbox_renders_other_templates_alike(name):
     tokens = TOKENS | {"bos_token": FIRST.get(name, "")}
-    found = read_markup(JinjaRenderer(PUBLISHED[name]["template"], tokens).render)
+    found = read_markup(jinja_renderer(PUBLISHED[name]["template"], tokens))
     for field in ("user", "assistant", "system", "begin", "default_system", "end", "trims"):
         assert getattr(found, field) == getattr(TEMPLATES[name], field)
     for turns, asks, expected in [*renderings(name)][:20]:
@@ -106,14 +106,14 @@ def test_an_unknown_template_is_run_only_if_the_user_allows_it(tokenizer_with, m
 )
 def test_a_template_that_cannot_be_used_is_refused(template, message):
     with pytest.raises(ValueError, match=message):
-        read_markup(JinjaRenderer(template, TOKENS).render)
+        read_markup(jinja_renderer(template, TOKENS))
 
 
 def test_a_template_that_changes_a_conversation_is_refused_when_it_does():
     shout = "{% for m in messages %}<{{ m.role }}>{% if 'x' in m.content %}{{ m.content | upper }}"
     shout += "{% else %}{{ m.content }}{% endif %}</s>{% endfor %}"
     shout += "{% if add_generation_prompt %}<assistant>{% endif %}"
-    found = read_markup(JinjaRenderer(shout, TOKENS).render)
+    found = read_markup(jinja_renderer(shout, TOKENS))
     assert found.render((Turn("user", "abc"),), True) == "<user>abc</s><assistant>"
     with pytest.raises(ValueError, match="does more with a conversation than to add text"):
         found.render((Turn("user", "xyz"),), True)

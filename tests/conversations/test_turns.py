@@ -32,29 +32,6 @@ def test_all_formats_give_the_same_turns():
     assert conversation_from_json(conversation_to_json(turns)) == turns
 
 
-@pytest.mark.parametrize(
-    ("found", "message"),
-    [
-        ([], "write {"),
-        ({"text": "a"}, "write {"),
-        ({"instruction": 3}, "write {"),
-        ({"instruction": "a", "output": 3}, '"output" is no text'),
-        ({"messages": []}, '"messages" is not a list of turns'),
-        ({"messages": "hello"}, '"messages" is not a list of turns'),
-        ({"messages": [{"role": "user"}]}, 'turn 1 has no text "content"'),
-        (messages(("tool", "a")), "turn 1: unknown role 'tool'; known: system, user"),
-        (messages(("assistant", "a")), "turn 1, of role assistant, comes first"),
-        (messages(("user", "a"), ("user", "b")), "turn 2, of role user, follows one of role user"),
-        (messages(("user", "a"), ("system", "b")), "turn 2, of role system, follows"),
-        (messages(("user", " ")), "turn 1 is an empty question"),
-    ],
-)
-def test_an_invalid_conversation_is_rejected_with_the_reason(found, message):
-    with pytest.raises(ValueError) as error:
-        parse_conversation(found)
-    assert message in str(error.value)
-
-
 def test_the_last_turn_is_checked():
     asked, answered = (Turn("user", "a"),), (Turn("user", "a"), Turn("assistant", "b"))
     check_unanswered(asked)
@@ -97,8 +74,20 @@ MESSAGE = {"role": "user", "content": "a"}
 
 
 @pytest.mark.parametrize(
-    ("found", "message"),
+    ("row", "message"),
     [
+        ([], "write {"),
+        ({"text": "a"}, "write {"),
+        ({"instruction": 3}, "write {"),
+        ({"instruction": "a", "output": 3}, '"output" is no text'),
+        ({"messages": []}, '"messages" is not a list of turns'),
+        ({"messages": "hello"}, '"messages" is not a list of turns'),
+        ({"messages": [{"role": "user"}]}, 'turn 1 has no text "content"'),
+        (messages(("tool", "a")), "turn 1: unknown role 'tool'; known: system, user"),
+        (messages(("assistant", "a")), "turn 1, of role assistant, comes first"),
+        (messages(("user", "a"), ("user", "b")), "turn 2, of role user, follows one of role user"),
+        (messages(("user", "a"), ("system", "b")), "turn 2, of role system, follows"),
+        (messages(("user", " ")), "turn 1 is an empty question"),
         ({"instruction": "a", "tools": "[]"}, "the key 'tools' is not read"),
         ({"conversations": [{"from": "human", "value": "a"}], "tools": ["f"]}, "key 'tools' is"),
         ({"messages": [MESSAGE], "output": "b"}, "the key 'output' is not read"),
@@ -108,15 +97,15 @@ MESSAGE = {"role": "user", "content": "a"}
         ({"messages": [{**MESSAGE, "train": "no"}]}, "turn 1: 'train' is no: an answer"),
         ({"messages": [{**MESSAGE, "content": [{"type": "image"}]}]}, "neither a text nor one"),
         ({"messages": [MESSAGE], "prompt": "b"}, '"prompt" is not the first question'),
-        ({"instruction": "a", "history": 3}, '"history" is not a list of [question, answer]'),
+        ({"instruction": "a", "history": "b"}, '"history" is not a list of [question, answer]'),
         ({"messages": [MESSAGE], "system": 3}, '"system" is no text'),
         ({"instruction": "a", "history": [["b"]]}, '"history" is not a list of [question, answer]'),
         ({"messages": [{"role": "system", "content": "a"}], "system": "b"}, "follows one of role"),
     ],
 )
-def test_a_key_that_would_be_lost_is_refused_by_name(found, message):
+def test_an_invalid_row_is_refused_with_the_reason(row, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        parse_conversation(found)
+        parse_conversation(row)
 
 
 @pytest.mark.parametrize("flag", [{"weight": 0}, {"train": False}, {"loss": False}])

@@ -3,12 +3,10 @@
 
 import dataclasses
 
-import pytest
-
 import transformer_jax as tj
+from tests.refusals import assert_refused
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import open_split
-from transformer_jax.errors import UserError
 from transformer_jax.runs import prepare
 from transformer_jax.runs.build import vocab_sizes
 from transformer_jax.runs.config import read_settings
@@ -43,16 +41,18 @@ def test_a_run_that_starts_from_another_copies_its_tokenizers(
     assert (tmp_path / "tokenizer").is_dir()
 
 
+TAGGING = {"task.name": "tagging", "data.name": "tagged_words"}
+
+
 def test_data_of_another_kind_is_refused(tiny_config, tmp_path):
-    settings = read_settings(tiny_config({"task.name": "tagging"}))
-    with pytest.raises(
-        UserError, match="task tagging reads tags and text, but the examples of para"
-    ):
-        build_tokenizers(settings, tmp_path / "new", [{"source": "a", "target": "b"}])
+    settings = read_settings(tiny_config(TAGGING))
+    pairs = [{"source": "a", "target": "b"}]
+    message = "task tagging reads tags and text, but the examples of tagged_words have source and"
+    assert_refused({message: lambda: build_tokenizers(settings, tmp_path / "new", pairs)})
 
 
 def test_labels_come_from_the_examples(tiny_config, tmp_path, monkeypatch):
-    changes = {"task.name": "tagging", "tokenizer.vocab_size": 20, "tokenizer.kind": "char"}
+    changes = TAGGING | {"tokenizer.vocab_size": 20, "tokenizer.kind": "char"}
     settings = read_settings(tiny_config(changes))
     two_sides = {"tags": str.split, "genre": lambda genre: [genre]}
     kind = dataclasses.replace(TASKS["tagging"], labels=two_sides)
@@ -95,9 +95,6 @@ def test_symbols_are_listed_again_for_a_run_that_starts_from_another(
 def test_a_mistyped_origin_is_named(tiny_config, tmp_path):
     (tmp_path / "gpt2").mkdir()
     config = tiny_config({"train.init_from": str(tmp_path / "gtp2")})
-    with pytest.raises(UserError) as caught:
-        tj.train(config, tmp_path / "run")
-    assert str(caught.value) == (
-        f"config.train.init_from: {tmp_path}/gtp2 holds no run: config.json is missing; "
-        f"did you mean {tmp_path}/gpt2?"
-    )
+    message = f"config.train.init_from: {tmp_path}/gtp2 holds no run: config.json is missing; "
+    message += f"did you mean {tmp_path}/gpt2?"
+    assert_refused({message: lambda: tj.train(config, tmp_path / "run")})

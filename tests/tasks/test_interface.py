@@ -24,9 +24,6 @@ from transformer_jax.runs.settings import Origin
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import (
     Prediction,
-    SupportsPrefixes,
-    SupportsScoring,
-    SupportsStreaming,
     TaskKind,
 )
 from transformer_jax.tasks.losses import packed_loss, row_inputs
@@ -132,7 +129,6 @@ def test_it_trains_resumes_evaluates_and_predicts(config, tmp_path):
 
 def test_missing_abilities_are_refused(config, tmp_path, tokenizers_of, task_with):
     task = task_with(tokenizers_of("char"), "copying", {"model.architecture": "decoder_only"})
-    assert not isinstance(task, SupportsScoring | SupportsStreaming | SupportsPrefixes)
     run = Run(read_settings(config), tmp_path, task, params={}, step=0)
     for use, told in (
         (

@@ -115,12 +115,11 @@ def _config_path(args: argparse.Namespace) -> str | Path:
 def _print_next(run: Any, workdir: str) -> None:
     """Prints the commands that use a run."""
     from transformer_jax.parallel import hosts
-    from transformer_jax.tasks.interface import SupportsChat
 
     if not hosts.is_primary():
         return
     flag = f"--workdir={shlex.quote(workdir)}"
-    use = "chat" if isinstance(run.task, SupportsChat) else "predict"
+    use = "chat" if hasattr(run.task, "reply") else "predict"
     terminal.print_message("next:")
     terminal.print_message(f"  {PROGRAM} evaluate {flag}")
     terminal.print_message(f"  {PROGRAM} {use} {flag}  # reads lines that you type")
@@ -476,7 +475,7 @@ def load_run(args: argparse.Namespace, ensembles: bool = False) -> Any:
     options = {name: getattr(args, name) for name in ("checkpoint", "average", "modules", "base")}
     run: Any
     if ensembles and _is_ensemble(args.workdir):
-        from transformer_jax.runs.ensemble_run import load_ensemble
+        from transformer_jax.runs.load import load_ensemble
 
         run = load_ensemble(*args.workdir.split(","), **options)
     else:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Length of training and size of the vocabulary by the size of the user's data.
-
-With `train.scale_to_data`, the values of a config are upper limits.
-"""
+"""Length of training and vocabulary by the size of the data, up to the config's
+(`train.scale_to_data`)."""
 
 import logging
 import math
@@ -40,13 +38,11 @@ def scaled_to_data(
     examples: Sequence[Mapping[str, str]],
     saved: Mapping[str, int] | None = None,
 ) -> Settings:
-    """The settings with the fields `SCALED` lowered to the size of the training data.
+    """The settings with the fields `SCALED` lowered to the size of the training data, or as `saved`
+    by the run that is resumed.
 
     The result has `train.scale_to_data` off, so later uses keep its values. Settings that have it
     off are returned unchanged.
-
-    Args:
-      saved: values of the run that is resumed, which stay; None: a new run.
     """
     if not settings.train.scale_to_data:
         return settings
@@ -67,22 +63,15 @@ def scaled_to_data(
     }
     sizes = {name: min(sizes[name], settings.values[name]) for name in SCALED}
     listed = ", ".join(f"{name} {value}" for name, value in sizes.items())
-    logger.info(
-        "scaled to %s pairs of about %s tokens a side: %s (train.scale_to_data=false takes the "
-        "config's own values)",
-        f"{len(examples):,}",
-        f"{tokens:,}",
-        listed,
-    )
+    data = f"{len(examples):,} pairs of about {tokens:,} tokens a side"
+    message = "scaled to %s: %s (train.scale_to_data=false takes the config's own values)"
+    logger.info(message, data, listed)
     return override(settings, sizes | {"train.scale_to_data": False})
 
 
 def _vocabulary_size(settings: Settings, sides: Sequence[Sequence[str]]) -> int:
-    """Half as many subwords as the texts have words, and all characters.
-
-    Every word becomes one token after enough merges, so that byte-pair encoding can always make
-    this vocabulary.
-    """
+    """Half as many subwords as the texts have words, and all characters: byte-pair encoding can
+    always make them, as every word becomes one token after enough merges."""
     tokenizer = settings.tokenizer
     kind = TOKENIZERS[tokenizer.kind]
     if kind.train is None or settings.tokenizers_from:  # it has its size already

@@ -9,22 +9,27 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 
 from transformer_jax.checkpoints.store import Checkpoints
+from transformer_jax.checkpoints.warm_start import WarmStart
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
 from transformer_jax.errors import DivergedError, UserError
-from transformer_jax.logs.run_log import Log
+from transformer_jax.logs.records import read_records, recorded_splits, with_losses
+from transformer_jax.logs.run_log import Console, Log, NoLog, RunLog
 from transformer_jax.nn.fused_attention import KernelChoice, record_kernel_choices
-from transformer_jax.parallel.engines import Engine
-from transformer_jax.parallel.sharding import bytes_per_device
+from transformer_jax.parallel import hosts
+from transformer_jax.parallel.engines import Engine, create_state
+from transformer_jax.parallel.sharding import bytes_per_device, process_part
 from transformer_jax.runs import build
+from transformer_jax.runs.evaluate import Scores, score_of, selection_metric, validation
 from transformer_jax.runs.provenance import check_provenance
-from transformer_jax.runs.settings import Settings
-from transformer_jax.runs.workdir import PROFILE
+from transformer_jax.runs.settings import Settings, errors_of
+from transformer_jax.runs.workdir import METRICS, PROFILE, workdir_path
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.platform import devices_per_memory, require_memory
 from transformer_jax.runtime.preemption import watch_preemption
@@ -35,15 +40,12 @@ from transformer_jax.training.diagnostics import Diagnose
 from transformer_jax.training.loop import GoodputTimer, Intervals, Loop, Patience, SpikedError
 from transformer_jax.training.optimizer import unfinished_decay
 from transformer_jax.training.profiling import Profiler, step_bytes, step_products, utilization
-from transformer_jax.training.state import OPTIONAL_FIELDS, TrainState
+from transformer_jax.training.state import FROZEN, OPTIONAL_FIELDS, TrainState
 
 logger = logging.getLogger(__name__)
 
 InitState = Callable[[Any], TrainState]
 """A seed -> the portable state before the first step."""
-Scores = tuple[dict[str, Any], Any]
-"""Metrics of the validation split, and the score that selects the best checkpoint (the highest);
-for R replicas arrays [R]."""
 
 _MOST_REWINDS = 10  # to the same checkpoint
 _FRAGMENTS = 8
@@ -53,59 +55,116 @@ _KEPT_SHARE = 1 / 2
 parameters, batch 64, took 21 GB with kept blocks and 5.9 GB without, in 1.2 times the CPU time."""
 
 
-class Trainable(Protocol):
-    """A run, or replicas of it, as the training loop uses it."""
+@dataclasses.dataclass(frozen=True)
+class SingleRun:
+    """A run as the training loop uses it, on all devices of the job.
 
-    @property
-    def settings(self) -> Settings:
-        """The settings of the run, or those that all replicas share."""
+    Attributes:
+      settings, workdir, task, examples: of the run, or those that replicas share.
+      snapshots: the checkpoints of the frozen parameters, by name.
+      folders: where records are written: the workdir, or that of each replica.
+    """
 
-    @property
-    def workdir(self) -> Path:
-        """The workdir, where checkpoints and profiles are written."""
+    settings: Settings
+    workdir: Path
+    task: Task
+    examples: Sequence[Any]
+    snapshots: Mapping[str, Any]
+    folders: Sequence[Path]
 
-    @property
-    def task(self) -> Task:
-        """The task, with its model."""
-
-    @property
+    @cached_property
     def engine(self) -> Engine:
         """The engine that divides the work among devices."""
+        return build.build_engine(self.settings)
 
     def abstract_state(self, init_state: InitState) -> TrainState:
         """Shapes, dtypes and shardings of the state."""
+        return build.abstract_state(self.settings, init_state, self.engine.mesh)
+
+    @property
+    def warm_start(self) -> Path | None:
+        """The workdir whose parameters training starts from; adapters start from their own."""
+        init_from = self.settings.train.init_from
+        return workdir_path(init_from) if init_from and "base" not in self.snapshots else None
 
     def first_state(self, init_state: InitState, abstract: TrainState) -> TrainState:
         """The portable state before the first step, without the frozen parameters."""
+        start = WarmStart(abstract.params, self.warm_start) if self.warm_start else None
+
+        def is_loaded(path: str) -> bool:
+            part, _, name = path.partition("/")
+            warm = start is not None and part in ("params", "live") and name in start.replaced
+            return warm or part == FROZEN
+
+        state = create_state(init_state, self.settings.seed, abstract, is_loaded)
+        return state.with_params(start.load(state.params)) if start else state
 
     def frozen(self, abstract: Mapping[str, Any]) -> dict[str, Any]:
         """Loads the frozen parameters, of these shapes."""
+        return {name: self.snapshots[name].params(shapes) for name, shapes in abstract.items()}
 
     def batches(self, rows: int) -> TrainBatches | StackedBatches:
         """The training data in batches of `rows` rows."""
+        with errors_of("parallel"):
+            part = process_part(self.engine.mesh)
+        return build.batches_of(self.settings, self.task, self.examples, rows, part)
 
     def log(self, start: int) -> AbstractContextManager[Log]:
         """Opens the log of metrics from step `start` on; it is closed when training ends."""
+        if not hosts.is_primary():
+            return NoLog()
+        config = self.settings.logging
+        return RunLog(self.workdir, start_step=start, config=config, console=self.console(start))
 
-    def has_record(self, step: int, split: str) -> bool:
-        """Returns True if an earlier start recorded metrics of a split at this step."""
+    def console(self, start: int) -> Console:
+        """The progress of a training from step `start` on."""
+        metric = selection_metric(self.settings, self.task).removeprefix("-")
+        num_steps = self.settings.train.num_steps
+        return Console(start, num_steps, metric, self.settings.logging.console)
+
+    def is_validated(self, step: int) -> bool:
+        """Returns True if an earlier start recorded metrics of the validation split here."""
+        files = [folder / METRICS for folder in self.folders]
+        return hosts.run_on_primary(
+            lambda: all("valid" in recorded_splits(path, step) for path in files)
+        )
 
     def scores(self, step: int) -> list[Any]:
         """Validation scores that earlier starts recorded, up to this step."""
+        return hosts.run_on_primary(
+            lambda: recorded_scores(self.workdir, self.settings, self.task, step)
+        )
 
     def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
         """A function from the number of updates done to the learning rate that is logged."""
+        return schedule
 
     def diagnostics(self) -> Diagnose:
         """The diagnostics of training, at intervals of their own."""
+        return build.build_diagnostics(self.settings, self.task, self.engine)
 
     def validation(self) -> Callable[[int, TrainState], Scores]:
         """A function (step, `TrainState.evaluated`) -> scores; UserError if the split cannot be
         evaluated."""
+        evaluate = validation(self.settings, self.task, self.engine.mesh)
+        return lambda step, state: evaluate(step, state, self.workdir)
+
+
+def recorded_scores(workdir: Path, settings: Settings, task: Task, step: int) -> list[float]:
+    """Validation scores that a run recorded up to a step."""
+    name = selection_metric(settings, task)
+    return [score_of(record, name) for record in validation_records(workdir, settings, step)]
+
+
+def validation_records(workdir: Path, settings: Settings, step: int) -> list[dict[str, Any]]:
+    """Records of the validation split up to a step."""
+    train = dataclasses.asdict(settings.train)
+    records = read_records(workdir / METRICS, "valid", step)
+    return [with_losses(record, train) for record in records]
 
 
 def fit(
-    trainable: Trainable, checkpoints: Checkpoints, clock: GoodputTimer, until: int | None = None
+    run: SingleRun, checkpoints: Checkpoints, clock: GoodputTimer, until: int | None = None
 ) -> TrainState:
     """Trains from the latest checkpoint, if there is one; returns the portable state.
 
@@ -120,13 +179,13 @@ def fit(
       DivergedError: as `Loop.run`, or training went back to one checkpoint too often.
       Stopped: as `Loop.run`.
     """
-    settings = trainable.settings
-    task = trainable.task
-    engine = trainable.engine
+    settings = run.settings
+    task = run.task
+    engine = run.engine
     schedule, train_step, init_state = build.build_training(settings, task, engine)
     rows = build.batch_rows(settings, task, engine.row_shards)
-    batches = trainable.batches(rows)
-    abstract = trainable.abstract_state(init_state)
+    batches = run.batches(rows)
+    abstract = run.abstract_state(init_state)
     batch = batch_shapes(build.training_lengths(task), rows)
     single = jax.eval_shape(init_state, settings.seed)  # of one replica, or of the run
     model = step_products(task, single.model_params, batch, single.frozen)
@@ -135,23 +194,22 @@ def fit(
     frozen = _num_parameters(single.frozen)
     beside = f", beside {frozen:,} that stay as they are" if frozen else ""
     logger.info("training %s parameters%s", f"{_num_parameters(single.params):,}", beside)
-    points = _ResumePoints(trainable, checkpoints, init_state, abstract)
-    point = points.latest()
+    point = _latest_point(run, checkpoints, abstract)
     if point is not None:
-        if _is_finished(trainable, point, until):
+        if _is_finished(run, point, until):
             return point.take_state()
         batches.set_state(point.data_state)
     message = unfinished_decay(settings.optimizer, settings.model.d_model, settings.train.num_steps)
     if message:
         logger.warning(message)
-    validate = trainable.validation()  # before any step: it refuses a split it cannot evaluate
+    validate = run.validation()  # before any step: it refuses a split it cannot evaluate
     logger.info("compiling the training step")
     start = time.perf_counter()
     with record_kernel_choices() as attention:
         step = engine.compile(train_step, abstract, batch)
     _log_attention(settings.model.attention, attention)
     # The step is compiled in the background, while the first state and the first batches are made.
-    point = point or points.initial()
+    point = point or _first_point(run, init_state, abstract)
     batches.start()
     clock.attribute_rest("starting")
     with clock.measure("compiling"):
@@ -168,28 +226,39 @@ def fit(
         batches=batches,
         checkpoints=checkpoints,
         evaluate=validate,
-        learning_rate=trainable.learning_rate(jax.jit(schedule)),
+        learning_rate=run.learning_rate(jax.jit(schedule)),
         utilization=step_utilization,
         intervals=_intervals(settings),
-        diagnostics=trainable.diagnostics(),
+        diagnostics=run.diagnostics(),
         timer=clock,
-        callbacks=build.build_callbacks(settings, task, trainable.workdir),
+        callbacks=build.build_callbacks(settings, task, run.workdir),
         rewinds=settings.train.on_spike == "rewind",
         step_bytes=buffers,
     )
+
+    def return_to() -> _ResumePoint:
+        checkpoints.wait()
+        latest = _latest_point(run, checkpoints, abstract)
+        return latest or _first_point(run, init_state, abstract)
+
+    rewinds: Counter[int] = Counter()
     with contextlib.closing(batches), watch_preemption(settings.parallel.preemption_notice):
-        train_from = functools.partial(_train_from, trainable, make_loop, until)
-        return _train_with_rewinds(train_from, point, points.after_spike, clock)
+        while True:
+            try:
+                return _train_from(run, make_loop, until, point)
+            except SpikedError as error:
+                spiked = error
+            with clock.measure("rewinding"):
+                point = return_to()
+            rewinds[point.step] += 1
+            _check_rewinds(rewinds, point.step, spiked)
 
 
 def require_room(settings: Settings, state: TrainState, engine: Engine, largest: int) -> None:
     """Raises UserError if a training step cannot fit into memory, before any is allocated.
 
-    Args:
-      state: shapes with their shardings.
-      engine: divides state and rows among devices.
-      largest: bytes of the largest array in the forward pass of a micro-batch, on all devices
-        together.
+    `largest` is the bytes of the largest array in the forward pass of a micro-batch, on all devices
+    together.
     """
     gradient = bytes_per_device(state.params)
     activation = largest * engine.num_replicas // engine.mesh.size
@@ -206,15 +275,10 @@ def _num_parameters(tree: Any) -> int:
 
 @dataclasses.dataclass
 class _ResumePoint:
-    """A state to train from.
+    """A portable state to train from, after `step` updates.
 
-    Attributes:
-      step: the number of updates done.
-      state: the portable state; None after it was taken.
-      patience: the patience, with the scores so far.
-      data_state: the state of the data iterator; None: from the beginning.
-      evaluate_first: whether the state is evaluated first, since an earlier start did not finish
-        its evaluation.
+    It is evaluated first if an earlier start did not finish its evaluation. Without the state of
+    the data iterator, data are read from the beginning.
     """
 
     step: int
@@ -231,54 +295,37 @@ class _ResumePoint:
         return state
 
 
-@dataclasses.dataclass(frozen=True)
-class _ResumePoints:
-    """The points where training of `trainable` can start; `abstract` is the shape of its state."""
-
-    trainable: Trainable
-    checkpoints: Checkpoints
-    init_state: InitState
-    abstract: TrainState
-
-    def initial(self) -> _ResumePoint:
-        """The point before the first step."""
-        state = self.trainable.first_state(self.init_state, self.abstract)
-        state = state.replace(frozen=self.trainable.frozen(self.abstract.frozen))
-        return _ResumePoint(0, state, _patience(self.trainable.settings))
-
-    def latest(self) -> _ResumePoint | None:
-        """The latest checkpoint; None if there is none.
-
-        Raises:
-          UserError: it cannot be read, or the run was trained with other data or tokenizers then.
-        """
-        if self.checkpoints.latest_step() is None:
-            return None
-        trainable = self.trainable
-        settings = trainable.settings
-        snapshot = self.checkpoints.open()
-        check_provenance(self.checkpoints.provenance, snapshot.provenance, trainable.workdir)
-        state = snapshot.state(self.abstract.saved, OPTIONAL_FIELDS)
-        state = state.replace(frozen=trainable.frozen(self.abstract.frozen))
-        is_due = _intervals(settings).is_evaluated(snapshot.step, settings.train.num_steps)
-        return _ResumePoint(
-            snapshot.step,
-            state,
-            _patience(settings, trainable.scores(snapshot.step)),
-            snapshot.data_state,
-            evaluate_first=is_due and not trainable.has_record(snapshot.step, "valid"),
-        )
-
-    def after_spike(self) -> _ResumePoint:
-        """The point to return to after a spike."""
-        self.checkpoints.wait()
-        return self.latest() or self.initial()
+def _first_point(run: SingleRun, init_state: InitState, abstract: TrainState) -> _ResumePoint:
+    """The point before the first step."""
+    state = run.first_state(init_state, abstract)
+    state = state.replace(frozen=run.frozen(abstract.frozen))
+    return _ResumePoint(0, state, _patience(run.settings))
 
 
-def _is_finished(trainable: Trainable, point: _ResumePoint, until: int | None) -> bool:
+def _latest_point(
+    run: SingleRun, checkpoints: Checkpoints, abstract: TrainState
+) -> _ResumePoint | None:
+    """The latest checkpoint, if there is one; UserError if other data or tokenizers were used."""
+    if checkpoints.latest_step() is None:
+        return None
+    settings = run.settings
+    snapshot = checkpoints.open()
+    check_provenance(checkpoints.provenance, snapshot.provenance, run.workdir)
+    state = snapshot.state(abstract.saved, OPTIONAL_FIELDS)
+    is_due = _intervals(settings).is_evaluated(snapshot.step, settings.train.num_steps)
+    return _ResumePoint(
+        snapshot.step,
+        state.replace(frozen=run.frozen(abstract.frozen)),
+        _patience(settings, run.scores(snapshot.step)),
+        snapshot.data_state,
+        evaluate_first=is_due and not run.is_validated(snapshot.step),
+    )
+
+
+def _is_finished(run: SingleRun, point: _ResumePoint, until: int | None) -> bool:
     """Returns True if nothing is left to train; logs that, and where training is resumed."""
-    settings = trainable.settings
-    workdir = trainable.workdir
+    settings = run.settings
+    workdir = run.workdir
     logger.info("%s continues from step %d", workdir, point.step)
     if point.patience.is_exhausted:
         message = "%s has ended at step %d, after %s; raise eval.patience for more"
@@ -297,11 +344,8 @@ def _is_finished(trainable: Trainable, point: _ResumePoint, until: int | None) -
 
 def limit_kept_memory(buffers: int) -> None:
     """Returns the memory that compilation used on a CPU. If freed blocks that are kept for the next
-    step (`keep_freed_memory`) could take more than half of the memory, large ones are returned too.
-
-    Args:
-      buffers: bytes of the buffers of a step.
-    """
+    step (`keep_freed_memory`), of so many bytes, could take more than half of the memory, large
+    ones are returned too."""
     if platform.is_cpu():
         return_unused_memory()
         usable = platform.usable_memory() or 0
@@ -310,63 +354,34 @@ def limit_kept_memory(buffers: int) -> None:
 
 
 def _train_from(
-    trainable: Trainable, make_loop: Callable[..., Loop], until: int | None, point: _ResumePoint
+    run: SingleRun, make_loop: Callable[..., Loop], until: int | None, point: _ResumePoint
 ) -> TrainState:
     """Runs the loop from a point; returns the portable state after the last step, or `until`."""
-    settings = trainable.settings
-    engine = trainable.engine
-    with trainable.log(point.step) as log:
-        profiler = Profiler(
-            trainable.workdir / PROFILE, point.step + 1, settings.logging.profile_steps
-        )
+    start = point.step
+    logging_config = run.settings.logging
+    with run.log(start) as log:
+        profiler = Profiler(run.workdir / PROFILE, start + 1, logging_config.profile_steps)
         loop = make_loop(log=log, profiler=profiler, patience=point.patience)
-        state = engine.from_portable(point.take_state())
-        state = loop.run(
-            state,
-            point.step,
-            settings.train.num_steps,
-            until=until,
-            evaluate_start=point.evaluate_first,
+        state = run.engine.from_portable(point.take_state())
+        num_steps = run.settings.train.num_steps
+        first = point.evaluate_first
+        state = loop.run(state, start, num_steps, until=until, evaluate_start=first)
+        return run.engine.to_portable(state)
+
+
+def _check_rewinds(rewinds: Counter[int], step: int, spiked: SpikedError) -> None:
+    """Logs a return to a step; raises DivergedError if training went back there too often."""
+    if rewinds[step] > _MOST_REWINDS:
+        raise DivergedError(
+            f"{spiked}, for the {rewinds[step]}th time after step {step}, each time with other "
+            "data: in a new workdir, lower optimizer.learning_rate or raise train.spike_factor"
         )
-        return engine.to_portable(state)
-
-
-def _train_with_rewinds(
-    train_from: Callable[[_ResumePoint], TrainState],
-    point: _ResumePoint,
-    after_spike: Callable[[], _ResumePoint],
-    clock: GoodputTimer,
-) -> TrainState:
-    """Trains from a point; after each spike again from the latest checkpoint, with other data.
-
-    Raises:
-      DivergedError: training went back to one step too often.
-    """
-    times: Counter[int] = Counter()
-    while True:
-        try:
-            return train_from(point)
-        except SpikedError as error:
-            spiked = error
-        with clock.measure("rewinding"):
-            point = after_spike()
-        times[point.step] += 1
-        if times[point.step] > _MOST_REWINDS:
-            raise DivergedError(
-                f"{spiked}, for the {times[point.step]}th time after step {point.step}, each time "
-                "with other data: in a new workdir, lower optimizer.learning_rate or raise "
-                "train.spike_factor"
-            )
-        message = "%s; training goes back to step %d and continues with the data that comes next"
-        logger.warning(message, spiked, point.step)
+    message = "%s; training goes back to step %d and continues with the data that comes next"
+    logger.warning(message, spiked, step)
 
 
 def _log_attention(requested: str, choices: Sequence[KernelChoice]) -> None:
-    """Logs the attention kernel of the step and the reason for it.
-
-    Raises:
-      UserError: it is not the requested kernel.
-    """
+    """Logs the attention kernel of the step and why; UserError if it is not the requested one."""
     for choice in choices:
         if requested not in ("auto", choice.name):
             raise UserError(

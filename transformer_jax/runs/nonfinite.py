@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the layer of a model whose values are NaN or infinite."""
 
+import contextlib
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from transformer_jax.checkpoints.step_folder import named_leaves
+from transformer_jax.errors import UserError
+from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs
 from transformer_jax.models import apply_model
 from transformer_jax.nn.hooks import HookPoint, intercept_activations
-from transformer_jax.tasks.interface import Params
+from transformer_jax.tasks.interface import Params, Task
 
 _NO_LAYERS = (".weights", ".logit_bias")
 """Ends of hook points that are no layer's values; masks may be infinite there."""
@@ -43,3 +48,22 @@ def first_nonfinite_layer(model: Any, params: Params, reading: ModelInputs) -> s
         if not is_finite:
             return name
     return None
+
+
+def nonfinite_cause(task: Task, params: Params, lines: Sequence[str], decode: DecodeConfig) -> str:
+    """The parameter, or the layer for one of the lines, as the end of a message; or ""."""
+    names = nonfinite_parameters(params)
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        return f": so is the parameter {names[0]}{more}; take another checkpoint"
+    model_inputs = getattr(task, "model_inputs", None)
+    if model_inputs is None:
+        return ""
+    for line, target in itertools.product(lines, (None, "")):
+        # Without a target, tasks on pairs search for one, which fails again.
+        with contextlib.suppress(UserError):
+            reading = model_inputs(params, line, target, decode)
+            layer = first_nonfinite_layer(task.model, params, reading)
+            if layer:
+                return f": so is {layer}, although all parameters are finite"
+    return ""

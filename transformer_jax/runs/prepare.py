@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import io
 import logging
 import time
@@ -14,18 +15,23 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.step_folder import PROVENANCE, step_folders
 from transformer_jax.checkpoints.store import Checkpoints, open_snapshot
-from transformer_jax.data.examples import Corpus
+from transformer_jax.data.examples import Corpus, Example, RandomAccess
 from transformer_jax.data.files.text import TextBlocks
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import MissingSplitError, UserError
 from transformer_jax.logs.records import last_recorded_step
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.hosts import Fingerprint
-from transformer_jax.runs.build import task_kind
-from transformer_jax.runs.config import check_same_run, load_json, resolve, save_json
+from transformer_jax.runs.build import build_task, task_kind, vocab_sizes
+from transformer_jax.runs.config import (
+    check_same_run,
+    load_json,
+    read_settings,
+    resolve,
+    save_json,
+)
 from transformer_jax.runs.data_size import saved_sizes, scaled_to_data
 from transformer_jax.runs.frozen import (
     frozen_provenance,
@@ -33,9 +39,10 @@ from transformer_jax.runs.frozen import (
     open_frozen,
     open_teacher,
     require_sources_named,
+    with_stored_scores,
 )
 from transformer_jax.runs.opened import open_workdir
-from transformer_jax.runs.outside import refuse_loaded
+from transformer_jax.runs.outside import open_data, refuse_loaded
 from transformer_jax.runs.provenance import (
     check_provenance,
     data_provenance,
@@ -51,11 +58,12 @@ from transformer_jax.runs.workdir import (
     METRICS,
     REFERENCE,
     TOKENIZER,
+    WorkdirHandle,
     workdir_path,
 )
 from transformer_jax.runtime.files import remove
-from transformer_jax.tasks.interface import TaskKind
-from transformer_jax.tasks.teachers import Teacher
+from transformer_jax.summary import Summarized
+from transformer_jax.tasks.interface import Task, TaskKind
 from transformer_jax.tokenization import (
     SymbolTokenizer,
     Tokenizers,
@@ -80,10 +88,8 @@ class Training:
 
     Attributes:
       members: the settings of each replica; of a run alone its own.
-      modules: the user's modules.
-      examples: the training examples.
-      checkpoints: the checkpoints of the run, or the joint ones of replicas, with the provenance of
-        what has been read so far.
+      checkpoints: those of the run, or the joint ones of replicas, with the provenance of what has
+        been read so far.
       snapshots: the checkpoints of the frozen parameters, by name.
     """
 
@@ -98,34 +104,30 @@ class Training:
         """The settings of the run, or of the first replica."""
         return self.members[0]
 
-    def open_tokenizers(self, folder: Path) -> Tokenizers:
-        """Reads the tokenizers that `prepare` has written; adds them to the provenance."""
+    def open_tasks(self, folder: Path) -> tuple[list[Task], dict[str, Any]]:
+        """Builds the task of each member, the same one for those with equal numbers of model and
+        loss, with the tokenizers that `prepare` has written and the teacher; adds these to the
+        provenance. Returns also all snapshots, with the teacher's stored predictions."""
         tokenizers = load_tokenizers(folder / TOKENIZER)
-        self.checkpoints.provenance |= tokenizer_provenance(tokenizers)
-        return tokenizers
-
-    def open_teacher(
-        self, tokenizers: Tokenizers, folder: Path
-    ) -> tuple[Teacher | None, dict[str, Any]]:
-        """Opens the teacher (`frozen.open_teacher`), and all snapshots with its predictions."""
         teacher, stored = open_teacher(self.settings, tokenizers, folder, self.examples)
-        self.checkpoints.provenance |= frozen_provenance(stored)
-        return teacher, {**self.snapshots, **stored}
+        self.checkpoints.provenance |= tokenizer_provenance(tokenizers) | frozen_provenance(stored)
+        sizes = vocab_sizes(tokenizers)
+        build = functools.cache(lambda settings: build_task(settings, sizes, tokenizers, teacher))
+        tasks = []
+        for member in self.members:
+            settings = dataclasses.replace(self.settings, model=member.model, train=member.train)
+            tasks.append(with_stored_scores(build(settings), settings, folder))
+        return tasks, {**self.snapshots, **stored}
 
 
 def open_training(
-    configs: Sequence[Settings | ConfigDict],
-    modules: Modules,
-    folder: Path,
-    open_checkpoints: Callable[[CheckpointConfig], Checkpoints],
+    configs: Sequence[Settings | ConfigDict], modules: Modules, handle: WorkdirHandle
 ) -> Training:
     """Opens all that a training reads; writes nothing.
 
     Args:
       configs: the config of each replica; of a run alone its own.
-      modules: the user's modules, with components that the configs name.
-      folder: the workdir, or that of the joint checkpoints.
-      open_checkpoints: opens the checkpoints there.
+      handle: the workdir, or the folder of the joint checkpoints.
 
     Raises:
       UserError: a config, its data, a module or another run cannot be used; in a job in all
@@ -133,7 +135,7 @@ def open_training(
     """
 
     def open_and_describe() -> tuple[Any, Fingerprint]:
-        user_modules = load_modules(modules, folder)
+        user_modules = load_modules(modules, handle.folder)
         members = [resolve(config, {}, (), COMMAND) for config in configs]
         refuse_loaded(members[0])
         require_sources_named(members[0])
@@ -148,10 +150,10 @@ def open_training(
         return (members, user_modules, examples, provenance), provenance | started_from
 
     members, user_modules, examples, provenance = hosts.require_agreement(open_and_describe)[0]
-    checkpoints = open_checkpoints(members[0].checkpoint)
+    checkpoints = handle.checkpoints(members[0].checkpoint)
     saved = None
     if members[0].train.scale_to_data and checkpoints.latest_step() is not None:
-        saved = hosts.run_on_primary(lambda: saved_sizes(folder / CONFIG))
+        saved = hosts.run_on_primary(lambda: saved_sizes(handle.folder / CONFIG))
     members = tuple(scaled_to_data(settings, examples, saved) for settings in members)
     check_sections(members[0])
     snapshots = open_frozen(members[0])
@@ -166,11 +168,10 @@ def open_training_examples(settings: Settings) -> Corpus:
       UserError: they cannot be used, or there is no validation split: now, not after a tokenizer
         has been trained and a step compiled.
     """
-    device = jax.devices()[0].device_kind
-    message = "%s on %d device%s (%s): reading the training data of %s"
     count = jax.device_count()
-    plural = "" if count == 1 else "s"
-    logger.info(message, settings.task.name, count, plural, device, settings.data.name)
+    devices = f"{count} device{'s' * (count != 1)} ({jax.devices()[0].device_kind})"
+    message = "%s on %s: reading the training data of %s"
+    logger.info(message, settings.task.name, devices, settings.data.name)
     start = time.perf_counter()
     examples = open_split(settings.data, "train")
     unit = "blocks of text" if isinstance(examples, TextBlocks) else "examples"
@@ -186,16 +187,37 @@ def open_training_examples(settings: Settings) -> Corpus:
     return examples
 
 
-def prepare(training: Training, workdir: Path) -> None:
-    """Writes config, tokenizers and the names of the user's modules to the workdir.
+@dataclasses.dataclass(frozen=True, repr=False)
+class Examples(Summarized, RandomAccess[Example]):
+    """The examples of a split: a sequence of dicts of texts, read when they are requested."""
 
-    Args:
-      training: what is trained; of replicas the first one's config is written.
-      workdir: the workdir, which may hold an earlier start of the run.
+    corpus: Corpus
+
+    def __len__(self) -> int:
+        return len(self.corpus)
+
+    def item(self, index: int) -> Example:
+        return self.corpus[index]
+
+    def summary(self) -> Mapping[str, Any]:
+        """The number of examples, and the first ones."""
+        first = {str(i): " | ".join(self[i].values()) for i in range(min(5, len(self)))}
+        return {"examples": len(self), **first}
+
+
+def read_data(run: Any, split: str = "train") -> Examples:
+    """The examples of a split of the data of a config or a `Run`, such as {"source", "target"}."""
+    settings = read_settings(run) if isinstance(run, ConfigDict) else run.settings
+    return Examples(open_data(settings, split))
+
+
+def prepare(training: Training, workdir: Path) -> None:
+    """Writes config (of replicas the first one's), tokenizers and the names of the user's modules
+    to a workdir, which may hold an earlier start of the run.
 
     Raises:
-      UserError: the workdir holds another run, or one whose checkpoints or tokenizers are missing
-        or that was trained on other data, or the tokenizers cannot be made.
+      UserError: it holds another run, or one whose checkpoints or tokenizers are missing or that
+        was trained on other data, or the tokenizers cannot be made.
     """
     settings = training.settings
     checkpoints = training.checkpoints
@@ -214,10 +236,9 @@ def prepare(training: Training, workdir: Path) -> None:
         check_provenance(now, latest.provenance, workdir)
     else:
         _require_nothing_lost(workdir, checkpoints.directory)
-        for field, run in (
-            ("train.init_from", settings.train.init_from),
-            ("train.distillation.teacher", settings.teacher),
-        ):
+        teacher = settings.teacher
+        origins = {"train.init_from": settings.train.init_from}
+        for field, run in (origins | {"train.distillation.teacher": teacher}).items():
             if run:
                 _check_origin(run, field)
         # Whatever is there is from a start that failed, with any config.
@@ -230,8 +251,7 @@ def prepare(training: Training, workdir: Path) -> None:
 
 
 def _check_origin(run: str, field: str) -> None:
-    """Raises UserError if there is no such run, which `field` names, or it does not have the
-    tokenizers that it was trained with."""
+    """Raises UserError if there is no such run, or it has other tokenizers than in training."""
     try:
         opened = open_workdir(run, modules=None)
     except UserError as error:
@@ -246,11 +266,10 @@ def _require_nothing_lost(workdir: Path, checkpoints: Path) -> None:
     first.
     """
     config = workdir / CONFIG
-    lost = not checkpoints.is_dir() and config.exists()
-    if not lost and config.exists():
-        two_saves = 2 * load_json(config).checkpoint.every_steps
-        lost = last_recorded_step(workdir / METRICS) > two_saves
-    if lost:
+    if not config.exists():
+        return
+    two_saves = 2 * load_json(config).checkpoint.every_steps
+    if not checkpoints.is_dir() or last_recorded_step(workdir / METRICS) > two_saves:
         raise UserError(
             f"{workdir} holds a run whose {checkpoints.name}/ is gone (a disk that is not "
             "mounted?); restore it, or start again in another --workdir"
@@ -274,11 +293,8 @@ def sharing_tokenizers() -> Iterator[None]:
 def build_tokenizers(
     settings: Settings, directory: Path, examples: Sequence[dict[str, str]]
 ) -> Tokenizers:
-    """Loads the tokenizers in `directory`.
-
-    If it does not exist, they are first trained on the examples, or copied from the run of
-    `train.init_from` or the teacher's, and written there.
-    """
+    """Loads the tokenizers in `directory`; if it does not exist, they are trained on the examples,
+    or copied from the run of `train.init_from` or the teacher's."""
     if directory.exists():
         return load_tokenizers(directory)
     folders = _shared.get()
@@ -324,22 +340,20 @@ def _train_tokenizers(
 def _labels(
     examples: Sequence[Mapping[str, str]], side: str, split: Callable[[str], Iterable[str]]
 ) -> Iterator[str]:
-    """Yields the labels of a side of all examples."""
     for example in examples:
         yield from split(example[side])
 
 
 def _check_examples(settings: Settings, kind: TaskKind, example: Mapping[str, str]) -> None:
-    needed = {parts[0] for parts in kind.texts.values()} | {*kind.labels, *kind.symbols}
-    if not needed <= set(example):
+    if not kind.keys <= set(example):
         raise UserError(
-            f"task {settings.task.name} reads {' and '.join(sorted(needed))}, but the examples of "
-            f"{settings.data.name} have {' and '.join(sorted(example))}; choose another data.name"
+            f"task {settings.task.name} reads {' and '.join(sorted(kind.keys))}, but the examples "
+            f"of {settings.data.name} have {' and '.join(sorted(example))}: name their columns "
+            "(data.text_field, data.label_field), or choose another data.name"
         )
 
 
 def _lines(examples: Sequence[Mapping[str, str]], parts: Sequence[str]) -> Iterator[str]:
-    """Yields the lines of these parts of all examples, with their line ends."""
     for example in examples:
         for part in parts:
             yield from io.StringIO(example.get(part, ""), newline="\n")
