@@ -159,6 +159,7 @@ def apart(found, expected):
     return max(np.linalg.norm(np.float64(a) - b) / np.linalg.norm(b) for a, b in pairs)
 
 
+@pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize(
     ("tiles", "eps", "z", "changes"),
     [
@@ -167,10 +168,12 @@ def apart(found, expected):
         *((tiles, 0.1, 0.02, {"cap": 1.5}) for tiles in (5, 8, 40)),
     ],
 )
-def test_value_and_gradient_equal_those_of_all_logits(tiles, eps, z, changes):
-    """Numbers of tiles that divide the vocabulary, that do not, and that exceed it."""
+def test_value_and_gradient_equal_those_of_all_logits(tiles, eps, z, changes, devices):
+    """Numbers of tiles that divide the vocabulary, that do not, and that exceed it. Tiles of a
+    table that devices divide are interleaved."""
     predicted = WITH_BIAS.replace(**changes)
-    found, gradient = found_and_gradient(predicted, eps, tiles, z)
+    with platform.sharded_over(devices):
+        found, gradient = found_and_gradient(predicted, eps, tiles, z)
     expected, expected_gradient = found_and_gradient(predicted, eps, 1, z)
     assert apart(found[:2], expected[:2]) < 1e-6
     np.testing.assert_array_equal(found.correct, expected.correct)
@@ -203,7 +206,18 @@ def test_a_teacher_is_compared_tile_by_tile_and_its_top_k_by_position(tiles, row
         summed = lambda student: (divergence(student) * TILE_WEIGHTS).sum()  # noqa: E731
         return divergence(student), jax.grad(summed)(student)
 
-    assert apart(found(in_tiles), found(whole)) < 1e-5
+    for devices in (1, 2):
+        with platform.sharded_over(devices):
+            assert apart(found(in_tiles), found(whole)) < 1e-5
+
+
+def test_tiles_of_a_table_on_one_device_are_not_transposed():
+    """A transposed table, and its gradient, would be copied in each step."""
+    for devices, expected in ((1, False), (2, True)):
+        with platform.sharded_over(devices):
+            text = found_and_gradient.lower(WITH_BIAS, 0.1, 4).as_text()
+        shapes = re.findall(r"stablehlo.transpose .* -> tensor<(\S+)xf32>", text)
+        assert (f"4x{TILED_V // 4}x{D}" in shapes) == expected
 
 
 def test_products_are_rounded_as_those_of_layers():

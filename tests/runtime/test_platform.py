@@ -49,6 +49,16 @@ def test_auto_is_the_faster_dtype_of_the_cpu_or_of_the_device_that_is_compiled_f
     assert platform.compiler_options() == options
 
 
+def test_reproducible_programs_of_a_gpu_add_in_a_fixed_order(compiling_for):
+    with platform.reproducible(True):
+        on_cpu = platform.compiler_options()
+    assert on_cpu == platform.compiler_options()
+    compiling_for("gpu", "NVIDIA H100 80GB HBM3")
+    for required, options in ((True, {"xla_gpu_deterministic_ops": True}), (False, {})):
+        with platform.reproducible(required):
+            assert platform.compiler_options() == options
+
+
 def test_a_function_is_traced_again_for_another_kind_of_device(compiling_for):
     traced = []
     double = jax.jit(lambda x: traced.append(platform.target().kind) or 2 * x)
