@@ -167,14 +167,13 @@ def test_what_cannot_be_planned_is_refused(planned, tiny_config, monkeypatch):
     def compile_(*_):
         raise jax.errors.JaxRuntimeError("UNIMPLEMENTED: fusion of two\nstack of the compiler")
 
-    bert = {"task.name": "masked_lm", "model.architecture": "encoder_only"}
-    bert |= {"tokenizer.kind": "wordpiece"}
+    tagger = {"task.name": "tagging", "model.architecture": "encoder_only"}
     monkeypatch.setattr(plan.subprocess, "run", lambda *args, **options: pytest.fail("started"))
     monkeypatch.setattr(jax.stages.Lowered, "compile", compile_)
     step = partial(program.compile_training_step, read_settings(tiny_config()), jax.devices()[:1])
     assert_refused(
         {
-            "masked_lm searches for no outputs": partial(planned, "decode", bert),
+            "--decode: task tagging searches for no outputs": partial(planned, "decode", tagger),
             "no device is called 'v5x'; known: b200": lambda: tj.plan(tiny_config(), "v5x:2x2"),
             "tensor 1: UNIMPLEMENTED: fusion of two; an": step,
         }
