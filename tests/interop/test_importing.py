@@ -217,7 +217,7 @@ def test_a_model_without_a_head_gets_a_new_one(run_of, bare_bert, tmp_path, capl
 
 def test_provenance_has_the_published_model_and_its_tokenizers(workdir_of, tmp_path):
     workdir = shutil.copytree(workdir_of("bert"), tmp_path / "run")
-    kept = Checkpoints(workdir / "checkpoints", CheckpointConfig()).open().provenance
+    kept = Checkpoints(workdir / "checkpoints", CheckpointConfig()).snapshot().provenance
     assert kept["published model"] == str(FIXTURES / "bert")
     assert set(kept) >= {"tokenizer of text"}
     shutil.rmtree(workdir / "tokenizer")

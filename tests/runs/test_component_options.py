@@ -17,7 +17,6 @@ from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.runs import user_modules
 from transformer_jax.runs.build import build_untokenized_task
 from transformer_jax.runs.config import (
-    check_same_run,
     defaults_for,
     load_config,
     load_json,
@@ -27,6 +26,7 @@ from transformer_jax.runs.config import (
     save_json,
 )
 from transformer_jax.runs.field_docs import find_fields
+from transformer_jax.runs.prepare import check_same_run
 from transformer_jax.runs.settings import COMMAND, all_fields
 from transformer_jax.scoring import METRICS
 from transformer_jax.tasks.interface import Prediction

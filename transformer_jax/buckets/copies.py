@@ -51,12 +51,12 @@ _STAGING = "staging"
 
 
 def fetch_folder(
-    address: str,
+    address: str | Path,
     is_wanted: Callable[[str], bool] = lambda name: True,
     layout: MirrorLayout | None = None,
     below: str = "",
 ) -> Path:
-    """Downloads the files at an address that are new or have changed.
+    """Downloads the files at an address that are new or have changed; a local path stays.
 
     Args:
       is_wanted: returns True for the names of files to download.
@@ -69,6 +69,9 @@ def fetch_folder(
     Raises:
       UserError: nothing is there, or it cannot be read.
     """
+    if not is_address(address):
+        return Path(address)
+    address = str(address)
     bucket = Bucket(address)
     home = _home("fetched", address)
     with _locked(home, wait=True):
@@ -100,9 +103,11 @@ def fetch_folder(
     return folder
 
 
-def fetch_file(address: str) -> Path:
-    """Downloads a file at an address if it is new or has changed."""
-    folder, _, name = address.rpartition("/")
+def fetch_file(address: str | Path) -> Path:
+    """Downloads a file at an address if it is new or has changed; a local path stays."""
+    if not is_address(address):
+        return Path(address)
+    folder, _, name = str(address).rpartition("/")
     return path_below(fetch_folder(folder, below=name), name)
 
 

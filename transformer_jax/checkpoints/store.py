@@ -265,7 +265,7 @@ class Checkpoints:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def open(self, which: Which = "latest", items: Collection[str] = ITEMS) -> Snapshot:
+    def snapshot(self, which: Which = "latest", items: Collection[str] = ITEMS) -> Snapshot:
         """Chooses and verifies a checkpoint, once; arguments and errors as of `find_checkpoint`."""
         return open_snapshot(self.directory, which, items)
 
@@ -392,7 +392,7 @@ class PrimaryCheckpoints(Checkpoints):
     process 0.
     """
 
-    def open(self, which: Which = "latest", items: Collection[str] = ITEMS) -> Snapshot:
+    def snapshot(self, which: Which = "latest", items: Collection[str] = ITEMS) -> Snapshot:
         path = hosts.run_on_primary(lambda: str(find_checkpoint(self.directory, which, items)))
         return Snapshot(Path(path), is_shared=False)
 

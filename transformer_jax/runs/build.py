@@ -26,7 +26,8 @@ from transformer_jax.nn.transformer import HOST, intercept_residual_stream, rema
 from transformer_jax.parallel import hosts, sharding
 from transformer_jax.parallel.engines import Engine, JitEngine, TrainStep, make_engine
 from transformer_jax.parallel.sharding import make_mesh, row_shards
-from transformer_jax.runs.settings import Settings, errors_of
+from transformer_jax.runs.config import errors_of
+from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import describe_module_error
 from transformer_jax.runtime.platform import require_memory_kind
 from transformer_jax.tasks import TASKS

@@ -20,7 +20,7 @@ from transformer_jax.runs.settings import (
     SECTIONS,
     Settings,
     all_fields,
-    option_classes,
+    tables,
 )
 from transformer_jax.suggestions import nearest, suggest_fields
 from transformer_jax.tasks import TASKS
@@ -128,7 +128,7 @@ def attributes(cls: type) -> dict[tuple[str, ...], str]:
 
 def group_class(group: str) -> type:
     """Dataclass of a section, of the options "section.entry", or of the whole config ("")."""
-    return (SECTIONS | option_classes()).get(group, Settings)
+    return (SECTIONS | tables().options).get(group, Settings)
 
 
 def documented(group: str) -> dict[tuple[str, ...], str]:

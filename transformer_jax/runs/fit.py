@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,20 +16,21 @@ from typing import Any
 
 import jax
 
-from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.checkpoints.warm_start import WarmStart
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
 from transformer_jax.errors import DivergedError, UserError
 from transformer_jax.logs.records import read_records, recorded_splits, with_losses
-from transformer_jax.logs.run_log import Console, Log, NoLog, RunLog
+from transformer_jax.logs.run_log import Console, Log, NoLog, RunLog, four_digits
 from transformer_jax.nn.fused_attention import KernelChoice, record_kernel_choices
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.engines import Engine, create_state
 from transformer_jax.parallel.sharding import bytes_per_device, process_part
 from transformer_jax.runs import build
+from transformer_jax.runs.config import errors_of
 from transformer_jax.runs.evaluate import Scores, score_of, selection_metric, validation
+from transformer_jax.runs.prepare import Training
 from transformer_jax.runs.provenance import check_provenance
-from transformer_jax.runs.settings import Settings, errors_of
+from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.workdir import METRICS, PROFILE, workdir_path
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.platform import devices_per_memory, require_memory
@@ -60,17 +62,19 @@ class SingleRun:
     """A run as the training loop uses it, on all devices of the job.
 
     Attributes:
-      settings, workdir, task, examples: of the run, or those that replicas share.
-      snapshots: the checkpoints of the frozen parameters, by name.
+      workdir, task: of the run, or those that replicas share.
       folders: where records are written: the workdir, or that of each replica.
     """
 
-    settings: Settings
+    training: Training
     workdir: Path
     task: Task
-    examples: Sequence[Any]
-    snapshots: Mapping[str, Any]
     folders: Sequence[Path]
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the run, or of the first replica."""
+        return self.training.settings
 
     @cached_property
     def engine(self) -> Engine:
@@ -85,7 +89,8 @@ class SingleRun:
     def warm_start(self) -> Path | None:
         """The workdir whose parameters training starts from; adapters start from their own."""
         init_from = self.settings.train.init_from
-        return workdir_path(init_from) if init_from and "base" not in self.snapshots else None
+        is_base = "base" in self.training.snapshots
+        return workdir_path(init_from) if init_from and not is_base else None
 
     def first_state(self, init_state: InitState, abstract: TrainState) -> TrainState:
         """The portable state before the first step, without the frozen parameters."""
@@ -101,13 +106,15 @@ class SingleRun:
 
     def frozen(self, abstract: Mapping[str, Any]) -> dict[str, Any]:
         """Loads the frozen parameters, of these shapes."""
-        return {name: self.snapshots[name].params(shapes) for name, shapes in abstract.items()}
+        return {
+            name: self.training.snapshots[name].params(shapes) for name, shapes in abstract.items()
+        }
 
     def batches(self, rows: int) -> TrainBatches | StackedBatches:
         """The training data in batches of `rows` rows."""
         with errors_of("parallel"):
             part = process_part(self.engine.mesh)
-        return build.batches_of(self.settings, self.task, self.examples, rows, part)
+        return build.batches_of(self.settings, self.task, self.training.examples, rows, part)
 
     def log(self, start: int) -> AbstractContextManager[Log]:
         """Opens the log of metrics from step `start` on; it is closed when training ends."""
@@ -149,6 +156,21 @@ class SingleRun:
         evaluate = validation(self.settings, self.task, self.engine.mesh)
         return lambda step, state: evaluate(step, state, self.workdir)
 
+    def log_best(self, workdir: str | Path) -> None:
+        """Logs the best validation score and where the run is."""
+        name = selection_metric(self.settings, self.task)
+        num_steps = self.settings.train.num_steps
+        records = validation_records(self.workdir, self.settings, num_steps)
+        finite = [record for record in records if math.isfinite(score_of(record, name))]
+        if not finite:
+            return
+        record = max(finite, key=lambda record: score_of(record, name))
+        score = four_digits(abs(score_of(record, name)))
+        best = f"{name.removeprefix('-')} {score} at step {record['step']}"
+        if "num_all_examples" in record and not name.endswith("loss"):
+            best += f", on {record['num_examples']:,} of {record['num_all_examples']:,} examples"
+        logger.info("best %s; the run is in %s", best, workdir)
+
 
 def recorded_scores(workdir: Path, settings: Settings, task: Task, step: int) -> list[float]:
     """Validation scores that a run recorded up to a step."""
@@ -163,9 +185,7 @@ def validation_records(workdir: Path, settings: Settings, step: int) -> list[dic
     return [with_losses(record, train) for record in records]
 
 
-def fit(
-    run: SingleRun, checkpoints: Checkpoints, clock: GoodputTimer, until: int | None = None
-) -> TrainState:
+def fit(run: SingleRun, clock: GoodputTimer, until: int | None = None) -> TrainState:
     """Trains from the latest checkpoint, if there is one; returns the portable state.
 
     If a saved step was due to be evaluated and its evaluation did not finish, it is evaluated
@@ -181,6 +201,7 @@ def fit(
     """
     settings = run.settings
     task = run.task
+    checkpoints = run.training.checkpoints
     engine = run.engine
     schedule, train_step, init_state = build.build_training(settings, task, engine)
     rows = build.batch_rows(settings, task, engine.row_shards)
@@ -194,7 +215,7 @@ def fit(
     frozen = _num_parameters(single.frozen)
     beside = f", beside {frozen:,} that stay as they are" if frozen else ""
     logger.info("training %s parameters%s", f"{_num_parameters(single.params):,}", beside)
-    point = _latest_point(run, checkpoints, abstract)
+    point = _latest_point(run, abstract)
     if point is not None:
         if _is_finished(run, point, until):
             return point.take_state()
@@ -238,7 +259,7 @@ def fit(
 
     def return_to() -> _ResumePoint:
         checkpoints.wait()
-        latest = _latest_point(run, checkpoints, abstract)
+        latest = _latest_point(run, abstract)
         return latest or _first_point(run, init_state, abstract)
 
     rewinds: Counter[int] = Counter()
@@ -302,14 +323,13 @@ def _first_point(run: SingleRun, init_state: InitState, abstract: TrainState) ->
     return _ResumePoint(0, state, _patience(run.settings))
 
 
-def _latest_point(
-    run: SingleRun, checkpoints: Checkpoints, abstract: TrainState
-) -> _ResumePoint | None:
+def _latest_point(run: SingleRun, abstract: TrainState) -> _ResumePoint | None:
     """The latest checkpoint, if there is one; UserError if other data or tokenizers were used."""
+    checkpoints = run.training.checkpoints
     if checkpoints.latest_step() is None:
         return None
     settings = run.settings
-    snapshot = checkpoints.open()
+    snapshot = checkpoints.snapshot()
     check_provenance(checkpoints.provenance, snapshot.provenance, run.workdir)
     state = snapshot.state(abstract.saved, OPTIONAL_FIELDS)
     is_due = _intervals(settings).is_evaluated(snapshot.step, settings.train.num_steps)

@@ -26,7 +26,9 @@ from transformer_jax.parallel import hosts
 from transformer_jax.parallel.hosts import Fingerprint
 from transformer_jax.runs.build import build_task, task_kind, vocab_sizes
 from transformer_jax.runs.config import (
-    check_same_run,
+    CHANGEABLE,
+    FIXED,
+    check_sections,
     load_json,
     read_settings,
     resolve,
@@ -50,7 +52,7 @@ from transformer_jax.runs.provenance import (
     tokenizer_provenance,
     training_provenance,
 )
-from transformer_jax.runs.settings import COMMAND, Settings, check_sections
+from transformer_jax.runs.settings import COMMAND, Settings
 from transformer_jax.runs.user_modules import Modules, UserModule, load_modules, record_modules
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
@@ -71,6 +73,7 @@ from transformer_jax.tokenization import (
     load_tokenizers,
     train_tokenizers,
 )
+from transformer_jax.training.optimizer import raised_rate
 
 logger = logging.getLogger(__name__)
 
@@ -97,17 +100,17 @@ class Training:
     modules: Sequence[UserModule]
     examples: Corpus
     checkpoints: Checkpoints
-    snapshots: Mapping[str, Any]
+    snapshots: dict[str, Any]
 
     @property
     def settings(self) -> Settings:
         """The settings of the run, or of the first replica."""
         return self.members[0]
 
-    def open_tasks(self, folder: Path) -> tuple[list[Task], dict[str, Any]]:
+    def open_tasks(self, folder: Path) -> list[Task]:
         """Builds the task of each member, the same one for those with equal numbers of model and
         loss, with the tokenizers that `prepare` has written and the teacher; adds these to the
-        provenance. Returns also all snapshots, with the teacher's stored predictions."""
+        provenance, and the teacher's stored predictions to the snapshots."""
         tokenizers = load_tokenizers(folder / TOKENIZER)
         teacher, stored = open_teacher(self.settings, tokenizers, folder, self.examples)
         self.checkpoints.provenance |= tokenizer_provenance(tokenizers) | frozen_provenance(stored)
@@ -117,7 +120,8 @@ class Training:
         for member in self.members:
             settings = dataclasses.replace(self.settings, model=member.model, train=member.train)
             tasks.append(with_stored_scores(build(settings), settings, folder))
-        return tasks, {**self.snapshots, **stored}
+        self.snapshots.update(stored)
+        return tasks
 
 
 def open_training(
@@ -236,9 +240,10 @@ def prepare(training: Training, workdir: Path) -> None:
         check_provenance(now, latest.provenance, workdir)
     else:
         _require_nothing_lost(workdir, checkpoints.directory)
-        teacher = settings.teacher
-        origins = {"train.init_from": settings.train.init_from}
-        for field, run in (origins | {"train.distillation.teacher": teacher}).items():
+        for field, run in (
+            ("train.init_from", settings.train.init_from),
+            ("train.distillation.teacher", settings.teacher),
+        ):
             if run:
                 _check_origin(run, field)
         # Whatever is there is from a start that failed, with any config.
@@ -248,6 +253,37 @@ def prepare(training: Training, workdir: Path) -> None:
     build_tokenizers(settings, tokenizer, training.examples)
     save_json(settings, saved_config)
     record_modules(workdir, settings, training.modules)
+
+
+def check_same_run(settings: Settings, saved: Settings, workdir: str | Path) -> None:
+    """Raises UserError, naming the first difference, if `workdir` holds the run of other settings.
+
+    Logs a warning if the run is extended at a higher learning rate.
+    """
+    before = saved.values
+    now = settings.values
+    unread = saved.resolved.unread  # earlier versions allowed them to be set
+    for name in {**before, **now}:
+        if name in unread:
+            continue
+        old: Any = before.get(name)
+        new: Any = now.get(name)
+        fixed = name.partition(".")[0] in FIXED and name not in CHANGEABLE
+        grows = name == "train.num_steps" and new > old
+        if name == "optimizer.decay_steps":
+            grows = (new or now["train.num_steps"]) >= (old or before["train.num_steps"])
+        if fixed and old != new and not grows:
+            raise UserError(
+                f"{workdir} holds another run: its {name} is {old!r}, the config's is {new!r}; "
+                "choose another --workdir or the same value"
+            )
+    steps_before = before["train.num_steps"]
+    steps_now = now["train.num_steps"]
+    if steps_before < steps_now:
+        width = settings.model.d_model
+        message = raised_rate(saved.optimizer, settings.optimizer, width, steps_before, steps_now)
+        if message:
+            logger.warning("%s: %s", workdir, message)
 
 
 def _check_origin(run: str, field: str) -> None:

@@ -30,10 +30,10 @@ from transformer_jax.models.encoder_decoder import Seq2Seq
 from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.parallel import hosts
 from transformer_jax.runs import build
-from transformer_jax.runs.config import override, save_json, to_config
+from transformer_jax.runs.config import override, parsed, save_json, to_config
 from transformer_jax.runs.frozen import add_draft, load_frozen, with_stored_scores
 from transformer_jax.runs.outside import open_data, refuse_loaded
-from transformer_jax.runs.settings import Settings, parsed
+from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,

@@ -29,13 +29,13 @@ from transformer_jax.parallel.replicas import ReplicaEngine, make_replica_engine
 from transformer_jax.parallel.scan_engine import ScanEngine
 from transformer_jax.parallel.sharding import make_mesh, replicated
 from transformer_jax.runs import build
-from transformer_jax.runs.config import check_same_run, load_json, resolve, save_json
+from transformer_jax.runs.config import errors_of, load_json, resolve, save_json
 from transformer_jax.runs.evaluate import Scores, validation
 from transformer_jax.runs.fit import InitState, SingleRun, fit, recorded_scores
 from transformer_jax.runs.frozen import with_stored_scores
-from transformer_jax.runs.prepare import open_training, prepare
+from transformer_jax.runs.prepare import check_same_run, open_training, prepare
 from transformer_jax.runs.run import Run
-from transformer_jax.runs.settings import COMMAND, Settings, errors_of
+from transformer_jax.runs.settings import COMMAND, Settings
 from transformer_jax.runs.user_modules import Modules, record_modules, user_components
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
@@ -198,11 +198,10 @@ def train_replicas(
             copy_tokenizers(common / TOKENIZER, folders[name] / TOKENIZER)
             save_json(settings, folders[name] / CONFIG)
             record_modules(folders[name], settings, training.modules)
-        tasks, snapshots = training.open_tasks(common)
-        shared = (training.settings, workdir, tasks[0], training.examples, snapshots)
-        replicas = Replicas(*shared, [*folders.values()], training.members, tasks)
-        state = fit(replicas, checkpoints, clock, until)
-        replicas.save_each(state, checkpoints)
+        tasks = training.open_tasks(common)
+        replicas = Replicas(training, workdir, tasks[0], [*folders.values()], tasks)
+        state = fit(replicas, clock, until)
+        replicas.save_each(state)
     runs = {}
     for i, (name, settings) in enumerate(members.items()):
         replica = replicas.replica(state.evaluated, i)
@@ -245,12 +244,15 @@ class Replicas(SingleRun):
     """Replicas of one run; what they share is that of the first one.
 
     Attributes:
-      members: the settings of each replica, which differ in seed and numbers.
-      tasks: their tasks, the same one if their models and losses have the same numbers.
+      tasks: of each replica, the same one if their models and losses have the same numbers.
     """
 
-    members: Sequence[Settings]
     tasks: Sequence[Task]
+
+    @property
+    def members(self) -> Sequence[Settings]:
+        """The settings of each replica, which differ in seed and numbers."""
+        return self.training.members
 
     @cached_property
     def engine(self) -> Engine:
@@ -306,11 +308,11 @@ class Replicas(SingleRun):
     def batches(self, rows: int) -> TrainBatches | StackedBatches:
         """The training data, in one order for all replicas or in one for each."""
         if self._same_batches:
-            return build.batches_of(self.settings, self.task, self.examples, rows)
+            return build.batches_of(self.settings, self.task, self.training.examples, rows)
         count = len(self.members)
         batches = [
             build.batches_of(
-                member, self.task, self.examples, rows, replicas=count, tells=number == 0
+                member, self.task, self.training.examples, rows, replicas=count, tells=number == 0
             )
             for number, member in enumerate(self.members)
         ]
@@ -361,10 +363,11 @@ class Replicas(SingleRun):
         diagnostics = build.build_diagnostics(self.settings, self.task, self._replicas)
         return ReplicaDiagnostics(self, dataclasses.replace(diagnostics, mesh=mesh))
 
-    def save_each(self, state: TrainState, checkpoints: Checkpoints) -> None:
+    def save_each(self, state: TrainState) -> None:
         """Saves each replica's part of the last state, which the joint checkpoints contain, and of
         the data state in its own workdir."""
-        joint = checkpoints.open(int(np.max(state.step)), items=(DATA,))
+        checkpoints = self.training.checkpoints
+        joint = checkpoints.snapshot(int(np.max(state.step)), items=(DATA,))
         for i, folder in enumerate(self.folders):
             data_state = joint.data_state
             replica_data = data_state if self._same_batches else replica_state(data_state, i)

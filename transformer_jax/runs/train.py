@@ -1,17 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains a config in a workdir."""
 
-import logging
-import math
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from transformer_jax.logs.run_log import four_digits
 from transformer_jax.nn.lora import merge_adapters
 from transformer_jax.parallel import hosts
-from transformer_jax.runs.evaluate import score_of, selection_metric
-from transformer_jax.runs.fit import SingleRun, fit, validation_records
+from transformer_jax.runs.fit import SingleRun, fit
 from transformer_jax.runs.prepare import open_training, prepare
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import Settings
@@ -20,10 +16,7 @@ from transformer_jax.runs.workdir import TOKENIZER, open_for_writing
 from transformer_jax.runtime.platform import use_compilation_cache
 from transformer_jax.runtime.progress import shown
 from transformer_jax.runtime.startup import keep_freed_memory
-from transformer_jax.tasks.interface import Task
 from transformer_jax.training.loop import GoodputTimer
-
-logger = logging.getLogger(__name__)
 
 
 def train(
@@ -56,27 +49,12 @@ def train(
     with shown(progress and hosts.is_primary()), open_for_writing(workdir) as handle:
         folder = handle.folder
         training = open_training([config], modules, handle)
-        settings = training.settings
-        checkpoints = training.checkpoints
-        with handle.locked(), checkpoints:
+        with handle.locked(), training.checkpoints:
             hosts.run_on_primary(lambda: prepare(training, folder))
             handle.copy_from_primary(TOKENIZER)
-            (task,), snapshots = training.open_tasks(folder)
-            run = SingleRun(settings, folder, task, training.examples, snapshots, [folder])
-            state = fit(run, checkpoints, clock, until)
-            hosts.run_on_primary(lambda: _log_best(settings, task, folder, workdir))
-        return Run(settings, folder, task, merge_adapters(state.model_params), int(state.step))
-
-
-def _log_best(settings: Settings, task: Task, folder: Path, workdir: str | Path) -> None:
-    """Logs the best validation score and where the run is."""
-    name = selection_metric(settings, task)
-    records = validation_records(folder, settings, settings.train.num_steps)
-    finite = [record for record in records if math.isfinite(score_of(record, name))]
-    if finite:
-        record = max(finite, key=lambda record: score_of(record, name))
-        score = four_digits(abs(score_of(record, name)))
-        best = f"{name.removeprefix('-')} {score} at step {record['step']}"
-        if "num_all_examples" in record and not name.endswith("loss"):
-            best += f", on {record['num_examples']:,} of {record['num_all_examples']:,} examples"
-        logger.info("best %s; the run is in %s", best, workdir)
+            (task,) = training.open_tasks(folder)
+            run = SingleRun(training, folder, task, [folder])
+            state = fit(run, clock, until)
+            hosts.run_on_primary(lambda: run.log_best(workdir))
+        params = merge_adapters(state.model_params)
+        return Run(run.settings, folder, task, params, int(state.step))

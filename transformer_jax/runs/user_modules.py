@@ -15,6 +15,7 @@ import itertools
 import json
 import logging
 import os
+import runpy
 import sys
 import traceback
 import types
@@ -22,13 +23,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from transformer_jax.buckets.bucket import is_address
+from transformer_jax.buckets.copies import fetch_folder
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.errors import UserError
 from transformer_jax.registry import reload_registrations
 from transformer_jax.runs.settings import CHOICES, Settings
-from transformer_jax.runs.shipped import find_file
-from transformer_jax.runs.workdir import CHECKPOINTS, MODULES, TOGETHER
+from transformer_jax.runs.shipped import find_file, suggest_shipped
+from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, MODULES, TOGETHER
 from transformer_jax.runtime.files import read_regular, write_atomic
 from transformer_jax.suggestions import suggest_file
 
@@ -76,7 +77,7 @@ def load_modules(modules: Modules, workdir: str | Path | None = None) -> list[Us
         taken, or the run in the workdir needs a module that is not loaded.
     """
     modules = [modules] if isinstance(modules, str | Path) else modules
-    workdir = Path(workdir) if workdir and not is_address(workdir) else None
+    workdir = Path(workdir) if workdir else None
     loaded = [_load(module, workdir) for module in modules]
     for folder in (workdir, workdir / TOGETHER) if workdir else ():
         loaded += _needed_modules(folder)
@@ -282,3 +283,81 @@ def _user_module(module: str) -> UserModule | None:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def run_file[Result](path: str | Path, kind: str, function: str, result: type[Result]) -> Result:
+    """Runs a user's Python file; returns the result of its `function()`.
+
+    The file may import its siblings by name (`from wmt14_en_de_base import get_config`) from any
+    current directory: its folder is first on the import path, as for a script.
+
+    Args:
+      path: the file, the name of a shipped one, or an address; all Python files of its folder are
+        fetched.
+      kind: "config", "sweep" or "claim", for messages.
+      function: name of a function without arguments.
+      result: the type that it must return.
+
+    Raises:
+      UserError: there is no such file, it fails or calls exit(), or it has no such function of this
+        type.
+    """
+    folder, name = os.path.split(path)
+    beside = fetch_folder(folder, lambda file: "/" not in file and file.endswith(".py"))
+    local = find_file(beside / name, kind)
+    require_file(local, kind, path)
+    with failing_as(f"{kind} file {path} fails", local), _siblings_importable(local):
+        namespace = runpy.run_path(str(local))
+        returned = namespace[function]() if function in namespace else None
+    if function not in namespace:
+        raise UserError(f"{kind} file {path} defines no {function}()")
+    if not isinstance(returned, result):
+        raise UserError(
+            f"{kind} file {path} fails: {function}() returns {type(returned).__name__}, not a "
+            f"{result.__name__}"
+        )
+    return returned
+
+
+def require_file(path: Path, kind: str, name: str | Path) -> None:
+    """Raises UserError if a path, `name` to the user, is no file; it suggests a similar one."""
+    if path.is_file():
+        return
+    if (path / CONFIG).is_file():
+        raise UserError(f"{name} is a folder; did you mean {path / CONFIG}?")
+    raise UserError(f"there is no {kind} file {name}{suggest_shipped(path, kind)}")
+
+
+@contextlib.contextmanager
+def failing_as(what: str, path: Path | None = None) -> Iterator[None]:
+    """Turns any error of a user's code, exit() too, into a UserError of one line.
+
+    It begins with `what`, and ends with the line of the file `path` that led to the error.
+    """
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        line = line_in_file(error, path) if path else None
+        place = "" if line is None else f" (line {line})"
+        raise UserError(f"{what}: {describe_error(error)}{place}") from error
+
+
+@contextlib.contextmanager
+def _siblings_importable(path: Path) -> Iterator[None]:
+    """Puts the file's folder on the import path; afterwards forgets what was imported from it.
+
+    Otherwise a notebook would not notice that a sibling was edited, and two folders with files of
+    the same name would both get the first one's.
+    """
+    folder = path.resolve().parent
+    loaded = set(sys.modules)
+    importlib.invalidate_caches()
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name in sys.modules.keys() - loaded:
+            source = getattr(sys.modules[name], "__file__", None)
+            if source and Path(source).parent == folder:
+                del sys.modules[name]

@@ -96,15 +96,6 @@ def path_of_published(path: Path, directory: Path | None = None) -> Path:
     raise OSError(errno.ELOOP, reason, str(path))
 
 
-def is_below(folder: Path, name: str) -> bool:
-    """Returns True if `path_below` accepts a name."""
-    try:
-        path_below(folder, name)
-    except UserError:
-        return False
-    return True
-
-
 def cache_folder(name: str) -> Path | None:
     """Folder for files that can be made or fetched again: $XDG_CACHE_HOME/transformer_jax/`name`.
 
