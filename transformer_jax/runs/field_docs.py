@@ -103,12 +103,8 @@ def find_fields(pattern: str = "") -> list[FieldDoc]:
 
 def choosers() -> dict[str, str]:
     """Entries with options and the choice that each needs, {"section.entry": "field=entry"}."""
-    return {
-        f"{registry.section}.{name}": f"{chooser}={name}"
-        for chooser, registry in CHOICES.items()
-        for name in registry
-        if registry.options(name)
-    }
+    entries = tables().choosers.items()
+    return {entry: f"{chooser}={entry.partition('.')[2]}" for entry, chooser in entries}
 
 
 def attributes(cls: type) -> dict[tuple[str, ...], str]:

@@ -97,41 +97,35 @@ def record_modules(workdir: Path, settings: Settings, given: Iterable[UserModule
 
 def _load(module: str | Path, workdir: Path | None) -> UserModule:
     text = str(module)
-    if isinstance(module, Path) or text.endswith(".py") or os.sep in text:
-        return _load_file(find_file(os.path.expanduser(text), "module").resolve(), workdir)
-    return _load_importable(text, workdir)
-
-
-def _load_file(path: Path, workdir: Path | None) -> UserModule:
-    _check_outside(path, workdir)
-    # A unique name: files of several folders may have the same name.
-    name = f"{path.stem}_{_digest(os.fsencode(path))[:8]}"
+    is_file = isinstance(module, Path) or text.endswith(".py") or os.sep in text
+    if is_file:
+        path = find_file(os.path.expanduser(text), "module").resolve()
+        _check_outside(path, workdir)
+        label = path.name
+        # A unique name: files of several folders may have the same name.
+        name = f"{path.stem}_{_digest(os.fsencode(path))[:8]}"
+    else:
+        path = _find(text, workdir)
+        label = name = text
     try:
         source = path.read_bytes()
     except OSError as error:
         hint = "" if path.exists() else suggest_file(path)
         raise UserError(f"modules: cannot read {path}: {error.strerror}{hint}") from error
-    user_module = UserModule(path.name, _digest(source))
-    if _loaded.get(name) != user_module:
-        with _executing(path.name, path, replaces=name):
-            module = sys.modules[name] = types.ModuleType(name)
-            module.__file__ = str(path)
+    user_module = UserModule(label, _digest(source))
+    if _loaded.get(name) == user_module:
+        return user_module
+    with _executing(label, path, replaces=name):
+        if is_file:
+            python_module = sys.modules[name] = types.ModuleType(name)
+            python_module.__file__ = str(path)
             # Not imported: that might take an earlier version from __pycache__.
-            exec(compile(source, path, "exec"), vars(module))
-        _loaded[name] = user_module
-    return user_module
-
-
-def _load_importable(name: str, workdir: Path | None) -> UserModule:
-    path = _find(name, workdir)
-    user_module = UserModule(name, _digest(path.read_bytes()))
-    if _loaded.get(name) != user_module:
-        with _executing(name, path, replaces=name):
-            if name in sys.modules:
-                importlib.reload(sys.modules[name])
-            else:
-                importlib.import_module(name)
-        _loaded[name] = user_module
+            exec(compile(source, path, "exec"), vars(python_module))
+        elif name in sys.modules:
+            importlib.reload(sys.modules[name])
+        else:
+            importlib.import_module(name)
+    _loaded[name] = user_module
     return user_module
 
 
