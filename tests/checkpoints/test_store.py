@@ -168,7 +168,7 @@ with Checkpoints({str(run.directory / "again")!r}, CheckpointConfig()) as again:
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
     # And back: what was saved from three devices is read on one.
     again = Checkpoints(run.directory / "again", CheckpointConfig())
-    assert_same(again.open(3).params(TARGET.params), make_state(3).params)
+    assert_same(again.snapshot(3).params(TARGET.params), make_state(3).params)
 
 
 def test_a_saved_step_is_not_saved_again(run):
@@ -288,7 +288,7 @@ def test_what_is_not_there_or_does_not_fit_is_refused(run, tmp_path):
         "scale is saved as bfloat16[4], expected bfloat16[9]": lambda: snapshot.params(longer),
         "bfloat16[4], expected float32[4]": lambda: snapshot.state(TARGET.replace(params=wider)),
         "decoder is not saved; scale is saved but not exp": lambda: snapshot.params(renamed),
-        f"no checkpoint in {tmp_path}": lambda: absent.open(None),
+        f"no checkpoint in {tmp_path}": lambda: absent.snapshot(None),
         "has a score": lambda: step_of(unscored, "best"),
         missing: lambda: run.snapshot(2),
     }

@@ -258,12 +258,9 @@ class Run(Summarized):
             raise UserError("batch: the model reads pairs; give targets too")
         if not sources:
             raise UserError("batch: there is no text")
-        if targets:
-            _require_pairs("batch", sources, targets)
-            pairs = zip(sources, targets, strict=True)
-            rows = [self.model_inputs(*pair).inputs for pair in pairs]
-        else:
-            rows = [self.model_inputs(source).inputs for source in sources]
+        _require_pairs("batch", sources, targets or sources)
+        pairs = zip(sources, targets or [None] * len(sources), strict=True)
+        rows = [self.model_inputs(*pair).inputs for pair in pairs]
         arguments = zip(*rows, strict=True)  # one array [1, T] a row for each argument
         names = input_names(self.model)
         return {name: _stack(arrays) for name, arrays in zip(names, arguments, strict=False)}

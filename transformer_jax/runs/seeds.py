@@ -59,29 +59,13 @@ from transformer_jax.training.diagnostics import Diagnostics
 from transformer_jax.training.loop import GoodputTimer
 from transformer_jax.training.state import FROZEN, TrainState
 
-
-def _float32(number: float, _: float) -> Any:
-    return np.float32(number)
-
-
-def _dropout(rate: float, _: float) -> Any:
-    return dropout_rate(rate)
-
-
-NUMBERS: Mapping[str, Callable[[float, float], Any]] = {
-    # Every schedule is a multiple of it.
-    "optimizer.learning_rate": lambda rate, first: np.float32(rate / first),
-    "optimizer.weight_decay": _float32,
-    "train.label_smoothing": _float32,
-    "model.dropout_rate": _dropout,
-    "model.embedding_dropout_rate": _dropout,
-    "model.attention_dropout_rate": _dropout,
-    "model.feed_forward_dropout_rate": _dropout,
-    "lora.dropout_rate": _dropout,
-}
+NUMBERS = (
+    *("optimizer.learning_rate", "optimizer.weight_decay", "train.label_smoothing"),
+    *("model.dropout_rate", "model.embedding_dropout_rate", "model.attention_dropout_rate"),
+    *("model.feed_forward_dropout_rate", "lora.dropout_rate"),
+)
 """Config fields of the numbers that enter the training step as traced arrays
-(`nn.traced_numbers`): (number of a replica, number of the first) -> its arrays. A number that is 0
-in one config alone makes another program."""
+(`nn.traced_numbers`). A number that is 0 in one config alone makes another program."""
 
 
 def _value(settings: Settings, field: str) -> float:
@@ -92,12 +76,17 @@ def _value(settings: Settings, field: str) -> float:
 
 def traced_numbers(members: Sequence[Settings]) -> dict[str, Any]:
     """Arrays [R] of the numbers that differ between R replicas, by field."""
-    stacked = {}
-    for field, trace in NUMBERS.items():
+    stacked: dict[str, Any] = {}
+    for field in NUMBERS:
         values = [_value(member, field) for member in members]
-        if len(set(values)) > 1:  # a number that all share stays a constant of the program
-            traced = [trace(value, values[0]) for value in values]
-            stacked[field] = jax.tree.map(lambda *arrays: np.stack(arrays), *traced)
+        if len(set(values)) == 1:  # a number that all share stays a constant of the program
+            continue
+        if field.endswith("dropout_rate"):
+            thresholds, factors = zip(*map(dropout_rate, values), strict=True)
+            stacked[field] = np.stack(thresholds), np.stack(factors)
+        else:  # every schedule is a multiple of the learning rate
+            unit = values[0] if field == "optimizer.learning_rate" else 1.0
+            stacked[field] = (np.array(values) / unit).astype(np.float32)
     return stacked
 
 
@@ -350,7 +339,8 @@ class Replicas(SingleRun):
             for i, (member, folder) in enumerate(zip(self.members, self.folders, strict=True)):
                 replica = self.replica(state, i)
                 evaluate = evaluators[member.train.label_smoothing]
-                is_finite = _is_finite(replica.params)
+                leaves = jax.tree.leaves(replica.params)
+                is_finite = all(bool(jnp.isfinite(leaf).all()) for leaf in leaves)
                 results.append(evaluate(step, replica, folder) if is_finite else ({}, math.nan))
             metrics, scores = zip(*results, strict=True)
             return _stack_metrics(metrics), np.array(scores)
@@ -400,10 +390,6 @@ class ReplicaDiagnostics:
 def _part(tree: Any, replica: int) -> Any:
     """One replica's part of arrays with a leading axis of replicas."""
     return jax.tree.map(lambda x: x[replica], tree)
-
-
-def _is_finite(params: Any) -> bool:
-    return all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(params))
 
 
 def _stack_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:

@@ -132,11 +132,7 @@ def parse_json(text: str | bytes) -> Any:
       ValueError: it is not JSON.
       RecursionError: it is nested too deeply.
     """
-    return json.loads(text, parse_int=_bounded)
-
-
-def _bounded(digits: str) -> int | float:
-    return int(digits) if len(digits) < 19 else float(digits)
+    return json.loads(text, parse_int=lambda digits: (int if len(digits) < 19 else float)(digits))
 
 
 def entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:

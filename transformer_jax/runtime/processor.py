@@ -6,14 +6,11 @@ hypervisor may hide others that oneDNN needs. So a processor that has them compu
 products of a layer in both dtypes once, in 0.2 s, and the times are kept in the user's cache.
 """
 
-import contextlib
 import functools
 import hashlib
-import json
 import math
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -21,8 +18,7 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 
-from transformer_jax.runtime.files import cache_folder
-from transformer_jax.runtime.remake import remake
+from transformer_jax.runtime.remake import kept_json
 
 ONEDNN: dict[str, bool | int | str] = {"xla_cpu_experimental_onednn_custom_call": True}
 """Option of XLA that computes products by oneDNN."""
@@ -67,19 +63,13 @@ def processor_lines() -> tuple[str, ...]:
 def _kept_seconds(lines: tuple[str, ...]) -> dict[str, float]:
     """CPU seconds of the products in each dtype on the processor that `lines` describe: those of
     the user's cache, or measured now."""
-
-    def measure() -> dict[str, float]:
-        return {dtype: _seconds_of_products(dtype) for dtype in _DTYPES}
-
-    folder = cache_folder("processors")
-    if folder is not None:
-        key = repr(lines)
-        path = folder / hashlib.sha256(key.encode()).hexdigest()[:32]
-        with contextlib.suppress(OSError):
-            content = remake(path, key, lambda file: file.write(json.dumps(measure()).encode()))
-            seconds: dict[str, float] = json.loads(bytes(content))
-            return seconds
-    return measure()  # and so does the next process
+    key = repr(lines)
+    seconds: dict[str, float] = kept_json(
+        f"processors/{hashlib.sha256(key.encode()).hexdigest()[:32]}",
+        key,
+        lambda: {dtype: _seconds_of_products(dtype) for dtype in _DTYPES},
+    )
+    return seconds
 
 
 def _seconds_of_products(dtype: str) -> float:
@@ -100,10 +90,9 @@ def _seconds_of_products(dtype: str) -> float:
         run = products.lower(*arrays).compile()
     except jax.errors.JaxRuntimeError:  # it does not know an option
         return math.inf
-    return min(_cpu_seconds(lambda: jax.block_until_ready(run(*arrays))) for _ in range(_ROUNDS))
-
-
-def _cpu_seconds(work: Callable[[], object]) -> float:
-    start = time.process_time()
-    work()
-    return time.process_time() - start
+    seconds = []
+    for _ in range(_ROUNDS):
+        start = time.process_time()
+        jax.block_until_ready(run(*arrays))
+        seconds.append(time.process_time() - start)
+    return min(seconds)
