@@ -136,7 +136,7 @@ def working_copy(address: str, layout: MirrorLayout) -> Iterator[Path]:
     with _locked(home, wait=False):
         last = last_copy(bucket)
         if last != _id(home):
-            _clear(home)
+            remove(home / _FILES)
         remove(home / _STAGING)
         folder = _files(home)
         folder.mkdir(parents=True, exist_ok=True)
@@ -187,8 +187,6 @@ def _home(kind: str, address: str) -> Path:
     """The folder of a copy, made if absent."""
     home = _home_path(kind, address)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if (home / _ADDRESS).is_dir():  # a file cannot replace it
-        remove(home / _ADDRESS)
     write_atomic(home / _ADDRESS, address.rstrip("/"))
     return home
 
@@ -230,7 +228,6 @@ def _read_index(path: Path) -> dict[str, str]:
     try:
         return dict(json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError, RecursionError):
-        remove(path)
         return {}
 
 
@@ -238,12 +235,3 @@ def _id(home: Path) -> str:
     if not (home / _ID).exists():
         write_atomic(home / _ID, uuid.uuid4().hex)
     return read_regular(home / _ID).decode()
-
-
-def _clear(home: Path) -> None:
-    """Deletes all files of a copy in one atomic step."""
-    old = home / f"{_FILES}.old"
-    remove(old)
-    with contextlib.suppress(FileNotFoundError):
-        (home / _FILES).rename(old)
-    remove(old)

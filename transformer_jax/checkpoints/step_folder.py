@@ -197,19 +197,15 @@ def _reading(path: Path) -> Iterator[None]:
 
 def misfits(saved: Leaves, wanted: Leaves) -> list[str]:
     """Describes each array that is saved with another shape or dtype than wanted."""
-    return [
-        f"{name} is saved as {_describe(saved[name])}, expected {_describe(wanted[name])}"
-        f"{_padding_hint(name, saved[name], wanted[name])}"
-        for name in wanted
-        if name in saved and _describe(saved[name]) != _describe(wanted[name])
-    ]
-
-
-def _padding_hint(name: str, saved: Any, wanted: Any) -> str:
-    """A hint if two shapes differ only in rows of a vocabulary; else empty."""
-    if not differ_in_rows(name, saved, wanted):
-        return ""
-    return " (model.vocab_multiple, which pads the vocabulary, or the vocabulary differs)"
+    problems = []
+    for name in filter(saved.__contains__, wanted):
+        described = _describe(saved[name])
+        expected = _describe(wanted[name])
+        vocabulary = " (model.vocab_multiple, which pads the vocabulary, or the vocabulary differs)"
+        hint = vocabulary if differ_in_rows(name, saved[name], wanted[name]) else ""
+        if described != expected:
+            problems.append(f"{name} is saved as {described}, expected {expected}{hint}")
+    return problems
 
 
 def differ_in_rows(name: str, saved: Any, wanted: Any) -> bool:

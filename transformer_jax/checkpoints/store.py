@@ -191,30 +191,22 @@ def find_checkpoint(directory: Path, which: Which, items: Collection[str] = ITEM
     folders = step_folders(directory)
     if not folders:
         raise UserError(f"no checkpoint in {directory}; train there first")
-    newest_first = list(reversed(folders.values()))
-    match which:
-        case None | "latest":
-            candidates = newest_first
-        case "best":
-            candidates = best_first(newest_first)
-            if not candidates:
-                raise UserError(f"no checkpoint in {directory} has a score; take latest, or a step")
-        case _:
-            folder = _folder_of_step(directory, folders, str(which))
-            problem = manifest.find_damage_in_job(folder, items)
-            if problem:
-                raise UserError(f"checkpoint {folder} is damaged: {problem}; take another one")
+    if which in (None, "latest", "best"):
+        newest_first = list(reversed(folders.values()))
+        candidates = best_first(newest_first) if which == "best" else newest_first
+        if not candidates:
+            raise UserError(f"no checkpoint in {directory} has a score; take latest, or a step")
+        for folder in skip_damaged(candidates, items):
             return folder
-    for folder in skip_damaged(candidates, items):
-        return folder
-    raise UserError(f"no intact checkpoint in {directory}: every one of them is damaged")
-
-
-def _folder_of_step(directory: Path, folders: dict[int, Path], which: str) -> Path:
-    if not which.isdecimal() or int(which) not in folders:
+        raise UserError(f"no intact checkpoint in {directory}: every one of them is damaged")
+    if not str(which).isdecimal() or int(str(which)) not in folders:
         steps = ", ".join(map(str, folders))
         raise UserError(f"no checkpoint {which} in {directory}; take latest, best, or of {steps}")
-    return folders[int(which)]
+    folder = folders[int(str(which))]
+    problem = manifest.find_damage_in_job(folder, items)
+    if problem:
+        raise UserError(f"checkpoint {folder} is damaged: {problem}; take another one")
+    return folder
 
 
 def skip_damaged(

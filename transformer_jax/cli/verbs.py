@@ -230,16 +230,12 @@ def _predict(
                 options["prefixes"] = [prefixes[i] for i in numbers]
             n_best = run.n_best(lines, first_line=first_line, **options)
             for _, outputs in zip(lines, n_best, strict=True):  # one line out for one line in
-                write_result(_n_best_json(outputs) if as_json else one_line(outputs[0].text))
+                members = [{"text": output.text, "score": output.score} for output in outputs]
+                text = to_json({"outputs": members}) if as_json else one_line(outputs[0].text)
+                write_result(text)
             terminal.flush()
             first_line += len(lines)
             advance(len(lines))
-
-
-def _n_best_json(outputs: list[Any]) -> str:
-    return to_json(
-        {"outputs": [{"text": output.text, "score": output.score} for output in outputs]}
-    )
 
 
 @verb(
