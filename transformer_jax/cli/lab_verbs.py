@@ -412,7 +412,7 @@ def plan(args: argparse.Namespace) -> None:
 def verify(args: argparse.Namespace) -> int:
     """Checks a component of yours: packed = padded, cached = full, causality, meshes, ...
 
-    Runs on CPUs, in a shrunk version of the config; an override keeps a field as it is given. Exit
+    Runs on CPUs, in a shrunk version of the config; a field that an override sets is kept. Exit
     status 1: something differs, or was not run.
     """
     from transformer_jax.lab.verification.verify import verify as run_oracles

@@ -186,7 +186,7 @@ def evaluate(args: argparse.Namespace) -> None:
 def predict(args: argparse.Namespace) -> None:
     r"""Reads one example a line from stdin, writes one line for each.
 
-    Lines are read as they are. In an output, a line feed is written as \n and a carriage return as
+    Lines are read unchanged. In an output, a line feed is written as \n and a carriage return as
     \r; --format=jsonl is exact.
     """
     as_json = args.format == "jsonl"
@@ -292,7 +292,7 @@ def _prompted_lines(stdin: BufferedIOBase) -> Iterator[str]:
 
 
 def _write_pieces(pieces: Iterable[str]) -> None:
-    """Writes an output as it is generated, and ends its line."""
+    """Writes an output while it is generated, and ends its line."""
     for piece in pieces:
         terminal.write(piece)
         terminal.flush()

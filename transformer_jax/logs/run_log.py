@@ -27,7 +27,7 @@ class LoggingConfig(Configurable):
     Attributes:
       every_steps: steps between records of training metrics.
       watch_steps: steps between records of norms by layer, attention entropies and dead units
-        (`training.diagnostics`), each of which takes about as long as a training step; None: none.
+        (`training.diagnostics`); each takes about as long as a training step; None: none.
       profile_steps: number of steps to trace into `workdir/profile`, soon after each start.
       trackers: experiment trackers that receive the metrics (`logs.trackers`), separated by commas;
         None: none.

@@ -354,7 +354,7 @@ def batches_of(
     Args:
       shard: (process, number of processes).
       replicas: the number of replicas that share the worker processes.
-      tells: log what share of the examples is longer than a row, in process 0.
+      tells: log the share of the examples that are longer than a row, in process 0.
     """
     items = task.prepare(examples, training=True)
     preprocess = task.preprocess

@@ -13,7 +13,6 @@ section.
 
 import contextlib
 import json
-import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -56,7 +55,6 @@ from transformer_jax.tasks import TASKS
 from transformer_jax.tokenization.config import TOKENIZERS
 from transformer_jax.training.schedules import SCHEDULES
 
-logger = logging.getLogger(__name__)
 FIXED = ("task", "model", "tokenizer", "data", "optimizer", "lora", "train", "seed")
 """Sections that stay the same for the life of a run, except for the fields `CHANGEABLE` and for
 growing `train.num_steps` and `optimizer.decay_steps`."""
@@ -64,8 +62,6 @@ CHANGEABLE = (
     *("data.dir", "data.cache_dir", "data.num_workers", "model.attention", "model.scan_layers"),
     *("train.on_spike", "train.spike_factor", "train.callbacks"),
 )
-_ENCODER_ONLY = "encoder_only"
-_ENCODER_DECODER = "encoder_decoder"
 _SINGLE_STACK_OPTIONS = ("architecture", "num_layers", "num_token_types", "tie_embeddings")
 """Options of an encoder-only model that an encoder-decoder does not take from it."""
 
@@ -349,7 +345,7 @@ def model_options(init_from: str | None, architecture: str | None = None) -> dic
     if not isinstance(model, Mapping):
         return {}
     options = dict(model)
-    if (options.get("architecture"), architecture) == (_ENCODER_ONLY, _ENCODER_DECODER):
+    if (options.get("architecture"), architecture) == ("encoder_only", "encoder_decoder"):
         options["num_encoder_layers"] = options.get("num_layers")
         for name in _SINGLE_STACK_OPTIONS:
             options.pop(name, None)
@@ -361,7 +357,7 @@ def _check_trainable(settings: Settings, defaults: Mapping[str, Any]) -> None:
 
     Raises:
       UserError: a field differs from its defaults and nothing reads it, or sections contradict each
-        other (`settings.check_sections`).
+        other (`check_sections`).
     """
     values = settings.values
     differ = [name for name in FIELDS if values[name] not in (defaults[name], DEFAULTS[name])]
@@ -586,7 +582,7 @@ def refuse_unread(resolved: Resolved, names: Iterable[str], where: str = "") -> 
 def refuse_unread_layers(resolved: Resolved) -> None:
     """Raises UserError if an override of a layer has no effect in it."""
     for layer in resolved.layers:
-        # A whole config in which every layer is this one.
+        # A whole config whose layers are all like this one.
         of_layer = Resolved.of({**resolved.values, "model.layers": None, **layer})
         refuse_unchosen(of_layer, layer, "config.model.layers")
         changed = [name for name in layer if layer[name] != resolved.values.get(name)]

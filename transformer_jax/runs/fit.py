@@ -363,9 +363,8 @@ def _is_finished(run: SingleRun, point: _ResumePoint, until: int | None) -> bool
 
 
 def limit_kept_memory(buffers: int) -> None:
-    """Returns the memory that compilation used on a CPU. If freed blocks that are kept for the next
-    step (`keep_freed_memory`), of so many bytes, could take more than half of the memory, large
-    ones are returned too."""
+    """Returns the memory that compilation used on a CPU; also large freed blocks, if those that are
+    kept for the next step (`keep_freed_memory`) could take more than half of the memory."""
     if platform.is_cpu():
         return_unused_memory()
         usable = platform.usable_memory() or 0

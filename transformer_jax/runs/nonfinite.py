@@ -11,11 +11,10 @@ import jax.numpy as jnp
 
 from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.errors import UserError
-from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs
 from transformer_jax.models import apply_model
 from transformer_jax.nn.hooks import HookPoint, intercept_activations
-from transformer_jax.tasks.interface import Params, Task
+from transformer_jax.tasks.interface import Params
 
 _NO_LAYERS = (".weights", ".logit_bias")
 """Ends of hook points that are no layer's values; masks may be infinite there."""
@@ -50,8 +49,13 @@ def first_nonfinite_layer(model: Any, params: Params, reading: ModelInputs) -> s
     return None
 
 
-def nonfinite_cause(task: Task, params: Params, lines: Sequence[str], decode: DecodeConfig) -> str:
-    """The parameter, or the layer for one of the lines, as the end of a message; or ""."""
+def nonfinite_cause(run: Any, lines: Sequence[str]) -> str:
+    """The parameter of a run, or the layer for one of the lines, as the end of a message; or ""."""
+    if hasattr(run, "members"):  # an ensemble
+        causes = {member.workdir: nonfinite_cause(member, lines) for member in run.members}
+        return next((f" in {workdir}{cause}" for workdir, cause in causes.items() if cause), "")
+    task = run.task
+    params = run.params
     names = nonfinite_parameters(params)
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
@@ -62,7 +66,7 @@ def nonfinite_cause(task: Task, params: Params, lines: Sequence[str], decode: De
     for line, target in itertools.product(lines, (None, "")):
         # Without a target, tasks on pairs search for one, which fails again.
         with contextlib.suppress(UserError):
-            reading = model_inputs(params, line, target, decode)
+            reading = model_inputs(params, line, target, run.settings.decode)
             layer = first_nonfinite_layer(task.model, params, reading)
             if layer:
                 return f": so is {layer}, although all parameters are finite"

@@ -431,13 +431,9 @@ class Run(Summarized):
         try:
             yield
         except NonFiniteError as error:
-            raise NonFiniteError(self._nonfinite_cause(lines)) from error
+            from transformer_jax.runs.nonfinite import nonfinite_cause
 
-    def _nonfinite_cause(self, lines: Sequence[str]) -> str:
-        """End of the message of a `NonFiniteError`; empty if no cause is found."""
-        from transformer_jax.runs.nonfinite import nonfinite_cause
-
-        return nonfinite_cause(self.task, self.params, lines, self.settings.decode)
+            raise NonFiniteError(nonfinite_cause(self, lines)) from error
 
     def with_decoding(self, decode: DecodeConfig) -> tuple[Task, Params]:
         """The task and the parameters with the weights and the draft that these settings choose,

@@ -67,7 +67,7 @@ class Origin:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the value may come from strangers."""
+        """True for a value that may come from strangers."""
         return self.kind in ("loaded run", "loaded config", "published model")
 
 

@@ -43,8 +43,8 @@ def remake(path: Path, key: str, make: Callable[[BinaryIO], object]) -> memoryvi
 
 
 def kept_json(name: str, key: str, make: Callable[[], Any]) -> Any:
-    """What `make` returns, kept as JSON in the file `name` of the user's cache folder until the key
-    changes; made again by each process where nothing can be kept."""
+    """Returns what `make` returns, kept as JSON in the file `name` of the user's cache folder until
+    the key changes; made again by each process where nothing can be kept."""
     path = cache_folder(name)
     with contextlib.suppress(OSError):
         if path is not None:
