@@ -24,9 +24,13 @@ import tensorstore as ts
 
 from tests.refusals import assert_refused
 from transformer_jax.checkpoints import manifest
-from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.step_folder import PARAMS
-from transformer_jax.checkpoints.store import Checkpoints, PrimaryCheckpoints, find_checkpoint
+from transformer_jax.checkpoints.store import (
+    CheckpointConfig,
+    Checkpoints,
+    PrimaryCheckpoints,
+    find_checkpoint,
+)
 from transformer_jax.errors import UserError
 
 
@@ -150,7 +154,7 @@ def test_arrays_are_restored_onto_the_given_shardings(run):
     program = f"""
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from transformer_jax.checkpoints.config import CheckpointConfig
+from transformer_jax.checkpoints.store import CheckpointConfig
 from transformer_jax.checkpoints.store import Checkpoints
 rows = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), P("data"))
 target = {{
@@ -398,7 +402,7 @@ def test_a_resumed_run_deletes_unfinished_saves(run):
 def test_a_killed_run_can_be_resumed(tmp_path):
     program = f"""
 import jax.numpy as jnp
-from transformer_jax.checkpoints.config import CheckpointConfig
+from transformer_jax.checkpoints.store import CheckpointConfig
 from transformer_jax.checkpoints.store import Checkpoints
 checkpoints = Checkpoints({str(tmp_path)!r}, CheckpointConfig(keep=2, keep_params=3))
 for step in range(1, 100000):

@@ -13,9 +13,8 @@ from safetensors.numpy import load_file
 
 import transformer_jax as tj
 from tests.interop.published import FIXTURES, expected, padded
-from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.step_folder import named_leaves
-from transformer_jax.checkpoints.store import Checkpoints
+from transformer_jax.checkpoints.store import CheckpointConfig, Checkpoints
 from transformer_jax.cli.main import main
 from transformer_jax.conversations import Turn
 from transformer_jax.inference.config import DecodeConfig

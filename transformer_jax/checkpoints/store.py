@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,6 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from transformer_jax.checkpoints import manifest
-from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.step_folder import (
     DATA,
     ITEMS,
@@ -45,6 +44,7 @@ from transformer_jax.checkpoints.writer import CheckpointWriter
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.hosts import Fingerprint
+from transformer_jax.ranges import Range, Steps, check_fields
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +52,31 @@ Which = int | str | None
 """A step or its digits, "best", "latest"; None is the latest."""
 
 SNAPSHOTS = "snapshots"
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When to save, and how much to keep.
+
+    Attributes:
+      every_steps: steps between checkpoints.
+      keep: number of latest full checkpoints to keep; the best one is kept in addition.
+      keep_params: number of latest parameter-only snapshots to keep, for `--average`.
+      asynchronous: write checkpoints while training continues; a kill can then lose the steps of
+        one interval plus those taken during the last write. False: wait for each write, so that a
+        kill loses one interval at most.
+
+    Raises:
+      ValueError: a value out of range.
+    """
+
+    every_steps: Steps = 1000
+    keep: Annotated[int, Range(1, 10**6)] = 3
+    keep_params: Annotated[int, Range(0, 10**6)] = 0
+    asynchronous: bool = True  # `async` is a keyword of Python
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True)

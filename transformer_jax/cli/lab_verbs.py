@@ -11,7 +11,7 @@ from typing import Any
 
 from transformer_jax.cli import flags, terminal
 from transformer_jax.cli.flags import ANY_FIELD, PROGRAM, Flag, verb
-from transformer_jax.cli.lines import counted_lines, read_batches
+from transformer_jax.cli.terminal import counted_lines, read_batches
 from transformer_jax.cli.verbs import given_flags, load_run, write_json, write_result
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import require_empty, write_atomic

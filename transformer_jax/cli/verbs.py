@@ -18,7 +18,7 @@ from typing import Any
 
 from transformer_jax.cli import flags, terminal
 from transformer_jax.cli.flags import ANY_FIELD, DECODE_OPTIONS, PROGRAM, Flag, verb
-from transformer_jax.cli.lines import counted_lines, one_line, read_batches
+from transformer_jax.cli.terminal import counted_lines, one_line, read_batches
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import to_json
 

@@ -31,11 +31,11 @@ from transformer_jax.parallel.sharding import make_mesh, replicated
 from transformer_jax.runs import build
 from transformer_jax.runs.config import errors_of, load_json, resolve, save_json
 from transformer_jax.runs.evaluate import Scores, validation
-from transformer_jax.runs.fit import InitState, SingleRun, fit, recorded_scores
 from transformer_jax.runs.frozen import with_stored_scores
 from transformer_jax.runs.prepare import check_same_run, open_training, prepare
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import COMMAND, Settings
+from transformer_jax.runs.train import InitState, SingleRun, fit, recorded_scores
 from transformer_jax.runs.user_modules import Modules, record_modules, user_components
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,

@@ -11,7 +11,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from transformer_jax.checkpoints.config import CheckpointConfig
+from transformer_jax.checkpoints.store import CheckpointConfig
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import SOURCES
 from transformer_jax.fields import Field, fields_of

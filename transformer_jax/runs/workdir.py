@@ -42,9 +42,8 @@ from transformer_jax.buckets.bucket import is_address
 from transformer_jax.buckets.copies import fetch_folder, working_copy, working_copy_id
 from transformer_jax.buckets.mirror import MirrorLayout
 from transformer_jax.checkpoints import manifest
-from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.step_folder import step_folders
-from transformer_jax.checkpoints.store import Checkpoints, PrimaryCheckpoints
+from transformer_jax.checkpoints.store import CheckpointConfig, Checkpoints, PrimaryCheckpoints
 from transformer_jax.errors import BusyError, UserError
 from transformer_jax.logs.records import read_lines, with_losses
 from transformer_jax.parallel import hosts
