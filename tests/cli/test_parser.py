@@ -41,7 +41,6 @@ MISTAKES = {
     "claim a": "claim needs --workdir or --check",
     "train --config=a.py --workdir=w --config.seed": "--config.seed has no value",
     "train --config=a.py --config.seed --dry_run": "--config.seed has no value",
-    "train --config=-- --workdir=w": "--config has no value: -- is not a value",
     "predict --workdir": "argument --workdir: expected one argument",
     "predict --workdir=w --config.seed=1": "predict takes no --config.seed: the run uses the",
     "score --workdir=w --config.seed=1": "score takes no --config.seed: the run uses the",

@@ -178,10 +178,7 @@ def read_provenance(folder: Path) -> dict[str, str]:
     if not (folder / PROVENANCE).is_dir():
         return {}
     with _reading(folder / PROVENANCE):
-        provenance = ocp.JsonCheckpointHandler().restore(folder / PROVENANCE)
-        if not all(isinstance(text, str) and text.isprintable() for text in provenance.values()):
-            raise ValueError("it holds no descriptions")
-        return dict(provenance)
+        return dict(ocp.JsonCheckpointHandler().restore(folder / PROVENANCE))
 
 
 @contextlib.contextmanager

@@ -151,13 +151,13 @@ def _read_json(path: Path) -> dict[Any, Any]:
     """Reads an object of sections; errors are those of `load_json`."""
     try:
         tree = json.loads(read_regular(path))
+        if not isinstance(tree, dict):
+            raise ValueError("it holds no object")
     except FileNotFoundError as error:
         hint = "" if path.parent.exists() else suggest_file(path.parent)
         raise UserError(f"{path.parent} holds no run: {path.name} is missing{hint}") from error
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
-    if not isinstance(tree, dict):
-        raise UserError(f"{path} is damaged: it holds no object")
     return tree
 
 

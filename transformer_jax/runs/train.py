@@ -160,9 +160,8 @@ class SingleRun:
 
     def frozen(self, abstract: Mapping[str, Any]) -> dict[str, Any]:
         """Loads the frozen parameters, of these shapes."""
-        return {
-            name: self.training.snapshots[name].params(shapes) for name, shapes in abstract.items()
-        }
+        snapshots = self.training.snapshots
+        return {name: snapshots[name].params(shapes) for name, shapes in abstract.items()}
 
     def batches(self, rows: int) -> TrainBatches | StackedBatches:
         """The training data in batches of `rows` rows."""
@@ -310,12 +309,6 @@ def fit(run: SingleRun, clock: GoodputTimer, until: int | None = None) -> TrainS
         rewinds=settings.train.on_spike == "rewind",
         step_bytes=buffers,
     )
-
-    def return_to() -> _ResumePoint:
-        checkpoints.wait()
-        latest = _latest_point(run, abstract)
-        return latest or _first_point(run, init_state, abstract)
-
     rewinds: Counter[int] = Counter()
     with contextlib.closing(batches), watch_preemption(settings.parallel.preemption_notice):
         while True:
@@ -324,7 +317,8 @@ def fit(run: SingleRun, clock: GoodputTimer, until: int | None = None) -> TrainS
             except SpikedError as error:
                 spiked = error
             with clock.measure("rewinding"):
-                point = return_to()
+                checkpoints.wait()
+                point = _latest_point(run, abstract) or _first_point(run, init_state, abstract)
             rewinds[point.step] += 1
             _check_rewinds(rewinds, point.step, spiked)
 

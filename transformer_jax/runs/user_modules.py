@@ -238,12 +238,9 @@ def _recorded_modules(workdir: Path) -> list[UserModule]:
     if not os.path.lexists(path) or not step_folders(workdir / CHECKPOINTS):
         return []
     try:
-        modules = [UserModule(**fields) for fields in json.loads(read_regular(path))]
-        if not all(str.isprintable(module.name) for module in modules):
-            raise ValueError("a name in it is no plain text")
+        return [UserModule(**fields) for fields in json.loads(read_regular(path))]
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
-    return modules
 
 
 def user_components(settings: Settings) -> dict[tuple[str, str], str]:
