@@ -235,10 +235,9 @@ def test_a_link_that_leads_out_of_the_folder_is_refused(tmp_path):
         one.mkdir(parents=True)
     (folder / "out").symlink_to(elsewhere)
     (folder / "in").symlink_to("real")
-    (folder / "loop").symlink_to("loop")
     (tmp_path / "link").symlink_to(folder)
-    for name in ("out", "out/x", "loop/x"):
-        with pytest.raises(UserError, match="leads out of|cannot be used"):
+    for name in ("out", "out/x"):
+        with pytest.raises(UserError, match="leads out of"):
             path_below(folder, name)
     assert path_below(folder, "in/x") == folder / "in/x"
     assert path_below(tmp_path / "link", "real/x") == tmp_path / "link/real/x"  # itself a link
