@@ -262,8 +262,9 @@ class Run(Summarized):
         if not sources:
             raise UserError("batch: there is no text")
         _require_pairs("batch", sources, targets or sources)
-        pairs = zip(sources, targets or [None] * len(sources), strict=True)
-        rows = [self.model_inputs(*pair).inputs for pair in pairs]
+        seconds: Sequence[str | None] = targets or [None] * len(sources)
+        pairs = zip(sources, seconds, strict=True)
+        rows = [self.model_inputs(source, target).inputs for source, target in pairs]
         arguments = zip(*rows, strict=True)  # one array [1, T] a row for each argument
         names = input_names(self.model)
         return {name: _stack(arrays) for name, arrays in zip(names, arguments, strict=False)}
