@@ -14,7 +14,7 @@ section.
 import contextlib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -360,8 +360,11 @@ def _check_trainable(settings: Settings, defaults: Mapping[str, Any]) -> None:
         other (`check_sections`).
     """
     values = settings.values
-    differ = [name for name in FIELDS if values[name] not in (defaults[name], DEFAULTS[name])]
-    refuse_unread(settings.resolved, [n for n in differ if not settings.origin(n).is_loaded])
+    unread = settings.resolved.unread
+    for name in FIELDS:
+        is_set = name in unread and values[name] not in (defaults[name], DEFAULTS[name])
+        if is_set and not settings.origin(name).is_loaded:
+            refuse_unread(settings.resolved, [name])
     refuse_unread_layers(settings.resolved)
     check_sections(settings)
 
@@ -396,6 +399,7 @@ def build_settings(resolved: Resolved, origins: Mapping[str, Origin]) -> Setting
         reason are named.
     """
     values = resolved.values
+    known = tables().unread
     sections: dict[str, Any] = {}
     for section, cls in SECTIONS.items():
         arguments = {name.partition(".")[2]: values[name] for name in SECTION_FIELDS[section]}
@@ -404,7 +408,7 @@ def build_settings(resolved: Resolved, origins: Mapping[str, Origin]) -> Setting
             arguments["options"] = tuple(_build_options(entry, resolved) for entry in entries)
         with errors_of(section):
             sections[section] = cls(**arguments)
-            _check_choices(section, values)
+            _check_choices(section, values, known)
     try:
         settings = Settings(**sections, seed=values["seed"], origins=origins)
     except ValueError as error:
@@ -423,7 +427,9 @@ def _build_options(entry: str, resolved: Resolved) -> Any:
     return options
 
 
-def _check_choices(section: str, values: Mapping[str, Any]) -> None:
+def _check_choices(
+    section: str, values: Mapping[str, Any], known: Mapping[str, Collection[str]]
+) -> None:
     """Raises ValueError if a field of a section names no entry of its registry."""
     for chooser, registry in CHOICES.items():
         # The names in data.name are found by data.sources.
@@ -431,7 +437,8 @@ def _check_choices(section: str, values: Mapping[str, Any]) -> None:
         if not is_checked or values[chooser] is None:
             continue
         for name in values[chooser].split(",") if registry.several else [values[chooser]]:
-            registry.find(name)
+            if name not in known[chooser]:
+                registry.find(name)  # the error names the nearest
 
 
 def chosen_fields(values: Mapping[str, Any]) -> dict[str, Any]:
