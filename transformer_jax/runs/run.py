@@ -262,7 +262,7 @@ class Run(Summarized):
         if not sources:
             raise UserError("batch: there is no text")
         _require_pairs("batch", sources, targets or sources)
-        seconds: Sequence[str | None] = targets or [None] * len(sources)
+        seconds: Sequence[str | None] = targets if targets else [None] * len(sources)
         pairs = zip(sources, seconds, strict=True)
         rows = [self.model_inputs(source, target).inputs for source, target in pairs]
         arguments = zip(*rows, strict=True)  # one array [1, T] a row for each argument
