@@ -52,6 +52,7 @@ from transformer_jax.data.sources import open_split  # noqa: E402
 from transformer_jax.runs.settings import DEFAULTS  # noqa: E402
 from transformer_jax.runtime import platform  # noqa: E402
 from transformer_jax.runtime.platform import processor_lines  # noqa: E402
+from transformer_jax.tasks import TASKS  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 
@@ -307,7 +308,7 @@ def tiny_classifier(tiny, shared_dir):
             _write_labeled(tiny, labeled)
     changes = {"task.name": "classification", "model.architecture": "encoder_only"}
     changes |= {"model.num_layers": 1, "model.max_length": 96, "data.max_length": 96}
-    changes |= {"tokenizer.kind": "char", "tokenizer.vocab_size": 100, "data.name": "labeled_tsv"}
+    changes |= {"tokenizer.kind": "char", "tokenizer.vocab_size": 100, "data.name": "table"}
     changes |= {f"data.{split}_text": str(labeled / f"{split}.tsv") for split in PAIRS}
     unread = (*OF_PAIRS, "decode.max_extra_length")
     return tiny | {name: DEFAULTS[name] for name in unread} | changes
@@ -337,6 +338,13 @@ def tiny_config(tiny):
         task, others = changes.get("task.name", "translation"), []
         if task not in ("translation", "seq2seq"):
             others = [*OF_PAIRS, *(["decode.max_extra_length"] * (task != "language_modeling"))]
+            if "data.name" not in changes and task in TASKS:
+                others += [
+                    name
+                    for name in tiny
+                    if name.startswith(("data.train", "data.valid", "data.test"))
+                ]
+                changes = {"data.name": TASKS[task].defaults["data.name"], **changes}
         return tj.config(QUICKSTART, tiny | {name: DEFAULTS[name] for name in others} | changes)
 
     return config

@@ -238,7 +238,7 @@ def test_each_corpus_has_its_own_metrics(tiny_classifier, tmp_path):
     other = tmp_path / "other"
     assert_refused(
         {
-            "'valid' of labeled_tsv is one corpus": lambda: tj.train(config({}), other),
+            "'valid' of table is one corpus": lambda: tj.train(config({}), other),
             "'x', which is none of valid, test": lambda: tj.train(config(unknown), other),
             "best_corpus needs the metrics of each_corpus": lambda: config(alone),
         }

@@ -7,6 +7,7 @@ import types
 
 import pytest
 
+from transformer_jax.logs.run_log import Console
 from transformer_jax.runtime.progress import (
     Progress,
     format_seconds,
@@ -136,6 +137,23 @@ def test_the_last_line_keeps_the_curve_and_a_part_its_title(monkeypatch, no_logg
         PACKAGE.info("best bleu 98.3")
     assert cell.updates[-1]["text/plain"] == "best bleu 98.3"
     assert "<svg" in cell.updates[-1]["text/html"]
+
+
+def test_a_table_of_evaluations_stays_in_the_cell(monkeypatch, no_logging):
+    no_logging()
+    cell = Cell(monkeypatch)
+    with shown():
+        console = Console(0, 60, "bleu")
+        for step in range(1, 31):
+            console.record(step, "train", {"loss": 9.5 - step / 8})
+            console.record(step, "valid", {"loss": 3.0, "bleu": step / 40, "padding": 0.1})
+        console.close()
+        PACKAGE.info("best bleu <98>")
+    page = cell.updates[-1]["text/html"]
+    header = "<td>step</td><td>train loss</td><td>valid loss</td><td>valid bleu</td>"
+    assert f"<table><caption>after 10 more</caption><tr>{header}</tr><tr><td>11</td>" in page
+    assert page.endswith("<td>30</td><td>5.75</td><td>3</td><td>0.75</td></tr></table>")
+    assert "best bleu &lt;98&gt;" in page
 
 
 def test_parts_of_an_evaluation_are_tracked(monkeypatch, no_logging):

@@ -21,6 +21,8 @@ from typing import Any
 from ml_collections import ConfigDict, config_dict
 
 from transformer_jax.buckets.copies import fetch_file
+from transformer_jax.data.files.table import stored_tables
+from transformer_jax.data.sources import SOURCES
 from transformer_jax.errors import UserError
 from transformer_jax.fields import fields_of
 from transformer_jax.models import MODELS
@@ -105,19 +107,24 @@ def to_config(settings: Settings) -> Config:
 
 
 def load_config(
-    path: str | Path, overrides: Mapping[str, Any] | None = None, modules: Modules = ()
+    path: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    modules: Modules = (),
+    data: Mapping[str, Any] | None = None,
 ) -> ConfigDict:
     """Reads a config file and sets `overrides`, {"section.field": value}; texts are parsed.
 
     A shipped config needs no path: "quickstart" (`shipped.find_file`).
 
     Fields that neither sets have their defaults for the task and the architecture. The user's
-    `modules`, with components that the config names, are loaded first.
+    `modules`, with components that the config names, are loaded first. With `data`, {"train":
+    DataFrame, "valid": ...}, these are its splits (`files.table`).
 
     Raises:
-      UserError: as `resolve`.
+      UserError: as `resolve`, or `data` is no table.
     """
-    return to_config(resolve_file(path, overrides or {}, modules))
+    splits = stored_tables(data) if data is not None else {}
+    return to_config(resolve_file(path, {**splits, **(overrides or {})}, modules))
 
 
 def resolve_file(path: str | Path, overrides: Mapping[str, Any], modules: Modules = ()) -> Settings:
@@ -598,11 +605,31 @@ def refuse_unread_layers(resolved: Resolved) -> None:
 
 def check_sections(settings: Settings) -> None:
     """Raises UserError if sections of a config to train contradict each other."""
+    _check_examples(settings)
     _check_embeddings(settings)
     _check_mask(settings)
     _check_adapters(settings)
     _check_schedule(settings)
     _check_sampling(settings)
+
+
+def _check_examples(settings: Settings) -> None:
+    """Refuses data whose examples lack what the task reads."""
+    needed = TASKS[settings.task.name].keys
+    for name in settings.data.name.split(","):
+        keys = SOURCES[name].keys if name in SOURCES else None
+        if keys is not None and not needed <= {*keys}:
+            own_files = [
+                other
+                for other, source in SOURCES.items()
+                if source.keys is not None and needed <= {*source.keys} and other != "labeled_tsv"
+                if {"data.train_text", "data.train_source"} & {*(source.reads or ())}
+            ]
+            raise UserError(
+                f"config.data.name is {name!r}, whose examples have {' and '.join(keys)}, but task "
+                f"{settings.task.name} reads {' and '.join(sorted(needed))}: for files of "
+                f"your own, set it to {' or '.join(own_files)}"
+            )
 
 
 def _check_embeddings(settings: Settings) -> None:

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.checkpoints.warm_start import WarmStart
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
-from transformer_jax.errors import DivergedError, UserError
+from transformer_jax.errors import DivergedError, Interrupted, UserError
 from transformer_jax.logs.records import read_records, recorded_splits, with_losses
 from transformer_jax.logs.run_log import Console, Log, NoLog, RunLog, four_digits
 from transformer_jax.nn.fused_attention import KernelChoice, record_kernel_choices
@@ -43,7 +43,7 @@ from transformer_jax.runtime.platform import (
     use_compilation_cache,
 )
 from transformer_jax.runtime.preemption import watch_preemption
-from transformer_jax.runtime.progress import shown
+from transformer_jax.runtime.progress import in_notebook, shown
 from transformer_jax.runtime.startup import (
     keep_freed_memory,
     return_large_blocks,
@@ -92,8 +92,31 @@ def train(
     Raises:
       UserError: the config, its data or a module cannot be used, the workdir holds another run, or
         the loss is no longer finite.
-      Stopped: a SIGTERM came; the state is saved, and the same call continues.
+      Stopped: a SIGTERM or an interrupt (`Interrupted`) came; the state is saved, and the same call
+        continues. In a notebook an interrupted run is returned.
     """
+    try:
+        return _train(config, workdir, modules, until, progress)
+    except Interrupted as stop:
+        if not in_notebook():
+            raise
+        from transformer_jax.runs.load import load
+
+        print(str(stop).replace("the same command", "the same cell"))
+        return load(workdir, modules=modules)
+    except KeyboardInterrupt:  # before the first step or after the last one, or a second time
+        if not in_notebook():
+            raise
+        raise Interrupted("interrupted; the same cell continues from what is saved") from None
+
+
+def _train(
+    config: Settings | ConfigDict,
+    workdir: str | Path,
+    modules: Modules,
+    until: int | None,
+    progress: bool,
+) -> Run:
     clock = GoodputTimer()
     keep_freed_memory()
     use_compilation_cache()
