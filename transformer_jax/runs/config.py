@@ -21,7 +21,6 @@ from typing import Any
 from ml_collections import ConfigDict, config_dict
 
 from transformer_jax.buckets.copies import fetch_file
-from transformer_jax.data.files.table import stored_tables
 from transformer_jax.data.sources import SOURCES
 from transformer_jax.errors import UserError
 from transformer_jax.fields import fields_of
@@ -123,7 +122,11 @@ def load_config(
     Raises:
       UserError: as `resolve`, or `data` is no table.
     """
-    splits = stored_tables(data) if data is not None else {}
+    splits = {}
+    if data is not None:
+        from transformer_jax.data.files.table import stored_tables
+
+        splits = stored_tables(data)
     return to_config(resolve_file(path, {**splits, **(overrides or {})}, modules))
 
 
