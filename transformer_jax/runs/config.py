@@ -122,7 +122,7 @@ def load_config(
     Raises:
       UserError: as `resolve`, or `data` is no table.
     """
-    splits = {}
+    splits: Mapping[str, Any] = {}
     if data is not None:
         from transformer_jax.data.files.table import stored_tables
 
