@@ -83,6 +83,12 @@ class Config(Summarized, ConfigDict):
             chosen.setdefault(section or name, []).append(f"{field}={value}")
         return {section: ", ".join(fields) for section, fields in chosen.items()}
 
+    def __eq__(self, other: object) -> bool:
+        """Compares with any ConfigDict; a ConfigDict compares with its own class alone."""
+        return isinstance(other, ConfigDict) and self.to_dict() == other.to_dict()
+
+    __hash__ = None  # type: ignore[assignment]
+
 
 def to_config(settings: Settings) -> Config:
     """The settings as a config whose fields a user can read and set."""
