@@ -19,7 +19,6 @@ from transformer_jax.runs.settings import (
     CHOICES,
     SECTIONS,
     Settings,
-    all_fields,
     tables,
 )
 from transformer_jax.suggestions import nearest, suggest_fields
@@ -70,7 +69,7 @@ def find_fields(pattern: str = "") -> list[FieldDoc]:
     """
     is_glob = any(char in pattern for char in "*?[")
     matching = pattern if is_glob else f"*{pattern}*"
-    fields = all_fields()
+    fields = tables().fields
     names = fnmatch.filter(fields, matching)
     if not names:
         by_last_part = {name.rpartition(".")[2]: name for name in fields}
@@ -140,7 +139,7 @@ def documented(group: str) -> dict[tuple[str, ...], str]:
 
 def type_name(field: str) -> str:
     """Type of a field's values, such as "int or none"."""
-    declared = all_fields()[field]
+    declared = tables().fields[field]
     return declared.type.__name__ + (" or none" if declared.optional else "")
 
 

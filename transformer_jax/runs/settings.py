@@ -263,11 +263,6 @@ def tables() -> Tables:
 tables()  # now, so that a command does not wait for them
 
 
-def all_fields() -> dict[str, Field]:
-    """The fields of the sections and the options of all components, {"section.field": field}."""
-    return tables().fields
-
-
 @dataclasses.dataclass(frozen=True)
 class Resolved:
     """The values of a whole config, and the registry entries that they name.
