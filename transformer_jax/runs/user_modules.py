@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user's modules: Python files outside the package that register components.
+"""The user's Python files: modules that register components; configs, sweeps and claims.
 
-They add positions, models, tasks, data sets and so on to the registries (`runs.settings`). A run
+Modules add positions, models, tasks, data sets and so on to the registries (`runs.settings`). A run
 stores the names of the modules that it needs in its `modules.json`, without their code: the user
 keeps the code and gives it again, by `--modules` or `modules=`. Nothing in a workdir is executed.
 """
