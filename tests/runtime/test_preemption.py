@@ -58,6 +58,11 @@ def metadata(monkeypatch):
     server.server_close()
 
 
+@pytest.fixture(autouse=True)
+def short_polls(monkeypatch):
+    monkeypatch.setattr(preemption, "POLL_SECONDS", 0.01)
+
+
 def test_notices_of_clouds_are_recognized(metadata):
     assert not preemption.gce() and not preemption.aws()
     metadata["instance-action"] = '{"action": "terminate", "time": "2026-01-01T00:00:00Z"}'
@@ -94,7 +99,7 @@ def wait_for(condition):
 
 
 def test_a_notice_sends_one_sigterm(metadata, signals, polls):
-    with preemption.watch_preemption("gce", seconds=0.01):
+    with preemption.watch_preemption("gce"):
         wait_for(lambda: len(polls) > 2)
         assert not signals
         metadata["preempted"] = "TRUE"
@@ -104,7 +109,7 @@ def test_a_notice_sends_one_sigterm(metadata, signals, polls):
 
 def test_a_cloud_that_does_not_answer_is_logged_once(monkeypatch, signals, polls, caplog):
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
-    with preemption.watch_preemption("gce", seconds=0.01):
+    with preemption.watch_preemption("gce"):
         wait_for(lambda: len(polls) > 3)
     assert not signals
     assert [r.message for r in caplog.records if "gce does not answer" in r.message] == [
@@ -115,7 +120,6 @@ def test_a_cloud_that_does_not_answer_is_logged_once(monkeypatch, signals, polls
 def test_a_run_saves_and_stops_after_a_notice(
     tiny_config, tiny_language_model, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(preemption, "POLL_SECONDS", 0.05)
     notice = tmp_path / "notice"
     changes = tiny_language_model | {
         "parallel.preemption_notice": str(notice),
