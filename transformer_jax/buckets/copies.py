@@ -29,9 +29,9 @@ from transformer_jax.buckets.bucket import (
 from transformer_jax.buckets.lease import LEASE_FOLDER, Lease, last_copy
 from transformer_jax.buckets.mirror import Mirror, MirrorLayout
 from transformer_jax.errors import BusyError, UserError
-from transformer_jax.runtime import processes
 from transformer_jax.runtime.files import (
     cache_folder,
+    describe_process,
     is_safe_name,
     open_locked,
     path_below,
@@ -141,7 +141,7 @@ def working_copy(address: str, layout: MirrorLayout) -> Iterator[Path]:
         folder = _files(home)
         folder.mkdir(parents=True, exist_ok=True)
         logger.info("%s: files are written to %s and uploaded from there", address, folder)
-        lease = Lease(bucket, _id(home), last, processes.describe_process())
+        lease = Lease(bucket, _id(home), last, describe_process())
         with lease, Mirror(bucket, folder, home / _STAGING, layout, lease):
             yield folder
 

@@ -48,10 +48,10 @@ from transformer_jax.errors import BusyError, UserError
 from transformer_jax.logs.records import read_lines, with_losses
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.hosts import Fingerprint
-from transformer_jax.runtime import processes
 from transformer_jax.runtime.files import (
     PARTIAL,
     NoLocksError,
+    describe_process,
     entries_below,
     open_locked,
     parse_json,
@@ -255,7 +255,7 @@ def _lock(workdir: Path, kind: WorkdirKind, locks: contextlib.ExitStack, wait: b
         return ""
     except OSError as error:
         raise UserError(f"cannot write to {error.filename or workdir}: {error.strerror}") from error
-    content = f"{processes.describe_process()}\n"
+    content = f"{describe_process()}\n"
     file.truncate(0)
     file.write(content)
     file.flush()

@@ -7,6 +7,7 @@ What can be made again never stops a run: see `remake`.
 """
 
 import contextlib
+import datetime
 import errno
 import fcntl
 import glob
@@ -295,6 +296,12 @@ def open_locked(path: Path, *, wait: bool = False) -> TextIO:
             raise
         raise NoLocksError(error.errno, error.strerror, str(path)) from error
     return file
+
+
+def describe_process() -> str:
+    """Text that identifies this process: its number, its machine and the time in microseconds."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
+    return f"process {os.getpid()} on {os.uname().nodename}, since {now}"
 
 
 def remove(path: Path) -> None:
