@@ -37,11 +37,7 @@ from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import Modules
 from transformer_jax.runs.workdir import METRICS, PROFILE, TOKENIZER, open_for_writing, workdir_path
 from transformer_jax.runtime import platform
-from transformer_jax.runtime.platform import (
-    devices_per_memory,
-    require_memory,
-    use_compilation_cache,
-)
+from transformer_jax.runtime.platform import devices_per_memory, require_memory
 from transformer_jax.runtime.preemption import watch_preemption
 from transformer_jax.runtime.progress import in_notebook, shown
 from transformer_jax.runtime.startup import (
@@ -119,11 +115,12 @@ def _train(
 ) -> Run:
     clock = GoodputTimer()
     keep_freed_memory()
-    use_compilation_cache()
+    platform.use_compilation_cache()
     with shown(progress and hosts.is_primary()), open_for_writing(workdir) as handle:
         folder = handle.folder
         training = open_training([config], modules, handle)
-        with handle.locked(), training.checkpoints:
+        same_bits = platform.reproducible(training.settings.train.reproducible)
+        with handle.locked(), training.checkpoints, same_bits:
             hosts.run_on_primary(lambda: prepare(training, folder))
             handle.copy_from_primary(TOKENIZER)
             (task,) = training.open_tasks(folder)
