@@ -27,7 +27,6 @@ from transformer_jax.fields import fields_of
 from transformer_jax.models import MODELS
 from transformer_jax.nn.layer_pattern import pattern_text
 from transformer_jax.ranges import check_fields, read_text, short_repr
-from transformer_jax.runs.old_configs import upgraded
 from transformer_jax.runs.settings import (
     CHOICES,
     COMMAND,
@@ -261,6 +260,8 @@ def _parse_tree(config: ConfigDict | Mapping[Any, Any], origin: Origin) -> dict[
     """The typed values of sections, {"section.field": value}; of today's fields if loaded."""
     values = flatten(config.to_dict() if isinstance(config, ConfigDict) else config)
     if origin.kind.startswith("loaded"):
+        from transformer_jax.runs.old_configs import upgraded
+
         values = upgraded(values, origin.where)
     return parsed(values, origin.where)
 
@@ -335,8 +336,7 @@ def defaults_for(chosen: Mapping[str, Any], is_loaded: bool = False) -> dict[str
         of_model = getattr(MODELS[architecture], "defaults", {})  # a user's class may have none
         defaults |= parsed(of_model, f"defaults of architecture {architecture}")
     init_from = None if is_loaded else chosen.get("train.init_from")
-    options = model_options(init_from, chosen.get("model.architecture"))
-    return defaults | parsed(options, f"{init_from}/config.json")
+    return defaults | model_options(init_from, chosen.get("model.architecture"))
 
 
 def model_options(init_from: str | None, architecture: str | None = None) -> dict[str, Any]:
@@ -365,7 +365,7 @@ def model_options(init_from: str | None, architecture: str | None = None) -> dic
         options["num_encoder_layers"] = options.get("num_layers")
         for name in _SINGLE_STACK_OPTIONS:
             options.pop(name, None)
-    return upgraded(flatten({"model": options}), f"{init_from}/config.json")
+    return _parse_tree({"model": options}, Origin("loaded config", f"{init_from}/config.json"))
 
 
 def _check_trainable(settings: Settings, defaults: Mapping[str, Any]) -> None:
