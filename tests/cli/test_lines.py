@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 import sacrebleu
 
-from transformer_jax.cli.lines import one_line, read_batches
+from transformer_jax.cli.terminal import one_line, read_batches
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.files.lines import TextLines
 from transformer_jax.data.files.text import open_blocks

@@ -40,7 +40,6 @@ MISTAKES = {
     "claim needs --workdir or --check": "claim a",
     "--config.seed has no value": "train --config=a.py --workdir=w --config.seed",
     "config.seed has no value": "train --config=a.py --config.seed --dry_run",
-    "--config has no value: -- is not a value": "train --config=-- --workdir=w",
     "argument --workdir: expected one argument": "predict --workdir",
     "predict takes no --config.seed: the run uses the": "predict --workdir=w --config.seed=1",
     "score takes no --config.seed: the run uses the": "score --workdir=w --config.seed=1",
