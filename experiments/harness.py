@@ -107,7 +107,7 @@ class RunInHarness(LM):
         with tqdm(total=len(splits), desc="scores", disable=None) as bar:
             for chunk in batched(splits, _AT_ONCE):
                 size = run.settings.decode.batch_size
-                scores = self._task.losses.score(run.params, chunk, self._task.max_length, size)
+                scores = self._task.score_tokens(run.params, chunk, size)
                 found += [(score.log_prob, score.is_greedy) for score in scores]
                 bar.update(len(chunk))
         return found

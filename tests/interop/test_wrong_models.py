@@ -73,6 +73,7 @@ def test_an_unusable_config_json(refusal, tmp_path):
 
 
 YARN = {"rope_type": "yarn", "factor": 2.0}
+FULL = "full_attention"
 TWO_LABELS = {"id2label": {"0": "a", "1": "b"}}
 REFUSED_KEYS = {
     "for bert are BertForMaskedLM, ": ("bert", {"architectures": ["BertForQuestionAnswering"]}),

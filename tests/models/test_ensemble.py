@@ -16,12 +16,14 @@ from transformer_jax.inference.generation import Output, TokenGenerator
 from transformer_jax.inference.seq2seq_search import Request, Seq2SeqSearch
 from transformer_jax.losses import LossOptions
 from transformer_jax.models.ensemble import EnsembleModel, average_logits
-from transformer_jax.tasks.losses import CausalLosses, Seq2SeqLosses
+from transformer_jax.tasks.base import CausalTask, Seq2SeqTask
 from transformer_jax.tokenization import DEFAULT_SPECIALS as SPECIALS
+from transformer_jax.tokenization import Tokenizers
 
 SOURCE, PROMPT = [7, 8, 9, SPECIALS.eos], [SPECIALS.first, 8, 3, 10]
 SHALLOW = dict.fromkeys(("num_layers", "num_encoder_layers", "num_decoder_layers"), 1)
 DECODE = DecodeConfig(beam_size=1, alpha=0.0, max_extra_length=3, batch_size=1)
+NO_TEXT = Tokenizers({})
 LOSS = LossOptions(label_smoothing=0.1, loss_tiles=None, r_drop=0.0, z_loss=0.0)
 
 
@@ -105,12 +107,12 @@ def test_losses_are_those_of_the_averaged_probabilities(translators, generators)
     model, params = ensemble_of(translators)
     pair = {"source": SOURCE, "target": [5, 6, SPECIALS.eos]}
     found = probabilities(translators, source=SOURCE, target=[SPECIALS.start, 5, 6])
-    (scored,) = Seq2SeqLosses(model, SPECIALS, LOSS).score(params, [pair], 1)
+    (scored,) = Seq2SeqTask(model, NO_TEXT, 16, 16, LOSS).score_tokens(params, [pair], 1)
     assert scored.log_prob == pytest.approx(log_prob(found, pair["target"]), rel=1e-5)
 
     model, params = ensemble_of(generators)
     batch = padded_batch([{"input": PROMPT, "target": [*PROMPT[1:], 4]}])
-    loss, _, sums = run(CausalLosses(model, LOSS), params, batch, None, {})
+    loss, _, sums = run(CausalTask(model, NO_TEXT, 16, LOSS).loss, params, batch, None, {})
     found = probabilities(generators, tokens=PROMPT)
     nll = -log_prob(found, [*PROMPT[1:], 4])
     assert sums["nll"] == pytest.approx(nll, rel=1e-5)

@@ -12,6 +12,7 @@ import pytest
 import transformer_jax as tj
 from tests.campaigns.faults.kill_resume import differences, metrics
 from tests.conftest import copy_at_step
+from tests.refusals import assert_refused
 from transformer_jax.buckets.bucket import Bucket, BucketError
 from transformer_jax.buckets.lease import LEASE_FOLDER
 from transformer_jax.checkpoints.step_folder import step_folders
@@ -157,14 +158,20 @@ def test_text_tokens_and_config_come_from_a_bucket(
     assert f"there is no config file {address}/in/none.py" in capsys.readouterr().err
 
 
-def test_mistakes_are_one_line(address, message_of, tiny_config, capsys):
-    assert message_of(tj.load, address) == f"there is nothing at {address}"
-    assert "Path drops one" in message_of(tj.load, Path("s3://bucket/run"))
-    for verb in (["predict"], ["evaluate"], ["plot"]):
-        assert main([*verb, f"--workdir={address}"]) == 2
+def test_mistakes_are_refused(address, tiny_config, capsys):
+    other = f"{address}_other"
+    Bucket(other).write("config.json", b"of another program")
+    Bucket(other).write("metrics.jsonl", b"")
+    nowhere = "nowhere://bucket/run"
+    assert_refused(
+        {
+            f"there is nothing at {address}": lambda: tj.load(address),
+            "Path drops one": lambda: tj.load(Path("s3://bucket/run")),
+            f"{nowhere!r} is no address that may": lambda: tj.train(tiny_config(), nowhere),
+            "no mark that a run here made it": lambda: tj.train(tiny_config(), other),
+        }
+    )
+    capsys.readouterr()
+    for verb in ("predict", "evaluate", "plot"):
+        assert main([verb, f"--workdir={address}"]) == 2
         assert capsys.readouterr().err == f"error: there is nothing at {address}\n"
-    nowhere = message_of(tj.train, tiny_config(), "nowhere://bucket/run")
-    assert nowhere.startswith("'nowhere://bucket/run' is no address that may be used")
-    Bucket(address).write("config.json", b"of another program")
-    Bucket(address).write("metrics.jsonl", b"")
-    assert "no mark that a run here made it" in message_of(tj.train, tiny_config(), address)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
+from tests.refusals import assert_refused
 from transformer_jax.cli.parser import parse
 from transformer_jax.cli.verbs import load_run
 from transformer_jax.inference.config import SEARCHES
@@ -16,7 +17,6 @@ from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.runs import user_modules
 from transformer_jax.runs.build import build_untokenized_task
 from transformer_jax.runs.config import (
-    check_same_run,
     defaults_for,
     load_config,
     load_json,
@@ -26,7 +26,8 @@ from transformer_jax.runs.config import (
     save_json,
 )
 from transformer_jax.runs.field_docs import find_fields
-from transformer_jax.runs.settings import COMMAND, all_fields
+from transformer_jax.runs.prepare import check_same_run
+from transformer_jax.runs.settings import COMMAND, tables
 from transformer_jax.scoring import METRICS
 from transformer_jax.tasks.interface import Prediction
 from transformer_jax.tokenization import DEFAULT_SPECIALS
@@ -155,46 +156,31 @@ def test_options_exist_while_their_component_is_chosen(config):
     assert "waves" in repr(chosen) and hash(read_settings(chosen).model)
 
 
-REFUSED = {
-    "model.waves.lenght": "override: there is no config.model.waves.lenght; did you mean "
-    "config.model.waves.length?",
-    "model.waves.qqq": "override: there is no config.model.waves.qqq; the fields of "
-    "config.model.waves are length, shape, height, is_damped",
-    "model.waves": "override: config.model.waves has fields; set them, as "
-    "config.model.waves.length",
-    "task.counts.weight": "override: there is no config.task.counts.weight while "
-    "config.task.metric is none; leave it out, or set task.metric to 'counts'",
-}
+def test_a_wrong_option_is_refused(config, config_file):
+    def choose(name, value):
+        return lambda: config({**WAVES, name: value})
 
-
-def test_an_unknown_option_is_refused(config, message_of):
-    messages = {name: message_of(config, {**WAVES, name: "3"}) for name in REFUSED}
-    assert messages == REFUSED
-
-
-def test_an_option_of_another_component_is_refused(config, config_file, message_of):
-    message = (
-        "there is no config.model.waves.length while config.model.positions is 'sinusoidal'; leave "
-        "it out, or set model.positions to 'waves'"
-    )
-    assert message_of(config, {"model.waves.length": 5}) == f"override: {message}"
+    waves = "config.model.waves"
+    other = f"{waves}.length while config.model.positions is 'sinusoidal'; leave it out, or set mod"
     settings = read_settings(config({}))
-    assert message_of(override, settings, {"model.waves.length": 5}) == f"override: {message}"
     file = config_file("config.model.waves = dict(length=5)")
-    assert message_of(load_config, file) == f"{file}: {message}"
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "reason"),
-    [
-        ("length", "long", "override: config.model.waves.length is 'long'; it must be of type int"),
-        ("length", 65, "config.model.waves: length is 65; it must lie in [1, 64]"),
-        ("shape", "square", "config.model.waves: shape is 'square', not one of sine, saw"),
-        ("is_damped", "1", "override: config.model.waves.is_damped is 1; it must be of type bool"),
-    ],
-)
-def test_a_wrong_value_of_an_option_is_refused(config, message_of, name, value, reason):
-    assert message_of(config, {**WAVES, f"model.waves.{name}": value}) == reason
+    length = {"model.waves.length": 5}
+    metric = "no config.task.counts.weight while config.task.metric is none; leave it out, or set"
+    assert_refused(
+        {
+            f"no {waves}.lenght; did you mean {waves}.length?": choose("model.waves.lenght", "3"),
+            f"fields of {waves} are length, shape, height, is_d": choose("model.waves.qqq", "3"),
+            f"{waves} has fields; set them, as {waves}.length": choose("model.waves", "3"),
+            metric: choose("task.counts.weight", "3"),
+            "length is 'long'; it must be of type int": choose("model.waves.length", "long"),
+            f"{waves}: length is 65; it must lie in [1, 64]": choose("model.waves.length", 65),
+            f"{waves}: shape is 'square', not one of sin": choose("model.waves.shape", "square"),
+            "is_damped is 1; it must be of type bool": choose("model.waves.is_damped", "1"),
+            f"override: there is no {other}": lambda: config(length),
+            f"there is no {other}": lambda: override(settings, length),
+            f"{file}: there is no {other}": lambda: load_config(file),
+        }
+    )
 
 
 def test_options_in_a_config_file(config, config_file, module):
@@ -244,7 +230,7 @@ def test_a_run_starts_with_the_options_of_its_origin(config, tmp_path):
 def test_options_of_components_are_listed(config):
     config({})  # loads the module
     found = {field.field: field for field in find_fields("waves")}
-    assert found.keys() == {name for name in all_fields() if "waves" in name}
+    assert found.keys() == {name for name in tables().fields if "waves" in name}
     field = found["model.waves.shape"]
     assert (field.type, field.default, field.choices) == ("str", "sine", ("sine", "saw"))
     assert found["model.waves.is_damped"].choices == ("true", "false")

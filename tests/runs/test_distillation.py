@@ -14,6 +14,7 @@ from scipy.special import log_softmax
 import transformer_jax as tj
 from tests.compiled import run as compiled
 from tests.conftest import QUICKSTART
+from tests.refusals import assert_refused
 from transformer_jax.checkpoints.store import open_snapshot
 from transformer_jax.lab.plan.program import abstract_training
 from transformer_jax.runs.config import read_settings
@@ -144,18 +145,21 @@ def test_memory_and_work_of_a_teacher_are_planned(config, teacher):
     assert products[0].flops == products[1].flops + forward
 
 
-def test_what_cannot_teach_is_refused(config, tmp_path, message_of):
-    def told(**changes):
-        return message_of(lambda: tj.train(config(**changes), tmp_path / "run"))
+def test_what_cannot_teach_is_refused(config, tmp_path):
+    def train(**changes):
+        return lambda: tj.train(config(**changes), tmp_path / "run")
 
-    assert "names no run: set it to the workdir" in told(train__distillation__teacher=None)
-    assert "nowhere" in told(train__distillation__teacher="nowhere")
-    assert "does not read it" in told(train__r_drop=1.0)
-    together = told(train__distillation__top_k=4, data__packing="together")
-    assert "set data.packing to 'apart', or leave top_k out" in together
     with tarfile.open(OLD / "classification.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
-    size = tj.load(tmp_path / "classification").tokenizer["text"].vocab_size
-    message = told(train__init_from=str(tmp_path / "classification"))
-    assert "(train.distillation.teacher) has another vocabulary: " in message
-    assert f"tokens of side 'text', not {size}; train both with the same tokenizers" in message
+    other = tmp_path / "classification"
+    size = tj.load(other).tokenizer["text"].vocab_size
+    together = {"train__distillation__top_k": 4, "data__packing": "together"}
+    assert_refused(
+        {
+            "names no run: set it to the workdir": train(train__distillation__teacher=None),
+            "nowhere": train(train__distillation__teacher="nowhere"),
+            "does not read it": train(train__r_drop=1.0),
+            "set data.packing to 'apart', or leave top_k out": train(**together),
+            f"tokens of side 'text', not {size}; train both": train(train__init_from=str(other)),
+        }
+    )

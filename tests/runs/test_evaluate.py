@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The split that is scored if none is named, and data without a split."""
 
-import json
 import shutil
 
 import pytest
 
 import transformer_jax as tj
-from transformer_jax.cli.main import main
+from tests.refusals import assert_refused
 
 NO_TEST = {"data.test_source": None, "data.test_target": None}
 
@@ -35,34 +34,26 @@ def test_without_a_test_split_the_validation_split_is_scored_and_told(
     assert trained.evaluate(beam_size=1)["split"] == "test"
 
 
-def test_a_test_split_that_is_named_and_missing_is_an_error(trained, without_test, message_of):
-    told = message_of(lambda: without_test.evaluate(split="test"))
-    assert "data.test_source is not set" in told
-    gone = trained.with_config({"data.test_source": "gone.txt"})
-    assert "gone.txt" in message_of(gone.evaluate)
+def test_a_split_whose_files_are_missing_is_an_error(trained, without_test, caplog):
+    source = "data.test_source"
+    gone = trained.with_config({source: "gone.txt"})
     half = trained.with_config({"data.test_target": None})
-    assert "data.test_target is not set, but data.test_source is" in message_of(half.evaluate)
-
-
-def test_a_set_without_a_test_split_falls_back_too(trained, caplog, message_of):
-    run = trained.with_config(NO_TEST | {"data.name": "sst2", "data.dir": "gone"})
-    assert "gone" in message_of(run.evaluate)  # the validation split's file
+    other = trained.with_config(NO_TEST | {"data.name": "sst2", "data.dir": "nowhere"})
+    assert_refused(
+        {
+            f"{source} is not set": lambda: without_test.evaluate(split="test"),
+            "gone.txt": gone.evaluate,
+            f"data.test_target is not set, but {source} is": half.evaluate,
+            "nowhere": other.evaluate,  # the validation split's file
+        }
+    )
     assert "sst2 has no split 'test'" in caplog.text
 
 
-def test_the_shell_prints_the_split_that_was_scored(without_test, capsysbinary, monkeypatch):
-    monkeypatch.setattr("transformer_jax.cli.verbs.load_run", lambda args, ensembles: without_test)
-    assert main(["evaluate", "--workdir=w"]) == 0
-    out, err = capsysbinary.readouterr()
-    assert json.loads(out)["split"] == "valid" and b"scoring the validation split" in err
-    assert main(["evaluate", "--workdir=w", "--split=test"]) == 2
-
-
 def test_training_without_a_validation_split_fails_before_anything_is_written(
-    tiny_config, tmp_path, message_of
+    tiny_config, tmp_path
 ):
     config = tiny_config({"data.valid_source": None, "data.valid_target": None})
-    told = message_of(tj.train, config, tmp_path / "run")
-    assert told.startswith("there is no validation split (data.valid_source is not set")
-    assert "set aside some examples" in told
+    message = "there is no validation split (data.valid_source is not set"
+    assert_refused({message: lambda: tj.train(config, tmp_path / "run")})
     assert not (tmp_path / "run" / "tokenizer").exists()

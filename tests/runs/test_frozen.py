@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs with adapters: training, checkpoints, loading, and bases that are refused."""
+"""Runs with adapters or a draft: training, checkpoints, loading, and runs that are refused."""
 
+import dataclasses
 import json
+import logging
 import shutil
+import tarfile
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -10,15 +14,17 @@ import pytest
 
 import transformer_jax as tj
 from tests.conftest import QUICKSTART, copy_at_step
+from tests.refusals import assert_refused
 from transformer_jax.checkpoints import store
 from transformer_jax.checkpoints.step_folder import PARAMS, TRAINING, saved_arrays
 from transformer_jax.cli.main import main
-from transformer_jax.errors import UserError
 from transformer_jax.runs.seeds import train_replicas
 
 LORA = {"lora.rank": 2, "lora.targets": "(query|value|inner)/kernel$", "lora.dropout_rate": 0.1}
 FASTER = {"optimizer.schedule": "constant", "optimizer.learning_rate": 1e-2}
 FASTER |= {"model.dropout_rate": 0.0}
+OLD = Path(__file__).parent / "old_workdirs"
+TEXTS = ["two dogs run", "a man sings in the park", "zzz"]
 
 
 @pytest.fixture(scope="module")
@@ -92,28 +98,29 @@ def test_seeds_together_share_the_base(config, run, tmp_path):
 def test_two_adapters_share_a_base(config, run, tmp_path):
     other = tj.train(config(seed=1, train__num_steps=1), tmp_path / "run")
     assert other.step == 1 and tj.load(run.workdir).step == 30
-    with pytest.raises(UserError, match="its seed is 1, the config's is 0"):
-        tj.train(config(train__num_steps=1), tmp_path / "run")
+    message = "its seed is 1, the config's is 0"
+    assert_refused({message: lambda: tj.train(config(train__num_steps=1), other.workdir)})
 
 
-def test_a_base_that_changed_or_is_gone_is_refused(base, config, tmp_path):
-    own, adapters = tmp_path / "base", tmp_path / "run"
-    shutil.copytree(base[0].workdir, own)
+def test_a_base_that_changed_or_is_damaged_or_gone_is_refused(base, config, run, tmp_path):
+    own = shutil.copytree(base[0].workdir, tmp_path / "base")
     changes = {"train__init_from": str(own), "train__num_steps": 1}
-    tj.train(config(**changes), adapters)
+    adapters = tj.train(config(**changes), tmp_path / "run").workdir
+    more = config(**changes | {"train__num_steps": 2})
+    shutil.rmtree(own / "checkpoints" / "30" / "params")  # not replaced by an older checkpoint
+    message = "was trained with another base of its adapters: step 30"
+    assert_refused({message: lambda: tj.load(run.workdir, base=own)})
     shutil.rmtree(own)
     base[0].with_params(jax.tree.map(lambda x: 2 * x, base[0].params)).save(own)
-    for use in (
-        lambda: tj.load(adapters),
-        lambda: tj.train(config(**changes | {"train__num_steps": 2}), adapters),
-    ):
-        with pytest.raises(UserError, match="was trained with another base of its adapters: "):
-            use()
+    assert_refused(
+        {
+            "was trained with another base of its adapters: ": lambda: tj.load(adapters),
+            "trained with another base of its adapters: step": lambda: tj.train(more, adapters),
+        }
+    )
     shutil.rmtree(own)
-    with pytest.raises(
-        UserError, match="adapters beside another run's parameters, and .* is not there"
-    ):
-        tj.load(adapters)
+    message = "adapters beside another run's parameters, and "
+    assert_refused({message: lambda: tj.load(adapters), "not there": lambda: tj.load(adapters)})
 
 
 def test_a_base_that_changes_while_it_is_loaded_is_not_mixed_in(base, run, tmp_path, monkeypatch):
@@ -131,29 +138,20 @@ def test_a_base_that_changes_while_it_is_loaded_is_not_mixed_in(base, run, tmp_p
     jax.tree.map(np.testing.assert_array_equal, loaded.params, run.params)
 
 
-def test_a_damaged_base_is_not_replaced_by_an_older_one(base, run, tmp_path):
-    own = shutil.copytree(base[0].workdir, tmp_path / "base")
-    shutil.rmtree(own / "checkpoints" / "30" / "params")
-    with pytest.raises(UserError, match="was trained with another base of its adapters: step 30"):
-        tj.load(run.workdir, base=own)
-
-
 def test_what_does_not_go_with_adapters_is_refused(config, run, tmp_path):
-    for changes, told in (
-        ({"optimizer__frozen": "embedding"}, "lora.rank does not go with optimizer.frozen"),
-        ({"model__scan_layers": True}, "lora.rank does not go with model.scan_layers"),
-    ):
-        with pytest.raises(UserError, match=told):
-            config(**changes)
-    with pytest.raises(
-        UserError,
-        match="run.s parameters, but train.init_from names no run",
-    ):
-        tj.train(config(train__init_from=None), tmp_path / "run")
-    with pytest.raises(UserError, match="lora.targets 'nothing' matches the path of no linear"):
-        tj.train(config(lora__targets="nothing"), tmp_path / "run")
-    with pytest.raises(UserError, match=r"\(train.init_from\) has adapters itself; export it"):
-        tj.train(config(train__init_from=str(run.workdir)), tmp_path / "other")
+    def train(**changes):
+        return lambda: tj.train(config(**changes), tmp_path / "run")
+
+    adapted = {"train__init_from": str(run.workdir)}
+    assert_refused(
+        {
+            "does not go with optimizer.frozen": train(optimizer__frozen="embedding"),
+            "lora.rank does not go with model.scan_layers": train(model__scan_layers=True),
+            "parameters, but train.init_from names no run": train(train__init_from=None),
+            "'nothing' matches the path of no linear": train(lora__targets="nothing"),
+            "(train.init_from) has adapters itself; export it": train(**adapted),
+        }
+    )
 
 
 @pytest.fixture
@@ -191,5 +189,69 @@ def test_a_training_follows_what_its_config_names(config, base, tmp_path, monkey
     few = {"train__num_steps": 1, "train__init_from": address}
     assert tj.train(config(**few), tmp_path / "run").step == 1
     monkeypatch.delenv("TRANSFORMER_JAX_ALLOW_ADDRESSES")
-    with pytest.raises(UserError, match="is no address that may be used"):
-        tj.train(config(**few), tmp_path / "other")
+    message = "is no address that may be used"
+    assert_refused({message: lambda: tj.train(config(**few), tmp_path / "other")})
+
+
+# --- Drafts ---
+
+
+@pytest.fixture(scope="module")
+def greedy(trained):
+    return trained.n_best(TEXTS, search="greedy")
+
+
+def test_greedy_outputs_are_those_of_the_run_alone(trained, trained_workdir, greedy, caplog):
+    caplog.set_level(logging.INFO)
+    for draft in (str(trained_workdir), "lookup"):
+        found = trained.n_best(TEXTS, search="greedy", draft=draft, draft_length=3)
+        for ours, theirs in zip(found, greedy, strict=True):
+            assert ours[0].text == theirs[0].text
+            assert ours[0].score == pytest.approx(theirs[0].score, abs=1e-4)
+    assert "tokens a step" in caplog.text
+    # The run is a perfect draft of itself; only what the end of an output cuts off is lost.
+    options = {"draft": str(trained_workdir), "draft_length": 3}
+    decode = dataclasses.replace(trained.settings.decode, **options)
+    assert trained.with_decoding(decode)[0].model.acceptance > 0.5
+
+
+def test_one_beam_is_greedy_search_and_more_are_refused(trained, greedy):
+    found = trained.predict(TEXTS, beam_size=1, draft="lookup", draft_length=3)
+    assert found == [outputs[0].text for outputs in greedy]
+    too_many = {"beam_size": 4, "draft": "lookup"}
+    assert_refused(
+        {
+            "greedy search and sampling": lambda: trained.predict(TEXTS, **too_many),
+            "draft_length does nothing": lambda: trained.predict(TEXTS, draft_length=3),
+        }
+    )
+
+
+def test_evaluation_has_the_scores_of_the_run_alone(workdir):
+    run = tj.load(workdir)
+    alone = run.evaluate(search="greedy", progress=False)
+    drafted = run.evaluate(search="greedy", draft="lookup", draft_length=3, progress=False)
+    assert drafted == pytest.approx(alone)
+
+
+def test_a_draft_of_another_kind_or_vocabulary_is_refused(trained, tmp_path):
+    def predict(name):
+        return lambda: trained.predict(TEXTS, search="greedy", draft=str(tmp_path / name))
+
+    for name in ("classification", "translation"):
+        with tarfile.open(OLD / f"{name}.tar.gz") as archive:
+            archive.extractall(tmp_path, filter="data")
+    assert_refused(
+        {
+            "take one whose model is EncoderDecoder": predict("classification"),
+            "has another vocabulary": predict("translation"),
+            "missing": predict("missing"),
+        }
+    )
+
+
+def test_a_stored_config_names_a_draft(trained, workdir):
+    shutil.copytree(workdir, workdir.parent / "beside")
+    beside = {"decode.draft": str(workdir.parent / "beside"), "decode.draft_length": 3}
+    run = tj.load(workdir).with_config(beside)
+    assert run.predict(TEXTS, search="greedy") == trained.predict(TEXTS, search="greedy")

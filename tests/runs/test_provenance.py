@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 import transformer_jax as tj
+from tests.refusals import assert_refused
 from transformer_jax.checkpoints import manifest
 from transformer_jax.data.examples import LinePairs
 from transformer_jax.data.sources import open_split
@@ -35,16 +36,16 @@ def swapped(workdir):
 
 
 def test_a_swapped_tokenizer_of_equal_size_is_refused(swapped, tiny_config, tmp_path):
-    uses = [
-        tj.load,
-        lambda workdir: tj.load(workdir, "best", average=2),
-        lambda workdir: tj.train(tiny_config({"train.num_steps": 40}), workdir),
-        lambda workdir: tj.train(tiny_config({"train.init_from": str(workdir)}), tmp_path / "new"),
-    ]
+    longer = tiny_config({"train.num_steps": 40})
+    started = tiny_config({"train.init_from": str(swapped)})
     before = contents(swapped)
-    for use in uses:
-        with pytest.raises(tj.UserError, match=f"{swapped} was trained with another tokenizer of"):
-            use(swapped)
+    for use in (
+        lambda: tj.load(swapped),
+        lambda: tj.load(swapped, "best", average=2),
+        lambda: tj.train(longer, swapped),
+        lambda: tj.train(started, tmp_path / "new"),
+    ):
+        assert_refused({f"{swapped} was trained with another tokenizer of": use})
     assert contents(swapped) == before
     assert not (tmp_path / "new" / "tokenizer").exists()
 
@@ -52,28 +53,27 @@ def test_a_swapped_tokenizer_of_equal_size_is_refused(swapped, tiny_config, tmp_
 def test_a_missing_tokenizer_is_not_trained_again(workdir, tiny_config):
     shutil.rmtree(workdir / "tokenizer")
     before = contents(workdir)
-    with pytest.raises(tj.UserError, match="tokenizer/sides.json: the tokenizer cannot be read"):
-        tj.train(tiny_config({"train.num_steps": 40}), workdir)
+    longer = tiny_config({"train.num_steps": 40})
+    message = "tokenizer/sides.json: the tokenizer cannot be read"
+    assert_refused({message: lambda: tj.train(longer, workdir)})
     assert contents(workdir) == before
 
 
-@pytest.mark.parametrize(
-    "replaced",
-    [
-        lambda pairs: pairs[:-1],
-        lambda pairs: [*pairs[:150], {"source": "a", "target": "b"}, *pairs[151:]],
-        lambda pairs: pairs[::-1],
-    ],
-)
-def test_other_training_data_is_refused(workdir, tiny_config, monkeypatch, replaced):
-    def opened(config, split):
-        examples = open_split(config, split)
-        return replaced(list(examples)) if split == "train" else examples
+def test_other_training_data_is_refused(workdir, tiny_config, monkeypatch):
+    opened = []
 
-    monkeypatch.setattr("transformer_jax.runs.prepare.open_split", opened)
+    def open_other(config, split):
+        return opened[-1] if split == "train" else open_split(config, split)
+
+    monkeypatch.setattr("transformer_jax.runs.prepare.open_split", open_other)
     before = contents(workdir)
-    with pytest.raises(tj.UserError, match="trained with another training data: 300 examples, SHA"):
-        tj.train(tiny_config({"train.num_steps": 40}), workdir)
+    pairs = list(open_split(load_json(workdir / "config.json").data, "train"))
+    message = "trained with another training data: 300 examples, SHA"
+    longer = tiny_config({"train.num_steps": 40})
+    changed = [*pairs[:150], {"source": "a", "target": "b"}, *pairs[151:]]
+    for others in (pairs[:-1], changed, pairs[::-1]):
+        opened.append(others)
+        assert_refused({message: lambda: tj.train(longer, workdir)})
     assert contents(workdir) == before
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import transformer_jax as tj
 from tests.conftest import QUICKSTART, copy_at_step
-from transformer_jax.errors import UserError
+from tests.refusals import assert_refused
 from transformer_jax.lab.analysis.activations import attention
 
 OF_TRANSFORMERS = ("model.d_ff", "model.num_heads")
@@ -63,20 +63,20 @@ def test_a_layer_can_be_patched_and_weights_cannot(run):
     assert list(run.hook_points) == ["encoder.input", "encoder.layer_0", "encoder"]
     pair = ([LINE], ["der hund"])
     assert run.patched({"encoder.layer_0": 0}).score(*pair) != run.score(*pair)
-    with pytest.raises(UserError, match="no hook point decoder.cross_attention.weights that"):
-        run.patched({"decoder.cross_attention.weights": 0})
 
 
-def test_options_of_transformers_are_refused(run, message_of):
-    told = [message_of(ask, LINE, "hund") for ask in (run.hidden, run.walk)]
-    assert told[0].startswith("hidden: this model's decoder has no residual str")
-    assert told[1].startswith("walk: RecurrentEncoderDecoder has no layers")
-    assert "this run's model has no heads" in message_of(run.head_importance)
-
-
-def test_without_attention_there_is_nothing_to_show(run, random_params):
+def test_what_it_does_not_have_is_refused(run, random_params):
     config = dataclasses.replace(run.model.config, attention_score="none")
-    model, reading = type(run.model)(config), run.model_inputs(LINE, "hund")
+    model = type(run.model)(config)
+    reading = run.model_inputs(LINE, "hund")
     params = random_params(model, *reading.inputs)["params"]
-    with pytest.raises(UserError, match="this run's model has no layer with attention weights"):
-        attention(model, params, reading)
+    weights = {"decoder.cross_attention.weights": 0}
+    assert_refused(
+        {
+            "no hook point decoder.cross_attention.weights that": lambda: run.patched(weights),
+            "hidden: this model's decoder has no res": lambda: run.hidden(LINE, "hund"),
+            "walk: RecurrentEncoderDecoder has no layers": lambda: run.walk(LINE, "hund"),
+            "this run's model has no heads": run.head_importance,
+            "model has no layer with attention we": lambda: attention(model, params, reading),
+        }
+    )

@@ -3,7 +3,6 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -15,11 +14,13 @@ import pytest
 
 import transformer_jax as tj
 from tests.conftest import QUICKSTART, copy_at_step
+from tests.refusals import assert_refused
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.runs import build
-from transformer_jax.runs.config import read_settings, resolve
+from transformer_jax.runs.config import nested, read_settings, resolve
+from transformer_jax.runs.prepare import Training
 from transformer_jax.runs.seeds import Replicas, seed_configs, train_replicas
-from transformer_jax.runs.settings import COMMAND, nested
+from transformer_jax.runs.settings import COMMAND
 
 STEPS = 8
 NUMBERS = {
@@ -118,13 +119,7 @@ def test_each_replica_leaves_a_whole_workdir(together):
     assert_same_arrays(loaded.params, runs["fast"].params)
     assert len(loaded.predict(["The dog "])) == 1
     checkpoints = Checkpoints(workdir / "fast" / "checkpoints", loaded.settings.checkpoint)
-    assert {"training data", "tokenizer of text"} <= checkpoints.open().provenance.keys()
-
-
-def test_the_folder_of_all_names_them(together):
-    workdir, _ = together
-    with pytest.raises(tj.UserError, match="name one of them: fast, seed_0, seed_1"):
-        tj.load(workdir)
+    assert {"training data", "tokenizer of text"} <= checkpoints.snapshot().provenance.keys()
 
 
 def test_replicas_are_resumed_together_bit_for_bit(three, together, tmp_path):
@@ -173,24 +168,27 @@ def test_seeds_of_one_order_share_their_batches(three, tmp_path, monkeypatch):
     assert_same_arrays(*first_batches)
 
 
-def test_what_cannot_train_together_is_refused(config, tmp_path):
-    patient, rewound = {"eval__patience": 2}, {"train__on_spike": "rewind"}
-    for configs, message in (
-        ([config, changed(config, model__d_model=32)], "1 differs from 0 in config.model"),
-        ([changed(config, **patient)], "config.eval.patience ends each at another step: train"),
-        ([changed(config, **rewound)], "config.train.on_spike 'rewind' takes each back to a"),
-    ):
-        with pytest.raises(tj.UserError, match=re.escape(message)):
-            train_replicas(dict(zip("01", configs, strict=False)), tmp_path)
-
-
-def test_another_number_of_seeds_is_refused(three, together):
+def test_what_cannot_train_together_is_refused(config, three, together, tmp_path):
     workdir, _ = together
-    with pytest.raises(tj.UserError, match="holds fast, seed_0, seed_1 trained together, not"):
-        train_replicas({"seed_0": three["seed_0"]}, workdir)
+    narrow = changed(config, model__d_model=32)
+    patient = {"0": changed(config, eval__patience=2)}
+    rewound = {"0": changed(config, train__on_spike="rewind")}
+    alone = {"seed_0": three["seed_0"]}
     other = three | {"fast": changed(three["fast"], seed=9)}
-    with pytest.raises(tj.UserError, match="its seed is 1, the config's is 9"):
-        train_replicas(other, workdir)
+    wider = {"0": config, "1": narrow}
+    apart = "config.eval.patience ends each at another step: train"
+    another = "its seed is 1, the config's is 9"
+    assert_refused(
+        {
+            "1 differs from 0 in config.model": lambda: train_replicas(wider, tmp_path),
+            apart: lambda: train_replicas(patient, tmp_path),
+            "'rewind' takes each back to a": lambda: train_replicas(rewound, tmp_path),
+            "fast, seed_0, seed_1 trained together": lambda: train_replicas(alone, workdir),
+            another: lambda: train_replicas(other, workdir),
+            "holds together, and no mark": lambda: tj.train(config, workdir),
+            "name one of them: fast, seed_0, seed_1": lambda: tj.load(workdir),
+        }
+    )
 
 
 def test_devices_divide_the_replicas_and_one_that_diverges_leaves_the_other(
@@ -246,15 +244,11 @@ def test_runs_trained_one_by_one_are_not_overwritten(config, alone, tmp_path):
     assert {path.name for path in workdir.iterdir()} == {"seed_0"}
 
 
-def test_a_single_run_is_not_trained_in_their_workdir(config, together):
-    with pytest.raises(tj.UserError, match="holds together, and no mark"):
-        tj.train(config, together[0])
-
-
 def test_one_replica_tells_what_is_left_out(tiny_config, monkeypatch):
     """All read the same examples, in other orders."""
     told = []
     monkeypatch.setattr(build, "batches_of", lambda *_, tells, **__: told.append(tells))
     members = [read_settings(tiny_config({"seed": seed})) for seed in range(3)]
-    Replicas(members, [], [None], Path(), []).batches(8)
+    training = Training(tuple(members), (), [], None, {})
+    Replicas(training, Path(), None, [], []).batches(8)
     assert told == [True, False, False]

@@ -11,6 +11,7 @@ import pytest
 
 import transformer_jax as tj
 from tests.conftest import QUICKSTART
+from tests.refusals import assert_refused
 from transformer_jax.runs.seeds import train_replicas
 from transformer_jax.runtime.remake import read_made
 
@@ -121,8 +122,8 @@ def test_adapters_learn_preferences_too_and_seeds_share_the_stored_scores(config
         assert sorted(map(len, validated)) == [2, 2]
 
 
-def test_what_has_no_reference_is_refused(config, tmp_path, message_of):
-    told = message_of(lambda: tj.train(config(train__init_from=None), tmp_path / "run"))
-    assert "set it to the workdir of one" in told
-    told = message_of(lambda: tj.train(config(train__init_from="nowhere"), tmp_path / "run"))
-    assert "nowhere" in told
+def test_what_has_no_reference_is_refused(config, tmp_path):
+    def train(run):
+        return lambda: tj.train(config(train__init_from=run), tmp_path / "run")
+
+    assert_refused({"set it to the workdir of one": train(None), "nowhere": train("nowhere")})

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run in Python: trained, evaluated, used, and resumed."""
 
-import dataclasses
 import json
 import logging
 import re
@@ -16,12 +15,17 @@ import pytest
 
 import transformer_jax as tj
 from tests.conftest import QUICKSTART
+from tests.refusals import assert_refused
 from transformer_jax.checkpoints.step_folder import read_score, step_folders
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.sources import open_split
+from transformer_jax.errors import UserError
+from transformer_jax.lab.plan.program import compile_training_step
 from transformer_jax.runs import build
-from transformer_jax.runs.config import read_settings
-from transformer_jax.runs.train import validation
+from transformer_jax.runs.config import override, read_settings
+from transformer_jax.runs.evaluate import validation
+from transformer_jax.runs.seeds import seed_configs, train_replicas
+from transformer_jax.runtime import platform
 
 LINES = ["The dog sees a cat.", "", "The old teacher reads the new books."]
 
@@ -47,54 +51,58 @@ def text_workdir(language_model_workdir, tmp_path):
     return shutil.copytree(language_model_workdir, tmp_path / "run")
 
 
+def test_the_config_says_whether_programs_must_be_reproducible(tiny_config, tmp_path, monkeypatch):
+    def show(required):
+        raise UserError(f"reproducible is {required}")
+
+    monkeypatch.setattr(platform, "reproducible", show)
+    for required in (True, False):
+        settings = read_settings(tiny_config({"train.reproducible": required}))
+        folder = tmp_path / str(required)
+        seeds = seed_configs(settings, 2)
+        for train in (
+            lambda settings=settings, folder=folder: tj.train(settings, folder / "run"),
+            lambda seeds=seeds, folder=folder: train_replicas(seeds, folder / "seeds"),
+            lambda settings=settings: compile_training_step(settings, jax.devices()),
+        ):
+            with pytest.raises(UserError, match=f"reproducible is {required}"):
+                train()
+
+
 # --- Progress ---
 
 
-@pytest.fixture
-def tell(workdir, capsys, monkeypatch):
-    """A function (action, wanted) -> lines on stderr, in a program that configures no logging."""
-
-    def lines(action, wanted):
-        monkeypatch.setattr(logging.getLogger(), "handlers", [])
-        action(wanted)
-        return capsys.readouterr().err.splitlines()
-
-    return lines
-
-
-def test_a_run_grows_and_tells_what_it_does_unless_unwanted(tell, workdir, tiny_config):
+def test_a_run_grows_and_tells_what_it_does_unless_unwanted(
+    workdir, tiny_config, capsys, monkeypatch
+):
+    """In a program that configures no logging."""
     changes = {"train.num_steps": 32, "eval.num_examples": 1, "logging.every_steps": 1}
     config = tiny_config(changes)
-    told = tell(lambda wanted: tj.train(config, workdir, progress=wanted), True)
-    for part in ("reading the training data", "training examples", "parameters", "compiling"):
-        assert any(part.replace("training examples", "examples in") in line for line in told), part
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    tj.train(config, workdir)
+    told = capsys.readouterr().err.splitlines()
+    for part in ("reading the training data", "examples in", "parameters", "compiling"):
+        assert any(part in line for line in told), part
     assert any("step 32/32  loss " in line and " tokens/s  lr " in line for line in told)
     assert any("step 32/32  valid  loss " in line and "bleu" in line for line in told)
     assert "best bleu" in told[-1] and told[-1].endswith(str(workdir))
     assert ", on 1 of " in told[-1]
-    finished = []
-    again = lambda wanted: finished.append(tj.train(config, workdir, progress=wanted))  # noqa: E731
-    assert tell(again, False) == []
-    assert finished[0].step == 32
+    finished = tj.train(config, workdir, progress=False)
+    assert capsys.readouterr().err == "" and finished.step == 32
     assert [r["step"] for r in records(workdir)][-3:] == [31, 32, 32]
     assert json.loads((workdir / "config.json").read_text())["train"]["num_steps"] == 32
-    assert_same_arrays(tj.load(workdir).params, finished[0].params)
+    assert_same_arrays(tj.load(workdir).params, finished.params)
 
 
-@pytest.mark.parametrize(
-    ("decodes", "num_examples", "scored"), [(True, None, 200), (False, None, None), (False, 7, 7)]
-)
-def test_a_validation_scores_all_that_takes_one_pass(
-    config_of_text, monkeypatch, decodes, num_examples, scored
-):
+def test_a_validation_scores_all_that_takes_one_pass(config_of_text, monkeypatch):
     counts = []
     monkeypatch.setattr(build, "build_evaluator", lambda *args: counts.append(args[-1]) or Mock())
-    settings = read_settings(config_of_text())
-    settings = dataclasses.replace(
-        settings, eval=dataclasses.replace(settings.eval, num_examples=num_examples)
-    )
-    validation(settings, Mock(decodes=decodes), None)
-    assert counts == [scored]
+    all_examples = override(read_settings(config_of_text()), {"eval.num_examples": None})
+    few = override(all_examples, {"eval.num_examples": 7})
+    validation(all_examples, Mock(decodes=True), None)
+    validation(all_examples, Mock(decodes=False), None)
+    validation(few, Mock(decodes=False), None)
+    assert counts == [200, None, 7]
 
 
 # --- Trained ---
@@ -116,6 +124,7 @@ def test_a_workdir_holds_the_whole_run(trained_workdir, trained):
     valid = [r for r in found if r["split"] == "valid"]
     assert valid[0].keys() >= {"bleu", "chrf", "signature", "loss", "perplexity", "accuracy"}
     assert valid[0]["num_examples"] == 3
+    assert found[0]["loss"] - 0.2 > valid[0]["loss"] > valid[1]["loss"]  # it learns
     predictions = trained_workdir / "predictions" / "valid-30.jsonl"
     assert len(predictions.read_text().splitlines()) == 3
 
@@ -135,14 +144,6 @@ def test_a_run_starts_from_another_and_keeps_its_moving_average(
     loaded = tj.load(tmp_path / "run")
     assert_same_arrays(loaded.params, run.params)
     assert loaded.predict(LINES[:1]) == language_model.predict(LINES[:1])
-
-
-def test_training_learns(trained_workdir):
-    train, valid = (
-        [r["loss"] for r in records(trained_workdir) if r["split"] == split]
-        for split in ("train", "valid")
-    )
-    assert train[0] - 0.2 > valid[0] > valid[1]
 
 
 def test_a_run_is_its_parts(trained):
@@ -169,12 +170,14 @@ def test_decode_settings_may_be_given(trained):
     found = trained.n_best(LINES, num_outputs=3)
     assert [len(outputs) for outputs in found] == [3, 1, 3]
     assert found[0][0].score >= found[0][2].score
-    with pytest.raises(tj.UserError, match="decode: beam_size is 0; it must lie in"):
-        trained.predict(LINES, beam_size=0)
-    with pytest.raises(tj.UserError, match="decode: num_outputs is 5; it must be at most beam_siz"):
-        trained.n_best(LINES, num_outputs=5)
-    with pytest.raises(tj.UserError, match="decode: beam_size is 801; the target vocabulary has 8"):
-        trained.predict(LINES, beam_size=801)
+    too_many = "decode: beam_size is 801; the target vocabulary has 8"
+    assert_refused(
+        {
+            "decode: beam_size is 0; it must lie": lambda: trained.predict(LINES, beam_size=0),
+            "num_outputs is 5; it must be at most": lambda: trained.n_best(LINES, num_outputs=5),
+            too_many: lambda: trained.predict(LINES, beam_size=801),
+        }
+    )
 
 
 def test_a_run_reads_further_than_it_was_trained_to(trained, caplog):
@@ -188,20 +191,21 @@ def test_a_run_reads_further_than_it_was_trained_to(trained, caplog):
     assert longer.score([line * 12], ["Der Hund."])[0] < 0
 
 
-def test_a_config_that_contradicts_the_parameters_is_refused(trained, message_of):
-    for changes, message in (
-        ({"model.d_model": 32}, "model.d_model: the run's parameters are of another model"),
-        ({"data.max_lenght": 32}, "did you mean config.data.max_length"),
-        ({"model.positions": "learned", "model.max_length": 9}, "'learned' reach to max_length 9"),
-    ):
-        assert message in message_of(trained.with_config, changes)
+def test_a_config_that_contradicts_the_parameters_is_refused(trained):
+    learned = {"model.positions": "learned", "model.max_length": 9}
+    other_model = "model.d_model: the run's parameters are of another model"
+    assert_refused(
+        {
+            other_model: lambda: trained.with_config({"model.d_model": 32}),
+            "mean config.data.max_length": lambda: trained.with_config({"data.max_lenght": 32}),
+            "'learned' reach to max_length 9": lambda: trained.with_config(learned),
+        }
+    )
 
 
 def test_scores_are_log_probabilities(trained):
     one, other = trained.score(LINES[:1] * 2, ["Der Hund.", ""])
     assert one < 0 and other < 0 and one != other
-    with pytest.raises(tj.UserError, match="score: 1 sources but 2 targets; give pairs"):
-        trained.score(["a"], ["b", "c"])
 
 
 @pytest.fixture(scope="module")
@@ -251,12 +255,16 @@ def test_each_corpus_has_its_own_metrics(tiny_classifier, tmp_path):
     for name in ("loss", "accuracy", "f1"):
         assert found[f"test/{name}"] == pytest.approx(alone[name], rel=1e-5)
     assert found["valid/loss"] != found["test/loss"] != found["loss"]
-    with pytest.raises(tj.UserError, match="the split 'valid' of labeled_tsv is one corpus"):
-        tj.train(config({}), tmp_path / "other")
-    with pytest.raises(tj.UserError, match="eval.best_corpus is 'x', which is none of valid, test"):
-        tj.train(config(both | {"eval.best_corpus": "x"}), tmp_path / "other")
-    with pytest.raises(tj.UserError, match="best_corpus needs the metrics of each_corpus"):
-        config({"eval.each_corpus": False, "eval.best_corpus": "test"})
+    unknown = both | {"eval.best_corpus": "x"}
+    alone = {"eval.each_corpus": False, "eval.best_corpus": "test"}
+    other = tmp_path / "other"
+    assert_refused(
+        {
+            "'valid' of table is one corpus": lambda: tj.train(config({}), other),
+            "'x', which is none of valid, test": lambda: tj.train(config(unknown), other),
+            "best_corpus needs the metrics of each_corpus": lambda: config(alone),
+        }
+    )
 
 
 def test_the_best_checkpoint_is_selected_by_the_given_corpus(tiny_language_model, tmp_path):
@@ -289,8 +297,8 @@ def test_a_run_may_be_used_with_rounded_weights(used):
     rounded = run.evaluate(split="valid", beam_size=1, weights="int8")
     assert 0 < abs(rounded["loss"] / exact["loss"] - 1) < 0.01
     assert {leaf.dtype for leaf in jax.tree.leaves(run.params)} == {np.dtype("float32")}
-    with pytest.raises(tj.UserError, match="decode: weights is 'int4', not one of float32, int8"):
-        run.predict(LINES, weights="int4")
+    message = "decode: weights is 'int4', not one of float32, int8"
+    assert_refused({message: lambda: run.predict(LINES, weights="int4")})
 
 
 def test_files_can_be_evaluated(used, tmp_path):
@@ -300,8 +308,7 @@ def test_files_can_be_evaluated(used, tmp_path):
     metrics = used.evaluate(**files, beam_size=1)
     assert (metrics["split"], metrics["num_examples"]) == ("a.en", 3)
     assert (used.workdir / "predictions" / "a.en-30.jsonl").exists()
-    with pytest.raises(tj.UserError, match="has no split 'tset'"):
-        used.evaluate(split="tset")
+    assert_refused({"has no split 'tset'": lambda: used.evaluate(split="tset")})
 
 
 # --- Resumed ---
@@ -316,27 +323,23 @@ def test_a_finished_run_says_so(workdir, trained, tiny_config, caplog):
     assert_same_arrays(run.params, trained.params)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"decode.stop": "."}, "stop"),
-        (
-            {"model.positions": "learned", "model.max_length": 64, "decode.max_extra_length": 60},
-            "positions 'learned' reach to max_length 64, .* lower decode.max_extra_length",
-        ),
-        ({"data.valid_target": "{long}", "data.valid_source": "{long}"}, "longer than"),
-    ],
-)
-def test_what_cannot_be_validated_is_refused_before_the_first_step(
-    tiny_config, tmp_path, changes, message
-):
-    (tmp_path / "long").write_text("The dog sees a cat and a dog. " * 30 + "\n")
-    files = {
-        name: value.format(long=tmp_path / "long") if isinstance(value, str) else value
-        for name, value in changes.items()
-    }
-    with pytest.raises(tj.UserError, match=message):
-        tj.train(tiny_config(files), tmp_path / "run")
+def test_what_cannot_be_validated_is_refused_before_the_first_step(tiny_config, tmp_path):
+    long = tmp_path / "long"
+    long.write_text("The dog sees a cat and a dog. " * 30 + "\n")
+
+    def train(**changes):
+        fields = {name.replace("__", "."): value for name, value in changes.items()}
+        return lambda: tj.train(tiny_config(fields), tmp_path / "run")
+
+    learned = {"model__positions": "learned", "model__max_length": 64}
+    learned["decode__max_extra_length"] = 60
+    assert_refused(
+        {
+            "stop": train(decode__stop="."),
+            "lower decode.max_extra_length": train(**learned),
+            "longer than": train(data__valid_target=str(long), data__valid_source=str(long)),
+        }
+    )
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
@@ -350,7 +353,8 @@ def test_a_run_that_failed_at_a_validation_and_paused_ends_as_one_that_did_not(
 ):
     whole, workdir = untimed(language_model.workdir), tmp_path / "run"
     with monkeypatch.context() as patch, pytest.raises(OSError, match="disk"):
-        patch.setattr("transformer_jax.runs.train.write_predictions", fails)
+        fails = Mock(side_effect=OSError("the disk is gone"))
+        patch.setattr("transformer_jax.runs.evaluate.write_predictions", fails)
         tj.train(config_of_text(), workdir)
     assert step_folders(workdir / "checkpoints").keys() == {15}
     assert tj.train(config_of_text(), workdir, until=15).step == 15
@@ -363,10 +367,6 @@ def test_a_run_that_failed_at_a_validation_and_paused_ends_as_one_that_did_not(
         for path in (workdir, language_model.workdir)
     )
     assert scores == expected and len(scores) == 2
-
-
-def fails(*_):
-    raise OSError("the disk is gone")
 
 
 def test_a_finished_run_is_evaluated_where_its_last_evaluation_did_not_end(
@@ -382,30 +382,26 @@ def test_a_finished_run_is_evaluated_where_its_last_evaluation_did_not_end(
 
 def test_another_run_is_refused_and_kept(workdir, tiny_config):
     before = (workdir / "config.json").read_bytes()
-    with pytest.raises(tj.UserError, match="holds another run: its model.d_ff is 32, .* is 48"):
-        tj.train(tiny_config({"model.d_ff": 48}), workdir)
+    config = tiny_config({"model.d_ff": 48})
+    message = "holds another run: its model.d_ff is 32"
+    assert_refused({message: lambda: tj.train(config, workdir)})
     assert (workdir / "config.json").read_bytes() == before
 
 
 def test_a_start_that_failed_does_not_claim_its_workdir(tmp_path, tiny_config, monkeypatch):
-    with pytest.raises(tj.UserError, match="tokens_per_batch 40 has no room"):
-        changes = {"train.tokens_per_batch": 40, "tokenizer.vocab_size": 200}
-        tj.train(tiny_config(changes), tmp_path / "run")
-    monkeypatch.setattr("transformer_jax.runs.train.fit", lambda *args: FakeState)
+    config = tiny_config({"train.tokens_per_batch": 40, "tokenizer.vocab_size": 200})
+    message = "tokens_per_batch 40 has no room"
+    assert_refused({message: lambda: tj.train(config, tmp_path / "run")})
+    nothing = Mock(params={}, model_params={}, step=0)
+    monkeypatch.setattr("transformer_jax.runs.train.fit", lambda *args: nothing)
     run = tj.train(tiny_config(), tmp_path / "run")
     assert run.tokenizer["source"].vocab_size == 800
 
 
-class FakeState:
-    """The state of a training that does nothing."""
-
-    params, model_params, step = {}, {}, 0
-
-
 def test_a_kernel_that_does_not_run_here_is_refused_by_its_name(text_workdir, config_of_text):
     changes = {"model.attention": "cudnn", "train.num_steps": 31}
-    with pytest.raises(tj.UserError, match="attention is 'cudnn', but it runs on a gpu, and this"):
-        tj.train(config_of_text(changes), text_workdir)
+    message = "attention is 'cudnn', but it runs on a gpu, and this"
+    assert_refused({message: lambda: tj.train(config_of_text(changes), text_workdir)})
     run = tj.train(config_of_text(changes | {"model.attention": "plain"}), text_workdir)
     assert run.step == 31
 
@@ -418,11 +414,11 @@ def test_a_loss_that_is_not_finite_becomes_no_checkpoint(text_workdir, config_of
         settings, tj.load(workdir).task, build.build_engine(settings)
     )
     with Checkpoints(workdir / "checkpoints", settings.checkpoint) as checkpoints:
-        snapshot = checkpoints.open(30)
+        snapshot = checkpoints.snapshot(30)
         state = snapshot.state(jax.eval_shape(init_state, 0))
         huge = jax.tree.map(lambda leaf: leaf * 1e30, state.params)
         checkpoints.save(31, state.replace(step=state.step + 1, params=huge), snapshot.data_state)
-    with pytest.raises(tj.UserError, match="not finite at step 32, which was not saved"):
-        tj.train(config_of_text(changes), workdir)
+    message = "not finite at step 32, which was not saved"
+    assert_refused({message: lambda: tj.train(config_of_text(changes), workdir)})
     assert checkpoints.latest_step() == 31
     assert max(record["step"] for record in records(workdir)) == 30

@@ -1,25 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Workdirs: folders of others are not touched, links are refused, one process writes."""
 
+import functools
 import os
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 import transformer_jax as tj
-from transformer_jax.errors import UserError
+from tests.refusals import assert_refused
 from transformer_jax.runs.workdir import MARK, lock_workdir, workdir_path, workdir_within
 from transformer_jax.runtime.files import remove
 
 FILES = ["config.json", "tokenizer/mine.txt", "metrics.jsonl", "predictions/mine", "together/mine"]
-
-
-@pytest.fixture
-def own(tmp_path):
-    """A folder with files of the user."""
-    return tmp_path / "own"
 
 
 def contents(folder):
@@ -27,44 +23,40 @@ def contents(folder):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_files_of_the_user_are_refused_and_kept(own, name, tiny_config):
-    (own / name).parent.mkdir(parents=True)
-    (own / name).write_text("mine")
-    before = contents(own)
-    with pytest.raises(tj.UserError, match=f"own holds {name.split('/')[0]}, and no mark"):
-        tj.train(tiny_config(), own)
-    assert contents(own) == before
+def test_files_of_the_user_are_refused_and_kept(tmp_path, name, tiny_config):
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    before = contents(tmp_path)
+    message = f"holds {name.split('/')[0]}, and no mark"
+    assert_refused({message: lambda: tj.train(tiny_config(), tmp_path)})
+    assert contents(tmp_path) == before
 
 
-def test_other_files_of_the_user_do_not_matter(own):
-    own.mkdir()
-    (own / "log.txt").write_text("mine")  # the shell's own, from 2> run/log.txt
-    with lock_workdir(own):
-        assert (own / MARK).exists()
-    assert (own / "log.txt").read_text() == "mine"
-
-
-def test_a_mark_that_is_a_link_is_not_written(own, tmp_path):
-    own.mkdir()
-    (tmp_path / "precious").write_text("mine")
-    (own / MARK).symlink_to(tmp_path / "precious")
-    with pytest.raises(tj.UserError, match="cannot write to .*own"), lock_workdir(own):
+def lock(folder):
+    with lock_workdir(folder):
         pass
-    assert (tmp_path / "precious").read_text() == "mine"
 
 
-def test_an_empty_name_is_refused():
-    with pytest.raises(tj.UserError, match="the name of the workdir is empty"):
-        workdir_path("")
+def test_other_files_of_the_user_do_not_matter(tmp_path):
+    (tmp_path / "log.txt").write_text("mine")  # the shell's own, from 2> run/log.txt
+    lock(tmp_path)
+    assert (tmp_path / MARK).exists() and (tmp_path / "log.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [("a\\b", "a backslash"), ("a\0b", "a NUL"), ("a\udcffb/run", "bytes that are not UTF-8")],
-)
-def test_a_name_that_arrays_cannot_be_stored_under_is_refused(name, told):
-    with pytest.raises(tj.UserError, match=f"has {told} in its path: arrays cannot be"):
-        workdir_path(name)
+def test_a_mark_that_is_a_link_is_not_written(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / MARK).symlink_to(precious)
+    assert_refused({"cannot write to ": lambda: lock(tmp_path / "run")})
+    assert precious.read_text() == "mine"
+
+
+def test_a_name_that_is_empty_or_that_arrays_cannot_be_stored_under_is_refused():
+    for name in ("a\\b", "a\0b", "a\udcffb/run"):
+        message = "in its path: arrays cannot be stored there"
+        assert_refused({message: functools.partial(workdir_path, name)})
+    assert_refused({"the name of the workdir is empty": lambda: workdir_path("")})
 
 
 def test_a_run_of_a_version_without_marks_continues(workdir, tiny_config):
@@ -72,40 +64,36 @@ def test_a_run_of_a_version_without_marks_continues(workdir, tiny_config):
     assert tj.train(tiny_config(), workdir).step == 30
 
 
-def missing(checkpoints):
+def missing(checkpoints, tmp_path):
     """As when someone deletes them."""
+    return "holds a run whose checkpoints/ is gone"
 
 
-def empty(checkpoints):
+def empty(checkpoints, tmp_path):
     """As when the disk is not mounted there."""
     checkpoints.mkdir()
     with (checkpoints.parent / "metrics.jsonl").open("a") as file:
         file.write('{"step": 31}\n')  # the checkpoint of step 15 was saved before that of step 30
+    return "holds a run whose checkpoints/ is gone"
 
 
-@pytest.mark.parametrize("become", [missing, empty])
-def test_a_run_whose_checkpoints_are_gone_does_not_start_over(workdir, tiny_config, become):
-    shutil.rmtree(workdir / "checkpoints")
-    become(workdir / "checkpoints")
-    before = contents(workdir)
-    config = tiny_config({"seed": 3})
-    with pytest.raises(tj.UserError, match=f"{workdir} holds a run whose checkpoints/ is gone"):
-        tj.train(config, workdir)
-    after = contents(workdir)
-    assert {path: after[path] for path in before if path.name != MARK} == {
-        path: text for path, text in before.items() if path.name != MARK
-    }
+def elsewhere(checkpoints, tmp_path):
+    """As when the disk that a link names is missing."""
+    checkpoints.symlink_to(tmp_path / "unmounted")
+    return "checkpoints is a link"
 
 
-def test_a_run_whose_checkpoints_are_on_a_missing_disk_does_not_start_over(
-    workdir, tiny_config, tmp_path
+@pytest.mark.parametrize("become", [missing, empty, elsewhere])
+def test_a_run_whose_checkpoints_are_gone_does_not_start_over(
+    workdir, tiny_config, become, tmp_path
 ):
     shutil.rmtree(workdir / "checkpoints")
-    (workdir / "checkpoints").symlink_to(tmp_path / "unmounted")
+    message = become(workdir / "checkpoints", tmp_path)
     before = contents(workdir)
-    with pytest.raises(tj.UserError, match="checkpoints"):
-        tj.train(tiny_config(), workdir)
-    assert contents(workdir) == before
+    assert_refused({message: lambda: tj.train(tiny_config({"seed": 3}), workdir)})
+    after = contents(workdir)
+    for path, content in before.items():
+        assert path.name == MARK or after[path] == content
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_over(workdir, tiny_config, monkeypatch):
@@ -114,14 +102,9 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(workdir, tiny_conf
     lines = (workdir / "metrics.jsonl").read_text().splitlines(keepends=True)
     strange = ['{"step": 1e999}\n', "[" * 100_000 + "\n", "null\n", '{"step": 99']  # no records
     (workdir / "metrics.jsonl").write_text("".join([lines[0], *strange]))
-    monkeypatch.setattr("transformer_jax.runs.train.fit", lambda *args: FakeState)
+    nothing = SimpleNamespace(params={}, model_params={}, step=0)
+    monkeypatch.setattr("transformer_jax.runs.train.fit", lambda *args: nothing)
     assert tj.train(tiny_config(), workdir).step == 0
-
-
-class FakeState:
-    """The state of a training that does nothing."""
-
-    params, model_params, step = {}, {}, 0
 
 
 def link(path, outside):
@@ -172,8 +155,7 @@ def test_the_workdir_itself_may_be_a_link_and_may_hold_other_links(workdir, tmp_
 def test_a_link_to_a_workdir_in_another_is_refused(workdir, tmp_path):
     (tmp_path / "sweep").mkdir()
     (tmp_path / "sweep" / "seed_0").symlink_to(workdir)
-    with pytest.raises(tj.UserError, match="seed_0 is a link"):
-        workdir_within(tmp_path / "sweep", "seed_0")
+    assert_refused({"seed_0 is a link": lambda: workdir_within(tmp_path / "sweep", "seed_0")})
 
 
 HOLD = """
@@ -195,13 +177,8 @@ def test_a_second_run_is_refused_and_the_first_process_named(tmp_path):
         text=True,
     )
     assert first.stdout.readline() == "held\n"
-    with (
-        pytest.raises(UserError, match=f"one: process {first.pid} on .* is training there"),
-        lock_workdir(workdir),
-    ):
-        pass
-    with lock_workdir(tmp_path / "runs" / "two"):
-        pass  # another workdir is free
+    assert_refused({f"one: process {first.pid} on ": lambda: lock(workdir)})
+    lock(tmp_path / "runs" / "two")  # another workdir is free
     first.kill()  # which leaves no time to clean up
     first.communicate()
     with lock_workdir(workdir):
@@ -210,13 +187,10 @@ def test_a_second_run_is_refused_and_the_first_process_named(tmp_path):
 
 def test_a_workdir_that_cannot_be_created_is_an_error_of_one_line(tmp_path):
     (tmp_path / "file").write_text("")
-    with (
-        pytest.raises(UserError, match="cannot write to .*file/run: "),
-        lock_workdir(tmp_path / "file" / "run"),
-    ):
-        pass
+    assert_refused({"file/run: ": lambda: lock(tmp_path / "file" / "run")})
 
 
-@pytest.mark.parametrize("name", ["..", "../other", "/abs", "a//b", ""])
-def test_a_workdir_within_another_leads_nowhere_else(tmp_path, name, message_of):
-    assert "is not the name of a file below" in message_of(lambda: workdir_within(tmp_path, name))
+def test_a_workdir_within_another_leads_nowhere_else(tmp_path):
+    for name in ("..", "../other", "/abs", "a//b", ""):
+        message = "is not the name of a file below"
+        assert_refused({message: functools.partial(workdir_within, tmp_path, name)})

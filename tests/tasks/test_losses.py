@@ -19,7 +19,7 @@ from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.errors import UserError
 from transformer_jax.losses import token_losses
 from transformer_jax.runs import build
-from transformer_jax.runs.config import resolve
+from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.settings import Origin
 from transformer_jax.tasks.losses import split_tokens
 from transformer_jax.tasks.teachers import ModelTeacher
@@ -45,7 +45,7 @@ def task_of(name, tiles, vocab_multiple=1, dtype="float32", teacher=None, train=
         "data": dict.fromkeys(("max_length", "max_source_length", "max_target_length"), LENGTH),
         "train": {"loss_tiles": tiles} | (train or {}),
     }
-    settings = resolve(given, {}, (), Origin("loaded run", "test"))
+    settings = read_settings(given, {}, Origin("loaded run", "test"))
     sizes = dict.fromkeys(("source", "target", "text", "label", "tags"), V)
     return build.build_task(settings, sizes, None, teacher)
 
@@ -86,9 +86,9 @@ def test_logits_are_rounded_in_training_alone(name):
     assert found(lambda *args: task.loss(*args, None, {})) == {"float32"}
     assert found(task.loss, jax.random.key(0), {}) == {"bfloat16"}
     if name != "masked_lm":
-        assert found(task.losses.scores) == {"float32"}
+        assert found(task.scores) == {"float32"}
     if name == "language_modeling":  # preferences compare log-probabilities, in training too
-        assert found(task.losses.log_probs, jax.random.key(0)) == {"float32"}
+        assert found(task.log_probs, jax.random.key(0)) == {"float32"}
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_likeliest_tokens_are_greedy(task, params):
         log_probs = log_probs_of(task, params, [*read, *written, 0])
         written.append(int(log_probs[-1].argmax()))
     changed = [*written[:-1], (written[-1] + 1) % 300]
-    found = task.losses.score(params, [(read, written), (read, changed)], 16, batch_size=2)
+    found = task.score_tokens(params, [(read, written), (read, changed)], batch_size=2)
     assert [pair.is_greedy for pair in found] == [True, False]
 
 

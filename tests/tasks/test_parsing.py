@@ -13,7 +13,6 @@ from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.scoring import PARSEVAL
 from transformer_jax.scoring.parseval import parseval
 from transformer_jax.tasks.config import TaskConfig
-from transformer_jax.tasks.interface import SupportsPrefixes, SupportsScoring
 from transformer_jax.tasks.parsing import tree_symbols
 from transformer_jax.tokenization import SymbolTokenizer, TokenizerConfig, train_tokenizers
 from transformer_jax.trees import parse_tree, tree_to_tokens, with_lookahead
@@ -122,16 +121,18 @@ def test_a_score_is_the_log_probability_of_the_tree(task, params):
 
 
 def test_a_sentence_beyond_the_limit_is_parsed_in_parts(task, params, caplog):
-    lines = ["home", "the dog sees a cat " * 3, "a" * 50 + " dog"]
+    long = "the dog sees a cat " * 3
+    lines = ["home", long, "a" * 50 + " dog"]
     with caplog.at_level(logging.WARNING):
         found = list(task.predict(params, lines, DECODE, first_line=7))
     assert [words_of(outputs[0].text) for outputs in found] == [line.strip() for line in lines]
     assert len(found[1]) == 2
-    warned = [record.getMessage() for record in caplog.records]
-    assert warned == [
-        f"line {line} is too long: it is parsed in {parts} parts, joined under one root "
-        "(data.max_source_length is 20)"
-        for line, parts in ((8, 3), (9, 2))
+    with caplog.at_level(logging.WARNING):
+        list(task.predict(params, [long], DECODE, first_line=8))
+    limit = "joined under one root (data.max_source_length is 20)"
+    assert caplog.messages == [
+        f"2 of 3 lines are too long: they are parsed in parts, {limit}: 8, 9",
+        f"line 8 is too long: it is parsed in 3 parts, {limit}",
     ]
 
 
@@ -164,7 +165,7 @@ def test_impossible_requests_are_refused(task, params):
         list(task.predict(params, ["home"], decode))
     with pytest.raises(UserError, match="no word to parse"):
         task.model_inputs(params, " ", None, DECODE)
-    assert isinstance(task, SupportsScoring) and not isinstance(task, SupportsPrefixes)
+    assert hasattr(task, "score") and not hasattr(task, "predict_with_prefixes")
 
 
 def test_with_words_in_the_vocabulary_the_decoder_reads_them(task_of, random_params):

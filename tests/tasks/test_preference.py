@@ -125,7 +125,7 @@ def test_only_the_answer_and_its_end_count(task, params, batches_of):
     texts = {name[7:]: value for name, value in batch.items() if name.startswith("chosen_")}
     counted = texts["counted"] > 0
     assert counted.sum() == len(task.tokenizers.text("text").encode(PAIRS[0][1])) + 1
-    found = jax.jit(task.losses.log_probs)(params, texts, None)
+    found = jax.jit(task.log_probs)(params, texts, None)
     assert ((found != 0) == counted).all()
 
 

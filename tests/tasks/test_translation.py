@@ -20,6 +20,7 @@ from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.scoring.text import score_translations
 from transformer_jax.tasks.config import TaskConfig
+from transformer_jax.tasks.line_warnings import LineWarnings
 from transformer_jax.tokenization import TokenizerConfig, train_tokenizers
 from transformer_jax.tokenization.specials import BOS, EOS, PAD, UNK
 
@@ -188,7 +189,7 @@ def test_a_target_of_likeliest_tokens_is_greedy(task, params, examples, features
     written = [token for token in tokens[0, 0].tolist() if token != PAD]
     changed = [*written[:-1], written[-1] + 1]
     pairs = [{"source": source, "target": target} for target in (written, changed)]
-    _, is_greedy = task.losses.scores(params, padded_batch(pairs))
+    _, is_greedy = task.scores(params, padded_batch(pairs))
     assert is_greedy.tolist() == [True, False]
 
 
@@ -243,7 +244,7 @@ def test_a_prediction_has_the_score_of_its_tokens(task, params, n_best):
     tokens, scores = task.search(params, [Request(source)], DECODE)
     outputs = [row[row != PAD] for row in tokens[0]]
     pairs = [{"source": source, "target": output} for output in outputs]
-    log_probs, _ = task.losses.scores(params, padded_batch(pairs))
+    log_probs, _ = task.scores(params, padded_batch(pairs))
     for output, score, log_prob in zip(outputs, scores[0], log_probs, strict=True):
         assert len(output) <= len(source) + DECODE.max_extra_length
         assert not set(output.tolist()) & {UNK, BOS}
@@ -256,10 +257,8 @@ def test_blank_lines_stay_in_their_places(task, params, n_best, caplog):
         found = list(task.predict(params, ["", line, " \t"], DECODE, first_line=11))
     assert [[tuple(one) for one in found[i]] for i in (0, 2)] == [[("", 0.0)]] * 2
     assert [one.text for one in found[1]] == [one.text for one in expected]
-    assert caplog.messages == [
-        "line 11 is blank, and so is its translation",
-        "line 13 is blank, and so is its translation",
-    ]
+    several = "2 of 3 lines are blank, and so are their translations: 11, 13"
+    assert caplog.messages == [several]
     assert list(task.predict(params, [], DECODE)) == []
 
 
@@ -274,16 +273,15 @@ def test_a_very_long_line_is_cut_with_a_warning(task, params, caplog):
     count = len(task.tokenizers["source"].encode(" ".join(words[:150])))
     told = f"line 7 has {count} tokens; only the first 39 are translated"
     assert caplog.messages[0] == f"{told} (data.max_source_length is 40)"
-    source = task._encode_source(" ".join(words), "line 1")
+    source = task._encode_source(" ".join(words), LineWarnings())
     assert (len(source), source[-1]) == (40, EOS)
 
 
-def test_a_line_that_just_fits_is_not_cut(task, caplog):
+def test_a_line_that_just_fits_is_not_cut(task):
     tokens = task.tokenizers["source"].encode("man " * 50)
     text = task.tokenizers["source"].decode(tokens[:39])
     assert task.tokenizers["source"].encode(text) == tokens[:39]
-    assert task._encode_source(text) == [*tokens[:39], EOS]
-    assert not caplog.messages
+    assert task._encode_source(text, LineWarnings()) == [*tokens[:39], EOS]
 
 
 def test_unknown_characters_are_translated_with_a_warning(task, params, caplog):

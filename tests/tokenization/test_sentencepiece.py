@@ -11,7 +11,6 @@ import pytest
 import sentencepiece
 
 from transformer_jax.tokenization import SentencePieceTokenizer, TokenizerConfig
-from transformer_jax.tokenization import sentencepiece as own_sentencepiece
 from transformer_jax.tokenization.specials import BOS, EOS, PAD, UNK
 from transformer_jax.tokenization.vocabularies import train_vocabulary
 
@@ -213,14 +212,6 @@ def test_a_model_with_other_special_ids_is_refused():
         SentencePieceTokenizer(model.getvalue())
 
 
-def test_a_piece_that_is_not_utf8_is_refused():
-    model = train_vocabulary(TokenizerConfig("bpe", 65), TEXTS, "joint")
-    piece = "▁m".encode()
-    assert model.count(piece) > 0
-    with pytest.raises(ValueError, match="a piece that is not valid UTF-8"):
-        SentencePieceTokenizer(model.replace(piece, piece[:1] + b"\xff" + piece[2:]))
-
-
 def test_encoding_word_by_word_equals_encoding_the_text(tokenizer):
     draw = random.Random(0)
     strange = (
@@ -230,11 +221,3 @@ def test_encoding_word_by_word_equals_encoding_the_text(tokenizer):
     whole = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.__reduce__()[1][0])
     for text in [*TEXTS, *texts, *texts]:  # the second time from the cache
         assert tokenizer.encode(text) == whole.encode(text)
-
-
-def test_the_word_cache_is_bounded(tokenizer, monkeypatch):
-    monkeypatch.setattr(own_sentencepiece, "_MAX_CACHED_WORDS", 10)
-    tokenizer = pickle.loads(pickle.dumps(tokenizer))
-    for text in TEXTS * 2:
-        tokenizer.encode(text)
-        assert len(tokenizer._words) <= 10

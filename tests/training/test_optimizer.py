@@ -9,8 +9,7 @@ import optax
 import pytest
 
 from tests.compiled import assert_near
-from transformer_jax.checkpoints.config import CheckpointConfig
-from transformer_jax.checkpoints.store import Checkpoints
+from transformer_jax.checkpoints.store import CheckpointConfig, Checkpoints
 from transformer_jax.nn.layer_scan import has_stacks, stack_layers, unstack_layers
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
@@ -282,7 +281,11 @@ GPT2 = {"task.name": "language_modeling", "model.architecture": "decoder_only"}
 GPT2 |= {"model.initialization": "gpt2"}
 GPT2_DECAYED = {"embedding/table", "input/positions/table"}
 GPT2_DECAYED |= {f"decoder/layer_0/{kernel}" for kernel in KERNELS}
-BERT = {"task.name": "masked_lm", "model.architecture": "encoder_only"}
+BERT = {
+    "task.name": "masked_lm",
+    "model.architecture": "encoder_only",
+    "tokenizer.kind": "wordpiece",
+}
 BERT |= {"model.initialization": "bert", "model.embedding_norm": True, "model.num_token_types": 2}
 BERT_DECAYED = {"embedding/table", "input/positions/table", "input/token_types"}
 BERT_DECAYED |= {f"encoder/layer_0/{kernel}" for kernel in KERNELS}

@@ -46,10 +46,6 @@ class ChatTokenizer:
 
     Special tokens come from the template alone; the content of a turn is always plain text.
 
-    Attributes:
-      template: format of the turns.
-      tokenizer: the model's tokenizer.
-
     Raises:
       ValueError: the suffix of the template's answers does not begin with a special token.
     """
@@ -80,29 +76,19 @@ class ChatTokenizer:
         return self._specials.match(begin) is None
 
     def encode(self, conversation: Conversation) -> EncodedConversation:
-        """Encodes a conversation with its answers.
-
-        Raises:
-          ValueError: a turn contains text that looks like the template's markup.
-        """
+        """Encodes a conversation with its answers. Raises ValueError if a turn contains text that
+        looks like the template's markup."""
         return self._encode_segments(self._segments(self._checked_turns(conversation)))
 
     def encode_prompt(self, conversation: Conversation) -> list[int]:
-        """Encodes a conversation up to the first token of its next answer.
-
-        Raises:
-          ValueError: as `encode`.
-        """
+        """Encodes a conversation up to the first token of its next answer; errors as `encode`."""
         prefix = self.template.markup(ASSISTANT).prefix
         turns = self._checked_turns(conversation)
         return self._encode_segments([*self._segments(turns), *self._split_markup(prefix)]).tokens
 
     def encode_answer(self, conversation: Conversation, text: str) -> list[int]:
-        """Encodes an answer as the continuation of `encode_prompt`, with the token that ends it.
-
-        Raises:
-          ValueError: as `encode`.
-        """
+        """Encodes an answer as the continuation of `encode_prompt`, with the token that ends it;
+        errors as `encode`."""
         *_, turn = self._checked_turns((*conversation, Turn(ASSISTANT, text)))
         return [*encode_plain(self.tokenizer, turn.content), self.answer_end]
 
@@ -194,7 +180,6 @@ class ConversationSplitter:
     """Splits conversations that are longer than a row between an answer and the next question.
 
     Attributes:
-      chat_tokenizer: encodes conversations.
       max_length: tokens of a row.
       num_split, num_shortened, num_rejected: conversations that were split, that lost an answer,
         or that contain text that looks like the template's markup.

@@ -13,8 +13,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
-from types import ModuleType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from transformer_jax.conversations.templates import CONTENT, EOS, TEMPLATES, Template
 from transformer_jax.conversations.turns import ASSISTANT, SYSTEM, USER, Conversation, Turn
@@ -67,7 +66,7 @@ def load_model_template(tokenizer: Tokenizer) -> Template:
         )
     tokens = tokenizer.named_tokens | {"eos_token": EOS}
     try:
-        return read_markup(JinjaRenderer(text, tokens).render)
+        return read_markup(jinja_renderer(text, tokens))
     except ValueError as error:
         raise UserError(f"the model's chat template cannot be used: {error}") from error
 
@@ -156,52 +155,38 @@ def _split(text: str, turns: Conversation) -> list[str]:
     return [*parts, text]
 
 
-class JinjaRenderer:
+def jinja_renderer(template: str, tokens: Mapping[str, str]) -> Render:
     """Renders conversations by a template in Jinja's sandbox, which has no files and forbids access
-    to Python's internals.
+    to Python's internals. It raises ValueError if the template is wrong, or refuses a conversation.
 
     Args:
       template: the template's text.
       tokens: values of `bos_token` and so on.
     """
-
-    def __init__(self, template: str, tokens: Mapping[str, str]):
-        self._template = template
-        self._tokens = dict(tokens)
-        self._jinja = _import_jinja()
-
-    @functools.cached_property
-    def _compiled(self) -> Any:
-        environment = self._jinja.sandbox.ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        )
-        environment.globals["raise_exception"] = self._raise
-        environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
-        return environment.from_string(self._template)
-
-    def _raise(self, message: str) -> NoReturn:
-        raise self._jinja.TemplateError(str(message))
-
-    def render(self, conversation: Conversation, add_generation_prompt: bool) -> str:
-        """Text of a conversation.
-
-        Raises:
-          ValueError: the template is wrong, or refuses the conversation.
-        """
-        messages = [{"role": role, "content": content} for role, content in conversation]
-        try:
-            return self._compiled.render(
-                messages=messages, add_generation_prompt=add_generation_prompt, **self._tokens
-            )
-        except Exception as error:  # a template may fail in any way
-            raise ValueError(short_repr(f"{type(error).__name__}: {error}")) from error
-
-
-def _import_jinja() -> ModuleType:
     try:
         import jinja2.sandbox
     except ImportError as error:
         raise UserError(
             "to run a model's chat template, install Jinja: make setup EXTRAS=templates"
         ) from error
-    return jinja2
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+
+    def refuse(message: str) -> NoReturn:
+        raise jinja2.TemplateError(str(message))
+
+    environment.globals["raise_exception"] = refuse
+    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+    compile_once = functools.cache(environment.from_string)
+
+    def render(conversation: Conversation, add_generation_prompt: bool) -> str:
+        messages = [{"role": role, "content": content} for role, content in conversation]
+        try:
+            return compile_once(template).render(
+                messages=messages, add_generation_prompt=add_generation_prompt, **tokens
+            )
+        except Exception as error:  # a template may fail in any way
+            raise ValueError(short_repr(f"{type(error).__name__}: {error}")) from error
+
+    return render

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns of a conversation, and the JSON formats of data sets.
 
-Every key of an object is read, refused by name, or one of `keys.IGNORED`.
+Every key of an object is read, refused by name, or one of `IGNORED`.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
-
-from transformer_jax.conversations.keys import require_read
 
 SYSTEM = "system"
 USER = "user"
@@ -52,6 +50,21 @@ CONVERSATION_FORMATS = (
     '{"conversations": [{"from": "human", "value": text}, ...]}'
 )
 """Accepted JSON objects, as error messages show them."""
+
+
+IGNORED = frozenset(
+    (
+        *("id", "_id", "idx", "index", "uid", "uuid", "row_id", "prompt_id", "question_id"),
+        *("conversation_id", "message_id", "source", "dataset", "subset", "split", "origin", "url"),
+        *("license", "author", "annotator", "generator", "model", "chosen_model", "rejected_model"),
+        *("lang", "language", "category", "categories", "topic", "tags", "type", "task"),
+        *("date", "time", "timestamp", "created", "created_at", "updated_at", "version", "hash"),
+        *("meta", "metadata", "info", "comment", "notes", "num_tokens", "token_count"),
+        *("quality", "score", "rating", "score_chosen", "score_rejected", "chosen_score"),
+        *("rejected_score", "chosen_rating", "rejected_rating"),
+    )
+)
+"""Keys that say where a row comes from, without effect on what is learned."""
 
 
 class Turn(NamedTuple):
@@ -115,7 +128,7 @@ def parse_conversation(found: Any, *, is_answered: bool = True) -> Conversation:
             raise ValueError(f"write {CONVERSATION_FORMATS}")
         require_read(found, _INSTRUCTION_KEYS)
         turns = _parse_instruction(found, is_answered)
-    turns = (*parse_system(found.get("system")), *turns)
+    turns = (*parse_system(found), *turns)
     check_order(turns)
     return turns
 
@@ -123,14 +136,12 @@ def parse_conversation(found: Any, *, is_answered: bool = True) -> Conversation:
 def parse_request(line: str) -> Conversation:
     """Converts a line of input to the conversation to be answered.
 
-    A JSON object with one of `CONVERSATION_KEYS` is parsed; any other line is an instruction.
-
-    Raises:
-      ValueError: as `parse_conversation`.
+    A JSON object with one of `CONVERSATION_KEYS` is parsed (ValueError as `parse_conversation`);
+    any other line is an instruction.
     """
     try:
         parsed = json.loads(line) if line.lstrip().startswith("{") else None
-    except (ValueError, RecursionError):
+    except ValueError:
         parsed = None
     if isinstance(parsed, Mapping) and any(key in parsed for key in CONVERSATION_KEYS):
         return parse_conversation(parsed)
@@ -189,15 +200,8 @@ def check_unanswered(conversation: Conversation) -> None:
 
 
 def parse_messages(found: Any, key: str, role: str, content: str) -> Conversation:
-    """Converts a list of messages to turns, whose order is not checked.
-
-    Args:
-      key: name of the list in error messages.
-      role, content: keys of a message.
-
-    Raises:
-      ValueError: it is no list of messages, or a role or key is unknown.
-    """
+    """Converts a list of messages with the keys `role` and `content` to turns, whose order is not
+    checked. Raises ValueError if it is no list of messages, or a role or key is unknown."""
     if not isinstance(found, Sequence) or isinstance(found, str) or not found:
         raise ValueError(f'"{key}" is not a list of turns')
     turns = []
@@ -239,42 +243,36 @@ def _turn_of(message: Mapping[str, Any], role: str, text: str) -> Turn:
     return Turn(role, text) if all(flags.values()) else GivenTurn(role, text)
 
 
-def parse_system(found: Any) -> Conversation:
-    """The system turn that a row has beside its other turns, if any.
+def parse_system(row: Mapping[str, Any]) -> Conversation:
+    """The system turn that a row has beside its other turns, if any."""
+    system = _text(row, "system")
+    return (Turn(SYSTEM, system),) if system else ()
 
-    Raises:
-      ValueError: it is no text.
-    """
-    if found is not None and not isinstance(found, str):
-        raise ValueError('"system" is no text')
-    return (Turn(SYSTEM, found),) if found else ()
+
+def _text(row: Mapping[str, Any], key: str) -> str:
+    """A text of a row, which may be missing or null."""
+    text = row.get(key)
+    if text is not None and not isinstance(text, str):
+        raise ValueError(f'"{key}" is no text')
+    return text or ""
 
 
 def _parse_instruction(row: Mapping[str, Any], is_answered: bool) -> Conversation:
-    instruction_input = row.get("input") or ""
-    if not isinstance(instruction_input, str):
-        raise ValueError('"input" is no text')
-    turns = [*_parse_history(row.get("history")), Turn(USER, row["instruction"])]
-    if instruction_input:
-        turns.append(Turn(INPUT, instruction_input))
-    if is_answered and "output" in row:
-        output = "" if row["output"] is None else row["output"]
-        if not isinstance(output, str):
-            raise ValueError('"output" is no text')
-        turns.append(Turn(ASSISTANT, output))
-    return tuple(turns)
-
-
-def _parse_history(history: Any) -> Iterator[Turn]:
-    """Questions and answers of a list of pairs."""
-    if not history:
-        return
+    turns: list[Turn] = []
+    history = row.get("history") or []
     for pair in history if isinstance(history, list) else [history]:
         match pair:
             case [str(question), str(answer)]:
-                yield from (Turn(USER, question), Turn(ASSISTANT, answer))
+                turns += [Turn(USER, question), Turn(ASSISTANT, answer)]
             case _:
                 raise ValueError('"history" is not a list of [question, answer]')
+    turns.append(Turn(USER, row["instruction"]))
+    instruction_input = _text(row, "input")
+    if instruction_input:
+        turns.append(Turn(INPUT, instruction_input))
+    if is_answered and "output" in row:
+        turns.append(Turn(ASSISTANT, _text(row, "output")))
+    return tuple(turns)
 
 
 def check_order(conversation: Conversation) -> None:
@@ -287,3 +285,16 @@ def check_order(conversation: Conversation) -> None:
         if role == USER and not content.strip():
             raise ValueError(f"turn {number} is an empty question")
         previous = role
+
+
+def require_read(found: Mapping[str, Any], read: Collection[str]) -> None:
+    """Raises ValueError if a key of an object has a value, and is neither among those that the
+    caller reads nor one of `IGNORED`: a system prompt, tools or a weight may change what a row
+    means."""
+    for key, value in found.items():
+        says_nothing = value is None or (isinstance(value, str | list | dict) and not value)
+        if not (key in read or key in IGNORED or says_nothing):
+            raise ValueError(
+                f"the key {str(key)[:60]!r} is not read, and what it says would be lost; remove it "
+                f"(read: {', '.join(read)})"
+            )

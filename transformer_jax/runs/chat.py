@@ -5,10 +5,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from transformer_jax.conversations import ASSISTANT, MODEL, SYSTEM, USER, Turn
-from transformer_jax.errors import UserError
 from transformer_jax.runs.run import Run
 from transformer_jax.summary import Summarized
-from transformer_jax.tasks.interface import SupportsChat
+from transformer_jax.tasks.interface import ability
 
 
 class Chat(Summarized):
@@ -19,12 +18,8 @@ class Chat(Summarized):
 
     Args:
       run: a run whose task supports conversations, or a language model, such as an imported one.
-      template: format of the conversation, a value of `task.template`; None: the run's own. That of
-        a language model is its tokenizer's.
+      template: a value of `task.template`; None: that of the run, or of the tokenizer.
       **decode: fields of the section `decode`, as for `Run.predict`.
-
-    Raises:
-      UserError: the task does not support conversations.
     """
 
     def __init__(self, run: Run, template: str | None = None, **decode: Any) -> None:
@@ -32,17 +27,14 @@ class Chat(Summarized):
             run = run.with_config({"task.name": "instruction", "task.template": template or MODEL})
         elif template is not None:
             run = run.with_config({"task.template": template})
-        if not isinstance(run.task, SupportsChat):
-            raise UserError("chat: this run's task answers no conversation; use predict")
+        ability(run.task, "reply")
         self._decode = run._decode("stream", decode)
         task, self._params = run.with_decoding(self._decode)
-        assert isinstance(task, SupportsChat)
         self._run = run
-        self._task = task
+        self._reply = ability(task, "reply")
         self.turns: tuple[Turn, ...] = ()
 
     def summary(self) -> Mapping[str, Any]:
-        """The turns so far."""
         return {f"{number} {turn.role}": turn.content for number, turn in enumerate(self.turns, 1)}
 
     def ask(self, question: str) -> Iterator[str]:
@@ -57,7 +49,7 @@ class Chat(Summarized):
         turns = (*self.turns, Turn(USER, question))
         pieces = []
         with self._run.naming_layer([]):
-            for piece in self._task.reply(self._params, turns, self._decode):
+            for piece in self._reply(self._params, turns, self._decode):
                 pieces.append(piece)
                 yield piece
         # Only now: after an error, or if the caller stops early, the conversation is as before.

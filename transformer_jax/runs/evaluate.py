@@ -1,30 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluation of a trained run on a split of its data, or on files."""
+"""Evaluation of a run: while it trains, and afterwards on a split of its data or on files."""
 
+import dataclasses
 import functools
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jax.sharding import Mesh
+
 from transformer_jax.buckets.bucket import BucketError
 from transformer_jax.buckets.copies import write_back
+from transformer_jax.data.examples import Corpus
 from transformer_jax.data.files.json_lines import read_choices
 from transformer_jax.data.files.pairs import read_aligned
+from transformer_jax.data.sources import open_corpora, open_split
 from transformer_jax.errors import MissingSplitError, UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.sharding import mesh_for_inference
-from transformer_jax.runs import provenance
-from transformer_jax.runs.build import build_evaluator
+from transformer_jax.runs import build
 from transformer_jax.runs.outside import open_data
+from transformer_jax.runs.provenance import open_same_data
 from transformer_jax.runs.settings import Settings
+from transformer_jax.runs.workdir import PREDICTIONS
 from transformer_jax.tasks.interface import Params, Prediction, Task
 from transformer_jax.tasks.language_modeling import LanguageModeling
 from transformer_jax.tasks.multiple_choice import MultipleChoice
-from transformer_jax.training.evaluation import Evaluator, write_predictions
+from transformer_jax.training.evaluation import Evaluator, add_command_scores, write_predictions
+from transformer_jax.training.state import TrainState
 
 logger = logging.getLogger(__name__)
+
+Scores = tuple[dict[str, Any], Any]
+"""Metrics of the validation split, and the score that selects the best checkpoint (the highest);
+for R replicas arrays [R]."""
+
+_DECODED_EXAMPLES = 200  # of a validation split, if `eval.num_examples` is None
 
 
 def evaluator_of(
@@ -35,15 +49,10 @@ def evaluator_of(
     source: str | None,
     target: str | None,
 ) -> tuple[str, Evaluator]:
-    """Builds the evaluator of a split, or of the files `source` and `target`.
+    """Builds the evaluator of a split, or of the files `source` and `target`; also returns the name
+    of the split or of the source file.
 
     Without any of them it is the test split's, or the validation split's if there is no test split.
-
-    Returns:
-      (name of the split or of the source file, evaluator)
-
-    Raises:
-      UserError: the split or the files cannot be used, or one file is given without the other.
     """
     if source is not None and target is not None:
         if "source" not in task.tokenizers.sides:
@@ -57,9 +66,9 @@ def evaluator_of(
         open_examples = functools.partial(open_data, settings, name)
     else:
         raise UserError("evaluate: source and target are files that go together; give both")
-    examples = provenance.open_same_data(name, open_examples)
+    examples = open_same_data(name, open_examples)
     mesh = mesh_for_inference(settings.parallel)
-    return name, build_evaluator(settings, task, examples, decode, mesh)
+    return name, build.build_evaluator(settings, task, examples, decode, mesh)
 
 
 def _default_split(settings: Settings) -> str:
@@ -79,14 +88,10 @@ def _default_split(settings: Settings) -> str:
 
 
 def evaluate_choices(task: Task, params: Params, path: str, decode: DecodeConfig) -> dict[str, Any]:
-    """Accuracy of a language model on a file of multiple-choice questions.
-
-    Raises:
-      UserError: the file cannot be used, or the run's task is not language modeling.
-    """
+    """Accuracy of a language model on a file of multiple-choice questions."""
     if not isinstance(task, LanguageModeling):
         raise UserError("--choices asks for a language model, and this run's task is another")
-    examples = provenance.open_same_data(Path(path).name, lambda: read_choices(path))
+    examples = open_same_data(Path(path).name, lambda: read_choices(path))
     choosing = MultipleChoice(task.model, task.tokenizers, task.max_length, task.loss_options)
     metrics, _ = choosing.evaluate(params, examples, decode)
     return {**metrics, "num_examples": len(examples), "split": Path(path).name}
@@ -103,3 +108,70 @@ def keep_outputs(path: Path, evaluator: Evaluator, outputs: Sequence[Prediction]
             logger.warning("the outputs are not kept: %s", error)
 
     hosts.run_on_primary(keep)
+
+
+def validation(
+    settings: Settings, task: Task, mesh: Mesh
+) -> Callable[[int, TrainState, Path], Scores]:
+    """A function (step, state, workdir) -> scores; it writes the outputs to the workdir.
+
+    Raises:
+      UserError: the validation split cannot be read or evaluated, whatever the parameters, or
+        `eval.best_corpus` is not one of its corpora.
+    """
+    greedy = dataclasses.replace(settings.decode, beam_size=1, num_outputs=1)
+    count = settings.eval.num_examples
+    if count is None and getattr(task, "decodes", True):
+        count = _DECODED_EXAMPLES
+
+    def checked_evaluator(name: str, open_examples: Callable[[], Corpus]) -> Evaluator:
+        examples = open_same_data(name, open_examples)
+        evaluator = build.build_evaluator(settings, task, examples, greedy, mesh, count)
+        try:
+            evaluator.check()
+        except UserError as error:
+            raise UserError(f"the validation split cannot be evaluated: {error}") from error
+        return evaluator
+
+    evaluator = checked_evaluator("valid", lambda: open_split(settings.data, "valid"))
+    corpora = open_corpora(settings.data, "valid") if settings.eval.each_corpus else {}
+    best = settings.eval.best_corpus
+    if best is not None and best not in corpora:
+        raise UserError(f"eval.best_corpus is {best!r}, which is none of {', '.join(corpora)}")
+    corpus_evaluators = {
+        name: checked_evaluator(f"valid/{name}", lambda corpus=corpus: corpus)  # type: ignore[misc]
+        for name, corpus in corpora.items()
+    }
+
+    def evaluate(step: int, state: TrainState, workdir: Path) -> Scores:
+        params = state.model_params
+        metrics, outputs = evaluator(params, state.frozen)
+        metrics = add_command_scores(
+            settings.eval.command, metrics, evaluator.decoded_examples, outputs
+        )
+        path = workdir / PREDICTIONS / f"valid-{step}.jsonl"
+        hosts.run_on_primary(lambda: write_predictions(path, evaluator.decoded_examples, outputs))
+        for name, evaluate_corpus in corpus_evaluators.items():
+            corpus_metrics, _ = evaluate_corpus(params, state.frozen)
+            metrics |= {f"{name}/{metric}": value for metric, value in corpus_metrics.items()}
+        return metrics, score_of(metrics, selection_metric(settings, task))
+
+    return evaluate
+
+
+def selection_metric(settings: Settings, task: Task) -> str:
+    """The metric that selects the best checkpoint, with a minus sign if lower is better."""
+    corpus = settings.eval.best_corpus
+    if corpus is None:
+        return task.best_by
+    metric = task.best_by.removeprefix("-")
+    return task.best_by.replace(metric, f"{corpus}/{metric}")
+
+
+def score_of(metrics: Mapping[str, Any], selected_by: str) -> float:
+    """The score of validation metrics, higher is better; NaN if the metric is missing."""
+    name = selected_by.removeprefix("-")
+    value = metrics.get(name)
+    if value is None:
+        return math.nan
+    return value if name == selected_by else -value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other runs whose parameters a run reads: base of LoRA, reference of DPO, teacher."""
+"""Other runs whose parameters a run reads: base of LoRA, reference of DPO, teacher, draft."""
 
 import functools
 import hashlib
@@ -16,7 +16,12 @@ from transformer_jax.checkpoints.store import Snapshot
 from transformer_jax.data.batches.loss_masks import LossMaskedTexts
 from transformer_jax.data.examples import Corpus
 from transformer_jax.errors import UserError
+from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.draft import LOOKUP, Drafted, DraftedModel, Lookup
 from transformer_jax.losses import TopPredictions
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.models.encoder_decoder import Seq2Seq
+from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.nn.lora import merge_adapters, with_adapters
 from transformer_jax.parallel import hosts, sharding
 from transformer_jax.parallel.sharding import mesh_for_inference
@@ -26,7 +31,7 @@ from transformer_jax.runs.outside import refuse_loaded
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.workdir import CONFIG, REFERENCE, workdir_path
 from transformer_jax.runtime.remake import read_made, write_made
-from transformer_jax.tasks.interface import Task
+from transformer_jax.tasks.interface import Params, Task, with_model
 from transformer_jax.tasks.teachers import ModelTeacher, StoredTeacher, Teacher, predict_top
 from transformer_jax.tokenization import Tokenizer, Tokenizers
 from transformer_jax.tokenization.word_level import Labels
@@ -35,13 +40,8 @@ logger = logging.getLogger(__name__)
 
 
 class FrozenSource(NamedTuple):
-    """The run that a frozen tree comes from.
-
-    Attributes:
-      field: config field that names the run.
-      run: its value; None if it is not set.
-      need: the setting that needs the run, for messages.
-    """
+    """The run that a frozen tree comes from, the config field that names it (None if it is not
+    set), and the setting that needs it, for messages."""
 
     field: str
     run: str | None
@@ -78,25 +78,15 @@ def require_base_needed(settings: Settings, base: str | Path) -> None:
 def require_sources_named(settings: Settings) -> None:
     """Raises UserError if a frozen tree is needed from another run, and none is named."""
     for source in frozen_sources(settings).values():
-        _require_named(source)
-
-
-def _require_named(source: FrozenSource) -> None:
-    if not source.run:
-        raise UserError(
-            f"{source.need}, but {source.field} names no run: set it to the workdir of one"
-        )
+        if not source.run:
+            raise UserError(
+                f"{source.need}, but {source.field} names no run: set it to the workdir of one"
+            )
 
 
 def open_frozen(settings: Settings, names: Collection[str] | None = None) -> dict[str, Snapshot]:
-    """Opens the latest checkpoint of the run of each frozen tree that training holds.
-
-    Args:
-      names: only the trees of these names, if the run has them.
-
-    Raises:
-      UserError: as `open_source`.
-    """
+    """Opens the latest checkpoint of the run of each frozen tree that training holds, or of those
+    of these names (`open_source`)."""
     chosen = set(held_trees(settings) if names is None else names)
     if settings.distillation and settings.distillation.top_k:
         chosen.discard("teacher")  # its predictions are stored
@@ -115,13 +105,11 @@ def planned_teacher(settings: Settings) -> ModelTeacher | None:
 def open_teacher(
     settings: Settings, tokenizers: Tokenizers, workdir: Path, examples: Corpus
 ) -> tuple[Teacher | None, dict[str, Any]]:
-    """Opens the teacher of a run.
+    """Opens the teacher of a run, None if the loss has none, and {"teacher": snapshot} of stored
+    predictions.
 
     With `top_k` the teacher's predictions are computed and stored in the workdir, unless an earlier
     start has stored them.
-
-    Returns:
-      The teacher, None if the loss has none, and {"teacher": snapshot} of stored predictions.
 
     Raises:
       UserError: the teacher is missing, has another vocabulary, or a model that cannot do the task.
@@ -183,15 +171,10 @@ def _open_model(settings: Settings, tokenizers: Tokenizers | None) -> ModelTeach
     return ModelTeacher(build_taught(settings, source.settings, tokenizers))
 
 
-def require_same_vocabulary(own: Tokenizers, other: Tokenizers, where: str) -> None:
-    """Raises UserError, with the first difference, if the logits of two runs differ in tokens.
-
-    Args:
-      own, other: tokenizers of the runs.
-      where: what the other run is, for the message.
-    """
-    refusal = f"{where} has another vocabulary"
-    for side, vocabulary in own.sides.items():
+def require_same_vocabulary(tokenizers: Tokenizers, other: Tokenizers, name: str) -> None:
+    """Raises UserError, with the first difference, if the run `name` has other tokens."""
+    refusal = f"{name} has another vocabulary"
+    for side, vocabulary in tokenizers.sides.items():
         if side not in other.sides:
             raise UserError(f"{refusal}: no side {side!r}; choose a run of the same task")
         ours = _tokens_of(vocabulary)
@@ -234,19 +217,15 @@ def load_frozen(settings: Settings, task: Task) -> dict[str, Any]:
 def read_params(opened: Opened, average: int | None = None) -> Any:
     """Reads the parameters of a run, with its adapters merged into their base.
 
-    Args:
-      average: number of parameter snapshots to average, up to its checkpoint.
-
-    Raises:
-      UserError: the checkpoint is damaged or of other tokenizers, or the base of the adapters is
-        missing, has changed, or may only be read if the user names it.
+    With `average`, that many snapshots up to its checkpoint are averaged. Errors as of `load`.
     """
     settings = opened.settings
     abstract = _abstract_params(settings, opened.task)
     saved = abstract
     if settings.lora.rank is not None:  # the checkpoint holds the adapters alone
         mesh = mesh_for_inference(settings.parallel)
-        saved = sharding.add_shardings(abstract_adapters(settings, abstract), mesh)
+        init = functools.partial(settings.lora.init_adapters, jax.random.key(0))
+        saved = sharding.add_shardings(jax.eval_shape(init, abstract), mesh)
     frozen = open_frozen(settings, ("base",))
     opened.check_provenance(frozen_provenance(frozen))
     if average is None:
@@ -264,23 +243,15 @@ def _abstract_params(settings: Settings, task: Task) -> Any:
     return sharding.add_shardings(shapes, mesh_for_inference(settings.parallel))
 
 
-def abstract_adapters(settings: Settings, abstract_params: Any) -> Any:
-    """Shapes of the adapters of parameters of these shapes."""
-    return jax.eval_shape(lambda: settings.lora.init_adapters(jax.random.key(0), abstract_params))
-
-
 def open_source(settings: Settings, tree: str) -> Opened:
-    """Opens the run of a frozen tree.
-
-    Args:
-      tree: the name of the tree, a key of `frozen_sources`.
+    """Opens the run of a frozen tree, by its name in `frozen_sources`.
 
     Raises:
       UserError: the run is not named or missing, has adapters itself, or may only be read if the
         user names it.
     """
+    require_sources_named(settings)
     source = frozen_sources(settings)[tree]
-    _require_named(source)
     run = str(source.run)
     refuse_loaded(settings, (source.field,), "--base")
     workdir = workdir_path(run)
@@ -315,13 +286,8 @@ def with_stored_scores(task: Task, settings: Settings, workdir: Path) -> Task:
 def _reference_scores(
     settings: Settings, tree: str, workdir: Path, task: Any, texts: LossMaskedTexts
 ) -> np.ndarray:
-    """Log-probabilities of the marked tokens of D texts under a frozen tree, float32 [D].
-
-    They are computed once and stored in the workdir; later that run is not needed for them.
-
-    Raises:
-      UserError: they are not stored, and the reference run is missing or has changed.
-    """
+    """Log-probabilities of the marked tokens of D texts under a frozen tree, float32 [D]; computed
+    once and stored in the workdir, so that later the reference run is not needed for them."""
     digest = hashlib.sha256()
     for array in (texts.tokens, texts.loss_mask, texts.starts):
         digest.update(array.tobytes())
@@ -349,3 +315,31 @@ def _require_same_base(workdir: Path, source: Opened) -> None:
                 f"{workdir} was compared with another checkpoint of {source.workdir}: {base}; "
                 f"here: {here}; restore that checkpoint"
             )
+
+
+def add_draft(run: Any, params: Params, decode: DecodeConfig) -> tuple[Task, Params]:
+    """The task of a run and its parameters, with the draft that `decode.draft` names.
+
+    Raises:
+      UserError: the draft is missing or damaged, is a run of another task or vocabulary, may only
+        be read if the user names it, or one of the two models cannot take back proposals.
+    """
+    name = str(decode.draft)
+    if name == LOOKUP:
+        config = run.model.config
+        is_pair = isinstance(run.model, Seq2Seq)
+        draft: Any = Lookup(config.target_vocab_size if is_pair else config.vocab_size)
+        pair = Drafted(params, {})
+    else:
+        opened = open_workdir(name)
+        draft = opened.task.model
+        base_class = DecoderOnly if isinstance(run.model, DecoderOnly) else Seq2Seq
+        if not isinstance(draft, base_class):
+            raise UserError(
+                f"decode.draft: the model of {name} is {type(draft).__name__}; take one whose "
+                f"model is {type(run.model).__name__}"
+            )
+        where = f"the draft {name} (decode.draft)"
+        require_same_vocabulary(run.tokenizer, opened.tokenizers, where)
+        pair = Drafted(params, convert_weights(decode.weights, read_params(opened)))
+    return with_model(run.task, DraftedModel(run.model, draft, decode.draft_length)), pair

@@ -23,13 +23,8 @@ from transformer_jax.tokenization import Tokenizers, load_tokenizers
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """A run's workdir. Tokenizers, task and checkpoint are read when they are first asked for.
-
-    Attributes:
-      workdir: its local path.
-      settings: its config, with values of this command.
-      which: the checkpoint: "latest", "best" or a step.
-    """
+    """A run's workdir, and its config with values of this command. Tokenizers, task and checkpoint
+    ("latest", "best" or a step) are read when they are first asked for."""
 
     workdir: Path
     settings: Settings
@@ -37,11 +32,8 @@ class Opened:
 
     @functools.cached_property
     def tokenizers(self) -> Tokenizers:
-        """The tokenizers, which are the same in all processes of a job.
-
-        Raises:
-          UserError: in all processes, if one cannot read them, or if they differ.
-        """
+        """The tokenizers; UserError in all processes of a job if one cannot read them, or if they
+        differ."""
 
         def load_and_describe() -> tuple[Tokenizers, dict[str, str]]:
             tokenizers = load_tokenizers(self.workdir / TOKENIZER)
@@ -57,11 +49,7 @@ class Opened:
 
     @functools.cached_property
     def snapshot(self) -> Snapshot:
-        """The checkpoint, chosen and verified once: a training run may be writing others.
-
-        Raises:
-          UserError: there is none, or it is damaged.
-        """
+        """The checkpoint, chosen and verified once: a training run may be writing others."""
         return open_snapshot(self.workdir / CHECKPOINTS, self.which, (PARAMS, PROVENANCE))
 
     def check_provenance(self, others: Mapping[str, str] | None = None) -> None:
@@ -76,11 +64,9 @@ def open_workdir(
     modules: Modules | None = (),
     overrides: Mapping[str, Any] | None = None,
 ) -> Opened:
-    """Opens the run that a workdir holds. Nothing there is code, and nothing is executed.
+    """Opens the run that a workdir, or an address, holds. Nothing there is executed.
 
     Args:
-      path: the workdir, or its address.
-      which: the checkpoint: "latest", "best" or a step.
       modules: the user's modules that the run needs (`runs.user_modules`); None: its parameters
         alone are read, for which none is needed.
       overrides: config values of this command, {"section.field": value}.

@@ -3,9 +3,12 @@
 
 import contextlib
 import dataclasses
+import functools
 import io
 import logging
+import math
 import time
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
@@ -14,28 +17,36 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.step_folder import PROVENANCE, step_folders
 from transformer_jax.checkpoints.store import Checkpoints, open_snapshot
-from transformer_jax.data.examples import Corpus
+from transformer_jax.data.examples import Corpus, Example, RandomAccess
 from transformer_jax.data.files.text import TextBlocks
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import MissingSplitError, UserError
 from transformer_jax.logs.records import last_recorded_step
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.hosts import Fingerprint
-from transformer_jax.runs.build import task_kind
-from transformer_jax.runs.config import check_same_run, load_json, resolve, save_json
-from transformer_jax.runs.data_size import saved_sizes, scaled_to_data
+from transformer_jax.runs.build import build_task, task_kind, vocab_sizes
+from transformer_jax.runs.config import (
+    CHANGEABLE,
+    FIXED,
+    check_sections,
+    load_json,
+    override,
+    read_settings,
+    resolve,
+    save_json,
+)
 from transformer_jax.runs.frozen import (
     frozen_provenance,
     frozen_sources,
     open_frozen,
     open_teacher,
     require_sources_named,
+    with_stored_scores,
 )
 from transformer_jax.runs.opened import open_workdir
-from transformer_jax.runs.outside import refuse_loaded
+from transformer_jax.runs.outside import open_data, refuse_loaded
 from transformer_jax.runs.provenance import (
     check_provenance,
     data_provenance,
@@ -43,7 +54,7 @@ from transformer_jax.runs.provenance import (
     tokenizer_provenance,
     training_provenance,
 )
-from transformer_jax.runs.settings import COMMAND, Settings, check_sections
+from transformer_jax.runs.settings import COMMAND, Settings
 from transformer_jax.runs.user_modules import Modules, UserModule, load_modules, record_modules
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
@@ -51,18 +62,21 @@ from transformer_jax.runs.workdir import (
     METRICS,
     REFERENCE,
     TOKENIZER,
+    WorkdirHandle,
     workdir_path,
 )
 from transformer_jax.runtime.files import remove
-from transformer_jax.tasks.interface import TaskKind
-from transformer_jax.tasks.teachers import Teacher
+from transformer_jax.summary import Summarized
+from transformer_jax.tasks.interface import Task, TaskKind
 from transformer_jax.tokenization import (
+    TOKENIZERS,
     SymbolTokenizer,
     Tokenizers,
     copy_tokenizers,
     load_tokenizers,
     train_tokenizers,
 )
+from transformer_jax.training.optimizer import raised_rate
 
 logger = logging.getLogger(__name__)
 
@@ -80,10 +94,8 @@ class Training:
 
     Attributes:
       members: the settings of each replica; of a run alone its own.
-      modules: the user's modules.
-      examples: the training examples.
-      checkpoints: the checkpoints of the run, or the joint ones of replicas, with the provenance of
-        what has been read so far.
+      checkpoints: those of the run, or the joint ones of replicas, with the provenance of what has
+        been read so far.
       snapshots: the checkpoints of the frozen parameters, by name.
     """
 
@@ -91,41 +103,38 @@ class Training:
     modules: Sequence[UserModule]
     examples: Corpus
     checkpoints: Checkpoints
-    snapshots: Mapping[str, Any]
+    snapshots: dict[str, Any]
 
     @property
     def settings(self) -> Settings:
         """The settings of the run, or of the first replica."""
         return self.members[0]
 
-    def open_tokenizers(self, folder: Path) -> Tokenizers:
-        """Reads the tokenizers that `prepare` has written; adds them to the provenance."""
+    def open_tasks(self, folder: Path) -> list[Task]:
+        """Builds the task of each member, the same one for those with equal numbers of model and
+        loss, with the tokenizers that `prepare` has written and the teacher; adds these to the
+        provenance, and the teacher's stored predictions to the snapshots."""
         tokenizers = load_tokenizers(folder / TOKENIZER)
-        self.checkpoints.provenance |= tokenizer_provenance(tokenizers)
-        return tokenizers
-
-    def open_teacher(
-        self, tokenizers: Tokenizers, folder: Path
-    ) -> tuple[Teacher | None, dict[str, Any]]:
-        """Opens the teacher (`frozen.open_teacher`), and all snapshots with its predictions."""
         teacher, stored = open_teacher(self.settings, tokenizers, folder, self.examples)
-        self.checkpoints.provenance |= frozen_provenance(stored)
-        return teacher, {**self.snapshots, **stored}
+        self.checkpoints.provenance |= tokenizer_provenance(tokenizers) | frozen_provenance(stored)
+        sizes = vocab_sizes(tokenizers)
+        build = functools.cache(lambda settings: build_task(settings, sizes, tokenizers, teacher))
+        tasks = []
+        for member in self.members:
+            settings = dataclasses.replace(self.settings, model=member.model, train=member.train)
+            tasks.append(with_stored_scores(build(settings), settings, folder))
+        self.snapshots.update(stored)
+        return tasks
 
 
 def open_training(
-    configs: Sequence[Settings | ConfigDict],
-    modules: Modules,
-    folder: Path,
-    open_checkpoints: Callable[[CheckpointConfig], Checkpoints],
+    configs: Sequence[Settings | ConfigDict], modules: Modules, handle: WorkdirHandle
 ) -> Training:
     """Opens all that a training reads; writes nothing.
 
     Args:
       configs: the config of each replica; of a run alone its own.
-      modules: the user's modules, with components that the configs name.
-      folder: the workdir, or that of the joint checkpoints.
-      open_checkpoints: opens the checkpoints there.
+      handle: the workdir, or the folder of the joint checkpoints.
 
     Raises:
       UserError: a config, its data, a module or another run cannot be used; in a job in all
@@ -133,7 +142,7 @@ def open_training(
     """
 
     def open_and_describe() -> tuple[Any, Fingerprint]:
-        user_modules = load_modules(modules, folder)
+        user_modules = load_modules(modules, handle.folder)
         members = [resolve(config, {}, (), COMMAND) for config in configs]
         refuse_loaded(members[0])
         require_sources_named(members[0])
@@ -148,10 +157,10 @@ def open_training(
         return (members, user_modules, examples, provenance), provenance | started_from
 
     members, user_modules, examples, provenance = hosts.require_agreement(open_and_describe)[0]
-    checkpoints = open_checkpoints(members[0].checkpoint)
+    checkpoints = handle.checkpoints(members[0].checkpoint)
     saved = None
     if members[0].train.scale_to_data and checkpoints.latest_step() is not None:
-        saved = hosts.run_on_primary(lambda: saved_sizes(folder / CONFIG))
+        saved = hosts.run_on_primary(lambda: saved_sizes(handle.folder / CONFIG))
     members = tuple(scaled_to_data(settings, examples, saved) for settings in members)
     check_sections(members[0])
     snapshots = open_frozen(members[0])
@@ -166,11 +175,10 @@ def open_training_examples(settings: Settings) -> Corpus:
       UserError: they cannot be used, or there is no validation split: now, not after a tokenizer
         has been trained and a step compiled.
     """
-    device = jax.devices()[0].device_kind
-    message = "%s on %d device%s (%s): reading the training data of %s"
     count = jax.device_count()
-    plural = "" if count == 1 else "s"
-    logger.info(message, settings.task.name, count, plural, device, settings.data.name)
+    devices = f"{count} device{'s' * (count != 1)} ({jax.devices()[0].device_kind})"
+    message = "%s on %s: reading the training data of %s"
+    logger.info(message, settings.task.name, devices, settings.data.name)
     start = time.perf_counter()
     examples = open_split(settings.data, "train")
     unit = "blocks of text" if isinstance(examples, TextBlocks) else "examples"
@@ -186,16 +194,37 @@ def open_training_examples(settings: Settings) -> Corpus:
     return examples
 
 
-def prepare(training: Training, workdir: Path) -> None:
-    """Writes config, tokenizers and the names of the user's modules to the workdir.
+@dataclasses.dataclass(frozen=True, repr=False)
+class Examples(Summarized, RandomAccess[Example]):
+    """The examples of a split: a sequence of dicts of texts, read when they are requested."""
 
-    Args:
-      training: what is trained; of replicas the first one's config is written.
-      workdir: the workdir, which may hold an earlier start of the run.
+    corpus: Corpus
+
+    def __len__(self) -> int:
+        return len(self.corpus)
+
+    def item(self, index: int) -> Example:
+        return self.corpus[index]
+
+    def summary(self) -> Mapping[str, Any]:
+        """The number of examples, and the first ones."""
+        first = {str(i): " | ".join(self[i].values()) for i in range(min(5, len(self)))}
+        return {"examples": len(self), **first}
+
+
+def read_data(run: Any, split: str = "train") -> Examples:
+    """The examples of a split of the data of a config or a `Run`, such as {"source", "target"}."""
+    settings = read_settings(run) if isinstance(run, ConfigDict) else run.settings
+    return Examples(open_data(settings, split))
+
+
+def prepare(training: Training, workdir: Path) -> None:
+    """Writes config (of replicas the first one's), tokenizers and the names of the user's modules
+    to a workdir, which may hold an earlier start of the run.
 
     Raises:
-      UserError: the workdir holds another run, or one whose checkpoints or tokenizers are missing
-        or that was trained on other data, or the tokenizers cannot be made.
+      UserError: it holds another run, or one whose checkpoints or tokenizers are missing or that
+        was trained on other data, or the tokenizers cannot be made.
     """
     settings = training.settings
     checkpoints = training.checkpoints
@@ -229,9 +258,39 @@ def prepare(training: Training, workdir: Path) -> None:
     record_modules(workdir, settings, training.modules)
 
 
+def check_same_run(settings: Settings, saved: Settings, workdir: str | Path) -> None:
+    """Raises UserError, naming the first difference, if `workdir` holds the run of other settings.
+
+    Logs a warning if the run is extended at a higher learning rate.
+    """
+    before = saved.values
+    now = settings.values
+    unread = saved.resolved.unread  # earlier versions allowed them to be set
+    for name in {**before, **now}:
+        if name in unread:
+            continue
+        old: Any = before.get(name)
+        new: Any = now.get(name)
+        fixed = name.partition(".")[0] in FIXED and name not in CHANGEABLE
+        grows = name == "train.num_steps" and new > old
+        if name == "optimizer.decay_steps":
+            grows = (new or now["train.num_steps"]) >= (old or before["train.num_steps"])
+        if fixed and old != new and not grows:
+            raise UserError(
+                f"{workdir} holds another run: its {name} is {old!r}, the config's is {new!r}; "
+                "choose another --workdir or the same value"
+            )
+    steps_before = before["train.num_steps"]
+    steps_now = now["train.num_steps"]
+    if steps_before < steps_now:
+        width = settings.model.d_model
+        message = raised_rate(saved.optimizer, settings.optimizer, width, steps_before, steps_now)
+        if message:
+            logger.warning("%s: %s", workdir, message)
+
+
 def _check_origin(run: str, field: str) -> None:
-    """Raises UserError if there is no such run, which `field` names, or it does not have the
-    tokenizers that it was trained with."""
+    """Raises UserError if there is no such run, or it has other tokenizers than in training."""
     try:
         opened = open_workdir(run, modules=None)
     except UserError as error:
@@ -246,11 +305,10 @@ def _require_nothing_lost(workdir: Path, checkpoints: Path) -> None:
     first.
     """
     config = workdir / CONFIG
-    lost = not checkpoints.is_dir() and config.exists()
-    if not lost and config.exists():
-        two_saves = 2 * load_json(config).checkpoint.every_steps
-        lost = last_recorded_step(workdir / METRICS) > two_saves
-    if lost:
+    if not config.exists():
+        return
+    two_saves = 2 * load_json(config).checkpoint.every_steps
+    if not checkpoints.is_dir() or last_recorded_step(workdir / METRICS) > two_saves:
         raise UserError(
             f"{workdir} holds a run whose {checkpoints.name}/ is gone (a disk that is not "
             "mounted?); restore it, or start again in another --workdir"
@@ -274,11 +332,8 @@ def sharing_tokenizers() -> Iterator[None]:
 def build_tokenizers(
     settings: Settings, directory: Path, examples: Sequence[dict[str, str]]
 ) -> Tokenizers:
-    """Loads the tokenizers in `directory`.
-
-    If it does not exist, they are first trained on the examples, or copied from the run of
-    `train.init_from` or the teacher's, and written there.
-    """
+    """Loads the tokenizers in `directory`; if it does not exist, they are trained on the examples,
+    or copied from the run of `train.init_from` or the teacher's."""
     if directory.exists():
         return load_tokenizers(directory)
     folders = _shared.get()
@@ -324,22 +379,91 @@ def _train_tokenizers(
 def _labels(
     examples: Sequence[Mapping[str, str]], side: str, split: Callable[[str], Iterable[str]]
 ) -> Iterator[str]:
-    """Yields the labels of a side of all examples."""
     for example in examples:
         yield from split(example[side])
 
 
 def _check_examples(settings: Settings, kind: TaskKind, example: Mapping[str, str]) -> None:
-    needed = {parts[0] for parts in kind.texts.values()} | {*kind.labels, *kind.symbols}
-    if not needed <= set(example):
+    if not kind.keys <= set(example):
         raise UserError(
-            f"task {settings.task.name} reads {' and '.join(sorted(needed))}, but the examples of "
-            f"{settings.data.name} have {' and '.join(sorted(example))}; choose another data.name"
+            f"task {settings.task.name} reads {' and '.join(sorted(kind.keys))}, but the examples "
+            f"of {settings.data.name} have {' and '.join(sorted(example))}: name their columns "
+            "(data.text_field, data.label_field), or choose another data.name"
         )
 
 
 def _lines(examples: Sequence[Mapping[str, str]], parts: Sequence[str]) -> Iterator[str]:
-    """Yields the lines of these parts of all examples, with their line ends."""
     for example in examples:
         for part in parts:
             yield from io.StringIO(example.get(part, ""), newline="\n")
+
+
+SCALED = (
+    *("train.num_steps", "optimizer.warmup_steps", "tokenizer.vocab_size"),
+    *("logging.every_steps", "eval.every_steps", "checkpoint.every_steps"),
+)
+"""Fields that `scaled_to_data` lowers."""
+
+_EPOCHS = 30  # Multi30k's config trains for 21 epochs, Tatoeba's for 5
+_LEAST_STEPS = 400
+_TOKEN_CHARACTERS = 4
+_BYTES = 256
+_MOST_READ = 200_000  # examples
+
+
+def saved_sizes(path: Path) -> dict[str, int]:
+    """The fields `SCALED` in the config.json of a run."""
+    saved = load_json(path).values
+    return {name: saved[name] for name in SCALED}
+
+
+def scaled_to_data(
+    settings: Settings,
+    examples: Sequence[Mapping[str, str]],
+    saved: Mapping[str, int] | None = None,
+) -> Settings:
+    """The settings with the fields `SCALED` lowered to the size of the training data, or as `saved`
+    by the run that is resumed.
+
+    The result has `train.scale_to_data` off, so later uses keep its values. Settings that have it
+    off are returned unchanged.
+    """
+    if not settings.train.scale_to_data:
+        return settings
+    if saved is not None:
+        return override(settings, {**saved, "train.scale_to_data": False})
+    stride = math.ceil(len(examples) / _MOST_READ)
+    sample = [examples[i] for i in range(0, len(examples), stride)]
+    sides = [[example[part] for example in sample] for part in ("source", "target")]
+    tokens = max(sum(map(len, side)) for side in sides) * stride // _TOKEN_CHARACTERS
+    steps = math.ceil(max(_LEAST_STEPS, _EPOCHS * tokens / settings.train.tokens_per_batch))
+    sizes = {
+        "train.num_steps": steps,
+        "optimizer.warmup_steps": max(1, min(steps, settings.train.num_steps) // 10),
+        "logging.every_steps": steps // 40,
+        "eval.every_steps": steps // 10,
+        "checkpoint.every_steps": steps // 10,
+        "tokenizer.vocab_size": _vocabulary_size(settings, sides),
+    }
+    sizes = {name: min(sizes[name], settings.values[name]) for name in SCALED}
+    listed = ", ".join(f"{name} {value}" for name, value in sizes.items())
+    data = f"{len(examples):,} pairs of about {tokens:,} tokens a side"
+    message = "scaled to %s: %s (train.scale_to_data=false takes the config's own values)"
+    logger.info(message, data, listed)
+    return override(settings, sizes | {"train.scale_to_data": False})
+
+
+def _vocabulary_size(settings: Settings, sides: Sequence[Sequence[str]]) -> int:
+    """Half as many subwords as the texts have words, and all characters: byte-pair encoding can
+    always make them, as every word becomes one token after enough merges."""
+    tokenizer = settings.tokenizer
+    kind = TOKENIZERS[tokenizer.kind]
+    if kind.train is None or settings.tokenizers_from:  # it has its size already
+        return tokenizer.vocab_size
+    texts: Iterable[Sequence[str]] = [sum(map(list, sides), [])] if tokenizer.joint else sides
+    sizes = []
+    for lines in texts:
+        words = {word for line in lines for word in unicodedata.normalize("NFKC", line).split()}
+        characters = len({character for word in words for character in word}) + 1  # the space
+        sizes.append(kind.least_vocab_size + characters + len(words) // 2)
+    return min(sizes) + _BYTES * tokenizer.byte_fallback

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trained run: predictions, scores, evaluation, inspection and conversations."""
+"""A trained run: predictions, scores, evaluation and inspection."""
 
 import contextlib
 import dataclasses
@@ -7,47 +7,61 @@ import functools
 import itertools
 import logging
 import math
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from transformer_jax.checkpoints.step_folder import PARAMS, PROVENANCE, TRAINING, named_leaves
+from transformer_jax.checkpoints.store import Checkpoints, open_snapshot
+from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.decoding import BeamTree
 from transformer_jax.errors import NonFiniteError, UserError
 from transformer_jax.inference.batches import PairScore
 from transformer_jax.inference.config import SEARCH_FIELDS, SEARCHES, DecodeConfig, SearchKind
 from transformer_jax.inference.draft import DraftedModel
 from transformer_jax.inference.model_inputs import ModelInputs
+from transformer_jax.logs.records import RecordFile, to_python
+from transformer_jax.models import apply_model, input_names
+from transformer_jax.models.encoder_decoder import Seq2Seq
+from transformer_jax.nn.hooks import HookPoint, intercept_activations
 from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.parallel import hosts
 from transformer_jax.runs import build
-from transformer_jax.runs.config import override, to_config
-from transformer_jax.runs.frozen import load_frozen, with_stored_scores
-from transformer_jax.runs.outside import refuse_loaded
-from transformer_jax.runs.settings import Settings, parsed
-from transformer_jax.runs.workdir import read_metrics
+from transformer_jax.runs.config import override, parsed, save_json, to_config
+from transformer_jax.runs.frozen import add_draft, load_frozen, with_stored_scores
+from transformer_jax.runs.outside import open_data, refuse_loaded
+from transformer_jax.runs.settings import Settings
+from transformer_jax.runs.workdir import (
+    CHECKPOINTS,
+    CONFIG,
+    METRICS,
+    MODULES,
+    REFERENCE,
+    TOKENIZER,
+    lock_workdir,
+    read_metrics,
+)
+from transformer_jax.runtime.files import atomic_folder
 from transformer_jax.runtime.progress import shown
 from transformer_jax.summary import Summarized
 from transformer_jax.tasks.interface import (
-    DeclaresDecodeFields,
     Frozen,
     Params,
     Prediction,
     Supervised,
-    SupportsBeamTree,
-    SupportsEmbedding,
-    SupportsInspection,
-    SupportsPrefixes,
-    SupportsScoring,
-    SupportsStreaming,
     Task,
+    ability,
     with_model,
 )
 from transformer_jax.tokenization import Tokenizers
 from transformer_jax.training.evaluation import add_command_scores
+from transformer_jax.training.state import OPTIONAL_FIELDS, TrainState
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +91,10 @@ class Run(Summarized):
     params: Params
     step: int
     stored: bool = True
+    _weights: dict[str, Params] = dataclasses.field(default_factory=dict, init=False, compare=False)
+    _drafts: dict[tuple[str, int, str], tuple[Task, Params]] = dataclasses.field(
+        default_factory=dict, init=False, compare=False
+    )
 
     # Methods that look inside the model; `analysis`, which is above this package, sets them.
     attention: ClassVar[Callable[..., Any]]
@@ -129,7 +147,7 @@ class Run(Summarized):
         return self.task.tokenizers
 
     def with_config(self, changes: Mapping[str, Any]) -> "Run":
-        """The run with other config fields, such as `{"data.max_length": 512}`, and its parameters.
+        """The run with other config fields, such as `{"data.max_length": 512}`.
 
         Raises:
           UserError: the model has too few positions, a field is unknown, or a field changes the
@@ -145,11 +163,10 @@ class Run(Summarized):
         return dataclasses.replace(self, settings=settings, task=task)
 
     def patched(self, changes: Mapping[str, Any]) -> "Run":
-        """The run with parts of its model switched off, scaled or replaced.
+        """The run with parts of its model switched off, scaled or replaced, in all its uses.
 
         An example is `{"decoder.layer_1.cross_attention.heads[2]": 0}`; `models.patches` defines
-        the notation. All methods of the patched run use the patched model. It writes no outputs to
-        its workdir.
+        the notation. It writes no outputs to its workdir.
 
         Raises:
           UserError: an unknown hook point, or a change that does not fit it.
@@ -176,30 +193,56 @@ class Run(Summarized):
         return dataclasses.replace(self, params=params, stored=False)
 
     def save(self, workdir: str | Path) -> "Run":
-        """Saves the run to a new workdir, which predicts and trains on like any other.
+        """Saves the run to a new workdir, which predicts and trains on; returns the saved run.
 
         The optimizer's state, the position in the data and the records are those of the run's own
         checkpoint. What was imported, and what adapters (`lora`) were merged into, is saved without
         these: train from it with `train.init_from`.
 
-        Returns:
-          The saved run.
-
         Raises:
           UserError: the folder is not empty, the run is patched, or its checkpoint is gone.
         """
-        from transformer_jax.runs.save import save
-
-        save(self, workdir)
+        if hasattr(self.model, "patches"):
+            raise UserError("save: the run is patched, and patches are not parameters")
+        settings = self.settings
+        source = self.workdir / CHECKPOINTS
+        is_merged = settings.lora.rank is not None
+        if is_merged:
+            settings = override(settings, {"lora.rank": None, "train.init_from": None})
+        with atomic_folder(Path(workdir), "workdir") as folder, lock_workdir(folder):
+            for name in (TOKENIZER, REFERENCE):
+                if (self.workdir / name).is_dir():
+                    shutil.copytree(self.workdir / name, folder / name)
+            for name in (MODULES, METRICS):
+                if (self.workdir / name).exists():
+                    shutil.copyfile(self.workdir / name, folder / name)
+            if (folder / METRICS).exists():
+                RecordFile(folder / METRICS, last_step=self.step).close()
+            with Checkpoints(folder / CHECKPOINTS, self.settings.checkpoint) as checkpoints:
+                snapshot = open_snapshot(source, self.step, (PARAMS, PROVENANCE))
+                checkpoints.provenance |= snapshot.provenance
+                if is_merged or not (snapshot.folder / TRAINING).exists():
+                    checkpoints.save_params(self.step, self.params)
+                else:
+                    data_state = open_snapshot(source, self.step).data_state
+                    checkpoints.save(self.step, self._training_state(), data_state)
+            save_json(settings, folder / CONFIG)
         return dataclasses.replace(self, workdir=Path(workdir), stored=True)
+
+    def _training_state(self) -> TrainState:
+        """The state of the run's checkpoint, with the parameters of the run."""
+        engine = build.build_engine(self.settings, jax.local_devices()[:1])
+        _, _, init_state = build.build_training(self.settings, self.task, engine)
+        abstract = jax.eval_shape(init_state, self.settings.seed).saved
+        snapshot = open_snapshot(self.workdir / CHECKPOINTS, self.step)
+        state: TrainState = snapshot.state(abstract, OPTIONAL_FIELDS)
+        # An average of snapshots, say, is of the workdir but not what its checkpoint holds.
+        equal = jax.tree.all(jax.tree.map(np.array_equal, state.params, self.params))
+        return state if equal else state.with_params(self.params)
 
     @property
     def records(self) -> "DataFrame":
-        """The records of metrics.jsonl: a row for each step and split, a column for each metric.
-
-        Raises:
-          UserError: nothing was recorded.
-        """
+        """The records of metrics.jsonl: a row for each step and split, a column for each metric."""
         from pandas import DataFrame
 
         records = DataFrame(read_metrics(self.workdir))
@@ -210,19 +253,21 @@ class Run(Summarized):
     ) -> dict[str, np.ndarray]:
         """The model's arguments for texts: `run.model.apply({"params": run.params}, **batch)`.
 
-        Arrays [B, T], padded, by the names of the model's arguments.
-
-        Args:
-          sources: examples, as for `predict`.
-          targets: targets of a task on pairs; of a language model, texts that follow.
-
-        Raises:
-          UserError: the task does not support inspection, or reads pairs and there are no targets.
+        Arrays [B, T], padded, by the names of the model's arguments. `targets` are those of a task
+        on pairs; of a language model, texts that follow.
         """
         _require_texts("batch", sources=sources, targets=targets or [])
-        from transformer_jax.runs.model_batches import batch_of
-
-        return batch_of(self, sources, targets)
+        if isinstance(self.model, Seq2Seq) and targets is None:
+            raise UserError("batch: the model reads pairs; give targets too")
+        if not sources:
+            raise UserError("batch: there is no text")
+        _require_pairs("batch", sources, targets or sources)
+        seconds: Sequence[str | None] = targets if targets else [None] * len(sources)
+        pairs = zip(sources, seconds, strict=True)
+        rows = [self.model_inputs(source, target).inputs for source, target in pairs]
+        arguments = zip(*rows, strict=True)  # one array [1, T] a row for each argument
+        names = input_names(self.model)
+        return {name: _stack(arrays) for name, arrays in zip(names, arguments, strict=False)}
 
     def batches(self, split: str = "train") -> Iterator[Supervised]:
         """Packed batches of a split; those of "train" are endless, in the order of training.
@@ -233,9 +278,19 @@ class Run(Summarized):
         Raises:
           UserError: the split cannot be read, or the task has no labels.
         """
-        from transformer_jax.runs.model_batches import batches_of_split
-
-        return batches_of_split(self, split)
+        supervised = ability(self.task, "supervised")
+        task = self.task
+        examples = open_data(self.settings, split)
+        rows = build.batch_rows(self.settings, task)
+        if split == "train":
+            packed: Any = build.batches_of(self.settings, task, examples, rows)
+        else:
+            prepared = task.prepare(examples, training=False)
+            packed = eval_batches(prepared, task.preprocess, lengths=task.lengths, rows=rows)
+        names = input_names(self.model)
+        for batch in packed:
+            inputs, labels, counted = supervised(batch)
+            yield Supervised(dict(zip(names, inputs, strict=False)), labels, counted)
 
     @functools.cached_property
     def hook_points(self) -> "HookPointAxes":
@@ -245,26 +300,18 @@ class Run(Summarized):
         return find_hook_points(self.task.init)
 
     def model_inputs(self, source: str, target: str | None = None) -> ModelInputs:
-        """The tokens of an example, as the model reads them; arguments as of `attention`.
-
-        Raises:
-          UserError: the task does not support inspection, or has no targets.
-        """
-        if not isinstance(self.task, SupportsInspection):
-            raise UserError("model_inputs: this run's task does not support inspection")
+        """The tokens of an example, as the model reads them; arguments as of `attention`."""
+        read = ability(self.task, "model_inputs")
         if not isinstance(source, str):
             raise UserError("model_inputs: source is a list of texts; give one text")
-        return self.task.model_inputs(self.params, source, target, self.settings.decode)
+        inputs: ModelInputs = read(self.params, source, target, self.settings.decode)
+        return inputs
 
     def beam_tree(self, line: str, **decode: Any) -> BeamTree:
-        """The hypotheses that beam search considered for a line: which it kept and why.
-
-        Raises:
-          UserError: the task, or its search, has no beams.
-        """
-        if not isinstance(self.task, SupportsBeamTree):
-            raise UserError("beam_tree: this run's task does not search with beams")
-        return self.task.beam_tree(self.params, line, self._decode("predict", decode))
+        """The hypotheses that beam search considered for a line: which it kept and why."""
+        search = ability(self.task, "beam_tree")
+        tree: BeamTree = search(self.params, line, self._decode("predict", decode))
+        return tree
 
     def predict(
         self, lines: Sequence[str], prefixes: Sequence[str] | None = None, **decode: Any
@@ -292,14 +339,11 @@ class Run(Summarized):
         task, params = self.with_decoding(options)
         if prefixes is None:
             predict = functools.partial(task.predict, params, lines)
-        elif not isinstance(task, SupportsPrefixes):
-            raise UserError(
-                "prefixes: this run's task cannot start its outputs with given text; leave them out"
-            )
-        elif len(prefixes) != len(lines):
-            raise UserError(f"{len(lines)} lines but {len(prefixes)} prefixes; give one a line")
         else:
-            predict = functools.partial(task.predict_with_prefixes, params, lines, prefixes)
+            with_prefixes = ability(task, "predict_with_prefixes")
+            if len(prefixes) != len(lines):
+                raise UserError(f"{len(lines)} lines but {len(prefixes)} prefixes; give one a line")
+            predict = functools.partial(with_prefixes, params, lines, prefixes)
         with self.naming_layer(lines):
             predictions = list(predict(options, first_line))
             if any(math.isnan(output.score) for outputs in predictions for output in outputs):
@@ -314,33 +358,27 @@ class Run(Summarized):
         return predictions
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
-        """log P(target | source) of each pair, in nats; UserError if the task scores no pairs."""
+        """log P(target | source) of each pair, in nats."""
         return [pair.log_prob for pair in self.pair_scores(sources, targets)]
 
     def pair_scores(self, sources: Sequence[str], targets: Sequence[str]) -> list[PairScore]:
         """Scores pairs like `score`, and whether greedy search generates each target."""
-        if not isinstance(self.task, SupportsScoring):
-            raise UserError("score: this run's task does not score pairs")
+        score_pairs = ability(self.task, "score")
         _require_texts("score", sources=sources, targets=targets)
-        if len(sources) != len(targets):
-            raise UserError(f"score: {len(sources)} sources but {len(targets)} targets; give pairs")
+        _require_pairs("score", sources, targets)
         batch_size = self.settings.decode.batch_size
         with self.naming_layer(sources):
-            scores = self.task.score(self.params, sources, targets, batch_size)
+            scores: list[PairScore] = score_pairs(self.params, sources, targets, batch_size)
             if any(math.isnan(pair.log_prob) for pair in scores):
                 raise NonFiniteError
         return scores
 
     def embed(self, lines: Sequence[str]) -> np.ndarray:
-        """The vector of each line, float32 [N, D], as `task.pooling` and `task.normalize` say.
-
-        Raises:
-          UserError: the task makes no vectors, or `task.pooling` is not set.
-        """
-        if not isinstance(self.task, SupportsEmbedding):
-            raise UserError("embed: only runs of task masked_lm make vectors of texts")
+        """The vector of each line, float32 [N, D], as `task.pooling` and `task.normalize` say."""
+        embed = ability(self.task, "embed")
         _require_texts("embed", lines=lines)
-        return self.task.embed(self.params, lines, self.settings.decode.batch_size)
+        vectors: np.ndarray = embed(self.params, lines, self.settings.decode.batch_size)
+        return vectors
 
     def evaluate(
         self,
@@ -355,9 +393,7 @@ class Run(Summarized):
         """Evaluates a split, or the files `source` and `target`; writes outputs to `predictions/`.
 
         Args:
-          split: the name of the split; None: "test", or "valid" if the data has no test split.
-          source: a file of sources, in place of a split.
-          target: the file of their targets.
+          split: None: "test", or "valid" if the data has no test split.
           command: a command that scores the outputs too (`scoring.command`).
           progress: show the progress on stderr or, in a notebook, in one line.
           **decode: fields of the section `decode`.
@@ -366,7 +402,6 @@ class Run(Summarized):
           UserError: the split, the files or the command cannot be used.
         """
         from transformer_jax.runs.evaluate import evaluator_of, keep_outputs
-        from transformer_jax.runs.nonfinite import nonfinite_parameters
 
         options = self._decode("evaluate", decode)
         task, params = self.with_decoding(options)
@@ -379,20 +414,15 @@ class Run(Summarized):
         if self.stored:
             path = self.workdir / "predictions" / f"{name}-{self.step}.jsonl"
             keep_outputs(path, evaluator, outputs)
-        plain = {
-            key: value.item() if isinstance(value, np.generic) else value
-            for key, value in metrics.items()
-        }
+        plain = {key: to_python(value) for key, value in metrics.items()}
         return {**plain, **self.identity, "split": name}
 
     def stream(self, line: str, **decode: Any) -> Iterator[str]:
         """Yields the continuation of a line while it is sampled; UserError if the task has none."""
-        if not isinstance(self.task, SupportsStreaming):
-            raise UserError("stream: this run's task does not continue text; use predict")
+        ability(self.task, "stream")
         options = self._decode("stream", decode)
         task, params = self.with_decoding(options)
-        assert isinstance(task, SupportsStreaming)
-        return self._stream(task.stream(params, line, options), line)
+        return self._stream(ability(task, "stream")(params, line, options), line)
 
     def _stream(self, pieces: Iterator[str], line: str) -> Iterator[str]:
         with self.naming_layer([line]):
@@ -400,49 +430,15 @@ class Run(Summarized):
 
     @contextlib.contextmanager
     def naming_layer(self, lines: Sequence[str]) -> Iterator[None]:
-        """Names the layer in an error that logits are not finite.
-
-        Args:
-          lines: examples that the model read; they are read again.
-        """
+        """Names the layer in an error that logits are not finite; the lines are read again."""
         try:
             yield
         except NonFiniteError as error:
-            raise NonFiniteError(self._nonfinite_cause(lines)) from error
-
-    def _nonfinite_cause(self, lines: Sequence[str]) -> str:
-        """End of the message of a `NonFiniteError`; empty if no cause is found."""
-        from transformer_jax.runs.nonfinite import nonfinite_parameters
-
-        names = nonfinite_parameters(self.params)
-        if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            return f": so is the parameter {names[0]}{more}; take another checkpoint"
-        layer = self._first_nonfinite_layer(lines)
-        return f": so is {layer}, although all parameters are finite" if layer else ""
-
-    def _first_nonfinite_layer(self, lines: Sequence[str]) -> str | None:
-        from transformer_jax.runs.nonfinite import first_nonfinite_layer
-
-        if not isinstance(self.task, SupportsInspection):
-            return None
-        decode = self.settings.decode
-        for line, target in itertools.product(lines, (None, "")):
-            # Without a target, tasks on pairs search for one, which fails again.
-            with contextlib.suppress(UserError):
-                reading = self.task.model_inputs(self.params, line, target, decode)
-                layer = first_nonfinite_layer(self.model, self.params, reading)
-                if layer:
-                    return layer
-        return None
+            raise NonFiniteError(nonfinite_cause(self, lines)) from error
 
     def with_decoding(self, decode: DecodeConfig) -> tuple[Task, Params]:
-        """The task and the parameters that decode with these settings: with the weights and the
-        draft that they choose. Both are kept for later calls.
-
-        Raises:
-          UserError: the draft cannot be used.
-        """
+        """The task and the parameters with the weights and the draft that these settings choose,
+        kept for later calls; UserError if the draft cannot be used."""
         if decode.weights not in self._weights:
             self._weights[decode.weights] = convert_weights(decode.weights, self.params)
         params = self._weights[decode.weights]
@@ -450,18 +446,8 @@ class Run(Summarized):
             return self.task, params
         key = decode.draft, decode.draft_length, decode.weights
         if key not in self._drafts:
-            from transformer_jax.runs.draft import add_draft
-
             self._drafts[key] = add_draft(self, params, decode)
         return self._drafts[key]
-
-    @functools.cached_property
-    def _weights(self) -> dict[str, Params]:
-        return {}
-
-    @functools.cached_property
-    def _drafts(self) -> dict[tuple[str, int, str], tuple[Task, Params]]:
-        return {}
 
     def _decode(self, use: str, overrides: Mapping[str, Any]) -> DecodeConfig:
         if "draft" not in overrides:
@@ -471,37 +457,32 @@ class Run(Summarized):
 
 def _shapes(params: Params) -> dict[str, str]:
     """The shapes of parameters, as texts, by their paths."""
-    leaves = jax.tree.leaves_with_path(params)
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): str(np.shape(leaf))
-        for path, leaf in leaves
-    }
+    return {name: str(np.shape(leaf)) for name, leaf in named_leaves(params).items()}
 
 
 def decode_options(
-    section: DecodeConfig, task: Task, use: str, given: Mapping[str, Any]
+    section: DecodeConfig, task: Task, use: str, overrides: Mapping[str, Any]
 ) -> DecodeConfig:
-    """The decoding options of one call: the section `decode` of a run with the values given.
+    """The section `decode` of a run with the values of one call.
 
     Args:
-      section: the section of the run's config.
       use: "predict", "evaluate" or "stream".
-      given: {field of the section: value}.
+      overrides: {field of the section: value}.
 
     Raises:
       UserError: a value is invalid or has no effect.
     """
-    typed = parsed({f"decode.{name}": value for name, value in given.items()}, use)
-    values = {name: typed[f"decode.{name}"] for name in given}
+    typed = parsed({f"decode.{name}": value for name, value in overrides.items()}, use)
+    values = {name: typed[f"decode.{name}"] for name in overrides}
     try:
         options = dataclasses.replace(section, **_reset_other_searches(values), **values)
     except ValueError as error:
         raise UserError(f"decode: {error}") from error
     unread = _unread(use, task)
-    for name in given:
+    for name in overrides:
         if name in unread:
             raise UserError(f"decode: {name} does nothing in {use} of this task; leave it out")
-    ignored = options.ignored_fields(given)
+    ignored = options.ignored_fields(overrides)
     if ignored:
         raise UserError(
             f"decode: {ignored[0]} does nothing in the search that is chosen; leave it out, or "
@@ -511,10 +492,8 @@ def decode_options(
 
 
 def _reset_other_searches(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Defaults for the fields that an overriding search does not read, {field: default}.
-
-    The section may set them for another search.
-    """
+    """Defaults of the fields that an overriding search does not read: the section may set them for
+    another search."""
     if overrides.get("search") is None:
         return {}
     search = SEARCHES.find(overrides["search"])
@@ -526,9 +505,10 @@ def _reset_other_searches(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 def _unread(use: str, task: Task) -> set[str]:
     """The fields of the section `decode` that a task does not read in this use."""
-    if not isinstance(task, DeclaresDecodeFields):
+    fields = getattr(task, "evaluates_by" if use == "evaluate" else "predicts_by", None)
+    if fields is None or not hasattr(task, "predicts_by"):
         return set()
-    names = {"weights", *(task.evaluates_by if use == "evaluate" else task.predicts_by)}
+    names = {"weights", *fields}
     if use == "stream":
         names -= {"num_outputs", "batch_size"}
     return {field.name for field in dataclasses.fields(DecodeConfig)} - names
@@ -539,3 +519,71 @@ def _require_texts(use: str, **arguments: Sequence[str]) -> None:
     for name, texts in arguments.items():
         if isinstance(texts, str):
             raise UserError(f"{use}: {name} is one text; give a list of texts")
+
+
+def _require_pairs(use: str, sources: Sequence[str], targets: Sequence[str]) -> None:
+    if len(sources) != len(targets):
+        raise UserError(f"{use}: {len(sources)} sources but {len(targets)} targets; give pairs")
+
+
+def _stack(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Rows [1, T] of unequal lengths as one array; zeros, which are padding, fill it."""
+    width = max(row.shape[1] for row in rows)
+    return np.concatenate([np.pad(row, ((0, 0), (0, width - row.shape[1]))) for row in rows])
+
+
+_NO_LAYERS = (".weights", ".logit_bias")
+"""Ends of hook points that are no layer's values; masks may be infinite there."""
+
+
+def nonfinite_parameters(params: Params) -> list[str]:
+    """Names of the parameters that hold NaN or infinity."""
+    flags = jax.jit(lambda tree: jax.tree.map(lambda x: jnp.isfinite(x).all(), tree))(params)
+    return [name for name, is_finite in named_leaves(flags).items() if not is_finite]
+
+
+def first_nonfinite_layer(model: Any, params: Params, reading: ModelInputs) -> str | None:
+    """The first hook point (`nn.hooks`) whose value is not finite; None if all are."""
+    names: list[str] = []
+
+    def run(params: Params, inputs: tuple[jax.Array, ...]) -> list[jax.Array]:
+        flags: list[jax.Array] = []
+
+        def keep(point: HookPoint, x: jax.Array) -> jax.Array:
+            names.append(point.path)
+            flags.append(jnp.isfinite(x).all())
+            return x
+
+        with intercept_activations(keep, lambda path: not path.endswith(_NO_LAYERS)):
+            apply_model(model, params, *inputs)
+        return flags
+
+    flags = jax.jit(run)(params, reading.inputs)  # traced once, so `names` are in their order
+    for name, is_finite in zip(names, flags, strict=True):
+        if not is_finite:
+            return name
+    return None
+
+
+def nonfinite_cause(run: Any, lines: Sequence[str]) -> str:
+    """The parameter of a run, or the layer for one of the lines, as the end of a message; or ""."""
+    if hasattr(run, "members"):  # an ensemble
+        causes = {member.workdir: nonfinite_cause(member, lines) for member in run.members}
+        return next((f" in {workdir}{cause}" for workdir, cause in causes.items() if cause), "")
+    task = run.task
+    params = run.params
+    names = nonfinite_parameters(params)
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        return f": so is the parameter {names[0]}{more}; take another checkpoint"
+    model_inputs = getattr(task, "model_inputs", None)
+    if model_inputs is None:
+        return ""
+    for line, target in itertools.product(lines, (None, "")):
+        # Without a target, tasks on pairs search for one, which fails again.
+        with contextlib.suppress(UserError):
+            reading = model_inputs(params, line, target, run.settings.decode)
+            layer = first_nonfinite_layer(task.model, params, reading)
+            if layer:
+                return f": so is {layer}, although all parameters are finite"
+    return ""

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replicas: seeds of one config, or configs that differ in numbers, trained in one program.
-
-They need one process and one compilation.
-"""
+"""Replicas: seeds of one config, or configs that differ in numbers, trained in one program."""
 
 import contextlib
 import dataclasses
-import functools
 import math
+import operator
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,51 +18,115 @@ from ml_collections import ConfigDict
 
 from transformer_jax.checkpoints.step_folder import DATA, step_folders
 from transformer_jax.checkpoints.store import Checkpoints
+from transformer_jax.checkpoints.warm_start import warm_start
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches, replica_state
 from transformer_jax.errors import UserError
-from transformer_jax.logs.records import recorded_splits
 from transformer_jax.logs.run_log import ReplicaLogs
 from transformer_jax.nn.lora import merge_adapters
+from transformer_jax.nn.traced_numbers import dropout_rate
 from transformer_jax.parallel.engines import Engine, create_state
 from transformer_jax.parallel.replicas import ReplicaEngine, make_replica_engine
 from transformer_jax.parallel.scan_engine import ScanEngine
 from transformer_jax.parallel.sharding import make_mesh, replicated
 from transformer_jax.runs import build
-from transformer_jax.runs.config import check_same_run, load_json, resolve, save_json
-from transformer_jax.runs.fit import InitState, Scores, fit
+from transformer_jax.runs.config import errors_of, load_json, resolve, save_json
+from transformer_jax.runs.evaluate import Scores, validation
 from transformer_jax.runs.frozen import with_stored_scores
-from transformer_jax.runs.prepare import open_training, prepare
-from transformer_jax.runs.replica_numbers import apart_reason, check_alike, traced_numbers
+from transformer_jax.runs.prepare import check_same_run, open_training, prepare
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import COMMAND, Settings
-from transformer_jax.runs.train import console_of, recorded_scores, validation, warm_started
-from transformer_jax.runs.user_modules import Modules, record_modules
+from transformer_jax.runs.train import InitState, SingleRun, fit, recorded_scores
+from transformer_jax.runs.user_modules import Modules, record_modules, user_components
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,
-    METRICS,
     REFERENCE,
     TOGETHER,
     TOKENIZER,
+    WorkdirHandle,
     lock_workdir,
     require_own_folder,
     restore_records,
     workdir_path,
     workdir_within,
 )
+from transformer_jax.runtime import platform
 from transformer_jax.runtime.files import remove
-from transformer_jax.runtime.platform import use_compilation_cache
 from transformer_jax.runtime.startup import keep_freed_memory
 from transformer_jax.tasks.interface import Task
-from transformer_jax.tasks.teachers import Teacher
-from transformer_jax.tokenization import Tokenizers, copy_tokenizers
+from transformer_jax.tokenization import copy_tokenizers
 from transformer_jax.training.diagnostics import Diagnostics
 from transformer_jax.training.loop import GoodputTimer
 from transformer_jax.training.state import FROZEN, TrainState
 
+NUMBERS = (
+    *("optimizer.learning_rate", "optimizer.weight_decay", "train.label_smoothing"),
+    *("model.dropout_rate", "model.embedding_dropout_rate", "model.attention_dropout_rate"),
+    *("model.feed_forward_dropout_rate", "lora.dropout_rate"),
+)
+"""Config fields of the numbers that enter the training step as traced arrays
+(`nn.traced_numbers`). A number that is 0 in one config alone makes another program."""
+
+
+def _value(settings: Settings, field: str) -> float:
+    inherits = field == "model.embedding_dropout_rate"  # None is the rate of the model
+    value: float = operator.attrgetter("model.embedding_dropout" if inherits else field)(settings)
+    return value
+
+
+def traced_numbers(members: Sequence[Settings]) -> dict[str, Any]:
+    """Arrays [R] of the numbers that differ between R replicas, by field."""
+    stacked: dict[str, Any] = {}
+    for field in NUMBERS:
+        values = [_value(member, field) for member in members]
+        if len(set(values)) == 1:  # a number that all share stays a constant of the program
+            continue
+        if field.endswith("dropout_rate"):
+            thresholds, factors = zip(*map(dropout_rate, values), strict=True)
+            stacked[field] = np.stack(thresholds), np.stack(factors)
+        else:  # every schedule is a multiple of the learning rate
+            unit = values[0] if field == "optimizer.learning_rate" else 1.0
+            stacked[field] = (np.array(values) / unit).astype(np.float32)
+    return stacked
+
+
+def program_fields(settings: Settings) -> dict[str, Any]:
+    """Fields that replicas of one program share, and which of `NUMBERS` are not 0; with a component
+    of the user's own, which may read any number, all fields except the seed."""
+    numbers = () if user_components(settings) else NUMBERS
+    left_out = {*numbers, "seed"}
+    shared = {name: value for name, value in settings.values.items() if name not in left_out}
+    return shared | {field: _value(settings, field) != 0 for field in numbers}
+
+
+def check_alike(members: Mapping[str, Settings]) -> None:
+    """Raises UserError, which names a field, if the configs need more than one program."""
+    first, *others = members
+    expected = program_fields(members[first])
+    for name in others:
+        fields = program_fields(members[name])
+        for field in expected | fields:
+            if fields.get(field) != expected.get(field):
+                raise UserError(
+                    f"{name} differs from {first} in config.{field}: replicas may differ only in "
+                    f"seed, {', '.join(NUMBERS)}, and there not from 0 (with components of your "
+                    "own only in seed); train them one by one"
+                )
+
+
+def apart_reason(settings: Settings) -> str | None:
+    """The option that forces seeds to be trained one after another; None if there is none."""
+    if settings.eval.patience is not None:
+        return "config.eval.patience ends each at another step"
+    if settings.train.on_spike == "rewind":
+        return "config.train.on_spike 'rewind' takes each back to a checkpoint of its own"
+    if math.prod(settings.parallel.model_axes.values()) > 1 or jax.process_count() > 1:
+        return "several devices or processes share each model"
+    return None
+
 
 def seed_configs(settings: Settings | ConfigDict, count: int) -> dict[str, Settings]:
-    """The settings with `count` seeds from their own upwards, {"seed_N": settings}."""
+    """{"seed_N": settings}, with `count` seeds from their own upwards."""
     seeds = range(settings.seed, settings.seed + count)
     return {f"seed_{seed}": resolve(settings, {"seed": seed}, (), COMMAND) for seed in seeds}
 
@@ -82,14 +143,10 @@ def train_replicas(
     Each run equals the run that `train` makes of its config. If one diverges, the others continue.
 
     Args:
-      configs: by name; they differ only in `seed` and the fields of `replica_numbers.NUMBERS`.
+      configs: by name; they differ only in `seed` and the fields of `NUMBERS`.
       workdir: the folder with the joint checkpoint.
-      modules: the user's modules, with components that the configs name (`runs.user_modules`).
-      until: the step to pause after, as of `train`.
+      modules, until: as of `train`.
       folders: the workdir of each replica; None: folders of their names in `workdir`.
-
-    Returns:
-      The runs, by name.
 
     Raises:
       UserError: a config, its data or a module cannot be used, the configs differ in more or have
@@ -99,7 +156,7 @@ def train_replicas(
     """
     clock = GoodputTimer()
     keep_freed_memory()
-    use_compilation_cache()
+    platform.use_compilation_cache()
     workdir = workdir_path(workdir)
     common = workdir_within(workdir, TOGETHER)  # the joint checkpoint, and tokenizers
     folders = folders or {name: workdir_within(workdir, name) for name in configs}
@@ -108,16 +165,19 @@ def train_replicas(
     reason = apart_reason(next(iter(members.values())))
     if reason:
         raise UserError(f"{reason}: train one seed after another, each in a workdir of its own")
-    training = open_training(
-        list(members.values()),
-        modules,
-        common,
-        lambda section: Checkpoints(common / CHECKPOINTS, section),
-    )
+    handle = WorkdirHandle(common, is_shared=True)
+    training = open_training([*members.values()], modules, handle)
     members = dict(zip(members, training.members, strict=True))  # now scaled to the data
     checkpoints = training.checkpoints
     _check_same_replicas(members, folders, workdir, checkpoints)
-    with _locked([common, *folders.values()]), checkpoints:
+    to_lock = [common, *folders.values()]
+    for folder in to_lock:
+        require_own_folder(folder)  # all of them, before the first is marked
+    with contextlib.ExitStack() as locks:
+        for folder in to_lock:
+            locks.enter_context(lock_workdir(folder))
+        locks.enter_context(checkpoints)
+        locks.enter_context(platform.reproducible(training.settings.train.reproducible))
         is_resumed = checkpoints.latest_step() is not None
         prepare(training, common)
         # The workdir of each replica is made like that of a run trained by itself.
@@ -128,14 +188,10 @@ def train_replicas(
             copy_tokenizers(common / TOKENIZER, folders[name] / TOKENIZER)
             save_json(settings, folders[name] / CONFIG)
             record_modules(folders[name], settings, training.modules)
-        tokenizers = training.open_tokenizers(common)
-        teacher, snapshots = training.open_teacher(tokenizers, common)
-        tasks = _build_tasks(training.members, tokenizers, teacher, common)
-        replicas = Replicas(
-            training.members, list(folders.values()), tasks, workdir, training.examples, snapshots
-        )
-        state = fit(replicas, checkpoints, clock, until)
-        replicas.save_each(state, checkpoints)
+        tasks = training.open_tasks(common)
+        replicas = Replicas(training, workdir, tasks[0], [*folders.values()], tasks)
+        state = fit(replicas, clock, until)
+        replicas.save_each(state)
     runs = {}
     for i, (name, settings) in enumerate(members.items()):
         replica = replicas.replica(state.evaluated, i)
@@ -146,32 +202,6 @@ def train_replicas(
         params = merge_adapters(replica.model_params)
         runs[name] = Run(settings, folder, task, params, int(replica.step))
     return runs
-
-
-def _build_tasks(
-    members: Sequence[Settings], tokenizers: Tokenizers, teacher: Teacher | None, folder: Path
-) -> list[Task]:
-    """Builds the tasks of replicas, the same one for those with equal numbers of model and loss."""
-    sizes = build.vocab_sizes(tokenizers)
-    build_task = functools.cache(
-        lambda settings: build.build_task(settings, sizes, tokenizers, teacher)
-    )
-    tasks = []
-    for settings in members:
-        alike = dataclasses.replace(members[0], model=settings.model, train=settings.train)
-        tasks.append(with_stored_scores(build_task(alike), alike, folder))
-    return tasks
-
-
-@contextlib.contextmanager
-def _locked(folders: Sequence[Path]) -> Iterator[None]:
-    """Locks several workdirs for writing."""
-    with contextlib.ExitStack() as locks:
-        for folder in folders:
-            require_own_folder(folder)  # all of them, before the first is marked
-        for folder in folders:
-            locks.enter_context(lock_workdir(folder))
-        yield
 
 
 def _check_same_replicas(
@@ -200,32 +230,19 @@ def _check_same_replicas(
 
 
 @dataclasses.dataclass(frozen=True)
-class Replicas:
-    """Replicas of one run; a `Trainable`.
+class Replicas(SingleRun):
+    """Replicas of one run; what they share is that of the first one.
 
     Attributes:
-      members: the settings of each replica.
-      folders: their workdirs.
-      tasks: their tasks, the same one if their models and losses have the same numbers.
-      workdir, examples: of all.
-      snapshots: the checkpoints of the frozen parameters, which all share, by name.
+      tasks: of each replica, the same one if their models and losses have the same numbers.
     """
 
-    members: Sequence[Settings]
-    folders: Sequence[Path]
     tasks: Sequence[Task]
-    workdir: Path
-    examples: Sequence[Any]
-    snapshots: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
-    def settings(self) -> Settings:
-        """The settings of the first replica; the others differ in seed and numbers."""
-        return self.members[0]
-
-    @property
-    def task(self) -> Task:
-        return self.tasks[0]
+    def members(self) -> Sequence[Settings]:
+        """The settings of each replica, which differ in seed and numbers."""
+        return self.training.members
 
     @cached_property
     def engine(self) -> Engine:
@@ -235,15 +252,12 @@ class Replicas:
     @cached_property
     def _replicas(self) -> ReplicaEngine:
         numbers = traced_numbers(self.members)
-        try:
+        with errors_of("parallel"):
             return make_replica_engine(
                 self.settings.parallel, len(self.members), numbers, same_batch=self._same_batches
             )
-        except ValueError as error:
-            raise UserError(f"config.parallel: {error}") from error
 
     def replica(self, state: TrainState, index: int) -> TrainState:
-        """One replica's part of a portable state, on every device."""
         replica: TrainState = self._replicas.replica(state.saved, index)
         return replica.replace(frozen=state.frozen)
 
@@ -256,58 +270,48 @@ class Replicas:
         return np.array([member.seed for member in self.members])
 
     def abstract_state(self, init_state: InitState) -> TrainState:
-        """Shapes, dtypes and shardings of the state; each leaf has a leading axis of replicas."""
+        """Shapes, dtypes and shardings; each leaf but the frozen ones has an axis of replicas."""
         abstract = jax.eval_shape(jax.vmap(init_state), self._seeds)
         sharding = self._replicas.replica_sharding
         stacked = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), abstract
         )
-        single = build.abstract_state(self.settings, init_state, self.engine.mesh)
-        return stacked.replace(frozen=single.frozen)  # all share these
+        return stacked.replace(frozen=super().abstract_state(init_state).frozen)
 
     def first_state(self, init_state: InitState, abstract: TrainState) -> TrainState:
         def is_loaded(path: str) -> bool:
             return path.startswith(f"{FROZEN}/")
 
         state = create_state(jax.vmap(init_state), self._seeds, abstract, is_loaded).saved
-        # Adapters start from their own values beside the base.
-        if not self.settings.train.init_from or "base" in self.snapshots:
+        if self.warm_start is None:
             return state
-        states = [
-            warm_started(self.replica(state, i), member) for i, member in enumerate(self.members)
-        ]
+        states = []
+        for i in range(len(self.members)):
+            fresh = self.replica(state, i)
+            states.append(fresh.with_params(warm_start(fresh.params, self.warm_start)))
         stack = jax.jit(
             lambda states: jax.tree.map(lambda *leaves: jnp.stack(leaves), *states),
             out_shardings=self._replicas.replica_sharding,
         )
         return stack(states)
 
-    def frozen(self, abstract: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: self.snapshots[name].params(shapes) for name, shapes in abstract.items()}
-
     def batches(self, rows: int) -> TrainBatches | StackedBatches:
         """The training data, in one order for all replicas or in one for each."""
         if self._same_batches:
-            return build.batches_of(self.settings, self.task, self.examples, rows)
+            return build.batches_of(self.settings, self.task, self.training.examples, rows)
         count = len(self.members)
         batches = [
             build.batches_of(
-                member, self.task, self.examples, rows, replicas=count, tells=number == 0
+                member, self.task, self.training.examples, rows, replicas=count, tells=number == 0
             )
             for number, member in enumerate(self.members)
         ]
         return StackedBatches(batches)
 
     def log(self, start: int) -> ReplicaLogs:
-        return ReplicaLogs(
-            self.folders,
-            start_step=start,
-            config=self.settings.logging,
-            console=console_of(self.settings, self.task, start),
-        )
-
-    def has_record(self, step: int, split: str) -> bool:
-        return all(split in recorded_splits(folder / METRICS, step) for folder in self.folders)
+        console = self.console(start)
+        config = self.settings.logging
+        return ReplicaLogs(self.folders, start_step=start, config=config, console=console)
 
     def scores(self, step: int) -> list[Any]:
         """Arrays [R] of validation scores so far."""
@@ -322,18 +326,22 @@ class Replicas:
     def validation(self) -> Callable[[int, TrainState], Scores]:
         """A function (step, state) -> metrics and scores [R]; NaN for a replica that diverged."""
         # Replicas of one label smoothing share an evaluator: no other number enters an evaluation.
-        evaluators: dict[float, Callable[[int, TrainState, Path], Scores]] = {}
-        for member, task in zip(self.members, self.tasks, strict=True):
-            smoothing = member.train.label_smoothing
-            if smoothing not in evaluators:
-                evaluators[smoothing] = validation(member, task, self.engine.mesh)
+        of_smoothing = {
+            member.train.label_smoothing: (member, task)
+            for member, task in zip(self.members, self.tasks, strict=True)
+        }
+        evaluators = {
+            smoothing: validation(*of_replica, self.engine.mesh)
+            for smoothing, of_replica in of_smoothing.items()
+        }
 
         def evaluate_all(step: int, state: TrainState) -> Scores:
             results: list[Scores] = []
             for i, (member, folder) in enumerate(zip(self.members, self.folders, strict=True)):
                 replica = self.replica(state, i)
                 evaluate = evaluators[member.train.label_smoothing]
-                is_finite = _is_finite(replica.params)
+                leaves = jax.tree.leaves(replica.params)
+                is_finite = all(bool(jnp.isfinite(leaf).all()) for leaf in leaves)
                 results.append(evaluate(step, replica, folder) if is_finite else ({}, math.nan))
             metrics, scores = zip(*results, strict=True)
             return _stack_metrics(metrics), np.array(scores)
@@ -346,14 +354,11 @@ class Replicas:
         diagnostics = build.build_diagnostics(self.settings, self.task, self._replicas)
         return ReplicaDiagnostics(self, dataclasses.replace(diagnostics, mesh=mesh))
 
-    def save_each(self, state: TrainState, checkpoints: Checkpoints) -> None:
-        """Saves each replica's part of the state, and of the data state, in its own workdir.
-
-        Args:
-          state: the portable state of all replicas after the last step.
-          checkpoints: the joint checkpoints, which contain that step.
-        """
-        joint = checkpoints.open(int(np.max(state.step)), items=(DATA,))
+    def save_each(self, state: TrainState) -> None:
+        """Saves each replica's part of the last state, which the joint checkpoints contain, and of
+        the data state in its own workdir."""
+        checkpoints = self.training.checkpoints
+        joint = checkpoints.snapshot(int(np.max(state.step)), items=(DATA,))
         for i, folder in enumerate(self.folders):
             data_state = joint.data_state
             replica_data = data_state if self._same_batches else replica_state(data_state, i)
@@ -364,37 +369,28 @@ class Replicas:
 
 @dataclasses.dataclass(frozen=True)
 class ReplicaDiagnostics:
-    """Diagnostics of replicas, one after another, on one device.
-
-    Attributes:
-      each: diagnostics of one.
-    """
+    """Diagnostics of replicas, one after another on one device: arrays [R]."""
 
     replicas: Replicas
-    each: Diagnostics
+    of_one: Diagnostics
 
     def is_due(self, step: int) -> bool:
-        return self.each.is_due(step)
+        return self.of_one.is_due(step)
 
     def __call__(self, state: TrainState, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """The diagnostics as arrays [R]; arguments as of `Diagnostics`."""
         engine = self.replicas._replicas
-        sharding = replicated(self.each.mesh)
+        sharding = replicated(self.of_one.mesh)
         metrics = []
         for i in range(engine.num_replicas):
             replica = jax.device_put(self.replicas.replica(state, i), sharding)
             replica_rows = rows if engine.same_batch else _part(rows, i)
-            metrics.append(self.each(replica, replica_rows, _part(engine.numbers, i)))
+            metrics.append(self.of_one(replica, replica_rows, _part(engine.numbers, i)))
         return _stack_metrics(metrics)
 
 
 def _part(tree: Any, replica: int) -> Any:
     """One replica's part of arrays with a leading axis of replicas."""
     return jax.tree.map(lambda x: x[replica], tree)
-
-
-def _is_finite(params: Any) -> bool:
-    return all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(params))
 
 
 def _stack_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The workdir of a run: what it holds, who may write to it, and its copy if it is in a bucket.
+"""The workdir of a run, or of a sweep: what it holds, who may write to it, its copy of a bucket.
 
     config.json                     the whole config
     modules.json                    names of the user's modules that the run needs, if any
@@ -12,14 +12,10 @@
     .transformer_jax                the mark that this program made the workdir; it names the
                                     process that trains there
 
-The workdir may be an address ("s3://...", "gs://..."), which then holds the same files; a copy of
-them on this machine is read or written (`buckets.copies`).
-
-All of these are regular files and folders. A workdir may come from anywhere, so nothing in it is
-read or written through a link. The workdir itself may be a link.
-
-The workdir of replicas trained together holds such a workdir for each, and `together/` with their
-joint checkpoints.
+It may be an address ("s3://...", "gs://..."), of which a copy here is read or written
+(`buckets.copies`). A workdir may come from anywhere, so nothing in it is read or written through a
+link; the workdir itself may be a link. That of replicas trained together holds such a workdir for
+each, and `together/` with their joint checkpoints.
 
 The folder of a sweep, and of each of its rows, has a mark of its own and holds
 
@@ -40,30 +36,28 @@ import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from transformer_jax.buckets.bucket import is_address
+from transformer_jax.buckets.copies import fetch_folder, working_copy, working_copy_id
+from transformer_jax.buckets.mirror import MirrorLayout
 from transformer_jax.checkpoints import manifest
-from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.step_folder import step_folders
-from transformer_jax.checkpoints.store import Checkpoints, PrimaryCheckpoints
+from transformer_jax.checkpoints.store import CheckpointConfig, Checkpoints, PrimaryCheckpoints
 from transformer_jax.errors import BusyError, UserError
 from transformer_jax.logs.records import read_lines, with_losses
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.hosts import Fingerprint
-from transformer_jax.runtime import processes
 from transformer_jax.runtime.files import (
     PARTIAL,
     NoLocksError,
+    describe_process,
     entries_below,
     open_locked,
     parse_json,
     path_below,
     read_regular,
 )
-
-if TYPE_CHECKING:
-    from transformer_jax.buckets.mirror import MirrorLayout
 
 logger = logging.getLogger(__name__)
 
@@ -94,13 +88,7 @@ _SECONDS_TO_APPEAR = 10  # until a file that another machine has written is visi
 
 @dataclasses.dataclass(frozen=True)
 class WorkdirKind:
-    """A kind of folder that this program writes.
-
-    Attributes:
-      name: the name of the kind, for messages.
-      mark: the file that marks such a folder.
-      written: all other files and folders that are written there.
-    """
+    """A kind of folder that this program writes: the file that marks it, and all others."""
 
     name: str
     mark: str
@@ -128,88 +116,56 @@ SWEEP = WorkdirKind(
     ),
 )
 
+_NOT_STORABLE = re.compile("[\\\\\0\ud800-\udfff]")  # in paths that TensorStore can write
 _STEP = r"(?:[^/]+/)*checkpoints/(?:snapshots/)?[0-9]+(?=/)"
 _OLD_METRICS = f"{METRICS}.old"
 # Left out of a copy to use a run: optimizer moments, TensorBoard events, traces.
 _FOR_TRAINING = re.compile(rf"({_STEP}/training|(^|/){TENSORBOARD}|(^|/){PROFILE})/")
 
 
-def _mirror_layout() -> "MirrorLayout":
-    """Describes to a mirror in a bucket which files of a workdir belong together."""
-    from transformer_jax.buckets.mirror import MirrorLayout
-
-    return MirrorLayout(
-        unit=re.compile(_STEP),
-        seal=manifest.MANIFEST,
-        mark=re.compile(rf"(^|/)({re.escape(RUN.mark)}|{re.escape(SWEEP.mark)})$"),
-        temporary=re.compile(
-            rf"(^|/)(wandb|{re.escape(PARTIAL)})/|\.partial$|\.orbax-checkpoint-tmp"
-        ),
-        damage=manifest.find_damage,
-    )
+_LAYOUT = MirrorLayout(
+    unit=re.compile(_STEP),
+    seal=manifest.MANIFEST,
+    mark=re.compile(rf"(^|/)({re.escape(RUN.mark)}|{re.escape(SWEEP.mark)})$"),
+    temporary=re.compile(rf"(^|/)(wandb|{re.escape(PARTIAL)})/|\.partial$|\.orbax-checkpoint-tmp"),
+    damage=manifest.find_damage,
+)
 
 
 def workdir_path(workdir: str | Path) -> Path:
-    """The path of a workdir that contains no links; a local copy if it is at an address.
-
-    The copy has all that is needed to use the run.
+    """The path of a workdir that contains no links; of one at an address a local copy, with all
+    that is needed to use the run.
 
     Raises:
       UserError: its name is empty, there is nothing at its address, arrays cannot be stored under
-        its path, or a file or folder of a run is neither a regular file nor a folder (it is named).
+        its path, or it holds something other than files and folders.
     """
     if not str(workdir):
         raise UserError("the name of the workdir is empty; is a variable of the shell not set?")
-    if is_address(workdir):
-        from transformer_jax.buckets.copies import fetch_folder
-
-        workdir = fetch_folder(
-            str(workdir), lambda name: not _FOR_TRAINING.search(name), _mirror_layout()
+    path = fetch_folder(workdir, lambda name: not _FOR_TRAINING.search(name), _LAYOUT)
+    if _NOT_STORABLE.search(str(path.absolute())):
+        raise UserError(
+            f"workdir {str(path)!r} has a backslash, a NUL or bytes that are not UTF-8 in its "
+            "path: arrays cannot be stored there"
         )
-    _require_storable(Path(workdir).absolute())
+    _require_regular(path / WANDB)  # the wandb library makes links inside it
     for name in (MARK, *RUN.written):
-        _require_regular(Path(workdir, name))
-        for entry in entries_below(Path(workdir, name)):
+        _require_regular(path / name)
+        for entry in entries_below(path / name):
             if not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)):
                 _require_regular(Path(entry.path))
-    _require_regular(Path(workdir, WANDB))  # the wandb library makes links inside it
-    return Path(workdir)
+    return path
 
 
 def workdir_within(workdir: Path, name: str) -> Path:
-    """The workdir of a replica, or of a sweep's row, in the folder `name` of another workdir.
-
-    Raises:
-      UserError: the folder is a link, `name` leads elsewhere, or as `workdir_path`.
-    """
+    """The workdir of a replica, or of a sweep's row, in the folder `name` of another workdir."""
     _require_regular(workdir / name)
     return workdir_path(path_below(workdir, name))
 
 
 def fetch_files(workdir: str | Path, names: Collection[str]) -> Path:
-    """The workdir, or a local copy of these files and folders if it is at an address.
-
-    Raises:
-      UserError: there is nothing at the address, or it cannot be read.
-    """
-    if not is_address(workdir):
-        return Path(workdir)
-    from transformer_jax.buckets.copies import fetch_folder
-
-    return fetch_folder(str(workdir), lambda name: name.split("/")[0] in names)
-
-
-def _require_storable(path: Path) -> None:
-    """Raises UserError for a path that TensorStore, which stores the arrays, misreads."""
-    for fault, is_there in (
-        ("a NUL", "\0" in str(path)),
-        ("a backslash", "\\" in str(path)),
-        ("bytes that are not UTF-8", any("\ud800" <= char <= "\udfff" for char in str(path))),
-    ):
-        if is_there:
-            raise UserError(
-                f"workdir {str(path)!r} has {fault} in its path: arrays cannot be stored there"
-            )
+    """The workdir, or a local copy of these files and folders if it is at an address."""
+    return fetch_folder(workdir, lambda name: name.split("/")[0] in names)
 
 
 def _require_regular(path: Path) -> None:
@@ -228,12 +184,9 @@ def _require_regular(path: Path) -> None:
 
 
 def require_own_folder(folder: Path, kind: WorkdirKind = RUN) -> None:
-    """Raises UserError if a folder may not be written to as a folder of this kind.
-
-    It is refused if it has no mark of this kind and holds files that would be overwritten, if it is
-    of another kind, or if it is inside a run's workdir. Folders of versions that wrote no marks are
-    recognized by their checkpoints.
-    """
+    """Raises UserError for a folder of another kind, one inside a run's workdir, or one that has no
+    mark of this kind, nor checkpoints of a version without marks, and files that would be
+    overwritten."""
     if _is_own(folder, kind):
         return
     for other in (RUN, SWEEP):
@@ -273,11 +226,7 @@ def lock_workdir(workdir: Path, kind: WorkdirKind = RUN, *, wait: bool = False) 
     """Locks a workdir, or the folder of another kind, for one process or job.
 
     The folder is created and marked if it does not exist. The lock ends with this process at the
-    latest. In a job, process 0 locks it for all.
-
-    Args:
-      kind: what it holds.
-      wait: wait for a process that has locked it.
+    latest. In a job, process 0 locks it for all. With `wait` another process is waited for.
 
     Raises:
       BusyError: another process trains there (the message says which).
@@ -306,7 +255,7 @@ def _lock(workdir: Path, kind: WorkdirKind, locks: contextlib.ExitStack, wait: b
         return ""
     except OSError as error:
         raise UserError(f"cannot write to {error.filename or workdir}: {error.strerror}") from error
-    content = f"{processes.describe_process()}\n"
+    content = f"{describe_process()}\n"
     file.truncate(0)
     file.write(content)
     file.flush()
@@ -315,11 +264,7 @@ def _lock(workdir: Path, kind: WorkdirKind, locks: contextlib.ExitStack, wait: b
 
 
 def _wait_for_mark(mark: Path, content: str) -> Fingerprint:
-    """Waits until this process sees the mark that process 0 has written.
-
-    Raises:
-      UserError: this process sees another one.
-    """
+    """Waits for the mark that process 0 has written; UserError if another one is there."""
     deadline = time.monotonic() + _SECONDS_TO_APPEAR
     while content:
         with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -347,13 +292,11 @@ class WorkdirHandle(NamedTuple):
     is_shared: bool
 
     def checkpoints(self, config: CheckpointConfig) -> Checkpoints:
-        """The checkpoints of the run."""
         kind = Checkpoints if self.is_shared else PrimaryCheckpoints
         return kind(self.folder / CHECKPOINTS, config)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Locks the folder of the run (`lock_workdir`)."""
         with contextlib.ExitStack() as locks:
             if self.is_shared:
                 locks.enter_context(lock_workdir(self.folder))
@@ -365,8 +308,16 @@ class WorkdirHandle(NamedTuple):
         """Copies a folder of the workdir from process 0 to all others, unless they share it."""
         if self.is_shared:
             return
-        contents = hosts.run_on_primary(lambda: _contents(self.folder, name))
-        for path, content in contents.items():
+
+        def read() -> dict[str, str]:
+            contents = {}
+            for path in (self.folder / name).rglob("*"):
+                if path.is_file():
+                    content = base64.b64encode(path.read_bytes()).decode()
+                    contents[path.relative_to(self.folder).as_posix()] = content
+            return contents
+
+        for path, content in hosts.run_on_primary(read).items():
             file = path_below(self.folder, path)
             if not hosts.is_primary():
                 file.parent.mkdir(parents=True, exist_ok=True)
@@ -379,21 +330,21 @@ def open_for_writing(workdir: str | Path) -> Iterator[WorkdirHandle]:
 
     For an address it is a copy with all that is there; changes are uploaded. In a job process 0
     uploads them; the processes that see its copy use it too.
-
-    Raises:
-      UserError: as `workdir_path`, or as `copies.working_copy`.
     """
     if not is_address(workdir):
         yield WorkdirHandle(workdir_path(workdir), is_shared=True)
         return
-    from transformer_jax.buckets.copies import working_copy, working_copy_id
-
     with contextlib.ExitStack() as copies:
 
         def open_copy() -> tuple[str, str]:
-            folder = copies.enter_context(working_copy(str(workdir), _mirror_layout()))
+            folder = copies.enter_context(working_copy(str(workdir), _LAYOUT))
             for config in folder.rglob(CONFIG):
-                _restart_without_checkpoint(config.parent)
+                checkpoints = config.parent / CHECKPOINTS
+                checkpoints.mkdir(exist_ok=True)  # a bucket has no empty folders
+                # The machine was lost before it uploaded a checkpoint: the run starts again. (On a
+                # disk, records without checkpoints mean that these were lost.)
+                if not step_folders(checkpoints):
+                    set_records_aside(config.parent)
             return str(workdir_path(folder)), working_copy_id(str(workdir))
 
         path, name = hosts.run_on_primary(open_copy)
@@ -409,17 +360,6 @@ def open_for_writing(workdir: str | Path) -> Iterator[WorkdirHandle]:
         yield WorkdirHandle(folder, is_shared)
 
 
-def _restart_without_checkpoint(copy: Path) -> None:
-    """Renames the records of a run whose machine was lost before its first upload of a checkpoint.
-
-    The run then starts again. (On a disk, records without checkpoints mean that these were lost.)
-    """
-    checkpoints = copy / CHECKPOINTS
-    checkpoints.mkdir(exist_ok=True)  # a bucket has no empty folders
-    if not step_folders(checkpoints):
-        set_records_aside(copy)
-
-
 def set_records_aside(workdir: Path) -> None:
     """Renames the records of a run that starts again."""
     with contextlib.suppress(FileNotFoundError):
@@ -427,23 +367,11 @@ def set_records_aside(workdir: Path) -> None:
 
 
 def restore_records(workdir: Path) -> None:
-    """Undoes `set_records_aside`, unless the run has other records by now.
-
-    The checkpoint of a replica is not in its own workdir, so that its records are set aside in the
-    copy of a bucket.
-    """
+    """Undoes `set_records_aside`, unless the run has other records by now: a replica's workdir in
+    the copy of a bucket has no checkpoint of its own."""
     if not (workdir / METRICS).exists():
         with contextlib.suppress(FileNotFoundError):
             (workdir / _OLD_METRICS).replace(workdir / METRICS)
-
-
-def _contents(folder: Path, name: str) -> dict[str, str]:
-    """Contents of the files in `folder/name`, {path in `folder`: base64}."""
-    return {
-        path.relative_to(folder).as_posix(): base64.b64encode(path.read_bytes()).decode()
-        for path in (folder / name).rglob("*")
-        if path.is_file()
-    }
 
 
 def seed_workdirs(workdir: Path) -> list[Path]:
@@ -480,21 +408,14 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
 
 
 def read_predictions(workdir: Path, split: str) -> list[dict[str, Any]]:
-    """Examples of a split with their outputs, of the last step that was scored.
-
-    Raises:
-      UserError: the split was not scored, or the file cannot be read.
-    """
+    """Examples of a split with their outputs, of the last step that was scored."""
     file_of_step = re.compile(rf"{re.escape(split)}-([0-9]+)\.jsonl")
-    names = {}
-    for path in (workdir / PREDICTIONS).glob("*.jsonl"):
-        match = file_of_step.fullmatch(path.name)
-        if match:
-            names[int(match[1])] = path.name
-    if not names:
+    names = (path.name for path in (workdir / PREDICTIONS).glob("*.jsonl"))
+    steps = [int(match[1]) for match in map(file_of_step.fullmatch, names) if match]
+    if not steps:
         message = f"{workdir} has no predictions of {split}; run evaluate with --split={split}"
         raise UserError(message)
-    return _read_objects(workdir, f"{PREDICTIONS}/{names[max(names)]}", "predictions")
+    return _read_objects(workdir, f"{PREDICTIONS}/{split}-{max(steps)}.jsonl", "predictions")
 
 
 def _read_objects(workdir: Path, name: str, content: str) -> list[dict[str, Any]]:

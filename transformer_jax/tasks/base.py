@@ -1,27 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base classes of the built-in tasks, one for each way to train.
+"""Base classes of the built-in tasks, for training on next tokens, on pairs, and on labels.
 
-`CausalTask` trains a decoder-only model on next tokens, `Seq2SeqTask` an encoder-decoder on pairs,
-`LabelingTask` a model with a head on labels. A task of your own may subclass one of
-them or implement `interface.Task` alone.
+A task of your own may subclass one of them or implement `interface.Task` alone.
 """
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.data.batches.loss_masks import resegmented
+from transformer_jax.data.batches.loss_masks import loss_mask_features, resegmented
 from transformer_jax.data.examples import Corpus, Features
-from transformer_jax.inference.batches import PairScore
+from transformer_jax.errors import UserError
+from transformer_jax.inference.batches import (
+    Pair,
+    PairScore,
+    check_pair_lengths,
+    row_bytes,
+    score_pairs,
+)
 from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.losses import TokenLosses
 from transformer_jax.metrics import compute_metrics
+from transformer_jax.models import apply_model
 from transformer_jax.models.classifier import BODIES
 from transformer_jax.models.decoder_only import DecoderOnly
-from transformer_jax.models.encoder_decoder import Seq2Seq
+from transformer_jax.models.encoder_decoder import Seq2Seq, shift_right
+from transformer_jax.runtime import platform
 from transformer_jax.summary import Summarized
 from transformer_jax.tasks.interface import (
     Batch,
@@ -33,7 +42,14 @@ from transformer_jax.tasks.interface import (
     Supervised,
     TaskParts,
 )
-from transformer_jax.tasks.losses import CausalLosses, Seq2SeqLosses, split_tokens
+from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
+from transformer_jax.tasks.losses import (
+    ContextTarget,
+    SupervisedLoss,
+    row_inputs,
+    row_scores,
+    split_tokens,
+)
 from transformer_jax.tokenization import SampledTokenizer, Tokenizers
 
 
@@ -57,7 +73,6 @@ class BaseTask(Summarized):
         return {"model": type(self.model).__name__, **self.tokenizers.summary(), **lengths}
 
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
-        """Returns the examples."""
         return examples
 
     def preprocess(self, example: Any, rng: np.random.Generator) -> Features:
@@ -102,16 +117,12 @@ class CausalTask(BaseTask):
     tokenizers: Tokenizers
     max_length: int
     loss_options: LossOptions
-    read: ClassVar[Sequence[str]] = CausalLosses.read
+    read: ClassVar[Sequence[str]] = ("input",)
     best_by: ClassVar[str] = "-loss"
 
     @classmethod
     def build(cls, parts: TaskParts, **fields: Any) -> Self:
-        """Makes the task of a run.
-
-        Args:
-          parts: parts of the run.
-          **fields: fields that a subclass adds.
+        """Makes the task of a run, with the fields that a subclass adds.
 
         Raises:
           ValueError: the model is not decoder-only, or its positions do not reach the row length.
@@ -134,22 +145,23 @@ class CausalTask(BaseTask):
             return resegmented(features, tokenizer.resegment)
         return features
 
-    @functools.cached_property
-    def losses(self) -> CausalLosses:
-        """Losses and scores of the model."""
-        return CausalLosses(self.model, self.loss_options)
-
     def init(self, rng: jax.Array) -> Params:
-        """Returns initial parameters."""
-        return self.losses.init(rng)
+        row = jnp.ones((1, 1), jnp.int32)
+        return self.model.init(rng, row, row, row)["params"]
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         """Returns the cross-entropy of each token that counts given all before it."""
-        return self.losses(params, batch, rng, frozen)
+        loss = SupervisedLoss(self.model, self.loss_options, self.read)
+        return loss(params, batch, self.supervised(batch), rng, frozen)
 
     def supervised(self, batch: Batch) -> Supervised:
-        """Returns the model's inputs and the labels of a packed batch."""
-        return self.losses.supervised(batch)
+        """Returns the model's inputs and the next tokens of a packed batch."""
+        return Supervised(row_inputs(batch, "input"), batch["target"], _counted(batch))
+
+    def log_probs(self, params: Params, batch: Batch, rng: jax.Array | None) -> jax.Array:
+        """log P of each target that counts in nats, float32 [B, T]; 0 elsewhere."""
+        token_losses = self._plain_losses(params, batch, rng)
+        return jnp.where(_counted(batch), -token_losses.losses, 0.0)  # `nll` has no gradient
 
     def score(
         self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
@@ -162,7 +174,70 @@ class CausalTask(BaseTask):
         """
         tokenizer = self.tokenizers.text("text")
         pairs = [split_tokens(tokenizer, *pair) for pair in zip(sources, targets, strict=True)]
-        return self.losses.score(params, pairs, self.max_length, batch_size)
+        return self.score_tokens(params, pairs, batch_size)
+
+    def score_tokens(
+        self, params: Params, pairs: Sequence[ContextTarget], batch_size: int
+    ) -> list[PairScore]:
+        """Scores pairs of tokens like `score`, at most `batch_size` at once."""
+        rows: dict[int, Features] = {}
+        with collect_warnings(len(pairs)) as warnings:
+            for i, (source, target) in enumerate(pairs):
+                if target:
+                    read = _fit_context(self.max_length, source, target, i + 1, warnings)
+                    loss_mask = [False] * len(read) + [True] * len(target)
+                    rows[i] = loss_mask_features([*read, *target], loss_mask)
+        config = self.model.config
+        size = functools.partial(row_bytes, config, config.vocab_size)
+        scores = score_pairs(self.scores, params, [*rows.values()], batch_size, size)
+        by_pair = dict(zip(rows, scores, strict=True))
+        # An empty target is certain: log P = 0.
+        return [by_pair.get(i, PairScore(0.0, True)) for i in range(len(pairs))]
+
+    @functools.cached_property
+    def scores(self) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
+        """Compiled (parameters, packed batch) -> `row_scores` of the targets that count."""
+
+        def scores(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
+            return row_scores(self._plain_losses(params, batch), _counted(batch))
+
+        return jax.jit(scores, compiler_options=platform.compiler_options())
+
+    def _plain_losses(
+        self, params: Params, batch: Batch, rng: jax.Array | None = None
+    ) -> TokenLosses:
+        """Negative log-likelihoods of all targets, [B, T] each."""
+        inputs = row_inputs(batch, "input")
+        predicted = apply_model(self.model, params, *inputs, rng=rng, method="unprojected")
+        return self.loss_options.unregularized.token_loss.of(predicted, batch["target"])
+
+
+def _counted(batch: Batch) -> jax.Array:
+    """Mask of the targets that count, bool [B, T]."""
+    return batch.get("counted", batch["target_segment_ids"]) > 0
+
+
+def _fit_context(
+    context: int,
+    source: Sequence[int],
+    target: Sequence[int],
+    number: int,
+    warnings: LineWarnings,
+) -> Sequence[int]:
+    """The last tokens of a source, as many as the model sees before the target."""
+    limit = f"than the model sees at once (data.max_length is {context})"
+    if len(target) > context:
+        raise UserError(
+            f"score: the target of line {number} has {len(target)} tokens, more {limit}; make it "
+            "shorter"
+        )
+    room = context + 1 - len(target)
+    if len(source) > room:
+        count = len(source) + len(target) - 1
+        message = f"line {number} has {count} tokens, more {limit}; its first"
+        several = f"have more tokens {limit}; their first ones are not read"
+        warnings.add(number, f"{message} {len(source) - room} are not read", several)
+    return source[-room:]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -181,20 +256,15 @@ class Seq2SeqTask(BaseTask):
     max_source_length: int
     max_target_length: int
     loss_options: LossOptions
-    read: ClassVar[Sequence[str]] = Seq2SeqLosses.read
+    read: ClassVar[Sequence[str]] = ("source", "target")
 
     @property
     def lengths(self) -> dict[str, int]:
-        """Slots of a packed row for each feature."""
         return {"source": self.max_source_length, "target": self.max_target_length}
 
     @classmethod
     def build(cls, parts: TaskParts, **fields: Any) -> Self:
-        """Makes the task of a run.
-
-        Args:
-          parts: parts of the run.
-          **fields: fields that a subclass adds.
+        """Makes the task of a run, with the fields that a subclass adds.
 
         Raises:
           ValueError: the model is no encoder-decoder, embeddings are shared between vocabularies
@@ -219,22 +289,31 @@ class Seq2SeqTask(BaseTask):
         """Tokens of both sides, with special tokens."""
         raise NotImplementedError
 
-    @functools.cached_property
-    def losses(self) -> Seq2SeqLosses:
-        """Losses and scores of the model."""
-        return Seq2SeqLosses(self.model, self.tokenizers.specials("target"), self.loss_options)
+    @property
+    def predicts(self) -> tuple[int, ...] | None:
+        """For each token of the targets' vocabulary the token that is predicted in its place; None:
+        the token itself."""
+        return None
 
     def init(self, rng: jax.Array) -> Params:
-        """Returns initial parameters."""
-        return self.losses.init(rng)
+        row = jnp.ones((1, 1), jnp.int32)
+        return self.model.init(rng, *[row] * 6)["params"]
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         """Returns the cross-entropy of each target token given its past and the source."""
-        return self.losses(params, batch, rng, frozen)
+        loss = SupervisedLoss(self.model, self.loss_options, self.read)
+        return loss(params, batch, self.supervised(batch), rng, frozen)
 
     def supervised(self, batch: Batch) -> Supervised:
-        """Returns the model's inputs and the labels of a packed batch."""
-        return self.losses.supervised(batch)
+        """Returns the model's inputs, and the tokens of the target that it predicts: all but the
+        forced ones at the beginning."""
+        specials = self.tokenizers.specials("target")
+        target, positions, segment_ids = row_inputs(batch, "target")
+        shifted = shift_right(target, positions, specials.start)
+        inputs = (*row_inputs(batch, "source"), shifted, positions, segment_ids)
+        labels = target if self.predicts is None else jnp.array(self.predicts, jnp.int32)[target]
+        counted = (segment_ids > 0) & (positions >= len(specials.translation.head))
+        return Supervised(inputs, labels, counted)
 
     def score(
         self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
@@ -249,7 +328,28 @@ class Seq2SeqTask(BaseTask):
             self.encode_pair({"source": source, "target": target})
             for source, target in zip(sources, targets, strict=True)
         ]
-        return self.losses.score(params, pairs, batch_size)
+        return self.score_tokens(params, pairs, batch_size)
+
+    def score_tokens(
+        self, params: Params, pairs: Sequence[Pair], batch_size: int
+    ) -> list[PairScore]:
+        """Scores pairs of tokens, with special tokens, like `score`."""
+        config = self.model.config
+        check_pair_lengths(config, pairs)
+        size = functools.partial(row_bytes, config, config.target_vocab_size)
+        return score_pairs(self.scores, params, pairs, batch_size, size)
+
+    @functools.cached_property
+    def scores(self) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
+        """Compiled (parameters, packed batch) -> `row_scores` of the targets."""
+
+        def scores(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
+            inputs, labels, counted = self.supervised(batch)
+            predicted = apply_model(self.model, params, *inputs, method="unprojected")
+            token_losses = self.loss_options.unregularized.token_loss.of(predicted, labels)
+            return row_scores(token_losses, counted)
+
+        return jax.jit(scores, compiler_options=platform.compiler_options())
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -289,6 +389,15 @@ class LabelingTask(BaseTask):
         body = parts.make_model(*cls.bodies, reach=length, **vocab_sizes)
         model = cls.head(body, num_classes=parts.vocab_sizes[cls.label_side])
         return cls(model, parts.tokenizers, length, parts.loss)
+
+    def supervised(self, batch: Batch) -> Supervised:
+        """Returns the model's inputs and the labels of a packed batch."""
+        raise NotImplementedError
+
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
+        """Returns the training loss of each label."""
+        loss = SupervisedLoss(self.model, self.loss_options, self.read, "__call__")
+        return loss(params, batch, self.supervised(batch), rng, frozen)
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """Returns the mean losses of a label, in nats."""

@@ -25,8 +25,8 @@ from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.runtime import platform
 from transformer_jax.scoring.labels import classification_scores
 from transformer_jax.tasks.base import LabelingTask
-from transformer_jax.tasks.interface import Batch, Frozen, LossSums, Params, Prediction, Supervised
-from transformer_jax.tasks.losses import SupervisedLoss, row_inputs, text_frame
+from transformer_jax.tasks.interface import Batch, Params, Prediction, Supervised
+from transformer_jax.tasks.losses import row_inputs, text_frame
 
 logger = logging.getLogger(__name__)
 
@@ -81,11 +81,6 @@ class Classification(LabelingTask):
         while sum(map(len, tokens)) > room:
             max(tokens, key=len).pop()
         return frame.around(*tokens)
-
-    def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
-        """Returns the training loss of each text's label."""
-        loss = SupervisedLoss(self.model, self.loss_options, self.read, "__call__")
-        return loss(params, batch, self.supervised(batch), rng, frozen)
 
     def supervised(self, batch: Batch) -> Supervised:
         """Returns the model's inputs, and the label of each text."""

@@ -78,7 +78,7 @@ class TaskConfig(Configurable):
             if self.template == MODEL:
                 if tokenizer is None:
                     return TEMPLATES["chatml"]
-                from transformer_jax.conversations import load_model_template
+                from transformer_jax.conversations.model_template import load_model_template
 
                 return load_model_template(tokenizer)
             return TEMPLATES.find(self.template)

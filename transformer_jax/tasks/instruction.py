@@ -7,7 +7,6 @@ B batch, T tokens.
 
 import dataclasses
 import functools
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Self
 
@@ -31,9 +30,8 @@ from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.tasks.base import CausalTask
 from transformer_jax.tasks.interface import Params, Prediction, TaskParts
 from transformer_jax.tasks.language_modeling import LanguageModeling
+from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
 from transformer_jax.tokenization import encode_plain
-
-logger = logging.getLogger(__name__)
 
 BAR_AFTER_SECONDS = 2
 """Seconds of work before a progress bar is shown."""
@@ -59,12 +57,8 @@ class Instruction(CausalTask):
 
     @classmethod
     def build(cls, parts: TaskParts, **fields: Any) -> Self:
-        """Makes the task of a run.
-
-        Raises:
-          ValueError: as `CausalTask.build`, or no special token of the tokenizer ends the
-            template's answers.
-        """
+        """Makes the task of a run. Raises ValueError as `CausalTask.build`, or if no special token
+        of the tokenizer ends the template's answers."""
         has_text = "text" in parts.tokenizers.sides
         tokenizer = parts.tokenizers.text("text") if has_text else None
         task = super().build(parts, template=parts.task.make_template(tokenizer), **fields)
@@ -74,7 +68,6 @@ class Instruction(CausalTask):
 
     @functools.cached_property
     def chat_tokenizer(self) -> ChatTokenizer:
-        """Writes conversations as tokens."""
         return ChatTokenizer(self.template, self.tokenizers.text("text"))
 
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Features]:
@@ -117,26 +110,28 @@ class Instruction(CausalTask):
             search cannot generate token by token, such as beam search.
         """
         prompts = {}
-        for number, line in enumerate(lines, first_line):
-            name = f"line {number}"
-            if line.strip():
-                prompts[number] = self._prompt(_conversation(line, name), name, decode)
-            else:
-                logger.warning("%s is blank, and so is its answer", name)
+        with collect_warnings(len(lines)) as warnings:
+            for number, line in enumerate(lines, first_line):
+                name = f"line {number}"
+                if line.strip():
+                    turns = _conversation(line, name)
+                    prompts[number] = self._prompt(turns, name, decode, warnings, number)
+                else:
+                    message = f"{name} is blank, and so is its answer"
+                    warnings.add(number, message, "are blank, and so are their answers")
         answers = self.text_generator.texts(params, [*prompts.values()], decode, [*prompts])
         for number in range(first_line, first_line + len(lines)):
             outputs = next(answers) if number in prompts else [("", 0.0)]
             yield [Prediction(*output) for output in outputs]
 
     def stream(self, params: Params, line: str, decode: DecodeConfig) -> Iterator[str]:
-        """Yields the answer to a line, piece by piece while it is generated."""
         return self.reply(params, _conversation(line, "the line"), decode)
 
     def reply(
         self, params: Params, conversation: Conversation, decode: DecodeConfig
     ) -> Iterator[str]:
-        """Yields the next answer of a conversation, piece by piece."""
-        prompt = self._prompt(conversation, "the conversation", decode)
+        with collect_warnings() as warnings:
+            prompt = self._prompt(conversation, "the conversation", decode, warnings)
         return self.text_generator.stream(params, prompt, decode)
 
     def score(
@@ -153,14 +148,15 @@ class Instruction(CausalTask):
             except ValueError as error:
                 raise UserError(f"{name}: {error}") from error
             pairs.append((prompt, encode_plain(tokenizer, target)))
-        return self.losses.score(params, pairs, self.max_length, batch_size)
+        return self.score_tokens(params, pairs, batch_size)
 
     def model_inputs(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
     ) -> ModelInputs:
         """Returns an instruction as the model reads it, with the target after it, if there is
         one."""
-        prompt = self._prompt(_conversation(source, "the text"), "the text", decode)
+        with collect_warnings() as warnings:
+            prompt = self._prompt(_conversation(source, "the text"), "the text", decode, warnings)
         tokens = [*prompt, *encode_plain(self.tokenizers.text("text"), target or "")]
         return text_inputs(self.model, self.tokenizers, source + (target or ""), None, tokens)
 
@@ -174,7 +170,14 @@ class Instruction(CausalTask):
         token_generator = TokenGenerator(self.model, self.max_length, specials)
         return TextGenerator(token_generator, tokenizer, joins=False)
 
-    def _prompt(self, conversation: Conversation, name: str, decode: DecodeConfig) -> list[int]:
+    def _prompt(
+        self,
+        conversation: Conversation,
+        name: str,
+        decode: DecodeConfig,
+        warnings: LineWarnings,
+        number: int = 1,
+    ) -> list[int]:
         """Tokens of a conversation to answer, with room for the answer after them."""
         room = max(self.max_length - decode.max_extra_length, self.max_length // 2)
         try:
@@ -183,7 +186,8 @@ class Instruction(CausalTask):
         except ValueError as error:
             raise UserError(f"{name}: {error} (data.max_length is {self.max_length})") from error
         if left_out:
-            logger.warning("%s: the first %d questions are not read", name, left_out)
+            message = f"{name}: the first {left_out} questions are not read"
+            warnings.add(number, message, "are too long: their first questions are not read")
         return prompt
 
 

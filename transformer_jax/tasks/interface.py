@@ -1,25 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The task protocol: everything that depends on the meaning of the examples.
 
-`Task` has what every task needs. Abilities that only some tasks have are protocols of their own,
-`SupportsScoring`, `SupportsStreaming` and so on; a task has an ability if it has the method.
+`Task` has what every task needs, `ABILITIES` the methods that only some have.
 """
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 
-from transformer_jax.conversations import Conversation
 from transformer_jax.data.batches.token_cache import TokenCache
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Features
-from transformer_jax.decoding import BeamTree
-from transformer_jax.inference.batches import PairScore
+from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.inference.model_inputs import ModelInputs
 from transformer_jax.losses import LossOptions
 from transformer_jax.metrics import LossSums
 from transformer_jax.models import MODELS
@@ -118,113 +114,44 @@ class Task(Protocol):
         warnings name the number, and samples depend on it."""
 
 
-@runtime_checkable
-class SupportsScoring(Protocol):
-    """A task that computes the probability of a target given its source."""
+ABILITIES = {
+    "score": "score: this run's task does not score pairs",
+    "predict_with_prefixes": (
+        "prefixes: this run's task cannot start its outputs with given text; leave them out"
+    ),
+    "stream": "stream: this run's task does not continue text; use predict",
+    "reply": "chat: this run's task answers no conversation; use predict",
+    "supervised": "batches: this run's task has no labels; use its loss",
+    "embed": "embed: only runs of task masked_lm make vectors of texts",
+    "model_inputs": "model_inputs: this run's task does not support inspection",
+    "beam_tree": "beam_tree: this run's task does not search with beams",
+}
+"""Methods that only some tasks have, and what is said without them:
 
-    def score(
-        self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
-    ) -> list[PairScore]:
-        """Returns the score of each pair."""
+    score(params, sources, targets, batch_size) -> list[PairScore]
+    predict_with_prefixes(params, lines, prefixes, decode, first_line=1): like `Task.predict`; the
+        outputs of each line start with its prefix
+    stream(params, line, decode): yields the continuation of a line while it is generated
+    reply(params, conversation, decode): yields the answer to the question that ends a conversation
+    supervised(batch) -> Supervised: the model's inputs, in order, and the labels
+    embed(params, lines, batch_size) -> float32 [N, D]
+    model_inputs(params, source, target, decode) -> ModelInputs: an example as the model reads it;
+        with target None and the model's own output, if the task has targets. UserError if there is
+        a target and the task has none
+    beam_tree(params, line, decode) -> BeamTree: the record of a beam search. UserError if `decode`
+        selects another search
 
-
-@runtime_checkable
-class SupportsPrefixes(Protocol):
-    """A task whose outputs can be forced to start with given text."""
-
-    def predict_with_prefixes(
-        self,
-        params: Params,
-        lines: Sequence[str],
-        prefixes: Sequence[str],
-        decode: DecodeConfig,
-        first_line: int = 1,
-    ) -> Iterator[list[Prediction]]:
-        """Like `Task.predict`; the outputs of each line start with its prefix."""
-
-
-@runtime_checkable
-class SupportsStreaming(Protocol):
-    """A task that continues text."""
-
-    def stream(self, params: Params, line: str, decode: DecodeConfig) -> Iterator[str]:
-        """Yields the continuation of a line, piece by piece while it is generated."""
-
-
-@runtime_checkable
-class SupportsChat(Protocol):
-    """A task that answers conversations."""
-
-    def reply(
-        self, params: Params, conversation: Conversation, decode: DecodeConfig
-    ) -> Iterator[str]:
-        """Yields the next answer of a conversation that ends with a question, piece by piece."""
+A task may also have `check_search(examples, decode)`, which raises UserError if `evaluate` would
+reject these settings, and `predicts_by` and `evaluates_by`, the fields of the section `decode` that
+`predict` and `evaluate` read: the others are rejected if they are given for one call."""
 
 
-@runtime_checkable
-class SupportsSupervision(Protocol):
-    """A task whose loss compares the model's logits with labels."""
-
-    def supervised(self, batch: Batch) -> Supervised:
-        """Returns the model's inputs, in order, and the labels of a packed batch."""
-
-
-@runtime_checkable
-class SupportsEmbedding(Protocol):
-    """A task that makes a vector of a text."""
-
-    def embed(self, params: Params, lines: Sequence[str], batch_size: int) -> np.ndarray:
-        """Returns the vector of each line, float32 [N, D]."""
-
-
-@runtime_checkable
-class SupportsInspection(Protocol):
-    """A task that shows the inputs of its model, so that its activations can be inspected."""
-
-    def model_inputs(
-        self, params: Params, source: str, target: str | None, decode: DecodeConfig
-    ) -> ModelInputs:
-        """Returns an example as the model reads it.
-
-        Args:
-          source: the example as in `Task.predict`.
-          target: its output. None: the model's own output, if the task has targets.
-          decode: settings of the search for that output.
-
-        Raises:
-          UserError: a target is given and the task has no targets.
-        """
-
-
-@runtime_checkable
-class SupportsBeamTree(Protocol):
-    """A task whose beam search can be recorded step by step."""
-
-    def beam_tree(self, params: Params, line: str, decode: DecodeConfig) -> BeamTree:
-        """Returns the record of the beam search for a line. Raises UserError if `decode` selects
-        another search."""
-
-
-@runtime_checkable
-class SupportsSearchCheck(Protocol):
-    """A task that can check the settings of its search before evaluation."""
-
-    def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
-        """Raises UserError if `Task.evaluate` would reject `decode` for these examples."""
-
-
-@runtime_checkable
-class DeclaresDecodeFields(Protocol):
-    """A task that declares the fields of the section `decode` that it reads. The others are
-    rejected if they are given for one call."""
-
-    @property
-    def predicts_by(self) -> Collection[str]:
-        """Fields that `predict` reads."""
-
-    @property
-    def evaluates_by(self) -> Collection[str]:
-        """Fields that `evaluate` reads."""
+def ability(task: Task, method: str) -> Callable[..., Any]:
+    """A method that only some tasks have, one of `ABILITIES`. Raises UserError without it."""
+    implementation: Callable[..., Any] | None = getattr(task, method, None)
+    if implementation is None:
+        raise UserError(ABILITIES[method])
+    return implementation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,14 +159,10 @@ class TaskParts:
     """Parts that a task is built from.
 
     Attributes:
-      task: the section `task`.
       model: the section `model`, without vocabulary sizes.
       model_class: class that `model.architecture` names.
-      data: the section `data`.
-      loss: settings of the training loss.
       metric: entry of `scoring.METRICS`, if the task compares texts.
       vocab_sizes: vocabulary size of each side.
-      tokenizers: tokenizers of the sides; none if no text is read.
     """
 
     task: TaskConfig
@@ -253,7 +176,6 @@ class TaskParts:
 
     @property
     def caching(self) -> TokenCache:
-        """Settings of the token cache."""
         return TokenCache(self.data.cache_dir, self.data.num_workers)
 
     def make_model(self, *wanted: type[Any], reach: int, **vocab_sizes: int) -> Any:
@@ -262,7 +184,6 @@ class TaskParts:
         Args:
           *wanted: model classes that the task accepts.
           reach: tokens of the longest row.
-          **vocab_sizes: vocabulary sizes, fields of `ModelConfig`.
 
         Raises:
           ValueError: the config names another class of models, its positions do not reach
@@ -310,6 +231,7 @@ class TaskKind:
       metric: default entry of `scoring.METRICS`; None: the task compares no texts.
       metrics: names of all metrics that a validation records, without those of `metric`; empty if
         they are not known beforehand.
+      needs_mask: True if the tokenizer must have a mask token.
       reads: fields of a config, "section.field", that this task reads and some other task does
         not. Fields that only other tasks read are rejected if they are set. None: it reads all.
       frozen: names of the parameter trees of another run that the loss reads, `frozen` of
@@ -318,6 +240,7 @@ class TaskKind:
         through scores of its texts (`Preference.with_stored_scores`); None: it holds all.
       symbols: for each side written in symbols (`tokenization.SymbolTokenizer`), a function that
         lists them: (the section `task`, that side of all examples) -> each symbol once.
+      more_keys: keys of an example that the task reads, besides those of its sides.
     """
 
     build: Callable[[TaskParts], Task]
@@ -326,12 +249,21 @@ class TaskKind:
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     metric: str | None = None
     metrics: tuple[str, ...] = ()
+    needs_mask: bool = False
     reads: Collection[str] | None = None
     frozen: tuple[str, ...] = ()
     stored: str | None = None
     symbols: Mapping[str, Callable[[TaskConfig, Iterable[str]], Iterable[str]]] = dataclasses.field(
         default_factory=dict
     )
+
+    more_keys: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> set[str]:
+        """Keys that each example must have."""
+        texts = {keys[0] for keys in self.texts.values()}
+        return {*texts, *self.labels, *self.symbols, *self.more_keys}
 
     @property
     def held(self) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ B batch, T tokens, V vocabulary.
 
 import dataclasses
 import functools
-import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
@@ -30,9 +29,8 @@ from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.metrics import compute_metrics
 from transformer_jax.tasks.base import CausalTask
 from transformer_jax.tasks.interface import Params, Prediction, TaskParts
-from transformer_jax.tokenization import SampledTokenizer, Tokenizers, encode_and_warn
-
-logger = logging.getLogger(__name__)
+from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
+from transformer_jax.tokenization import SampledTokenizer, Tokenizers
 
 MOST_STARTS = 1 << 24
 """Largest number of training windows; in longer texts their starts are further apart."""
@@ -48,8 +46,6 @@ class DocumentWindows:
     Attributes:
       packing: "together": windows of the concatenated documents; training windows start anywhere,
         evaluation windows tile the text. "apart": no token sees another document.
-      caching: settings of the token cache.
-      num_train_tokens: as `data.num_train_tokens`.
     """
 
     packing: str
@@ -66,11 +62,8 @@ class DocumentWindows:
         at random (`tokenizers.sampling`), since they are drawn again whenever a block is cut.
 
         Args:
-          tokenizers: tokenizers of the side "text".
           first: token before each document.
           length: tokens of a window.
-          training: True: windows of concatenated documents start anywhere; otherwise they tile the
-            text.
 
         Raises:
           UserError: there is no text, or no room for its tokens.
@@ -214,25 +207,30 @@ class LanguageModeling(CausalTask):
         Raises:
           UserError: the search cannot generate token by token, such as beam search.
         """
-        prompts = [self._prompt(line, number) for number, line in enumerate(lines, first_line)]
         numbers = range(first_line, first_line + len(lines))
+        with collect_warnings(len(lines)) as warnings:
+            prompts = [
+                self._prompt(line, warnings, number)
+                for number, line in zip(numbers, lines, strict=True)
+            ]
         for outputs in self.text_generator.texts(params, prompts, decode, numbers):
             yield [Prediction(*output) for output in outputs]
 
     def stream(self, params: Params, line: str, decode: DecodeConfig) -> Iterator[str]:
-        """Yields the continuation of a line, piece by piece while it is generated."""
-        return self.text_generator.stream(params, self._prompt(line, 1), decode)
+        with collect_warnings() as warnings:
+            prompt = self._prompt(line, warnings)
+        return self.text_generator.stream(params, prompt, decode)
 
-    def _prompt(self, line: str, number: int) -> list[int]:
+    def _prompt(self, line: str, warnings: LineWarnings, number: int = 1) -> list[int]:
         tokenizer = self.tokenizers.text("text")
-        prompt = [tokenizer.specials.first, *encode_and_warn(tokenizer, line, f"line {number}")]
+        name = f"line {number}"
+        prompt = [tokenizer.specials.first, *warnings.encode(tokenizer, line, number, name)]
         if len(prompt) > self.max_length:
-            logger.warning(
-                "line %d has %d tokens, more than the model sees; it is continued from its last %d "
-                "(data.max_length is %d)",
-                *(number, len(prompt) - 1, len(self.token_generator.fit_context(prompt))),
-                self.max_length,
-            )
+            read = len(self.token_generator.fit_context(prompt))
+            limit = f"last {read} (data.max_length is {self.max_length})"
+            message = f"{name} has {len(prompt) - 1} tokens, more than the model sees; it is"
+            several = "have more tokens than the model sees; they are continued from their"
+            warnings.add(number, f"{message} continued from its {limit}", f"{several} {limit}")
         return prompt
 
     def model_inputs(
@@ -240,15 +238,14 @@ class LanguageModeling(CausalTask):
     ) -> ModelInputs:
         """Returns a text as the model reads it, with the target after it, if there is one."""
         text = source + (target or "")
-        tokens = self.token_generator.fit_context(self._prompt(text, 1))
+        with collect_warnings() as warnings:
+            tokens = self.token_generator.fit_context(self._prompt(text, warnings))
         return text_inputs(self.model, self.tokenizers, text, None, tokens)
 
     @functools.cached_property
     def text_generator(self) -> TextGenerator:
-        """Generates continuations of prompts as text."""
         return TextGenerator(self.token_generator, self.tokenizers.text("text"))
 
     @functools.cached_property
     def token_generator(self) -> TokenGenerator:
-        """Generates continuations of prompts as tokens."""
         return TokenGenerator(self.model, self.max_length, self.tokenizers.specials("text"))

@@ -5,35 +5,19 @@ B batch, T slots of a row, M predictions of a row.
 """
 
 import dataclasses
-import functools
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from transformer_jax.data.batches.loss_masks import loss_mask_features
-from transformer_jax.data.examples import Features
-from transformer_jax.errors import UserError
-from transformer_jax.inference.batches import (
-    Pair,
-    PairScore,
-    check_pair_lengths,
-    row_bytes,
-    score_pairs,
-)
 from transformer_jax.losses import Distillation, LossOptions, TokenLosses, symmetric_kl, token_sums
 from transformer_jax.metrics import padding_sums
 from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
-from transformer_jax.models.encoder_decoder import shift_right
 from transformer_jax.nn.embeddings import Unprojected
-from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Batch, Frozen, LossSums, Params, Supervised
-from transformer_jax.tokenization import Frame, SpecialTokens, Tokenizer, Tokenizers
-
-logger = logging.getLogger(__name__)
+from transformer_jax.tokenization import Frame, Tokenizer, Tokenizers
 
 ContextTarget = tuple[Sequence[int], Sequence[int]]
 """Tokens of a context, at least one, and of the target after it."""
@@ -80,8 +64,6 @@ class SupervisedLoss:
     options have them.
 
     Attributes:
-      model: the model.
-      options: settings of the loss.
       read: features whose tokens the model reads.
       method: of the model: "unprojected", or "__call__" if that alone gives the logits.
     """
@@ -151,88 +133,6 @@ def row_scores(found: TokenLosses, counted: jax.Array) -> tuple[jax.Array, jax.A
     return -(found.nll * counted).sum(axis=1), (found.correct | ~counted).all(axis=1)
 
 
-@dataclasses.dataclass(frozen=True)
-class CausalLosses:
-    """Losses and scores of a decoder-only model.
-
-    Rows have the features "input", "target" (the input shifted by one token) and, if not all
-    targets count, "counted": 1 for each target that does.
-
-    Attributes:
-      model: maps tokens to logits of the next token.
-      options: settings of the training loss.
-    """
-
-    model: DecoderOnly
-    options: LossOptions
-    read: ClassVar[tuple[str, ...]] = ("input",)
-
-    def init(self, rng: jax.Array) -> Params:
-        """Initial parameters of the model."""
-        row = jnp.ones((1, 1), jnp.int32)
-        return self.model.init(rng, row, row, row)["params"]
-
-    def __call__(
-        self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen
-    ) -> LossSums:
-        """Training loss of the targets that count."""
-        loss = SupervisedLoss(self.model, self.options, self.read)
-        return loss(params, batch, self.supervised(batch), rng, frozen)
-
-    def supervised(self, batch: Batch) -> Supervised:
-        """The model's inputs, and the next tokens."""
-        return Supervised(row_inputs(batch, "input"), batch["target"], _counted(batch))
-
-    def log_probs(self, params: Params, batch: Batch, rng: jax.Array | None) -> jax.Array:
-        """log P of each target that counts in nats, float32 [B, T]; 0 elsewhere."""
-        token_losses = self._plain_losses(params, batch, rng)
-        return jnp.where(_counted(batch), -token_losses.losses, 0.0)  # `nll` has no gradient
-
-    def score(
-        self, params: Params, pairs: Sequence[ContextTarget], context: int, batch_size: int
-    ) -> list[PairScore]:
-        """Score of each target given its context.
-
-        Args:
-          pairs: contexts and targets as tokens.
-          context: tokens that the model sees at once. Of longer pairs the last tokens are read,
-            with a warning that names the pair's number.
-          batch_size: largest number of pairs scored at once.
-
-        Raises:
-          UserError: a target is longer than `context`.
-        """
-        rows: dict[int, Features] = {}
-        for i, (source, target) in enumerate(pairs):
-            if target:
-                read, counted = _fit_context(context, source, target, f"line {i + 1}")
-                loss_mask = [False] * len(read) + [True] * len(counted)
-                rows[i] = loss_mask_features([*read, *counted], loss_mask)
-        config = self.model.config
-        size = functools.partial(row_bytes, config, config.vocab_size)
-        scores = score_pairs(self.scores, params, [*rows.values()], batch_size, size)
-        by_pair = dict(zip(rows, scores, strict=True))
-        # An empty target is certain: log P = 0.
-        return [by_pair.get(i, PairScore(0.0, True)) for i in range(len(pairs))]
-
-    @functools.cached_property
-    def scores(self) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
-        """Compiled (parameters, packed batch) -> `row_scores` of the targets that count."""
-
-        def scores(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-            return row_scores(self._plain_losses(params, batch), _counted(batch))
-
-        return jax.jit(scores, compiler_options=platform.compiler_options())
-
-    def _plain_losses(
-        self, params: Params, batch: Batch, rng: jax.Array | None = None
-    ) -> TokenLosses:
-        """Negative log-likelihoods of all targets, [B, T] each."""
-        inputs = row_inputs(batch, "input")
-        predicted = apply_model(self.model, params, *inputs, rng=rng, method="unprojected")
-        return self.options.unregularized.token_loss.of(predicted, batch["target"])
-
-
 def split_tokens(tokenizer: Tokenizer, source: str, target: str) -> ContextTarget:
     """Tokens of a source, with the first token before them, and tokens of the target.
 
@@ -247,95 +147,3 @@ def split_tokens(tokenizer: Tokenizer, source: str, target: str) -> ContextTarge
     shared = min(len(together), len(alone))
     count = next((i for i, (token, other) in pairs if token != other), shared)
     return [tokenizer.specials.first, *together[:count]], together[count:]
-
-
-def _fit_context(
-    context: int, read: Sequence[int], counted: Sequence[int], name: str
-) -> ContextTarget:
-    """Drops the first tokens of the context that the model does not see."""
-    if len(counted) > context:
-        raise UserError(
-            f"score: the target of {name} has {len(counted)} tokens, more than the model sees at "
-            f"once (data.max_length is {context}); make it shorter"
-        )
-    room = context + 1 - len(counted)
-    if len(read) > room:
-        logger.warning(
-            "%s has %d tokens, more than the model sees at once (data.max_length is %d); its first "
-            "%d are not read",
-            *(name, len(read) + len(counted) - 1, context, len(read) - room),
-        )
-    return read[-room:], counted
-
-
-def _counted(batch: Batch) -> jax.Array:
-    """Mask of the targets that count, bool [B, T]."""
-    return batch.get("counted", batch["target_segment_ids"]) > 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Seq2SeqLosses:
-    """Losses and scores of an encoder-decoder, on the features "source" and "target".
-
-    Attributes:
-      model: maps source and shifted target to logits.
-      specials: special tokens of the targets.
-      options: settings of the training loss.
-      predicts: for each token of the targets' vocabulary the token that is predicted in its place;
-        None: the token itself.
-    """
-
-    model: Any
-    specials: SpecialTokens
-    options: LossOptions
-    predicts: tuple[int, ...] | None = None
-    read: ClassVar[tuple[str, ...]] = ("source", "target")
-
-    def init(self, rng: jax.Array) -> Params:
-        """Initial parameters of the model."""
-        row = jnp.ones((1, 1), jnp.int32)
-        return self.model.init(rng, *[row] * 6)["params"]
-
-    def __call__(
-        self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen
-    ) -> LossSums:
-        """Training loss of each target token."""
-        loss = SupervisedLoss(self.model, self.options, self.read)
-        return loss(params, batch, self.supervised(batch), rng, frozen)
-
-    def supervised(self, batch: Batch) -> Supervised:
-        """The model's inputs, and the tokens of the target that it predicts: all but the forced
-        ones at the beginning."""
-        target, positions, segment_ids = row_inputs(batch, "target")
-        shifted = shift_right(target, positions, self.specials.start)
-        inputs = (*row_inputs(batch, "source"), shifted, positions, segment_ids)
-        labels = target if self.predicts is None else jnp.array(self.predicts, jnp.int32)[target]
-        counted = (segment_ids > 0) & (positions >= len(self.specials.translation.head))
-        return Supervised(inputs, labels, counted)
-
-    def score(self, params: Params, pairs: Sequence[Pair], batch_size: int) -> list[PairScore]:
-        """Score of each target given its source.
-
-        Args:
-          pairs: sources and targets as tokens, with special tokens.
-          batch_size: largest number of pairs scored at once.
-
-        Raises:
-          UserError: a sequence exceeds the positions that the model knows, or the available memory.
-        """
-        config = self.model.config
-        check_pair_lengths(config, pairs)
-        size = functools.partial(row_bytes, config, config.target_vocab_size)
-        return score_pairs(self.scores, params, pairs, batch_size, size)
-
-    @functools.cached_property
-    def scores(self) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
-        """Compiled (parameters, packed batch) -> `row_scores` of the targets."""
-
-        def scores(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-            inputs, labels, counted = self.supervised(batch)
-            predicted = apply_model(self.model, params, *inputs, method="unprojected")
-            token_losses = self.options.unregularized.token_loss.of(predicted, labels)
-            return row_scores(token_losses, counted)
-
-        return jax.jit(scores, compiler_options=platform.compiler_options())

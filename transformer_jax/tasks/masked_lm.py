@@ -6,7 +6,6 @@ B batch, T tokens, P predicted positions of a row, V vocabulary.
 
 import dataclasses
 import functools
-import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import batched
@@ -38,10 +37,9 @@ from transformer_jax.tasks.interface import (
     TaskParts,
 )
 from transformer_jax.tasks.language_modeling import DocumentWindows
+from transformer_jax.tasks.line_warnings import collect_warnings
 from transformer_jax.tasks.losses import SupervisedLoss, row_inputs
 from transformer_jax.tokenization import SpecialTokens, Tokenizers
-
-logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -94,8 +92,8 @@ class MaskedLanguageModeling(BaseTask):
         """Makes the task of a run.
 
         Raises:
-          ValueError: the model is not encoder-only, its positions do not reach the row length, a
-            row has no room for a token, or the tokenizer has no [MASK].
+          ValueError: the parts do not fit together, a row has no room for a token, or the tokenizer
+            has no [MASK].
         """
         length = parts.data.max_length
         vocab_size = parts.vocab_sizes["text"]
@@ -125,18 +123,15 @@ class MaskedLanguageModeling(BaseTask):
 
     @property
     def specials(self) -> SpecialTokens:
-        """Special tokens of the text."""
         return self.tokenizers.specials("text")
 
     @property
     def mask(self) -> int:
-        """Id of the mask token."""
         assert self.specials.mask is not None  # checked by `build`
         return self.specials.mask
 
     @property
     def mask_text(self) -> str:
-        """The mask token as text."""
         return self.tokenizers.text("text").pieces([self.mask])[0]
 
     @functools.cached_property
@@ -227,11 +222,13 @@ class MaskedLanguageModeling(BaseTask):
             for i, ids, probabilities in zip(indices, *likeliest, strict=True):
                 blanks = slice(tokens[i].count(self.mask))
                 results[i] = self._filled(lines[i], ids[blanks], probabilities[blanks])
+        none = f"no {self.mask_text} to fill;"
+        with collect_warnings(len(lines)) as warnings:
+            for i in sorted(set(range(len(lines))) - set(masked)):
+                number = i + first_line
+                message = f"line {number} has {none} it is left unchanged"
+                warnings.add(number, message, f"have {none} they are left unchanged")
         for i, line in enumerate(lines):
-            if i not in results:
-                logger.warning(
-                    f"line %d has no {self.mask_text} to fill; it is left unchanged", i + first_line
-                )
             yield results.get(i, [Prediction(line, 1.0)])
 
     def embed(self, params: Params, lines: Sequence[str], batch_size: int) -> np.ndarray:

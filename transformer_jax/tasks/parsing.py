@@ -3,7 +3,6 @@
 
 import dataclasses
 import functools
-import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
@@ -21,7 +20,7 @@ from transformer_jax.scoring.parseval import parseval
 from transformer_jax.tasks.base import Seq2SeqTask
 from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tasks.interface import Params, Prediction, TaskParts
-from transformer_jax.tasks.losses import Seq2SeqLosses
+from transformer_jax.tasks.line_warnings import collect_warnings
 from transformer_jax.tasks.translation import Translation
 from transformer_jax.tokenization import (
     UNKNOWN_CLASS,
@@ -41,8 +40,6 @@ from transformer_jax.trees import (
     with_lookahead,
     without_lookahead,
 )
-
-logger = logging.getLogger(__name__)
 
 
 class SentencePart(NamedTuple):
@@ -114,7 +111,6 @@ class TreeCodec:
 
     @property
     def has_lookahead(self) -> bool:
-        """Returns True if the decoder reads the words."""
         return self.constraint.read is not None
 
     @property
@@ -131,7 +127,6 @@ class TreeCodec:
         )
 
     def encode(self, tree: Tree) -> list[int]:
-        """Ids of a tree, with special tokens."""
         tokens = tree_to_tokens(tree)
         if self.has_lookahead:
             tokens = with_lookahead(tokens, map(self._words.name_of, tree.words()))
@@ -150,7 +145,6 @@ class TreeCodec:
         return Request(part.tokens, number=number, constraint_tokens=ids, num_forced=len(ids))
 
     def decode(self, part: SentencePart, outputs: Outputs) -> list[tuple[Tree, float]]:
-        """Trees of the outputs of a search, and their scores."""
         return [
             (self._tree(part.words, row), float(score))
             for row, score in zip(*outputs, strict=True)
@@ -206,15 +200,12 @@ class Parsing(Seq2SeqTask):
 
     @property
     def tree_codec(self) -> TreeCodec:
-        """Converts trees to tokens and back."""
         assert self.codec is not None, "this task has no tokenizers"
         return self.codec
 
-    @functools.cached_property
-    def losses(self) -> Seq2SeqLosses:
-        predicts = self.codec.predicts if self.codec else None
-        specials = self.tokenizers.specials("target")
-        return Seq2SeqLosses(self.model, specials, self.loss_options, predicts)
+    @property
+    def predicts(self) -> tuple[int, ...] | None:
+        return self.codec.predicts if self.codec else None
 
     def evaluate(
         self, params: Params, examples: Corpus, decode: DecodeConfig
@@ -226,7 +217,6 @@ class Parsing(Seq2SeqTask):
         return parseval([output.text for output in outputs], references), outputs
 
     def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
-        """Raises UserError if `evaluate` would reject `decode` for these examples."""
         parts = [part for example in examples for part in self.parts(example["source"])]
         self._check(max((len(part.tokens) for part in parts), default=0), decode)
 
@@ -240,19 +230,17 @@ class Parsing(Seq2SeqTask):
         under one root, with a warning that names the line, counted from `first_line`.
         """
         parts = [self.parts(line) for line in lines]
-        requests = [
-            self.tree_codec.request(part, number)
-            for number, line_parts in enumerate(parts, first_line)
-            for part in line_parts
-        ]
+        requests = []
+        limit = f"joined under one root (data.max_source_length is {self.max_source_length})"
+        with collect_warnings(len(lines)) as warnings:
+            for number, line_parts in enumerate(parts, first_line):
+                requests += [self.tree_codec.request(part, number) for part in line_parts]
+                if len(line_parts) > 1:
+                    message = f"line {number} is too long: it is parsed in {len(line_parts)} parts"
+                    several = f"are too long: they are parsed in parts, {limit}"
+                    warnings.add(number, f"{message}, {limit}", several)
         outputs_of_parts = iter(self._search(params, requests, decode))
-        for number, line_parts in enumerate(parts, first_line):
-            if len(line_parts) > 1:
-                logger.warning(
-                    "line %d is too long: it is parsed in %d parts, joined under one root "
-                    "(data.max_source_length is %d)",
-                    *(number, len(line_parts), self.max_source_length),
-                )
+        for line_parts in parts:
             trees = [self.tree_codec.decode(part, next(outputs_of_parts)) for part in line_parts]
             # Output i of a line joins the i-th best trees of its parts.
             ranks = zip(*trees, strict=False) if trees else [()]
@@ -291,8 +279,6 @@ class Parsing(Seq2SeqTask):
         return pair_inputs(self.tokenizers, texts, part.tokens, target_ids)
 
     def beam_tree(self, params: Params, line: str, decode: DecodeConfig) -> BeamTree:
-        """Returns the record of the beam search for a line. Raises UserError if `decode` selects
-        another search."""
         part = self._first_part(line)
         self._check(len(part.tokens), decode)
         pieces = self.tokenizers.text("target").pieces

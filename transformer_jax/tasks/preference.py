@@ -113,7 +113,6 @@ class Preference(Instruction):
         return PreferencePairs(chosen, rejected, np.stack(reference, axis=1))
 
     def with_stored_scores(self, scores: Reference) -> Self:
-        """Returns the task with log-probabilities under the reference."""
         return dataclasses.replace(self, reference=scores)
 
     def score_texts(self, params: Params, texts: LossMaskedTexts, batch_size: int) -> np.ndarray:
@@ -125,7 +124,7 @@ class Preference(Instruction):
                 for tokens, loss_mask in map(texts.text, indices):
                     start = int(loss_mask.argmax())  # the first token that counts
                     pairs.append((tokens[:start].tolist(), tokens[start:].tolist()))
-                scores = self.losses.score(params, pairs, self.max_length, batch_size)
+                scores = self.score_tokens(params, pairs, batch_size)
                 log_probs += [score.log_prob for score in scores]
                 bar.update(len(indices))
         return np.array(log_probs, np.float32)
@@ -167,7 +166,7 @@ class Preference(Instruction):
                 for name, values in batch.items()
                 if name.startswith(prefix)
             }
-            log_probs = self.losses.log_probs(params, texts, key)
+            log_probs = self.log_probs(params, texts, key)
             policy = sum_by_segment(log_probs, texts["target_segment_ids"])
             base = sum_by_segment(jnp.where(sides == index, reference, 0.0), pairs)
             rewards.append(self.beta * (policy - base))

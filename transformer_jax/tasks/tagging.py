@@ -6,7 +6,6 @@ B batch, T tokens, C tags.
 
 import dataclasses
 import functools
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -23,10 +22,9 @@ from transformer_jax.models import apply_model
 from transformer_jax.models.classifier import TokenClassifier
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.base import LabelingTask
-from transformer_jax.tasks.interface import Batch, Frozen, LossSums, Params, Prediction, Supervised
-from transformer_jax.tasks.losses import SupervisedLoss, row_inputs, text_frame
-
-logger = logging.getLogger(__name__)
+from transformer_jax.tasks.interface import Batch, Params, Prediction, Supervised
+from transformer_jax.tasks.line_warnings import collect_warnings
+from transformer_jax.tasks.losses import row_inputs, text_frame
 
 UNTAGGED = "_"
 
@@ -81,11 +79,6 @@ class Tagging(LabelingTask):
             text += pieces
         return frame.around(text), firsts
 
-    def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
-        """Returns the training loss of each word's tag."""
-        loss = SupervisedLoss(self.model, self.loss_options, self.read, "__call__")
-        return loss(params, batch, self.supervised(batch), rng, frozen)
-
     def supervised(self, batch: Batch) -> Supervised:
         """Returns the model's inputs, and the tag at the first piece of each word."""
         tags = batch["tags"]
@@ -118,15 +111,17 @@ class Tagging(LabelingTask):
         tokens = [text for text, _ in rows]
         probabilities = label_rows(self._probabilities, params, tokens, decode.batch_size)
         names = self.tokenizers.labels("tags").names
-        of_lines = zip(words, rows, probabilities, strict=True)
-        for number, (line_words, (_, firsts), row) in enumerate(of_lines, first_line):
-            left = len(line_words) - len(firsts)
-            if left:
-                logger.warning(
-                    "line %d is too long: its last %d words are left untagged "
-                    "(data.max_length is %d)",
-                    *(number, left, self.max_length),
-                )
+        untagged = [
+            len(line_words) - len(firsts)
+            for line_words, (_, firsts) in zip(words, rows, strict=True)
+        ]
+        limit = f"words are left untagged (data.max_length is {self.max_length})"
+        with collect_warnings(len(lines)) as warnings:
+            for number, left in enumerate(untagged, first_line):
+                if left:
+                    message = f"line {number} is too long: its last {left} {limit}"
+                    warnings.add(number, message, f"are too long: their last {limit}")
+        for left, (_, firsts), row in zip(untagged, rows, probabilities, strict=True):
             tags = [names[tag] for tag in row[firsts].argmax(axis=1)] + [UNTAGGED] * left
             score = float(row[firsts].max(axis=1).mean()) if firsts else 1.0
             yield [Prediction(" ".join(tags), score)]

@@ -6,7 +6,6 @@ B batch, S source, T target, V vocabulary.
 
 import dataclasses
 import functools
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -24,9 +23,8 @@ from transformer_jax.scoring import METRICS, best_by
 from transformer_jax.tasks.base import Seq2SeqTask
 from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tasks.interface import Params, Prediction, TaskParts
-from transformer_jax.tokenization import SampledTokenizer, Tokenizer, encode_and_warn
-
-logger = logging.getLogger(__name__)
+from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
+from transformer_jax.tokenization import SampledTokenizer, Tokenizer
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -98,7 +96,6 @@ class Translation(Seq2SeqTask):
         return score([output.text for output in outputs], references), outputs
 
     def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
-        """Raises UserError if `evaluate` would reject `decode` for these examples."""
         tokenizer = self.tokenizers.text("source")
         longest = max(len(_encode(tokenizer, example["source"])) for example in examples)
         self.search.check(min(longest, self.max_source_length), decode)
@@ -124,16 +121,14 @@ class Translation(Seq2SeqTask):
     ) -> Iterator[list[Prediction]]:
         """Like `predict`; each translation starts with its line's prefix, which should consist of
         whole words. Scores do not count the prefix."""
-        requests = [
-            Request(
-                self._encode_source(line, f"line {number}"),
-                encode_and_warn(
-                    self.tokenizers.text("target"), prefix, f"the prefix of line {number}"
-                ),
-                number,
-            )
-            for number, (line, prefix) in enumerate(zip(lines, prefixes, strict=True), first_line)
-        ]
+        target = self.tokenizers.text("target")
+        requests = []
+        with collect_warnings(len(lines)) as warnings:
+            for number, (line, prefix) in enumerate(zip(lines, prefixes, strict=True), first_line):
+                source_ids = self._encode_source(line, warnings, number, f"line {number}")
+                name = f"the prefix of line {number}"
+                prefix_ids = warnings.encode(target, prefix, number, name)
+                requests.append(Request(source_ids, prefix_ids, number))
         frame_size = self.tokenizers.specials("source").translation.size()
         not_blank = [request for request in requests if len(request.source) > frame_size]
         n_best = self.search.find_all(params, not_blank, decode)
@@ -151,8 +146,8 @@ class Translation(Seq2SeqTask):
     def model_inputs(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
     ) -> ModelInputs:
-        """Returns a pair as the model reads it."""
-        source_ids = self._encode_source(source, "the text")
+        with collect_warnings() as warnings:
+            source_ids = self._encode_source(source, warnings)
         if target is None:
             tokens, _ = self.search(params, [Request(source_ids, number=1)], decode)
             specials = self.tokenizers.specials("target")
@@ -165,33 +160,30 @@ class Translation(Seq2SeqTask):
         return pair_inputs(self.tokenizers, texts, source_ids, target_ids)
 
     def beam_tree(self, params: Params, line: str, decode: DecodeConfig) -> BeamTree:
-        """Returns the record of the beam search for a line. Raises UserError if `decode` selects
-        another search."""
-        request = Request(self._encode_source(line), number=1)
+        request = Request(self._encode_source(line, LineWarnings()), number=1)
         pieces = self.tokenizers.text("target").pieces
         return self.search.beam_tree(params, request, decode, pieces)
 
     @functools.cached_property
     def search(self) -> Seq2SeqSearch:
-        """Searches for translations as tokens."""
         return Seq2SeqSearch(self.model, self.tokenizers.specials("target"))
 
-    def _encode_source(self, line: str, name: str | None = None) -> list[int]:
-        """Tokens of a source, cut at `max_source_length`, with special tokens. Warnings name the
-        source by `name`, such as "line 3"; without a name there are none."""
+    def _encode_source(
+        self, line: str, warnings: LineWarnings, number: int = 1, name: str = "the text"
+    ) -> list[int]:
+        """Tokens of a source, cut at `max_source_length`, with special tokens."""
         tokenizer = self.tokenizers.text("source")
         frame = tokenizer.specials.translation
-        tokens = encode_and_warn(tokenizer, line, name)
+        tokens = warnings.encode(tokenizer, line, number, name)
         room = max(0, self.max_source_length - frame.size())
-        if name is not None:
-            if not tokens:
-                logger.warning("%s is blank, and so is its translation", name)
-            if len(tokens) > room:
-                logger.warning(
-                    "%s has %d tokens; only the first %d are translated "
-                    "(data.max_source_length is %d)",
-                    *(name, len(tokens), room, self.max_source_length),
-                )
+        if not tokens:
+            message = f"{name} is blank, and so is its translation"
+            warnings.add(number, message, "are blank, and so are their translations")
+        if len(tokens) > room:
+            limit = f"(data.max_source_length is {self.max_source_length})"
+            message = f"{name} has {len(tokens)} tokens; only the first {room} are translated"
+            several = f"are cut to the first {room} tokens {limit}"
+            warnings.add(number, f"{message} {limit}", several)
         return frame.around(tokens[:room])
 
     def _decode(self, prefix: Sequence[int], tokens: np.ndarray) -> str:

@@ -22,7 +22,6 @@ from transformer_jax.tokenization.specials import (
 from transformer_jax.tokenization.subword_sampling import SampledTokenizer, resegmenter_of
 from transformer_jax.tokenization.tokenizer import (
     Tokenizer,
-    encode_and_warn,
     encode_plain,
     special_token_ids,
 )
@@ -62,7 +61,6 @@ __all__ = [
     "WordClassTokenizer",
     "choose_words_and_classes",
     "copy_tokenizers",
-    "encode_and_warn",
     "encode_plain",
     "expected_sizes",
     "import_tokenizer",
@@ -91,7 +89,11 @@ def __getattr__(name: str) -> Any:
 
 
 _sentencepiece = partial(
-    TokenizerKind, train=train_sentencepiece, load=SentencePieceTokenizer, suffix=".model"
+    TokenizerKind,
+    train=train_sentencepiece,
+    load=SentencePieceTokenizer,
+    suffix=".model",
+    can_mask=False,
 )
 _hugging_face = partial(
     TokenizerKind, load=imported(f"{_HUGGING_FACE}:HuggingFaceTokenizer"), suffix=".json"
@@ -109,7 +111,11 @@ TOKENIZERS.register("word", _sentencepiece(reads=_WORDS))
 TOKENIZERS.register(
     "word_classes",
     TokenizerKind(
-        train=train_word_classes, load=WordClassTokenizer.from_json, suffix=".words.json", reads=()
+        train=train_word_classes,
+        load=WordClassTokenizer.from_json,
+        suffix=".words.json",
+        reads=(),
+        can_mask=False,
     ),
 )
 TOKENIZERS.register(
@@ -119,6 +125,7 @@ TOKENIZERS.register(
         reads=(_SAMPLING,),
         least_vocab_size=NUM_SPECIALS + 256,  # all bytes are in it
         keeps_whitespace=True,
+        can_mask=False,
     ),
 )
 TOKENIZERS.register(

@@ -21,14 +21,15 @@ class TokenizerKind:
         includes `name`, if the texts do not fit the config. None: this kind is not trained.
       import_files: (tokenizer.path, side) -> content of the vocabulary's file, read from existing
         files. Raises UserError if there are none. None: this kind is trained.
-      load: content -> tokenizer. Raises ValueError if the content is damaged. It must not execute
-        anything from the content, because a workdir may come from anywhere.
+      load: content -> tokenizer; ValueError, KeyError, TypeError or AttributeError mean damage. It
+        must not execute anything from the content, because a workdir may come from anywhere.
       suffix: suffix of the file's name, such as ".model". Kinds with the same suffix share `load`.
       reads: config fields ("section.field") that this kind reads and some other kind does not.
         Setting a field that only other kinds read is an error. None: this kind reads all of them.
         `vocab_size` and `joint` are added for every kind that is trained.
       least_vocab_size: size of the smallest vocabulary.
       keeps_whitespace: True if whitespace is kept as text, whatever `normalization` is.
+      can_mask: False if no vocabulary of this kind has a mask token.
     """
 
     train: "Callable[[TokenizerConfig, Sequence[str], str], bytes] | None"
@@ -38,6 +39,7 @@ class TokenizerKind:
     reads: Collection[str] | None = None
     least_vocab_size: int = NUM_SPECIALS + 1
     keeps_whitespace: bool = False
+    can_mask: bool = True
 
     def __post_init__(self) -> None:
         if self.train and self.reads is not None:

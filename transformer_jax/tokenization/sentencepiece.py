@@ -8,7 +8,7 @@ import re
 import sys
 import tempfile
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,14 +30,12 @@ from transformer_jax.tokenization.specials import (
 from transformer_jax.tokenization.subword_sampling import (
     BpeDropout,
     Resegmenter,
-    Segmenter,
     UnigramSampling,
     starts_at_spaces,
 )
 from transformer_jax.tokenization.tokenizer import (
     BaseTokenizer,
     encode_words_separately,
-    mark_word_starts,
     replace_lone_surrogates,
 )
 
@@ -72,11 +70,11 @@ class SentencePieceTokenizer(BaseTokenizer):
         p = self._processor
         if (p.pad_id(), p.unk_id(), p.bos_id(), p.eos_id()) != (PAD, UNK, BOS, EOS):
             raise ValueError(f"the model's ids of pad, unk, bos, eos are not 0 to {EOS}")
-        try:
-            self._pieces: list[str] = p.id_to_piece(list(range(p.get_piece_size())))
-        except UnicodeDecodeError as error:
-            raise ValueError("the model has a piece that is not valid UTF-8") from error
-        self._words = _WordCache(self._encode_text)
+        self._pieces: list[str] = p.id_to_piece(list(range(p.get_piece_size())))
+        self._is_word_start = [
+            piece.startswith("▁") or piece[:1].isspace() for piece in self._pieces
+        ]
+        self._encode_word = functools.lru_cache(_MAX_CACHED_WORDS)(self._encode_text)
 
     def __reduce__(self) -> tuple[type["SentencePieceTokenizer"], tuple[bytes]]:
         return SentencePieceTokenizer, (self.model,)
@@ -96,7 +94,7 @@ class SentencePieceTokenizer(BaseTokenizer):
             return self._encode_text(text)
         ids: list[int] = []
         for word in text.split(" "):
-            ids += self._words[word]
+            ids += self._encode_word(word)
         return ids
 
     def _encode_text(self, text: str) -> list[int]:
@@ -110,12 +108,6 @@ class SentencePieceTokenizer(BaseTokenizer):
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         return [self._pieces[i] for i in ids]
-
-    def starts_word(self, ids: Iterable[int]) -> list[bool]:
-        return mark_word_starts(ids, self._is_word_start, self.specials.ids)
-
-    def count_unknown(self, ids: Iterable[int]) -> int:
-        return sum(1 for i in ids if i == UNK)
 
     @cached_property
     def resegmenter(self) -> Resegmenter:
@@ -143,24 +135,6 @@ class SentencePieceTokenizer(BaseTokenizer):
             and not any("▁" in piece[1:] for piece in pieces)
         )
 
-    @cached_property
-    def _is_word_start(self) -> list[bool]:
-        return [piece.startswith("▁") or piece[:1].isspace() for piece in self._pieces]
-
-
-class _WordCache(dict[str, tuple[int, ...]]):
-    """Ids of the words encoded so far. Starts again from empty when it is full."""
-
-    def __init__(self, encode: Callable[[str], list[int]]):
-        super().__init__()
-        self._encode = encode
-
-    def __missing__(self, word: str) -> tuple[int, ...]:
-        if len(self) >= _MAX_CACHED_WORDS:
-            self.clear()
-        self[word] = tuple(self._encode(word))
-        return self[word]
-
 
 def load_sentencepiece(content: bytes) -> sentencepiece.SentencePieceProcessor:
     """Loads a serialized model. Raises ValueError if it is damaged."""
@@ -183,7 +157,7 @@ def sentencepiece_resegmenter(
     """
     scores = {piece: score for piece, score in _scores(processor).items() if piece in ids}
     text_ids = {piece: ids[piece] for piece in scores}
-    segmenter: Segmenter
+    segmenter: BpeDropout | UnigramSampling
     if _ranks_merges(scores):
         segmenter = BpeDropout.from_scores(text_ids, scores)
     else:

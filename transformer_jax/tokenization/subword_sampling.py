@@ -14,7 +14,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -31,17 +31,6 @@ _MAX_CACHED = 1 << 17
 
 StartsWord = Callable[[Sequence[str]], Sequence[bool]]
 """Pieces of adjacent tokens -> True for each that starts a word. Pieces never cross words."""
-
-
-class Segmenter(Protocol):
-    """Cuts a word into tokens at random."""
-
-    @property
-    def ids(self) -> Mapping[str, int]:
-        """Piece -> id, of the tokens that are ordinary text."""
-
-    def sample(self, word: str, rate: float, rng: random.Random) -> list[int]:
-        """Token ids of a word, which consists of pieces."""
 
 
 @dataclass(frozen=True)
@@ -150,11 +139,11 @@ class Resegmenter:
     """Draws other tokens for the text of encoded tokens.
 
     Attributes:
-      segmenter: cuts a word. Tokens that it does not know are kept.
+      segmenter: cuts a word into tokens at random. Tokens that it does not know are kept.
       starts_word: finds the words.
     """
 
-    segmenter: Segmenter
+    segmenter: BpeDropout | UnigramSampling
     starts_word: StartsWord
 
     def __call__(self, ids: Iterable[int], rate: float, rng: np.random.Generator) -> list[int]:

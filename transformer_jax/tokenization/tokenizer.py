@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface of all tokenizers, and functions that their implementations share."""
 
-import logging
 import re
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 from transformer_jax.summary import Summarized
 from transformer_jax.tokenization.specials import SpecialTokens
-
-logger = logging.getLogger(__name__)
 
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -18,6 +15,8 @@ class Tokenizer(Protocol):
     """Text to token ids and back. Immutable and picklable, so that data workers can hold one.
 
     A tokenizer with an attribute `resegmenter` (`subword_sampling`) supports `tokenizer.sampling`.
+    One whose `encode` reads special tokens that a text spells out, such as "</s>", has a method
+    `encode_plain` that encodes them as ordinary characters.
     """
 
     @property
@@ -56,7 +55,29 @@ class Tokenizer(Protocol):
 
 
 class BaseTokenizer(Summarized):
-    """Base class of the tokenizers here: shows a summary in place of the vocabulary."""
+    """Base class of the tokenizers here: shows a summary in place of the vocabulary.
+
+    `starts_word` asks for `_is_word_start`: for each id, True if its piece is written as the first
+    of a word.
+    """
+
+    specials: SpecialTokens
+    _is_word_start: Sequence[bool]
+
+    def starts_word(self, ids: Iterable[int]) -> list[bool]:
+        """Implements `Tokenizer.starts_word`."""
+        special = self.specials.ids
+        starts = []
+        after_special = True  # the first id begins a word
+        for i in ids:
+            is_special = i in special
+            starts.append(is_special or after_special or self._is_word_start[i])
+            after_special = is_special
+        return starts
+
+    def count_unknown(self, ids: Iterable[int]) -> int:
+        """Implements `Tokenizer.count_unknown`."""
+        return sum(1 for i in ids if i == self.specials.unk)
 
     def summary(self) -> dict[str, object]:
         """The number of pieces, the special ones, and some of the others."""
@@ -70,33 +91,10 @@ class BaseTokenizer(Summarized):
         }
 
 
-@runtime_checkable
-class ReadsSpecialTokens(Protocol):
-    """A tokenizer whose `encode` reads special tokens that a text spells out, such as "</s>"."""
-
-    def encode_plain(self, text: str) -> list[int]:
-        """Token ids of a text, with spelled-out special tokens encoded as ordinary characters."""
-
-
 def encode_plain(tokenizer: Tokenizer, text: str) -> list[int]:
     """Token ids of a text, with spelled-out special tokens encoded as ordinary characters."""
-    if not text:
-        return []
-    if isinstance(tokenizer, ReadsSpecialTokens):
-        return tokenizer.encode_plain(text)
-    return tokenizer.encode(text)
-
-
-def encode_and_warn(tokenizer: Tokenizer, text: str, name: str | None) -> list[int]:
-    """Token ids of a user's text, with a warning if pieces of it are unknown.
-
-    The warning names the text by `name`, such as "line 3"; without a name there is none.
-    """
-    ids = tokenizer.encode(text)
-    num_unknown = 0 if name is None else tokenizer.count_unknown(ids)
-    if num_unknown:
-        logger.warning("%s has %d pieces unknown to the tokenizer", name, num_unknown)
-    return ids
+    encode: Callable[[str], list[int]] = getattr(tokenizer, "encode_plain", tokenizer.encode)
+    return encode(text) if text else []
 
 
 def special_token_ids(tokenizer: Tokenizer) -> dict[str, int]:
@@ -116,26 +114,6 @@ def encode_words_separately(
         tokenizer.encode(separator + word if number else word) or unknown
         for number, word in enumerate(words)
     ]
-
-
-def mark_word_starts(
-    ids: Iterable[int], is_word_start: Sequence[bool], special: Collection[int]
-) -> list[bool]:
-    """Implements `Tokenizer.starts_word`.
-
-    Args:
-      ids: of a text.
-      is_word_start: for each id of the vocabulary, True if its piece is written as the first of a
-        word.
-      special: ids of special tokens.
-    """
-    starts = []
-    after_special = True  # the first id begins a word
-    for i in ids:
-        is_special = i in special
-        starts.append(is_special or after_special or is_word_start[i])
-        after_special = is_special
-    return starts
 
 
 def replace_lone_surrogates(text: str) -> str:

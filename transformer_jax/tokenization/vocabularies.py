@@ -306,8 +306,8 @@ def _load_contents(directory: Path, contents: FolderContents) -> Tokenizers:
     for name, content in set(contents.values()):
         try:
             objects[name] = loaders[_suffix_of(name)](content)
-        except ValueError as error:
-            raise UserError(f"{directory / name}: {error}") from error
+        except (ValueError, AttributeError, KeyError, TypeError) as error:
+            raise UserError(_damaged(directory / name)) from error
     sides = {side: objects[name] for side, (name, _) in contents.items()}
     return Tokenizers(sides, {side: _sha256(content) for side, (_, content) in contents.items()})
 
@@ -336,7 +336,7 @@ def _read_folder(directory: Path) -> FolderContents:
         entries = json.loads(_read(path)).items()
         sides = {side: (entry["file"], entry["sha256"]) for side, entry in entries}
         suffixes = {_suffix_of(name) for name, _ in sides.values()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(_damaged(path)) from error
     if not sides:
         raise UserError(_damaged(path))

@@ -24,7 +24,7 @@ from transformer_jax.ranges import Range, Steps, check_fields
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.files import atomic_writer
 from transformer_jax.runtime.progress import track
-from transformer_jax.tasks.interface import Frozen, Prediction, SupportsSearchCheck, Task
+from transformer_jax.tasks.interface import Frozen, Prediction, Task
 from transformer_jax.training.step import Sums
 
 logger = logging.getLogger(__name__)
@@ -96,8 +96,9 @@ class Evaluator:
             never saw; or the task rejects the decoding options.
         """
         _ = self._batches  # made here, because that reads every example
-        if isinstance(self.task, SupportsSearchCheck):
-            self.task.check_search(self.decoded_examples, self.decode)
+        check_search = getattr(self.task, "check_search", None)
+        if check_search:
+            check_search(self.decoded_examples, self.decode)
 
     @functools.cached_property
     def decoded_examples(self) -> Corpus:

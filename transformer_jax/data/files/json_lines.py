@@ -20,12 +20,12 @@ from transformer_jax.conversations import (
     join_contents,
     parse_conversation,
 )
-from transformer_jax.conversations.keys import require_read
 from transformer_jax.conversations.turns import (
     MESSAGE_KEYS,
     check_order,
     parse_messages,
     parse_system,
+    require_read,
 )
 from transformer_jax.data.examples import Corpus, Example, Parsed
 from transformer_jax.data.files.rows import open_rows, parse_json, select_rows
@@ -134,10 +134,10 @@ def _parse_prompt(row: Mapping[str, Any]) -> Conversation:
         return parse_conversation(rest, is_answered=False)
     require_read(rest, ("prompt", "system", *_REPEATS_CHOSEN))
     if prompt is None:
-        return parse_system(rest.get("system"))
+        return parse_system(rest)
     is_text = isinstance(prompt, str)
     turns = (Turn(USER, prompt),) if is_text else _parse_messages(prompt, "prompt")
-    return (*parse_system(rest.get("system")), *turns)
+    return (*parse_system(rest), *turns)
 
 
 def _repeats(before: Conversation, prompt: Conversation) -> bool:

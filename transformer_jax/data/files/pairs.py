@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.conversations.keys import require_read
+from transformer_jax.conversations.turns import require_read
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example, LinePairs, Selection
 from transformer_jax.data.files.lines import TextLines, configured_paths

@@ -26,7 +26,7 @@ from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import Seq2Seq
 from transformer_jax.nn.embeddings import intercept_embeddings
-from transformer_jax.tasks.interface import SupportsSupervision
+from transformer_jax.tasks.interface import ability
 
 BFLOAT16 = 0.1
 """Largest difference of bfloat16 logits, relative to the largest float32 logit."""
@@ -53,11 +53,8 @@ def packed(subject: Subject) -> Comparison:
 
 
 def _is_supervised(subject: Subject) -> bool:
-    if not isinstance(subject.task, SupportsSupervision):
-        return False
-    batch: Any = subject.batch
     try:
-        subject.task.supervised(batch)
+        ability(subject.task, "supervised")(subject.batch)
     except UserError:
         return False
     return True

@@ -26,7 +26,7 @@ from transformer_jax.parallel.replicas import make_replica_engine
 from transformer_jax.parallel.scan_engine import ScanEngine
 from transformer_jax.parallel.sharding import AXIS_NAMES, DATA, ParallelConfig
 from transformer_jax.runs import build
-from transformer_jax.runs.replica_numbers import check_alike
+from transformer_jax.runs.seeds import check_alike
 from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.training.state import OPTIONAL_FIELDS, TrainState
 
@@ -98,7 +98,7 @@ def resumed(subject: Subject) -> Comparison:
         config = dataclasses.replace(subject.settings.checkpoint, asynchronous=False)
         with Checkpoints(Path(folder), config) as checkpoints:
             checkpoints.save(_SAVED, jax.tree.map(jnp.asarray, half.saved), {})
-        snapshot = Checkpoints(Path(folder), config).open()
+        snapshot = Checkpoints(Path(folder), config).snapshot()
         restored = snapshot.state(jax.eval_shape(lambda: half.saved), OPTIONAL_FIELDS)
         state = jax.device_get(restored).replace(frozen=half.frozen)
     continued, _ = _compile_training(subject.but())(state, batches[_SAVED:])

@@ -10,7 +10,7 @@ import pytest
 import sentencepiece
 import tokenizers
 
-from tests.tokenization.published.conftest import MADE
+from tests.tokenization.conftest import MADE
 from transformer_jax.tokenization import Frame, PublishedTokenizer, import_tokenizer
 from transformer_jax.tokenization.subword_sampling import UnigramSampling
 

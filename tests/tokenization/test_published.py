@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Importing published tokenizers: roles of special tokens, and errors in one line."""
+"""Importing published tokenizers: roles of special tokens, errors in one line, and storage."""
 
-import base64
 import json
 import random
 import shutil
 
 import pytest
 
-from tests.tokenization.published.conftest import MADE, byte_level
+from tests.tokenization.conftest import MADE, byte_level
 from transformer_jax.errors import UserError
-from transformer_jax.tokenization import Frame, PublishedTokenizer, import_tokenizer
+from transformer_jax.tokenization import (
+    Frame,
+    PublishedTokenizer,
+    TokenizerConfig,
+    copy_tokenizers,
+    expected_sizes,
+    import_tokenizer,
+    store_tokenizers,
+    train_tokenizers,
+)
 
 
 @pytest.fixture
@@ -88,29 +96,6 @@ def test_damaged_files_give_a_tokenizer_or_one_line(copy_of, name):
         path.write_bytes(whole)
 
 
-def test_a_damaged_stored_tokenizer_is_refused(folder_of):
-    content = import_tokenizer(folder_of("bert"), "text")
-    found = json.loads(content)
-    damaged = [content[: len(content) // 2], b"", b"[]", b"{}", b"null"]
-    for changed in (
-        {"format": "pickle"},
-        {"vocab_size": 3},
-        {"vocab_size": 10**12},
-        {"vocab_size": "15"},
-        {"files": {"vocab.txt": "%"}},
-        {"files": {"vocab.txt": base64.b64encode(b"a").decode()}},
-        {"specials": {**found["specials"], "pad": 15}},
-        {"specials": {**found["specials"], "eos": True}},
-        {"specials": {**found["specials"], "mask": "5"}},
-        {"specials": {**found["specials"], "other": 5}},
-        {"specials": {**found["specials"], "translation": {"head": [3]}}},
-    ):
-        damaged.append(json.dumps({**found, **changed}).encode())
-    for each in damaged:
-        with pytest.raises(ValueError, match="this is no tokenizer from a file"):
-            PublishedTokenizer(each)
-
-
 def test_ordinary_pieces_have_no_role_unless_they_are_declared(tmp_path):
     """Qwen3's vocabulary has "<s>" and "<unk>", as pieces of text."""
     tokenizer = byte_level(["<|endoftext|>"])
@@ -138,11 +123,6 @@ def test_the_end_of_the_settings_is_an_end_beside_that_of_the_model(copy_of):
     assert specials.ends == (vocab["#"], vocab["!"])
 
 
-def test_an_id_beyond_the_vocabulary_is_reported_for_each_role(folder_of):
-    for role in ("bos", "eos", "unk", "mask"):
-        assert "a special token has id 99; there are 15" in told(folder_of("bert"), ids={role: 99})
-
-
 def test_settings_are_read_refused_or_named(copy_of, caplog):
     folder = copy_of("gpt2")
     path = folder / "tokenizer_config.json"
@@ -152,3 +132,46 @@ def test_settings_are_read_refused_or_named(copy_of, caplog):
     import_tokenizer(folder, "text")
     assert "unknown keys, which are ignored: ['reverse_words']" in caplog.text
     assert "model_max_length" not in caplog.text
+
+
+PAIR = {"source": ["the dog"], "target": ["the man"]}
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_sides_share_a_vocabulary_if_their_files_are_equal(folder_of, tmp_path):
+    same = TokenizerConfig("file", path=str(folder_of("t5")))
+    joint = train_tokenizers(same, PAIR, tmp_path / "joint")
+    assert joint["source"] is joint["target"] and joint.joint
+    assert names(tmp_path / "joint") == ["joint.file.json", "sides.json"]
+    apart = TokenizerConfig("file", path=str(folder_of("marian_apart")))
+    found = train_tokenizers(apart, PAIR, tmp_path / "apart", {"label": ["b", "a"]})
+    assert names(tmp_path / "apart")[1:] == ["sides.json", "source.file.json", "target.file.json"]
+    for config, trained in ((same, joint), (apart, found)):
+        sizes = {side: trained.text(side).vocab_size for side in PAIR}
+        assert expected_sizes(config, PAIR) == sizes
+    copied = copy_tokenizers(tmp_path / "apart", tmp_path / "copied", {"label": ["c"]})
+    assert copied.labels("label").names == ("c",)
+    assert copied.text("target").encode("the man") == found.text("target").encode("the man")
+    assert copied.sha256["source"] == found.sha256["source"]
+
+
+def test_an_importer_stores_each_side_with_ids_of_its_own(folder_of, tmp_path):
+    contents = {
+        "source": import_tokenizer(folder_of("roberta"), "source", {"tail": (2, 7)}, rows=400),
+        "target": import_tokenizer(
+            folder_of("roberta"), "target", {"start": 2, "head": (8,)}, rows=400
+        ),
+    }
+    found = store_tokenizers("file", contents, tmp_path / "tokenizer")
+    assert found.specials("source").translation.around([9]) == [0, 9, 2, 7]
+    target = found.specials("target")
+    assert (target.start, target.translation.around([9])) == (2, [8, 9, 2])
+    assert found.text("source").vocab_size == found.text("target").vocab_size == 400
+
+
+def test_kind_file_requires_a_path_and_other_kinds_refuse_one():
+    with pytest.raises(ValueError, match="kind file needs an existing vocabulary; set path to its"):
+        TokenizerConfig("file")
