@@ -416,9 +416,8 @@ def configs(args: argparse.Namespace) -> None:
 
     With NAME, a shipped config or a file: all fields, each with the file that sets it.
     """
-    from transformer_jax.runs.config import resolve_file, setting_files, to_config
+    from transformer_jax.runs.config import flatten, resolve_file, setting_files, to_config
     from transformer_jax.runs.field_docs import as_override
-    from transformer_jax.runs.settings import flatten
     from transformer_jax.runs.shipped import shipped_files
 
     if args.name:

@@ -61,7 +61,11 @@ def draw_confusion(decided: Sequence[Decision], most: int = 15) -> Picture:
             shown = "<1" if share < 0.5 else f"{share:.0f}"
             color = "white" if share > 60 else "black"
             shown = f"{shown}%\n{counts[row, column]:,}" if is_roomy else shown
-            style = {"ha": "center", "va": "center", "fontsize": 8 if is_roomy else 6}
+            style: dict[str, Any] = {
+                "ha": "center",
+                "va": "center",
+                "fontsize": 8 if is_roomy else 6,
+            }
             ax.text(column, row, shown, color=color, **style)
     names = [drawable(label) for label in labels]
     sizes = [f"{name} ({total:,})" for name, total in zip(names, totals.flat, strict=True)]
