@@ -2,6 +2,7 @@
 """Oracles of training: each compares two ways to compute the same steps."""
 
 import dataclasses
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ DEVICES = 2
 """Devices of a divided step."""
 _STEPS = 4
 _SAVED = 2  # step of the checkpoint
+_RANDOM = re.compile("random_bits|threefry|rng_bit_generator")  # in a printed program
 _REMAT = ("checkpoint", "remat2")  # names of the primitive in releases of jax
 
 
@@ -57,7 +59,7 @@ def rematerialized(subject: Subject, remat: str) -> Comparison:
     if not any(equation.primitive.name in _REMAT for equation in loss.eqns):
         raise DoesNotApplyError("no layer of this architecture is one that train.remat knows")
     again = saved.but(train__remat=remat)
-    return compare_trees(first_gradients(again, again.engine), saved.gradients)
+    return compare_trees(first_gradients(again, again.engine, draws=True), saved.drawn_gradients)
 
 
 def accumulated(subject: Subject) -> Comparison:
@@ -78,7 +80,26 @@ def repeated(subject: Subject) -> Comparison:
     """A step that is built, traced and compiled again gives the same bits."""
     first = subject.with_dropout
     again = Subject(first.settings)  # with a state of its own
-    return compare_trees(first_gradients(again, again.engine), first.gradients, BITS)
+    return compare_trees(
+        first_gradients(again, again.engine, draws=True), first.drawn_gradients, BITS
+    )
+
+
+def randomness(subject: Subject) -> Comparison:
+    """What a component draws by itself: the same key gives the same bits, another step others."""
+    batch: Any = subject.batch
+
+    def loss_of(key: jax.Array) -> Any:
+        return subject.task.loss(subject.params, batch, key, subject.state.frozen)[0]
+
+    keys = [jax.random.key(number) for number in range(2)]
+    if not _RANDOM.search(str(jax.make_jaxpr(loss_of)(keys[0]))):
+        raise DoesNotApplyError("it draws nothing by itself")
+    # Compiled anew each time: what is drawn while tracing differs.
+    first, again, other = (jax.jit(lambda k: loss_of(k))(key) for key in (keys[0], *keys))
+    if again == first == other:
+        return Comparison(np.inf, np.inf, "the same bits with the key of another step", BITS)
+    return compare_trees(again, first, BITS)
 
 
 def resumed(subject: Subject) -> Comparison:
