@@ -18,7 +18,7 @@ from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import Modules
 from transformer_jax.runs.workdir import TOKENIZER, open_for_writing
-from transformer_jax.runtime.platform import use_compilation_cache
+from transformer_jax.runtime import platform
 from transformer_jax.runtime.progress import in_notebook, shown
 from transformer_jax.runtime.startup import keep_freed_memory
 from transformer_jax.tasks.interface import Task
@@ -74,13 +74,14 @@ def _train(
 ) -> Run:
     clock = GoodputTimer()
     keep_freed_memory()
-    use_compilation_cache()
+    platform.use_compilation_cache()
     with shown(progress and hosts.is_primary()), open_for_writing(workdir) as handle:
         folder = handle.folder
         training = open_training([config], modules, handle)
         settings = training.settings
         checkpoints = training.checkpoints
-        with handle.locked(), checkpoints:
+        same_bits = platform.reproducible(settings.train.reproducible)
+        with handle.locked(), checkpoints, same_bits:
             hosts.run_on_primary(lambda: prepare(training, folder))
             handle.copy_from_primary(TOKENIZER)
             (task,), snapshots = training.open_tasks(folder)
