@@ -99,19 +99,13 @@ def _branch(closed: core.ClosedJaxpr) -> Callable[..., Sequence[Any]]:
 
 def _scan(equation: Any, inputs: list[Any]) -> Sequence[Any]:
     body = _closed(equation.params["jaxpr"])
-    same_shape = [
-        outer.aval.shape == inner.aval.shape
-        for outer, inner in zip(equation.outvars, body.jaxpr.outvars, strict=True)
-    ]
-    num_carry = sum(same_shape)  # what is stacked has one axis more
-    num_xs = sum(
-        outer.aval.shape != inner.aval.shape
-        for outer, inner in zip(equation.invars, body.jaxpr.invars, strict=True)
-    )
+    # What is stacked over the steps has one axis more than inside.
+    num_carry = sum(map(_same_shape, equation.outvars, body.jaxpr.outvars))
+    num_xs = len(inputs) - sum(map(_same_shape, equation.invars, body.jaxpr.invars))
     first_x = len(inputs) - num_xs
     consts = inputs[: first_x - num_carry]
 
-    def step(carry: Sequence[Any], xs: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+    def step(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
         results = _evaluate(body, [*consts, *carry, *xs])
         return results[:num_carry], results[num_carry:]
 
@@ -119,6 +113,10 @@ def _scan(equation: Any, inputs: list[Any]) -> Sequence[Any]:
     carry = inputs[first_x - num_carry : first_x]
     carry, ys = jax.lax.scan(step, carry, inputs[first_x:], **options)
     return [*carry, *ys]
+
+
+def _same_shape(outer: Any, inner: Any) -> bool:
+    return bool(outer.aval.shape == inner.aval.shape)
 
 
 def _while(params: Any, inputs: list[Any]) -> Sequence[Any]:

@@ -59,8 +59,8 @@ def packed(subject: Subject) -> Comparison:
 
 
 def _leaked_gradients(subject: Subject) -> Comparison:
-    """The gradients of each prediction by the embedded tokens of all examples but one, which are 0
-    if examples that share a row do not see each other."""
+    """The gradients of each prediction by the embedded tokens of all examples but one: 0, or what
+    sums over a row leave in their last digits, if examples of a row do not see each other."""
     task: Any = subject.task
     batch = subject.batch
     width = subject.settings.model.d_model
@@ -96,16 +96,17 @@ def _leaked_gradients(subject: Subject) -> Comparison:
             for ids in segments.values()
         ]
         of_examples.append(np.max(largest, axis=0))
-    own_last = np.sort(of_examples, axis=0)  # [examples, J, B]
+    ordered = np.sort(of_examples, axis=0)
+    second_largest = ordered[-2].T  # [B, J]; the largest is that of the own example
     counted = np.asarray(task.supervised(batch).counted)
+    leaked = second_largest[counted]
     places = np.argwhere(counted)
-    leaked = own_last[-2].T[counted]
-    return compare_places(
-        leaked,
-        np.zeros_like(leaked),
-        lambda i: f"the gradient of {_place(batch, *places[i])}",
-        BITS,
-    )
+
+    def place(i: int) -> str:
+        return f"the gradient of {_place(batch, *places[i])}"
+
+    scale = float(ordered.max()) or 1.0
+    return compare_places(1 + leaked / scale, np.ones_like(leaked), place)
 
 
 def _is_supervised(subject: Subject) -> bool:
@@ -212,7 +213,7 @@ def cached(subject: Subject) -> Comparison:
     for number in range(1, _STEPS + 1):
         parents = rng.integers(0, _BEAMS, (rows, _BEAMS)).astype(np.int32)
         decoding.choose(parents)
-        state = reorder_state(state, parents, _BEAMS)
+        state = reorder_state(state, jnp.asarray(parents), _BEAMS)
         tokens = _draw_tokens(rows * _BEAMS, 1, seed=number)
         state = decoding.step(tokens, state, f"decoded token {number}")
     return decoding.compare()
@@ -228,7 +229,7 @@ def rewound(subject: Subject) -> Comparison:
     rows = len(_PROMPTS)
     state = decoding.step(_draw_tokens(rows, 3, seed=1), state, "token of three at once")
     counts = np.arange(rows, dtype=np.int32) % 3
-    state = rewind(state, counts)
+    state = rewind(state, jnp.asarray(counts))
     decoding.forget(counts)
     decoding.step(_draw_tokens(rows, 2, seed=2), state, "token after a rewind")
     return decoding.compare()
@@ -241,7 +242,7 @@ class Decoding:
         self.subject = subject
         self.model = _decoder(subject)
         lengths = np.array(_PROMPTS, np.int32)
-        tokens = _draw_tokens(len(lengths), lengths.max())
+        tokens = _draw_tokens(len(lengths), max(_PROMPTS))
         self._prompts = np.where(np.arange(lengths.max()) < lengths[:, None], tokens, 0)
         self._lengths = lengths
         pairs = zip(tokens, lengths, strict=True)

@@ -41,6 +41,8 @@ _REMAT = ("checkpoint", "remat2")  # names of the primitive in releases of jax
 
 def scanned(subject: Subject) -> Comparison:
     """Layers in a scan give the gradients of unrolled layers."""
+    if not getattr(subject.task.model, "scannable", True):
+        raise DoesNotApplyError("the architecture declares that its layers cannot be scanned")
     scans = subject.but(model__scan_layers=True)
     assert isinstance(scans.engine, ScanEngine)
     return compare_trees(first_gradients(scans, scans.engine), subject.gradients)
@@ -64,6 +66,8 @@ def rematerialized(subject: Subject, remat: str) -> Comparison:
 
 def accumulated(subject: Subject) -> Comparison:
     """Two micro-batches give the gradients of one batch."""
+    if build.task_kind(subject.settings).batch_dependent:
+        raise DoesNotApplyError("the task declares that its loss depends on the batch")
     parts = subject.but(train__accumulation_steps=2)
     return compare_trees(first_gradients(parts, parts.engine), subject.gradients)
 
@@ -89,14 +93,17 @@ def randomness(subject: Subject) -> Comparison:
     """What a component draws by itself: the same key gives the same bits, another step others."""
     batch: Any = subject.batch
 
-    def loss_of(key: jax.Array) -> Any:
-        return subject.task.loss(subject.params, batch, key, subject.state.frozen)[0]
+    def loss_of(params: Any, key: jax.Array) -> Any:
+        return subject.task.loss(params, batch, key, subject.state.frozen)[0]
 
     keys = [jax.random.key(number) for number in range(2)]
-    if not _RANDOM.search(str(jax.make_jaxpr(loss_of)(keys[0]))):
+    if not _RANDOM.search(str(jax.make_jaxpr(loss_of)(subject.params, keys[0]))):
         raise DoesNotApplyError("it draws nothing by itself")
     # Compiled anew each time: what is drawn while tracing differs.
-    first, again, other = (jax.jit(lambda k: loss_of(k))(key) for key in (keys[0], *keys))
+    first, again, other = (
+        jax.jit(lambda params, key: loss_of(params, key))(subject.params, key)
+        for key in (keys[0], *keys)
+    )
     if again == first == other:
         return Comparison(np.inf, np.inf, "the same bits with the key of another step", BITS)
     return compare_trees(again, first, BITS)
