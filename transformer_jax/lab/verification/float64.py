@@ -20,7 +20,8 @@ def in_float64(function: Callable[..., Any], *arguments: Any) -> Any:
     """
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
     with jax.enable_x64(True):
-        inputs = [_widened(leaf) for leaf in jax.tree.leaves(arguments)]
+        leaves = zip(jax.tree.leaves(arguments), closed.in_avals, strict=True)
+        inputs = [_widened(jnp.asarray(leaf, aval.dtype)) for leaf, aval in leaves]
         outputs = jax.jit(lambda *inputs: _evaluate(closed, inputs))(*inputs)
         return jax.tree.unflatten(jax.tree.structure(shapes), [np.asarray(x) for x in outputs])
 
