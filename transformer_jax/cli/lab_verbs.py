@@ -406,6 +406,7 @@ def plan(args: argparse.Namespace) -> None:
     flags.CONFIG,
     flags.MODULES,
     Flag("--only REGEX", "only oracles whose name contains a match", ""),
+    Flag("--quick", "a first look: six oracles of the model, and those of the component's kind"),
     Flag("--seconds N", "time limit; what has not ended by then is not run (default: 600)"),
     Flag("--format text|json", "json: one object on stdout", "text"),
     requires=("config",),
@@ -420,7 +421,7 @@ def verify(args: argparse.Namespace) -> int:
     from transformer_jax.runs.config import resolve_file
 
     settings = resolve_file(args.config, args.overrides, args.modules)
-    options = given_flags(args, ("only", "seconds"))
+    options = given_flags(args, ("only", "quick", "seconds"))
     report = run_oracles(settings, args.modules, keep=args.overrides, **options)
     if args.format == "json":
         write_json(report.as_dict())
