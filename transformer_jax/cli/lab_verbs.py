@@ -185,10 +185,10 @@ def _draw_config(args: argparse.Namespace, output: Path) -> None:
 def _draw_errors(args: argparse.Namespace, output: Path) -> None:
     from transformer_jax.lab import plots
     from transformer_jax.runs.user_modules import load_modules
-    from transformer_jax.runs.workdir import CONFIG, PREDICTIONS, fetch_files
+    from transformer_jax.runs.workdir import CONFIG, METRICS, PREDICTIONS, fetch_files
 
     load_modules(args.modules, args.workdir)
-    workdir = fetch_files(args.workdir, (CONFIG, PREDICTIONS))
+    workdir = fetch_files(args.workdir, (CONFIG, METRICS, PREDICTIONS))
     plots.plot_errors(workdir, args.errors, args.split or "test", output, args.overrides)
 
 

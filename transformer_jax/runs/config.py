@@ -485,11 +485,17 @@ def chosen_fields(values: Mapping[str, Any]) -> dict[str, Any]:
 
 _VALIDATION = ("task.name", "data.name", "data.documents", "data.max_length")
 _VALIDATION_STARTS = ("data.valid_", "data.max_source", "data.max_target")
+_NAMES_DATA = re.compile(r"data\.(name|dir|documents|(train|valid|test)_.*)")
 
 
 def is_validation_field(name: str) -> bool:
     """Returns True for a field on which the examples of the validation split depend."""
     return name in _VALIDATION or name.startswith(_VALIDATION_STARTS)
+
+
+def names_data(name: str) -> bool:
+    """Returns True for a field that says where data are, and nothing else of them."""
+    return bool(_NAMES_DATA.fullmatch(name))
 
 
 def flatten(tree: Mapping[Any, Any]) -> dict[str, Any]:
