@@ -50,7 +50,7 @@ from transformer_jax.runs.user_modules import (
     user_components,
 )
 from transformer_jax.runs.workdir import CONFIG, fetch_files
-from transformer_jax.runtime.files import read_regular, write_atomic
+from transformer_jax.runtime.files import cache_folder, read_regular, write_atomic
 from transformer_jax.suggestions import suggest_fields, suggest_file
 from transformer_jax.summary import Summarized
 from transformer_jax.tasks import TASKS
@@ -142,7 +142,24 @@ def resolve_file(path: str | Path, overrides: Mapping[str, Any], modules: Module
     load_modules(modules)  # the file may name their components
     is_loaded = str(path).endswith(".json")
     origin = Origin("loaded config" if is_loaded else "config file", str(path))
-    return resolve(_run_config_file(path), overrides, (), origin)
+    init_from = overrides.get(_INIT_FROM)
+    if init_from:
+        overrides = {**overrides, _INIT_FROM: _imported(str(init_from))}
+    return resolve(_run_config_file(path, init_from), overrides, (), origin)
+
+
+def _imported(run: str) -> str:
+    """The workdir of a run; of a published model, hf:OWNER/NAME, one in the user's cache, into
+    which it is imported first."""
+    folder = cache_folder("imported")
+    if not run.startswith("hf:") or folder is None:
+        return run
+    workdir = folder / re.sub(r"[^\w.@-]+", "--", run.removeprefix("hf:"))
+    if not (workdir / CONFIG).exists():
+        from transformer_jax.interop.importing import import_model
+
+        import_model(run, workdir)
+    return str(workdir)
 
 
 def setting_files(path: str | Path) -> dict[str, tuple[Any, str]]:
@@ -159,11 +176,16 @@ def setting_files(path: str | Path) -> dict[str, tuple[Any, str]]:
     return fields
 
 
-def _run_config_file(path: str | Path) -> dict[Any, Any]:
+def _run_config_file(path: str | Path, init_from: Any = None) -> dict[Any, Any]:
     """The config of a file that defines `get_config()`, or the content of a .json file, as nested
-    dicts; UserError if there is no such file or it fails."""
+    dicts; UserError if there is no such file or it fails.
+
+    If `get_config` has a parameter `init_from`, it gets the run that training starts from: a config
+    may leave sizes to it.
+    """
     if not str(path).endswith(".json"):
-        return run_file(path, "config", "get_config", ConfigDict).to_dict()
+        config = run_file(path, "config", "get_config", ConfigDict, init_from=init_from)
+        return config.to_dict()
     local = fetch_file(path)
     require_file(local, "config", path)
     return _read_json(local)
@@ -249,6 +271,7 @@ def override(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     return build_settings(resolved, {**settings.origins, **dict.fromkeys(typed, COMMAND)})
 
 
+_INIT_FROM = "train.init_from"
 _GIVEN = Origin("config", "config")
 
 

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import itertools
 import json
 import logging
@@ -22,6 +23,7 @@ import types
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from transformer_jax.buckets.copies import fetch_folder
 from transformer_jax.checkpoints.step_folder import step_folders
@@ -286,7 +288,9 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def run_file[Result](path: str | Path, kind: str, function: str, result: type[Result]) -> Result:
+def run_file[Result](
+    path: str | Path, kind: str, function: str, result: type[Result], **arguments: Any
+) -> Result:
     """Runs a user's Python file; returns the result of its `function()`.
 
     The file may import its siblings by name (`from wmt14_en_de_base import get_config`) from any
@@ -296,8 +300,9 @@ def run_file[Result](path: str | Path, kind: str, function: str, result: type[Re
       path: the file, the name of a shipped one, or an address; all Python files of its folder are
         fetched.
       kind: "config", "sweep" or "claim", for messages.
-      function: name of a function without arguments.
+      function: name of the function.
       result: the type that it must return.
+      **arguments: of the function, if it has parameters of these names.
 
     Raises:
       UserError: there is no such file, it fails or calls exit(), or it has no such function of this
@@ -309,7 +314,10 @@ def run_file[Result](path: str | Path, kind: str, function: str, result: type[Re
     require_file(local, kind, path)
     with failing_as(f"{kind} file {path} fails", local), _siblings_importable(local):
         namespace = runpy.run_path(str(local))
-        returned = namespace[function]() if function in namespace else None
+        if function in namespace:
+            parameters = inspect.signature(namespace[function]).parameters
+            taken = {name: value for name, value in arguments.items() if name in parameters}
+            returned = namespace[function](**taken)
     if function not in namespace:
         raise UserError(f"{kind} file {path} defines no {function}()")
     if not isinstance(returned, result):
