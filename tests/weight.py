@@ -57,16 +57,11 @@ def sizes():
     rows = {}
     for part in PARTS:
         others = [other for other in PARTS if is_part_of(other, part) and other != part]
-        modules = [
-            name for name in PATHS if is_part_of(name, part) and not is_part_of(name, *others)
-        ]
-        paths = [PATHS[name] for name in modules]
+        modules = [name for name in PATHS if is_part_of(name, part)]
+        paths = [PATHS[name] for name in modules if not is_part_of(name, *others)]
         code = sum(map(num_code_lines, paths))
-        rows[part.replace(".", "/")] = {
-            "files": len(paths),
-            "lines": num_lines(paths),
-            "code": code,
-        }
+        row = {"files": len(paths), "lines": num_lines(paths), "code": code}
+        rows[part.replace(".", "/")] = row
     data = [path for path in (ROOT / PACKAGE).rglob("*.*") if path.suffix not in (".py", ".pyc")]
     text = [path for path in data if path.suffix != ".gz"]
     rows["data of the package"] = {"files": len(data), "lines": num_lines(text)}
@@ -92,12 +87,11 @@ def train(workdir, num_steps=20):
     import transformer_jax as tj
     from transformer_jax.runs.config import resolve_file
 
-    tiny = next(
-        node for node in tree("tests.conftest").body if ast.unparse(node).startswith("TINY =")
-    )
+    statements = map(ast.unparse, tree("tests.conftest").body)
+    tiny = next(text for text in statements if text.startswith("TINY ="))
     half = dict.fromkeys(["eval.every_steps", "checkpoint.every_steps"], num_steps // 2)
     data = {"data.name": "synthetic_en_de", "data.synthetic_size": 400}
-    overrides = {**ast.literal_eval(tiny.value), **data, **half, "train.num_steps": num_steps}
+    overrides = {**eval(tiny.removeprefix("TINY =")), **data, **half, "train.num_steps": num_steps}
     # As the verb `train` does; `tj.config` gives a ConfigDict, which is read again.
     tj.train(resolve_file(CONFIG, overrides), workdir)
 

@@ -20,9 +20,9 @@ from transformer_jax.errors import UserError
 from transformer_jax.nn.transformer import rematerialized_layers
 from transformer_jax.runs import build
 from transformer_jax.runs.build import batches_of
-from transformer_jax.runs.config import load_config, read_settings
+from transformer_jax.runs.config import flatten, load_config, read_settings
 from transformer_jax.runs.prepare import build_tokenizers
-from transformer_jax.runs.settings import FIELDS, flatten
+from transformer_jax.runs.settings import FIELDS
 from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.training.evaluation import Evaluator
 
@@ -175,6 +175,7 @@ TESTED_ELSEWHERE = {
     "train.callbacks": "no built-in entry: tests/training/test_loop.py",
     "train.on_spike": "tests/runs/test_fit.py",
     "train.spike_factor": "tests/runs/test_fit.py",
+    "train.reproducible": "options of the compiler: tests/runs/test_train.py",
     "train.scale_to_data": "when a run starts: tests/runs/test_data_size.py",
     "train.init_from": "a run: tests/runs/test_train.py",
     "parallel.preemption_notice": "when a run stops: tests/runtime/test_preemption.py",

@@ -19,9 +19,14 @@ from tests.refusals import assert_refused
 from transformer_jax.checkpoints.step_folder import read_score, step_folders
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.sources import open_split
+from transformer_jax.errors import UserError
+from transformer_jax.lab.plan.program import compile_training_step
 from transformer_jax.runs import build
 from transformer_jax.runs.config import override, read_settings
 from transformer_jax.runs.evaluate import validation
+from transformer_jax.runs.seeds import seed_configs, train_replicas
+from transformer_jax.runs.workdir import read_predictions
+from transformer_jax.runtime import platform
 
 LINES = ["The dog sees a cat.", "", "The old teacher reads the new books."]
 
@@ -45,6 +50,24 @@ def config_of_text(tiny_config, tiny_language_model):
 def text_workdir(language_model_workdir, tmp_path):
     """Copy of the language model's run."""
     return shutil.copytree(language_model_workdir, tmp_path / "run")
+
+
+def test_the_config_says_whether_programs_must_be_reproducible(tiny_config, tmp_path, monkeypatch):
+    def show(required):
+        raise UserError(f"reproducible is {required}")
+
+    monkeypatch.setattr(platform, "reproducible", show)
+    for required in (True, False):
+        settings = read_settings(tiny_config({"train.reproducible": required}))
+        folder = tmp_path / str(required)
+        seeds = seed_configs(settings, 2)
+        for train in (
+            lambda settings=settings, folder=folder: tj.train(settings, folder / "run"),
+            lambda seeds=seeds, folder=folder: train_replicas(seeds, folder / "seeds"),
+            lambda settings=settings: compile_training_step(settings, jax.devices()),
+        ):
+            with pytest.raises(UserError, match=f"reproducible is {required}"):
+                train()
 
 
 # --- Progress ---
@@ -238,7 +261,7 @@ def test_each_corpus_has_its_own_metrics(tiny_classifier, tmp_path):
     other = tmp_path / "other"
     assert_refused(
         {
-            "'valid' of labeled_tsv is one corpus": lambda: tj.train(config({}), other),
+            "'valid' of table is one corpus": lambda: tj.train(config({}), other),
             "'x', which is none of valid, test": lambda: tj.train(config(unknown), other),
             "best_corpus needs the metrics of each_corpus": lambda: config(alone),
         }
@@ -284,8 +307,18 @@ def test_files_can_be_evaluated(used, tmp_path):
     (tmp_path / "a.de").write_text("Der Hund sieht eine Katze.\n\nEin Mann.\n")
     files = {"source": str(tmp_path / "a.en"), "target": str(tmp_path / "a.de")}
     metrics = used.evaluate(**files, beam_size=1)
-    assert (metrics["split"], metrics["num_examples"]) == ("a.en", 3)
-    assert (used.workdir / "predictions" / "a.en-30.jsonl").exists()
+    name = metrics["split"]
+    assert name.startswith("a.en-") and metrics["num_examples"] == 3
+    made_by = read_predictions(used.workdir, name).made_by
+    assert made_by["step"] == 30 and made_by["search"]["beam_size"] == 1
+    assert "batch_size" not in made_by["search"]
+    (tmp_path / "a.en").write_text("The dog sees.\n\nA man.\n")
+    averaged = tj.load(used.workdir, average=2).with_config({"data.max_source_length": 20})
+    other = averaged.evaluate(**files, beam_size=1)
+    assert other["average"] == 2 and other["split"] != name
+    other = read_predictions(used.workdir, other["split"]).made_by
+    assert (other["average"], other["changed"]) == (2, {"data.max_source_length": 20})
+    assert other["checkpoint"] == made_by["checkpoint"] and other["data"] != made_by["data"]
     assert_refused({"has no split 'tset'": lambda: used.evaluate(split="tset")})
 
 
@@ -392,7 +425,7 @@ def test_a_loss_that_is_not_finite_becomes_no_checkpoint(text_workdir, config_of
         settings, tj.load(workdir).task, build.build_engine(settings)
     )
     with Checkpoints(workdir / "checkpoints", settings.checkpoint) as checkpoints:
-        snapshot = checkpoints.open(30)
+        snapshot = checkpoints.snapshot(30)
         state = snapshot.state(jax.eval_shape(init_state, 0))
         huge = jax.tree.map(lambda leaf: leaf * 1e30, state.params)
         checkpoints.save(31, state.replace(step=state.step + 1, params=huge), snapshot.data_state)

@@ -189,7 +189,7 @@ SOURCES.register("{name}", SourceSet(lambda config, split: [[{{"text": split}}]]
 
 def test_a_set_of_the_users_own_is_read_and_named_by_the_run(write, tiny_config, tmp_path):
     load_modules(write(SET.format(name="mine")))
-    config = tiny_config({"data.name": "text,mine"})
+    config = tiny_config({"data.name": "parallel_text,mine"})
     assert list(open_split(DataConfig(name="mine"), "valid")) == [{"text": "valid"}]
     user_modules.record_modules(tmp_path, read_settings(config), [])
     assert [one["name"] for one in json.loads((tmp_path / "modules.json").read_text())] == [
@@ -290,7 +290,7 @@ def test_nothing_in_a_workdir_is_executed(run, monkeypatch):
     assert "is in the workdir" in told(tj.load, workdir, modules=dotted)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '[{"name": 3, "sha256": ""}]', '[{"name": "a"}]'])
+@pytest.mark.parametrize("text", ["", "{", "[1]", '[{"name": "a"}]'])
 def test_a_damaged_record_is_refused(run, text):
     (run[0] / "modules.json").write_text(text)
     assert "modules.json cannot be read: " in told(tj.load, run[0])

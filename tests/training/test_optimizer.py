@@ -9,8 +9,7 @@ import optax
 import pytest
 
 from tests.compiled import assert_near
-from transformer_jax.checkpoints.config import CheckpointConfig
-from transformer_jax.checkpoints.store import Checkpoints
+from transformer_jax.checkpoints.store import CheckpointConfig, Checkpoints
 from transformer_jax.nn.layer_scan import has_stacks, stack_layers, unstack_layers
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
@@ -329,7 +328,7 @@ def test_every_optimizers_state_is_restored(tmp_path):
     with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
         checkpoints.save(1, saved, [1])
     target = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), saved)
-    restored = checkpoints.open().state(target)
+    restored = checkpoints.snapshot().state(target)
     jax.tree.map(np.testing.assert_array_equal, restored, saved)
 
 

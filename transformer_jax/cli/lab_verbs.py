@@ -11,9 +11,10 @@ from typing import Any
 
 from transformer_jax.cli import flags, terminal
 from transformer_jax.cli.flags import ANY_FIELD, PROGRAM, Flag, verb
-from transformer_jax.cli.lines import counted_lines, read_batches
+from transformer_jax.cli.terminal import counted_lines, one_line, read_batches
 from transformer_jax.cli.verbs import given_flags, load_run, write_json, write_result
 from transformer_jax.errors import UserError
+from transformer_jax.logs.records import to_json
 from transformer_jax.runtime.files import require_empty, write_atomic
 
 logger = logging.getLogger(__name__)
@@ -184,10 +185,10 @@ def _draw_config(args: argparse.Namespace, output: Path) -> None:
 def _draw_errors(args: argparse.Namespace, output: Path) -> None:
     from transformer_jax.lab import plots
     from transformer_jax.runs.user_modules import load_modules
-    from transformer_jax.runs.workdir import CONFIG, PREDICTIONS, fetch_files
+    from transformer_jax.runs.workdir import CONFIG, METRICS, PREDICTIONS, fetch_files
 
     load_modules(args.modules, args.workdir)
-    workdir = fetch_files(args.workdir, (CONFIG, PREDICTIONS))
+    workdir = fetch_files(args.workdir, (CONFIG, METRICS, PREDICTIONS))
     plots.plot_errors(workdir, args.errors, args.split or "test", output, args.overrides)
 
 
@@ -405,6 +406,7 @@ def plan(args: argparse.Namespace) -> None:
     flags.CONFIG,
     flags.MODULES,
     Flag("--only REGEX", "only oracles whose name contains a match", ""),
+    Flag("--quick", "a first look: six oracles of the model, and those of the component's kind"),
     Flag("--seconds N", "time limit; what has not ended by then is not run (default: 600)"),
     Flag("--format text|json", "json: one object on stdout", "text"),
     requires=("config",),
@@ -412,14 +414,14 @@ def plan(args: argparse.Namespace) -> None:
 def verify(args: argparse.Namespace) -> int:
     """Checks a component of yours: packed = padded, cached = full, causality, meshes, ...
 
-    Runs on CPUs, in a shrunk version of the config; an override keeps a field as it is given. Exit
+    Runs on CPUs, in a shrunk version of the config; a field that an override sets is kept. Exit
     status 1: something differs, or was not run.
     """
     from transformer_jax.lab.verification.verify import verify as run_oracles
     from transformer_jax.runs.config import resolve_file
 
     settings = resolve_file(args.config, args.overrides, args.modules)
-    options = given_flags(args, ("only", "seconds"))
+    options = given_flags(args, ("only", "quick", "seconds"))
     report = run_oracles(settings, args.modules, keep=args.overrides, **options)
     if args.format == "json":
         write_json(report.as_dict())
@@ -471,6 +473,45 @@ def inspect(args: argparse.Namespace) -> None:
             pages.append((name, text))
     if pages:
         _write_page(folder / _INDEX_PAGE, index_page(pages))
+
+
+@verb(
+    Flag("--tokenizer PATH,...", "workdirs of runs, or files or folders of published tokenizers"),
+    Flag(
+        "--format text|jsonl", "jsonl: an object with pieces and ids per line and tokenizer", "text"
+    ),
+    requires=("tokenizer",),
+)
+def tokenize(args: argparse.Namespace) -> None:
+    """Reads a text a line from stdin, and prints its pieces and ids by each tokenizer.
+
+    A table at the end has tokens, unknown ones, characters per token and the vocabulary of each.
+    """
+    from transformer_jax.lab.analysis.tokens import compare_tokens, open_tokenizers
+
+    stdin = terminal.binary_stdin()
+    tokenizers: dict[str, Any] = {}
+    for path in args.tokenizer.split(","):
+        tokenizers |= open_tokenizers(path)
+    texts = []
+    for (text,) in read_batches(stdin, most=1):
+        texts.append(text)
+        tokens = compare_tokens(text, tokenizers)
+        for name, pieces in tokens.pieces.items():
+            if args.format == "jsonl":
+                record = {
+                    "text": text,
+                    "tokenizer": name,
+                    "pieces": pieces,
+                    "ids": tokens.ids[name],
+                }
+                write_result(to_json(record))
+            else:
+                ids = " ".join(map(str, tokens.ids[name]))
+                write_result(f"{name}: {' '.join(map(one_line, pieces))}\n{ids}\n")
+        terminal.flush()
+    if texts and args.format == "text":
+        write_result(compare_tokens("".join(texts), tokenizers).table.to_string())
 
 
 def _inspect_flags(args: argparse.Namespace) -> Iterator[str]:

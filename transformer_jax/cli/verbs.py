@@ -18,7 +18,7 @@ from typing import Any
 
 from transformer_jax.cli import flags, terminal
 from transformer_jax.cli.flags import ANY_FIELD, DECODE_OPTIONS, PROGRAM, Flag, verb
-from transformer_jax.cli.lines import counted_lines, one_line, read_batches
+from transformer_jax.cli.terminal import counted_lines, one_line, read_batches
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import to_json
 
@@ -186,7 +186,7 @@ def evaluate(args: argparse.Namespace) -> None:
 def predict(args: argparse.Namespace) -> None:
     r"""Reads one example a line from stdin, writes one line for each.
 
-    Lines are read as they are. In an output, a line feed is written as \n and a carriage return as
+    Lines are read unchanged. In an output, a line feed is written as \n and a carriage return as
     \r; --format=jsonl is exact.
     """
     as_json = args.format == "jsonl"
@@ -230,16 +230,12 @@ def _predict(
                 options["prefixes"] = [prefixes[i] for i in numbers]
             n_best = run.n_best(lines, first_line=first_line, **options)
             for _, outputs in zip(lines, n_best, strict=True):  # one line out for one line in
-                write_result(_n_best_json(outputs) if as_json else one_line(outputs[0].text))
+                members = [{"text": output.text, "score": output.score} for output in outputs]
+                text = to_json({"outputs": members}) if as_json else one_line(outputs[0].text)
+                write_result(text)
             terminal.flush()
             first_line += len(lines)
             advance(len(lines))
-
-
-def _n_best_json(outputs: list[Any]) -> str:
-    return to_json(
-        {"outputs": [{"text": output.text, "score": output.score} for output in outputs]}
-    )
 
 
 @verb(
@@ -296,7 +292,7 @@ def _prompted_lines(stdin: BufferedIOBase) -> Iterator[str]:
 
 
 def _write_pieces(pieces: Iterable[str]) -> None:
-    """Writes an output as it is generated, and ends its line."""
+    """Writes an output while it is generated, and ends its line."""
     for piece in pieces:
         terminal.write(piece)
         terminal.flush()
@@ -414,12 +410,22 @@ def export(args: argparse.Namespace) -> None:
         export_run(run, directory, args.format, args.quantization)
 
 
-@verb()
+@verb(Flag("name [NAME]", "prints this whole config: each field with the file that sets it", ""))
 def configs(args: argparse.Namespace) -> None:
-    """Lists the configs that come with the project: name, task, architecture and summary."""
-    from transformer_jax.runs.config import resolve_file
+    """Lists the configs that come with the project: name, task, architecture and summary.
+
+    With NAME, a shipped config or a file: all fields, each with the file that sets it.
+    """
+    from transformer_jax.runs.config import flatten, resolve_file, setting_files, to_config
+    from transformer_jax.runs.field_docs import as_override
     from transformer_jax.runs.shipped import shipped_files
 
+    if args.name:
+        files = setting_files(args.name)
+        for field, value in flatten(to_config(resolve_file(args.name, {})).to_dict()).items():
+            _, file = files.get(field, (None, "default"))
+            terminal.write(f"{f'{field} = {as_override(value)}':50}  {file}\n")
+        return
     for name, path in shipped_files("config").items():
         settings = resolve_file(path, {})
         # The file is read, not run.

@@ -52,7 +52,8 @@ def load(
         require_base_needed(settings, base)
     params = read_params(opened, average)
     task = with_stored_scores(opened.task, settings, opened.workdir)
-    return Run(settings, opened.workdir, task, params, opened.snapshot.step)
+    step = opened.snapshot.step
+    return Run(settings, opened.workdir, task, params, step, average=average)
 
 
 def load_ensemble(
@@ -148,13 +149,6 @@ class EnsembleRun(Run):
     def with_params(self, params: Params) -> Run:
         pairs = zip(self.members, params, strict=True)
         return self.of([member.with_params(member_params) for member, member_params in pairs])
-
-    def _nonfinite_cause(self, lines: Sequence[str]) -> str:
-        for member in self.members:
-            cause = member._nonfinite_cause(lines)
-            if cause:
-                return f" in {member.workdir}{cause}"
-        return ""
 
     def _decode(self, use: str, overrides: Mapping[str, Any]) -> DecodeConfig:
         options = super()._decode(use, overrides)

@@ -4,6 +4,7 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 import logging
 import math
 import shutil
@@ -12,33 +13,43 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from transformer_jax.checkpoints.manifest import item_id
 from transformer_jax.checkpoints.step_folder import PARAMS, PROVENANCE, TRAINING, named_leaves
 from transformer_jax.checkpoints.store import Checkpoints, open_snapshot
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.decoding import BeamTree
 from transformer_jax.errors import NonFiniteError, UserError
 from transformer_jax.inference.batches import PairScore
-from transformer_jax.inference.config import SEARCH_FIELDS, SEARCHES, DecodeConfig, SearchKind
+from transformer_jax.inference.config import (
+    SEARCH_FIELDS,
+    SEARCHES,
+    DecodeConfig,
+    SearchKind,
+    unread_fields,
+)
 from transformer_jax.inference.draft import DraftedModel
 from transformer_jax.inference.model_inputs import ModelInputs
 from transformer_jax.logs.records import RecordFile, to_python
-from transformer_jax.models import input_names
+from transformer_jax.models import apply_model, input_names
 from transformer_jax.models.encoder_decoder import Seq2Seq
+from transformer_jax.nn.hooks import HookPoint, intercept_activations
 from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.parallel import hosts
 from transformer_jax.runs import build
-from transformer_jax.runs.config import override, save_json, to_config
+from transformer_jax.runs.config import load_json, override, parsed, save_json, to_config
 from transformer_jax.runs.frozen import add_draft, load_frozen, with_stored_scores
 from transformer_jax.runs.outside import open_data, refuse_loaded
-from transformer_jax.runs.settings import Settings, parsed
+from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,
     METRICS,
     MODULES,
+    PREDICTIONS,
     REFERENCE,
     TOKENIZER,
     lock_workdir,
@@ -80,6 +91,7 @@ class Run(Summarized):
       step: the step of the parameters; for an average, the last one.
       stored: False if the parameters or the model are not those of the workdir; `evaluate` then
         writes no outputs to it.
+      average: number of snapshots whose mean the parameters are; None: they are those of the step.
     """
 
     settings: Settings
@@ -88,6 +100,7 @@ class Run(Summarized):
     params: Params
     step: int
     stored: bool = True
+    average: int | None = None
     _weights: dict[str, Params] = dataclasses.field(default_factory=dict, init=False, compare=False)
     _drafts: dict[tuple[str, int, str], tuple[Task, Params]] = dataclasses.field(
         default_factory=dict, init=False, compare=False
@@ -116,8 +129,9 @@ class Run(Summarized):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Fields that say in a record of scores what was scored: the step."""
-        return {"step": self.step}
+        """Fields that say in a record of scores what was scored: the step, and that it is an
+        average."""
+        return {"step": self.step} | ({"average": self.average} if self.average else {})
 
     @property
     def model(self) -> Any:
@@ -224,7 +238,7 @@ class Run(Summarized):
                     data_state = open_snapshot(source, self.step).data_state
                     checkpoints.save(self.step, self._training_state(), data_state)
             save_json(settings, folder / CONFIG)
-        return dataclasses.replace(self, workdir=Path(workdir), stored=True)
+        return dataclasses.replace(self, workdir=Path(workdir), stored=True, average=None)
 
     def _training_state(self) -> TrainState:
         """The state of the run's checkpoint, with the parameters of the run."""
@@ -258,12 +272,10 @@ class Run(Summarized):
             raise UserError("batch: the model reads pairs; give targets too")
         if not sources:
             raise UserError("batch: there is no text")
-        if targets:
-            _require_pairs("batch", sources, targets)
-            pairs = zip(sources, targets, strict=True)
-            rows = [self.model_inputs(*pair).inputs for pair in pairs]
-        else:
-            rows = [self.model_inputs(source).inputs for source in sources]
+        _require_pairs("batch", sources, targets or sources)
+        seconds: Sequence[str | None] = targets if targets else [None] * len(sources)
+        pairs = zip(sources, seconds, strict=True)
+        rows = [self.model_inputs(source, target).inputs for source, target in pairs]
         arguments = zip(*rows, strict=True)  # one array [1, T] a row for each argument
         names = input_names(self.model)
         return {name: _stack(arrays) for name, arrays in zip(names, arguments, strict=False)}
@@ -391,6 +403,8 @@ class Run(Summarized):
     ) -> dict[str, Any]:
         """Evaluates a split, or the files `source` and `target`; writes outputs to `predictions/`.
 
+        The files count as a split that is named after `source` and the digest of their content.
+
         Args:
           split: None: "test", or "valid" if the data has no test split.
           command: a command that scores the outputs too (`scoring.command`).
@@ -400,22 +414,35 @@ class Run(Summarized):
         Raises:
           UserError: the split, the files or the command cannot be used.
         """
-        from transformer_jax.runs.evaluate import evaluator_of, keep_outputs
-        from transformer_jax.runs.nonfinite import nonfinite_parameters
+        from transformer_jax.runs.evaluate import evaluator_of, keep_outputs, outputs_made_by
 
         options = self._decode("evaluate", decode)
         task, params = self.with_decoding(options)
-        name, evaluator = evaluator_of(self.settings, task, options, split, source, target)
+        name, evaluator, data = evaluator_of(self.settings, task, options, split, source, target)
         with shown(progress and hosts.is_primary()), self.naming_layer([]):
             metrics, outputs = evaluator(params, self.frozen)
             if math.isnan(metrics["loss"]) and nonfinite_parameters(self.params):
                 raise NonFiniteError
         metrics = add_command_scores(command, metrics, evaluator.decoded_examples, outputs)
         if self.stored:
-            path = self.workdir / "predictions" / f"{name}-{self.step}.jsonl"
-            keep_outputs(path, evaluator, outputs)
+            path = self.workdir / PREDICTIONS / f"{name}-{self.step}.jsonl"
+            made_by = outputs_made_by(self.step, options, task, data) | {
+                "checkpoint": item_id(self.workdir / CHECKPOINTS / str(self.step), PARAMS),
+                "average": self.average,
+                "changed": self._changed_fields(),
+            }
+            keep_outputs(path, evaluator, outputs, made_by)
         plain = {key: to_python(value) for key, value in metrics.items()}
         return {**plain, **self.identity, "split": name}
+
+    def _changed_fields(self) -> dict[str, Any]:
+        """Fields that outputs depend on, and of which the workdir has other values."""
+        saved = load_json(self.workdir / CONFIG).values
+        return {
+            name: value
+            for name, value in self.settings.values.items()
+            if name.startswith(("task.", "model.", "data.max_")) and value != saved.get(name)
+        }
 
     def stream(self, line: str, **decode: Any) -> Iterator[str]:
         """Yields the continuation of a line while it is sampled; UserError if the task has none."""
@@ -434,13 +461,7 @@ class Run(Summarized):
         try:
             yield
         except NonFiniteError as error:
-            raise NonFiniteError(self._nonfinite_cause(lines)) from error
-
-    def _nonfinite_cause(self, lines: Sequence[str]) -> str:
-        """End of the message of a `NonFiniteError`; empty if no cause is found."""
-        from transformer_jax.runs.nonfinite import nonfinite_cause
-
-        return nonfinite_cause(self.task, self.params, lines, self.settings.decode)
+            raise NonFiniteError(nonfinite_cause(self, lines)) from error
 
     def with_decoding(self, decode: DecodeConfig) -> tuple[Task, Params]:
         """The task and the parameters with the weights and the draft that these settings choose,
@@ -484,7 +505,7 @@ def decode_options(
         options = dataclasses.replace(section, **_reset_other_searches(values), **values)
     except ValueError as error:
         raise UserError(f"decode: {error}") from error
-    unread = _unread(use, task)
+    unread = unread_fields(use, task)
     for name in overrides:
         if name in unread:
             raise UserError(f"decode: {name} does nothing in {use} of this task; leave it out")
@@ -509,17 +530,6 @@ def _reset_other_searches(overrides: Mapping[str, Any]) -> dict[str, Any]:
     return {name: getattr(DecodeConfig, name) for name in names - set(overrides)}
 
 
-def _unread(use: str, task: Task) -> set[str]:
-    """The fields of the section `decode` that a task does not read in this use."""
-    fields = getattr(task, "evaluates_by" if use == "evaluate" else "predicts_by", None)
-    if fields is None or not hasattr(task, "predicts_by"):
-        return set()
-    names = {"weights", *fields}
-    if use == "stream":
-        names -= {"num_outputs", "batch_size"}
-    return {field.name for field in dataclasses.fields(DecodeConfig)} - names
-
-
 def _require_texts(use: str, **arguments: Sequence[str]) -> None:
     """Raises UserError for one text in place of a list: its characters would become the texts."""
     for name, texts in arguments.items():
@@ -536,3 +546,60 @@ def _stack(rows: Sequence[np.ndarray]) -> np.ndarray:
     """Rows [1, T] of unequal lengths as one array; zeros, which are padding, fill it."""
     width = max(row.shape[1] for row in rows)
     return np.concatenate([np.pad(row, ((0, 0), (0, width - row.shape[1]))) for row in rows])
+
+
+_NO_LAYERS = (".weights", ".logit_bias")
+"""Ends of hook points that are no layer's values; masks may be infinite there."""
+
+
+def nonfinite_parameters(params: Params) -> list[str]:
+    """Names of the parameters that hold NaN or infinity."""
+    flags = jax.jit(lambda tree: jax.tree.map(lambda x: jnp.isfinite(x).all(), tree))(params)
+    return [name for name, is_finite in named_leaves(flags).items() if not is_finite]
+
+
+def first_nonfinite_layer(model: Any, params: Params, reading: ModelInputs) -> str | None:
+    """The first hook point (`nn.hooks`) whose value is not finite; None if all are."""
+    names: list[str] = []
+
+    def run(params: Params, inputs: tuple[jax.Array, ...]) -> list[jax.Array]:
+        flags: list[jax.Array] = []
+
+        def keep(point: HookPoint, x: jax.Array) -> jax.Array:
+            names.append(point.path)
+            flags.append(jnp.isfinite(x).all())
+            return x
+
+        with intercept_activations(keep, lambda path: not path.endswith(_NO_LAYERS)):
+            apply_model(model, params, *inputs)
+        return flags
+
+    flags = jax.jit(run)(params, reading.inputs)  # traced once, so `names` are in their order
+    for name, is_finite in zip(names, flags, strict=True):
+        if not is_finite:
+            return name
+    return None
+
+
+def nonfinite_cause(run: Any, lines: Sequence[str]) -> str:
+    """The parameter of a run, or the layer for one of the lines, as the end of a message; or ""."""
+    if hasattr(run, "members"):  # an ensemble
+        causes = {member.workdir: nonfinite_cause(member, lines) for member in run.members}
+        return next((f" in {workdir}{cause}" for workdir, cause in causes.items() if cause), "")
+    task = run.task
+    params = run.params
+    names = nonfinite_parameters(params)
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        return f": so is the parameter {names[0]}{more}; take another checkpoint"
+    model_inputs = getattr(task, "model_inputs", None)
+    if model_inputs is None:
+        return ""
+    for line, target in itertools.product(lines, (None, "")):
+        # Without a target, tasks on pairs search for one, which fails again.
+        with contextlib.suppress(UserError):
+            reading = model_inputs(params, line, target, run.settings.decode)
+            layer = first_nonfinite_layer(task.model, params, reading)
+            if layer:
+                return f": so is {layer}, although all parameters are finite"
+    return ""

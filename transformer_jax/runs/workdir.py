@@ -7,7 +7,8 @@
     checkpoints/                    state, data position and score of the steps that are kept
     reference/                      log-probabilities of the reference policy (DPO)
     metrics.jsonl, tensorboard/     metrics of each logged step
-    predictions/                    outputs of the scored splits
+    predictions/                    outputs of the scored splits (SPLIT-STEP.jsonl), and what made
+                                    them (SPLIT-STEP.json)
     profile/                        traces, on request
     .transformer_jax                the mark that this program made the workdir; it names the
                                     process that trains there
@@ -36,30 +37,28 @@ import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from transformer_jax.buckets.bucket import is_address
+from transformer_jax.buckets.copies import fetch_folder, working_copy, working_copy_id
+from transformer_jax.buckets.mirror import MirrorLayout
 from transformer_jax.checkpoints import manifest
-from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.step_folder import step_folders
-from transformer_jax.checkpoints.store import Checkpoints, PrimaryCheckpoints
+from transformer_jax.checkpoints.store import CheckpointConfig, Checkpoints, PrimaryCheckpoints
 from transformer_jax.errors import BusyError, UserError
 from transformer_jax.logs.records import read_lines, with_losses
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.hosts import Fingerprint
-from transformer_jax.runtime import processes
 from transformer_jax.runtime.files import (
     PARTIAL,
     NoLocksError,
+    describe_process,
     entries_below,
     open_locked,
     parse_json,
     path_below,
     read_regular,
 )
-
-if TYPE_CHECKING:
-    from transformer_jax.buckets.mirror import MirrorLayout
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +84,7 @@ TABLE = "table"
 DIFFERENCES = "differences"
 CURVES = "curves"
 
+_MADE_BY = {"step", "checkpoint", "average", "search", "changed", "data"}
 _SECONDS_TO_APPEAR = 10  # until a file that another machine has written is visible here
 
 
@@ -125,18 +125,13 @@ _OLD_METRICS = f"{METRICS}.old"
 _FOR_TRAINING = re.compile(rf"({_STEP}/training|(^|/){TENSORBOARD}|(^|/){PROFILE})/")
 
 
-def _mirror_layout() -> "MirrorLayout":
-    from transformer_jax.buckets.mirror import MirrorLayout
-
-    return MirrorLayout(
-        unit=re.compile(_STEP),
-        seal=manifest.MANIFEST,
-        mark=re.compile(rf"(^|/)({re.escape(RUN.mark)}|{re.escape(SWEEP.mark)})$"),
-        temporary=re.compile(
-            rf"(^|/)(wandb|{re.escape(PARTIAL)})/|\.partial$|\.orbax-checkpoint-tmp"
-        ),
-        damage=manifest.find_damage,
-    )
+_LAYOUT = MirrorLayout(
+    unit=re.compile(_STEP),
+    seal=manifest.MANIFEST,
+    mark=re.compile(rf"(^|/)({re.escape(RUN.mark)}|{re.escape(SWEEP.mark)})$"),
+    temporary=re.compile(rf"(^|/)(wandb|{re.escape(PARTIAL)})/|\.partial$|\.orbax-checkpoint-tmp"),
+    damage=manifest.find_damage,
+)
 
 
 def workdir_path(workdir: str | Path) -> Path:
@@ -149,13 +144,7 @@ def workdir_path(workdir: str | Path) -> Path:
     """
     if not str(workdir):
         raise UserError("the name of the workdir is empty; is a variable of the shell not set?")
-    if is_address(workdir):
-        from transformer_jax.buckets.copies import fetch_folder
-
-        workdir = fetch_folder(
-            str(workdir), lambda name: not _FOR_TRAINING.search(name), _mirror_layout()
-        )
-    path = Path(workdir)
+    path = fetch_folder(workdir, lambda name: not _FOR_TRAINING.search(name), _LAYOUT)
     if _NOT_STORABLE.search(str(path.absolute())):
         raise UserError(
             f"workdir {str(path)!r} has a backslash, a NUL or bytes that are not UTF-8 in its "
@@ -178,11 +167,7 @@ def workdir_within(workdir: Path, name: str) -> Path:
 
 def fetch_files(workdir: str | Path, names: Collection[str]) -> Path:
     """The workdir, or a local copy of these files and folders if it is at an address."""
-    if not is_address(workdir):
-        return Path(workdir)
-    from transformer_jax.buckets.copies import fetch_folder
-
-    return fetch_folder(str(workdir), lambda name: name.split("/")[0] in names)
+    return fetch_folder(workdir, lambda name: name.split("/")[0] in names)
 
 
 def _require_regular(path: Path) -> None:
@@ -272,7 +257,7 @@ def _lock(workdir: Path, kind: WorkdirKind, locks: contextlib.ExitStack, wait: b
         return ""
     except OSError as error:
         raise UserError(f"cannot write to {error.filename or workdir}: {error.strerror}") from error
-    content = f"{processes.describe_process()}\n"
+    content = f"{describe_process()}\n"
     file.truncate(0)
     file.write(content)
     file.flush()
@@ -351,12 +336,10 @@ def open_for_writing(workdir: str | Path) -> Iterator[WorkdirHandle]:
     if not is_address(workdir):
         yield WorkdirHandle(workdir_path(workdir), is_shared=True)
         return
-    from transformer_jax.buckets.copies import working_copy, working_copy_id
-
     with contextlib.ExitStack() as copies:
 
         def open_copy() -> tuple[str, str]:
-            folder = copies.enter_context(working_copy(str(workdir), _mirror_layout()))
+            folder = copies.enter_context(working_copy(str(workdir), _LAYOUT))
             for config in folder.rglob(CONFIG):
                 checkpoints = config.parent / CHECKPOINTS
                 checkpoints.mkdir(exist_ok=True)  # a bucket has no empty folders
@@ -426,15 +409,34 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     return records
 
 
-def read_predictions(workdir: Path, split: str) -> list[dict[str, Any]]:
-    """Examples of a split with their outputs, of the last step that was scored."""
+class Predictions(NamedTuple):
+    """Examples of a split with their outputs, of the last step that was scored.
+
+    Attributes:
+      made_by: what made the outputs (`evaluate.outputs_made_by`); empty if no file says it.
+    """
+
+    step: int
+    records: list[dict[str, Any]]
+    made_by: Mapping[str, Any]
+
+
+def read_predictions(workdir: Path, split: str) -> Predictions:
+    """Reads the outputs of a split; UserError if there are none."""
     file_of_step = re.compile(rf"{re.escape(split)}-([0-9]+)\.jsonl")
     names = (path.name for path in (workdir / PREDICTIONS).glob("*.jsonl"))
     steps = [int(match[1]) for match in map(file_of_step.fullmatch, names) if match]
     if not steps:
         message = f"{workdir} has no predictions of {split}; run evaluate with --split={split}"
         raise UserError(message)
-    return _read_objects(workdir, f"{PREDICTIONS}/{split}-{max(steps)}.jsonl", "predictions")
+    step = max(steps)
+    name = f"{PREDICTIONS}/{split}-{step}"
+    records = _read_objects(workdir, f"{name}.jsonl", "predictions")
+    made_by = {}
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        made_by = parse_json(read_regular(workdir / f"{name}.json"))
+    is_whole = isinstance(made_by, dict) and made_by.keys() >= _MADE_BY
+    return Predictions(step, records, made_by if is_whole else {})
 
 
 def _read_objects(workdir: Path, name: str, content: str) -> list[dict[str, Any]]:

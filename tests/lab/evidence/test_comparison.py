@@ -11,11 +11,15 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
+from tests.refusals import assert_refused
 from transformer_jax.cli.main import main
 from transformer_jax.data.sources import open_split
+from transformer_jax.lab.evidence import comparison
 from transformer_jax.lab.evidence.comparison import comparison_page
 from transformer_jax.lab.evidence.example_loss import compare_losses
+from transformer_jax.tasks.interface import Prediction
 from transformer_jax.tokenization import sentencepiece
+from transformer_jax.training.evaluation import write_predictions
 
 LOSSES = {"base": [3.0, 3.1, 2.9], "better": [2.0, 2.1, 1.9]}
 OUTPUTS = {"base": ["ein Hund", "eine Katze"], "better": ["der Hund", "eine Katze"]}
@@ -29,15 +33,10 @@ def runs(trained_workdir, tmp_path_factory):
         for number, loss in enumerate(losses):
             seed = folder / name / f"seed_{number}"
             shutil.copytree(trained_workdir, seed, ignore=shutil.ignore_patterns("tensorboard"))
+            scores = {"train_loss": 0.0, "bleu": 10 - loss}
             records = [
-                {
-                    "step": step,
-                    "split": split,
-                    "train_loss": 0.0,
-                    "loss": loss + 10 / step,
-                    "bleu": 10 - loss,
-                }
-                for step in (10, 20)
+                {"step": step, "split": split, "loss": loss + 15 / step} | scores
+                for step in (10, 30)
                 for split in ("train", "valid")
             ]
             (seed / "metrics.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
@@ -46,14 +45,13 @@ def runs(trained_workdir, tmp_path_factory):
     return folder
 
 
-def write_outputs(workdir, outputs, sources=("a dog", "a cat")):
-    path = workdir / "predictions" / "test-30.jsonl"
-    path.parent.mkdir(exist_ok=True)
-    records = [
-        {"source": source, "target": target, "output": output, "score": -1.0}
-        for source, target, output in zip(sources, OUTPUTS["better"], outputs, strict=True)
-    ]
-    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+def write_outputs(workdir, outputs, sources=("a dog", "a cat"), step=30, **made_by):
+    path = workdir / "predictions" / f"test-{step}.jsonl"
+    pairs = zip(sources, OUTPUTS["better"], strict=True)
+    examples = [{"source": source, "target": target} for source, target in pairs]
+    origin = {"step": step, "checkpoint": None, "average": None, "search": {"beam_size": 4}}
+    origin |= {"changed": {}, "data": "2 examples", **made_by}
+    write_predictions(path, examples, [Prediction(output, -1.0) for output in outputs], origin)
 
 
 def change_config(workdir, section, field, value):
@@ -84,9 +82,6 @@ def test_it_says_what_differs_and_whether_the_metrics_do(runs):
     checkpoints = found.digests["better"]["checkpoints"].split("; ")
     assert len(checkpoints) == 3 and "config" in found.digests["base"]
 
-
-def test_outputs_are_compared_over_examples(runs):
-    found = tj.compare(runs / "base", runs / "better")
     compared = {test["metric"] for test in found.record["over_examples"]}
     assert compared == {"bleu", "bleu_lowercase", "chrf", "ter"}
     (example,) = found.record["disagreements"]["better"]
@@ -94,22 +89,59 @@ def test_outputs_are_compared_over_examples(runs):
     assert example["example"]["source"] == "a dog"
 
 
+def test_outputs_that_were_made_otherwise_are_left_out_and_told(copies, caplog):
+    base, better = (copies / name / "seed_0" for name in LOSSES)
+    beside = better / "predictions" / "test-30.json"
+
+    def note(**made_by):
+        write_outputs(better, OUTPUTS["better"], **made_by)
+        found = tj.compare(base, better)
+        assert found.record["over_examples"] == [] == list(found.record["outputs"])
+        return found.notes[-1]
+
+    cases = {
+        "are of another checkpoint of step 30": {"checkpoint": "SHA-256 0"},
+        "average of the outputs is None and 2": {"average": 2},
+        "changed of the outputs is {} and {'model.d_model': 8}": {"changed": {"model.d_model": 8}},
+        "decode.temperature of the outputs is None and 1.0": {
+            "search": {"beam_size": 4, "temperature": 1.0}
+        },
+    }
+    for words, made_by in cases.items():
+        assert words in note(**made_by) and "evaluate --split=test again" in note(**made_by)
+    beside.unlink()
+    assert "do not say what made them" in tj.compare(base, better).notes[-1]
+    for path in better.glob("predictions/test-30.*"):
+        path.unlink()
+    assert "are of step 10, its metrics of step 30" in note(step=10)
+
+
+def test_outputs_of_each_runs_own_search_and_of_best_checkpoints_are_compared(copies, monkeypatch):
+    base, better = (copies / name / "seed_0" for name in LOSSES)
+    change_config(better, "decode", "beam_size", 2)
+    write_outputs(better, OUTPUTS["better"], search={"beam_size": 2})
+    found = tj.compare(base, better)
+    assert found.record["over_examples"] and found.record["outputs"]["better/seed_0"]["step"] == 30
+    for folder in (base, better):
+        records = (folder / "metrics.jsonl").read_text()
+        (folder / "metrics.jsonl").write_text(records.replace('"step": 30', '"step": 45'))
+    found = tj.compare(base, better)
+    assert found.record["over_examples"] and "best checkpoints: step 30 of" in found.notes[-1]
+
+
+def test_without_seeds_or_outputs_there_is_no_test(runs):
+    found = tj.compare(runs / "base" / "seed_0", runs / "better" / "seed_0")
+    assert found.tests == [] and found.record["over_examples"]
+    assert "one seed" in found.notes[0]
+    found = tj.compare(runs / "base", runs / "better", split="valid_2")
+    assert found.record["over_examples"] == [] and "evaluate --split=valid_2" in found.notes[-1]
+
+
 def test_many_runs_are_corrected(copies):
     shutil.copytree(copies / "better", copies / "third")
     found = tj.compare(copies / "base", copies / "better", copies / "third", metrics=["loss"])
     adjusted = [test.p_adjusted for test in found.tests]
     assert adjusted == pytest.approx([2 * test.difference.p for test in found.tests])
-
-
-def test_one_seed_has_no_test_over_seeds(runs):
-    found = tj.compare(runs / "base" / "seed_0", runs / "better" / "seed_0")
-    assert found.tests == [] and found.record["over_examples"]
-    assert "one seed" in found.notes[0]
-
-
-def test_without_outputs_examples_are_not_compared(runs):
-    found = tj.compare(runs / "base", runs / "better", split="valid_2")
-    assert found.record["over_examples"] == [] and "evaluate --split=valid_2" in found.notes[-1]
 
 
 def test_the_loss_per_example_is_compared(runs, tmp_path):
@@ -131,48 +163,46 @@ def test_the_loss_per_example_is_compared(runs, tmp_path):
     assert "bits per byte" in found.as_text() and f"{low:.3g} to {high:.3g}" in found.as_text()
 
 
-def test_losses_of_other_examples_or_of_changed_texts_are_refused(copies, monkeypatch):
-    first, second = copies / "base" / "seed_0", copies / "better" / "seed_0"
-    config = json.loads((second / "config.json").read_text())
+def test_what_cannot_be_compared_is_refused(copies, monkeypatch):
+    base, better = copies / "base", copies / "better"
+    first, other_data, other_examples = base / "seed_0", better / "seed_1", better / "seed_2"
+    shorter = shutil.copytree(first, copies / "shorter")
+    config = json.loads((shorter / "config.json").read_text())
     path = copies / "short.txt"
     lines = Path(config["data"]["valid_source"]).read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:-1]))
     for side in ("source", "target"):
-        change_config(second, "data", f"valid_{side}", str(path))
-    with pytest.raises(tj.UserError, match="base and better have other examples in valid"):
-        compare_losses({"base": first, "better": second}, "valid", True)
-    with pytest.raises(tj.UserError, match="of base changes text"):
-        monkeypatch.setattr(sentencepiece.SentencePieceTokenizer, "decode", lambda *_: "other")
-        compare_losses({"base": first}, "valid", False)
-
-
-def test_what_cannot_be_compared_is_refused(copies, assert_refused):
-    base, better = copies / "base", copies / "better"
-    other_data, other_examples = better / "seed_1", better / "seed_2"
-    change_config(other_data, "data", "valid_source", "other.txt")
+        change_config(shorter, "data", f"valid_{side}", str(path))
+    change_config(better / "seed_0", "data", "valid_source", "renamed.txt")  # the same content
+    assert "loss" in tj.compare(base, better).values
+    change_config(other_data, "data", "max_source_length", 9)
     write_outputs(other_examples, OUTPUTS["better"], sources=("a dog", "a cow"))
+    compared = {"base": first, "better": shorter}
     assert_refused(
         {
-            "one run": (lambda: tj.compare(base), "at least two"),
-            "a run with itself": (lambda: tj.compare(base, base), "twice"),
-            "no run": (lambda: tj.compare(base, copies / "missing"), "missing"),
-            "other data": (lambda: tj.compare(base, other_data), "scored on the same examples"),
-            "other examples": (lambda: tj.compare(base, other_examples), "other examples"),
-            "no metric": (lambda: tj.compare(base, better, metrics=["blue"]), "'blue'; did"),
+            "at least two": lambda: tj.compare(base),
+            "twice": lambda: tj.compare(base, base),
+            "missing": lambda: tj.compare(base, copies / "missing"),
+            "scored on the same examples": lambda: tj.compare(base, other_data),
+            "other examples": lambda: tj.compare(base, other_examples),
+            "'blue'; did": lambda: tj.compare(base, better, metrics=["blue"]),
+            "base and better have other examples in valid": (
+                lambda: compare_losses(compared, "valid", True)
+            ),
         }
     )
+    monkeypatch.setattr(sentencepiece.SentencePieceTokenizer, "decode", lambda *_: "other")
+    changed = lambda: compare_losses({"base": first}, "valid", False)  # noqa: E731
+    assert_refused({"of base changes text": changed})
 
 
-def test_other_tokens_leave_metrics_per_token_out(copies, monkeypatch):
-    from transformer_jax.lab.evidence import comparison
-
-    monkeypatch.setattr(
-        comparison, "run_digests", lambda workdirs: {"tokenizer of source": str(workdirs[0])}
-    )
-    found = tj.compare(copies / "base", copies / "better")
+def test_other_tokens_leave_metrics_per_token_out(runs, monkeypatch):
+    other = lambda workdirs: {"tokenizer of source": str(workdirs[0])}  # noqa: E731
+    monkeypatch.setattr(comparison, "run_digests", other)
+    found = tj.compare(runs / "base", runs / "better")
     assert set(found.values) == {"bleu"} and "per token" in " ".join(found.notes)
-    with pytest.raises(tj.UserError, match="per token"):
-        tj.compare(copies / "base", copies / "better", metrics=["loss"])
+    by_loss = lambda: tj.compare(runs / "base", runs / "better", metrics=["loss"])  # noqa: E731
+    assert_refused({"per token": by_loss})
 
 
 def test_the_verb_prints_and_writes_a_page(runs, tmp_path, capsys):
