@@ -28,6 +28,7 @@ from transformer_jax.fields import fields_of
 from transformer_jax.models import MODELS
 from transformer_jax.nn.layer_pattern import pattern_text
 from transformer_jax.ranges import check_fields, read_text, short_repr
+from transformer_jax.registry import imported
 from transformer_jax.runs.settings import (
     CHOICES,
     COMMAND,
@@ -156,9 +157,7 @@ def _imported(run: str) -> str:
         return run
     workdir = folder / re.sub(r"[^\w.@-]+", "--", run.removeprefix("hf:"))
     if not (workdir / CONFIG).exists():
-        from transformer_jax.interop.importing import import_model
-
-        import_model(run, workdir)
+        imported("transformer_jax.interop.importing:import_model")(run, workdir)
     return str(workdir)
 
 
