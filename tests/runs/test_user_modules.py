@@ -119,6 +119,25 @@ def test_a_file_that_fails_registers_nothing(write):
     assert POSITIONS["mine"] is working and "other" not in POSITIONS
 
 
+def test_a_file_imports_its_neighbour(write):
+    """Also after the neighbour was edited; an error in it has its line."""
+    neighbour = write("NAME = 'near'\n\ndef fail():\n    raise ValueError('no')\n", "beside.py")
+    text = (
+        "import beside\n"
+        + POSITION.format(name="mine")
+        + "    name, fail = beside.NAME, beside.fail\n"
+    )
+    load_modules(write(text))
+    assert POSITIONS["mine"].name == "near" and "beside" not in sys.modules
+    with pytest.raises(ValueError) as raised:
+        POSITIONS["mine"].fail()
+    line = user_modules.describe_module_error(raised.value)
+    assert line == f"{neighbour}, line 4: ValueError: no"
+    write("NAME = 'nearer'\nfail = None\n", "beside.py")
+    load_modules(write(text + "\n"))
+    assert POSITIONS["mine"].name == "nearer"
+
+
 def test_an_importable_module_and_what_it_imports(write, monkeypatch):
     monkeypatch.syspath_prepend(str(write("", "pack/__init__.py").parents[1]))
     write(POSITION.format(name="far"), "pack/parts.py")

@@ -7,7 +7,6 @@ into `Settings`, once: below it nothing reads a ConfigDict.
 """
 
 import contextlib
-import importlib
 import json
 import logging
 import runpy
@@ -43,7 +42,13 @@ from transformer_jax.runs.settings import (
     refuse_unread_layers,
 )
 from transformer_jax.runs.shipped import find_file, suggest_shipped
-from transformer_jax.runs.user_modules import Modules, describe_error, line_in_file, load_modules
+from transformer_jax.runs.user_modules import (
+    Modules,
+    describe_error,
+    line_in_file,
+    load_modules,
+    siblings_importable,
+)
 from transformer_jax.runs.workdir import CONFIG, fetch_files
 from transformer_jax.runtime.files import read_regular, write_atomic
 from transformer_jax.suggestions import suggest_file
@@ -404,7 +409,7 @@ def run_file[Result](path: str | Path, kind: str, function: str, result: type[Re
     """
     local = _local_file(path, kind)
     _require_file(local, kind, path)
-    with failing_as(f"{kind} file {path} fails", local), _siblings_importable(local):
+    with failing_as(f"{kind} file {path} fails", local), siblings_importable(local):
         namespace = runpy.run_path(str(local))
         returned = namespace[function]() if function in namespace else None
     if function not in namespace:
@@ -447,27 +452,6 @@ def failing_as(what: str, path: Path | None = None) -> Iterator[None]:
         line = line_in_file(error, path) if path else None
         place = "" if line is None else f" (line {line})"
         raise UserError(f"{what}: {describe_error(error)}{place}") from error
-
-
-@contextlib.contextmanager
-def _siblings_importable(path: Path) -> Iterator[None]:
-    """Puts the file's folder on the import path; afterwards forgets what was imported from it.
-
-    Otherwise a notebook would not notice that a sibling was edited, and two folders with files of
-    the same name would both get the first one's.
-    """
-    folder = path.resolve().parent
-    loaded = set(sys.modules)
-    importlib.invalidate_caches()
-    sys.path.insert(0, str(folder))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(folder))
-        for name in sys.modules.keys() - loaded:
-            source = getattr(sys.modules[name], "__file__", None)
-            if source and Path(source).parent == folder:
-                del sys.modules[name]
 
 
 def to_config(settings: Settings) -> Config:

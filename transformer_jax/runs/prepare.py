@@ -39,6 +39,7 @@ from transformer_jax.runs.frozen import (
     open_frozen,
     open_teacher,
     require_sources_named,
+    require_vocabularies,
     with_stored_scores,
 )
 from transformer_jax.runs.opened import open_workdir
@@ -109,6 +110,7 @@ class Training:
         loss, with the tokenizers that `prepare` has written and the teacher; adds these to the
         provenance. Returns also all snapshots, with the teacher's stored predictions."""
         tokenizers = load_tokenizers(folder / TOKENIZER)
+        require_vocabularies(self.settings, tokenizers)
         teacher, stored = open_teacher(self.settings, tokenizers, folder, self.examples)
         self.checkpoints.provenance |= tokenizer_provenance(tokenizers) | frozen_provenance(stored)
         sizes = vocab_sizes(tokenizers)
@@ -334,7 +336,7 @@ def _train_tokenizers(
         source = workdir_path(settings.tokenizers_from) / TOKENIZER
         return copy_tokenizers(source, directory, listed, kind.texts)
     texts = {side: _lines(examples, parts) for side, parts in kind.texts.items()}
-    return train_tokenizers(settings.tokenizer, texts, directory, listed)
+    return train_tokenizers(settings.tokenizer, texts, directory, listed, kind.needs_mask)
 
 
 def _labels(

@@ -22,19 +22,20 @@ from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import SOURCES
 from transformer_jax.errors import UserError
 from transformer_jax.fields import Field, fields_of
-from transformer_jax.inference.config import SEARCHES, DecodeConfig, searches_of
+from transformer_jax.inference.config import CONSTRAINTS, SEARCHES, DecodeConfig, searches_of
 from transformer_jax.logs.run_log import LoggingConfig
 from transformer_jax.logs.trackers import TRACKERS
 from transformer_jax.losses import TOKEN_LOSSES, Distillation, DistillationOptions, TokenLoss
 from transformer_jax.models import MODELS
 from transformer_jax.models.config import ModelConfig
 from transformer_jax.nn.feed_forward import ACTIVATIONS
-from transformer_jax.nn.layer_pattern import LAYER_FIELDS, pattern_text, read_pattern
+from transformer_jax.nn.layer_pattern import LAYER_FIELDS, PARAMETERS, pattern_text, read_pattern
 from transformer_jax.nn.layers import ATTENTION_LAYERS, FEED_FORWARDS
 from transformer_jax.nn.norms import NORMS
 from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.nn.positions.rotary import SCALINGS
 from transformer_jax.nn.recurrent.cells import CELLS
+from transformer_jax.nn.transformer import BLOCKS, RESIDUALS
 from transformer_jax.parallel.sharding import ParallelConfig
 from transformer_jax.ranges import Seed, check_fields, read_text, short_repr
 from transformer_jax.registry import Registry, number_of_changes
@@ -47,7 +48,7 @@ from transformer_jax.tokenization.config import TOKENIZERS
 from transformer_jax.training.callbacks import CALLBACKS
 from transformer_jax.training.config import LoraConfig, TrainConfig
 from transformer_jax.training.evaluation import EvalConfig
-from transformer_jax.training.optimizer import OPTIMIZERS, OptimizerConfig
+from transformer_jax.training.optimizer import OPTIMIZERS, TRANSFORMS, OptimizerConfig
 from transformer_jax.training.schedules import SCHEDULES
 
 
@@ -200,6 +201,8 @@ _REGISTRIES: tuple[Registry[Any], ...] = (
     TASKS,
     METRICS,
     MODELS,
+    BLOCKS,
+    RESIDUALS,
     ATTENTION_LAYERS,
     FEED_FORWARDS,
     POSITIONS,
@@ -210,8 +213,10 @@ _REGISTRIES: tuple[Registry[Any], ...] = (
     TOKENIZERS,
     SOURCES,
     OPTIMIZERS,
+    TRANSFORMS,
     SCHEDULES,
     SEARCHES,
+    CONSTRAINTS,
     TOKEN_LOSSES,
     TRACKERS,
     CALLBACKS,
@@ -319,7 +324,9 @@ class Resolved:
 
 def _layers_of(text: str | None) -> list[dict[str, Any]]:
     pattern = read_pattern(text, ModelConfig) if text else ()
-    return [{f"model.{name}": value for name, value in layer.items()} for layer in pattern]
+    owners = [layer.get(PARAMETERS, i) for i, layer in enumerate(pattern)]
+    layers = [pattern[owner % len(pattern)] for owner in owners]
+    return [{f"model.{k}": v for k, v in layer.items() if k != PARAMETERS} for layer in layers]
 
 
 def chosen_names(
@@ -552,7 +559,6 @@ def refuse_unread_layers(resolved: Resolved) -> None:
 def check_sections(settings: Settings) -> None:
     """Raises UserError if sections of a config to train contradict each other."""
     _check_embeddings(settings)
-    _check_mask(settings)
     _check_adapters(settings)
     _check_schedule(settings)
     _check_sampling(settings)
@@ -569,17 +575,6 @@ def _check_embeddings(settings: Settings) -> None:
             f"config.model.tie_embeddings {tie!r} shares one embedding among all sides, and "
             f"{'here' if kind.symbols else 'with config.tokenizer.joint false'} each has a "
             "vocabulary of its own: set tie_embeddings to 'target' or 'none'"
-        )
-
-
-def _check_mask(settings: Settings) -> None:
-    """Refuses a tokenizer without a mask token, before one is trained."""
-    kind = settings.tokenizer.kind
-    is_trained = not settings.tokenizers_from
-    if TASKS[settings.task.name].needs_mask and is_trained and not TOKENIZERS[kind].can_mask:
-        raise UserError(
-            f"config.tokenizer.kind is {kind!r}, which has no mask token, and task "
-            f"{settings.task.name} asks for one: set it to 'wordpiece' or 'file'"
         )
 
 

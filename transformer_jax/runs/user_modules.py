@@ -116,7 +116,8 @@ def _load_file(path: Path, workdir: Path | None) -> UserModule:
             module = sys.modules[name] = types.ModuleType(name)
             module.__file__ = str(path)
             # Not imported: that might take an earlier version from __pycache__.
-            exec(compile(source, path, "exec"), vars(module))
+            with siblings_importable(path):
+                exec(compile(source, path, "exec"), vars(module))
         _loaded[name] = user_module
     return user_module
 
@@ -182,6 +183,27 @@ def _executing(name: str, path: Path, replaces: str = "") -> Iterator[None]:
         raise UserError(f"modules: {place}: {describe_error(error)}") from error
 
 
+@contextlib.contextmanager
+def siblings_importable(path: Path) -> Iterator[None]:
+    """Puts the file's folder on the import path; afterwards forgets what was imported from it.
+
+    Otherwise a notebook would not notice that a sibling was edited, and two folders with files of
+    the same name would both get the first one's.
+    """
+    folder = path.resolve().parent
+    loaded = set(sys.modules)
+    importlib.invalidate_caches()
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name in sys.modules.keys() - loaded:
+            source = getattr(sys.modules[name], "__file__", None)
+            if source and Path(source).parent == folder:
+                del sys.modules[name]
+
+
 def line_in_file(error: BaseException, path: Path) -> int | None:
     """The number of the last line of a file that led to an error; None if none did."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -197,9 +219,10 @@ def describe_module_error(error: BaseException) -> str | None:
     Returns None if no such code led to the error.
     """
     files = {getattr(sys.modules.get(name), "__file__", None) for name in _loaded}
+    folders = {os.path.dirname(file) for file in files if file}  # modules import their neighbours
     frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):
-        if frame.filename in files:
+        if os.path.dirname(frame.filename) in folders:
             return f"{frame.filename}, line {frame.lineno}: {describe_error(error)}"
     return None
 
