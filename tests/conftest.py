@@ -52,6 +52,7 @@ from transformer_jax.data.sources import open_split  # noqa: E402
 from transformer_jax.runs.settings import DEFAULTS  # noqa: E402
 from transformer_jax.runtime import platform  # noqa: E402
 from transformer_jax.runtime.processor import processor_lines  # noqa: E402
+from transformer_jax.tasks import TASKS  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 
@@ -121,8 +122,8 @@ def pytest_addoption(parser):
 def pytest_collection_modifyitems(items):
     """Gives the tests of a module that share its fixtures to one worker; the longest come first."""
     for item in items:
-        found = item._fixtureinfo.name2fixturedefs.values()
-        if any(fixtures[-1].scope == "module" for fixtures in found):
+        definitions = item._fixtureinfo.name2fixturedefs.values()
+        if any(fixtures[-1].scope == "module" for fixtures in definitions):
             item.add_marker(pytest.mark.xdist_group(item.path.relative_to(ROOT).as_posix()))
     items.sort(key=lambda item: item.path.relative_to(ROOT / "tests").parts[0] not in LONGEST)
 
@@ -160,28 +161,30 @@ def prune_cache(folder, max_bytes=2 << 30):
     were written since the last call are checked.
     """
     checked = folder / "checked"
-    started, since = time.time(), checked.stat().st_mtime if checked.exists() else 0
-    kept = []
+    started = time.time()
+    last_check = checked.stat().st_mtime if checked.exists() else 0
+    programs = []
     for program in folder.glob("*/*-cache"):
-        found = program.stat()
+        status = program.stat()
         try:
-            if found.st_mtime >= since:
+            if status.st_mtime >= last_check:
                 decompress_executable(program.read_bytes())
-            kept.append((max(found.st_atime, found.st_mtime), found.st_size, program))
+            programs.append((max(status.st_atime, status.st_mtime), status.st_size, program))
         except Exception:  # zlib's and zstandard's errors
             program.unlink()
-    size = sum(bytes for _, bytes, _ in kept)
-    for _, bytes, program in sorted(kept):
-        if size > max_bytes:
+    excess = sum(size for _, size, _ in programs) - max_bytes
+    for _, size, program in sorted(programs):
+        if excess > 0:
             program.unlink()
-            size -= bytes
+            excess -= size
     checked.touch()
     os.utime(checked, (started, started))
 
 
 @pytest.fixture(autouse=True)
-def logging_of_no_program():
-    """Undoes what command lines configure: handlers and level of the root logger, package's level.
+def state_of_no_program():
+    """Undoes what command lines configure: handlers and level of the root logger, the package's
+    level, and the import path of child processes, such as those that import a test's neighbors.
 
     Command lines of fixtures that many tests share run before this.
     """
@@ -191,13 +194,6 @@ def logging_of_no_program():
     logging.getLogger("transformer_jax").setLevel(logging.NOTSET)
     yield
     root.handlers = before
-
-
-@pytest.fixture(autouse=True)
-def paths_of_no_program():
-    """Undoes what command lines do to the import path of child processes, such as those of tests
-    that import their neighbors."""
-    yield
     os.environ.pop("PYTHONSAFEPATH", None)
 
 
@@ -263,27 +259,17 @@ def compilation_cache(shared_dir):
 @pytest.fixture(scope="session")
 def tiny(shared_dir):
     """Overrides {"section.field": value} that shrink the quick start; they name files of text."""
-    text = shared_dir / "text"
-    with _locked(text):
-        if not text.exists():
-            _write_text(text)
-    files = {
-        f"data.{split}_{side}": str(text / f"{split}.{side}")
-        for split in PAIRS
-        for side in ("source", "target")
-    }
-    return TINY | files
 
+    def write_text(folder):
+        for split, count in PAIRS.items():
+            pairs = open_split(DataConfig(), split)[:count]
+            for side in ("source", "target"):
+                lines = "".join(f"{pair[side]}\n" for pair in pairs)
+                (folder / f"{split}.{side}").write_text(lines, encoding="utf-8")
 
-def _write_text(directory):
-    partial = directory.with_suffix(".partial")
-    partial.mkdir()
-    for split, count in PAIRS.items():
-        pairs = open_split(DataConfig(), split)[:count]
-        for side in ("source", "target"):
-            lines = "".join(f"{pair[side]}\n" for pair in pairs)
-            (partial / f"{split}.{side}").write_text(lines, encoding="utf-8")
-    partial.rename(directory)
+    text = _folder_once(shared_dir / "text", write_text)
+    names = [(split, side) for split in PAIRS for side in ("source", "target")]
+    return TINY | {f"data.{split}_{side}": str(text / f"{split}.{side}") for split, side in names}
 
 
 @pytest.fixture(scope="session")
@@ -301,31 +287,23 @@ def tiny_language_model(tiny):
 @pytest.fixture(scope="session")
 def tiny_classifier(tiny, shared_dir):
     """Overrides for a classifier that tells the language of a line of the text."""
-    labeled = shared_dir / "labeled"
-    with _locked(labeled):
-        if not labeled.exists():
-            _write_labeled(tiny, labeled)
+
+    def write_labeled(folder):
+        for split in PAIRS:
+            sides = [Path(tiny[f"data.{split}_{side}"]) for side in ("source", "target")]
+            texts = [path.read_text(encoding="utf-8").splitlines() for path in sides]
+            pairs = zip(*texts, strict=True)
+            rows = [f"{source}\tEnglish\n{target}\tGerman\n" for source, target in pairs]
+            path = folder / f"{split}.tsv"
+            path.write_text("text\tlabel\n" + "".join(rows), encoding="utf-8")
+
+    labeled = _folder_once(shared_dir / "labeled", write_labeled)
     changes = {"task.name": "classification", "model.architecture": "encoder_only"}
     changes |= {"model.num_layers": 1, "model.max_length": 96, "data.max_length": 96}
-    changes |= {"tokenizer.kind": "char", "tokenizer.vocab_size": 100, "data.name": "labeled_tsv"}
+    changes |= {"tokenizer.kind": "char", "tokenizer.vocab_size": 100, "data.name": "table"}
     changes |= {f"data.{split}_text": str(labeled / f"{split}.tsv") for split in PAIRS}
     unread = (*OF_PAIRS, "decode.max_extra_length")
     return tiny | {name: DEFAULTS[name] for name in unread} | changes
-
-
-def _write_labeled(tiny, directory):
-    partial = directory.with_suffix(".partial")
-    partial.mkdir()
-    for split in PAIRS:
-        sides = (Path(tiny[f"data.{split}_{side}"]) for side in ("source", "target"))
-        texts = (path.read_text(encoding="utf-8").splitlines() for path in sides)
-        rows = [
-            f"{text}\t{label}\n"
-            for pair in zip(*texts, strict=True)
-            for text, label in zip(pair, ("English", "German"), strict=True)
-        ]
-        (partial / f"{split}.tsv").write_text("text\tlabel\n" + "".join(rows), encoding="utf-8")
-    partial.rename(directory)
 
 
 @pytest.fixture(scope="session")
@@ -337,6 +315,10 @@ def tiny_config(tiny):
         task, others = changes.get("task.name", "translation"), []
         if task not in ("translation", "seq2seq"):
             others = [*OF_PAIRS, *(["decode.max_extra_length"] * (task != "language_modeling"))]
+            if "data.name" not in changes and task in TASKS:
+                places = tuple(f"data.{split}_" for split in PAIRS)
+                others += [name for name in tiny if name.startswith(places)]
+                changes = {"data.name": TASKS[task].defaults["data.name"], **changes}
         return tj.config(QUICKSTART, tiny | {name: DEFAULTS[name] for name in others} | changes)
 
     return config
@@ -348,13 +330,7 @@ def trained_once(shared_dir):
     trains it for all."""
 
     def train(name, config):
-        workdir = shared_dir / name
-        with _locked(workdir):
-            if not workdir.exists():
-                partial = workdir.with_suffix(".partial")
-                tj.train(config, partial)
-                partial.rename(workdir)
-        return workdir
+        return _folder_once(shared_dir / name, lambda workdir: tj.train(config, workdir))
 
     return train
 
@@ -458,3 +434,14 @@ def _locked(path):
     with path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def _folder_once(folder, write):
+    """A folder that one test process writes for all, by `write(folder)`."""
+    with _locked(folder):
+        if not folder.exists():
+            partial = folder.with_suffix(".partial")
+            partial.mkdir(exist_ok=True)
+            write(partial)
+            partial.rename(folder)
+    return folder

@@ -46,6 +46,7 @@ def nodes_of(module):
     return list(ast.walk(tree(module)))
 
 
+@functools.cache
 def imports(module):
     """Dotted names of all imports of a module: those in functions, and those of registries that
     name a function by "module:function" and import it when it is called, too; but of the package
@@ -75,6 +76,7 @@ def _modules_named(text, module):
     return {other for other in own if f".{other}".endswith(f".{name}")} - {module}
 
 
+@functools.cache
 def own_imports(module):
     """Imported modules of the package."""
     own = {name for name in imports(module) if is_part_of(name, PACKAGE)}

@@ -15,4 +15,4 @@ def assert_refused(calls):
             message = str(error)
         if words not in message:
             failures[words] = message
-    assert failures == {}
+    assert not failures, failures

@@ -48,66 +48,45 @@ def test_options_are_found_by_their_class_and_otherwise_have_defaults():
     section = Section(options=(Derived(size=7), Options(size=5)))
     assert section.options_of(Options).size == 5 and section.options_of(Derived).size == 7
     assert Section(options=(Derived(size=7),)).options_of(Options) == Derived(size=7)
-
-
-def test_a_class_that_is_defined_again_is_the_same():
     again = dataclasses.make_dataclass("Options", [("size", int, 3)], frozen=True)
     again.__module__, again.__qualname__ = Options.__module__, "Options"
-    assert Section(options=(Options(size=5),)).options_of(again).size == 5
+    assert section.options_of(again).size == 5  # a class that is defined again
 
 
-def test_an_entry_declares_options_as_an_attribute_or_when_it_is_registered(layers):
+def test_an_entry_declares_options_as_an_attribute_or_when_registered_and_gets_them(layers):
     @layers.register("first")
     class First:
         options = Options
 
     layers.register("second", dict, options=Derived)
+    layers.restore(dict(layers))  # with their options
     assert [layers.options(name) for name in (*layers, "unknown")] == [None, Options, Derived, None]
     layers.register("second", dict)
     assert layers.options("second") is None
     assert layers.configured("plain", Section()) is object
-
-
-def test_a_function_gets_its_options(layers):
     layers.register("scaled", lambda x, options: x * options.size, options=Options)
     assert layers.configured("scaled", Section(options=(Options(5),)))(2) == 10
-
-
-def test_an_entry_that_is_restored_has_its_options(layers):
-    layers.register("first", dict, options=Options)
-    layers.restore(dict(layers))
-    assert layers.options("first") is Options
     layers.restore({})
     assert layers.options("first") is None
 
 
-@dataclasses.dataclass
-class Melted:
-    size: int = 3
-
-
+frozen = partial(dataclasses.make_dataclass, frozen=True)
 UNFIT = {
     "model.made_up: the options dict of 'x': it is no dataclass": dict,
-    "the options Melted of 'x': it is not frozen": Melted,
-    "it has the field sizes of type <class 'list'>; it must be int, float, bool or str": (
-        dataclasses.make_dataclass("Lists", [("sizes", list, None)], frozen=True)
+    "the options Melted of 'x': it is not frozen": dataclasses.make_dataclass("Melted", []),
+    "it has the field sizes of type <class 'list'>; it must be int, float, bool or str": frozen(
+        "Lists", [("sizes", list, None)]
     ),
-    "it has the field size without a default": (
-        dataclasses.make_dataclass("Bare", [("size", int)], frozen=True)
-    ),
-    "the option 'width' of 'x' has the name of the config field model.width": (
-        dataclasses.make_dataclass("Wide", [("width", int, 1)], frozen=True)
+    "it has the field size without a default": frozen("Bare", [("size", int)]),
+    "the option 'width' of 'x' has the name of the config field model.width": frozen(
+        "Wide", [("width", int, 1)]
     ),
 }
 
 
 def test_options_that_are_no_config_fields_are_refused(layers):
-    assert_refused(
-        {
-            words: partial(layers.register, "x", object, options=options)
-            for words, options in UNFIT.items()
-        }
-    )
+    register = partial(layers.register, "x", object)
+    assert_refused({words: partial(register, options=cls) for words, cls in UNFIT.items()})
     assert "x" not in layers
 
 
@@ -117,14 +96,11 @@ def test_a_name_that_cannot_hold_options_is_refused(layers):
     other.register("twice", object)
     late.register("width", object)
     twice = "model.made_up has options under the name 'twice' too"
+    odd = "min_p_0.1"
     assert_refused(
         {
-            "'width' is the config field model.width; choose another": (
-                lambda: layers.register("width", object)
-            ),
-            "'min_p_0.1' has options": lambda: layers.register(
-                "min_p_0.1", object, options=Options
-            ),
+            "is the config field model.width; choose": lambda: layers.register("width", object),
+            f"{odd!r} has options": lambda: layers.register(odd, object, options=Options),
             twice: lambda: other.register("twice", object, options=Options),
             "'width' is the config field": lambda: late.reserve(["width"]),
         }

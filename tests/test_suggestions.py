@@ -25,19 +25,15 @@ def test_only_near_names_are_suggested():
 def test_a_field_is_suggested_by_the_words_of_other_programs():
     suggested = {
         "train.batch_size": ["train.tokens_per_batch", "train.rows_per_device"],
-        "lr": ["optimizer.learning_rate"],
-        "optimizer.lr": ["optimizer.learning_rate"],
-        "learning_rate": ["optimizer.learning_rate"],
+        **dict.fromkeys(["lr", "optimizer.lr", "learning_rate"], ["optimizer.learning_rate"]),
         "train.weight_decay": ["optimizer.weight_decay"],
         "train.epochs": ["train.num_steps"],
-        "model.hidden-size": ["model.d_model"],
-        "model.n_embd": ["model.d_model"],
+        **dict.fromkeys(["model.hidden-size", "model.n_embd", "modle.d_model"], ["model.d_model"]),
         "model.dropout": ["model.dropout_rate"],
         "train.fp16": ["model.dtype"],
         "train.seed": ["seed"],
         "model.vocab_size": ["tokenizer.vocab_size"],
         "data.block_size": ["data.max_length", "model.max_length"],
-        "modle.d_model": ["model.d_model"],
         "model.d_modle": ["model.d_model"],
         "modle": ["model"],
         "decode.beam": ["decode.beam_size"],
@@ -49,12 +45,8 @@ def test_a_field_is_suggested_by_the_words_of_other_programs():
 def test_synonyms_lead_to_what_exists():
     assert {field for fields in FIELD_SYNONYMS.values() for field in fields} <= FIELDS.keys()
     for field, values in VALUE_SYNONYMS.items():
-        registry = CHOICES[field]
         for word, advice in values.items():
-            assert advice.split()[0] in registry and word not in registry
-
-
-def test_a_gated_activation_is_explained():
+            assert advice.split()[0] in CHOICES[field] and word not in CHOICES[field]
     words = "did you mean silu with model.gated_feed_forward=true?"
     assert_refused({words: lambda: CHOICES["model.activation"].find("swiglu")})
 
@@ -62,9 +54,9 @@ def test_a_gated_activation_is_explained():
 def test_a_missing_file_suggests_its_neighbour(tmp_path):
     (tmp_path / "quickstart.py").touch()
     (tmp_path / "other.py").touch()
-    found = f"; did you mean {tmp_path}/quickstart.py?"
-    assert suggest_file(tmp_path / "quickstrat.py") == found
-    assert suggest_file(tmp_path / "absent" / "quickstart", tmp_path) == found
+    suggestion = f"; did you mean {tmp_path}/quickstart.py?"
+    assert suggest_file(tmp_path / "quickstrat.py") == suggestion
+    assert suggest_file(tmp_path / "absent" / "quickstart", tmp_path) == suggestion
     assert suggest_file(tmp_path / "unlike.py") == ""
     words = f"there is no config file {tmp_path}/quickstrat.py; did you mean"
     assert_refused({words: lambda: load_config(tmp_path / "quickstrat.py")})

@@ -57,16 +57,11 @@ def sizes():
     rows = {}
     for part in PARTS:
         others = [other for other in PARTS if is_part_of(other, part) and other != part]
-        modules = [
-            name for name in PATHS if is_part_of(name, part) and not is_part_of(name, *others)
-        ]
-        paths = [PATHS[name] for name in modules]
+        modules = [name for name in PATHS if is_part_of(name, part)]
+        paths = [PATHS[name] for name in modules if not is_part_of(name, *others)]
         code = sum(map(num_code_lines, paths))
-        rows[part.replace(".", "/")] = {
-            "files": len(paths),
-            "lines": num_lines(paths),
-            "code": code,
-        }
+        row = {"files": len(paths), "lines": num_lines(paths), "code": code}
+        rows[part.replace(".", "/")] = row
     data = [path for path in (ROOT / PACKAGE).rglob("*.*") if path.suffix not in (".py", ".pyc")]
     text = [path for path in data if path.suffix != ".gz"]
     rows["data of the package"] = {"files": len(data), "lines": num_lines(text)}

@@ -80,3 +80,11 @@ class NonFiniteError(UserError):
 
 class Stopped(Exception):
     """SIGTERM stopped a run before its last step. Its state is saved; the same call resumes it."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Lines that IPython shows in place of a traceback."""
+        return [str(self)]
+
+
+class Interrupted(Stopped):
+    """Ctrl-C, or the stop button of a notebook, stopped a run."""

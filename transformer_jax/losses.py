@@ -361,7 +361,7 @@ def tiled_token_losses(
         elsewhere the power of two (which divides a padded vocabulary) that keeps a tile's logits
         within 1/64 of a device's memory, and at least 2, because a tile is read once and all logits
         several times.
-      exact: False: on CPUs, round the logits to the dtype of their product, for speed in training.
+      exact: False: round the logits to the dtype of their product, for speed in training.
     """
     count = tiles or _num_tiles(predicted)
     if count == 1 or isinstance(predicted.table, Int8Matrix):
@@ -407,23 +407,40 @@ class _Tile(NamedTuple):
             return jnp.where(jnp.isneginf(self.bias), -jnp.inf, soft_cap(logits, cap))
 
 
-def _split_into_tiles(count: int, predicted: Unprojected) -> _Tile:
+def _split_into_tiles(count: int, predicted: Unprojected, rows: int | None = None) -> _Tile:
     """All tiles, stacked along a leading axis.
 
-    Tile i has the tokens {i, i + count, i + 2 count, ...}, so that a table whose rows are sharded
-    has tiles whose rows are sharded. The vocabulary is padded to a multiple of `count` with tokens
-    whose logits are -inf.
+    Tiles are contiguous, or, if devices divide the table, tile i has the tokens {i, i + count,
+    i + 2 count, ...}, so that its rows are divided, too: that costs a transposition of the table
+    and of its gradient. The vocabulary is padded with tokens whose logits are -inf.
+
+    Args:
+      rows: pad the vocabulary to a multiple of `count` that is at least this, and at least the rows
+        of the table.
     """
-    rows = len(predicted.table)
+    rows = max(rows or 0, len(predicted.table))
+    rows += -rows % count
 
     def split(array: Array) -> Array:
-        padding = [(0, -rows % count)] + [(0, 0)] * (array.ndim - 1)
-        return jnp.moveaxis(jnp.pad(array, padding).reshape(-1, count, *array.shape[1:]), 1, 0)
+        padding = [(0, rows - len(array))] + [(0, 0)] * (array.ndim - 1)
+        return _stack_tiles(jnp.pad(array, padding), count)
 
     table = split(predicted.table.astype(predicted.dtype))
-    tokens = jnp.arange(table.shape[1]) * count + jnp.arange(count)[:, None]
+    tokens = _stack_tiles(jnp.arange(rows), count)
     bias = jnp.float32(0) if predicted.bias is None else split(predicted.bias)
     return _Tile(tokens, table, jnp.where(tokens < predicted.vocab_size, bias, -jnp.inf))
+
+
+def _stack_tiles(array: Num[Array, "V ..."], count: int) -> Num[Array, "T W ..."]:
+    if platform.num_sharding_devices() == 1:
+        return array.reshape(count, -1, *array.shape[1:])
+    return jnp.moveaxis(array.reshape(-1, count, *array.shape[1:]), 1, 0)
+
+
+def _join_tiles(tiles: Num[Array, "T W ..."]) -> Num[Array, "V ..."]:
+    if platform.num_sharding_devices() > 1:
+        tiles = jnp.moveaxis(tiles, 0, 1)
+    return tiles.reshape(-1, *tiles.shape[2:])
 
 
 def tiled_divergence(
@@ -440,10 +457,8 @@ def tiled_divergence(
     if isinstance(teacher, TopPredictions):
         return _top_k_divergence_by_parts(student, teacher, temperature, tiles)
     models = [m.replace(x=m.x.reshape(-1, m.x.shape[-1])) for m in (student, teacher)]
-    width = -(-student.vocab_size // tiles)  # tables may be padded differently
-    tiled = [
-        jax.tree.map(lambda x: x[:, :width], _split_into_tiles(tiles, model)) for model in models
-    ]
+    rows = max(len(model.table) for model in models)  # tables may be padded differently
+    tiled = [_split_into_tiles(tiles, model, rows) for model in models]
 
     def scaled_logits(model: Unprojected, tile: _Tile) -> Float[Array, "N W"]:
         return tile.logits(model.x.astype(model.dtype), model.cap, exact=False) / temperature
@@ -611,12 +626,13 @@ def _tiled_backward(
         gradient = jnp.where(tile.tokens < size, gradient, 0) * cotangents.losses[:, None]
         with jax.named_scope("logits"):
             x_gradient += einsum("nw,wd->nd", gradient, tile.table, dtype)
-            table_gradient = einsum("nw,nd->wd", gradient, x, dtype)
+            # As of any parameter (`ops.einsum`).
+            exact_gradient = not platform.is_cpu()
+            table_gradient = einsum("nw,nd->wd", gradient, x, dtype, exact_gradient)
         return x_gradient, (table_gradient, gradient.sum(axis=0))
 
     def join(tiles: Array, like: Array) -> Array:
-        rows = jnp.moveaxis(tiles, 0, 1).reshape(-1, *like.shape[1:])
-        return rows[: len(like)].astype(like.dtype)
+        return _join_tiles(tiles)[: len(like)].astype(like.dtype)
 
     zeros = jnp.zeros(x.shape, jnp.float32)
     tiles = _split_into_tiles(count, predicted)

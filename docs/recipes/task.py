@@ -3,7 +3,7 @@
 
     transformer_jax train --config=cola --workdir=runs/ratings \\
         --modules=docs/recipes/task.py --config.task.name=regression \\
-        --config.data.name=labeled_tsv --config.data.train_text=train.tsv \\
+        --config.data.name=table --config.data.train_text=train.tsv \\
         --config.data.valid_text=valid.tsv --config.data.test_text=test.tsv
 """
 

@@ -2,12 +2,22 @@
 """Buckets in memory."""
 
 import itertools
+import re
 
 import pytest
 
 from transformer_jax.buckets import bucket
 from transformer_jax.buckets.bucket import Bucket
+from transformer_jax.buckets.mirror import MirrorLayout
+from transformer_jax.checkpoints import manifest
 
+LAYOUT = MirrorLayout(
+    unit=re.compile(r"steps/[0-9]+(?=/)"),
+    seal=manifest.MANIFEST,
+    mark=re.compile("(^|/)mark$"),
+    temporary=re.compile(r"\.partial$|\.tmp"),
+    damage=manifest.find_damage,
+)
 _numbers = itertools.count()
 
 

@@ -2,42 +2,30 @@
 """Copies of files at an address: fetched, written to, and uploaded."""
 
 import os
-import re
+from functools import partial
 
 import pytest
 
+from tests.buckets.conftest import LAYOUT
+from tests.refusals import assert_refused
 from transformer_jax.buckets import copies, lease
-from transformer_jax.buckets.bucket import Bucket, NotInBucketError
-from transformer_jax.buckets.copies import (
-    fetch_file,
-    fetch_folder,
-    fetch_matching,
-    folder_to_upload,
-    working_copy,
-    write_back,
-)
-from transformer_jax.buckets.mirror import MirrorLayout
+from transformer_jax.buckets.bucket import Bucket
 from transformer_jax.errors import UserError
 
-LAYOUT = MirrorLayout(
-    unit=re.compile(r"steps/[0-9]+(?=/)"),
-    seal="seal",
-    mark=re.compile("(^|/)mark$"),
-    temporary=re.compile(r"\.partial$"),
-    damage=lambda folder: None,
-)
+SEAL = f"steps/2/{LAYOUT.seal}"
 
 
 @pytest.fixture
 def downloaded(monkeypatch):
     """The names of the files that were downloaded."""
-    names, download = [], Bucket.download
+    names = []
+    download = Bucket.download
 
-    def noted(self, name, target):
+    def record(self, name, target):
         names.append(name)
         download(self, name, target)
 
-    monkeypatch.setattr(Bucket, "download", noted)
+    monkeypatch.setattr(Bucket, "download", record)
     return names
 
 
@@ -46,150 +34,126 @@ def names_in(folder):
 
 
 def test_only_changed_files_are_fetched_again(address, at, downloaded):
-    for name in ("a", "b/c", "b/d", ".lease/1", "steps/1/x", "steps/2/x", "steps/2/seal"):
+    for name in ("a", "b/c", "b/d", ".lease/1", "steps/1/x", "steps/2/x", SEAL):
         at.write(name, name.encode())
-    folder = fetch_folder(address, lambda name: name != "b/d", LAYOUT)
+    folder = copies.fetch_folder(address, lambda name: name != "b/d", LAYOUT)
     assert folder.name == "one"
-    assert names_in(folder) == {"a", "b/c", "steps/2/x", "steps/2/seal"} == set(downloaded)
+    assert names_in(folder) == {"a", "b/c", "steps/2/x", SEAL} == set(downloaded)
     assert (folder / "b/c").read_bytes() == b"b/c"
     downloaded.clear()
     at.write("a", b"new")
     at.delete("b/c")
-    assert fetch_folder(address, layout=LAYOUT) == folder
+    assert copies.fetch_folder(address, layout=LAYOUT) == folder
     assert set(downloaded) == {"a", "b/d"}
-    assert names_in(folder) == {"a", "b/d", "steps/2/x", "steps/2/seal"}
+    assert names_in(folder) == {"a", "b/d", "steps/2/x", SEAL}
     assert (folder / "a").read_bytes() == b"new"
 
 
 def test_a_file_is_fetched_without_its_neighbors(address, at, downloaded):
-    at.write("data/a.txt", b"a")
-    at.write("data/b.txt", b"b")
-    at.write("data/c.md", b"c")
-    assert fetch_file(f"{address}/data/b.txt").read_bytes() == b"b"
+    for name in ("a.txt", "b.txt", "c.md"):
+        at.write(f"data/{name}", name.encode())
+    assert copies.fetch_file(f"{address}/data/b.txt").read_bytes() == b"b.txt"
     assert downloaded == ["b.txt"]
-    assert [p.name for p in fetch_matching(f"{address}/data/*.txt")] == ["a.txt", "b.txt"]
-    assert fetch_matching(f"{address}/data/*.gz") == []
-    for fetch in (fetch_folder, fetch_file):
-        with pytest.raises(NotInBucketError, match=f"there is nothing at {address}/none"):
-            fetch(f"{address}/none")
-
-
-OUTSIDE = ["../../out", "b/../../out", "/out", "b//out", "b\\out"]
+    assert [p.name for p in copies.fetch_matching(f"{address}/data/*.txt")] == ["a.txt", "b.txt"]
+    assert copies.fetch_matching(f"{address}/data/*.gz") == []
+    for fetch in (copies.fetch_folder, copies.fetch_file):
+        assert_refused({f"there is nothing at {address}/none": partial(fetch, f"{address}/none")})
 
 
 def test_names_that_lead_out_of_a_copy_are_skipped(monkeypatch, at, address, caplog):
     at.write("a", b"")
-    find = type(at._system).find
-
-    def hostile(system, *args, **kwargs):
-        found = find(system, *args, **kwargs)
-        return found | {f"{at._root}/{name}": {"size": 1} for name in OUTSIDE}
-
-    monkeypatch.setattr(type(at._system), "find", hostile)
-    assert at.entries().keys() == {"a"}
-    (message,) = [record.getMessage() for record in caplog.records]
+    files = at._system.find(at._root, detail=True)
+    outside = ["../../out", "b/../../out", "/out", "b//out", "b\\out"]
+    files |= {f"{at._root}/{name}": {"size": 1} for name in outside}
+    monkeypatch.setattr(type(at._system), "find", lambda *args, **options: files)
+    assert names_in(copies.fetch_folder(address)) == {"a"}
+    (message,) = caplog.messages
     assert "skipping 5 files" in message and message.endswith("as '../../out'")
-    assert names_in(fetch_folder(address)) == {"a"}
 
 
 @pytest.mark.parametrize("ending", ["..", "."])
 def test_a_copy_is_inside_its_home(at, address, ending):
     at.write(f"{ending}/index.json", b"")
     try:
-        folder = fetch_folder(f"{address}/{ending}")
+        folder = copies.fetch_folder(f"{address}/{ending}")
     except UserError:  # a file system resolves such parts
         return
     assert folder.parent.name == "files" and folder.name == "_"
 
 
 def test_a_folder_for_an_address_is_uploaded(address, at, tmp_path):
-    with folder_to_upload(str(tmp_path / "here")) as folder:
+    with copies.folder_to_upload(str(tmp_path / "here")) as folder:
         assert folder == tmp_path / "here"
-    with folder_to_upload(address) as folder:
+    with copies.folder_to_upload(address) as folder:
         (folder / "deep").mkdir()
         (folder / "deep" / "model").write_bytes(b"weights")
     assert at.read("deep/model") == b"weights"
-    with pytest.raises(UserError, match=f"{address} is not empty"), folder_to_upload(address):
-        pass
+    assert_refused({f"{address} is not empty": copies.folder_to_upload(address).__enter__})
 
 
 def test_outputs_are_written_back_to_the_address(address, at, tmp_path):
     at.write("config", b"")
-    folder = fetch_folder(address)
+    folder = copies.fetch_folder(address)
     (folder / "predictions").mkdir()
     (folder / "predictions" / "test").write_bytes(b"good")
-    write_back(folder / "predictions" / "test")
+    copies.write_back(folder / "predictions" / "test")
     assert at.read("predictions/test") == b"good"
     (tmp_path / "elsewhere").write_bytes(b"")
-    write_back(tmp_path / "elsewhere")
+    copies.write_back(tmp_path / "elsewhere")
     assert at.entries().keys() == {"config", "predictions/test"}
 
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     """`machine(name)`: switches to the cache of another machine."""
-
-    def at_machine(name):
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
-
-    return at_machine
+    return lambda name: monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
 
 
 def test_the_last_writers_copy_is_used_again(address, at, machine):
     machine("a")
-    with working_copy(address, LAYOUT) as first:
+    with copies.working_copy(address, LAYOUT) as first:
         (first / "x").write_bytes(b"1")
     (first / "x").write_bytes(b"2")  # as of a killed process, which had no time to upload it
-    with working_copy(address, LAYOUT) as again:
+    with copies.working_copy(address, LAYOUT) as again:
         assert again == first and (again / "x").read_bytes() == b"2"
     assert at.read("x") == b"2"
     machine("b")
-    with working_copy(address, LAYOUT) as other:
+    with copies.working_copy(address, LAYOUT) as other:
         assert other != first and (other / "x").read_bytes() == b"2"
         (other / "x").write_bytes(b"3")
     machine("a")
     (first / "x").write_bytes(b"stale")
     (first / "y").write_bytes(b"stale")
-    with working_copy(address, LAYOUT) as again:
+    with copies.working_copy(address, LAYOUT) as again:
         assert again == first and names_in(again) == {"x"} and (again / "x").read_bytes() == b"3"
     assert at.read("x") == b"3"
 
 
 def test_a_copy_that_was_being_cleared_is_not_used_again(address, at, machine, monkeypatch):
     machine("b")
-    with working_copy(address, LAYOUT) as other:
+    with copies.working_copy(address, LAYOUT) as other:
         (other / "x").write_bytes(b"right")
     machine("a")
-    with monkeypatch.context() as patched:
+    with monkeypatch.context() as patched, pytest.raises(TypeError):
         patched.setattr(copies, "Lease", None)  # killed after it was cleared
-        with pytest.raises(TypeError), working_copy(address, LAYOUT):
-            pass
-    with working_copy(address, LAYOUT) as own:
+        copies.working_copy(address, LAYOUT).__enter__()
+    with copies.working_copy(address, LAYOUT) as own:
         assert (own / "x").read_bytes() == b"right"
 
 
-def test_one_process_of_a_machine_writes_at_a_time(address):
-    message = f"{address}: another process on this machine is training there"
-    with (
-        working_copy(address, LAYOUT),
-        pytest.raises(UserError, match=message),
-        working_copy(address, LAYOUT),
-    ):
-        pass
-
-
-def test_one_machine_writes_at_a_time(address, machine, monkeypatch):
+def test_one_process_writes_at_a_time(address, machine, monkeypatch):
     monkeypatch.setattr(lease, "RENEW_SECONDS", 0.05)
     machine("a")
-    with working_copy(address, LAYOUT):
+    with copies.working_copy(address, LAYOUT):
+        busy = f"{address}: another process on this machine is training there"
+        assert_refused({busy: copies.working_copy(address, LAYOUT).__enter__})
         machine("b")
-        message = f"{address}: process {os.getpid()} on .* is training there; wait for it"
-        with pytest.raises(UserError, match=message), working_copy(address, LAYOUT):
-            pass
+        busy = f"{address}: process {os.getpid()} on "
+        assert_refused({busy: copies.working_copy(address, LAYOUT).__enter__})
         machine("a")
 
 
 def test_without_a_home_there_is_no_copy(address, monkeypatch):
     monkeypatch.setattr(copies, "cache_folder", lambda name: None)
-    with pytest.raises(UserError, match=f"{address} needs a copy here.*set XDG_CACHE_HOME"):
-        fetch_folder(address)
+    words = f"{address} needs a copy here, and no home folder: set XDG_CACHE_HOME"
+    assert_refused({words: lambda: copies.fetch_folder(address)})

@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.refusals import assert_refused
 from transformer_jax.buckets import lease
-from transformer_jax.buckets.lease import Lease, LeaseLostError, last_copy
+from transformer_jax.buckets.lease import LEASE_FOLDER, Lease, LeaseLostError, last_copy
 from transformer_jax.errors import UserError
 
 
@@ -22,23 +23,22 @@ def lease_of(at, copy):
     return Lease(at, copy, last_copy(at), f"the process of {copy}")
 
 
-def test_one_process_holds_the_lease_at_a_time(at, monkeypatch):
-    with (
-        lease_of(at, "a"),
-        pytest.raises(UserError, match="the process of a is training there; wait for it"),
-        lease_of(at, "b"),
-    ):
-        pass
-    assert last_copy(at) == "a"
-    monkeypatch.setattr(lease, "STALE_SECONDS", 60.0)
+def test_one_process_holds_the_lease_until_it_ends(at, monkeypatch):
+    late = lease_of(at, "late")
+    with lease_of(at, "a"):
+        busy = "the process of a is training there; wait for it"
+        assert_refused({busy: lease_of(at, "b").__enter__})
+    monkeypatch.setattr(lease, "STALE_SECONDS", 60.0)  # nothing waits for it
     since = time.monotonic()
-    with lease_of(at, "b") as second:  # the first has ended
+    assert last_copy(at) == "a"
+    assert_refused({"another process has just begun to train there": late.__enter__})
+    with lease_of(at, "b") as second:
         second.require()
     assert time.monotonic() - since < 50
-    assert last_copy(at) == "b" and len(at.entries(lease.LEASE_FOLDER)) == 1
+    assert last_copy(at) == "b" and len(at.entries(LEASE_FOLDER)) == 1
 
 
-def test_a_stale_lease_is_taken_over_and_its_holder_notices(at):
+def test_a_stale_lease_is_taken_over_and_its_holder_notices(at, monkeypatch):
     first = lease_of(at, "a").__enter__()
     first._stop.set()  # as if the machine had been halted
     first.require()
@@ -48,13 +48,10 @@ def test_a_stale_lease_is_taken_over_and_its_holder_notices(at):
         first.__exit__()  # it may still leave
         second.require()
     assert last_copy(at) == "b"
-
-
-def test_a_process_with_the_same_copy_need_not_wait(at, monkeypatch):
+    lease_of(at, "b").__enter__()._stop.set()
     monkeypatch.setattr(lease, "STALE_SECONDS", 60.0)
-    lease_of(at, "a").__enter__()._stop.set()
     since = time.monotonic()
-    with lease_of(at, "a"):
+    with lease_of(at, "b"):  # a process with the same copy need not wait
         assert time.monotonic() - since < 50
 
 
@@ -71,22 +68,11 @@ def test_one_of_many_concurrent_starts_succeeds(at):
     assert len(began) == 1
 
 
-def test_a_start_is_refused_if_another_process_wrote_in_between(at):
-    late = lease_of(at, "late")
-    with lease_of(at, "b"):
-        pass
-    with pytest.raises(UserError, match="another process has just begun to train there"), late:
-        pass
-
-
-def test_a_damaged_lease_is_taken_over(at):
-    at.write(f"{lease.LEASE_FOLDER}/7", b"\xff{")
+def test_a_damaged_lease_is_taken_over_and_other_names_are_no_leases(at):
+    for name in ("007", "0", "٧", "²", "-1"):
+        at.write(f"{LEASE_FOLDER}/{name}", b"{}")
+    assert last_copy(at) is None
+    at.write(f"{LEASE_FOLDER}/7", b"\xff{")
     with lease_of(at, "a") as held:
         held.require()
-        assert at.entries(lease.LEASE_FOLDER).keys() == {f"{lease.LEASE_FOLDER}/8"}
-
-
-@pytest.mark.parametrize("name", ["007", "0", "٧", "²", "-1"])
-def test_other_names_are_no_leases(at, name):
-    at.write(f"{lease.LEASE_FOLDER}/{name}", b"{}")
-    assert last_copy(at) is None
+        assert {f"{LEASE_FOLDER}/{n}" for n in (7, 8)} & {*at.entries()} == {f"{LEASE_FOLDER}/8"}

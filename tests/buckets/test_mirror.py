@@ -7,43 +7,21 @@ import itertools
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import time
 
 import pytest
 
+from tests.buckets.conftest import LAYOUT
 from transformer_jax.buckets import lease, mirror
 from transformer_jax.buckets.bucket import Bucket
 from transformer_jax.buckets.lease import Lease, last_copy
-from transformer_jax.buckets.mirror import Mirror, MirrorLayout
+from transformer_jax.buckets.mirror import Mirror
+from transformer_jax.checkpoints import manifest
 from transformer_jax.errors import UserError
 
 RECORDS = "records"
-
-
-def sha256(content):
-    return hashlib.sha256(content).hexdigest()
-
-
-def damage(folder):
-    """First damaged file of a unit by its seal; None if the unit is intact."""
-    try:
-        digests = json.loads((folder / "seal").read_bytes())
-        wrong = [n for n, one in digests.items() if sha256((folder / n).read_bytes()) != one]
-        return wrong[0] if wrong else None
-    except (OSError, ValueError) as error:
-        return str(error)
-
-
-LAYOUT = MirrorLayout(
-    unit=re.compile(r"steps/[0-9]+(?=/)"),
-    seal="seal",
-    mark=re.compile("(^|/)mark$"),
-    temporary=re.compile(r"\.partial$|\.tmp"),
-    damage=damage,
-)
 
 
 def write(folder, name, content):
@@ -53,19 +31,12 @@ def write(folder, name, content):
     path.with_name(path.name + ".partial").replace(path)
 
 
-def seal(folder, step):
-    unit = folder / "steps" / str(step)
-    members = sorted(p for p in unit.rglob("*") if p.is_file() and p.name != "seal")
-    digests = {str(p.relative_to(unit)): sha256(p.read_bytes()) for p in members}
-    write(unit, "seal", json.dumps(digests).encode())
-
-
 def save(folder, step):
     """Writes a unit as checkpoints are written: under a temporary name first."""
-    for name, size in (("a", 10), ("b/c", 100_000), ("b/d", 0)):
+    for name, size in (("a/a", 10), ("b/c", 100_000), ("b/d", 0)):
         write(folder, f"steps/{step}.tmp/{name}", os.urandom(size))
     (folder / f"steps/{step}.tmp").rename(folder / f"steps/{step}")
-    seal(folder, step)
+    manifest.write_manifest(folder / f"steps/{step}")
 
 
 def content_of(at):
@@ -73,8 +44,8 @@ def content_of(at):
 
 
 def files_of(folder):
-    found = (path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
 @pytest.fixture
@@ -106,30 +77,27 @@ def until(condition, seconds=120):
         time.sleep(0.01)
 
 
+def until_there(at, name):
+    until(lambda: name in at.entries())
+
+
 def test_a_damaged_unit_is_not_uploaded(at, folder):
     """It might be the only one if the machine is lost."""
     save(folder, 1)
     save(folder, 2)
     (folder / "steps/2/b/c").write_bytes(b"flipped")
     with mirroring(at, folder):
-        until(lambda: "steps/1/seal" in at.entries())
+        until_there(at, f"steps/1/{manifest.MANIFEST}")
         write(folder, RECORDS, b"1")
-        until(lambda: RECORDS in at.entries())
-        assert not at.entries("steps/2")
+        until_there(at, RECORDS)
+        (folder / "steps/1/a/a").write_bytes(b"flipped")  # after its upload
+    assert not at.entries("steps/2")  # and the run has ended all the same
+    assert at.read("steps/1/a/a") != b"flipped"
+    with mirroring(at, folder):
         shutil.rmtree(folder / "steps/2")
         save(folder, 2)
-        until(lambda: "steps/2/seal" in at.entries())
-        (folder / "steps/1/a").write_bytes(b"flipped")  # after its upload
-    assert at.read("steps/2/b/c") == (folder / "steps/2/b/c").read_bytes()
-
-
-def test_a_run_ends_although_a_unit_stays_damaged(at, folder):
-    save(folder, 1)
-    (folder / "steps/1/a").write_bytes(b"flipped")
-    write(folder, "config", b"one")
-    with mirroring(at, folder):
-        pass
-    assert content_of(at) == {"config": b"one"}
+        until_there(at, f"steps/2/{manifest.MANIFEST}")
+    assert content_of(at) == files_of(folder)
 
 
 def test_files_are_uploaded_while_the_run_writes_and_at_its_end(at, folder):
@@ -137,8 +105,8 @@ def test_files_are_uploaded_while_the_run_writes_and_at_its_end(at, folder):
         write(folder, "config", b"first")
         until(lambda: content_of(at) == {"config": b"first"})
         save(folder, 1)
-        write(folder, "steps/2.tmp/a", b"on its way")
-        until(lambda: "steps/1/seal" in at.entries())
+        write(folder, "steps/2.tmp/a/a", b"on its way")
+        until_there(at, f"steps/1/{manifest.MANIFEST}")
         write(folder, "config", b"last")
         write(folder, RECORDS, b"1")
     shutil.rmtree(folder / "steps/2.tmp")
@@ -153,26 +121,21 @@ class Watched(Bucket):
         self.seen = []
 
     def _look(self):
-        found = {name: self.read(name) for name in self.entries()}
-        steps = [int(name.split("/")[1]) for name in found if name.endswith("/seal")]
-        for step in steps:
-            for name, digest in json.loads(found[f"steps/{step}/seal"]).items():
-                assert sha256(found[f"steps/{step}/{name}"]) == digest, (step, name)
-        assert not steps or int(found[RECORDS]) >= max(steps)
-        assert steps or not any(self.seen), "the last unit went before another was there"
-        self.seen.append(len(steps))
+        files = {name: self.read(name) for name in self.entries()}
+        seals = [name for name in files if name.endswith(manifest.MANIFEST)]
+        for seal in seals:
+            for name, entry in json.loads(files[seal])["files"].items():
+                content = files[seal.replace(manifest.MANIFEST, name)]
+                assert hashlib.sha256(content).hexdigest() == entry["sha256"], (seal, name)
+        assert all(int(files[RECORDS]) >= int(seal.split("/")[1]) for seal in seals)
+        assert seals or not any(self.seen), "the last unit went before another was there"
+        self.seen.append(len(seals))
 
-    def write(self, name, content):
-        super().write(name, content)
-        self._look()
-
-    def upload(self, source, name):
-        super().upload(source, name)
-        self._look()
-
-    def delete(self, name):
-        super().delete(name)
-        self._look()
+    def _retry(self, failure, name, request):
+        answer = super()._retry(failure, name, request)
+        if failure in ("cannot write", "cannot delete"):
+            self._look()
+        return answer
 
 
 def test_a_run_can_be_resumed_from_the_bucket_at_any_moment(address, folder, monkeypatch):
@@ -191,11 +154,13 @@ def test_a_run_can_be_resumed_from_the_bucket_at_any_moment(address, folder, mon
                 case 2 if {*kept} - {*scored}:
                     step = draw.choice([step for step in kept if step not in scored])
                     scored.append(step)
-                    write(folder, f"steps/{step}/metrics", os.urandom(5))
-                    seal(folder, step)
+                    write(folder, f"steps/{step}/metrics/valid", os.urandom(5))
+                    if at.seen[-1] > 1:  # another unit stays whole meanwhile
+                        write(folder, f"steps/{step}/a/a", os.urandom(10))
+                    manifest.write_manifest(folder / f"steps/{step}")
                 case 3:
                     for old in kept[:-1]:
-                        (folder / "steps" / str(old) / draw.choice(["a", "b/c", "b/d"])).unlink()
+                        (folder / "steps" / str(old) / draw.choice(["a/a", "b/c", "b/d"])).unlink()
                         mirrored._upload_changes()  # while it is deleted, file by file
                         shutil.rmtree(folder / "steps" / str(old))
                     del kept[:-1]
@@ -219,7 +184,7 @@ def test_units_arrive_although_the_run_saves_faster_than_the_network(address, fo
             save(folder, step)
             shutil.rmtree(folder / "steps" / str(step - 1), ignore_errors=True)
             time.sleep(0.05)
-            seals |= {name for name in at.entries() if name.endswith("/seal")}
+            seals |= {name for name in at.entries() if name.endswith(manifest.MANIFEST)}
             if len(seals) == 3:
                 break
         assert step > 6
@@ -232,11 +197,11 @@ class Failing(Bucket):
 
     away = False
 
-    def _retry(self, what, name, request):
-        def fails():
+    def _retry(self, failure, name, request):
+        def fail():
             raise OSError("the network is away")
 
-        return super()._retry(what, name, fails if self.away else request)
+        return super()._retry(failure, name, fail if self.away else request)
 
 
 def test_uploads_are_repeated_while_the_bucket_is_unreachable(address, folder, caplog):
@@ -248,18 +213,14 @@ def test_uploads_are_repeated_while_the_bucket_is_unreachable(address, folder, c
         assert "the network is away" in caplog.text
         at.away = False
         until(lambda: content_of(at) == files_of(folder))
-
-
-def test_files_that_could_not_be_uploaded_are_reported_and_kept(address, folder):
-    at = Failing(address)
     kept = f"the network is away; what this run has written is in {folder}"
     with pytest.raises(UserError, match=kept), mirroring(at, folder):
         at.away = True
-        save(folder, 1)
+        save(folder, 2)
     at.away = False
     with mirroring(at, folder):
         pass
-    assert content_of(at) == files_of(folder) and len(files_of(folder)) == 4
+    assert content_of(at) == files_of(folder) and len(files_of(folder)) == 8
 
 
 def test_a_run_whose_lease_is_lost_stops_and_writes_no_more(at, folder, monkeypatch):
@@ -279,34 +240,26 @@ def test_a_copy_is_completed_from_the_bucket(at, folder):
         save(folder, 1)
         save(folder, 2)
     whole = files_of(folder)
-    at.write("steps/3/a", b"without a seal: not there")
+    at.write("steps/3/a/a", b"without a seal: not there")
     (folder / "steps/2/b/c").write_bytes(os.urandom(100_000))  # damaged
     shutil.rmtree(folder / "steps/1")
     write(folder, RECORDS, b"newer")
     with mirroring(at, folder):
         assert files_of(folder) == whole | {RECORDS: b"newer"}
-    assert content_of(at) == whole | {RECORDS: b"newer", "steps/3/a": b"without a seal: not there"}
+    unsealed = {"steps/3/a/a": b"without a seal: not there"}
+    assert content_of(at) == whole | unsealed | {RECORDS: b"newer"}
 
 
-def test_the_last_unit_stays_until_another_is_uploaded(at, folder):
+def test_the_last_unit_stays_until_another_is_uploaded_and_files_of_others_stay(at, folder):
     with mirroring(at, folder):
         save(folder, 1)
-        until(lambda: "steps/1/seal" in at.entries())
+        until_there(at, f"steps/1/{manifest.MANIFEST}")
+        at.write("predictions/test", b"of another process")
         shutil.rmtree(folder / "steps/1")
         write(folder, "config", b"")
-        until(lambda: "config" in at.entries())
+        until_there(at, "config")
         time.sleep(0.2)
         assert len(at.entries("steps/1")) == 4
         save(folder, 2)
-    assert content_of(at) == files_of(folder)
-
-
-def test_files_of_other_processes_are_kept(at, folder):
-    with mirroring(at, folder):
-        save(folder, 1)
-        until(lambda: "steps/1/seal" in at.entries())
-        at.write("predictions/test", b"of another process")
-        save(folder, 2)
-        shutil.rmtree(folder / "steps/1")
     others = {"predictions/test": b"of another process"}
-    assert content_of(at) == files_of(folder) | others and len(files_of(folder)) == 4
+    assert content_of(at) == files_of(folder) | others and len(files_of(folder)) == 5

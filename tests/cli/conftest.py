@@ -66,21 +66,15 @@ def sigterm_at(monkeypatch):
 
     @contextlib.contextmanager
     def at(wanted):
-        catch_sigterm = hosts.catch_sigterm
+        after = hosts.Stops.after
 
-        @contextlib.contextmanager
-        def send_and_catch():
-            with catch_sigterm() as stops_at:
-
-                def send_and_ask(step):
-                    if step == wanted:
-                        os.kill(os.getpid(), signal.SIGTERM)
-                    return stops_at(step)
-
-                yield send_and_ask
+        def send_and_ask(stops, step):
+            if step == wanted:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return after(stops, step)
 
         with monkeypatch.context() as patched:
-            patched.setattr(hosts, "catch_sigterm", send_and_catch)
+            patched.setattr(hosts.Stops, "after", send_and_ask)
             yield
 
     return at

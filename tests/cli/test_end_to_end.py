@@ -101,9 +101,9 @@ def test_predict_writes_a_line_for_any_input_line(shell, trained_workdir):
     others = [line for line in answer.err.splitlines() if not line.startswith("warning: ")]
     assert all(f" predicted {len(HARD_LINES)} lines in" in line for line in others)  # if slow
     for message in (
-        "line 2 is blank, and so is its translation",
+        "2 of 7 lines are blank, and so are their translations: 2, 7",
         "line 3 has 10000 tokens; only the first 47 are translated",
-        "line 4 has",
+        "2 of 7 lines have pieces unknown to the tokenizer: 4, 6",
         "line 5 of the input is not UTF-8 from byte 2 on",
     ):
         assert message in answer.err
@@ -300,7 +300,7 @@ def test_a_run_killed_and_stopped_ends_as_the_uninterrupted_one(
         answer = shell(*command)
     assert (answer.status, answer.out) == (75, "")
     assert f"{workdir} continues from step 15" in answer.err
-    assert "stopped by SIGTERM at step 17, saved; the same command" in answer.err
+    assert "stopped by SIGTERM at step 17 of 30, saved; the same command" in answer.err
     assert kill_resume.last_checkpoint(workdir) == 17
 
     # The same command continues and finishes.

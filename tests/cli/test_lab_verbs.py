@@ -196,3 +196,18 @@ def test_meshes_are_tried_until_they_fit_and_ranked(reports, monkeypatch, shell)
     ranked = [(mesh["data"], mesh["fsdp"], mesh["remat"]) for mesh in meshes]
     assert ranked == [(2, 2, "none"), (4, 1, "full"), (4, 1, "none")]
     assert answer.status == 0 and answer.err.rstrip().endswith("does not fit")
+
+
+def test_tokenize_prints_pieces_and_ids_of_each_line(shell, trained_workdir, trained):
+    flag = f"--tokenizer={trained_workdir}"
+    answer = shell("tokenize", flag, "--format=jsonl", stdin=b"The old man\nA dog")
+    records = [json.loads(line) for line in answer.out.splitlines()]
+    tokenizer = trained.tokenizer["source"]
+    assert [record["ids"] for record in records] == [
+        tokenizer.encode(text) for text in ("The old man", "A dog")
+    ]
+    text = shell("tokenize", flag, stdin=b"The old man\n").out
+    assert text.splitlines()[1] == " ".join(map(str, records[0]["ids"]))
+    assert "characters per token" in text
+    missing = shell("tokenize", "--tokenizer=none", stdin=b"a\n")
+    assert missing.status == 2 and "none: there is no such file" in missing.err

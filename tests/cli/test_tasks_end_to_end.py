@@ -119,7 +119,7 @@ def bert(tmp_path_factory):
 def test_a_pre_trained_encoder_may_be_frozen(shell, bert, text, tmp_path):
     workdir = tmp_path / "run"
     changes = {
-        "data.name": "labeled_tsv",
+        "data.name": "table",
         "data.train_text": text / "train.tsv",
         "data.valid_text": text / "valid.tsv",
         **BERT_SIZES,

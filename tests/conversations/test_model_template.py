@@ -3,10 +3,12 @@
 
 import gzip
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.refusals import assert_refused
 from transformer_jax.conversations import TEMPLATES, Turn, model_template, parse_conversation
 from transformer_jax.conversations.model_template import (
     ALLOW,
@@ -15,7 +17,6 @@ from transformer_jax.conversations.model_template import (
     load_model_template,
     read_markup,
 )
-from transformer_jax.errors import UserError
 from transformer_jax.tokenization import PublishedTokenizer, import_tokenizer
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -80,33 +81,33 @@ def test_the_sandbox_renders_other_templates_alike(name):
 def test_an_unknown_template_is_run_only_if_the_user_allows_it(tokenizer_with, monkeypatch):
     other = PUBLISHED["chatml"]["template"].replace("im_start", "im_begin")
     monkeypatch.delenv(ALLOW, raising=False)
-    with pytest.raises(UserError, match=f"set {ALLOW}=1 to run the model's, in a sandbox"):
-        load_model_template(tokenizer_with(other))
+    unknown = f"set {ALLOW}=1 to run the model's, in a sandbox"
+    none = "has no chat template of its own; choose one by name"
+    assert_refused({unknown: lambda: load_model_template(tokenizer_with(other))})
+    assert_refused({none: lambda: load_model_template(None)})
     monkeypatch.setenv(ALLOW, "1")
     found = load_model_template(tokenizer_with(other))
     assert found.render((Turn("user", "a"),), True) == (
         "<|im_begin|>user\na<|im_end|>\n<|im_begin|>assistant\n"
     )
-    with pytest.raises(UserError, match="has no chat template of its own; choose one by name"):
-        load_model_template(None)
 
 
-@pytest.mark.parametrize(
-    "template, message",
-    [
-        ("{{ ''.__class__.__mro__ }}", "SecurityError"),
-        ("{{ cycler.__init__.__globals__.os.listdir('/') }}", "SecurityError"),
-        ("{% include '/etc/hostname' %}", "TypeError"),
-        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
-        ("{{ messages[0].content", "TemplateSyntaxError"),
-        ("{{ raise_exception('no') }}", "no"),
-        ("hello", "a turn is left out"),
-        ("{% for m in messages %}{{ m.content }}{{ loop.index }}{% endfor %}", "not regular"),
-    ],
-)
-def test_a_template_that_cannot_be_used_is_refused(template, message):
-    with pytest.raises(ValueError, match=message):
+REFUSED = {
+    "SecurityError": "{{ cycler.__init__.__globals__.os.listdir('/') }}",
+    "TypeError": "{% include '/etc/hostname' %}",
+    "RecursionError": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "TemplateSyntaxError": "{{ messages[0].content",
+    ": no": "{{ raise_exception('no') }}",
+    "a turn is left out": "hello",
+    "not regular": "{% for m in messages %}{{ m.content }}{{ loop.index }}{% endfor %}",
+}
+
+
+def test_templates_that_cannot_be_used_are_refused():
+    def read(template):
         read_markup(jinja_renderer(template, TOKENS))
+
+    assert_refused({words: partial(read, template) for words, template in REFUSED.items()})
 
 
 def test_a_template_that_changes_a_conversation_is_refused_when_it_does():
@@ -115,5 +116,5 @@ def test_a_template_that_changes_a_conversation_is_refused_when_it_does():
     shout += "{% if add_generation_prompt %}<assistant>{% endif %}"
     found = read_markup(jinja_renderer(shout, TOKENS))
     assert found.render((Turn("user", "abc"),), True) == "<user>abc</s><assistant>"
-    with pytest.raises(ValueError, match="does more with a conversation than to add text"):
-        found.render((Turn("user", "xyz"),), True)
+    words = "does more with a conversation than to add text"
+    assert_refused({words: lambda: found.render((Turn("user", "xyz"),), True)})

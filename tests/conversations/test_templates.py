@@ -27,36 +27,25 @@ def environment():
     return jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
 
 
-def template_of(name):
-    return OWN if name == "own" else TEMPLATES[name]
-
-
-@pytest.mark.parametrize("name", [*TEMPLATES, "own"])
-def test_the_jinja_template_renders_the_same_text(environment, name):
-    template = template_of(name)
+@pytest.mark.parametrize("template", [*TEMPLATES.values(), OWN])
+def test_the_jinja_template_renders_the_same_text(environment, template):
     jinja = environment.from_string(chat_template(template))
     for drawn in DRAWN:
         messages = drawn["messages"]
         if template.system is None:
             messages = [message for message in messages if message["role"] != "system"]
-        asked = messages[:-1]
         turns = parse_conversation({"messages": messages})
         assert jinja.render(messages=messages, eos_token="{eos}") == template.render(turns)
-        found = jinja.render(messages=asked, eos_token="{eos}", add_generation_prompt=True)
-        assert found == template.render(turns[:-1], add_generation_prompt=True)
+        asked = {"messages": messages[:-1], "add_generation_prompt": True}
+        prompt = template.render(turns[:-1], add_generation_prompt=True)
+        assert jinja.render(eos_token="{eos}", **asked) == prompt
 
 
-def test_an_input_is_a_message_of_its_own(environment):
+def test_an_input_is_a_message_of_its_own_and_the_first_token_is_added(environment):
     template = TEMPLATES["alpaca"]
     turns = parse_conversation({"instruction": "Add.", "input": "1 2", "output": "3"})
     messages = [{"role": turn.role, "content": turn.content} for turn in turns]
-    jinja = environment.from_string(chat_template(template))
-    assert jinja.render(messages=messages, eos_token="{eos}") == template.render(turns)
-
-
-def test_the_first_token_is_added_if_the_template_has_none(environment):
-    jinja = environment.from_string(chat_template(TEMPLATES["alpaca"], adds_first_token=True))
-    messages = DRAWN[0]["messages"]
-    expected = TEMPLATES["alpaca"].render(parse_conversation({"messages": messages}))
-    found = jinja.render(messages=messages, bos_token="<s>", eos_token="{eos}")
-    assert found == f"<s>{expected}"
+    for adds_first_token, first in ((False, ""), (True, "<s>")):
+        jinja = environment.from_string(chat_template(template, adds_first_token=adds_first_token))
+        text = jinja.render(messages=messages, bos_token="<s>", eos_token="{eos}")
+        assert text == first + template.render(turns)

@@ -60,7 +60,7 @@ TEXT = STEPS | {
 NUMBERS = STEPS | {
     **{"task.name": "regression", "model.architecture": "encoder_only", "model.num_layers": 1},
     **{"tokenizer.kind": "char", "tokenizer.vocab_size": 40},
-    **{"data.name": "labeled_tsv", "data.max_length": 32},
+    **{"data.name": "table", "data.max_length": 32},
 }
 
 

@@ -29,7 +29,7 @@ STEPS = {
 OF_TASK = {
     "bert": {
         "task.name": "classification",
-        "data.name": "labeled_tsv",
+        "data.name": "table",
         "model.dropout_rate": 0.0,
     },
     "llama": {"task.name": "language_modeling", "data.name": "text"},

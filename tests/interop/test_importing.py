@@ -270,7 +270,7 @@ def test_an_imported_model_can_be_talked_to(chat_model, workdir_of):
     run = tj.load(chat_model.parent / "run").with_config({"data.max_length": 200})
     assert run.tokenizer.specials("text").ends == (280,)
     chat = tj.Chat(run, max_extra_length=4)
-    task, question = chat._task, (Turn("user", "Hello"),)
+    task, question = chat._run.task, (Turn("user", "Hello"),)
     text = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
     assert task.chat_tokenizer.encode_prompt(question) == run.tokenizer["text"].encode(text)
     generator = task.text_generator.token_generator

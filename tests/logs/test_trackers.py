@@ -2,7 +2,6 @@
 """Experiment trackers: what they get, and that training never waits for them or fails with them."""
 
 import json
-import logging
 import sqlite3
 import sys
 import threading
@@ -11,23 +10,21 @@ from unittest.mock import Mock, call
 
 import pytest
 
-from transformer_jax.errors import UserError
+from tests.refusals import assert_refused
 from transformer_jax.logs import trackers
 from transformer_jax.logs.run_log import LoggingConfig, RunLog
 from transformer_jax.logs.trackers import TRACKERS, Tracker
 
 
 @pytest.fixture
-def registered():
+def registered(with_entries):
     """`registered(cls)`: config of a run that only this tracker tracks."""
-    before = dict(TRACKERS)
 
     def register(cls):
-        TRACKERS.register("own", cls)
+        with_entries(TRACKERS, {"own": cls})
         return LoggingConfig(trackers="own")
 
-    yield register
-    TRACKERS.restore(before)
+    return register
 
 
 def write_run(workdir, config, *, start=0, steps=(5,)):
@@ -38,99 +35,73 @@ def write_run(workdir, config, *, start=0, steps=(5,)):
 
 
 def test_a_tracker_gets_all_numbers_and_the_config(tmp_path, registered):
-    found = []
+    got = []
 
     class Own(Tracker):
         def log(self, step, metrics, time):
-            found.append((self.run.config["model"], self.run.start_step, step, metrics, time))
+            got.append((self.run.config["model"], self.run.start_step, step, metrics, time))
 
         def close(self):
-            found.append("closed")
+            got.append("closed")
 
     write_run(tmp_path, registered(Own), start=4, steps=(5, 10))
-    *records, closed = found
-    assert [record[:4] for record in records] == [
-        ({"d_model": 8}, 4, 5, {"train/loss": 0.2, "train/big@": 2}),
-        ({"d_model": 8}, 4, 10, {"train/loss": 0.1, "train/big@": 2}),
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    times = [json.loads(line)["time"] for line in lines]
+    assert got == [
+        ({"d_model": 8}, 4, 5, {"train/loss": 0.2, "train/big@": 2}, times[0]),
+        ({"d_model": 8}, 4, 10, {"train/loss": 0.1, "train/big@": 2}, times[1]),
+        "closed",
     ]
-    line = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
-    assert records[0][4] == line["time"] and closed == "closed"
     assert not (tmp_path / "tensorboard").exists()
 
 
 def test_training_does_not_wait_for_a_tracker(tmp_path, registered, monkeypatch, caplog):
-    go_on, done = threading.Event(), []
-
-    class Slow(Tracker):
-        def __init__(self, run):
-            go_on.wait(600)
-
-        def log(self, step, metrics, time):
-            done.append(step)
-
+    may_begin = threading.Event()
+    log = Mock()
+    slow = {"__init__": lambda self, run: may_begin.wait(600) and None, "log": log}
     monkeypatch.setattr(trackers, "_MOST_WAITING", 3)
     monkeypatch.setattr(trackers, "_SECONDS_TO_CLOSE", 600)
-    with RunLog(tmp_path, start_step=0, config=registered(Slow)) as log:
+    config = registered(type("Slow", (Tracker,), slow))
+    with RunLog(tmp_path, start_step=0, config=config) as run_log:
         for step in range(1, 9):  # would hang here
-            log.record(step, "train", {"loss": 1.0})
-        go_on.set()  # a full queue is no reason to wait for the deadline
-    assert done[:3] == [1, 2, 3] and len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 8
-    (warning,) = caplog.records
-    assert warning.getMessage() == (
-        "tracker own is 3 records behind and misses the next ones; training continues"
-    )
+            run_log.record(step, "train", {"loss": 1.0})
+        may_begin.set()  # a full queue is no reason to wait for the deadline
+    assert [call.args[0] for call in log.call_args_list][:3] == [1, 2, 3]
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 8
+    words = "tracker own is 3 records behind and misses the next ones; training continues"
+    assert caplog.messages == [words]
 
 
 @pytest.mark.parametrize("part", ["__init__", "log", "close"])
 def test_a_failure_is_told_once_and_stops_nothing(tmp_path, registered, caplog, part):
-    class Failing(Tracker):
-        def log(self, step, metrics, time):
-            pass
-
-    def fail(*args):
-        raise ConnectionError("no route\nto host")
-
-    setattr(Failing, part, fail)
-    with caplog.at_level(logging.WARNING):
-        write_run(tmp_path, registered(Failing), steps=(1, 2, 3))
-    (warning,) = caplog.records
-    assert "ConnectionError: no route; training continues" in warning.getMessage()
+    error = ConnectionError("no route\nto host")
+    cls = type("Failing", (Tracker,), {"log": Mock(), part: Mock(side_effect=error)})
+    write_run(tmp_path, registered(cls), steps=(1, 2, 3))
+    (message,) = caplog.messages
+    assert "ConnectionError: no route; training continues" in message
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
 
 
 def test_a_lost_record_does_not_end_a_tracker(tmp_path, registered, caplog):
-    found = []
-
-    class Flaky(Tracker):
-        def log(self, step, metrics, time):
-            if step == 1:
-                raise ConnectionError
-            found.append(step)
-
-    write_run(tmp_path, registered(Flaky), steps=(1, 2, 3))
-    assert found == [2, 3] and "tracker own lost a record" in caplog.text
+    log = Mock(side_effect=[ConnectionError, None, None])
+    write_run(tmp_path, registered(type("Flaky", (Tracker,), {"log": log})), steps=(1, 2, 3))
+    assert log.call_count == 3 and "tracker own lost a record" in caplog.text
 
 
 def test_a_tracker_that_does_not_end_is_left(tmp_path, registered, monkeypatch, caplog):
-    go_on = threading.Event()
-
-    class Endless(Tracker):
-        def log(self, step, metrics, time):
-            pass
-
-        def close(self):
-            go_on.wait(600)
-
+    end = threading.Event()
+    endless = {"log": Mock(), "close": lambda self: end.wait(600)}
     monkeypatch.setattr(trackers, "_SECONDS_TO_CLOSE", 0.05)
-    write_run(tmp_path, registered(Endless))
-    go_on.set()
+    write_run(tmp_path, registered(type("Endless", (Tracker,), endless)))
+    end.set()
     assert "tracker own did not end within 0 s" in caplog.text
 
 
 def test_a_tracker_without_its_package_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(UserError, match="trackers: the package wandb is not installed: `make"):
-        RunLog(tmp_path, start_step=0, config=LoggingConfig(trackers="wandb", project="project"))
+    config = LoggingConfig(trackers="wandb", project="project")
+    refused = "trackers: the package wandb is not installed: `make"
+    assert_refused({refused: lambda: RunLog(tmp_path, start_step=0, config=config)})
 
 
 def test_a_former_id_is_kept(tmp_path):
@@ -138,9 +109,14 @@ def test_a_former_id_is_kept(tmp_path):
     (tmp_path / "wandb").mkdir()
     (tmp_path / "wandb" / "run_id").write_text("abc")
     assert run.stored_id("wandb", lambda: "new") == "abc"
-    assert (
-        run.stored_id("own", lambda: "first") == run.stored_id("own", lambda: "second") == "first"
-    )
+    assert run.stored_id("own", lambda: "first") == "first"
+    assert run.stored_id("own", lambda: "second") == "first"
+
+
+def write_and_resume(workdir, trackers, steps=([5], [10])):
+    config = LoggingConfig(trackers=trackers, project="study")
+    write_run(workdir, config, steps=steps[0])
+    write_run(workdir, config, start=5, steps=steps[1])
 
 
 def test_weights_and_biases_gets_repeated_steps(tmp_path, monkeypatch):
@@ -148,8 +124,7 @@ def test_weights_and_biases_gets_repeated_steps(tmp_path, monkeypatch):
     run = Mock()
     wandb = Mock(init=lambda **_: run, __spec__=ModuleSpec("wandb", None))
     monkeypatch.setitem(sys.modules, "wandb", wandb)
-    for start, steps in ((0, [5, 10]), (5, [10])):
-        write_run(tmp_path, LoggingConfig(trackers="wandb"), start=start, steps=steps)
+    write_and_resume(tmp_path, "wandb", ([5, 10], [10]))
     assert [call.args[0]["step"] for call in run.log.call_args_list] == [5, 10, 10]
     assert all(call.kwargs == {} for call in run.log.call_args_list)
     assert call("*", step_metric="step") in run.define_metric.call_args_list
@@ -161,10 +136,7 @@ def test_weights_and_biases_gets_repeated_steps(tmp_path, monkeypatch):
 def test_weights_and_biases_offline(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    for start, step in ((0, 5), (5, 10)):
-        write_run(
-            tmp_path, LoggingConfig(trackers="wandb", project="project"), start=start, steps=[step]
-        )
+    write_and_resume(tmp_path, "wandb")
     run_id = (tmp_path / "trackers" / "wandb").read_text()
     runs = [path for path in (tmp_path / "wandb").glob("offline-run-*") if path.is_dir()]
     assert runs and all(path.name.endswith(run_id) for path in runs)  # two if seconds differ
@@ -173,24 +145,21 @@ def test_weights_and_biases_offline(tmp_path, monkeypatch):
 def test_mlflow_offline(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/runs.db")
-    config = LoggingConfig(trackers="tensorboard,mlflow", project="study")
-    for start, step in ((0, 5), (5, 10)):
-        write_run(tmp_path, config, start=start, steps=[step])
+    write_and_resume(tmp_path, "tensorboard,mlflow")
     client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/runs.db")
     experiment = client.get_experiment_by_name("study").experiment_id
     (run,) = client.search_runs([experiment])
     assert run.info.run_name == tmp_path.name and run.info.status == "FINISHED"
     assert run.data.params == {"seed": "3", "model.d_model": "8"}
     history = client.get_metric_history(run.info.run_id, "train/loss")
-    assert [(one.step, one.value) for one in history] == [(5, 0.2), (10, 0.1)]
+    assert [(point.step, point.value) for point in history] == [(5, 0.2), (10, 0.1)]
     assert run.data.metrics["train/big_"] == 2
 
 
 def test_trackio_offline(tmp_path, monkeypatch, capsys):
     pytest.importorskip("trackio")
     monkeypatch.setattr("trackio.sqlite_storage.TRACKIO_DIR", tmp_path / "trackio")
-    for start, step in ((0, 5), (5, 10)):
-        write_run(tmp_path, LoggingConfig(trackers="trackio"), start=start, steps=[step])
+    write_and_resume(tmp_path, "trackio")
     (path,) = (tmp_path / "trackio").glob("*.db")
     with sqlite3.connect(path) as database:
         rows = database.execute("select run_name, step, metrics from metrics").fetchall()

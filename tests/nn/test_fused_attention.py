@@ -17,7 +17,7 @@ from transformer_jax.nn import fused_attention
 from transformer_jax.nn.attention import scaled_dot_product_attention
 from transformer_jax.nn.attention_inputs import AttentionInputs
 from transformer_jax.nn.fused_attention import AttentionRequirements, CuDNN, Splash, choose_kernel
-from transformer_jax.nn.masks import Segments
+from transformer_jax.nn.masks import Segments, look_ahead_mask
 from transformer_jax.nn.per_device import use_sharded_call
 from transformer_jax.parallel.engines import call_whole
 
@@ -41,7 +41,7 @@ def inputs_of(causal=False, groups=H, keys=T, window=None):
         RNG.normal(size=(B, length, heads, K)).astype(np.float32)
         for length, heads in [(T, H), (keys, groups), (keys, groups)]
     )
-    of_keys = LENGTHS if keys == T else [(100, 101), (1, 250)]
+    of_keys = LENGTHS if keys == T else [(100, 101), (6, 250)]
     segments = Segments(packed(LENGTHS, T), packed(of_keys, keys), causal)
     inputs = AttentionInputs(query, key, value, segments.mask(), segments=segments)
     if keys != T:
@@ -67,7 +67,15 @@ def test_outputs_and_gradients_are_those_of_the_plain_function(kernel, case):
     inputs, requirements = inputs_of(**how), AttentionRequirements(**options)
     if isinstance(kernel, CuDNN) and requirements.logit_cap:
         pytest.skip("cuDNN has no cap")
-    cotangent = RNG.normal(size=(B, T, H, K)).astype(np.float32)
+    compare(kernel, inputs, requirements)
+
+
+def compare(kernel, inputs, requirements):
+    """Outputs of tokens, and gradients, against the plain function. Outputs of padding are finite,
+    and have no gradient, as in training."""
+    is_token = np.asarray(inputs.segments.query > 0)
+    cotangent = RNG.normal(size=inputs.query.shape) * is_token[:, :, None, None]
+    cotangent = cotangent.astype(np.float32)
 
     def plain(query, key, value):
         cap = requirements.logit_cap
@@ -77,14 +85,19 @@ def test_outputs_and_gradients_are_those_of_the_plain_function(kernel, case):
         with use_sharded_call(call_whole):
             return kernel(inputs.replace(query=query, key=key, value=value), requirements)
 
-    found, expected = (
-        jax.jit(lambda *x, f=f: (lambda y, back: (y, back(cotangent)))(*jax.vjp(f, *x)))(
-            inputs.query, inputs.key, inputs.value
-        )
-        for f in (fused, plain)
+    def outputs_and_gradients(attend, *heads):
+        outputs, pull_back = jax.vjp(attend, *heads)
+        return outputs, *pull_back(cotangent)
+
+    heads = (inputs.query, inputs.key, inputs.value)
+    ours, expected = (
+        jax.jit(outputs_and_gradients, static_argnums=0)(attend, *heads)
+        for attend in (fused, plain)
     )
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-5)
+    assert np.isfinite(ours[0]).all()
+    np.testing.assert_allclose(ours[0][is_token], expected[0][is_token], rtol=1e-4, atol=2e-5)
+    for gradient, other in zip(ours[1:], expected[1:], strict=True):
+        np.testing.assert_allclose(gradient, other, rtol=1e-4, atol=2e-5)
 
 
 SIZES = {"attention_window": 7, "layers": "default | attention_window=none"}
@@ -115,6 +128,26 @@ def test_packed_sentences_are_sentences_alone(splash_on_a_cpu, random_params):
     plain, _ = apply(model, variables, *rows, *rows)
     (real,) = ids > 0
     np.testing.assert_allclose(together[real], plain[real], rtol=0.05, atol=0.05)
+
+
+def test_no_gradient_reaches_padding(splash_on_a_cpu, random_params):
+    """Its features are not zero in the stream, but no token reads them."""
+    model = EncoderDecoder(small_config(**SIZES, attention="splash"))
+    ids = packed([(50, 60)], T)
+    tokens = np.where(ids > 0, RNG.integers(4, 11, (1, T)), 0).astype(np.int32)
+    side = (tokens, positions(ids).astype(np.int32), ids)
+    variables = random_params(model, *side, *side)
+
+    def loss(variables):
+        hidden = model.apply(variables, *side, *side, method="unprojected").x
+        return jnp.square(hidden[ids > 0]).sum()
+
+    with use_sharded_call(call_whole):
+        gradients = jax.jit(jax.grad(loss))(variables)
+    tables = [x for path, x in jax.tree.leaves_with_path(gradients) if "embedding" in str(path)]
+    assert tables
+    for table in tables:
+        assert np.any(table[4:]) and not np.any(table[0])
 
 
 H100 = dict(platform="gpu", kind="NVIDIA H100", capability="9.0")
@@ -156,14 +189,30 @@ def test_the_fastest_that_is_exact(monkeypatch):
     assert wrong == []
 
 
-def test_cudnn_does_not_get_rows_for_which_its_gradients_can_be_nan(monkeypatch):
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("length", [64, 192])
+def test_cudnn_gets_no_query_without_a_key(length, causal, monkeypatch):
+    """Else its gradients are NaN with these lengths."""
+    ids = np.stack([np.repeat([1, 2, 0], [20, 30, length - 50]), np.zeros(length, int)])
+    segments = Segments(ids.astype(np.int32), ids.astype(np.int32), causal)
+    query, key, value = RNG.normal(size=(3, 2, length, H, K)).astype(np.float32)
+    inputs = AttentionInputs(query, key, value, segments.mask(), segments=segments)
+    attend = jax.nn.dot_product_attention
+    masks = []
+
+    def recorded(*heads, mask, is_causal, **options):
+        masks.append(mask & look_ahead_mask(length) if is_causal else mask)
+        return attend(*heads, mask=mask, is_causal=is_causal, **options)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", recorded)
+    with use_sharded_call(call_whole):
+        CuDNN("xla")(inputs, AttentionRequirements())
+    assert masks[0].any(axis=-1).all()
+    monkeypatch.undo()
+    compare(CuDNN("xla"), inputs, AttentionRequirements())
     monkeypatch.setattr(fused_attention, "target", lambda: SimpleNamespace(**H100))
-    rows = inputs_of()
-    for keys, chosen in ((64, "plain"), (128, "cudnn"), (160, "cudnn"), (192, "plain")):
-        key, value = (np.resize(x, (B, keys, H, K)) for x in (rows.key, rows.value))
-        with use_sharded_call(call_whole):
-            choice = choose_kernel("auto", rows.replace(key=key, value=value), BF16)
-        assert choice.name == chosen and ("NaN" in choice.reason) == (chosen == "plain")
+    with use_sharded_call(call_whole):
+        assert choose_kernel("auto", inputs, BF16).name == "cudnn"
 
 
 def test_outside_of_a_training_step_attention_is_plain(splash_on_a_cpu):

@@ -98,19 +98,23 @@ def products_of_a_step(dtype, monkeypatch, target="cuda"):
 
 @pytest.mark.parametrize("target", ["cuda", "tpu"])
 def test_products_on_an_accelerator(target, monkeypatch):
-    """float32 is float32. bfloat16 accumulates and returns float32, also the kernel's gradient,
-    which devices add up; saved operands are bfloat16."""
+    """float32 is float32. bfloat16 products write bfloat16, so that no kernel rounds it; but the
+    kernel's gradient, which devices add up, is float32."""
     exact, rounded = (
         products_of_a_step(dtype, monkeypatch, target) for dtype in ("float32", "bfloat16")
     )
     assert len(exact) == len(rounded) == 3
     for line in exact:
         assert "precision = [HIGHEST, HIGHEST]" in line and "bf16" not in line
+    results = []
     for line in rounded:
-        assert "lhs_precision_type = bf16, rhs_precision_type = bf16" in line
-        assert "accumulation_type = f32" in line
         operands, result = line.rsplit(" : ", 1)[1].split(" -> ")
-        assert "bf16" in operands and result.endswith("xf32>")
+        assert "bf16" in operands
+        results.append(result)
+    assert sorted(results) == ["tensor<6x4xf32>", "tensor<8x4xbf16>", "tensor<8x6xbf16>"]
+    (of_kernel,) = (line for line in rounded if "-> tensor<6x4xf32>" in line)
+    assert "lhs_precision_type = bf16, rhs_precision_type = bf16" in of_kernel
+    assert "accumulation_type = f32" in of_kernel
 
 
 def test_exact_products_of_bfloat16_are_not_rounded():

@@ -48,8 +48,8 @@ PATTERN |= {"positions": "rotary", "num_layers": 4}
 BATCH_NORM = {"norm": "batch", "attention_bias": "none", "feed_forward_bias": False}
 TASKS = {
     "translation": {"model.num_encoder_layers": 1, "model.num_decoder_layers": 1},
-    "language_modeling": ONE_STACK,
-    "classification": ONE_STACK,
+    "language_modeling": ONE_STACK | {"data.name": "text"},
+    "classification": ONE_STACK | {"data.name": "table"},
 }
 
 

@@ -177,7 +177,7 @@ def test_two_processes_write_each_prediction_once_in_order(pair):
 def test_sigterm_to_one_process_stops_all_at_one_step(pair):
     assert pair.statuses == [75, 75], pair.outputs
     stopped = max(records(pair.continued))
-    assert f"stopped by SIGTERM at step {stopped}, saved" in pair.outputs[0][1]
+    assert f"stopped by SIGTERM at step {stopped} of" in pair.outputs[0][1]
     assert tj.load(pair.continued).step == stopped
 
 

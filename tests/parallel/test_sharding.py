@@ -109,6 +109,8 @@ def params_of(tiny_config):
     def make(kind, changes):
         model = {f"model.{name}": value for name, value in changes.items()}
         model |= dict(zip(("task.name", "model.architecture"), kind, strict=True))
+        if kind[0] == "masked_lm":
+            model["tokenizer.kind"] = "wordpiece"
         unread = Resolved.of(DEFAULTS | model).unread
         model = {name: value for name, value in model.items() if name not in unread}
         sizes = dict.fromkeys(("source", "target", "text", "label", "tags"), 48)

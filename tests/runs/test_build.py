@@ -65,6 +65,7 @@ def test_remat_keeps_the_gradient_and_saves_memory(tiny_config, random_params):
     """Four layers show the saving; scanned layers compile as fast as one."""
     deep = {
         "task.name": "language_modeling",
+        "data.name": "text",
         "model.architecture": "decoder_only",
         "model.num_layers": 4,
         "model.scan_layers": True,

@@ -175,6 +175,7 @@ TESTED_ELSEWHERE = {
     "train.callbacks": "no built-in entry: tests/training/test_loop.py",
     "train.on_spike": "tests/runs/test_fit.py",
     "train.spike_factor": "tests/runs/test_fit.py",
+    "train.reproducible": "options of the compiler: tests/runs/test_train.py",
     "train.scale_to_data": "when a run starts: tests/runs/test_data_size.py",
     "train.init_from": "a run: tests/runs/test_train.py",
     "parallel.preemption_notice": "when a run stops: tests/runtime/test_preemption.py",

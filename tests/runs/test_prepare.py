@@ -41,15 +41,18 @@ def test_a_run_that_starts_from_another_copies_its_tokenizers(
     assert (tmp_path / "tokenizer").is_dir()
 
 
+TAGGING = {"task.name": "tagging", "data.name": "tagged_words"}
+
+
 def test_data_of_another_kind_is_refused(tiny_config, tmp_path):
-    settings = read_settings(tiny_config({"task.name": "tagging"}))
+    settings = read_settings(tiny_config(TAGGING))
     pairs = [{"source": "a", "target": "b"}]
-    message = "task tagging reads tags and text, but the examples of para"
+    message = "task tagging reads tags and text, but the examples of tagged_words have source and"
     assert_refused({message: lambda: build_tokenizers(settings, tmp_path / "new", pairs)})
 
 
 def test_labels_come_from_the_examples(tiny_config, tmp_path, monkeypatch):
-    changes = {"task.name": "tagging", "tokenizer.vocab_size": 20, "tokenizer.kind": "char"}
+    changes = TAGGING | {"tokenizer.vocab_size": 20, "tokenizer.kind": "char"}
     settings = read_settings(tiny_config(changes))
     two_sides = {"tags": str.split, "genre": lambda genre: [genre]}
     kind = dataclasses.replace(TASKS["tagging"], labels=two_sides)

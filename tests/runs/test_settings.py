@@ -272,7 +272,7 @@ def test_each_of_several_names_is_found(message_of, path):
         {"model.positions": "learned", "model.max_length": 64, "model.position_offset": 2},
         {"model.positions": "rotary", "model.rope_scaling": "llama3", "model.rope_factor": 32.0},
         {"model.embedding_norm": True, "model.logits_bias": True, "model.final_logit_cap": 30.0},
-        {"data.name": "scan_simple,text", "data.dir": "/x", "data.train_text": "a"},
+        {"data.name": "scan_simple,json_lines", "data.dir": "/x", "data.train_text": "a"},
         {"optimizer.name": "adamw", "optimizer.weight_decay": 0.1, "optimizer.beta2": 0.9},
         {"optimizer.schedule": "linear"},
         {

@@ -19,9 +19,13 @@ from tests.refusals import assert_refused
 from transformer_jax.checkpoints.step_folder import read_score, step_folders
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.sources import open_split
+from transformer_jax.errors import UserError
+from transformer_jax.lab.plan.program import compile_training_step
 from transformer_jax.runs import build
 from transformer_jax.runs.config import override, read_settings
 from transformer_jax.runs.evaluate import validation
+from transformer_jax.runs.seeds import seed_configs, train_replicas
+from transformer_jax.runtime import platform
 
 LINES = ["The dog sees a cat.", "", "The old teacher reads the new books."]
 
@@ -45,6 +49,24 @@ def config_of_text(tiny_config, tiny_language_model):
 def text_workdir(language_model_workdir, tmp_path):
     """Copy of the language model's run."""
     return shutil.copytree(language_model_workdir, tmp_path / "run")
+
+
+def test_the_config_says_whether_programs_must_be_reproducible(tiny_config, tmp_path, monkeypatch):
+    def show(required):
+        raise UserError(f"reproducible is {required}")
+
+    monkeypatch.setattr(platform, "reproducible", show)
+    for required in (True, False):
+        settings = read_settings(tiny_config({"train.reproducible": required}))
+        folder = tmp_path / str(required)
+        seeds = seed_configs(settings, 2)
+        for train in (
+            lambda settings=settings, folder=folder: tj.train(settings, folder / "run"),
+            lambda seeds=seeds, folder=folder: train_replicas(seeds, folder / "seeds"),
+            lambda settings=settings: compile_training_step(settings, jax.devices()),
+        ):
+            with pytest.raises(UserError, match=f"reproducible is {required}"):
+                train()
 
 
 # --- Progress ---
@@ -238,7 +260,7 @@ def test_each_corpus_has_its_own_metrics(tiny_classifier, tmp_path):
     other = tmp_path / "other"
     assert_refused(
         {
-            "'valid' of labeled_tsv is one corpus": lambda: tj.train(config({}), other),
+            "'valid' of table is one corpus": lambda: tj.train(config({}), other),
             "'x', which is none of valid, test": lambda: tj.train(config(unknown), other),
             "best_corpus needs the metrics of each_corpus": lambda: config(alone),
         }

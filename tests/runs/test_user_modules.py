@@ -208,7 +208,7 @@ SOURCES.register("{name}", SourceSet(lambda config, split: [[{{"text": split}}]]
 
 def test_a_set_of_the_users_own_is_read_and_named_by_the_run(write, tiny_config, tmp_path):
     load_modules(write(SET.format(name="mine")))
-    config = tiny_config({"data.name": "text,mine"})
+    config = tiny_config({"data.name": "parallel_text,mine"})
     assert list(open_split(DataConfig(name="mine"), "valid")) == [{"text": "valid"}]
     user_modules.record_modules(tmp_path, read_settings(config), [])
     assert [one["name"] for one in json.loads((tmp_path / "modules.json").read_text())] == [

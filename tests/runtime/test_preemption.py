@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Preemption notices of local metadata servers, and of a file."""
+"""Preemption notices of metadata servers, and of a file."""
 
-import http.server
+import io
 import signal
 import threading
 import time
+import urllib.error
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,49 +16,31 @@ from transformer_jax.errors import Stopped
 from transformer_jax.runtime import preemption
 
 
-class Metadata(http.server.BaseHTTPRequestHandler):
-    """Imitates the metadata servers of Google and Amazon."""
-
-    answers: dict
-
-    def do_GET(self):
-        google = self.path.startswith("/computeMetadata/")
-        has_header = (
-            self.headers.get("Metadata-Flavor") == "Google"
-            if google
-            else (self.headers.get("X-aws-ec2-metadata-token") == "token")
-        )
-        if not has_header:
-            return self._send(403, "no header")
-        answer = self.answers.get(self.path.rpartition("/")[2])
-        return self._send(200, answer) if answer is not None else self._send(404, "")
-
-    def do_PUT(self):
-        valid = self.path == "/latest/api/token" and "X-aws-ec2-metadata-token-ttl-seconds"
-        self._send(200, "token") if valid in self.headers else self._send(400, "")
-
-    def _send(self, status, text):
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture
 def metadata(monkeypatch):
-    """The servers' answers, by the last part of the path."""
+    """Answers of the metadata servers of Google and Amazon, by the last part of the path."""
     answers = {"preempted": "FALSE", "maintenance-event": "NONE"}
-    handler = type("Handler", (Metadata,), {"answers": answers})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    address = f"127.0.0.1:{server.server_port}"
-    monkeypatch.setenv("GCE_METADATA_HOST", address)
-    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://{address}/")
-    yield answers
-    server.shutdown()
-    server.server_close()
+
+    def open_url(request, timeout):
+        url = request.full_url
+        name = url.rpartition("/")[2]
+        if request.method == "PUT":
+            assert url == "http://aws/latest/api/token"
+            assert request.has_header("X-aws-ec2-metadata-token-ttl-seconds")
+            return io.BytesIO(b"token")
+        if url.startswith("http://google/computeMetadata/v1/instance/"):
+            assert request.get_header("Metadata-flavor") == "Google"
+        else:
+            assert url.startswith("http://aws/latest/meta-data/spot/")
+            assert request.get_header("X-aws-ec2-metadata-token") == "token"
+        if name not in answers:
+            raise urllib.error.HTTPError(url, 404, "", {}, None)
+        return io.BytesIO(answers[name].encode())
+
+    monkeypatch.setattr(preemption, "_direct", SimpleNamespace(open=open_url))
+    monkeypatch.setenv("GCE_METADATA_HOST", "google")
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://aws/")
+    return answers
 
 
 def test_notices_of_clouds_are_recognized(metadata):
@@ -68,24 +53,6 @@ def test_notices_of_clouds_are_recognized(metadata):
     assert preemption.gce()
 
 
-@pytest.fixture
-def signals(monkeypatch):
-    """The SIGTERMs that this process received."""
-    came = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
-    yield came
-    signal.signal(signal.SIGTERM, before)
-
-
-@pytest.fixture
-def polls(monkeypatch):
-    """Grows by one with each poll of Google's server."""
-    polls = []
-    poll = lambda: polls.append("gce") or preemption.gce()  # noqa: E731
-    monkeypatch.setitem(preemption.CLOUDS, "gce", poll)
-    return polls
-
-
 def wait_for(condition):
     end = time.monotonic() + 600
     while not condition():
@@ -93,23 +60,20 @@ def wait_for(condition):
         time.sleep(0.01)
 
 
-def test_a_notice_sends_one_sigterm(metadata, signals, polls):
+def test_a_notice_sends_one_sigterm_and_a_cloud_that_does_not_answer_is_told_once(
+    monkeypatch, caplog
+):
+    poll = Mock(side_effect=[ConnectionError, ConnectionError, False, *[True] * 9])
+    monkeypatch.setitem(preemption.CLOUDS, "gce", poll)
+    receive = Mock()
+    before = signal.signal(signal.SIGTERM, receive)
     with preemption.watch_preemption("gce", seconds=0.01):
-        wait_for(lambda: len(polls) > 2)
-        assert not signals
-        metadata["preempted"] = "TRUE"
-        wait_for(lambda: signals)
-    assert signals == [signal.SIGTERM]
-
-
-def test_a_cloud_that_does_not_answer_is_logged_once(monkeypatch, signals, polls, caplog):
-    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
-    with preemption.watch_preemption("gce", seconds=0.01):
-        wait_for(lambda: len(polls) > 3)
-    assert not signals
-    assert [r.message for r in caplog.records if "gce does not answer" in r.message] == [
-        caplog.records[0].message
-    ]
+        wait_for(lambda: receive.called)
+        time.sleep(0.05)
+    signal.signal(signal.SIGTERM, before)
+    assert receive.call_count == 1 and poll.call_count == 4
+    silent, notice = caplog.messages
+    assert silent.startswith("gce does not answer") and notice.startswith("notice by gce: ")
 
 
 def test_a_run_saves_and_stops_after_a_notice(
@@ -117,16 +81,10 @@ def test_a_run_saves_and_stops_after_a_notice(
 ):
     monkeypatch.setattr(preemption, "POLL_SECONDS", 0.05)
     notice = tmp_path / "notice"
-    changes = tiny_language_model | {
-        "parallel.preemption_notice": str(notice),
-        "train.num_steps": 10**6,
-        "optimizer.decay_steps": 10**6,
-        "eval.every_steps": 10**6,
-        "checkpoint.every_steps": 10**6,
-    }
-    workdir = tmp_path / "run"
-
-    metrics = workdir / "metrics.jsonl"
+    every = ("train.num_steps", "optimizer.decay_steps", "eval.every_steps")
+    never = dict.fromkeys((*every, "checkpoint.every_steps"), 10**6)
+    changes = tiny_language_model | never | {"parallel.preemption_notice": str(notice)}
+    metrics = tmp_path / "run" / "metrics.jsonl"
 
     def give():
         wait_for(lambda: metrics.exists() and metrics.read_text())
@@ -134,5 +92,5 @@ def test_a_run_saves_and_stops_after_a_notice(
 
     threading.Thread(target=give, daemon=True).start()
     with pytest.raises(Stopped, match="stopped by SIGTERM at step"):
-        tj.train(tiny_config(changes), workdir)
-    assert tj.load(workdir).step > 0
+        tj.train(tiny_config(changes), tmp_path / "run")
+    assert tj.load(tmp_path / "run").step > 0

@@ -22,52 +22,57 @@ from transformer_jax.scoring.sequential import (
 PLAN = Plan(looks=(3, 5, 8, 12), smallest=1.0)
 
 
-def verdict(draws, plan=PLAN):
-    """Verdict of the first look that decides, or of the last."""
-    for count in plan.looks:
-        found = decide(draws[:count], plan)
-        if found.verdict != UNDECIDED:
-            break
-    return found.verdict
+def share(draws, *verdicts):
+    """Share of draws with one of the verdicts, at the first look that decides or at the last."""
+    count = 0
+    for draw in draws:
+        looks = (decide(draw[:number], PLAN).verdict for number in PLAN.looks)
+        count += next((verdict for verdict in looks if verdict != UNDECIDED), None) in verdicts
+    return count / len(draws)
 
 
-@pytest.fixture(scope="module")
-def draws():
-    return np.random.default_rng(7).standard_normal((2000, 12))
+def test_equal_models_rarely_hold_and_the_smallest_difference_is_rarely_refused():
+    rng = np.random.default_rng(7)
+    draws = rng.standard_normal((1000, 12))
+    ties = [rng.choice(values, (500, 12)) for values in ((-1.0, 1.0), (-1.0, 0.0, 1.0))]
 
+    def highest(rate, number):
+        return rate + 3 * math.sqrt(rate * (1 - rate) / number)  # three deviations of its estimate
 
-def limit(rate, number):
-    """Rate plus three deviations of its estimate."""
-    return rate + 3 * math.sqrt(rate * (1 - rate) / number)
-
-
-def test_equal_models_rarely_hold(draws):
-    verdicts = [verdict(draw) for draw in draws]
-    held = np.mean([one in (HOLDS, HOLDS_SMALL) for one in verdicts])
-    assert 0.02 < held < limit(0.05, len(draws))
-
-
-def test_the_smallest_difference_is_rarely_refused(draws):
-    refused = np.mean([verdict(draw + 1.0) in (FAILS, OPPOSITE) for draw in draws])
-    assert 0.01 < refused < limit(0.05, len(draws))
-
-
-def test_looking_often_at_the_plain_level_would_not_keep_the_rate(draws):
-    """The nominal level corrects for this."""
+    assert 0.02 < share(draws, HOLDS, HOLDS_SMALL) < highest(0.05, 1000)
+    assert 0.01 < share(draws + 1.0, FAILS, OPPOSITE) < highest(0.05, 1000)
+    assert all(share(tied, HOLDS, HOLDS_SMALL) < highest(0.05, 500) for tied in ties)
+    # Looking as often at the plain level, one-sided 0.05, would not keep the rate.
     assert nominal_level((3, 5, 8, 12), 0.05) < 0.03
-    found = np.zeros(len(draws), bool)
-    for count, t in {3: 2.92, 5: 2.132, 8: 1.895, 12: 1.796}.items():  # one-sided 0.05
+    holds = np.zeros(len(draws), bool)
+    for count, t in {3: 2.92, 5: 2.132, 8: 1.895, 12: 1.796}.items():
         seen = draws[:, :count]
-        found |= seen.mean(1) / seen.std(1, ddof=1) * math.sqrt(count) > t
-    assert found.mean() > 0.1
+        holds |= seen.mean(1) / seen.std(1, ddof=1) * math.sqrt(count) > t
+    assert holds.mean() > 0.1
 
 
-def test_clear_differences_are_decided_at_the_first_looks():
-    assert decide([2.0, 2.1, 1.9], PLAN).verdict == HOLDS
-    assert decide([-2.0, -2.1, -1.9], PLAN).verdict == OPPOSITE
-    assert decide([0.1, 0.11, 0.09], PLAN).verdict == HOLDS_SMALL
-    assert decide([0.1, 0.11, -0.09], PLAN).verdict == FAILS
-    assert decide([0.5, 2.0, -1.0], PLAN).verdict == UNDECIDED
+@pytest.mark.parametrize(
+    ("differences", "smallest", "verdict"),
+    [
+        # Clear ones are decided at the first look.
+        ([2.0, 2.1, 1.9], 1.0, HOLDS),
+        ([-2.0, -2.1, -1.9], 1.0, OPPOSITE),
+        ([0.1, 0.11, 0.09], 1.0, HOLDS_SMALL),
+        ([0.1, 0.11, -0.09], 1.0, FAILS),
+        ([0.5, 2.0, -1.0], 1.0, UNDECIDED),
+        # Three equal ones have no deviation, and equal models have them in one case of four.
+        ([2.0] * 3, 1.0, UNDECIDED),
+        ([2.0] * 8, 1.0, HOLDS),
+        ([0.0] * 8, 1.0, FAILS),
+        # Seeds that diverged count by sign; 1/8 is above 0.025.
+        ([math.inf] * 3, 0.0, UNDECIDED),
+        ([math.inf] * 8, 0.0, HOLDS),
+        ([-math.inf] * 8, 0.0, OPPOSITE),
+        ([math.nan] * 8, 0.0, FAILS),
+    ],
+)
+def test_verdicts(differences, smallest, verdict):
+    assert decide(differences, Plan(looks=(3, 8), smallest=smallest)).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -95,29 +100,8 @@ def test_the_interval_of_a_median_is_exact():
     assert interval_of_median(values, 0.001) == (-math.inf, math.inf)
 
 
-def test_differences_that_tie_wait_for_more():
-    """Three equal ones have no deviation, and equal models have them in one case of four."""
-    plan = Plan(looks=(3, 8), smallest=1.0)
-    assert decide([2.0, 2.0, 2.0], plan).verdict == UNDECIDED
-    assert decide([2.0] * 8, plan).verdict == HOLDS
-    assert decide([0.0] * 8, plan).verdict == FAILS
-    rng = np.random.default_rng(0)
-    for values in ((-1.0, 1.0), (-1.0, 0.0, 1.0)):
-        drawn = rng.choice(values, (2000, 12))
-        held = np.mean([verdict(draw, PLAN) in (HOLDS, HOLDS_SMALL) for draw in drawn])
-        assert held < limit(0.05, 2000)
-
-
 def test_one_look_is_the_t_test():
     plan = Plan(looks=(4,))
     found = decide([1.0, 2.0, 3.0, 4.0], plan)
     half = 2.3534 * math.sqrt(5 / 3) / 2  # t of 0.95 with three degrees of freedom
     assert (found.low, found.high) == pytest.approx((2.5 - half, 2.5 + half), rel=1e-4)
-
-
-def test_diverged_seeds_count_by_sign():
-    plan = Plan(looks=(3, 8))
-    assert decide([math.inf] * 3, plan).verdict == UNDECIDED  # 1/8 is above 0.025
-    assert decide([math.inf] * 8, plan).verdict == HOLDS
-    assert decide([-math.inf] * 8, plan).verdict == OPPOSITE
-    assert decide([math.nan] * 8, plan).verdict == FAILS

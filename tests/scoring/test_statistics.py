@@ -43,14 +43,11 @@ def test_hedges_g_is_the_corrected_difference_in_deviations():
 
 def test_few_seeds_are_permuted_exactly():
     first, second = [1.0, 2.5, 3.0, 2.0], [2.8, 4.0, 3.5]
-    observed, values = abs(np.mean(second) - np.mean(first)), [*first, *second]
-    extreme = []
-    for chosen in itertools.combinations(range(7), 3):
-        rest = [values[i] for i in range(7) if i not in chosen]
-        gap = abs(np.mean([values[i] for i in chosen]) - np.mean(rest))
-        extreme.append(gap >= observed - 1e-12)
-    one_sided_twice = statistics.permutation_p(first, second)
-    assert one_sided_twice == pytest.approx(np.mean(extreme), abs=0.03)
+    observed, values = abs(np.mean(second) - np.mean(first)), np.array([*first, *second])
+    groups = [np.isin(np.arange(7), chosen) for chosen in itertools.combinations(range(7), 3)]
+    gaps = [abs(values[group].mean() - values[~group].mean()) for group in groups]
+    extreme = np.array(gaps) >= observed - 1e-12
+    assert statistics.permutation_p(first, second) == pytest.approx(extreme.mean(), abs=0.03)
     assert statistics.permutation_p([1, 2, 3], [11, 12, 13]) == pytest.approx(0.1)
 
 
@@ -73,12 +70,11 @@ def test_few_values_have_an_interval_of_shifts():
 
 def test_seeds_that_diverged_are_the_worst():
     """Survivors alone would be lower."""
-    losses = {"base": [3.0, 3.1, 3.2, 3.3], "variant": [2.0, 2.1, math.nan, math.nan]}
-    (test,) = statistics.compare_seeds("loss", losses)
+    values = {"base": [3.0, 3.1, 3.2, 3.3], "variant": [2.0, 2.1, math.nan, math.nan]}
+    (test,) = statistics.compare_seeds("loss", values)
     assert test.difference.test == "rank permutation" and test.p_adjusted > 0.5
     assert test.seeds_to_decide is None and not test.differs
-    scores = {"base": [3.0, 3.1, 3.2, 3.3], "variant": [2.0, 2.1, math.nan, math.nan]}
-    (test,) = statistics.compare_seeds("bleu", scores)
+    (test,) = statistics.compare_seeds("bleu", values)
     assert test.differs  # all four are lower than every score of the base
 
 
@@ -93,31 +89,31 @@ def test_pairs_are_exchanged_exactly_often_enough():
     signs = np.array(list(itertools.product((-1, 1), repeat=6)))
     means = np.abs((signs * differences).mean(1))
     exact = np.mean(means >= abs(differences.mean()) - 1e-12)
-    found = statistics.over_examples(first, second)
-    assert found.p == pytest.approx(exact, abs=0.015)
-    assert found.mean == pytest.approx(differences.mean())
-    assert found.effect == pytest.approx(differences.mean() / differences.std(ddof=1))
+    test = statistics.over_examples(first, second)
+    assert test.p == pytest.approx(exact, abs=0.015)
+    assert test.mean == pytest.approx(differences.mean())
+    assert test.effect == pytest.approx(differences.mean() / differences.std(ddof=1))
 
 
 def test_the_interval_over_examples_is_that_of_the_mean():
-    rng = np.random.default_rng(0)
-    differences = rng.normal(0.2, 1, 400)
-    found = statistics.over_examples(np.zeros(400).tolist(), differences.tolist())
+    differences = np.random.default_rng(0).normal(0.2, 1, 400)
+    test = statistics.over_examples([0.0] * 400, differences.tolist())
     half = 1.96 * differences.std(ddof=1) / 20
-    assert (found.low, found.high) == pytest.approx(
-        (differences.mean() - half, differences.mean() + half), abs=0.02
-    )
+    ends = (differences.mean() - half, differences.mean() + half)
+    assert (test.low, test.high) == pytest.approx(ends, abs=0.02)
 
 
 @pytest.mark.parametrize("deviations", [(1.0, 1.0), (1.0, 3.0)])
 def test_equal_models_differ_as_rarely_as_stated(deviations):
     """False differences among drawn equal samples of five seeds, and coverage of the interval."""
-    rng, draws, rejected, covered = np.random.default_rng(1), 400, 0, 0
-    for _ in range(draws):
-        first, second = (rng.normal(0, each, 5).tolist() for each in deviations)
-        found = statistics.over_seeds(first, second)
-        rejected += found.is_significant
-        covered += found.low <= 0 <= found.high
+    rng = np.random.default_rng(1)
+    draws = 400
+    tests = [
+        statistics.over_seeds(*(rng.normal(0, deviation, 5).tolist() for deviation in deviations))
+        for _ in range(draws)
+    ]
+    rejected = sum(test.is_significant for test in tests)
+    covered = sum(test.low <= 0 <= test.high for test in tests)
     deviation = math.sqrt(0.05 * 0.95 / draws)
     assert rejected / draws < 0.05 + 3 * deviation
     assert covered == draws - rejected
@@ -127,13 +123,11 @@ def test_the_stated_seeds_decide_in_four_of_five_cases():
     first, second = [0.0, 1.0, -1.0, 0.5, -0.5], [1.5, 0.5, 2.5, 2.0, 1.0]
     count = statistics.seeds_to_decide(first, second)
     assert count is not None
-    rng, deviations = np.random.default_rng(0), [np.std(x, ddof=1) for x in (first, second)]
-    found = [
-        statistics.over_seeds(
-            rng.normal(np.mean(first), deviations[0], count).tolist(),
-            rng.normal(np.mean(second), deviations[1], count).tolist(),
-        ).is_significant
-        for _ in range(400)
-    ]
+    rng = np.random.default_rng(0)
+
+    def draw(seeds):
+        return rng.normal(np.mean(seeds), np.std(seeds, ddof=1), count).tolist()
+
+    found = [statistics.over_seeds(draw(first), draw(second)).is_significant for _ in range(400)]
     assert np.mean(found) > 0.74
     assert statistics.seeds_to_decide([1.0, 2.0], [1.0, 2.0]) is None

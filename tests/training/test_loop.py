@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from transformer_jax.errors import Stopped, UserError
+from transformer_jax.errors import Interrupted, Stopped, UserError
 from transformer_jax.training import loop as loop_module
 from transformer_jax.training.callbacks import Callback
 from transformer_jax.training.loop import GoodputTimer, Intervals, Loop, Patience, SpikedError
@@ -297,17 +297,36 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_is_never_saved(what, value,
 
 
 @pytest.mark.parametrize("step", [3, 10])
-def test_sigterm_ends_the_loop_with_the_step_saved_and_not_evaluated(step):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_loop_with_the_step_saved_and_not_evaluated(step, number):
     parts = Parts()
-    parts.before_step = lambda now: now < step or os.kill(os.getpid(), signal.SIGTERM)
-    handler = signal.getsignal(signal.SIGTERM)
-    message = f"stopped by SIGTERM at step {step}, saved; the same command continues"
-    with pytest.raises(Stopped, match=message):
+    parts.before_step = lambda now: now < step or os.kill(os.getpid(), number)
+    handler = signal.getsignal(number)
+    name = "SIGTERM" if number == signal.SIGTERM else "an interrupt"
+    message = f"stopped by {name} at step {step} of 10, saved; the same command continues"
+    with pytest.raises(Stopped, match=message) as stop:
         parts.loop().run(State(0), start=0, num_steps=10)
+    assert isinstance(stop.value, Interrupted) == (number == signal.SIGINT)
     assert parts.saved == {step: None} and not parts.metrics("valid")
     assert parts.events[-1] == ("wait", step)
     assert list(parts.metrics("train")) == [step]
-    assert signal.getsignal(signal.SIGTERM) is handler
+    assert signal.getsignal(number) is handler
+
+
+def test_an_interrupt_of_an_evaluation_saves_the_step():
+    parts = Parts()
+    parts.evaluate = lambda step, state: os.kill(os.getpid(), signal.SIGINT)
+    with pytest.raises(Interrupted, match="at step 4 of 10, saved"):
+        parts.loop(save_every=9, evaluate_every=4).run(State(0), start=0, num_steps=10)
+    assert list(parts.saved) == [4] and not parts.metrics("valid")
+
+
+def test_a_second_interrupt_stops_at_once():
+    parts = Parts()
+    parts.before_step = lambda now: [os.kill(os.getpid(), signal.SIGINT) for _ in range(2)]
+    with pytest.raises(KeyboardInterrupt):
+        parts.loop().run(State(0), start=0, num_steps=10)
+    assert not parts.saved
 
 
 def test_a_loop_runs_in_any_thread():

@@ -304,7 +304,11 @@ GPT2 = {"task.name": "language_modeling", "model.architecture": "decoder_only"}
 GPT2 |= {"model.initialization": "gpt2"}
 GPT2_DECAYED = {"embedding/table", "input/positions/table"}
 GPT2_DECAYED |= {f"decoder/layer_0/{kernel}" for kernel in KERNELS}
-BERT = {"task.name": "masked_lm", "model.architecture": "encoder_only"}
+BERT = {
+    "task.name": "masked_lm",
+    "model.architecture": "encoder_only",
+    "tokenizer.kind": "wordpiece",
+}
 BERT |= {"model.initialization": "bert", "model.embedding_norm": True, "model.num_token_types": 2}
 BERT_DECAYED = {"embedding/table", "input/positions/table", "input/token_types"}
 BERT_DECAYED |= {f"encoder/layer_0/{kernel}" for kernel in KERNELS}

@@ -11,9 +11,10 @@ from typing import Any
 
 from transformer_jax.cli import flags, terminal
 from transformer_jax.cli.flags import ANY_FIELD, PROGRAM, Flag, verb
-from transformer_jax.cli.lines import counted_lines, read_batches
+from transformer_jax.cli.lines import counted_lines, one_line, read_batches
 from transformer_jax.cli.verbs import given_flags, load_run, write_json, write_result
 from transformer_jax.errors import UserError
+from transformer_jax.logs.records import to_json
 from transformer_jax.runtime.files import require_empty, write_atomic
 
 logger = logging.getLogger(__name__)
@@ -471,6 +472,45 @@ def inspect(args: argparse.Namespace) -> None:
             pages.append((name, text))
     if pages:
         _write_page(folder / _INDEX_PAGE, index_page(pages))
+
+
+@verb(
+    Flag("--tokenizer PATH,...", "workdirs of runs, or files or folders of published tokenizers"),
+    Flag(
+        "--format text|jsonl", "jsonl: an object with pieces and ids per line and tokenizer", "text"
+    ),
+    requires=("tokenizer",),
+)
+def tokenize(args: argparse.Namespace) -> None:
+    """Reads a text a line from stdin, and prints its pieces and ids by each tokenizer.
+
+    A table at the end has tokens, unknown ones, characters per token and the vocabulary of each.
+    """
+    from transformer_jax.lab.analysis.tokens import compare_tokens, open_tokenizers
+
+    stdin = terminal.binary_stdin()
+    tokenizers: dict[str, Any] = {}
+    for path in args.tokenizer.split(","):
+        tokenizers |= open_tokenizers(path)
+    texts = []
+    for (text,) in read_batches(stdin, most=1):
+        texts.append(text)
+        tokens = compare_tokens(text, tokenizers)
+        for name, pieces in tokens.pieces.items():
+            if args.format == "jsonl":
+                record = {
+                    "text": text,
+                    "tokenizer": name,
+                    "pieces": pieces,
+                    "ids": tokens.ids[name],
+                }
+                write_result(to_json(record))
+            else:
+                ids = " ".join(map(str, tokens.ids[name]))
+                write_result(f"{name}: {' '.join(map(one_line, pieces))}\n{ids}\n")
+        terminal.flush()
+    if texts and args.format == "text":
+        write_result(compare_tokens("".join(texts), tokenizers).table.to_string())
 
 
 def _inspect_flags(args: argparse.Namespace) -> Iterator[str]:

@@ -11,7 +11,7 @@ from transformer_jax.cli import completion, terminal
 from transformer_jax.cli.flags import VERBS
 from transformer_jax.cli.parser import build_parser, parse
 from transformer_jax.cli.terminal import log_to_stderr
-from transformer_jax.errors import RESUMABLE, Stopped, UserError
+from transformer_jax.errors import RESUMABLE, Interrupted, Stopped, UserError
 from transformer_jax.runtime.startup import (
     check_environment,
     collect_garbage_rarely,
@@ -32,8 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb and returns its exit status.
 
     0: done. 1: `verify` found a difference. 2: a user error, with one line on stderr. 75: stopped
-    by SIGTERM and saved; the same command resumes. 130: interrupted, and 141: the reader of stdout
-    has gone (such as `head`), both without a message.
+    by SIGTERM and saved; the same command resumes. 130: interrupted; training is saved first. 141:
+    the reader of stdout has gone (such as `head`).
     """
     if completion.is_asked():
         completion.complete(build_parser())
@@ -72,7 +72,7 @@ def _exit_status(error: Exception, with_traceback: bool) -> int:
     match error:
         case Stopped():
             logger.info("%s", error)
-            return RESUMABLE
+            return terminal.INTERRUPTED if isinstance(error, Interrupted) else RESUMABLE
         case UserError():
             return _fail(str(error))
         case BrokenPipeError():

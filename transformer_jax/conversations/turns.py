@@ -259,7 +259,8 @@ def _text(row: Mapping[str, Any], key: str) -> str:
 
 def _parse_instruction(row: Mapping[str, Any], is_answered: bool) -> Conversation:
     turns: list[Turn] = []
-    for pair in row.get("history") or ():
+    history = row.get("history") or []
+    for pair in history if isinstance(history, list) else [history]:
         match pair:
             case [str(question), str(answer)]:
                 turns += [Turn(USER, question), Turn(ASSISTANT, answer)]

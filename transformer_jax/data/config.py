@@ -34,7 +34,7 @@ class DataConfig(Configurable):
         `parallel_text`, one sentence per line, plain, .gz or .zst. Several files, separated by
         commas or matched by "*", are separate corpora.
       train_text, valid_text, test_text: files of the sets that keep whole examples in one file:
-        `seq2seq_tsv`, `json_lines`, `text`, `labeled_tsv`, `tagged_words` and `bracketed_trees`.
+        `seq2seq_tsv`, `json_lines`, `text`, `table`, `tagged_words` and `bracketed_trees`.
       documents: unit of a document in `text`: a "file", a non-blank "line", or a "paragraph" (lines
         up to a blank one).
       remove_traces: remove leaves tagged -NONE- and constituents left empty (`bracketed_trees`).
@@ -50,11 +50,11 @@ class DataConfig(Configurable):
         "wikimedia/wikipedia".
       hf_config: configuration of that set, for example "20231101.de"; None: its only one.
       source_language, target_language: languages of a translation set of `tfds` or `hf_dataset`,
-        for example "en" and "de"; None: not a translation set.
-      text_field: field that holds the text in `tfds` and `hf_dataset`, or the column in JSON-lines
-        (.jsonl) and Parquet files of `text`, whose rows are documents; None: "text".
-      label_field, pair_field: fields of `tfds` and `hf_dataset` that hold labels and second texts;
-        None: not read.
+        for example "en" and "de", or columns of a `table`; None: not a translation set.
+      text_field: column that holds the text in a `table`, `tfds` and `hf_dataset`, and in CSV,
+        JSON-lines (.jsonl) and Parquet files of `text`, whose rows are documents; None: "text".
+      label_field, pair_field: columns that hold labels and second texts; None: not read, but in a
+        `table` those named "label" and "pair".
       block_megabytes: stream the training files of `text`, or of `hf_dataset` on the hub, in blocks
         of about this size, without storing them: for text larger than the disk, or remote
         ("s3://bucket/part-*.jsonl", "hf://datasets/..."). Every epoch shuffles the blocks, and the

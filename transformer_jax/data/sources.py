@@ -31,16 +31,22 @@ class SourceSet:
       splits: names of the set's splits.
       reads: optional config fields, as "section.field", that the set reads. A config that sets an
         optional field of other sets only is rejected. None: it reads all fields.
+      keys: those that its examples may have; None: any.
     """
 
     open: Callable[[DataConfig, str], Sequence[Corpus]]
     splits: tuple[str, ...] = ("train", "valid", "test")
     reads: Collection[str] | None = None
+    keys: Collection[str] | None = None
 
 
-_PAIR_FILES = tuple(
-    f"data.{split}_{side}" for split in SourceSet.splits for side in ("source", "target")
-)
+_PAIR = ("source", "target")
+_TEXT = ("text",)
+_LABELED_TEXT = ("text", "label")
+_TAGGED_TEXT = ("text", "tags")
+_CONVERSATION = ("turns", "text")
+_COLUMNS = (*_PAIR, *_LABELED_TEXT, "pair")
+_PAIR_FILES = tuple(f"data.{split}_{side}" for split in SourceSet.splits for side in _PAIR)
 _FILES = tuple(f"data.{split}_text" for split in SourceSet.splits)
 _ROWS = ("data.on_bad_row",)
 _FIELDS = ("source_language", "target_language", "text_field", "label_field", "pair_field")
@@ -52,13 +58,15 @@ def _imported(path: str) -> Callable[..., Any]:
     return imported(f"{__package__}.{path}")
 
 
-def _public(path: str, splits: Sequence[str] = SourceSet.splits, **part: str) -> SourceSet:
+def _public(
+    path: str, keys: Sequence[str], splits: Sequence[str] = SourceSet.splits, **part: str
+) -> SourceSet:
     """A public set in the folder `data.dir`; `part` selects a part or direction of it."""
     open_part = functools.partial(_imported(f"sets.{path}"), **part)
-    return SourceSet(open_part, tuple(splits), ("data.dir",))
+    return SourceSet(open_part, tuple(splits), ("data.dir",), keys)
 
 
-def _user_rows(path: str) -> SourceSet:
+def _user_rows(path: str, keys: Sequence[str]) -> SourceSet:
     """A set in rows of the user's files, one corpus per file, read with `read(path, split,
     on_bad_row)`."""
     read = _imported(f"files.{path}")
@@ -66,11 +74,17 @@ def _user_rows(path: str) -> SourceSet:
     def open_split(config: DataConfig, split: str) -> Sequence[Corpus]:
         return open_files(config, split, lambda file: read(file, split, config.on_bad_row))
 
-    return SourceSet(open_split, reads=(*_FILES, *_ROWS))
+    return SourceSet(open_split, reads=(*_FILES, *_ROWS), keys=keys)
 
 
 _LABELED = ("train", "valid")
 """Splits of GLUE's tasks whose labels are public."""
+
+_TABLE = SourceSet(
+    _imported("files.table:open_table"),
+    reads=(*_FILES, *_ROWS, *(f"data.{name}" for name in _FIELDS)),
+    keys=_COLUMNS,
+)
 
 SOURCES: Registry[SourceSet] = Registry(
     "data.name",
@@ -79,62 +93,73 @@ SOURCES: Registry[SourceSet] = Registry(
             _imported("sets.embedded:open_split"),
             ("train", "valid", "test", "test_combinations"),
             ("data.synthetic_size",),
+            _PAIR,
         ),
-        "parallel_text": SourceSet(_imported("files.pairs:open_parallel_text"), reads=_PAIR_FILES),
-        "seq2seq_tsv": _user_rows("pairs:read_tsv"),
-        "json_lines": _user_rows("pairs:read_json_lines"),
+        "parallel_text": SourceSet(
+            _imported("files.pairs:open_parallel_text"), reads=_PAIR_FILES, keys=_PAIR
+        ),
+        "seq2seq_tsv": _user_rows("pairs:read_tsv", _PAIR),
+        "json_lines": _user_rows("pairs:read_json_lines", _PAIR),
         "multi30k_en_de": _public(
-            "pair_sets:open_multi30k", source_language="en", target_language="de"
+            "pair_sets:open_multi30k", _PAIR, source_language="en", target_language="de"
         ),
         "multi30k_de_en": _public(
-            "pair_sets:open_multi30k", source_language="de", target_language="en"
+            "pair_sets:open_multi30k", _PAIR, source_language="de", target_language="en"
         ),
         "multi30k_en_fr": _public(
-            "pair_sets:open_multi30k", source_language="en", target_language="fr"
+            "pair_sets:open_multi30k", _PAIR, source_language="en", target_language="fr"
         ),
         "tatoeba_de_en": _public(
-            "pair_sets:open_tatoeba", source_language="de", target_language="en"
+            "pair_sets:open_tatoeba", _PAIR, source_language="de", target_language="en"
         ),
         "tatoeba_en_de": _public(
-            "pair_sets:open_tatoeba", source_language="en", target_language="de"
+            "pair_sets:open_tatoeba", _PAIR, source_language="en", target_language="de"
         ),
-        "scan_simple": _public("pair_sets:open_scan", name="scan_simple"),
-        "scan_length": _public("pair_sets:open_scan", name="scan_length"),
-        "scan_addprim_jump": _public("pair_sets:open_scan", name="scan_addprim_jump"),
+        "scan_simple": _public("pair_sets:open_scan", _PAIR, name="scan_simple"),
+        "scan_length": _public("pair_sets:open_scan", _PAIR, name="scan_length"),
+        "scan_addprim_jump": _public("pair_sets:open_scan", _PAIR, name="scan_addprim_jump"),
         "text": SourceSet(
             _imported("files.text:open_text"),
             reads=(*_FILES, *_ROWS, "data.documents", "data.text_field", "data.block_megabytes"),
+            keys=_TEXT,
         ),
-        "tiny_shakespeare": _public("text_sets:open_tiny_shakespeare"),
-        "wikitext2": _public("text_sets:open_wikitext2"),
-        "gutenberg": _public("text_sets:open_gutenberg"),
-        "labeled_tsv": _user_rows("tsv:read_labeled"),
-        "sst2": _public("labeled_sets:open_glue", _LABELED, name="sst2"),
-        "cola": _public("labeled_sets:open_glue", _LABELED, name="cola"),
-        "mrpc": _public("labeled_sets:open_glue", (*_LABELED, "test"), name="mrpc"),
-        "rte": _public("labeled_sets:open_glue", _LABELED, name="rte"),
+        "tiny_shakespeare": _public("text_sets:open_tiny_shakespeare", _TEXT),
+        "wikitext2": _public("text_sets:open_wikitext2", _TEXT),
+        "gutenberg": _public("text_sets:open_gutenberg", _TEXT),
+        "table": _TABLE,
+        "labeled_tsv": _TABLE,  # its name in earlier configs
+        "sst2": _public("labeled_sets:open_glue", _LABELED_TEXT, _LABELED, name="sst2"),
+        "cola": _public("labeled_sets:open_glue", _LABELED_TEXT, _LABELED, name="cola"),
+        "mrpc": _public("labeled_sets:open_glue", _LABELED_TEXT, (*_LABELED, "test"), name="mrpc"),
+        "rte": _public("labeled_sets:open_glue", _LABELED_TEXT, _LABELED, name="rte"),
         "tagged_words": SourceSet(
             functools.partial(open_files, read=_imported("files.tsv:read_tagged_words")),
             reads=_FILES,
+            keys=_TAGGED_TEXT,
         ),
-        "pos_gum": _public("labeled_sets:open_pos"),
+        "pos_gum": _public("labeled_sets:open_pos", _TAGGED_TEXT),
         "bracketed_trees": SourceSet(
             _imported("files.trees:open_bracketed"),
             reads=(*_FILES, "data.remove_traces", "data.remove_function_tags"),
+            keys=_PAIR,
         ),
-        "gum_const": _public("labeled_sets:open_const"),
-        "conversations": _user_rows("json_lines:read_conversations"),
-        "answers": _user_rows("json_lines:read_answers"),
-        "preferences": _user_rows("json_lines:read_preferences"),
-        "choices": _user_rows("json_lines:read_choices"),
-        "alpaca": _public("text_sets:open_alpaca"),
+        "gum_const": _public("labeled_sets:open_const", _PAIR),
+        "conversations": _user_rows("json_lines:read_conversations", _CONVERSATION),
+        "answers": _user_rows("json_lines:read_answers", _PAIR),
+        "preferences": _user_rows(
+            "json_lines:read_preferences", (*_CONVERSATION, "chosen", "rejected")
+        ),
+        "choices": _user_rows("json_lines:read_choices", ("context", "choices", "answer", "text")),
+        "alpaca": _public("text_sets:open_alpaca", _CONVERSATION),
         "hf_dataset": SourceSet(
             _imported("sets.libraries:open_hf"),
             reads=("data.dir", *_ROWS, "data.block_megabytes", *(f"data.{name}" for name in _HF)),
+            keys=_COLUMNS,
         ),
         "tfds": SourceSet(
             _imported("sets.libraries:open_tfds"),
             reads=("data.dir", *_ROWS, *(f"data.{name}" for name in _TFDS)),
+            keys=_COLUMNS,
         ),
     },
 )

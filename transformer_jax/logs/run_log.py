@@ -205,6 +205,7 @@ class Console:
         self._metric = metric
         self._is_full = style == "full"
         self._latest: dict[str, str] = {}
+        self._train_loss: float | None = None
 
     def advance(self, step: int) -> None:
         self._progress.advance(step)
@@ -223,7 +224,20 @@ class Console:
         time_left = self._progress.time_left() if is_train else ""
         line = _join([f"step {step}/{self._progress.total}", *prefix, *parts, time_left])
         value = metrics.get("loss") if is_train else None
-        self._progress.report(line, _join(self._latest.values()), value)
+        if is_train:
+            self._train_loss = value
+        row = None if is_train else self._row(step, split, metrics)
+        self._progress.report(line, _join(self._latest.values()), value, row)
+
+    def _row(self, step: int, split: str, metrics: Mapping[str, Any]) -> dict[str, str]:
+        """A line of the table of evaluations."""
+        row = {"step": f"{step:,}"}
+        if self._train_loss is not None:
+            row["train loss"] = four_digits(self._train_loss)
+        for name in dict.fromkeys(("loss", self._metric)):
+            if name in metrics:
+                row[f"{split} {name}"] = four_digits(metrics[name])
+        return row
 
     def close(self) -> None:
         self._progress.close()

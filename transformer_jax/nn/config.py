@@ -139,8 +139,8 @@ class TransformerConfig(Configurable):
       dtype: dtype of matrix products: "auto" (bfloat16 if it is faster here), "float32" or
         "bfloat16".
       activation_dtype: dtype of the activations between layers: "auto" (bfloat16 if products are
-        bfloat16, but float32 on CPUs), "float32" or "bfloat16". Norms, softmax, logits and losses
-        are computed in float32; parameters and optimizer state are float32.
+        bfloat16, but float32 on CPUs), "float32" or "bfloat16". Norms, softmax and losses are
+        computed in float32; parameters and optimizer state are float32.
       source_vocab_size, target_vocab_size, vocab_size: vocabulary sizes of the tokenizers.
       separator_id: token that ends the first text of a pair; -1: none.
       start_id: first input of a decoder that reads the encoder's text; -1: none.

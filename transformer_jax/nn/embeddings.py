@@ -43,8 +43,8 @@ class Unprojected(struct.PyTreeNode):
     cap: float | None = struct.field(pytree_node=False, default=None)
 
     def logits(self, exact: bool = True) -> Float[Array, "*B V"]:
-        """Projects the hidden states to logits. Unless `exact`, they are rounded to `dtype` on
-        CPUs, which is faster in training."""
+        """Projects the hidden states to logits. Unless `exact`, they are rounded to `dtype`,
+        which is faster in training."""
         flat = self.x.reshape(-1, self.x.shape[-1])
         with jax.named_scope("logits"):
             if isinstance(self.table, Int8Matrix):

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from transformer_jax.nn.attention_inputs import AttentionInputs
 from transformer_jax.nn.masks import Segments
@@ -74,16 +74,18 @@ class FusedKernel(Protocol):
         """Says why it cannot compute this attention exactly and fast; None if it can."""
 
     def __call__(self, inputs: AttentionInputs, requirements: AttentionRequirements) -> Heads:
-        """Outputs of the heads, in `requirements.dtype`; zeros for a query without any key."""
+        """Outputs of the heads, in `requirements.dtype`. Those of padding are finite, but not the
+        zeros of the plain function: nothing reads them, and their gradients are 0."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CuDNN:
     """NVIDIA's kernel, through `jax.nn.dot_product_attention`.
 
-    Masks, and so packing and windows, reach it as a bias of the logits. With a bias and 64, 192,
-    320, ... keys, its backward pass on Hopper GPUs returns NaN for queries that see no key, such as
-    padding (https://github.com/pytorch/pytorch/issues/196678).
+    Masks, and so packing and windows, reach it as a bias of the logits. Padding queries see all
+    keys (with a look-ahead mask, those before them): with a bias and 64, 192, 320, ... keys, its
+    backward pass on Hopper GPUs returns NaN for queries that see none
+    (https://github.com/pytorch/pytorch/issues/196678).
     """
 
     implementation: str = "cudnn"
@@ -103,12 +105,11 @@ class CuDNN:
             return f"it needs keys and values of one size, a multiple of 8 up to {largest}"
         if inputs.query.shape[1] % 2 or inputs.key.shape[1] % 2:
             return "it needs rows of even length"
-        if inputs.key.shape[1] % 128 == 64:
-            return "with 64, 192, 320, ... keys its gradients can be NaN"
         return None
 
     def __call__(self, inputs: AttentionInputs, requirements: AttentionRequirements) -> Heads:
         segments = _segments(inputs)
+        mask = inputs.windowed_mask | (segments.query == 0)[:, None, :, None]
 
         def attend_on_device(heads: tuple[Array, ...], rows: tuple[Array, ...]) -> Heads:
             attend: Any = jax.nn.dot_product_attention
@@ -118,9 +119,7 @@ class CuDNN:
         heads = tuple(
             x.astype(requirements.dtype) for x in (inputs.query, inputs.key, inputs.value)
         )
-        return _zero_padding(
-            sharded_call(attend_on_device, heads, (inputs.windowed_mask,)), segments
-        )
+        return sharded_call(attend_on_device, heads, (mask,))
 
 
 class Splash:
@@ -145,8 +144,7 @@ class Splash:
         )
         query = inputs.query / math.sqrt(inputs.query.shape[-1])
         heads = tuple(x.astype(requirements.dtype) for x in (query, inputs.key, inputs.value))
-        outputs = sharded_call(attend, heads, (segments.query, segments.key))
-        return _zero_padding(outputs, segments)
+        return sharded_call(attend, heads, (segments.query, segments.key))
 
 
 def _splash_attention(
@@ -192,12 +190,6 @@ def _splash_attention(
 def _segments(inputs: AttentionInputs) -> Segments:
     assert inputs.segments is not None  # `choose_kernel` requires them
     return inputs.segments
-
-
-def _zero_padding(heads: Heads, segments: Segments) -> Heads:
-    """Sets the outputs of padding queries to zero; kernels let these queries see some keys."""
-    is_token: Bool[Array, "B T"] = segments.query > 0
-    return jnp.where(is_token[:, :, None, None], heads, 0)
 
 
 ATTENTION: Registry[FusedKernel | None] = Registry(

@@ -2,9 +2,9 @@
 """Matrix products and their dtype, the two products of attention, softmax and soft cap.
 
 If the hardware multiplies bfloat16 (`platform.has_bfloat16_products`), `einsum` rounds both
-operands to bfloat16, and the cotangent in the backward pass. Sums and results are float32; on CPUs
-the results are rounded to bfloat16 first, except those of `exact` products (logits). Products in
-float32 have full precision on accelerators too, whose default is lower.
+operands to bfloat16, the cotangent in the backward pass, and the result, after a sum in float32.
+Not rounded are results of `exact` products (logits outside of training) and, on accelerators,
+gradients of parameters. Products in float32 have full precision there too, not the lower default.
 
 Queries have H heads; keys and values have G, which divides H. Heads that share a key count as more
 queries of that key's head, so that no key is repeated in memory. Operands are permuted to the
@@ -56,12 +56,12 @@ def einsum(
     dtype: DTypeLike,
     exact: bool = False,
 ) -> Float[Array, "..."]:
-    """Computes `jnp.einsum` of two operands and their cotangent, rounded to `dtype`; sums and the
-    result are float32.
+    """Computes `jnp.einsum` of two operands, which are rounded to `dtype`, as are their cotangent
+    and the result; sums and the dtype of the result are float32.
 
     Args:
-      exact: the result is not rounded to `dtype` on CPUs either. Rounded logits are often equal:
-        the two largest of 32,000 in 3.5% of rows.
+      exact: the result is not rounded to `dtype`. Rounded logits are often equal: the two largest
+        of 32,000 in 3.5% of rows.
 
     Example:
       >>> einsum("btd,df->btf", x, kernel, jnp.bfloat16)
@@ -81,21 +81,26 @@ def _einsum_tangent(
     and adds up gradients in float32."""
     a, b = (operand.astype(dtype) for operand in primals)
     tangent_a = _product(subscripts, tangents[0], b, dtype)
-    tangent_b = _product(subscripts, a, tangents[1], dtype)
+    # The second operand is the parameter, if one is. Devices and micro-batches add up its gradient,
+    # which is small beside activations: float32 costs an accelerator little.
+    tangent_b = _product(subscripts, a, tangents[1], dtype, exact=not platform.is_cpu())
     return _product(subscripts, a, b, dtype, exact), tangent_a + tangent_b
 
 
 def _product(subscripts: str, a: Array, b: Array, dtype: DTypeLike, exact: bool = False) -> Array:
     """Product in `dtype`; JAX differentiates it into products in `dtype`."""
-    if platform.is_cpu():
-        # oneDNN's products have one dtype; the cotangent gets the dtype of the result.
-        a = a.astype(dtype)
-        b = b.astype(dtype)
-        result_dtype = jnp.float32 if exact else dtype
-        product = jnp.einsum(subscripts, a, b, preferred_element_type=result_dtype)
-        return product.astype(jnp.float32)
-    precision = _PRECISIONS[jnp.dtype(dtype)]
-    return jnp.einsum(subscripts, a, b, precision=precision, preferred_element_type=jnp.float32)
+    is_rounded = jnp.dtype(dtype) == jnp.bfloat16 and not exact
+    if not platform.is_cpu() and not is_rounded:
+        # Operands are cast by the product itself, so that it may read a float32 cotangent.
+        precision = _PRECISIONS[jnp.dtype(dtype)]
+        return jnp.einsum(subscripts, a, b, precision=precision, preferred_element_type=jnp.float32)
+    # One dtype for operands, result and so the cotangent: oneDNN multiplies no other, and a GPU
+    # writes half the bytes and needs no kernel that rounds them (experiments/results/devices.md).
+    a = a.astype(dtype)
+    b = b.astype(dtype)
+    result_dtype = jnp.float32 if exact else dtype
+    product = jnp.einsum(subscripts, a, b, preferred_element_type=result_dtype)
+    return product.astype(jnp.float32)
 
 
 _PRECISIONS: dict[jnp.dtype, jax.lax.Precision | jax.lax.DotAlgorithmPreset] = {

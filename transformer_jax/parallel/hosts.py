@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
 from typing import Any, NoReturn
 
 import jax
@@ -234,42 +235,90 @@ def arrays_from_primary(tree: Any, abstract: Any) -> Any:
     return jax.tree.unflatten(structure, map(placed, leaves, arrays))
 
 
+INTERRUPT = "an interrupt"
+
 _in_training = threading.Event()
 """Set while steps follow each other, each of which checks for a SIGTERM."""
 _stopping = threading.Event()
 """Set when a step has seen a SIGTERM."""
 
 
-@contextlib.contextmanager
-def catch_sigterm() -> Iterator[Callable[[int], bool]]:
-    """Yields a function of the step that returns True if training stops after it, due to SIGTERM.
+class Stops:
+    """Requests to stop training: a SIGTERM, or an interrupt (Ctrl-C, a notebook's stop button).
 
-    A single process stops at its current step. Many processes all stop at the same step, whichever
-    received the signal: `jax.distributed` chooses a step that none has passed. Call the function
-    at every step.
+    Attributes:
+      cause: what asked first, in words; None: nothing did.
     """
-    if jax.process_count() > 1:
+
+    cause: str | None = None
+    _at_once = False
+
+    def after(self, step: int) -> bool:
+        """Returns True if training stops after this step. Ask at every step."""
+        return self.cause is not None
+
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """In the block an interrupt raises KeyboardInterrupt."""
+        self._at_once = True
+        try:
+            yield
+        finally:
+            self._at_once = False
+
+    @contextlib.contextmanager
+    def caught(self) -> Iterator[None]:
+        """Receives the signals during the block; a second interrupt is handled as before it."""
+        on_interrupt = signal.getsignal(signal.SIGINT)
+
+        def terminate(*_: Any) -> None:
+            self.cause = "SIGTERM"
+
+        def interrupt(number: int, frame: FrameType | None) -> None:
+            was_asked = self.cause is not None
+            self.cause = self.cause or INTERRUPT
+            if callable(on_interrupt) and (was_asked or self._at_once):
+                on_interrupt(number, frame)
+            with contextlib.suppress(RuntimeError):  # the signal came while a line was written
+                logger.info("stopping after this step, which is saved; once more stops at once")
+
+        on_terminate = signal.signal(signal.SIGTERM, terminate)
+        if on_interrupt != signal.SIG_IGN:
+            signal.signal(signal.SIGINT, interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, on_terminate)
+            signal.signal(signal.SIGINT, on_interrupt)
+
+
+class _JobStops(Stops):
+    """Stops of many processes: all after the same step, whichever received the SIGTERM;
+    `jax.distributed` chooses one that none has passed."""
+
+    def after(self, step: int) -> bool:
+        if multihost_utils.reached_preemption_sync_point(step):
+            self.cause = "SIGTERM"
+            _stopping.set()
+        return _stopping.is_set()
+
+    @contextlib.contextmanager
+    def caught(self) -> Iterator[None]:
         _in_training.set()
         try:
-            yield _stops_at
+            yield
         finally:
             _in_training.clear()
-        return
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda step: False  # only the main thread receives signals
-        return
-    stop = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    try:
-        yield lambda step: stop.is_set()
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
-def _stops_at(step: int) -> bool:
-    if multihost_utils.reached_preemption_sync_point(step):
-        _stopping.set()
-    return _stopping.is_set()
+@contextlib.contextmanager
+def catch_stops() -> Iterator[Stops]:
+    """Yields the requests to stop that come during the block."""
+    stops = _JobStops() if jax.process_count() > 1 else Stops()
+    # Only the main thread receives signals.
+    is_main = threading.current_thread() is threading.main_thread()
+    with stops.caught() if is_main or jax.process_count() > 1 else contextlib.nullcontext():
+        yield stops
 
 
 def exit_after_sigterm(seconds: float) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from ml_collections import ConfigDict, config_dict
 
 from transformer_jax.buckets.bucket import is_address
+from transformer_jax.data.files.table import stored_tables
 from transformer_jax.errors import UserError
 from transformer_jax.models import MODELS
 from transformer_jax.runs.old_configs import upgraded
@@ -96,19 +97,24 @@ class Config(Summarized, ConfigDict):
 
 
 def load_config(
-    path: str | Path, overrides: Mapping[str, Any] | None = None, modules: Modules = ()
+    path: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    modules: Modules = (),
+    data: Mapping[str, Any] | None = None,
 ) -> ConfigDict:
     """Reads a config file and sets `overrides`, {"section.field": value}; texts are parsed.
 
     A shipped config needs no path: "quickstart" (`shipped.find_file`).
 
     Fields that neither sets have their defaults for the task and the architecture. The user's
-    `modules`, with components that the config names, are loaded first.
+    `modules`, with components that the config names, are loaded first. With `data`, {"train":
+    DataFrame, "valid": ...}, these are its splits (`files.table`).
 
     Raises:
-      UserError: as `resolve`.
+      UserError: as `resolve`, or `data` is no table.
     """
-    return to_config(resolve_file(path, overrides or {}, modules))
+    tables = stored_tables(data) if data is not None else {}
+    return to_config(resolve_file(path, {**tables, **(overrides or {})}, modules))
 
 
 def resolve_file(path: str | Path, overrides: Mapping[str, Any], modules: Modules = ()) -> Settings:

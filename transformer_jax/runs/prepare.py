@@ -347,11 +347,11 @@ def _labels(
 
 
 def _check_examples(settings: Settings, kind: TaskKind, example: Mapping[str, str]) -> None:
-    needed = {parts[0] for parts in kind.texts.values()} | {*kind.labels, *kind.symbols}
-    if not needed <= set(example):
+    if not kind.keys <= set(example):
         raise UserError(
-            f"task {settings.task.name} reads {' and '.join(sorted(needed))}, but the examples of "
-            f"{settings.data.name} have {' and '.join(sorted(example))}; choose another data.name"
+            f"task {settings.task.name} reads {' and '.join(sorted(kind.keys))}, but the examples "
+            f"of {settings.data.name} have {' and '.join(sorted(example))}: name their columns "
+            "(data.text_field, data.label_field), or choose another data.name"
         )
 
 

@@ -50,8 +50,8 @@ from transformer_jax.runs.workdir import (
     workdir_path,
     workdir_within,
 )
+from transformer_jax.runtime import platform
 from transformer_jax.runtime.files import remove
-from transformer_jax.runtime.platform import use_compilation_cache
 from transformer_jax.runtime.startup import keep_freed_memory
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import copy_tokenizers
@@ -167,7 +167,7 @@ def train_replicas(
     """
     clock = GoodputTimer()
     keep_freed_memory()
-    use_compilation_cache()
+    platform.use_compilation_cache()
     workdir = workdir_path(workdir)
     common = workdir_within(workdir, TOGETHER)  # the joint checkpoint, and tokenizers
     folders = folders or {name: workdir_within(workdir, name) for name in configs}
@@ -188,6 +188,7 @@ def train_replicas(
         for folder in to_lock:
             locks.enter_context(lock_workdir(folder))
         locks.enter_context(checkpoints)
+        locks.enter_context(platform.reproducible(training.settings.train.reproducible))
         is_resumed = checkpoints.latest_step() is not None
         prepare(training, common)
         # The workdir of each replica is made like that of a run trained by itself.

@@ -558,10 +558,30 @@ def refuse_unread_layers(resolved: Resolved) -> None:
 
 def check_sections(settings: Settings) -> None:
     """Raises UserError if sections of a config to train contradict each other."""
+    _check_examples(settings)
     _check_embeddings(settings)
     _check_adapters(settings)
     _check_schedule(settings)
     _check_sampling(settings)
+
+
+def _check_examples(settings: Settings) -> None:
+    """Refuses data whose examples lack what the task reads."""
+    needed = TASKS[settings.task.name].keys
+    for name in settings.data.name.split(","):
+        keys = SOURCES[name].keys if name in SOURCES else None
+        if keys is not None and not needed <= {*keys}:
+            own_files = [
+                other
+                for other, source in SOURCES.items()
+                if source.keys is not None and needed <= {*source.keys} and other != "labeled_tsv"
+                if {"data.train_text", "data.train_source"} & {*(source.reads or ())}
+            ]
+            raise UserError(
+                f"config.data.name is {name!r}, whose examples have {' and '.join(keys)}, but task "
+                f"{settings.task.name} reads {' and '.join(sorted(needed))}: for files of "
+                f"your own, set it to {' or '.join(own_files)}"
+            )
 
 
 def _check_embeddings(settings: Settings) -> None:

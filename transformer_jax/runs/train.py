@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from transformer_jax.errors import Interrupted
 from transformer_jax.logs.run_log import four_digits
 from transformer_jax.nn.lora import merge_adapters
 from transformer_jax.parallel import hosts
@@ -17,8 +18,8 @@ from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import Modules
 from transformer_jax.runs.workdir import TOKENIZER, open_for_writing
-from transformer_jax.runtime.platform import use_compilation_cache
-from transformer_jax.runtime.progress import shown
+from transformer_jax.runtime import platform
+from transformer_jax.runtime.progress import in_notebook, shown
 from transformer_jax.runtime.startup import keep_freed_memory
 from transformer_jax.tasks.interface import Task
 from transformer_jax.training.loop import GoodputTimer
@@ -48,17 +49,39 @@ def train(
     Raises:
       UserError: the config, its data or a module cannot be used, the workdir holds another run, or
         the loss is no longer finite.
-      Stopped: a SIGTERM came; the state is saved, and the same call continues.
+      Stopped: a SIGTERM or an interrupt (`Interrupted`) came; the state is saved, and the same call
+        continues. In a notebook an interrupted run is returned.
     """
+    if not in_notebook():
+        return _train(config, workdir, modules, until, progress)
+    try:
+        return _train(config, workdir, modules, until, progress)
+    except Interrupted as stop:
+        from transformer_jax.runs.load import load
+
+        print(str(stop).replace("the same command", "the same cell"))
+        return load(workdir, modules=modules)
+    except KeyboardInterrupt:  # before the first step or after the last one, or a second time
+        raise Interrupted("interrupted; the same cell continues from what is saved") from None
+
+
+def _train(
+    config: Settings | ConfigDict,
+    workdir: str | Path,
+    modules: Modules,
+    until: int | None,
+    progress: bool,
+) -> Run:
     clock = GoodputTimer()
     keep_freed_memory()
-    use_compilation_cache()
+    platform.use_compilation_cache()
     with shown(progress and hosts.is_primary()), open_for_writing(workdir) as handle:
         folder = handle.folder
         training = open_training([config], modules, handle)
         settings = training.settings
         checkpoints = training.checkpoints
-        with handle.locked(), checkpoints:
+        same_bits = platform.reproducible(settings.train.reproducible)
+        with handle.locked(), checkpoints, same_bits:
             hosts.run_on_primary(lambda: prepare(training, folder))
             handle.copy_from_primary(TOKENIZER)
             (task,), snapshots = training.open_tasks(folder)

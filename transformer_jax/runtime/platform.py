@@ -25,6 +25,7 @@ _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 # User contexts are part of the key of jit's cache.
 _target = jax.make_user_context(None)
 _num_devices = jax.make_user_context(1)
+_reproducible = jax.make_user_context(False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +80,11 @@ def num_sharding_devices() -> int:
     """Devices that divide the arrays of the functions being traced: each has its part of a batch's
     rows, or of the vocabulary."""
     return _num_devices.value
+
+
+def reproducible(required: bool) -> AbstractContextManager[None]:
+    """Context for compiling functions that give the same bits in each run, if that is required."""
+    return _reproducible(required)
 
 
 def require_device() -> None:
@@ -195,7 +201,13 @@ def compiler_options() -> dict[str, bool | int | str]:
     fall back to a reference loop, a thousand times slower, so the option stays off. Searches do not
     use it: oneDNN is slower for their small products, and its LayerNorm kernel is several times
     slower than XLA's.
+
+    GPUs in `reproducible` add in a fixed order: scatters without atomics, cuDNN's backward pass of
+    attention in its deterministic form, and no choice among kernels by their time. XLA refuses to
+    compile what it has no such kernel for. Other devices have a fixed order anyway.
     """
+    if target().platform == "gpu" and _reproducible.value:
+        return {"xla_gpu_deterministic_ops": True}
     return ONEDNN if is_cpu() and multiplies_bfloat16() else {}
 
 

@@ -14,7 +14,7 @@ import html
 import logging
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Self
 
@@ -28,6 +28,7 @@ _PACKAGE = "transformer_jax"
 _UPDATE_SECONDS = 0.2  # between updates of a notebook's line
 _LINE_SECONDS = 10.0  # between log lines of `track`
 _CURVE_POINTS = 120
+_TABLE_ROWS = 20
 _CURVE = (120, 20)  # width and height in pixels
 
 
@@ -41,6 +42,7 @@ class Progress:
       done: units done.
       text: the latest metrics, for displays that update in place.
       curve: values over time, such as the loss.
+      rows: texts by column, such as the metrics of each evaluation.
     """
 
     def __init__(self, total: int, start: int = 0, unit: str = "step") -> None:
@@ -49,6 +51,7 @@ class Progress:
         self.unit = unit
         self.text = ""
         self.curve: list[float] = []
+        self.rows: list[Mapping[str, str]] = []
         self._first: tuple[int, float] | None = None
         self._display = _display.get() or Display()
 
@@ -60,10 +63,19 @@ class Progress:
         self.done = done
         self._display.update(self)
 
-    def report(self, line: str, text: str, value: float | None = None) -> None:
-        """Logs a line, and shows a text and a curve that `value` continues."""
+    def report(
+        self,
+        line: str,
+        text: str,
+        value: float | None = None,
+        row: Mapping[str, str] | None = None,
+    ) -> None:
+        """Logs a line, and shows a text, a curve that `value` continues, and a table that `row`
+        continues."""
         logger.info("%s", line)
         self.text = text
+        if row is not None:
+            self.rows.append(row)
         if value is not None:
             self.curve.append(value)
             if len(self.curve) > _CURVE_POINTS:
@@ -204,12 +216,14 @@ class Bar(Lines):
 
 
 class Notebook(Display):
-    """One line of a notebook's cell, with a curve where the front end shows HTML."""
+    """One line of a notebook's cell; where the front end shows HTML, with a curve and a table that
+    stays."""
 
     is_live = True
     line_format = "%(message)s"
     _handle: Any = None
     _curve: Sequence[float] = ()
+    _rows: Sequence[Mapping[str, str]] = ()
     _updated = 0.0
 
     def line(self, text: str, *, is_warning: bool = False) -> None:
@@ -222,6 +236,7 @@ class Notebook(Display):
         super().update(progress)
         if at_once or time.monotonic() - self._updated > _UPDATE_SECONDS:
             self._curve = progress.curve
+            self._rows = progress.rows
             position = f"{progress.unit} {progress.done:,}/{progress.total:,}"
             parts = (self.title, position, progress.text, progress.time_left())
             self._show(" · ".join(part for part in parts if part))
@@ -235,7 +250,7 @@ class Notebook(Display):
 
         self._updated = time.monotonic()
         text = escape_controls(text).replace("  ", " · ")  # HTML shows two spaces as one
-        page = f"{sparkline(self._curve)} <code>{html.escape(text)}</code>"
+        page = f"{sparkline(self._curve)} <code>{html.escape(text)}</code>{_table(self._rows)}"
         shown = {"text/plain": text, "text/html": page}
         if self._handle is None:
             self._handle = display(shown, raw=True, display_id=True)
@@ -246,10 +261,14 @@ class Notebook(Display):
 _display: ContextVar[Display | None] = ContextVar("display", default=None)
 
 
-def _open_display() -> Display:
+def in_notebook() -> bool:
+    """Returns True in a cell of a notebook; the IPython of a terminal has no kernel."""
     ipython = sys.modules.get("IPython")
-    shell = ipython and ipython.get_ipython()
-    if hasattr(shell, "kernel"):  # the IPython of a terminal has none
+    return hasattr(ipython and ipython.get_ipython(), "kernel")
+
+
+def _open_display() -> Display:
+    if in_notebook():
         return Notebook()
     if sys.stderr is None:
         return Display()
@@ -314,6 +333,18 @@ def sparkline(values: Sequence[float]) -> str:
         f'<svg width="{width}" height="{height}" style="vertical-align:middle">'
         f'<polyline points="{points}" fill="none" stroke="#0072b2" stroke-width="1.5"/></svg>'
     )
+
+
+def _table(rows: Sequence[Mapping[str, str]]) -> str:
+    """An HTML table; of many rows the last ones."""
+    if not rows:
+        return ""
+    names = list(rows[-1])
+    lines = [names, *([row.get(name, "") for name in names] for row in rows[-_TABLE_ROWS:])]
+    cells = ("".join(f"<td>{html.escape(cell)}</td>" for cell in line) for line in lines)
+    hidden = len(rows) - _TABLE_ROWS
+    note = f"<caption>after {hidden} more</caption>" if hidden > 0 else ""
+    return f"<table>{note}{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
 
 def format_seconds(seconds: float) -> str:

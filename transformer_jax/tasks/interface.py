@@ -241,6 +241,7 @@ class TaskKind:
         through scores of its texts (`Preference.with_stored_scores`); None: it holds all.
       symbols: for each side written in symbols (`tokenization.SymbolTokenizer`), a function that
         lists them: (the section `task`, that side of all examples) -> each symbol once.
+      more_keys: keys of an example that the task reads, besides those of its sides.
     """
 
     build: Callable[[TaskParts], Task]
@@ -256,6 +257,14 @@ class TaskKind:
     symbols: Mapping[str, Callable[[TaskConfig, Iterable[str]], Iterable[str]]] = dataclasses.field(
         default_factory=dict
     )
+
+    more_keys: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> set[str]:
+        """Keys that each example must have."""
+        texts = {keys[0] for keys in self.texts.values()}
+        return {*texts, *self.labels, *self.symbols, *self.more_keys}
 
     @property
     def held(self) -> tuple[str, ...]:

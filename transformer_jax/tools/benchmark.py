@@ -25,6 +25,7 @@ from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.fit import limit_kept_memory, require_room
 from transformer_jax.runs.frozen import planned_teacher
 from transformer_jax.runs.settings import Settings
+from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.language_modeling import LanguageModeling
 from transformer_jax.tasks.losses import batch_shapes
@@ -120,7 +121,8 @@ def compile_training(
     products = step_products(task, abstract.model_params, shapes, abstract.frozen)
     require_room(settings, abstract, engine, products.largest)
     start = time.perf_counter()
-    step = engine.compile(train_step, abstract, shapes)
+    with platform.reproducible(settings.train.reproducible):
+        step = engine.compile(train_step, abstract, shapes)
     step.compiling.result()
     compile_s = time.perf_counter() - start
     limit_kept_memory(step_bytes(step))

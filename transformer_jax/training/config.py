@@ -50,6 +50,9 @@ class TrainConfig(Configurable):
         continue with the data that comes next (Chowdhery et al. 2022, 5.1). In the first 20 steps
         only non-finite updates are skipped.
       spike_factor: threshold of `on_spike`.
+      reproducible: on GPUs, use only kernels that add in a fixed order, so that two runs on one
+        kind of GPU are equal bit for bit, as they are on CPUs. Steps take longer. Other devices
+        ignore it.
       callbacks: callbacks at records, evaluations and checkpoints (`training.callbacks`), separated
         by commas; None: none.
       init_from: workdir of a run whose parameters and tokenizers training starts from; None: random
@@ -73,6 +76,7 @@ class TrainConfig(Configurable):
     remat: Annotated[str, OneOf(*REMAT)] = "none"
     on_spike: Annotated[str, OneOf("apply", "skip", "rewind")] = "apply"
     spike_factor: Annotated[float, Range(1, 1e6)] = 5.0
+    reproducible: bool = False
     callbacks: str | None = None
     init_from: str | None = None
 

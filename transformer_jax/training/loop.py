@@ -17,7 +17,7 @@ import numpy as np
 
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
-from transformer_jax.errors import DivergedError, Stopped
+from transformer_jax.errors import DivergedError, Interrupted, Stopped
 from transformer_jax.logs.run_log import Log
 from transformer_jax.metrics import add_sums, compute_metrics
 from transformer_jax.nn import auxiliary
@@ -320,7 +320,7 @@ class Loop:
             finish.
 
         Raises:
-          Stopped: SIGTERM was received; the state of the current step is saved.
+          Stopped: SIGTERM or an interrupt came; the state of the current step is saved.
           DivergedError: the loss is not finite (for replicas: of no replica), and that step is not
             saved; or too many steps were skipped.
           SpikedError: a step was skipped, and `rewinds` is True.
@@ -328,7 +328,7 @@ class Loop:
         meter = Meter(self.timer, self.rewinds, self.step_bytes)
         until = num_steps if until is None else min(until, num_steps)
         stopped = False
-        with hosts.catch_sigterm() as stops_at:
+        with hosts.catch_stops() as stops:
             if evaluate_start:
                 self._evaluate(start, state, meter, saved=True)
             state = self._set_rate(state)
@@ -346,7 +346,7 @@ class Loop:
                 state, sums = self.train_step(state, rows)
                 meter.push(step, sums)
                 self.log.advance(step)
-                stopped = stops_at(step)
+                stopped = stops.after(step)
                 last = stopped or step == until
                 if last or step % self.intervals.log == 0:
                     self._record(step, meter)
@@ -359,12 +359,23 @@ class Loop:
                 if stopped:
                     break
                 if evaluated:
-                    self._evaluate(step, state, meter, saved)
+                    try:
+                        with stops.at_once():
+                            self._evaluate(step, state, meter, saved)
+                    except KeyboardInterrupt:
+                        stopped = True
+                        if not saved:
+                            self._save(step, state, meter)
+                        break
                     state = self._set_rate(state)
             self.profiler.close()
             self.checkpoints.wait()
         if stopped:
-            raise Stopped(f"stopped by SIGTERM at step {step}, saved; the same command continues")
+            kind = Interrupted if stops.cause == hosts.INTERRUPT else Stopped
+            raise kind(
+                f"stopped by {stops.cause} at step {step} of {num_steps}, saved; the same command "
+                "continues"
+            )
         return state
 
     def _set_rate(self, state: TrainState) -> TrainState:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`train` on Multi30k, whose rows of 64 tokens cuDNN cannot compute; its losses in float32."""
+"""`train` on Multi30k, whose rows have 64 tokens; its losses in float32."""
 
 import json
 import tempfile

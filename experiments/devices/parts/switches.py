@@ -39,25 +39,12 @@ def separate_projections() -> AbstractContextManager[Any]:
     )
 
 
-def bfloat16_results() -> AbstractContextManager[Any]:
-    """Products write bfloat16, except exact ones; sums are float32."""
+def float32_results() -> AbstractContextManager[Any]:
+    """All products write float32."""
 
     def product(subscripts, a, b, dtype, exact=False):
-        result = jnp.float32 if exact or dtype != jnp.bfloat16 else jnp.bfloat16
-        a, b = a.astype(dtype), b.astype(dtype)
-        precision = ops._PRECISIONS[jnp.dtype(dtype)] if result == jnp.float32 else None
-        product = jnp.einsum(subscripts, a, b, precision=precision, preferred_element_type=result)
-        return product.astype(jnp.float32)
-
-    return mock.patch.object(ops, "_product", product)
-
-
-def no_algorithm() -> AbstractContextManager[Any]:
-    """Products of bfloat16 operands without the preset of an algorithm."""
-
-    def product(subscripts, a, b, dtype, exact=False):
-        a, b = a.astype(dtype), b.astype(dtype)
-        return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32)
+        precision = ops._PRECISIONS[jnp.dtype(dtype)]
+        return jnp.einsum(subscripts, a, b, precision=precision, preferred_element_type=jnp.float32)
 
     return mock.patch.object(ops, "_product", product)
 
@@ -66,14 +53,13 @@ SWITCHES = {
     "as configured": Switch(),
     "as configured, again": Switch(),
     "no Triton products": Switch(xla={"xla_gpu_enable_triton_gemm": False}),
-    "products write bfloat16": Switch(patch=bfloat16_results),
+    "products write float32": Switch(patch=float32_results),
     "separate projections": Switch(patch=separate_projections),
     "dropout 0": Switch({"model.dropout_rate": 0.0}),
     "no command buffers": Switch(xla={"xla_gpu_enable_command_buffer": ""}),
     "whole logits (1 tile)": Switch({"train.loss_tiles": 1}),
     "4 tiles": Switch({"train.loss_tiles": 4}),
     "vocab_multiple 128": Switch({"model.vocab_multiple": 128}),
-    "no algorithm preset": Switch(patch=no_algorithm),
     "latency hiding": Switch(xla={"xla_gpu_enable_latency_hiding_scheduler": True}),
     "dropout bits threefry": Switch({"model.dropout_bits": "threefry"}),
     "attention plain": Switch({"model.attention": "plain"}),

@@ -49,8 +49,8 @@ RUNS = {
     "translation": ("quickstart", "", {"tokenizer.vocab_size": 40} | SHORT),
     "language_model": ("lm_from_text", "plain", {"data.documents": "line"} | SHORT),
     "masked_lm": ("bert_small", "plain", {"data.name": "text"}),
-    "classifier": ("cola", "labels", {"data.name": "labeled_tsv"}),
-    "pair_classifier": ("cola", "pairs", {"data.name": "labeled_tsv"}),
+    "classifier": ("cola", "labels", {"data.name": "table"}),
+    "pair_classifier": ("cola", "pairs", {"data.name": "table"}),
     "tagger": ("pos_gum", "tags", {"data.name": "tagged_words"}),
 }
 """Config, text file and further fields of each run."""

@@ -19,7 +19,7 @@ from transformer_jax.data.files.json_lines import (
 from transformer_jax.data.files.lines import TextLines, expand_paths
 from transformer_jax.data.files.pairs import drop_blank, read_aligned, read_json_lines, read_tsv
 from transformer_jax.data.files.text import open_blocks, read_documents
-from transformer_jax.data.files.tsv import read_labeled, read_tagged_words
+from transformer_jax.data.files.tsv import read_tagged_words
 from transformer_jax.data.sources import open_split
 
 GZIP = gzip.compress(b"some text\n" * 100)
@@ -87,18 +87,6 @@ READ = {
         '[{"source": "a", "target": "b"}, 3]': '{path}, row 2: write {"source"',
         json.dumps([json.loads(PAIR), {"source": 3, "target": "b"}]): 'row 2: "source" is 3, not',
         "[]": "has no row to learn from",
-    },
-    read_labeled: {
-        "label\ttext\na\tb\n": "the header is 'label<tab>text'; expected text<tab>label or text",
-        "a text\tgood\na\tb\n": "the header is 'a text<tab>good'; expected text<tab>label or",
-        "text\na\n": "{path}: the header is 'text'; expected",
-        "text\tlabel\tpair\na\tb\tc\n": "the header is 'text<tab>label<tab>pair'; expected",
-        "word " * 1000 + "\n": "word ...'; expected",
-        "text\tlabel\na\tb\na\n": "{path}, line 3: 1 columns; expected text<tab>label, 2 of them",
-        "text\tlabel\n\na\tb\n": "{path}, line 2: 1 columns; expected",
-        "text\tlabel\na\tb\tc\n": "{path}, line 2: 3 columns; expected",
-        "text\tlabel\na\t \n": "{path}, line 2: no label",
-        "text\tlabel\n": "{path} has no example",
     },
     read_tagged_words: {
         "a\tDT\n\nword\n": "{path}, line 3: 1 columns; write word<tab>tag",

@@ -17,7 +17,6 @@ from transformer_jax.data.files.json_lines import (
 from transformer_jax.data.files.pairs import read_json_lines
 from transformer_jax.data.files.rows import open_rows
 from transformer_jax.data.files.text import open_blocks, read_documents
-from transformer_jax.data.files.tsv import read_labeled
 from transformer_jax.errors import UserError
 
 ROWS = [{"source": f'a "{i}" [\\', "target": "b\n]{é", "meta": {"n": [1, {}]}} for i in range(9)]
@@ -80,13 +79,6 @@ def test_a_bad_row_stops_or_is_skipped_and_counted(tmp_path, caplog, read, good,
     (message,) = caplog.messages
     assert f"left out 2 of 4 rows of {path}: not as the set demands" in message
     assert "the first: line 2: " in message
-
-
-def test_a_bad_line_of_a_table_of_labels_is_skipped(tmp_path):
-    path = write(tmp_path / "a.tsv", "text\tlabel\nx\ty\nz\nv\t \n")
-    with pytest.raises(UserError, match="a.tsv, line 3: 1 columns"):
-        read_labeled(path)
-    assert list(read_labeled(path, "train", "skip")) == [{"text": "x", "label": "y"}]
 
 
 NO_TEXT = [None, "", " \t"]

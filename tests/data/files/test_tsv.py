@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tab-separated files: labeled texts, and tagged words."""
+"""Tab-separated files of tagged words."""
 
 import gzip
 
 import pytest
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.files.tsv import read_labeled, read_tagged_words
+from transformer_jax.data.files.tsv import read_tagged_words
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 
@@ -15,25 +15,6 @@ def write(path, text: str) -> str:
     data = text.encode()
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return str(path)
-
-
-def test_the_header_selects_the_layout(tmp_path):
-    single = write(tmp_path / "single.tsv.gz", 'text\tlabel\n"A "quote\tgood\n\tbad\n')
-    pairs = write(tmp_path / "pairs.tsv", "\ufefftext\tpair\tlabel\r\na\tb\tyes\r\n")
-    assert list(read_labeled(single)) == [
-        {"text": '"A "quote', "label": "good"},
-        {"text": "", "label": "bad"},
-    ]
-    assert list(read_labeled(pairs)) == [{"text": "a", "pair": "b", "label": "yes"}]
-
-
-def test_each_labeled_file_is_a_corpus(tmp_path):
-    for n in (1, 2):
-        write(tmp_path / f"{n}.tsv", f"text\tlabel\ntext {n}\t{n}\n")
-    config = DataConfig(name="labeled_tsv", test_text=f"{tmp_path}/*.tsv")
-    assert [example["label"] for example in open_split(config, "test")] == ["1", "2"]
-    with pytest.raises(UserError, match="data.train_text is not set: labeled_tsv"):
-        open_split(config, "train")
 
 
 @pytest.mark.parametrize("name", ["own.tsv", "own.tsv.gz"])

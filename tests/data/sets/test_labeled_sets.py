@@ -78,11 +78,11 @@ def test_what_cannot_be_opened_is_refused(glue, tmp_path, monkeypatch, assert_re
         | {
             "another header": (
                 open_set("sst2", "train", glue / "CoLA"),
-                "CoLA/train.tsv: the header is 'gj04",
+                "CoLA/train.tsv has no column 'sentence'",
             ),
             "other columns": (
                 open_set("cola", "valid", glue / "SST-2"),
-                "line 1: 2 columns; expected source<tab>label<tab>star",
+                "line 1: 2 columns; expected 4: 'source', 'label', 'star'",
             ),
             "no file of GLUE": (open_set("rte", "valid", None), "script download_glue_data.py"),
             "no file of GUM": (open_set("pos_gum", "valid"), "neither dev.trees nor dev.trees.gz"),

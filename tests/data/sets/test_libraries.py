@@ -171,8 +171,11 @@ def test_what_tfds_cannot_open_is_named(builders, tmp_path, monkeypatch, assert_
                 translations(name="small_translat"),
                 "no builder 'small_translat'",
             ),
-            "no source": (translations(source=None), "data.source_language is not set"),
-            "no target": (translations(target=None), "data.target_language is not set"),
+            "no source": (translations(source=None), "needs data.source_language and"),
+            "no target": (
+                translations(target=None),
+                "needs data.source_language and data.target_language together",
+            ),
             "no split of pairs": (translations("test"), "split 'test' cannot be opened"),
         }
     )
@@ -250,7 +253,9 @@ def test_translations_in_columns_or_in_one_are_read(datasets, tmp_path):
             open_split(
                 hf_config(tmp_path / name, source_language="fr", target_language="en"), "train"
             )
-    with pytest.raises(UserError, match="data.target_language is not set"):
+    with pytest.raises(
+        UserError, match="needs data.source_language and data.target_language together"
+    ):
         open_split(hf_config(tmp_path / "pairs", source_language="de"), "train")
 
 

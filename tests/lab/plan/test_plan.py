@@ -106,8 +106,8 @@ def test_a_refused_step_reports_its_memory_and_advice(planned, monkeypatch):
 
 
 def test_a_task_without_search_has_no_decode_plan(planned):
-    with pytest.raises(UserError, match="--decode: task masked_lm searches for no outputs"):
-        planned("decode", {"task.name": "masked_lm", "model.architecture": "encoder_only"})
+    with pytest.raises(UserError, match="--decode: task tagging searches for no outputs"):
+        planned("decode", {"task.name": "tagging", "model.architecture": "encoder_only"})
 
 
 def test_a_plan_is_shown_as_tables(step):

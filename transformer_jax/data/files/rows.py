@@ -15,9 +15,12 @@ What is left out is counted and logged. Blank lines between JSON lines are no ro
 mark at the start of a JSON line is dropped.
 """
 
+import contextlib
+import csv
+import io
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -36,6 +39,8 @@ type Convert = Callable[[Any], Example]
 """Converts a row to an example. Raises ValueError if the row is invalid, and `NothingToLearn` if
 training may leave it out."""
 
+COLUMN_ENDINGS = (".csv", ".tsv")
+_DELIMITERS = ",;\t|"
 _ROWS_AT_ONCE = 1000
 _TEXTS = ("source", "target", "text", "pair")
 """Fields of an example that contain text."""
@@ -46,18 +51,31 @@ class Rows:
     """Rows of a file or data set.
 
     Attributes:
-      items: the rows; iteration reads them faster than access by index.
+      items: the sequence of rows; iteration reads them faster than access by index.
       name: name of the file or set, for messages.
       unit: what a row is in messages: "line" or "row".
       numbers: int [N], number of each row in the file; None: 1 to N.
       parse: converts an item to the row's value.
+      columns: names of the columns, if all rows have the same.
     """
 
-    items: Sequence[Any]
+    items: Any
     name: str
     unit: str = "row"
     numbers: np.ndarray | None = None
     parse: Callable[[Any], Any] | None = None
+    columns: Sequence[str] | None = None
+
+    def column_names(self) -> list[str]:
+        """Names of the columns, or the keys of the first object; empty if no row is one."""
+        if self.columns is not None:
+            return list(self.columns)
+        for item in self.items:
+            with contextlib.suppress(ValueError):
+                row = self.parse(item) if self.parse else item
+                if isinstance(row, Mapping):
+                    return list(row)
+        return []
 
     def where(self, index: int) -> str:
         number = index + 1 if self.numbers is None else self.numbers[index]
@@ -165,14 +183,16 @@ def text_of(value: Any, name: str) -> str:
 
 
 def open_rows(path: str) -> Rows:
-    """Opens a file with one object per row: JSON lines or a JSON array (plain, .gz or .zst), or
-    Parquet (.parquet).
+    """Opens a file with one object per row: JSON lines or a JSON array, CSV (.csv) or
+    tab-separated columns (.tsv), each plain, .gz or .zst; or Parquet (.parquet).
 
     Raises:
-      UserError: the file cannot be read, or begins as an array and is none.
+      UserError: the file cannot be read, or is none of its kind.
     """
     if path.endswith(".parquet"):
         return Rows(ParquetTable.open(path), path)
+    if path.removesuffix(".gz").removesuffix(".zst").endswith(COLUMN_ENDINGS):
+        return open_columns(path)
     lines = TextLines(path)
     numbers = np.flatnonzero(~lines.blank_mask())
     if len(numbers) and lines[int(numbers[0])].lstrip().startswith("["):
@@ -205,6 +225,66 @@ def _read_array(lines: TextLines) -> Sequence[Any]:
             "object per line"
         ) from error
     return array
+
+
+def open_columns(path: str, names: Sequence[str] = (), delimiter: str | None = None) -> Rows:
+    """Opens lines of separated columns, plain, .gz or .zst; a row is {name: text}.
+
+    CSV may quote a cell with `"`, also around line ends; between tabs there is no quoting.
+
+    Args:
+      names: of the columns; if empty, the first line has them.
+      delimiter: between columns; None: a tab in .tsv, else what the first line has most of.
+
+    Raises:
+      UserError: the file cannot be read, or a quote is not closed.
+    """
+    lines = TextLines(path)
+    if delimiter is None:
+        delimiter = "\t" if ".tsv" in path else max(_DELIMITERS, key=lines[0].count)
+    ranges = _line_ranges(lines, delimiter)
+    if not names:
+        names = _cells(lines, delimiter, ranges[0])
+        ranges = ranges[1:]
+    if len(set(names)) < len(names):
+        raise UserError(f"{path}: two columns have the same name: {', '.join(names)}")
+    parse = partial(_columns_of, lines, delimiter, tuple(names))
+    return Rows(ranges, path, "line", ranges[:, 0] + 1, parse, names)
+
+
+def _line_ranges(lines: TextLines, delimiter: str) -> np.ndarray:
+    """Ranges of lines that hold a row each, int64 [N, 2]; blank lines of CSV are no rows."""
+    if delimiter == "\t":
+        return np.arange(len(lines))[:, None] + [0, 1]
+    csv.field_size_limit(2**31 - 1)
+    reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
+    ranges = []
+    start = 0
+    try:
+        for cells in reader:
+            if cells:
+                ranges.append((start, reader.line_num))
+            start = reader.line_num
+    except csv.Error as error:
+        raise UserError(f"{lines.path}, line {start + 1}: {error}") from error
+    return np.array(ranges)
+
+
+def _cells(lines: TextLines, delimiter: str, line_range: np.ndarray) -> list[str]:
+    if delimiter == "\t":
+        return lines[int(line_range[0])].split(delimiter)
+    return next(csv.reader(io.StringIO(lines.text(*line_range), newline=""), delimiter=delimiter))
+
+
+def _columns_of(
+    lines: TextLines, delimiter: str, names: Sequence[str], line_range: np.ndarray
+) -> dict[str, str]:
+    cells = _cells(lines, delimiter, line_range)
+    if len(cells) != len(names):
+        raise ValueError(
+            f"{len(cells)} columns; expected {len(names)}: {', '.join(map(repr, names))}"
+        )
+    return dict(zip(names, cells, strict=True))
 
 
 @dataclass(frozen=True, repr=False)

@@ -41,10 +41,11 @@ from transformer_jax.data.files.rows import (
 )
 from transformer_jax.errors import UserError
 
-TABLE_ENDINGS = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet")
+_BLOCK_TABLES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet")
+_TABLES = (*_BLOCK_TABLES, ".csv", ".csv.gz", ".csv.zst")
 """File name endings of tables with one document per row."""
 
-BLOCK_ENDINGS = (".txt", ".txt.gz", ".txt.zst", *TABLE_ENDINGS)
+BLOCK_ENDINGS = (".txt", ".txt.gz", ".txt.zst", *_BLOCK_TABLES)
 """File name endings of files of a hub data set that can be read in blocks."""
 
 _COMPRESSED_ENDINGS = (".gz", ".zst")
@@ -80,7 +81,7 @@ def read_documents(
     """Reads the documents {"text": str} of one file.
 
     Args:
-      path: UTF-8 text (plain, .gz or .zst), or a table (`TABLE_ENDINGS`) with a document per row.
+      path: UTF-8 text (plain, .gz or .zst), or a table (`_TABLES`) with a document per row.
       documents: unit of a document in text, one of `config.DOCUMENTS`.
       column: column of a table that contains the text; None: "text". Other columns are not read.
       on_bad_row: as for `select_rows`.
@@ -88,13 +89,13 @@ def read_documents(
     Raises:
       UserError: the file cannot be read, has no text, or a row is invalid.
     """
-    if path.endswith(TABLE_ENDINGS):
+    if path.endswith(_TABLES):
         convert = partial(_column_example, column or "text")
         return select_rows(open_rows(path), convert, "all", on_bad_row)
     if column is not None:
         raise UserError(
             f"data.text_field is {column!r}, but {path} has no columns (files with columns end in "
-            f"{', '.join(TABLE_ENDINGS)}); leave it out"
+            f"{', '.join(_TABLES)}); leave it out"
         )
     if documents == "file":
         return WholeFiles((path,))
@@ -216,7 +217,7 @@ class TextBlocks(RandomAccess[Example]):
             if block.path.endswith(".parquet"):
                 return self._texts(block, _read_rows(file, block, self.column), convert)
             lines = _read_lines(file, block)
-            if block.path.endswith(TABLE_ENDINGS):
+            if block.path.endswith(_BLOCK_TABLES):
                 rows = (line for line in lines if line.strip())
                 return self._texts(block, rows, lambda row: convert(parse_json(row.decode())))
             if self.by_line:
@@ -271,7 +272,7 @@ def open_blocks(config: DataConfig, paths: Sequence[str]) -> TextBlocks:
     size = int(config.block_megabytes * 2**20)
     blocks: list[Block] = []
     for path in itertools.chain.from_iterable(map(_matches, paths)):
-        is_splittable = by_line or path.endswith(TABLE_ENDINGS)
+        is_splittable = by_line or path.endswith(_BLOCK_TABLES)
         whole = path.endswith(_COMPRESSED_ENDINGS) or not is_splittable
         with _read_errors(path), _open(path) as file:
             blocks += _cut(path, file, math.inf if whole else size)

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus
+from transformer_jax.data.files.rows import open_columns
+from transformer_jax.data.files.table import read_table
 from transformer_jax.data.files.trees import read_parses, read_tagged_trees
-from transformer_jax.data.files.tsv import TsvColumns, read_labeled
 from transformer_jax.data.sets.download import PublicSet
 
 GLUE = PublicSet(
@@ -35,46 +36,35 @@ class GlueTask:
     Attributes:
       folder: folder of the task in the folder of GLUE.
       files: split -> file name, for the splits with public labels.
-      layout: columns of the files.
+      columns: key of an example -> name of its column.
+      names: of the columns, where the files do not have them.
     """
 
     folder: str
     files: Mapping[str, str]
-    layout: TsvColumns
+    columns: Mapping[str, str]
+    names: Sequence[str] = ()
 
 
 _TRAIN_AND_VALID = {"train": "train.tsv", "valid": "dev.tsv"}
 
 GLUE_TASKS = {
-    "sst2": GlueTask(
-        "SST-2",
-        _TRAIN_AND_VALID,
-        TsvColumns(("sentence", "label"), {"text": "sentence", "label": "label"}),
-    ),
+    "sst2": GlueTask("SST-2", _TRAIN_AND_VALID, {"text": "sentence", "label": "label"}),
     "cola": GlueTask(
         "CoLA",
         _TRAIN_AND_VALID,
-        TsvColumns(
-            ("source", "label", "star", "sentence"),
-            {"text": "sentence", "label": "label"},
-            has_header=False,
-        ),
+        {"text": "sentence", "label": "label"},
+        names=("source", "label", "star", "sentence"),
     ),
     "mrpc": GlueTask(
         "MRPC",
         _TRAIN_AND_VALID | {"test": "msr_paraphrase_test.txt"},
-        TsvColumns(
-            ("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"),
-            {"text": "#1 String", "pair": "#2 String", "label": "Quality"},
-        ),
+        {"text": "#1 String", "pair": "#2 String", "label": "Quality"},
     ),
     "rte": GlueTask(
         "RTE",
         _TRAIN_AND_VALID,
-        TsvColumns(
-            ("index", "sentence1", "sentence2", "label"),
-            {"text": "sentence1", "pair": "sentence2", "label": "label"},
-        ),
+        {"text": "sentence1", "pair": "sentence2", "label": "label"},
     ),
 }
 """Name of the data set -> its files."""
@@ -91,7 +81,8 @@ def open_glue(config: DataConfig, split: str, name: str) -> Sequence[Corpus]:
     task = GLUE_TASKS[name]
     file = task.files[split]
     path = GLUE.find(file, config.dir) or GLUE.path(f"{task.folder}/{file}", config.dir)
-    return [read_labeled(path, layouts=[task.layout])]
+    rows = open_columns(path, task.names, delimiter="\t")
+    return [read_table(rows, task.columns, split)]
 
 
 GUM = PublicSet(

@@ -22,6 +22,7 @@ import numpy as np
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example, RandomAccess
 from transformer_jax.data.files.rows import Rows, select_rows, text_of
+from transformer_jax.data.files.table import pair_columns
 from transformer_jax.data.files.text import BLOCK_ENDINGS, open_blocks
 from transformer_jax.errors import MissingSplitError, UserError, install_hint, reason_of
 
@@ -71,7 +72,7 @@ def open_tfds(config: DataConfig, split: str) -> Sequence[Corpus]:
         hidden, or the set cannot be downloaded.
     """
     name = _required(config, "tfds_name")
-    languages = _languages(config)
+    languages = pair_columns(config)
     tfds = _library("tensorflow_datasets", "tfds", "tfds")
     # Builders outside of the folder `datasets`, such as wmt14_translate and glue, are registered
     # only when they are imported.
@@ -112,6 +113,7 @@ class HubRows(RandomAccess[Mapping[str, Any]]):
 
 
 def _required(config: DataConfig, field: str) -> str:
+    """The value of a field that the set needs; UserError if it is not set."""
     value = getattr(config, field)
     if not value:
         raise UserError(f"data.{field} is not set: {config.name} needs it")
@@ -201,20 +203,8 @@ def _read_split(builder: Any, name: str, split: str) -> Sequence[Any]:
         ) from error
 
 
-def _languages(config: DataConfig) -> dict[str, str]:
-    """Language of each side; empty if the set is not a translation."""
-    if not (config.source_language or config.target_language):
-        return {}
-    for name in ("text_field", "label_field", "pair_field"):
-        if getattr(config, name) is not None:
-            raise UserError(
-                f"data.{name} is not read if {config.name} has languages; leave one out"
-            )
-    return {side: _required(config, f"{side}_language") for side in ("source", "target")}
-
-
 def _columns(config: DataConfig, set_name: str, features: Mapping[str, Any]) -> Columns:
-    languages = _languages(config)
+    languages = pair_columns(config)
     if languages:
         translation = features.get(_TRANSLATION)
         names = list(getattr(translation, "languages", None) or translation or features)

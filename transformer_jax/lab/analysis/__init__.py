@@ -7,6 +7,7 @@ prediction does not.
 """
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformer_jax.runs.run import Run
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
     from jax.typing import ArrayLike
 
     from transformer_jax.lab.analysis.activations import Attention, Hidden
+    from transformer_jax.lab.analysis.errors import Errors
     from transformer_jax.lab.analysis.importance import Importance
     from transformer_jax.lab.analysis.patch_grid import Measure
+    from transformer_jax.lab.analysis.tokens import Tokens
     from transformer_jax.lab.analysis.walk import Walk
     from transformer_jax.lab.pictures.style import Picture
 
@@ -89,6 +92,24 @@ def head_importance(run: Run, split: str = "valid", by: str = "gradient") -> "Im
     return importance.head_importance(run.settings, run.task, run.params, run.frozen, split, by)
 
 
+def errors(run: Run, split: str = "valid") -> "Errors":
+    """The wrong decisions of a classifier or tagger on a split, and their confusion."""
+    from transformer_jax.lab.analysis.errors import errors
+
+    return errors(run, split)
+
+
+def tokens(run: Run, text: str, *others: str | Path) -> "Tokens":
+    """The pieces and ids of a text by the tokenizers of a run, beside those of other runs or
+    published tokenizers (`analysis.tokens`)."""
+    from transformer_jax.lab.analysis.tokens import compare_tokens, open_tokenizers, text_tokenizers
+
+    tokenizers = text_tokenizers(run.tokenizer, run.workdir.name)
+    for other in others:
+        tokenizers |= open_tokenizers(other)
+    return compare_tokens(text, tokenizers)
+
+
 def plot(run: Run) -> "Picture":
     """The curves of loss, score and learning rate, a matplotlib figure.
 
@@ -106,6 +127,8 @@ METHODS_OF_RUN = {
     "patch_grid": grid_of_patches,
     "walk": walk_through,
     "head_importance": head_importance,
+    "errors": errors,
+    "tokens": tokens,
     "plot": plot,
 }
 

@@ -151,7 +151,8 @@ def compile_training_step(settings: Settings, devices: Sequence[jax.Device]) -> 
       UserError: the config, or its mesh on these devices, is impossible.
       DoesNotFitError: the devices have too little memory.
     """
-    with platform.compiling_for(devices[0]):
+    same_bits = platform.reproducible(settings.train.reproducible)
+    with platform.compiling_for(devices[0]), same_bits:
         training = abstract_training(settings, devices)
         task = training.task
         engine = training.engine

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The set `table`: rows with columns, in CSV, tab-separated, JSON-lines or Parquet files, or in a
+DataFrame. `data.text_field`, `data.pair_field` and `data.label_field` name the columns of texts and
+their labels, `data.source_language` and `data.target_language` those of pairs."""
+
+import hashlib
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.data.config import DataConfig
+from transformer_jax.data.examples import Corpus, Example
+from transformer_jax.data.files.lines import open_files
+from transformer_jax.data.files.rows import Rows, open_columns, open_rows, select_rows, text_of
+from transformer_jax.errors import UserError
+from transformer_jax.ranges import short_repr
+from transformer_jax.runtime.files import atomic_writer, cache_folder
+from transformer_jax.suggestions import suggest
+
+_FIELDS = {
+    "text": "text_field",
+    "pair": "pair_field",
+    "label": "label_field",
+    "source": "source_language",
+    "target": "target_language",
+}
+"""Key of an example -> the field of the section `data` that names its column."""
+_PAIR = ("source", "target")
+_OBJECT_ENDINGS = (".jsonl", ".json", ".parquet")
+
+
+def open_table(config: DataConfig, split: str) -> Sequence[Corpus]:
+    """Opens a split of `table`, one corpus per file; errors as of `read_table`."""
+
+    def read(path: str) -> Corpus:
+        has_objects = path.removesuffix(".gz").removesuffix(".zst").endswith(_OBJECT_ENDINGS)
+        rows = open_rows(path) if has_objects else open_columns(path)
+        return read_table(rows, _named_columns(config), split, config.on_bad_row)
+
+    return open_files(config, split, read)
+
+
+def read_table(
+    rows: Rows,
+    columns: Mapping[str, str | None],
+    split: str = "all",
+    on_bad_row: str = "stop",
+) -> Corpus:
+    """The examples {key: text} of rows.
+
+    Args:
+      columns: key of an example -> name of its column; None: the column with the name of the key,
+        if there is one.
+      split, on_bad_row: as for `select_rows`.
+
+    Raises:
+      UserError: there is no such column, or a row has no text or no label there.
+    """
+    names = rows.column_names()
+    present = {}
+    for key, column in columns.items():
+        if column or key in names:
+            present[key] = column or key
+    for key, column in present.items():
+        if names and column not in names:
+            raise UserError(
+                f"{rows.name} has no column {column!r} (data.{_FIELDS[key]}); its columns are "
+                f"{', '.join(map(repr, names))}{suggest(column, names)}"
+            )
+    return select_rows(rows, partial(_example, present), split, on_bad_row)
+
+
+def stored_tables(tables: Mapping[str, Any]) -> dict[str, str]:
+    """Writes the table of each split to the user's cache, as Parquet, and returns the fields of the
+    config that name them.
+
+    Args:
+      tables: split -> a DataFrame, or columns or rows that pandas makes one of.
+
+    Raises:
+      UserError: there is no such split, or no table can be made.
+    """
+    fields = {"data.name": "table"}
+    for split, table in tables.items():
+        if split not in ("train", "valid", "test"):
+            raise UserError(f"data: there is no split {split!r}; they are train, valid and test")
+        fields[f"data.{split}_text"] = str(_stored(table, split))
+    return fields
+
+
+def _stored(table: Any, split: str) -> Path:
+    import pandas as pd
+
+    try:
+        content = pd.DataFrame(table).to_parquet(index=False)
+    except (ValueError, TypeError, OverflowError) as error:  # pyarrow's errors are ValueErrors too
+        raise UserError(f"data: {split!r} is no table: {error}") from error
+    folder = cache_folder("tables") or Path(tempfile.gettempdir())
+    path = folder / f"{hashlib.sha256(content).hexdigest()[:32]}.parquet"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_writer(path) as file:
+            file.write(content)
+    return path
+
+
+def pair_columns(config: DataConfig) -> dict[str, str]:
+    """Column, or language, of each side of pairs; empty if the examples are not pairs.
+
+    Raises:
+      UserError: only one side is named, or columns of other examples are.
+    """
+    columns = {side: getattr(config, f"{side}_language") for side in _PAIR}
+    if not any(columns.values()):
+        return {}
+    for name in ("text_field", "label_field", "pair_field"):
+        if getattr(config, name) is not None:
+            raise UserError(
+                f"data.{name} is not read if {config.name} has languages; leave one out"
+            )
+    if not all(columns.values()):
+        raise UserError(
+            f"{config.name} needs data.source_language and data.target_language together; one of "
+            "them is not set"
+        )
+    return columns
+
+
+def _named_columns(config: DataConfig) -> Mapping[str, str | None]:
+    names = {"text": config.text_field or "text", "pair": config.pair_field}
+    return pair_columns(config) or {**names, "label": config.label_field}
+
+
+def _example(columns: Mapping[str, str], row: Any) -> Example:
+    example = {}
+    for key, column in columns.items():
+        if not isinstance(row, Mapping) or column not in row:
+            raise ValueError(f"no column {column!r}")
+        value = row[column]
+        if key == "label":
+            example[key] = _label(value, column)
+        else:
+            example[key] = text_of(value, f"the column {column!r}")
+    return example
+
+
+def _label(value: Any, column: str) -> str:
+    """A label as text; ValueError if there is none, or a number that is not whole."""
+    is_number = isinstance(value, float)
+    if value is None or value != value or not str(value).strip():
+        raise ValueError(f"no label in the column {column!r}")
+    if is_number and not value.is_integer() or not isinstance(value, str | int | float):
+        raise ValueError(
+            f"the column {column!r} is {short_repr(value)}; a label is a text or a whole number"
+        )
+    return str(int(value) if is_number else value)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts as tokenizers see them: pieces and ids, those of several tokenizers beside each other."""
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from transformer_jax.runs.workdir import TOKENIZER, fetch_files
+from transformer_jax.tokenization import (
+    Labels,
+    PublishedTokenizer,
+    SymbolTokenizer,
+    Tokenizer,
+    Tokenizers,
+    import_tokenizer,
+    load_tokenizers,
+)
+
+_PIECE = "border: 1px solid currentColor; border-radius: 3px; padding: 0 2px; margin: 1px"
+_UNKNOWN = f"{_PIECE}; background: #d55e00; color: white"
+
+
+@dataclass(frozen=True, repr=False)
+class Tokens:
+    """A text by several tokenizers; a notebook shows each piece in a box, unknown ones in red.
+
+    Attributes:
+      text: the text.
+      pieces, ids: name of a tokenizer -> the vocabulary entry and the id of each token.
+      table: a row per tokenizer: its number of tokens, how many are unknown, the characters per
+        token, and the size of its vocabulary.
+    """
+
+    text: str
+    pieces: Mapping[str, Sequence[str]]
+    ids: Mapping[str, Sequence[int]]
+    table: pd.DataFrame
+    _unknown_ids: Mapping[str, int | None]
+
+    def __repr__(self) -> str:
+        lines = [self.table.to_string()]
+        for name, pieces in self.pieces.items():
+            lines += ["", f"{name}: {' '.join(pieces)}", " ".join(map(str, self.ids[name]))]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for name, pieces in self.pieces.items():
+            boxes = []
+            for piece, i in zip(pieces, self.ids[name], strict=True):
+                style = _UNKNOWN if i == self._unknown_ids[name] else _PIECE
+                boxes.append(f'<span style="{style}" title="{i}">{html.escape(piece)}</span>')
+            rows.append(f"<p>{html.escape(name)}<br>{' '.join(boxes)}</p>")
+        return self.table.to_html() + "".join(rows)
+
+
+def compare_tokens(text: str, tokenizers: Mapping[str, Tokenizer]) -> Tokens:
+    """The tokens of a text by each tokenizer, without special tokens around them."""
+    ids = {name: tokenizer.encode(text) for name, tokenizer in tokenizers.items()}
+    rows = {
+        name: {
+            "tokens": len(ids[name]),
+            "unknown": tokenizer.count_unknown(ids[name]),
+            "characters per token": round(len(text) / max(1, len(ids[name])), 2),
+            "vocabulary": tokenizer.vocab_size,
+        }
+        for name, tokenizer in tokenizers.items()
+    }
+    return Tokens(
+        text,
+        {name: tokenizer.pieces(ids[name]) for name, tokenizer in tokenizers.items()},
+        ids,
+        pd.DataFrame.from_dict(rows, orient="index"),
+        {name: tokenizer.specials.unk for name, tokenizer in tokenizers.items()},
+    )
+
+
+def open_tokenizers(path: str | Path) -> dict[str, Tokenizer]:
+    """The tokenizers of text of a run (its workdir), or the published one in a file or folder, by
+    name; one that several sides share is named once.
+
+    Raises:
+      UserError: there is none, or it is damaged.
+    """
+    local = fetch_files(path, (TOKENIZER,))
+    if (local / TOKENIZER).is_dir():
+        return text_tokenizers(load_tokenizers(local / TOKENIZER), str(path))
+    return {str(path): PublishedTokenizer(import_tokenizer(local, "text"))}
+
+
+def text_tokenizers(tokenizers: Tokenizers, name: str) -> dict[str, Tokenizer]:
+    """The tokenizers of the sides of text, by `name` and, if they differ, side."""
+    by_side = {
+        side: tokenizer
+        for side, tokenizer in tokenizers.sides.items()
+        if not isinstance(tokenizer, Labels | SymbolTokenizer)
+    }
+    if len({id(tokenizer) for tokenizer in by_side.values()}) == 1:
+        return {name: next(iter(by_side.values()))}
+    return {f"{name} ({side})": tokenizer for side, tokenizer in by_side.items()}
