@@ -178,6 +178,8 @@ class Registry[T](Mapping[str, T]):
                 raise UserError(f"{self.field} {name!r}: {fault}")
             return entry
         field = self.field.partition(".")[2]
+        if not self._entries:
+            raise ValueError(f"{field} is {name!r}; give the module that registers it (--modules)")
         hint = suggest(name, self._entries, VALUE_SYNONYMS.get(self.field))
         raise ValueError(f"{field} is {name!r}, not one of {', '.join(self._entries)}{hint}")
 

@@ -274,6 +274,8 @@ def test_a_run_is_loaded_with_its_modules_alone(run):
     asks = needs + "--modules=PATH/TO/my_positions.py, or modules= in a notebook"
     assert told(tj.load, workdir) == asks
     assert told(tj.train, config, workdir) == asks
+    from_it = {"train.init_from": str(workdir), "task.name": "language_modeling"}
+    assert told(tj.config, "tiny_shakespeare_cpu", from_it) == asks
     loaded = tj.load(workdir, modules=path)
     assert loaded.step == 1 and len(loaded.predict(["The dog"])) == 1
     assert tj.load(workdir).step == 1  # it is here now

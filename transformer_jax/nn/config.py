@@ -228,9 +228,7 @@ class TransformerConfig(Configurable):
         if self.rope_theta_window is not None and not any(windows):
             raise ValueError("rope_theta_window is set, but no layer has an attention_window")
         if self.scan_layers and any(PARAMETERS in overrides for overrides in self.pattern):
-            raise ValueError(
-                "layers: layers that share parameters cannot be scanned; unset scan_layers"
-            )
+            raise ValueError("layers that share parameters cannot be scanned; unset scan_layers")
         for i, overrides in enumerate(self.pattern if self.layers else ()):
             owner = self.owner_of_layer(i)
             if self.owner_of_layer(owner) != owner or (owner != i and len(overrides) > 1):

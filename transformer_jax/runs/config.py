@@ -359,6 +359,9 @@ def model_options(init_from: str | None, architecture: str | None = None) -> dic
       init_from: workdir of the run to start from.
       architecture: the architecture of the run that starts, if its config sets one. An
         encoder-decoder takes the options of its encoder from an encoder-only run.
+
+    Raises:
+      UserError: its model has a component of a module that is not loaded.
     """
     if not init_from:
         return {}
@@ -370,6 +373,10 @@ def model_options(init_from: str | None, architecture: str | None = None) -> dic
     if not isinstance(model, Mapping):
         return {}
     options = dict(model)
+    for field, registry in CHOICES.items():
+        section, _, name = field.partition(".")
+        if section == "model" and isinstance(model.get(name), str) and model[name] not in registry:
+            load_modules((), init_from)  # names the file that is missing
     if (options.get("architecture"), architecture) == (_ENCODER_ONLY, _ENCODER_DECODER):
         options["num_encoder_layers"] = options.get("num_layers")
         for name in _SINGLE_STACK_OPTIONS:
