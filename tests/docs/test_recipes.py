@@ -19,8 +19,10 @@ import pytest
 
 import transformer_jax as tj
 from tests.compiled import decode
+from tests.lab.analysis.drawn import TOKENS, reading_of
 from transformer_jax.cli.parser import parse
 from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.lab.analysis.activations import hidden
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.patches import find_hook_points, patched_model
 from transformer_jax.nn.config import TransformerConfig
@@ -163,6 +165,10 @@ def test_a_residual_stream_of_another_shape(forget_registrations, random_params)
     assert points["decoder.layer_0.self_attention.input"] == {"position": None, "feature": 8}
     patched = patched_model(model, {"decoder.layer_1[:, 0]": 0}, points)
     assert np.abs(jax.jit(patched.apply)(variables, tokens) - logits).max() > 1e-3
+    found = hidden(model, variables["params"], reading_of("decoder_only"))
+    assert found.streams["decoder"].shape == (3, 4, 2, 8)
+    (row,) = jax.jit(model.apply)(variables, np.array([TOKENS["decoder"]]))
+    np.testing.assert_allclose(found.lens[-1], jax.nn.log_softmax(row), atol=1e-5)
     assert_sentences_stay_apart(model, variables)
 
 
