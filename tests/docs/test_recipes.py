@@ -132,7 +132,7 @@ def test_components_of_one_run_on_text(use, tiny_language_model):
     assert layer["self_attention"]["compress"]["kernel"].shape[1] == 4
     assert parameter_at("layer_0/self_attention/head_gate/kernel").axes[1] == "heads"
     metrics = run.evaluate(split="valid")
-    assert 0 < metrics["train_loss"] < 0.98 * metrics["loss"]  # which is the NLL
+    assert 0 < metrics["train_loss"] < 0.998 * metrics["loss"]  # which is the NLL
     *_, record = map(json.loads, (run.workdir / "metrics.jsonl").read_text().splitlines())
     assert record["split"] == "valid" and 0 < record["distinct_words"] <= 1
     (sample,) = (run.workdir / "samples.jsonl").read_text().splitlines()

@@ -305,7 +305,7 @@ def test_frozen_trees_of_the_runs_that_fields_name(base, workdir, tmp_path, with
     register(fields)
     changes = changes | {"task.name": "between", "train.num_steps": 1, "eval.every_steps": 1}
 
-    def trained(name="run", **runs):
+    def trained(name="between", **runs):
         named = {f"task.between.{k}": str(v) for k, v in runs.items()}
         return tj.train(tj.config(QUICKSTART, changes | named), tmp_path / name)
 

@@ -122,20 +122,17 @@ def test_a_file_that_fails_registers_nothing(write):
 def test_a_file_imports_its_neighbour(write):
     """Also after the neighbour was edited; an error in it has its line."""
     neighbour = write("NAME = 'near'\n\ndef fail():\n    raise ValueError('no')\n", "beside.py")
-    text = (
-        "import beside\n"
-        + POSITION.format(name="mine")
-        + "    name, fail = beside.NAME, beside.fail\n"
-    )
+    text = f"import beside\n{POSITION.format(name='mine')}    parts = beside.NAME, beside.fail\n"
     load_modules(write(text))
-    assert POSITIONS["mine"].name == "near" and "beside" not in sys.modules
+    name, fail = POSITIONS["mine"].parts
+    assert name == "near" and "beside" not in sys.modules
     with pytest.raises(ValueError) as raised:
-        POSITIONS["mine"].fail()
+        fail()
     line = user_modules.describe_module_error(raised.value)
     assert line == f"{neighbour}, line 4: ValueError: no"
     write("NAME = 'nearer'\nfail = None\n", "beside.py")
     load_modules(write(text + "\n"))
-    assert POSITIONS["mine"].name == "nearer"
+    assert POSITIONS["mine"].parts[0] == "nearer"
 
 
 def test_an_importable_module_and_what_it_imports(write, monkeypatch):
