@@ -94,7 +94,7 @@ class Residual(LayerPart):
         y = self.dropout(y, deterministic)
         return self.norm_after(y) if self.config.norm_placement == "sandwich" else y
 
-    # As `read` and `write` without other streams in mind.
+    # Layers of users call them by these names too.
     before = read
     after = write
 
@@ -200,7 +200,7 @@ class Block(LayerPart):
         return after
 
 
-DecoderLayer = Block
+DecoderLayer = Block  # layers of users are subclasses by this name too
 
 BLOCKS: Registry[type[Block]] = Registry("model.block", {"sequential": Block})
 
