@@ -76,11 +76,7 @@ campaigns: setup  ## run the campaigns of experiments/results/faults.md, whose s
 		$(call steps,1000) $(call often,10) --config.checkpoint.asynchronous=false
 	$(SCRIPTS)/kill_resume.py $(TINY) --workdir=$(CAMPAIGNS)/term --quick --kills=20 --during_save=0 \
 		--signal=SIGTERM $(call steps,2000) $(call often,20)
-	$(SCRIPTS)/damaged_storage.py $(TINY) --workdir=$(CAMPAIGNS)/damaged --config.train.num_steps=200 \
-		$(call often,20) --config.checkpoint.keep=9
 	$(SCRIPTS)/kill_sweep.py --workdir=$(CAMPAIGNS)/kill_sweep --kills=20
-	$(FAULTS).kill_workers --bucket=s3 --workdir=$(CAMPAIGNS)/kill_workers
-	$(FAULTS).kill_encoding --folder=$(CAMPAIGNS)/encoding --kills=20
 	for bucket in s3 gs; do $(FAULTS).bucket_faults --bucket=$$bucket $(TINY) $(call steps,6000) \
 		$(call often,50) --kills=20 --flips=20 --workdir=$(CAMPAIGNS)/bucket_$$bucket || exit; done
 

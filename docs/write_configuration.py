@@ -22,7 +22,7 @@ from transformer_jax.runs.field_docs import (
     other_defaults,
     type_name,
 )
-from transformer_jax.runs.settings import CHOICES, FIELDS, SECTIONS, Settings, all_fields
+from transformer_jax.runs.settings import CHOICES, FIELDS, SECTIONS, Settings, tables
 
 PAGE = Path(__file__).with_name("configuration.md")
 
@@ -138,7 +138,7 @@ def _default(field: str) -> str:
     for owner, value in other_defaults(field).items():
         changed.setdefault(_code(value), []).append(owner)
     others = [f"{value} for {', '.join(owners)}" for value, owners in changed.items()]
-    own = all_fields()[field].default
+    own = tables().fields[field].default
     return "<br>".join([_code(own), *others])
 
 

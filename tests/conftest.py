@@ -51,7 +51,7 @@ from transformer_jax.data.config import DataConfig  # noqa: E402
 from transformer_jax.data.sources import open_split  # noqa: E402
 from transformer_jax.runs.settings import DEFAULTS  # noqa: E402
 from transformer_jax.runtime import platform  # noqa: E402
-from transformer_jax.runtime.processor import processor_lines  # noqa: E402
+from transformer_jax.runtime.platform import processor_lines  # noqa: E402
 from transformer_jax.tasks import TASKS  # noqa: E402
 
 ROOT = Path(__file__).parents[1]

@@ -87,12 +87,11 @@ def train(workdir, num_steps=20):
     import transformer_jax as tj
     from transformer_jax.runs.config import resolve_file
 
-    tiny = next(
-        node for node in tree("tests.conftest").body if ast.unparse(node).startswith("TINY =")
-    )
+    statements = map(ast.unparse, tree("tests.conftest").body)
+    tiny = next(text for text in statements if text.startswith("TINY ="))
     half = dict.fromkeys(["eval.every_steps", "checkpoint.every_steps"], num_steps // 2)
     data = {"data.name": "synthetic_en_de", "data.synthetic_size": 400}
-    overrides = {**ast.literal_eval(tiny.value), **data, **half, "train.num_steps": num_steps}
+    overrides = {**eval(tiny.removeprefix("TINY =")), **data, **half, "train.num_steps": num_steps}
     # As the verb `train` does; `tj.config` gives a ConfigDict, which is read again.
     tj.train(resolve_file(CONFIG, overrides), workdir)
 

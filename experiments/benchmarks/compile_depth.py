@@ -19,7 +19,7 @@ import jax
 
 from transformer_jax.parallel.engines import create_state
 from transformer_jax.runs import build
-from transformer_jax.runs.config import resolve
+from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.settings import Origin
 from transformer_jax.tasks.losses import batch_shapes
 
@@ -87,7 +87,7 @@ def training(layers: int, scan: bool) -> tuple[Any, ...]:
     """Settings, task, engine, step and first state of a model with `layers` layers."""
     depth = {"num_layers": layers, "scan_layers": scan}
     config = CONFIG | {"model": CONFIG["model"] | depth}
-    settings = resolve(config, {}, (), Origin("loaded run", "the benchmark"))
+    settings = read_settings(config, {}, Origin("loaded run", "the benchmark"))
     task = build.build_task(settings, {"text": 256}, tokenizers=None)
     engine = build.build_engine(settings)
     return settings, task, engine, *build.build_training(settings, task, engine)[1:]

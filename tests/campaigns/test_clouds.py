@@ -3,7 +3,9 @@
 
 import contextlib
 import os
+import socket
 import time
+from urllib.parse import urlsplit
 
 import fsspec
 import pytest
@@ -98,3 +100,22 @@ def test_a_request_that_keeps_failing_raises_in_the_end(cloud, there, monkeypatc
     cloud.faults.refused = 1.0
     with pytest.raises(BucketError, match=f"cannot write {there.address}/a: "):
         there.write("a", b"")
+
+
+@pytest.mark.parametrize("cloud", ["s3"], indirect=True)
+def test_the_emulator_stores_nothing_of_an_upload_that_was_cut(cloud, there):
+    """Campaigns of kills rely on it."""
+    there.write("whole", b"12345678")
+    server = urlsplit(cloud.environ["AWS_ENDPOINT_URL"])
+    path = there.address.removeprefix("s3:/")
+    head = "PUT {} HTTP/1.1\r\nHost: s3.us-east-1.amazonaws.com\r\n{}\r\n\r\n"
+    for name, length, sent in [
+        ("cut", "Content-Length: 8", b"123"),
+        ("cut_chunk", "Transfer-Encoding: chunked", b"8\r\n123"),
+    ]:
+        with socket.create_connection((server.hostname, server.port)) as client:
+            client.sendall(head.format(f"{path}/{name}", length).encode() + sent)
+            client.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(ConnectionError):
+                assert client.recv(1) == b""
+    assert set(there.entries()) == {"whole"}

@@ -2,16 +2,14 @@
 """A launched job continues on the hosts that are left."""
 
 import contextlib
-import json
 import os
 import signal
-import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.parallel.jobs import environment, free_ports, records, training, wait_for_step
 from transformer_jax.errors import RESUMABLE
 
 LAUNCH = Path(__file__).parents[2] / "experiments" / "launch"
@@ -31,9 +29,8 @@ def launched(tmp_path, tiny_language_model):
     lost.mkdir()
     (tmp_path / "ssh").write_text(SSH.format(lost=lost))
     (tmp_path / "ssh").chmod(0o755)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    environ = environment(1) | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    environ["PORT"] = str(free_ports(1)[0])
     changes = {
         "train.num_steps": 100_000,
         "optimizer.final_ratio": 0.1,
@@ -46,18 +43,11 @@ def launched(tmp_path, tiny_language_model):
     }
 
     def launch(*hosts):
-        overrides = (tiny_language_model | changes).items()
-        fields = [f"--config.{name}={value}" for name, value in overrides if value is not None]
-        words = ["train", "--config=configs/quickstart.py", f"--workdir={tmp_path / 'run'}"]
+        overrides = {n: v for n, v in (tiny_language_model | changes).items() if v is not None}
         process = subprocess.Popen(
-            [LAUNCH / "hosts.sh", " ".join(hosts), *words, *fields],
+            [LAUNCH / "hosts.sh", " ".join(hosts), *training(tmp_path / "run", overrides)],
             cwd=LAUNCH.parents[1],
-            env=os.environ
-            | {
-                "PATH": f"{tmp_path}:{os.environ['PATH']}",
-                "PORT": port,
-                "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=1",
-            },
+            env=environ,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
@@ -74,44 +64,26 @@ def launched(tmp_path, tiny_language_model):
 
 def member(group, word):
     """The one process of a group whose command line has the word."""
-    (found,) = (
-        int(path.parent.name)
-        for path in Path("/proc").glob("[0-9]*/cmdline")
-        if group_of(int(path.parent.name)) == group
-        and word.encode() in path.read_bytes().split(b"\0")
-    )
-    return found
-
-
-def group_of(process):
-    with contextlib.suppress(ProcessLookupError):
-        return os.getpgid(process)
-
-
-def last_step(workdir):
-    path = workdir / "metrics.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return max((json.loads(line)["step"] for line in lines), default=0)
-
-
-def wait_for_step(workdir, step, process):
-    end = time.monotonic() + 240
-    while last_step(workdir) < step:
-        assert process.poll() is None and time.monotonic() < end, process.stderr.read()
-        time.sleep(0.2)
+    members = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(ProcessLookupError):  # it may end at any moment
+            process = int(path.parent.name)
+            if os.getpgid(process) == group and word.encode() in path.read_bytes().split(b"\0"):
+                members.append(process)
+    (process,) = members
+    return process
 
 
 def test_a_job_that_loses_a_host_goes_on_with_the_others(launched):
     # The loopback address has many names.
     process, workdir, lost = launched("127.0.0.1", "127.0.0.2", "127.0.0.3")
-    wait_for_step(workdir, 20, process)
+    wait_for_step(workdir, 20, [process])
     (lost / "127.0.0.3").touch()
     os.kill(member(process.pid, "--process_id=2"), signal.SIGKILL)
-    wait_for_step(workdir, last_step(workdir) + 20, process)
+    wait_for_step(workdir, max(records(workdir)) + 20, [process])
     process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=120)
     assert process.returncode == RESUMABLE, told
-    assert "127.0.0.3 does not answer" in told
-    assert "3 processes, 3 devices" in told
-    assert "2 processes, 2 devices" in told
-    assert "continues from step" in told
+    jobs = ("3 processes, 3 devices", "2 processes, 2 devices")
+    for words in ("127.0.0.3 does not answer", *jobs, "continues from step"):
+        assert words in told

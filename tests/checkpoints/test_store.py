@@ -24,9 +24,13 @@ import tensorstore as ts
 
 from tests.refusals import assert_refused
 from transformer_jax.checkpoints import manifest
-from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.step_folder import PARAMS
-from transformer_jax.checkpoints.store import Checkpoints, PrimaryCheckpoints, find_checkpoint
+from transformer_jax.checkpoints.store import (
+    CheckpointConfig,
+    Checkpoints,
+    PrimaryCheckpoints,
+    find_checkpoint,
+)
 from transformer_jax.errors import UserError
 
 
@@ -113,7 +117,7 @@ def test_a_checkpoint_restores_bit_for_bit(tmp_path):
     state, data_state = make_state(7), {"epoch": 2, "workers": [{"next": 11}, None]}
     with Checkpoints(tmp_path / "new" / "checkpoints", CheckpointConfig()) as checkpoints:
         checkpoints.save(7, state, data_state)
-    snapshot = checkpoints.open(None)
+    snapshot = checkpoints.snapshot(None)
     assert snapshot.step == 7
     assert_same(snapshot.state(TARGET), state)
     assert snapshot.data_state == data_state
@@ -127,8 +131,8 @@ def test_the_iterator_and_donated_arrays_may_change_during_a_save(tmp_path):
         data_state["position"][0] = 2
         for _ in range(20):
             state = advance(state)
-    assert_same(checkpoints.open(1).state(TARGET), saved)
-    assert checkpoints.open(1).data_state == {"position": [1]}
+    assert_same(checkpoints.snapshot(1).state(TARGET), saved)
+    assert checkpoints.snapshot(1).data_state == {"position": [1]}
 
 
 def test_a_data_state_that_json_cannot_hold_is_refused_at_once(tmp_path):
@@ -141,7 +145,7 @@ def test_a_data_state_that_json_cannot_hold_is_refused_at_once(tmp_path):
 def test_parameters_restore_alone(run, caplog):
     flip_bit(item_files(run.directory / "3", "training")[0])
     shutil.rmtree(run.directory / "3" / "data")
-    snapshot = run.open("latest", (PARAMS,))
+    snapshot = run.snapshot("latest", (PARAMS,))
     assert snapshot.step == 3 and not caplog.records
     assert_same(snapshot.params(TARGET.params), make_state(3).params)
 
@@ -150,7 +154,7 @@ def test_arrays_are_restored_onto_the_given_shardings(run):
     program = f"""
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from transformer_jax.checkpoints.config import CheckpointConfig
+from transformer_jax.checkpoints.store import CheckpointConfig
 from transformer_jax.checkpoints.store import Checkpoints
 rows = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), P("data"))
 target = {{
@@ -158,7 +162,7 @@ target = {{
     "scale": jax.ShapeDtypeStruct((4,), "bfloat16"),
 }}
 checkpoints = Checkpoints({str(run.directory)!r}, CheckpointConfig())
-params = checkpoints.open(3).params(target)
+params = checkpoints.snapshot(3).params(target)
 assert len(params["encoder"]["kernel"].sharding.device_set) == 3
 with Checkpoints({str(run.directory / "again")!r}, CheckpointConfig()) as again:
     again.save(3, {{"params": params, "step": jax.numpy.int32(3)}}, None)
@@ -168,13 +172,13 @@ with Checkpoints({str(run.directory / "again")!r}, CheckpointConfig()) as again:
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
     # And back: what was saved from three devices is read on one.
     again = Checkpoints(run.directory / "again", CheckpointConfig())
-    assert_same(again.open(3).params(TARGET.params), make_state(3).params)
+    assert_same(again.snapshot(3).params(TARGET.params), make_state(3).params)
 
 
 def test_a_saved_step_is_not_saved_again(run):
     with run:
         run.save(3, make_state(100), [100])
-    assert_same(run.open(3).state(TARGET), make_state(3))
+    assert_same(run.snapshot(3).state(TARGET), make_state(3))
 
 
 # --- What is kept ---
@@ -276,7 +280,7 @@ def test_what_is_not_there_or_does_not_fit_is_refused(run, tmp_path):
     longer = TARGET.params | {"scale": jax.ShapeDtypeStruct((9,), jnp.bfloat16)}
     wider = TARGET.params | {"scale": jax.ShapeDtypeStruct((4,), jnp.float32)}
     renamed = {"encoder": TARGET.params["encoder"], "decoder": scale}
-    snapshot, unscored = run.open(3), save_steps(tmp_path / "unscored", [1])
+    snapshot, unscored = run.snapshot(3), save_steps(tmp_path / "unscored", [1])
     gone = item_files(run.directory / "2", "params")[0]
     gone.unlink()
     absent = Checkpoints(tmp_path, CheckpointConfig())
@@ -288,31 +292,31 @@ def test_what_is_not_there_or_does_not_fit_is_refused(run, tmp_path):
         "scale is saved as bfloat16[4], expected bfloat16[9]": lambda: snapshot.params(longer),
         "bfloat16[4], expected float32[4]": lambda: snapshot.state(TARGET.replace(params=wider)),
         "decoder is not saved; scale is saved but not exp": lambda: snapshot.params(renamed),
-        f"no checkpoint in {tmp_path}": lambda: absent.open(None),
+        f"no checkpoint in {tmp_path}": lambda: absent.snapshot(None),
         "has a score": lambda: step_of(unscored, "best"),
-        missing: lambda: run.open(2),
+        missing: lambda: run.snapshot(2),
     }
     for which in (4, "4", "newest", "-1"):
         words = f"no checkpoint {which} in {run.directory}; take latest, best, or of 1, 2, 3"
         assert_refused({words: partial(step_of, run, which)})
     for count in (0, 4):
         words = f"cannot average {count} checkpoints: {run.directory} holds the parameters of 3"
-        table[words] = partial(run.open(None).average, count, TARGET.params)
+        table[words] = partial(run.snapshot(None).average, count, TARGET.params)
     assert_refused(table)
 
 
 def test_a_snapshot_stays_the_same_while_a_run_saves_others(run):
-    snapshot = run.open("latest")
+    snapshot = run.snapshot("latest")
     with run:
         run.save(4, make_state(4), [4])
-    assert run.open("latest").step == 4
+    assert run.snapshot("latest").step == 4
     assert (snapshot.step, snapshot.data_state) == (3, [3])
     assert_same(snapshot.state(TARGET), make_state(3))
     assert snapshot.average(2, TARGET.params)[0] == [3, 2]
 
 
 def test_a_snapshot_that_is_deleted_is_not_replaced_by_another(run):
-    snapshot = run.open("latest")
+    snapshot = run.snapshot("latest")
     shutil.rmtree(snapshot.folder)
     for read in (lambda: snapshot.state(TARGET), lambda: snapshot.average(2, TARGET.params)):
         assert_refused({"3/params cannot be read": read})
@@ -342,7 +346,7 @@ def test_damaged_checkpoints_are_skipped_with_one_warning_each(run, caplog):
     flip_bit(run.directory / "1" / "metrics" / "metrics")
     flip_bit(item_files(run.directory / "3", "training")[0])
     (run.directory / "2" / manifest.MANIFEST).unlink()
-    snapshot = run.open("latest")
+    snapshot = run.snapshot("latest")
     assert (snapshot.step, snapshot.data_state) == (1, [1])
     assert_same(snapshot.state(TARGET), make_state(1))
     newest, older = [record.getMessage() for record in caplog.records]
@@ -354,7 +358,7 @@ def test_a_directory_with_only_damaged_checkpoints_is_refused(run):
     for step in (1, 2, 3):
         shutil.rmtree(run.directory / str(step) / "params")
     words = f"no intact checkpoint in {run.directory}"
-    assert_refused({words: lambda: run.open("latest", (PARAMS,))})
+    assert_refused({words: lambda: run.snapshot("latest", (PARAMS,))})
 
 
 def test_a_resumed_run_replaces_damaged_steps(run, caplog):
@@ -363,7 +367,7 @@ def test_a_resumed_run_replaces_damaged_steps(run, caplog):
     with run:
         run.save(3, make_state(33), [33])
     assert steps_in(run.directory) == [1, 3]
-    assert_same(run.open("latest").state(TARGET), make_state(33))
+    assert_same(run.snapshot("latest").state(TARGET), make_state(33))
 
 
 def test_a_file_that_cannot_be_read_now_is_neither_skipped_nor_deleted(run, monkeypatch):
@@ -376,7 +380,7 @@ def test_a_file_that_cannot_be_read_now_is_neither_skipped_nor_deleted(run, monk
 
     monkeypatch.setattr(os, "open", failing)
     with pytest.raises(UserError, match=f"{path} cannot be read: Permission denied; it may be"):
-        run.open("latest")
+        run.snapshot("latest")
     with pytest.raises(UserError, match=f"{path} cannot be read"), run:
         run.save(4, make_state(4), [4])
     monkeypatch.undo()
@@ -398,7 +402,7 @@ def test_a_resumed_run_deletes_unfinished_saves(run):
 def test_a_killed_run_can_be_resumed(tmp_path):
     program = f"""
 import jax.numpy as jnp
-from transformer_jax.checkpoints.config import CheckpointConfig
+from transformer_jax.checkpoints.store import CheckpointConfig
 from transformer_jax.checkpoints.store import Checkpoints
 checkpoints = Checkpoints({str(tmp_path)!r}, CheckpointConfig(keep=2, keep_params=3))
 for step in range(1, 100000):
@@ -416,7 +420,7 @@ for step in range(1, 100000):
     kernel = jax.ShapeDtypeStruct((300, 100), jnp.int32)
     target = {"params": {"kernel": kernel}, "step": jax.ShapeDtypeStruct((), jnp.int32)}
     with Checkpoints(tmp_path, CheckpointConfig(keep=2, keep_params=3)) as checkpoints:
-        snapshot = checkpoints.open(None)
+        snapshot = checkpoints.snapshot(None)
         step, state = snapshot.step, snapshot.state(target)
         assert step == checkpoints.latest_step() == snapshot.data_state == int(state["step"])
         assert (np.asarray(state["params"]["kernel"]) == step).all()
@@ -465,7 +469,7 @@ def test_a_read_only_directory_is_refused(tmp_path):
 def test_orbax_is_quiet(tmp_path, capfd):
     logging.getLogger("absl").setLevel(logging.INFO)
     checkpoints = save_steps(tmp_path, [1, 2], keep=1)
-    checkpoints.open(None).state(TARGET)
+    checkpoints.snapshot(None).state(TARGET)
     assert capfd.readouterr() == ("", "")
 
 
@@ -478,14 +482,14 @@ def mean_of(steps):
 
 
 def test_an_average_is_the_mean_of_the_last_parameters(run):
-    steps, params = run.open("latest").average(3, TARGET.params)
+    steps, params = run.snapshot("latest").average(3, TARGET.params)
     assert steps == [3, 2, 1]
     np.testing.assert_allclose(params["encoder"]["kernel"], mean_of([1, 2, 3]), rtol=1e-5)
     assert params["scale"].dtype == jnp.bfloat16
     scales = [np.asarray(make_state(step).params["scale"], np.float32) for step in (1, 2, 3)]
     assert_same(params["scale"], jnp.asarray(np.mean(scales, axis=0), jnp.bfloat16))
-    assert run.open(2).average(2, TARGET.params)[0] == [2, 1]
-    assert run.open("best").average(1, TARGET.params)[0] == [1]
+    assert run.snapshot(2).average(2, TARGET.params)[0] == [2, 1]
+    assert run.snapshot("best").average(1, TARGET.params)[0] == [1]
 
 
 def test_snapshots_reach_further_back_than_full_checkpoints(tmp_path, caplog):
@@ -493,12 +497,12 @@ def test_snapshots_reach_further_back_than_full_checkpoints(tmp_path, caplog):
     snapshots = tmp_path / "snapshots"
     assert steps_in(tmp_path) == [6] and steps_in(snapshots) == [3, 4, 5, 6]
     assert not (snapshots / "6" / "training").exists()
-    steps, params = checkpoints.open(None).average(4, TARGET.params)
+    steps, params = checkpoints.snapshot(None).average(4, TARGET.params)
     assert steps == [6, 5, 4, 3]
     np.testing.assert_allclose(params["encoder"]["kernel"], mean_of([3, 4, 5, 6]), rtol=1e-5)
     flip_bit(item_files(snapshots / "5", "params")[0])  # is skipped
-    assert checkpoints.open(None).average(3, TARGET.params)[0] == [6, 4, 3]
-    call = partial(checkpoints.open(None).average, 4, TARGET.params)
+    assert checkpoints.snapshot(None).average(3, TARGET.params)[0] == [6, 4, 3]
+    call = partial(checkpoints.snapshot(None).average, 4, TARGET.params)
     assert_refused({"cannot average 4 checkpoints": call})
 
 
@@ -507,11 +511,11 @@ def test_an_old_best_checkpoint_is_not_averaged(tmp_path):
     scores = {1: 1, 2: 0, 3: 0, 4: 0, 5: 0}
     checkpoints = save_steps(tmp_path, range(1, 6), keep=1, keep_params=2, scores=scores)
     assert steps_in(tmp_path) == [1, 5] and steps_in(tmp_path / "snapshots") == [4, 5]
-    latest = checkpoints.open(None)
+    latest = checkpoints.snapshot(None)
     assert latest.average(2, TARGET.params, keep=1)[0] == [5, 4]
     call = partial(latest.average, 3, TARGET.params, keep=1)
     assert_refused({f"average 3 checkpoints: {tmp_path} holds the parameters of 2": call})
-    assert checkpoints.open("best").average(1, TARGET.params, keep=1)[0] == [1]
+    assert checkpoints.snapshot("best").average(1, TARGET.params, keep=1)[0] == [1]
 
 
 # --- Forged checkpoints, with a valid manifest ---
@@ -531,7 +535,7 @@ def test_arrays_of_another_shape_are_not_unpacked(run):
     own |= {"zarr_format": 2, "order": "C", "fill_value": None, "filters": None}
     store_params(run.directory / "3", {"encoder/kernel/.zarray": json.dumps(own)})
     with pytest.raises(UserError, match=r"kernel is saved as float32\[10000000000, 5\], expected"):
-        run.open(3).params(TARGET.params)
+        run.snapshot(3).params(TARGET.params)
 
 
 # --- Through process 0 (jobs of two processes: `tests/campaigns/test_bucket_jobs.py`) ---
@@ -551,7 +555,7 @@ def test_each_kind_reads_the_checkpoints_of_the_other(tmp_path, writes, reads):
     with reads(tmp_path, CONFIG) as checkpoints:
         assert checkpoints.latest_step() == 5
         for which, step in (("latest", 5), ("best", 3)):
-            snapshot = checkpoints.open(which)
+            snapshot = checkpoints.snapshot(which)
             assert snapshot.step == step and snapshot.data_state == {"at": step}
             assert_same(snapshot.state(state), state)
             assert_same(snapshot.params(state.params), state.params)
@@ -562,7 +566,7 @@ def test_optional_arrays_that_are_missing_get_their_initial_value(tmp_path):
     with PrimaryCheckpoints(tmp_path, CONFIG) as checkpoints:
         checkpoints.save(3, state.replace(step=None), {})
     with PrimaryCheckpoints(tmp_path, CONFIG) as checkpoints:
-        restored = checkpoints.open(3).state(state, {"step": 9})
+        restored = checkpoints.snapshot(3).state(state, {"step": 9})
         assert_same(restored, state.replace(step=state.step + 6))
         with pytest.raises(UserError, match="step is not saved"):
-            checkpoints.open(3).state(state)
+            checkpoints.snapshot(3).state(state)

@@ -74,19 +74,15 @@ def test_each_line_has_a_page(shell, read, tmp_path):
     assert '[["0001.html","A dog."],["0004.html","b \\u003cb>"]]' in written[2].read_text()
 
 
-def test_a_page_may_show_the_walk(shell, read, tmp_path):
-    answer = shell("inspect", "--workdir=w", f"--to={tmp_path}", "--walk", stdin=b"A dog.\n")
-    written = [tmp_path / name for name in ("0001-walk.html", "index.html")]
-    assert answer.out.splitlines() == list(map(str, written))
-    assert '"steps":[]' in written[0].read_text()
-    assert '[["0001-walk.html","A dog."]]' in written[1].read_text()
-
-
-def test_a_page_says_how_to_inspect_another_sentence(shell, read, tmp_path):
+def test_the_page_of_a_walk_says_how_to_inspect_another_sentence(shell, read, tmp_path):
     """The parser accepts the same command with its flags, quoted for a shell."""
     flags = ["--workdir=it's a $run", "--checkpoint=best", "--patch=decoder.layer_0=0.5", "--walk"]
-    assert shell("inspect", *flags, f"--to={tmp_path}", stdin=b"A dog.\n").status == 0
-    page = (tmp_path / "0001-walk.html").read_text()
+    answer = shell("inspect", *flags, f"--to={tmp_path}", stdin=b"A dog.\n")
+    written = [tmp_path / name for name in ("0001-walk.html", "index.html")]
+    assert (answer.status, answer.out.splitlines()) == (0, list(map(str, written)))
+    page = written[0].read_text()
+    assert '"steps":[]' in page
+    assert '[["0001-walk.html","A dog."]]' in written[1].read_text()
     command = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])["command"]
     echo, _, inspect = command.partition(" | ")
     assert shlex.split(echo)[0] == "echo"
@@ -101,51 +97,31 @@ def test_a_folder_that_is_not_empty_is_rejected_before_a_run_is_loaded(shell, re
         answer = shell("inspect", "--workdir=w", f"--to={folder}", stdin=b"A dog.\n")
         assert answer.status == 2 and f"error: --to: {folder} {message}" in answer.err
     assert read == [] and (tmp_path / "mine").read_text() == "kept"
-
-
-def test_a_line_that_cannot_be_read_is_named(shell, read, tmp_path):
-    answer = shell("inspect", "--workdir=w", f"--to={tmp_path}", stdin=b"A dog.\ntoo long\n")
+    answer = shell("inspect", "--workdir=w", f"--to={tmp_path / 'w'}", stdin=b"A dog.\ntoo long\n")
     assert (answer.status, answer.err) == (2, "error: line 2: 50 tokens are too many\n")
 
 
-def test_plot_draws_a_layer(shell, read, tmp_path):
-    output = tmp_path / "heads.svg"
-    words = ("plot", "--workdir=w", "--attention=A dog.", f"--output={output}")
-    answer = shell(*words, "--kind=encoder", "--layer=0")
-    assert (answer.status, answer.out) == (0, f"{output}\n")
-    assert "encoder self-attention, layer 0" in output.read_text()
-    assert read[-1] == ("A dog.", ())
-
-
-def test_plot_draws_a_tree(shell, tmp_path):
-    output = tmp_path / "tree.svg"
-    answer = shell("plot", "--tree=(S (NP dogs) (VP run))", f"--output={output}")
-    assert (answer.status, answer.out) == (0, f"{output}\n")
-    assert "<!-- dogs -->" in output.read_text()
-
-
-def test_plot_draws_errors(shell, tmp_path):
+def test_plot_draws_attention_a_tree_errors_and_a_sweep(shell, read, tmp_path):
     (tmp_path / "predictions").mkdir()
-    line = '{"text": "a dog", "label": "x", "output": "y", "score": 0.75}\n'
+    line = '{"text": "a cow", "label": "x", "output": "y", "score": 0.75}\n'
     (tmp_path / "predictions" / "valid-10.jsonl").write_text(line)
-    words = ("plot", f"--workdir={tmp_path}", "--errors=worst", f"--output={tmp_path / 'a.svg'}")
-    answer = shell(*words, "--split=valid")
-    assert (answer.status, answer.err) == (0, "")
-    assert "<!-- a dog -->" in (tmp_path / "a.svg").read_text()
-    answer = shell(*words)
-    assert answer.status == 2 and "no predictions of test; run evaluate" in answer.err
-
-
-def test_plot_draws_a_sweep(shell, tmp_path):
     (tmp_path / "table.csv").write_text("row,loss_mean\nlr 1,2\nlr 2,3\n")
     for name, loss in (("lr_1", 2), ("lr_2", 3)):
         row = {"metrics": {"loss": [loss]}, "parameters": 1, "tokens_per_s": 1, "seconds": 1}
         (tmp_path / name).mkdir()
         asked = {"config": {"seed": 0}, "seeds": 1, "also": {}}
         (tmp_path / name / "result.json").write_text(json.dumps({"asked": asked, "row": row}))
-    answer = shell("plot", f"--workdir={tmp_path}", f"--output={tmp_path / 'a.svg'}")
-    assert (answer.status, answer.err) == (0, "")
-    assert "<!-- lr 2 -->" in (tmp_path / "a.svg").read_text()
+    output, workdir = tmp_path / "a.svg", f"--workdir={tmp_path}"
+    for words, drawn in (
+        (["--workdir=w", "--attention=A dog.", "--kind=encoder", "--layer=0"], "self-attention"),
+        (["--tree=(S (NP dogs) (VP run))"], "<!-- dogs -->"),
+        ([workdir, "--errors=worst", "--split=valid"], "<!-- a cow -->"),
+        ([workdir], "<!-- lr 2 -->"),
+    ):
+        answer = shell("plot", *words, f"--output={output}")
+        assert (answer.status, answer.out, answer.err) == (0, f"{output}\n", "")
+        assert drawn in output.read_text()
+    assert read[-1] == ("A dog.", ())
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import sys
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -39,21 +40,16 @@ def api(monkeypatch):
     return stand_in
 
 
-@pytest.mark.parametrize("words", [["--help"], ["predict", "--help"], ["benchmark", "train", "-h"]])
-def test_help_goes_to_stdout(words, capsys):
-    with pytest.raises(SystemExit) as caught:
-        main(words)
-    assert caught.value.code == 0
-    assert capsys.readouterr().out.startswith("usage: python -m transformer_jax")
-
-
-def test_version_names_jax_and_python(capsysbinary):
-    with pytest.raises(SystemExit) as caught:
-        main(["--version"])
-    assert caught.value.code == 0
+def test_help_and_version_go_to_stdout(capsysbinary):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    printed = capsysbinary.readouterr().out.decode()
-    assert printed.startswith(f"transformer_jax {project['version']} (jax 0.")
+    version = f"transformer_jax {project['version']} (jax 0."
+    usage = "usage: python -m transformer_jax"
+    calls = {"--help": usage, "predict --help": usage, "benchmark train -h": usage}
+    for words, start in (calls | {"--version": version}).items():
+        with pytest.raises(SystemExit) as caught:
+            main(words.split())
+        printed = capsysbinary.readouterr().out.decode()
+        assert caught.value.code == 0 and printed.startswith(start)
     assert f"Python {sys.version_info[0]}.{sys.version_info[1]}." in printed
 
 
@@ -82,20 +78,16 @@ def test_the_console_script_executes_no_file_of_the_current_folder(tmp_path):
         path.parent.mkdir()
         path.write_text(text)
     words = [sys.executable, str(script), "evaluate", "--help"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    answer = subprocess.run(
-        words, cwd=foreign.parent, env=environment, capture_output=True, text=True
-    )
+    options = {"cwd": foreign.parent, "env": os.environ | {"PYTHONPATH": str(ROOT)}}
+    answer = subprocess.run(words, capture_output=True, text=True, **options)
     assert answer.returncode == 0 and "executed" not in answer.stdout
     assert "--workdir" in answer.stdout
 
 
 def test_a_mistake_is_one_line_on_stderr_and_status_2():
-    result = program("trian")
-    assert result.returncode == 2
-    assert result.stdout == ""
-    assert result.stderr.startswith("error: ")
-    assert result.stderr.count("\n") == 1
+    answer = program("trian")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr.startswith("error: ") and answer.stderr.count("\n") == 1
 
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/full/metrics.jsonl")
@@ -114,37 +106,36 @@ FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/full/metrics.jsonl
     ids=lambda value: type(value).__name__,
 )
 def test_errors_have_a_status_and_one_line(api, capsys, error, status, message):
-    def load(*_args, **_options):
-        raise error
-
-    api.load = load
+    api.load = Mock(side_effect=error)
     assert main(["evaluate", "--workdir=x"]) == status
     told = capsys.readouterr().err
     assert told.startswith(message) and told.count("\n") == bool(message)
 
 
-@pytest.mark.parametrize(
-    "error", [SystemError("<built-in>"), OSError("of a library"), KeyError("size")]
-)
-def test_other_errors_are_raised_unless_an_interrupt_caused_them(api, capsys, monkeypatch, error):
-    def load(*_args, **_options):
-        raise error
-
-    api.load = load
-    with pytest.raises(type(error)):
-        main(["evaluate", "--workdir=x"])
-    monkeypatch.setattr(terminal, "was_interrupted", lambda: True)
-    assert main(["evaluate", "--workdir=x"]) == 130
+def test_other_errors_are_raised_unless_an_interrupt_caused_them(api, capsys, monkeypatch):
+    for error in (SystemError("<built-in>"), OSError("of a library"), KeyError("size")):
+        api.load = Mock(side_effect=error)
+        with pytest.raises(type(error)):
+            main(["evaluate", "--workdir=x"])
+        with monkeypatch.context() as patch:
+            patch.setattr(terminal, "was_interrupted", lambda: True)
+            assert main(["evaluate", "--workdir=x"]) == 130
     assert capsys.readouterr().err == ""
+
+
+def test_a_long_value_does_not_make_a_long_line(capsys):
+    assert main(["evaluate", "--workdir=w", "9" * 99999]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("error: unexpected argument 999")
+    assert message.endswith("--FLAG=VALUE\n") and len(message) < 1100
 
 
 def test_predict_writes_one_line_for_each_line_in_order(capitals):
     data = b"one\n\nM\xfcnchen\r\ntwo \\_ three\\\\ \r.\nlast"
-    result = subprocess.run(capitals, input=data, capture_output=True)
+    answer = subprocess.run(capitals, input=data, capture_output=True)
     expected = "ONE\n\nM\ufffdNCHEN\nTWO \\_ THREE\\\\ \\r.\nLAST\n"
-    assert result.stdout == expected.encode()
-    assert result.returncode == 0
-    assert b"line 3 of the input is not UTF-8" in result.stderr
+    assert (answer.returncode, answer.stdout) == (0, expected.encode())
+    assert b"line 3 of the input is not UTF-8" in answer.stderr
 
 
 def test_predict_answers_at_once_and_is_quiet_when_the_reader_leaves(capitals, monkeypatch):
@@ -164,87 +155,49 @@ def test_predict_answers_at_once_and_is_quiet_when_the_reader_leaves(capitals, m
     assert process.returncode == 141
 
 
-def test_predict_passes_the_options_given_and_writes_json_lines(api, shell):
-    asked = {}
-
-    def n_best(lines, **options):
-        asked.update(options)
-        return [[SimpleNamespace(text=line.upper(), score=-1.5)] for line in lines]
-
-    api.load = lambda *_args, **_options: SimpleNamespace(n_best=n_best, task=None)
+def test_flags_reach_the_run(api, shell):
+    run = Mock(task=None)
+    run.with_config.return_value = run.patched.return_value = run
+    run.evaluate.return_value = {"bleu": 31.5, "loss": float("inf")}
+    run.n_best.return_value = [[SimpleNamespace(text=text, score=-1.5)] for text in ("GRÜN", "A")]
+    api.load = Mock(return_value=run)
+    answer = shell("evaluate", "--workdir=w", "--checkpoint=best", "--average=3")
+    assert json.loads(answer.out) == {"bleu": 31.5, "loss": None}
+    places = ["encoder.layer_0.self_attention.heads[1]", "decoder.layer_*"]
+    flags = [f"--patch={places[0]}=0", f"--patch={places[1]}=0.5", "--max_length=96"]
+    flags += ["--source=s", "--target=t", "--beam_size=2", "--modules=my.py,mine.positions"]
+    assert shell("evaluate", "--workdir=w", *flags, "--base=b").status == 0
+    fields = ("data.max_length", "data.max_source_length", "data.max_target_length")
+    run.with_config.assert_called_once_with(dict.fromkeys(fields, 96))
+    run.patched.assert_called_once_with(dict(zip(places, (0.0, 0.5), strict=True)))
+    assert run.evaluate.call_args_list == [call(), call(source="s", target="t", beam_size=2)]
     words = ("predict", "--workdir=w", "--format=jsonl", "--alpha=0.8")
     answer = shell(*words, stdin="grün\na\\nb\n".encode())
-    assert asked == {"first_line": 1, "alpha": 0.8}
-    assert [json.loads(line) for line in answer.out.splitlines()] == [
-        {"outputs": [{"text": "GRÜN", "score": -1.5}]},
-        {"outputs": [{"text": "A\\NB", "score": -1.5}]},
+    run.n_best.assert_called_once_with(["grün", "a\\nb"], first_line=1, alpha=0.8)
+    texts = [json.loads(line)["outputs"] for line in answer.out.splitlines()]
+    assert texts == [[{"text": "GRÜN", "score": -1.5}], [{"text": "A", "score": -1.5}]]
+    modules = ["my.py", "mine.positions"]
+    assert api.load.call_args_list == [
+        call("w", checkpoint="best", average=3, modules=(), base=None),
+        call("w", checkpoint="latest", average=None, modules=modules, base="b"),
+        call("w", checkpoint="latest", average=None, modules=(), base=None),
     ]
     refused = shell("predict", "--workdir=x", "--num_outputs=2")
     assert refused.status == 2 and "--format=jsonl" in refused.err
 
 
-def test_evaluate_prints_one_json_object(api, capsys):
-    asked = []
-
-    def load(workdir, checkpoint, average, modules, base):
-        asked.append((workdir, checkpoint, average, modules, base))
-        return SimpleNamespace(
-            evaluate=lambda **options: asked.append(options) or {"bleu": 31.5, "loss": float("inf")}
-        )
-
-    api.load = load
-    assert main(["evaluate", "--workdir=w", "--checkpoint=best", "--average=3"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"bleu": 31.5, "loss": None}
-    files = ["--source=s", "--target=t", "--beam_size=2"]
-    more = ["--modules=my.py,mine.positions", "--base=b"]
-    assert main(["evaluate", "--workdir=w", *files, *more]) == 0
-    assert asked == [
-        ("w", "best", 3, (), None),
-        {},
-        ("w", "latest", None, ["my.py", "mine.positions"], "b"),
-        {"source": "s", "target": "t", "beam_size": 2},
-    ]
-
-
-def test_max_length_and_patch_change_a_run(api, capsys):
-    asked = []
-    run = SimpleNamespace(evaluate=lambda **options: {"loss": 1.0})
-    run.with_config = lambda changes: asked.append(changes) or run
-    run.patched = lambda changes: asked.append(changes) or run
-    api.load = lambda workdir, checkpoint, average, modules, base: run
-    places = ["encoder.layer_0.self_attention.heads[1]", "decoder.layer_*"]
-    flags = [f"--patch={places[0]}=0", f"--patch={places[1]}=0.5", "--max_length=96"]
-    assert main(["evaluate", "--workdir=w", *flags]) == 0
-    assert json.loads(capsys.readouterr().out) == {"loss": 1.0}
-    fields = ("data.max_length", "data.max_source_length", "data.max_target_length")
-    assert asked == [dict.fromkeys(fields, 96), dict(zip(places, (0.0, 0.5), strict=True))]
-
-
 def test_messages_go_to_stderr_without_those_of_libraries(capsys):
-    root = logging.getLogger()
-    before = list(root.handlers)
-    try:
-        log_to_stderr()
-        logging.getLogger("transformer_jax.training").info("step 1/2")
-        logging.getLogger("transformer_jax.cli").warning("odd")
-        logging.getLogger("absl").warning("saving")
-        logging.getLogger("jax._src.compiler").warning("no GPU")
-        logging.getLogger("orbax").setLevel(logging.INFO)
-        logging.getLogger("orbax").info("saving")
-    finally:
-        root.handlers = before
+    log_to_stderr()  # a fixture takes its handler away
+    logging.getLogger("orbax").setLevel(logging.INFO)
+    for name, level, message in (
+        ("transformer_jax.training", logging.INFO, "step 1/2"),
+        ("transformer_jax.cli", logging.WARNING, "odd"),
+        ("absl", logging.WARNING, "saving"),
+        ("jax._src.compiler", logging.WARNING, "no GPU"),
+        ("orbax", logging.INFO, "saving"),
+    ):
+        logging.getLogger(name).log(level, message)
     out, err = capsys.readouterr()
-    assert out == ""
-    shown = [line.split(" ", 1) for line in err.splitlines()]
-    assert [rest for _, rest in shown][0] == "step 1/2"
-    assert "odd" in err
-    assert "no GPU" in err
-    assert "saving" not in err
-
-
-def test_a_long_value_does_not_make_a_long_line(capsys):
-    assert main(["evaluate", "--workdir=w", "9" * 99999]) == 2
-    message = capsys.readouterr().err
-    assert message.startswith("error: unexpected argument 999")
-    assert message.endswith("--FLAG=VALUE\n")
-    assert len(message) < 1100
+    shown = [line.split(" ", 1)[1] for line in err.splitlines()]
+    assert out == "" and shown[0] == "step 1/2"
+    assert "odd" in err and "no GPU" in err and "saving" not in err

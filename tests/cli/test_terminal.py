@@ -44,11 +44,11 @@ def test_messages_that_cannot_be_written_are_dropped(capitals):
     assert (answer.returncode, answer.stdout) == (0, "M\ufffdNCHEN\n".encode())
 
 
-@pytest.mark.parametrize("verb", ["predict", "help"])
-def test_a_full_stdout_is_an_error(capitals, verb):
-    answer = run("> /dev/full", capitals if verb == "predict" else HELP, stdin=b"a\n")
-    assert answer.returncode == 2
-    assert answer.stderr == b"error: cannot write to stdout: No space left on device\n"
+def test_a_full_stdout_is_an_error(capitals):
+    for words in (capitals, HELP):
+        answer = run("> /dev/full", words, stdin=b"a\n")
+        assert answer.returncode == 2
+        assert answer.stderr == b"error: cannot write to stdout: No space left on device\n"
 
 
 def test_help_that_nobody_reads_is_quiet():
@@ -89,26 +89,19 @@ runpy.run_module("transformer_jax", run_name="__main__")
 """
 
 
-@pytest.fixture
-def ended(without_xla_flags):
-    """`ended(how)`: status and stderr of the program."""
-
-    def run_program(how):
-        words = [sys.executable, "-c", PROGRAM.format(how=how)]
-        done = subprocess.run(words, capture_output=True, text=True)
-        return done.returncode, done.stderr
-
-    return run_program
-
-
-def test_an_interrupt_that_python_would_ignore_ends_the_program(ended):
-    """In a callback of the garbage collector."""
-    assert ended("gc.callbacks.append(interrupt); gc.collect()") == (130, "")
-
-
-def test_a_second_interrupt_ends_the_program_at_once(ended):
-    how = "try: interrupt()\n    except KeyboardInterrupt: interrupt()"
-    assert ended(how) == (130, "")
+@pytest.mark.parametrize(
+    ("how", "first", "status"),
+    [
+        ("gc.callbacks.append(interrupt); gc.collect()", "", 130),  # Python would ignore it
+        ("try: interrupt()\n    except KeyboardInterrupt: interrupt()", "", 130),
+        ("interrupt(); sys.exit(7)", "signal.signal(signal.SIGINT, signal.SIG_IGN)\n", 7),
+    ],
+    ids=["in a callback of the garbage collector", "twice", "ignored, as under nohup"],
+)
+def test_an_interrupt_ends_the_program_unless_it_is_ignored(without_xla_flags, how, first, status):
+    program = f"import signal\n{first}{PROGRAM.format(how=how)}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (status, "")
 
 
 def test_an_interrupt_during_the_imports_is_quiet():
@@ -122,19 +115,13 @@ def test_an_interrupt_during_the_imports_is_quiet():
     assert (process.returncode, message) == (130, b"")
 
 
-def test_an_ignored_interrupt_stays_ignored(without_xla_flags):
-    """SIGINT is ignored under `nohup`."""
-    how = "interrupt(); sys.exit(7)"
-    ignored = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-    words = [sys.executable, "-c", ignored + PROGRAM.format(how=how)]
-    assert subprocess.run(words).returncode == 7
-
-
 FOREIGN = "a\x1b]0;b\x07\r\u202ec"
 SHOWN = r"a\x1b]0;b\x07\r\u202ec"
 
 
-def test_messages_and_log_lines_have_no_control_characters(capsys):
+def test_messages_log_lines_and_results_on_a_terminal_have_no_control_characters(
+    capsys, monkeypatch
+):
     terminal.print_message(f"error: {FOREIGN}")
     log_to_stderr()
     logging.getLogger("transformer_jax").warning("%s", FOREIGN)
@@ -142,15 +129,11 @@ def test_messages_and_log_lines_have_no_control_characters(capsys):
     message, warning, traceback = capsys.readouterr().err.splitlines()
     assert message == f"error: {SHOWN}"
     assert warning.endswith(SHOWN) and traceback == f"ValueError: {SHOWN}"
-
-
-@pytest.mark.parametrize("is_terminal", [False, True])
-def test_results_are_escaped_on_a_terminal_alone(monkeypatch, is_terminal):
-    buffer = type("Stream", (io.BytesIO,), {"isatty": lambda self: is_terminal})()
-    monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=buffer))
-    terminal.write(f"{FOREIGN}\n")
-    expected = SHOWN if is_terminal else FOREIGN
-    assert buffer.getvalue() == f"{expected}\n".encode()
+    for is_terminal, written in ((False, FOREIGN), (True, SHOWN)):
+        buffer = type("Stream", (io.BytesIO,), {"isatty": lambda self, is_=is_terminal: is_})()
+        monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=buffer))
+        terminal.write(f"{FOREIGN}\n")
+        assert buffer.getvalue() == f"{written}\n".encode()
 
 
 def test_remains_of_a_failed_save_are_quiet(monkeypatch):

@@ -19,7 +19,7 @@ from transformer_jax.cli.main import main
 from transformer_jax.cli.parser import parse
 from transformer_jax.lab.evidence.claims import load_claim
 from transformer_jax.lab.sweeps.definition import Sweep, load_sweep
-from transformer_jax.runs.settings import all_fields
+from transformer_jax.runs.settings import tables
 from transformer_jax.runs.shipped import find_file
 from transformer_jax.runs.user_modules import load_modules
 
@@ -54,7 +54,7 @@ def check(argv):
     """Raises UserError if a part of a command line does not exist, or a row of its claim is
     invalid."""
     args = parse(argv)
-    unknown = args.overrides.keys() - all_fields().keys()
+    unknown = args.overrides.keys() - tables().fields.keys()
     if getattr(args, "modules", None):  # test_recipes.py checks options of a user's components
         unknown = {name for name in unknown if name.count(".") < 2}
     if unknown:

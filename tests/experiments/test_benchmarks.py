@@ -55,11 +55,6 @@ def test_time_goes_to_the_parts_of_the_model(words, monkeypatch, capsys):
 
 def test_names_are_readable():
     readable = program("where_time_goes").readable
-    decoding = (
-        "jit(run)/while/body/EncoderDecoder.decode_step/EncoderDecoder._decode/decoder/layer_0/"
-        "self_attention.to_itself/self_attention.queries/query/nd,df->nf/dot_general"
-    )
-    assert readable(decoding) == "self_attention query nd,df->nf dot_general"
     training = (
         "jit(step)/transpose(jvp(EncoderDecoder))/encoder/layer_3/feed_forward/inner/nd,df->nf"
     )

@@ -12,9 +12,10 @@ DRAWS = 1000
 def test_equal_models_differ_as_rarely_as_stated(test, monkeypatch):
     """Skewed differences, skewed seeds of other deviations, and intervals over 20 examples with
     heavy tails exceed the rate."""
-    monkeypatch.setattr(simulation, "CHECKED", 3)
     for case in simulation.cases():
         if case.test == test and is_symmetric(case):
+            # 8 and 8 seeds have 12,870 divisions: seconds for each draw that is checked.
+            monkeypatch.setattr(simulation, "CHECKED", 1 if case.number == "8 and 8" else 3)
             wrong, covered = simulation.estimate(case, DRAWS)
             assert not simulation.exceeds(wrong, simulation.LEVEL, DRAWS), case
             if case.coverage:
@@ -22,11 +23,8 @@ def test_equal_models_differ_as_rarely_as_stated(test, monkeypatch):
 
 
 def is_symmetric(case):
-    skewed = (
-        "exponential, deviations 1 and 3",
-        "differences exponential",
-        "differences -exponential",
-    )
+    skewed = {"differences exponential", "differences -exponential"}
+    skewed.add("exponential, deviations 1 and 3")
     if case.test == "paired permutation" and case.drawn == "differences heavy tails":
         return False  # the bootstrap interval of few values is too narrow
     return case.drawn not in skewed

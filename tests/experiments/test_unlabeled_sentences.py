@@ -1,29 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 import sys
 
-import pytest
-
 from experiments import unlabeled_sentences
 from experiments.unlabeled_sentences import sentences
 
 
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("Mr. Rose doesn't stop. Why?", ["Mr. Rose does n't stop .", "Why ?"]),
-        ('"Stop!" he said. (He left.) So', ['" Stop ! "', "he said .", "( He left . )", "So"]),
-        (
-            "a well-known line\nwith 3.5 words\n\nTitle",
-            ["a well - known line with 3.5 words", "Title"],
-        ),
-        (
-            " role @-@ play , 1 @,@ 000 . J. K. 's <unk> ",
-            ["role - play , 1,000 .", "J. K. 's <unk>"],
-        ),
-    ],
-)
-def test_text_becomes_sentences_of_words(text, expected):
-    assert [" ".join(words) for words in sentences(text)] == expected
+def test_text_becomes_sentences_of_words():
+    for text, expected in (
+        ("Mr. Rose doesn't stop. Why?", "Mr. Rose does n't stop .|Why ?"),
+        ('"Stop!" he said. (He left.) So', '" Stop ! "|he said .|( He left . )|So'),
+        ("a well-known line\nwith 3.5\n\nTitle", "a well - known line with 3.5|Title"),
+        (" role @-@ play , 1 @,@ 000 . J. K. 's <unk> ", "role - play , 1,000 .|J. K. 's <unk>"),
+    ):
+        assert [" ".join(words) for words in sentences(text)] == expected.split("|")
 
 
 def test_sentences_of_the_training_split_are_drawn_once(tmp_path, monkeypatch, capsys):
@@ -33,7 +22,5 @@ def test_sentences_of_the_training_split_are_drawn_once(tmp_path, monkeypatch, c
     command = ["--config=configs/lm_from_text.py", *data, "--count=10"]
     monkeypatch.setattr(sys, "argv", ["unlabeled_sentences", *command])
     unlabeled_sentences.main()
-    assert sorted(capsys.readouterr().out.splitlines()) == [
-        "The sea was calm .",
-        "We saw the sea .",
-    ]
+    drawn = sorted(capsys.readouterr().out.splitlines())
+    assert drawn == ["The sea was calm .", "We saw the sea ."]

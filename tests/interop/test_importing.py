@@ -13,9 +13,8 @@ from safetensors.numpy import load_file
 
 import transformer_jax as tj
 from tests.interop.published import FIXTURES, expected, padded
-from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.step_folder import named_leaves
-from transformer_jax.checkpoints.store import Checkpoints
+from transformer_jax.checkpoints.store import CheckpointConfig, Checkpoints
 from transformer_jax.cli.main import main
 from transformer_jax.conversations import Turn
 from transformer_jax.inference.config import DecodeConfig
@@ -217,7 +216,7 @@ def test_a_model_without_a_head_gets_a_new_one(run_of, bare_bert, tmp_path, capl
 
 def test_provenance_has_the_published_model_and_its_tokenizers(workdir_of, tmp_path):
     workdir = shutil.copytree(workdir_of("bert"), tmp_path / "run")
-    kept = Checkpoints(workdir / "checkpoints", CheckpointConfig()).open().provenance
+    kept = Checkpoints(workdir / "checkpoints", CheckpointConfig()).snapshot().provenance
     assert kept["published model"] == str(FIXTURES / "bert")
     assert set(kept) >= {"tokenizer of text"}
     shutil.rmtree(workdir / "tokenizer")

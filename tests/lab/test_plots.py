@@ -3,13 +3,13 @@
 
 import json
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
 
-import transformer_jax as tj
 from tests.lab.analysis.drawn_attention import SOURCE, TARGET, drawn_attention
-from transformer_jax.errors import UserError
+from tests.refusals import assert_refused
 from transformer_jax.lab import plots
 from transformer_jax.lab.plots import plot_attention
 from transformer_jax.nn.positions.absolute import sinusoids
@@ -19,26 +19,13 @@ PNG = b"\x89PNG\r\n\x1a\n"
 ODD = ["$x$", "$\\no_math$", "a\nb", "\x00", "\u2028", "<b>&", "\ud800", "", "</s>"]
 
 
-def test_the_file_name_selects_svg_or_png(tmp_path):
-    attention = drawn_attention({"encoder": SOURCE, "decoder": TARGET}, heads=2)
-    plot_attention(attention, tmp_path / "a.png")
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    plot_attention(attention, tmp_path / "a.SVG", kind="decoder", layer=0)
-    assert b"<svg" in (tmp_path / "a.SVG").read_bytes()[:1000]
-
-
-def test_odd_tokens_are_drawn_as_text(tmp_path):
-    plot_attention(drawn_attention({"encoder": ODD}, heads=1), tmp_path / "a.svg")
+def test_attention_is_drawn_with_odd_tokens_as_text(tmp_path):
+    odd = drawn_attention({"encoder": ODD, "decoder": TARGET}, heads=1)
+    plot_attention(odd, tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(PNG)
+    plot_attention(odd, tmp_path / "a.svg", kind="encoder", layer=0)
     text = (tmp_path / "a.svg").read_text(encoding="utf-8")
     assert "<!-- $x$ -->" in text and "\x00" not in text
-
-
-def test_an_absent_kind_or_layer_is_an_error(tmp_path):
-    attention = drawn_attention({"encoder": SOURCE}, heads=1)
-    with pytest.raises(UserError, match="no cross attention; it has encoder"):
-        plot_attention(attention, tmp_path / "a.png", kind="cross")
-    with pytest.raises(UserError, match="--layer: 2 is none of the layers 0 to 1"):
-        plot_attention(attention, tmp_path / "a.png", layer=2)
 
 
 def test_runs_are_drawn(trained_workdir, tmp_path):
@@ -52,32 +39,15 @@ def test_runs_are_drawn(trained_workdir, tmp_path):
     assert output.read_bytes().startswith(PNG)
 
 
-def test_a_config_is_drawn(tiny_config, tmp_path):
+def test_a_config_is_drawn_with_the_positions_added_to_embeddings(tiny_config, tmp_path):
     for positions in ("sinusoidal", "learned", "none"):
         output = tmp_path / f"{positions}.png"
-        plots.plot_config(read_settings(tiny_config({"model.positions": positions})), output)
+        settings = read_settings(tiny_config({"model.positions": positions}))
+        plots.plot_config(settings, output)
         assert output.read_bytes().startswith(PNG)
-
-
-def test_the_positions_drawn_are_those_added_to_embeddings(tiny_config):
-    settings = read_settings(tiny_config())
-    expected = sinusoids(np.arange(100), settings.model.d_model)
-    np.testing.assert_allclose(plots._encodings(settings), expected, rtol=1e-6)
-
-
-def test_inputs_that_cannot_be_drawn_are_errors(tiny_config, trained_workdir, tmp_path):
-    with pytest.raises(tj.UserError, match="absent has no metrics to draw"):
-        plots.plot_runs([tmp_path / "absent"], tmp_path / "a.png")
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    (empty / "metrics.jsonl").write_text("[1]\n")
-    with pytest.raises(tj.UserError, match="holds no record yet"):
-        plots.plot_runs([empty], tmp_path / "a.png")
-    with pytest.raises(tj.UserError, match="config.model: positions is 'lunar'"):
-        plots.plot_config(read_settings(tiny_config({"model.positions": "lunar"})), tmp_path)
-    shutil.copy(trained_workdir / "metrics.jsonl", tmp_path / "file")
-    with pytest.raises(tj.UserError, match="cannot write .*file/a.png"):
-        plots.plot_runs([trained_workdir], tmp_path / "file" / "a.png")
+        if positions == "sinusoidal":
+            expected = sinusoids(np.arange(100), settings.model.d_model)
+            np.testing.assert_allclose(plots._encodings(settings), expected, rtol=1e-6)
 
 
 def test_seeds_of_a_run_are_one_curve(tmp_path, monkeypatch):
@@ -112,13 +82,27 @@ def test_errors_of_the_last_scored_step_are_drawn(scored, tmp_path, kind):
     assert kind in ("calibration", "length") or "<!-- x" in text
 
 
-def test_errors_that_cannot_be_drawn_are_told(scored, tmp_path):
-    with pytest.raises(UserError, match="no predictions of valid; run evaluate with --split=valid"):
-        plots.plot_errors(scored, "worst", "valid", tmp_path / "a.png")
+def test_what_cannot_be_drawn_is_refused(scored, trained_workdir, tmp_path):
+    attention = drawn_attention({"encoder": SOURCE}, heads=1)
+    image = tmp_path / "a.png"
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "metrics.jsonl").write_text("[1]\n")
+    shutil.copy(trained_workdir / "metrics.jsonl", tmp_path / "file")
     pair = {"source": "a", "target": "b", "output": "c", "score": -1.0}
-    (scored / "predictions" / "test-12.jsonl").write_text(json.dumps(pair))
-    with pytest.raises(UserError, match="--errors=worst: .* a task without labels or tags"):
-        plots.plot_errors(scored, "worst", "test", tmp_path / "a.png")
+    (scored / "predictions" / "train-12.jsonl").write_text(json.dumps(pair))
+    across = partial(plot_attention, attention, image, kind="cross")
+    errors = partial(plots.plot_errors, scored, "worst", output=image)
+    assert_refused(
+        {
+            "no cross attention; it has encoder": across,
+            "--layer: 2 is none of the layers 0 to 1": partial(across, kind="encoder", layer=2),
+            "absent has no metrics to draw": lambda: plots.plot_runs([tmp_path / "absent"], image),
+            "holds no record yet": lambda: plots.plot_runs([tmp_path / "empty"], image),
+            "file/a.png": lambda: plots.plot_runs([trained_workdir], tmp_path / "file" / "a.png"),
+            "no predictions of valid; run evaluate with --split=valid": partial(errors, "valid"),
+            "a task without labels or tags": partial(errors, "train"),
+        }
+    )
 
 
 def test_training_words_are_counted(scored, tmp_path, monkeypatch):

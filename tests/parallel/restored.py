@@ -49,7 +49,7 @@ def restored(workdir, options, count, which="latest"):
     _, _, init_state = build.build_training(settings, task, engine)
     abstract = build.abstract_state(settings, init_state, engine.mesh)
     checkpoints = Checkpoints(workdir / "checkpoints", settings.checkpoint)
-    return engine, checkpoints.open(which).state(abstract)
+    return engine, checkpoints.snapshot(which).state(abstract)
 
 
 def digest(workdir, options, count):

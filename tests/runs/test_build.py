@@ -20,10 +20,8 @@ from transformer_jax.nn.transformer import REMAT, rematerialized_layers
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.prepare import build_tokenizers
-from transformer_jax.tasks import TASKS, language_modeling
-from transformer_jax.tasks.interface import TaskKind
+from transformer_jax.tasks import language_modeling
 from transformer_jax.tasks.losses import batch_shapes
-from transformer_jax.tasks.translation import Translation
 from transformer_jax.tokenization import TokenizerConfig, train_tokenizers
 from transformer_jax.training.callbacks import CALLBACKS, Callback
 
@@ -46,19 +44,6 @@ def test_a_side_without_a_vocabulary_is_named(tiny_config):
         UserError, match="vocabulary of side 'source', and there is none among targ"
     ):
         build.build_task(settings, {"target": 800}, tokenizers=None)
-
-
-def test_a_loss_of_the_former_signature_is_refused(task_of, with_entries):
-    class Former(Translation):
-        def loss(self, params, batch, rng):
-            return super().loss(params, batch, rng, {})
-
-    with_entries(TASKS, {"translation": TaskKind(Former.build, TEXTS)})
-    told = (
-        "Former.loss(self, params, batch, rng) takes no frozen parameters; write `def loss(self, "
-    )
-    with pytest.raises(UserError, match=re.escape(told + "params, batch, rng, frozen)`")):
-        task_of()
 
 
 def test_remat_keeps_the_gradient_and_saves_memory(tiny_config, random_params):
@@ -302,21 +287,10 @@ def test_evaluation_and_a_rate_of_0_use_the_usual_tokens(sampled):
     jax.tree.map(np.testing.assert_array_equal, unsampled, taken(plain, 6))
 
 
-def test_sampling_needs_a_tokenizer_and_a_task_that_can(tiny_config, tmp_path, with_entries):
+def test_sampling_needs_a_tokenizer_that_can(tiny_config, tmp_path):
     settings, texts = read_settings(tiny_config(SAMPLED)), ["the old man sees a dog"] * 9
     config = TokenizerConfig("wordpiece", vocab_size=60)
     sides = dict.fromkeys(("source", "target"), texts)
     tokenizers = train_tokenizers(config, sides, tmp_path / "tokenizer")
     with pytest.raises(UserError, match=r"sampling: the tokenizer .* is neither byte-pair"):
         build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
-
-    class Wrapper:
-        def __init__(self, parts):
-            self.task = Translation.build(parts)
-
-        def __getattr__(self, name):
-            return getattr(self.task, name)
-
-    with_entries(TASKS, {"translation": TaskKind(Wrapper, TEXTS)})
-    with pytest.raises(UserError, match="sampling: task translation .Wrapper. is no dataclass"):
-        build.build_task(settings, SIZES, tokenizers=None)

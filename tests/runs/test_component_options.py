@@ -17,7 +17,6 @@ from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.runs import user_modules
 from transformer_jax.runs.build import build_untokenized_task
 from transformer_jax.runs.config import (
-    check_same_run,
     defaults_for,
     load_config,
     load_json,
@@ -27,7 +26,8 @@ from transformer_jax.runs.config import (
     save_json,
 )
 from transformer_jax.runs.field_docs import find_fields
-from transformer_jax.runs.settings import COMMAND, all_fields
+from transformer_jax.runs.prepare import check_same_run
+from transformer_jax.runs.settings import COMMAND, tables
 from transformer_jax.scoring import METRICS
 from transformer_jax.tasks.interface import Prediction
 from transformer_jax.tokenization import DEFAULT_SPECIALS
@@ -230,7 +230,7 @@ def test_a_run_starts_with_the_options_of_its_origin(config, tmp_path):
 def test_options_of_components_are_listed(config):
     config({})  # loads the module
     found = {field.field: field for field in find_fields("waves")}
-    assert found.keys() == {name for name in all_fields() if "waves" in name}
+    assert found.keys() == {name for name in tables().fields if "waves" in name}
     field = found["model.waves.shape"]
     assert (field.type, field.default, field.choices) == ("str", "sine", ("sine", "saw"))
     assert found["model.waves.is_damped"].choices == ("true", "false")

@@ -14,16 +14,15 @@ from transformer_jax.models.config import ModelConfig
 from transformer_jax.nn.norms import NORMS
 from transformer_jax.nn.positions import check_num_positions
 from transformer_jax.runs.config import (
-    check_same_run,
     load_config,
     load_json,
     override,
     read_settings,
-    resolve,
     resolve_file,
     save_json,
     to_config,
 )
+from transformer_jax.runs.prepare import check_same_run
 from transformer_jax.runs.settings import Origin
 from transformer_jax.tasks import TASKS
 
@@ -123,7 +122,7 @@ def test_a_complete_config_keeps_its_values(path):
     changed = override(resolve_file(path, {}), {"task.name": "language_modeling"})
     assert (changed.model.architecture, changed.decode.beam_size) == ("encoder_decoder", 4)
     stored = {"task": {"name": "language_modeling"}}
-    old = resolve(stored, {}, (), Origin("loaded run", "config.json"))
+    old = read_settings(stored, {}, Origin("loaded run", "config.json"))
     assert (old.model.architecture, old.train.label_smoothing) == ("encoder_decoder", 0.1)
 
 

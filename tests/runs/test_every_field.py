@@ -20,9 +20,9 @@ from transformer_jax.errors import UserError
 from transformer_jax.nn.transformer import rematerialized_layers
 from transformer_jax.runs import build
 from transformer_jax.runs.build import batches_of
-from transformer_jax.runs.config import load_config, read_settings
+from transformer_jax.runs.config import flatten, load_config, read_settings
 from transformer_jax.runs.prepare import build_tokenizers
-from transformer_jax.runs.settings import FIELDS, flatten
+from transformer_jax.runs.settings import FIELDS
 from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.training.evaluation import Evaluator
 

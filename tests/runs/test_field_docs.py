@@ -6,7 +6,7 @@ import pytest
 from transformer_jax.errors import UserError
 from transformer_jax.registry import Registry
 from transformer_jax.runs.field_docs import attributes, documented, find_fields
-from transformer_jax.runs.settings import CHOICES, FIELDS, SECTIONS, all_fields
+from transformer_jax.runs.settings import CHOICES, FIELDS, SECTIONS, tables
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -58,7 +58,7 @@ def test_attributes_are_read_over_lines_and_by_many_names():
 
 
 def test_fields_are_found_by_a_part_of_their_name_or_a_glob():
-    assert [field.field for field in find_fields()] == [*all_fields()]
+    assert [field.field for field in find_fields()] == [*tables().fields]
     assert [field.field for field in find_fields("beam_siz")] == ["decode.beam_size"]
     texts = [field.field for field in find_fields("data.*_text")]
     assert texts == ["data.train_text", "data.valid_text", "data.test_text"]

@@ -63,7 +63,7 @@ def test_a_run_starts_from_the_model_of_an_older_one(stored):
     path = stored("model", {"full_attention_every": 2, "attention_window": 4})
     options = model_options(str(path.parent))
     assert options == {
-        "model.layers": "1 x default | attention_window=none",
+        "model.layers": "default | attention_window=none",
         "model.attention_window": 4,
     }
 

@@ -14,7 +14,8 @@ import pytest
 from tests.runs.old_workdirs.use import CONTINUED, use_all
 from transformer_jax.nn.parameters import PARAMETERS
 from transformer_jax.nn.positions import POSITIONS
-from transformer_jax.runs import settings, user_modules
+from transformer_jax.runs import user_modules
+from transformer_jax.runs.config import flatten
 from transformer_jax.runs.old_configs import upgraded
 
 HERE = Path(__file__).parent / "old_workdirs"
@@ -110,7 +111,7 @@ def test_every_run_is_kept(recorded):
 
 
 def test_the_config_has_the_same_values(pair):
-    now, before = (settings.flatten(results["config"]) for results in pair)
+    now, before = (flatten(results["config"]) for results in pair)
     before = upgraded(before, "the recorded config")
     assert {name: now[name] for name in before} == before  # a later version may have more fields
 

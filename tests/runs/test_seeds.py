@@ -17,9 +17,10 @@ from tests.conftest import QUICKSTART, copy_at_step
 from tests.refusals import assert_refused
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.runs import build
-from transformer_jax.runs.config import read_settings, resolve
+from transformer_jax.runs.config import nested, read_settings, resolve
+from transformer_jax.runs.prepare import Training
 from transformer_jax.runs.seeds import Replicas, seed_configs, train_replicas
-from transformer_jax.runs.settings import COMMAND, nested
+from transformer_jax.runs.settings import COMMAND
 
 STEPS = 8
 NUMBERS = {
@@ -118,7 +119,7 @@ def test_each_replica_leaves_a_whole_workdir(together):
     assert_same_arrays(loaded.params, runs["fast"].params)
     assert len(loaded.predict(["The dog "])) == 1
     checkpoints = Checkpoints(workdir / "fast" / "checkpoints", loaded.settings.checkpoint)
-    assert {"training data", "tokenizer of text"} <= checkpoints.open().provenance.keys()
+    assert {"training data", "tokenizer of text"} <= checkpoints.snapshot().provenance.keys()
 
 
 def test_replicas_are_resumed_together_bit_for_bit(three, together, tmp_path):
@@ -248,5 +249,6 @@ def test_one_replica_tells_what_is_left_out(tiny_config, monkeypatch):
     told = []
     monkeypatch.setattr(build, "batches_of", lambda *_, tells, **__: told.append(tells))
     members = [read_settings(tiny_config({"seed": seed})) for seed in range(3)]
-    Replicas(members[0], Path(), None, [], {}, [], members, []).batches(8)
+    training = Training(tuple(members), (), [], None, {})
+    Replicas(training, Path(), None, [], []).batches(8)
     assert told == [True, False, False]

@@ -16,6 +16,7 @@ from transformer_jax.runs import settings
 from transformer_jax.runs.config import (
     load_config,
     read_settings,
+    refuse_unread,
     resolve,
     resolve_file,
 )
@@ -26,7 +27,6 @@ from transformer_jax.runs.settings import (
     SECTIONS,
     Resolved,
     Settings,
-    refuse_unread,
 )
 from transformer_jax.runs.user_modules import user_components
 

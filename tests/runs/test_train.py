@@ -414,7 +414,7 @@ def test_a_loss_that_is_not_finite_becomes_no_checkpoint(text_workdir, config_of
         settings, tj.load(workdir).task, build.build_engine(settings)
     )
     with Checkpoints(workdir / "checkpoints", settings.checkpoint) as checkpoints:
-        snapshot = checkpoints.open(30)
+        snapshot = checkpoints.snapshot(30)
         state = snapshot.state(jax.eval_shape(init_state, 0))
         huge = jax.tree.map(lambda leaf: leaf * 1e30, state.params)
         checkpoints.save(31, state.replace(step=state.step + 1, params=huge), snapshot.data_state)

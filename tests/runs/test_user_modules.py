@@ -308,7 +308,7 @@ def test_nothing_in_a_workdir_is_executed(run, monkeypatch):
     assert "is in the workdir" in told(tj.load, workdir, modules=dotted)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '[{"name": 3, "sha256": ""}]', '[{"name": "a"}]'])
+@pytest.mark.parametrize("text", ["", "{", "[1]", '[{"name": "a"}]'])
 def test_a_damaged_record_is_refused(run, text):
     (run[0] / "modules.json").write_text(text)
     assert "modules.json cannot be read: " in told(tj.load, run[0])

@@ -129,7 +129,6 @@ def test_a_name_or_a_link_that_leads_out_of_the_folder_is_refused(tmp_path):
     (folder / "real").mkdir(parents=True)
     (folder / "out").symlink_to(tmp_path)
     (folder / "in").symlink_to("real")
-    (folder / "loop").symlink_to("loop")
     (tmp_path / "link").symlink_to(folder)
     assert not any(map(files.is_safe_name, ODD_NAMES))
     below = partial(files.path_below, folder)
@@ -137,7 +136,6 @@ def test_a_name_or_a_link_that_leads_out_of_the_folder_is_refused(tmp_path):
     assert_refused(
         {f"{name!r} is not the name of a file below": partial(below, name) for name in ODD_NAMES}
         | {f"{str(folder / name)!r}{out}": partial(below, name) for name in ("out", "out/x")}
-        | {f"'{folder}/loop/x' cannot be used: ": partial(below, "loop/x")}
     )
     for name in ("a", "a/b", "..a", "a..", ".hidden/b", "a b", "ab:c", "ü/\n", "in/x"):
         assert files.is_safe_name(name) and below(name) == folder / name

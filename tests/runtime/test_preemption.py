@@ -43,6 +43,11 @@ def metadata(monkeypatch):
     return answers
 
 
+@pytest.fixture(autouse=True)
+def short_polls(monkeypatch):
+    monkeypatch.setattr(preemption, "POLL_SECONDS", 0.01)
+
+
 def test_notices_of_clouds_are_recognized(metadata):
     assert not preemption.gce() and not preemption.aws()
     metadata["instance-action"] = '{"action": "terminate", "time": "2026-01-01T00:00:00Z"}'
@@ -67,7 +72,7 @@ def test_a_notice_sends_one_sigterm_and_a_cloud_that_does_not_answer_is_told_onc
     monkeypatch.setitem(preemption.CLOUDS, "gce", poll)
     receive = Mock()
     before = signal.signal(signal.SIGTERM, receive)
-    with preemption.watch_preemption("gce", seconds=0.01):
+    with preemption.watch_preemption("gce"):
         wait_for(lambda: receive.called)
         time.sleep(0.05)
     signal.signal(signal.SIGTERM, before)
@@ -79,7 +84,6 @@ def test_a_notice_sends_one_sigterm_and_a_cloud_that_does_not_answer_is_told_onc
 def test_a_run_saves_and_stops_after_a_notice(
     tiny_config, tiny_language_model, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(preemption, "POLL_SECONDS", 0.05)
     notice = tmp_path / "notice"
     every = ("train.num_steps", "optimizer.decay_steps", "eval.every_steps")
     never = dict.fromkeys((*every, "checkpoint.every_steps"), 10**6)

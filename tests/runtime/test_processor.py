@@ -9,8 +9,8 @@ import jaxlib
 import pytest
 
 from transformer_jax.nn.ops import product_dtype
-from transformer_jax.runtime import processor
-from transformer_jax.runtime.processor import multiplies_bfloat16
+from transformer_jax.runtime import platform as processor
+from transformer_jax.runtime.platform import multiplies_bfloat16
 
 AMX = "avx512f amx_bf16 amx_tile"
 ZEN_4 = "avx512f avx512_bf16"

@@ -10,7 +10,7 @@ import pytest
 from tests.tasks import compiled
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.runs import build
-from transformer_jax.runs.config import resolve
+from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.settings import Origin
 from transformer_jax.tokenization import Labels, TokenizerConfig, train_tokenizers
 
@@ -57,7 +57,7 @@ def task_with():
         for field, value in changes.items():
             section, _, field = field.partition(".")
             given.setdefault(section, {})[field] = value
-        settings = resolve(given, {}, (), Origin("loaded run", "test"))
+        settings = read_settings(given, {}, Origin("loaded run", "test"))
         return build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
 
     return make

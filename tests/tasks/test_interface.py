@@ -18,7 +18,7 @@ from transformer_jax.losses import token_losses
 from transformer_jax.metrics import compute_metrics
 from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
-from transformer_jax.runs.config import override, read_settings, resolve
+from transformer_jax.runs.config import override, read_settings
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import Origin
 from transformer_jax.tasks import TASKS
@@ -147,7 +147,7 @@ def test_missing_abilities_are_refused(config, tmp_path, tokenizers_of, task_wit
 
 
 def test_the_defaults_of_each_task_are_fields_with_values_of_their_types():
-    settings = resolve({}, {}, (), Origin("loaded run", "test"))
+    settings = read_settings({}, {}, Origin("loaded run", "test"))
     for name, kind in TASKS.items():
         changed = override(settings, {**kind.defaults, "task.name": name})
         for field, value in kind.defaults.items():

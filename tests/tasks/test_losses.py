@@ -19,7 +19,7 @@ from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.errors import UserError
 from transformer_jax.losses import token_losses
 from transformer_jax.runs import build
-from transformer_jax.runs.config import resolve
+from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.settings import Origin
 from transformer_jax.tasks.losses import split_tokens
 from transformer_jax.tasks.teachers import ModelTeacher
@@ -45,7 +45,7 @@ def task_of(name, tiles, vocab_multiple=1, dtype="float32", teacher=None, train=
         "data": dict.fromkeys(("max_length", "max_source_length", "max_target_length"), LENGTH),
         "train": {"loss_tiles": tiles} | (train or {}),
     }
-    settings = resolve(given, {}, (), Origin("loaded run", "test"))
+    settings = read_settings(given, {}, Origin("loaded run", "test"))
     sizes = dict.fromkeys(("source", "target", "text", "label", "tags"), V)
     return build.build_task(settings, sizes, None, teacher)
 

@@ -9,8 +9,7 @@ import optax
 import pytest
 
 from tests.compiled import assert_near
-from transformer_jax.checkpoints.config import CheckpointConfig
-from transformer_jax.checkpoints.store import Checkpoints
+from transformer_jax.checkpoints.store import CheckpointConfig, Checkpoints
 from transformer_jax.nn.layer_scan import has_stacks, stack_layers, unstack_layers
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings

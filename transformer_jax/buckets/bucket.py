@@ -59,11 +59,12 @@ def is_address(path: str | Path) -> bool:
     Raises:
       UserError: the address is not allowed (`require_allowed`), or was converted to a `Path`.
     """
-    if isinstance(path, Path) and _PATH_OF_ADDRESS.match(str(path)):
+    address = str(path)
+    if _PATH_OF_ADDRESS.match(address):
         raise UserError(f"{path} was an address: give it as text, since Path drops one of its //")
-    if not isinstance(path, str) or not ("://" in path and (_ADDRESS.match(path) or "::" in path)):
+    if not ("://" in address and (_ADDRESS.match(address) or "::" in address)):
         return False
-    require_allowed(path)
+    require_allowed(address)
     return True
 
 

@@ -29,9 +29,9 @@ from transformer_jax.buckets.bucket import (
 from transformer_jax.buckets.lease import LEASE_FOLDER, Lease, last_copy
 from transformer_jax.buckets.mirror import Mirror, MirrorLayout
 from transformer_jax.errors import BusyError, UserError
-from transformer_jax.runtime import processes
 from transformer_jax.runtime.files import (
     cache_folder,
+    describe_process,
     is_safe_name,
     open_locked,
     path_below,
@@ -51,12 +51,12 @@ _STAGING = "staging"
 
 
 def fetch_folder(
-    address: str,
+    address: str | Path,
     is_wanted: Callable[[str], bool] = lambda name: True,
     layout: MirrorLayout | None = None,
     below: str = "",
 ) -> Path:
-    """Downloads the files at an address that are new or have changed.
+    """Downloads the files at an address that are new or have changed; a local path stays.
 
     Args:
       is_wanted: returns True for the names of files to download.
@@ -69,6 +69,9 @@ def fetch_folder(
     Raises:
       UserError: nothing is there, or it cannot be read.
     """
+    if not is_address(address):
+        return Path(address)
+    address = str(address)
     bucket = Bucket(address)
     home = _home("fetched", address)
     with _locked(home, wait=True):
@@ -100,9 +103,11 @@ def fetch_folder(
     return folder
 
 
-def fetch_file(address: str) -> Path:
-    """Downloads a file at an address if it is new or has changed."""
-    folder, _, name = address.rpartition("/")
+def fetch_file(address: str | Path) -> Path:
+    """Downloads a file at an address if it is new or has changed; a local path stays."""
+    if not is_address(address):
+        return Path(address)
+    folder, _, name = str(address).rpartition("/")
     return path_below(fetch_folder(folder, below=name), name)
 
 
@@ -131,12 +136,12 @@ def working_copy(address: str, layout: MirrorLayout) -> Iterator[Path]:
     with _locked(home, wait=False):
         last = last_copy(bucket)
         if last != _id(home):
-            _clear(home)
+            remove(home / _FILES)
         remove(home / _STAGING)
         folder = _files(home)
         folder.mkdir(parents=True, exist_ok=True)
         logger.info("%s: files are written to %s and uploaded from there", address, folder)
-        lease = Lease(bucket, _id(home), last, processes.describe_process())
+        lease = Lease(bucket, _id(home), last, describe_process())
         with lease, Mirror(bucket, folder, home / _STAGING, layout, lease):
             yield folder
 
@@ -182,8 +187,6 @@ def _home(kind: str, address: str) -> Path:
     """The folder of a copy, made if absent."""
     home = _home_path(kind, address)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if (home / _ADDRESS).is_dir():  # a file cannot replace it
-        remove(home / _ADDRESS)
     write_atomic(home / _ADDRESS, address.rstrip("/"))
     return home
 
@@ -225,7 +228,6 @@ def _read_index(path: Path) -> dict[str, str]:
     try:
         return dict(json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError, RecursionError):
-        remove(path)
         return {}
 
 
@@ -233,12 +235,3 @@ def _id(home: Path) -> str:
     if not (home / _ID).exists():
         write_atomic(home / _ID, uuid.uuid4().hex)
     return read_regular(home / _ID).decode()
-
-
-def _clear(home: Path) -> None:
-    """Deletes all files of a copy in one atomic step."""
-    old = home / f"{_FILES}.old"
-    remove(old)
-    with contextlib.suppress(FileNotFoundError):
-        (home / _FILES).rename(old)
-    remove(old)

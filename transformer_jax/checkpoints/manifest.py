@@ -15,7 +15,7 @@ from typing import Any
 
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts
-from transformer_jax.runtime.files import is_below, open_regular, read_regular, write_atomic
+from transformer_jax.runtime.files import is_safe_name, open_regular, read_regular, write_atomic
 
 MANIFEST = "manifest.json"
 _DIGITS = 32  # of a SHA-256 in a message
@@ -53,10 +53,14 @@ def read_entries(folder: Path) -> dict[str, Any]:
     if not isinstance(sealed, dict):
         raise ValueError("no object")
     if all("/" in name for name in sealed):
-        return sealed  # as older versions wrote it, without a digest of its own
-    if set(sealed) != {"files", "sha256"} or sealed["sha256"] != _digest(sealed["files"]):
+        entries = sealed  # as older versions wrote it, without a digest of its own
+    elif set(sealed) != {"files", "sha256"} or sealed["sha256"] != _digest(sealed["files"]):
         raise ValueError("its SHA-256 differs")
-    return sealed["files"]
+    else:
+        entries = sealed["files"]
+    if not all(map(is_safe_name, entries)):
+        raise ValueError("a name in it leads out of the folder")
+    return entries
 
 
 def write_entries(folder: Path, entries: dict[str, Any]) -> None:
@@ -108,8 +112,6 @@ def find_damage(folder: Path, subfolders: Collection[str] | None = None) -> str 
     for name, entry in entries.items():
         if subfolders is not None and name.split("/")[0] not in subfolders:
             continue
-        if not is_below(folder, name):
-            return f"{name!r} is outside the folder"
         try:
             with _proving_damage(folder / name):
                 if _entry_of(folder / name) != entry:

@@ -178,10 +178,7 @@ def read_provenance(folder: Path) -> dict[str, str]:
     if not (folder / PROVENANCE).is_dir():
         return {}
     with _reading(folder / PROVENANCE):
-        provenance = ocp.JsonCheckpointHandler().restore(folder / PROVENANCE)
-        if not all(isinstance(text, str) and text.isprintable() for text in provenance.values()):
-            raise ValueError("it holds no descriptions")
-        return dict(provenance)
+        return dict(ocp.JsonCheckpointHandler().restore(folder / PROVENANCE))
 
 
 @contextlib.contextmanager
@@ -197,19 +194,15 @@ def _reading(path: Path) -> Iterator[None]:
 
 def misfits(saved: Leaves, wanted: Leaves) -> list[str]:
     """Describes each array that is saved with another shape or dtype than wanted."""
-    return [
-        f"{name} is saved as {_describe(saved[name])}, expected {_describe(wanted[name])}"
-        f"{_padding_hint(name, saved[name], wanted[name])}"
-        for name in wanted
-        if name in saved and _describe(saved[name]) != _describe(wanted[name])
-    ]
-
-
-def _padding_hint(name: str, saved: Any, wanted: Any) -> str:
-    """A hint if two shapes differ only in rows of a vocabulary; else empty."""
-    if not differ_in_rows(name, saved, wanted):
-        return ""
-    return " (model.vocab_multiple, which pads the vocabulary, or the vocabulary differs)"
+    problems = []
+    for name in filter(saved.__contains__, wanted):
+        described = _describe(saved[name])
+        expected = _describe(wanted[name])
+        vocabulary = " (model.vocab_multiple, which pads the vocabulary, or the vocabulary differs)"
+        hint = vocabulary if differ_in_rows(name, saved[name], wanted[name]) else ""
+        if described != expected:
+            problems.append(f"{name} is saved as {described}, expected {expected}{hint}")
+    return problems
 
 
 def differ_in_rows(name: str, saved: Any, wanted: Any) -> bool:

@@ -6,9 +6,7 @@ TAB, with the line so far in its environment. The candidates are those of the pa
 """
 
 import argparse
-import contextlib
 import functools
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,25 +56,17 @@ def _fields() -> list[tuple[str, Sequence[str], str]]:
 
     Importing them takes seconds, so they are kept in the user's cache until the code changes.
     """
-    from transformer_jax.runtime.files import cache_folder, write_atomic
+    from transformer_jax.runtime.remake import kept_json
+
+    def find() -> list[tuple[str, Sequence[str], str]]:
+        from transformer_jax.runs.field_docs import find_fields
+
+        return [(field.field, field.choices, field.meaning) for field in find_fields()]
 
     package = Path(__file__).parents[1]
     newest = max(path.stat().st_mtime_ns for path in package.rglob("*.py"))
-    version = [str(package), newest]
-    # Without a home there is no cache folder: nothing can be read or written below /dev/null.
-    folder = cache_folder("completion") or Path(os.devnull)
-    file = folder / "fields.json"
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        cached = json.loads(file.read_bytes())
-        if cached["version"] == version:
-            return cached["fields"]
-    from transformer_jax.runs.field_docs import find_fields
-
     fields: list[tuple[str, Sequence[str], str]]
-    fields = [(field.field, field.choices, field.meaning) for field in find_fields()]
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, json.dumps({"version": version, "fields": fields}))
+    fields = kept_json("completion/fields.json", f"{package} {newest}", find)
     return fields
 
 

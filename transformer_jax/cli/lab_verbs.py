@@ -11,7 +11,7 @@ from typing import Any
 
 from transformer_jax.cli import flags, terminal
 from transformer_jax.cli.flags import ANY_FIELD, PROGRAM, Flag, verb
-from transformer_jax.cli.lines import counted_lines, one_line, read_batches
+from transformer_jax.cli.terminal import counted_lines, one_line, read_batches
 from transformer_jax.cli.verbs import given_flags, load_run, write_json, write_result
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import to_json
@@ -413,7 +413,7 @@ def plan(args: argparse.Namespace) -> None:
 def verify(args: argparse.Namespace) -> int:
     """Checks a component of yours: packed = padded, cached = full, causality, meshes, ...
 
-    Runs on CPUs, in a shrunk version of the config; an override keeps a field as it is given. Exit
+    Runs on CPUs, in a shrunk version of the config; a field that an override sets is kept. Exit
     status 1: something differs, or was not run.
     """
     from transformer_jax.lab.verification.verify import verify as run_oracles

@@ -78,8 +78,6 @@ def take_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     overrides = {}
     rest = iter(argv)
     for word in rest:
-        if word.startswith("--") and word.endswith("=--"):  # argparse makes [] of it
-            raise UserError(f"{word.removesuffix('=--')} has no value: -- is not a value")
         if not word.startswith(OVERRIDE):
             words.append(word)
             continue

@@ -18,7 +18,7 @@ from typing import Any
 
 from transformer_jax.cli import flags, terminal
 from transformer_jax.cli.flags import ANY_FIELD, DECODE_OPTIONS, PROGRAM, Flag, verb
-from transformer_jax.cli.lines import counted_lines, one_line, read_batches
+from transformer_jax.cli.terminal import counted_lines, one_line, read_batches
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import to_json
 
@@ -186,7 +186,7 @@ def evaluate(args: argparse.Namespace) -> None:
 def predict(args: argparse.Namespace) -> None:
     r"""Reads one example a line from stdin, writes one line for each.
 
-    Lines are read as they are. In an output, a line feed is written as \n and a carriage return as
+    Lines are read unchanged. In an output, a line feed is written as \n and a carriage return as
     \r; --format=jsonl is exact.
     """
     as_json = args.format == "jsonl"
@@ -230,16 +230,12 @@ def _predict(
                 options["prefixes"] = [prefixes[i] for i in numbers]
             n_best = run.n_best(lines, first_line=first_line, **options)
             for _, outputs in zip(lines, n_best, strict=True):  # one line out for one line in
-                write_result(_n_best_json(outputs) if as_json else one_line(outputs[0].text))
+                members = [{"text": output.text, "score": output.score} for output in outputs]
+                text = to_json({"outputs": members}) if as_json else one_line(outputs[0].text)
+                write_result(text)
             terminal.flush()
             first_line += len(lines)
             advance(len(lines))
-
-
-def _n_best_json(outputs: list[Any]) -> str:
-    return to_json(
-        {"outputs": [{"text": output.text, "score": output.score} for output in outputs]}
-    )
 
 
 @verb(
@@ -296,7 +292,7 @@ def _prompted_lines(stdin: BufferedIOBase) -> Iterator[str]:
 
 
 def _write_pieces(pieces: Iterable[str]) -> None:
-    """Writes an output as it is generated, and ends its line."""
+    """Writes an output while it is generated, and ends its line."""
     for piece in pieces:
         terminal.write(piece)
         terminal.flush()

@@ -26,8 +26,8 @@ from transformer_jax.interop.weights import MatchedTensors, Tensors, match_tenso
 from transformer_jax.models.classifier import body_config
 from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.runs import build, provenance
-from transformer_jax.runs.config import resolve, save_json
-from transformer_jax.runs.settings import Origin, Settings, nested
+from transformer_jax.runs.config import nested, resolve, save_json
+from transformer_jax.runs.settings import Origin, Settings
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """metrics.jsonl: the records of a run, one strict JSON object per line, in order of writing."""
 
+import contextlib
 import json
 import logging
 import math
@@ -54,7 +55,12 @@ class RecordFile:
 
     def __init__(self, path: Path, *, last_step: int):
         self._file = open_to_append(path)  # line-buffered: each record is visible at once
-        self._file.truncate(_size_up_to(path, last_step))
+        before = path.stat().st_size
+        sizes = [size for size, record in _records(path) if record["step"] <= last_step]
+        size = sizes[-1] if sizes else 0
+        if size < before:
+            logger.info("%s: what is after step %d is dropped", path, last_step)
+        self._file.truncate(size)
         self._existing = {(last_step, split) for split in recorded_splits(path, last_step)}
 
     def append(self, record: Mapping[str, Any]) -> None:
@@ -68,33 +74,19 @@ class RecordFile:
 
 def last_recorded_step(path: Path) -> int:
     """Step of the last record; 0 if there are none."""
-    for line in reversed([*read_lines(path)]):
-        step = _step(line)
-        if step:
-            return step
-    return 0
+    steps = [record["step"] for _, record in _records(path)]
+    return steps[-1] if steps else 0
 
 
 def recorded_splits(path: Path, step: int) -> set[str]:
     """Splits that have a record of this step."""
-    splits = set()
-    for line in reversed([*read_lines(path)]):
-        line_step = _step(line)
-        if line_step == step:
-            splits.add(str(parse_json(line).get("split")))
-        elif 0 < line_step < step:  # 0 is a torn line
-            break
-    return splits
+    return {str(record.get("split")) for _, record in _records(path) if record["step"] == step}
 
 
-def read_records(path: Path, split: str, last_step: int) -> Iterator[dict[str, Any]]:
+def read_records(path: Path, split: str, last_step: int) -> list[dict[str, Any]]:
     """Reads the records of a split up to a step."""
-    quoted = json.dumps(split).encode()
-    for line in read_lines(path):  # most lines are of another split, and need not be parsed
-        if quoted in line and 0 < _step(line) <= last_step:
-            record = parse_json(line)
-            if record.get("split") == split:
-                yield record
+    records = [record for _, record in _records(path) if record["step"] <= last_step]
+    return [record for record in records if record.get("split") == split]
 
 
 def with_losses(record: dict[str, Any], train: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,23 +124,13 @@ def read_lines(path: Path) -> Iterator[bytes]:
         yield from file
 
 
-def _size_up_to(path: Path, last_step: int) -> int:
-    """Bytes of the file up to its last record that is not after `last_step`."""
-    size = path.stat().st_size
-    num_dropped = 0
-    for line in reversed([*read_lines(path)]):
-        if 0 < _step(line) <= last_step:
-            break
-        num_dropped += 1
-        size -= len(line)
-    if num_dropped:
-        logger.info("%s: %d lines after step %d dropped", path, num_dropped, last_step)
-    return size
-
-
-def _step(line: bytes) -> int:
-    """Step of a record; 0 if the line is incomplete or no record."""
-    try:
-        return int(parse_json(line)["step"]) if line.endswith(b"\n") else 0
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-        return 0
+def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields whole records, without lines that a kill has torn, and the bytes up to their ends."""
+    size = 0
+    for line in read_lines(path):
+        size += len(line)
+        with contextlib.suppress(ValueError, AttributeError, RecursionError):
+            record = parse_json(line)
+            step = record.get("step")
+            if isinstance(step, int) and step > 0 and line.endswith(b"\n"):
+                yield size, record

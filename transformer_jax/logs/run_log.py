@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, Protocol, Self
 
 import numpy as np
@@ -28,7 +27,7 @@ class LoggingConfig(Configurable):
     Attributes:
       every_steps: steps between records of training metrics.
       watch_steps: steps between records of norms by layer, attention entropies and dead units
-        (`training.diagnostics`), each of which takes about as long as a training step; None: none.
+        (`training.diagnostics`); each takes about as long as a training step; None: none.
       profile_steps: number of steps to trace into `workdir/profile`, soon after each start.
       trackers: experiment trackers that receive the metrics (`logs.trackers`), separated by commas;
         None: none.
@@ -129,16 +128,11 @@ class RunLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, raised: BaseException | None, *__: object) -> None:
         try:
             self.close()
         except OSError:  # for example a full disk, which must not hide an earlier error
-            if kind is None:
+            if raised is None:
                 raise
 
 
@@ -153,8 +147,8 @@ class ReplicaLogs(contextlib.ExitStack):
         workdirs: Sequence[Path],
         *,
         start_step: int,
-        config: LoggingConfig = _DEFAULT,
         console: "Console",
+        config: LoggingConfig = _DEFAULT,
     ):
         super().__init__()
         self._logs = [RunLog(workdir, start_step=start_step, config=config) for workdir in workdirs]

@@ -3,7 +3,6 @@
 
 import dataclasses
 import functools
-import inspect
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +25,8 @@ from transformer_jax.nn.transformer import HOST, intercept_residual_stream, rema
 from transformer_jax.parallel import hosts, sharding
 from transformer_jax.parallel.engines import Engine, JitEngine, TrainStep, make_engine
 from transformer_jax.parallel.sharding import make_mesh, row_shards
-from transformer_jax.runs.settings import Settings, errors_of
+from transformer_jax.runs.config import errors_of
+from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import describe_module_error
 from transformer_jax.runtime.platform import require_memory_kind
 from transformer_jax.tasks import TASKS
@@ -102,7 +102,6 @@ def build_task(
     )
     try:
         task = kind.build(parts)
-        _require_frozen_argument(task, settings.task.name)
         _require_segmentations(task, settings)
         if _teacher_of(task) is not teacher:
             raise ValueError(f"task {settings.task.name} has no `loss_options` for a teacher")
@@ -129,23 +128,6 @@ def _require_segmentations(task: Task, settings: Settings) -> None:
             "config.tokenizer.sampling: the tokenizer of this run is neither byte-pair encoding "
             "nor unigram, and has one way to cut a text; leave it out"
         )
-    if not dataclasses.is_dataclass(task):
-        raise UserError(
-            f"config.tokenizer.sampling: task {settings.task.name} ({type(task).__name__}) is no "
-            "dataclass with the field `tokenizers`, which sampling replaces; make it one, or leave "
-            "sampling out"
-        )
-
-
-def _require_frozen_argument(task: Task, name: str) -> None:
-    """Raises UserError if the task's loss has the former signature (params, batch, rng)."""
-    try:
-        inspect.signature(task.loss).bind("params", "batch", "rng", "frozen")
-    except TypeError as error:
-        raise UserError(
-            f"task {name}: {type(task).__name__}.loss{inspect.signature(type(task).loss)} takes no "
-            "frozen parameters; write `def loss(self, params, batch, rng, frozen)`"
-        ) from error
 
 
 def held_trees(settings: Settings) -> tuple[str, ...]:
@@ -176,15 +158,6 @@ def build_taught(settings: Settings, teacher: Settings, tokenizers: Tokenizers |
 
 def _teacher_of(task: Task) -> Teacher | None:
     return getattr(getattr(task, "loss_options", None), "teacher", None)
-
-
-def _frozen_inits(settings: Settings, task: Task) -> dict[str, Callable[[jax.Array], Any]]:
-    """Initializers of the frozen trees, which give their shapes."""
-    inits: dict[str, Any] = {name: task.init for name in held_trees(settings) if name != "teacher"}
-    teacher = _teacher_of(task)
-    if teacher:
-        inits["teacher"] = teacher.init
-    return inits
 
 
 def build_untokenized_task(settings: Settings, teacher: Teacher | None = None) -> Task:
@@ -241,7 +214,10 @@ def build_training(
     schedule, optimizer = _optimizer(settings)
     train = settings.train
     ema_decay = settings.optimizer.ema_decay
-    inits = _frozen_inits(settings, task)
+    inits: dict[str, Any] = {name: task.init for name in held_trees(settings) if name != "teacher"}
+    teacher = _teacher_of(task)
+    if teacher:
+        inits["teacher"] = teacher.init
     step = functools.partial(
         train_step,
         axis_name=engine.axis_name,
@@ -378,7 +354,7 @@ def batches_of(
     Args:
       shard: (process, number of processes).
       replicas: the number of replicas that share the worker processes.
-      tells: log what share of the examples is longer than a row, in process 0.
+      tells: log the share of the examples that are longer than a row, in process 0.
     """
     items = task.prepare(examples, training=True)
     preprocess = task.preprocess

@@ -1,63 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configs: read from files, completed with defaults, overridden, checked and compared.
+"""Configs: read from files, completed with defaults, overridden and checked.
 
 What a user writes is an `ml_collections.ConfigDict` of sections, one for each dataclass of
 `Settings`; a config file sets only the fields that differ from the defaults. `resolve` turns it
 into `Settings`, once: below it nothing reads a ConfigDict.
+
+A config is refused if a field has a wrong type (`parsed`) or no effect (`refuse_unread`), an option
+belongs to a component that is not chosen (`refuse_unchosen`), or sections contradict each other
+(`check_sections`). A value that its own section cannot use is refused by the dataclass of the
+section.
 """
 
 import contextlib
 import json
-import logging
-import runpy
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict, config_dict
 
-from transformer_jax.buckets.bucket import is_address
-from transformer_jax.data.files.table import stored_tables
+from transformer_jax.buckets.copies import fetch_file
+from transformer_jax.data.sources import SOURCES
 from transformer_jax.errors import UserError
+from transformer_jax.fields import fields_of
 from transformer_jax.models import MODELS
-from transformer_jax.runs.old_configs import upgraded
+from transformer_jax.nn.layer_pattern import pattern_text
+from transformer_jax.ranges import check_fields, read_text, short_repr
 from transformer_jax.runs.settings import (
     CHOICES,
     COMMAND,
     DEFAULTS,
     FIELDS,
+    SECTION_FIELDS,
     SECTIONS,
     Origin,
     Resolved,
     Settings,
-    all_fields,
-    build_settings,
-    check_sections,
-    chosen_fields,
-    flatten,
-    nested,
-    parsed,
-    refuse_unchosen,
-    refuse_unread,
-    refuse_unread_layers,
+    layers_of,
+    tables,
 )
-from transformer_jax.runs.shipped import find_file, suggest_shipped
 from transformer_jax.runs.user_modules import (
     Modules,
-    describe_error,
-    line_in_file,
     load_modules,
-    siblings_importable,
+    require_file,
+    run_file,
+    user_components,
 )
 from transformer_jax.runs.workdir import CONFIG, fetch_files
 from transformer_jax.runtime.files import read_regular, write_atomic
-from transformer_jax.suggestions import suggest_file
+from transformer_jax.suggestions import suggest_fields, suggest_file
 from transformer_jax.summary import Summarized
 from transformer_jax.tasks import TASKS
-from transformer_jax.training.optimizer import raised_rate
-
-logger = logging.getLogger(__name__)
+from transformer_jax.training.schedules import SCHEDULES
 
 FIXED = ("task", "model", "tokenizer", "data", "optimizer", "lora", "train", "seed")
 """Sections that stay the same for the life of a run, except for the fields `CHANGEABLE` and for
@@ -66,9 +61,6 @@ CHANGEABLE = (
     *("data.dir", "data.cache_dir", "data.num_workers", "model.attention", "model.scan_layers"),
     *("train.on_spike", "train.spike_factor", "train.callbacks"),
 )
-
-_ENCODER_ONLY = "encoder_only"
-_ENCODER_DECODER = "encoder_decoder"
 _SINGLE_STACK_OPTIONS = ("architecture", "num_layers", "num_token_types", "tie_embeddings")
 """Options of an encoder-only model that an encoder-decoder does not take from it."""
 
@@ -96,6 +88,27 @@ class Config(Summarized, ConfigDict):
     __hash__ = None  # type: ignore[assignment]
 
 
+def to_config(settings: Settings) -> Config:
+    """The settings as a config whose fields a user can read and set."""
+    config = Config({section: Config() for section in SECTIONS})
+    object.__setattr__(config, "_settings", settings)
+    fields = tables().fields
+    for entry in settings.resolved.options:
+        section, _, name = entry.partition(".")
+        config[section][name] = Config()
+    with config.ignore_type():  # once: entering it takes longer than setting a field
+        for name, value in settings.values.items():
+            *groups, field = name.split(".")
+            branch = config
+            for group in groups:
+                branch = branch[group]
+            if fields[name].optional:
+                # A reference with a type lets the field change between None and a value.
+                value = config_dict.FieldReference(value, fields[name].type)
+            branch[field] = value
+    return config
+
+
 def load_config(
     path: str | Path,
     overrides: Mapping[str, Any] | None = None,
@@ -113,79 +126,92 @@ def load_config(
     Raises:
       UserError: as `resolve`, or `data` is no table.
     """
-    tables = stored_tables(data) if data is not None else {}
-    return to_config(resolve_file(path, {**tables, **(overrides or {})}, modules))
+    splits: Mapping[str, Any] = {}
+    if data is not None:
+        from transformer_jax.data.files.table import stored_tables
+
+        splits = stored_tables(data)
+    return to_config(resolve_file(path, {**splits, **(overrides or {})}, modules))
 
 
 def resolve_file(path: str | Path, overrides: Mapping[str, Any], modules: Modules = ()) -> Settings:
     """Resolves a config file of the user, or the config.json of a run to train."""
+    load_modules(modules)  # the file may name their components
     is_loaded = str(path).endswith(".json")
     origin = Origin("loaded config" if is_loaded else "config file", str(path))
-    return resolve(path, overrides, modules, origin)
+    return resolve(_run_config_file(path), overrides, (), origin)
+
+
+def _run_config_file(path: str | Path) -> dict[Any, Any]:
+    """The config of a file that defines `get_config()`, or the content of a .json file, as nested
+    dicts; UserError if there is no such file or it fails."""
+    if not str(path).endswith(".json"):
+        return run_file(path, "config", "get_config", ConfigDict).to_dict()
+    local = fetch_file(path)
+    require_file(local, "config", path)
+    return _read_json(local)
+
+
+def load_json(path: Path, overrides: Mapping[str, Any] | None = None) -> Settings:
+    """Reads the settings that `save_json` wrote to a workdir, with values of this command.
+
+    Raises:
+      UserError: the file is missing or damaged, or as `read_settings`.
+    """
+    return read_settings(_read_json(path), overrides or {}, Origin("loaded run", str(path)))
+
+
+def _read_json(path: Path) -> dict[Any, Any]:
+    """Reads an object of sections; errors are those of `load_json`."""
+    try:
+        tree = json.loads(read_regular(path))
+        if not isinstance(tree, dict):
+            raise ValueError("it holds no object")
+    except FileNotFoundError as error:
+        hint = "" if path.parent.exists() else suggest_file(path.parent)
+        raise UserError(f"{path.parent} holds no run: {path.name} is missing{hint}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    return tree
+
+
+def save_json(settings: Settings, path: Path) -> None:
+    """Writes settings, completely or not at all."""
+    content = json.dumps(nested(settings.values), indent=2)
+    write_atomic(path, content + "\n")
 
 
 def resolve(
-    config: Settings | ConfigDict | Mapping[Any, Any] | str | Path,
+    config: Settings | ConfigDict | Mapping[Any, Any],
     overrides: Mapping[str, Any],
     modules: Modules,
     origin: Origin,
 ) -> Settings:
-    """Parses a config, fills it with defaults and checks it.
+    """Parses a config to train, fills it with defaults and checks it.
 
     Each value comes from, in this order of precedence: `overrides`; `config`; the model of the run
-    to start from (`train.init_from`); the architecture; the task; its dataclass. What a loaded run
-    has stored is whole: a field that its version did not have is that of the dataclass. It need not
-    be trainable, so it may set fields that have no effect.
+    to start from (`train.init_from`); the architecture; the task; its dataclass.
 
     Args:
-      config: the path of a config file or of a config.json; sections of fields; or settings, whose
-        values keep their origins.
+      config: sections of fields; or settings, whose values keep their origins.
       overrides: {"section.field": value}; texts are parsed. Their origin is this command.
       modules: the user's modules, with components that the config names; loaded first.
       origin: where the values of `config` come from.
 
     Raises:
-      UserError: there is no such file, it fails or has no get_config; an unknown field (the
-        nearest is named) or a value of the wrong type; a field that has no effect
-        (`settings.refuse_unread`) or contradicts another one; a module that fails.
+      UserError: an unknown field (the nearest is named) or a value of the wrong type; a field that
+        has no effect (`refuse_unread`) or contradicts another one; a module that fails.
     """
     load_modules(modules)
-    changes = parsed(overrides, COMMAND.where)
     if isinstance(config, Settings):
-        if not changes:
-            return config
-        resolved = Resolved.of({**config.values, **changes})
-        refuse_unchosen(resolved, changes, COMMAND.where)
-        return build_settings(resolved, {**config.origins, **dict.fromkeys(changes, COMMAND)})
-    is_whole = isinstance(config, ConfigDict)
-    source = config._settings if isinstance(config, Config) else None
-    if isinstance(config, ConfigDict):
-        config = config.to_dict()
-    elif not isinstance(config, Mapping):
-        config = run_config_file(config)
-    values = flatten(config)
-    if origin.kind.startswith("loaded"):
-        values = upgraded(values, origin.where)
-    chosen: Mapping[str, Any] = parsed(values, origin.where)
-    if origin.kind in ("loaded run", "config"):
-        defaults: Mapping[str, Any] = DEFAULTS
-        resolved = Resolved.of({**defaults, **chosen, **changes})
-        if changes:  # another component drops the stored options of the former one
-            chosen = {name: value for name, value in chosen.items() if name in resolved.values}
-    else:
-        is_loaded = (source.origin("train.init_from") if source else origin).is_loaded
-        resolved, defaults, chosen = _resolve_chosen(chosen, changes, is_loaded)
-    refuse_unchosen(resolved, changes, COMMAND.where)
-    if not is_whole:  # a notebook may have chosen another component in place
-        refuse_unchosen(resolved, chosen, origin.where)
-    origins = dict.fromkeys(chosen, origin)
-    if source:
-        for name, value in source.values.items():
-            if name in chosen and chosen[name] == value:
-                origins[name] = source.origin(name)
-    origins |= dict.fromkeys(changes, COMMAND)
-    settings = build_settings(resolved, origins)
-    if origin.kind in ("config file", "command", "loaded config"):
+        return override(config, overrides)
+    changes = parsed(overrides, COMMAND.where)
+    chosen: Mapping[str, Any] = _parse_tree(config, origin)
+    former = getattr(config, "_settings", None)
+    is_loaded = (former.origin("train.init_from") if former else origin).is_loaded
+    resolved, defaults, chosen = _resolve_chosen(chosen, changes, is_loaded)
+    settings = _build_checked(config, resolved, chosen, changes, origin)
+    if origin.kind != "published model":
         _check_trainable(settings, defaults)
     if origin.kind == "config file":
         _require_modules(settings)
@@ -198,12 +224,65 @@ def override(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     Raises:
       UserError: an unknown field (the nearest is named) or a value of the wrong type.
     """
-    return resolve(settings, changes, (), COMMAND)
+    if not changes:
+        return settings
+    typed = parsed(changes, COMMAND.where)
+    resolved = Resolved.of({**settings.values, **typed})
+    refuse_unchosen(resolved, typed, COMMAND.where)
+    return build_settings(resolved, {**settings.origins, **dict.fromkeys(typed, COMMAND)})
 
 
-def read_settings(config: Settings | ConfigDict) -> Settings:
-    """The settings of a config that need not be trainable, such as that of a trained run."""
-    return resolve(config, {}, (), Origin("config", "config"))
+_GIVEN = Origin("config", "config")
+
+
+def read_settings(
+    config: Settings | ConfigDict | Mapping[Any, Any],
+    overrides: Mapping[str, Any] | None = None,
+    origin: Origin = _GIVEN,
+) -> Settings:
+    """The settings of a whole config that need not be trainable, such as that of a trained run.
+
+    A field that the version that stored it did not have is that of its dataclass; a field may have
+    no effect. Arguments and errors as of `resolve`.
+    """
+    if isinstance(config, Settings):
+        return override(config, overrides or {})
+    changes = parsed(overrides or {}, COMMAND.where)
+    chosen = _parse_tree(config, origin)
+    resolved = Resolved.of({**DEFAULTS, **chosen, **changes})
+    if changes:  # another component drops the stored options of the former one
+        chosen = {name: value for name, value in chosen.items() if name in resolved.values}
+    return _build_checked(config, resolved, chosen, changes, origin)
+
+
+def _parse_tree(config: ConfigDict | Mapping[Any, Any], origin: Origin) -> dict[str, Any]:
+    """The typed values of sections, {"section.field": value}; of today's fields if loaded."""
+    values = flatten(config.to_dict() if isinstance(config, ConfigDict) else config)
+    if origin.kind.startswith("loaded"):
+        from transformer_jax.runs.old_configs import upgraded
+
+        values = upgraded(values, origin.where)
+    return parsed(values, origin.where)
+
+
+def _build_checked(
+    config: ConfigDict | Mapping[Any, Any],
+    resolved: Resolved,
+    chosen: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    origin: Origin,
+) -> Settings:
+    """Settings with origins: of what `config` sets (`chosen`) and of what this command changes."""
+    refuse_unchosen(resolved, changes, COMMAND.where)
+    if not isinstance(config, ConfigDict):  # a notebook may have chosen another one in place
+        refuse_unchosen(resolved, chosen, origin.where)
+    origins = dict.fromkeys(chosen, origin)
+    former = getattr(config, "_settings", None)
+    if former:
+        for name, value in former.values.items():
+            if name in chosen and chosen[name] == value:
+                origins[name] = former.origin(name)
+    return build_settings(resolved, origins | dict.fromkeys(changes, COMMAND))
 
 
 def _resolve_chosen(
@@ -237,94 +316,6 @@ def _resolve_chosen(
     return Resolved.of({**defaults, **chosen}), defaults, chosen
 
 
-def load_json(path: Path, overrides: Mapping[str, Any] | None = None) -> Settings:
-    """Reads the settings that `save_json` wrote to a workdir, with values of this command.
-
-    Raises:
-      UserError: the file is missing or damaged, or as `resolve`.
-    """
-    return resolve(_read_json(path), overrides or {}, (), Origin("loaded run", str(path)))
-
-
-def _read_json(path: Path) -> dict[Any, Any]:
-    """Reads an object of sections; errors are those of `load_json`."""
-    try:
-        tree = json.loads(read_regular(path))
-    except FileNotFoundError as error:
-        hint = "" if path.parent.exists() else suggest_file(path.parent)
-        raise UserError(f"{path.parent} holds no run: {path.name} is missing{hint}") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
-    if not isinstance(tree, dict):
-        raise UserError(f"{path} is damaged: it holds no object")
-    return tree
-
-
-def save_json(settings: Settings, path: Path) -> None:
-    """Writes settings, completely or not at all."""
-    write_atomic(path, json.dumps(nested(settings.values), indent=2) + "\n")
-
-
-def _check_trainable(settings: Settings, defaults: Mapping[str, Any]) -> None:
-    """Checks a config to train; a trained run need not pass.
-
-    Raises:
-      UserError: a field differs from its defaults and nothing reads it, or sections contradict each
-        other (`settings.check_sections`).
-    """
-    values = settings.values
-    differ = [name for name in FIELDS if values[name] not in (defaults[name], DEFAULTS[name])]
-    refuse_unread(settings.resolved, [n for n in differ if not settings.origin(n).is_loaded])
-    refuse_unread_layers(settings.resolved)
-    check_sections(settings)
-
-
-def check_same_run(settings: Settings, saved: Settings, workdir: str | Path) -> None:
-    """Raises UserError, naming the first difference, if `workdir` holds the run of other settings.
-
-    Logs a warning if the run is extended at a higher learning rate.
-    """
-    before = saved.values
-    now = settings.values
-    unread = saved.resolved.unread  # earlier versions allowed them to be set
-    for name in {**before, **now}:
-        if name in unread:
-            continue
-        old: Any = before.get(name)
-        new: Any = now.get(name)
-        fixed = name.partition(".")[0] in FIXED and name not in CHANGEABLE
-        grows = name == "train.num_steps" and new > old
-        if name == "optimizer.decay_steps":
-            grows = (new or now["train.num_steps"]) >= (old or before["train.num_steps"])
-        if fixed and old != new and not grows:
-            raise UserError(
-                f"{workdir} holds another run: its {name} is {old!r}, the config's is {new!r}; "
-                "choose another --workdir or the same value"
-            )
-    steps_before = before["train.num_steps"]
-    steps_now = now["train.num_steps"]
-    if steps_before < steps_now:
-        width = settings.model.d_model
-        message = raised_rate(saved.optimizer, settings.optimizer, width, steps_before, steps_now)
-        if message:
-            logger.warning("%s: %s", workdir, message)
-
-
-def _require_modules(settings: Settings) -> None:
-    """Raises UserError if a config file, or a file beside it, registered a component of the config.
-
-    A run could not name that file, for the user to give again.
-    """
-    for field, names in settings.resolved.names.items():
-        for name in names:
-            module = CHOICES[field].module_of(name)
-            if module is not None and module not in sys.modules:
-                raise UserError(
-                    f"config.{field} is {name!r}, which a config file registers or imports from "
-                    "beside it: put it into a file of its own, and give that as --modules=FILE"
-                )
-
-
 def defaults_for(chosen: Mapping[str, Any], is_loaded: bool = False) -> dict[str, Any]:
     """The default of every field in a config that sets those of `chosen`, {"section.field": value}.
 
@@ -344,8 +335,7 @@ def defaults_for(chosen: Mapping[str, Any], is_loaded: bool = False) -> dict[str
         of_model = getattr(MODELS[architecture], "defaults", {})  # a user's class may have none
         defaults |= parsed(of_model, f"defaults of architecture {architecture}")
     init_from = None if is_loaded else chosen.get("train.init_from")
-    options = model_options(init_from, chosen.get("model.architecture"))
-    return defaults | parsed(options, f"{init_from}/config.json")
+    return defaults | model_options(init_from, chosen.get("model.architecture"))
 
 
 def model_options(init_from: str | None, architecture: str | None = None) -> dict[str, Any]:
@@ -377,112 +367,340 @@ def model_options(init_from: str | None, architecture: str | None = None) -> dic
         section, _, name = field.partition(".")
         if section == "model" and isinstance(model.get(name), str) and model[name] not in registry:
             load_modules((), init_from)  # names the file that is missing
-    if (options.get("architecture"), architecture) == (_ENCODER_ONLY, _ENCODER_DECODER):
+    if (options.get("architecture"), architecture) == ("encoder_only", "encoder_decoder"):
         options["num_encoder_layers"] = options.get("num_layers")
         for name in _SINGLE_STACK_OPTIONS:
             options.pop(name, None)
-    return upgraded(flatten({"model": options}), f"{init_from}/config.json")
+    return _parse_tree({"model": options}, Origin("loaded config", f"{init_from}/config.json"))
 
 
-def run_config_file(path: str | Path) -> dict[Any, Any]:
-    """Runs a config file; returns the result of its `get_config()` as nested dicts.
-
-    A file that ends in .json is read instead, such as the config.json of a run.
+def _check_trainable(settings: Settings, defaults: Mapping[str, Any]) -> None:
+    """Checks a config to train; a trained run need not pass.
 
     Raises:
-      UserError: there is no such file, it fails, or it has no get_config that returns a ConfigDict.
+      UserError: a field differs from its defaults and nothing reads it, or sections contradict each
+        other (`check_sections`).
     """
-    if str(path).endswith(".json"):
-        local = Path(path)
-        if is_address(path):
-            from transformer_jax.buckets.copies import fetch_file
+    values = settings.values
+    unread = settings.resolved.unread
+    for name in FIELDS:
+        is_set = name in unread and values[name] not in (defaults[name], DEFAULTS[name])
+        if is_set and not settings.origin(name).is_loaded:
+            refuse_unread(settings.resolved, [name])
+    refuse_unread_layers(settings.resolved)
+    check_sections(settings)
 
-            local = fetch_file(str(path))
-        _require_file(local, "config", path)
-        return _read_json(local)
-    return run_file(path, "config", "get_config", ConfigDict).to_dict()
 
+def _require_modules(settings: Settings) -> None:
+    """Raises UserError if a config file, or a file beside it, registered a component of the config.
 
-def run_file[Result](path: str | Path, kind: str, function: str, result: type[Result]) -> Result:
-    """Runs a user's Python file; returns the result of its `function()`.
-
-    The file may import its siblings by name (`from wmt14_en_de_base import get_config`) from any
-    current directory: its folder is first on the import path, as for a script.
-
-    Args:
-      path: the file, the name of a shipped one, or an address; all Python files of its folder are
-        fetched.
-      kind: "config", "sweep" or "claim", for messages.
-      function: name of a function without arguments.
-      result: the type that it must return.
-
-    Raises:
-      UserError: there is no such file, it fails or calls exit(), or it has no such function of this
-        type.
+    A run could not name that file, for the user to give again.
     """
-    local = _local_file(path, kind)
-    _require_file(local, kind, path)
-    with failing_as(f"{kind} file {path} fails", local), siblings_importable(local):
-        namespace = runpy.run_path(str(local))
-        returned = namespace[function]() if function in namespace else None
-    if function not in namespace:
-        raise UserError(f"{kind} file {path} defines no {function}()")
-    if not isinstance(returned, result):
-        raise UserError(
-            f"{kind} file {path} fails: {function}() returns {type(returned).__name__}, not a "
-            f"{result.__name__}"
-        )
-    return returned
-
-
-def _require_file(path: Path, kind: str, name: str | Path) -> None:
-    """Raises UserError if a path, `name` to the user, is no file; it suggests a similar one."""
-    if path.is_file():
-        return
-    if (path / CONFIG).is_file():
-        raise UserError(f"{name} is a folder; did you mean {path / CONFIG}?")
-    raise UserError(f"there is no {kind} file {name}{suggest_shipped(path, kind)}")
-
-
-def _local_file(path: str | Path, kind: str) -> Path:
-    if not is_address(path):
-        return find_file(path, kind)
-    from transformer_jax.buckets.copies import fetch_folder
-
-    folder, _, name = str(path).rpartition("/")
-    return fetch_folder(folder, lambda file: "/" not in file and file.endswith(".py")) / name
+    for (field, name), module in user_components(settings).items():
+        if module not in sys.modules:
+            raise UserError(
+                f"config.{field} is {name!r}, which a config file registers or imports from "
+                "beside it: put it into a file of its own, and give that as --modules=FILE"
+            )
 
 
 @contextlib.contextmanager
-def failing_as(what: str, path: Path | None = None) -> Iterator[None]:
-    """Turns any error of a user's code, exit() too, into a UserError of one line.
-
-    It begins with `what`, and ends with the line of the file `path` that led to the error.
-    """
+def errors_of(part: str) -> Iterator[None]:
+    """Turns a ValueError into a UserError that names the part of the config to change."""
     try:
         yield
-    except (Exception, SystemExit) as error:
-        line = line_in_file(error, path) if path else None
-        place = "" if line is None else f" (line {line})"
-        raise UserError(f"{what}: {describe_error(error)}{place}") from error
+    except ValueError as error:
+        raise UserError(f"config.{part}: {error}") from error
 
 
-def to_config(settings: Settings) -> Config:
-    """The settings as a config whose fields a user can read and set."""
-    config = Config({section: Config() for section in SECTIONS})
-    object.__setattr__(config, "_settings", settings)
-    fields = all_fields()
-    for entry in settings.resolved.options:
-        section, _, name = entry.partition(".")
-        config[section][name] = Config()
-    with config.ignore_type():  # once: entering it takes longer than setting a field
-        for name, value in settings.values.items():
-            *groups, field = name.split(".")
-            branch = config
-            for group in groups:
-                branch = branch[group]
-            if fields[name].optional:
-                # A reference with a type lets the field change between None and a value.
-                value = config_dict.FieldReference(value, fields[name].type)
-            branch[field] = value
-    return config
+def build_settings(resolved: Resolved, origins: Mapping[str, Origin]) -> Settings:
+    """Makes the dataclass of each section.
+
+    Raises:
+      UserError: a value that its dataclass refuses, or a name that is in no registry; section and
+        reason are named.
+    """
+    values = resolved.values
+    known = tables().unread
+    sections: dict[str, Any] = {}
+    for section, cls in SECTIONS.items():
+        arguments = {name.partition(".")[2]: values[name] for name in SECTION_FIELDS[section]}
+        entries = [entry for entry in resolved.options if entry.startswith(f"{section}.")]
+        if entries:
+            arguments["options"] = tuple(_build_options(entry, resolved) for entry in entries)
+        with errors_of(section):
+            sections[section] = cls(**arguments)
+            _check_choices(section, values, known)
+    try:
+        settings = Settings(**sections, seed=values["seed"], origins=origins)
+    except ValueError as error:
+        raise UserError(f"config.{error}") from error
+    vars(settings)["resolved"] = resolved  # fills the cached property
+    return settings
+
+
+def _build_options(entry: str, resolved: Resolved) -> Any:
+    """Options of "section.entry" as their dataclass; errors as of `build_settings`."""
+    cls = resolved.options[entry]
+    names = fields_of(entry, cls)
+    with errors_of(entry):
+        options = cls(**{name.rpartition(".")[2]: resolved.values[name] for name in names})
+        check_fields(options)
+    return options
+
+
+def _check_choices(
+    section: str, values: Mapping[str, Any], known: Mapping[str, Collection[str]]
+) -> None:
+    """Raises ValueError if a field of a section names no entry of its registry."""
+    for chooser, registry in CHOICES.items():
+        # The names in data.name are found by data.sources.
+        is_checked = registry.section == section and chooser != "data.name"
+        if not is_checked or values[chooser] is None:
+            continue
+        for name in values[chooser].split(",") if registry.several else [values[chooser]]:
+            if name not in known[chooser]:
+                registry.find(name)  # the error names the nearest
+
+
+def chosen_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that differ from the defaults of their dataclasses, and unknown ones."""
+    fields = tables().fields
+    return {
+        name: value
+        for name, value in values.items()
+        if name not in fields or value != fields[name].default
+    }
+
+
+_VALIDATION = ("task.name", "data.name", "data.documents", "data.max_length")
+_VALIDATION_STARTS = ("data.valid_", "data.max_source", "data.max_target")
+
+
+def is_validation_field(name: str) -> bool:
+    """Returns True for a field on which the examples of the validation split depend."""
+    return name in _VALIDATION or name.startswith(_VALIDATION_STARTS)
+
+
+def flatten(tree: Mapping[Any, Any]) -> dict[str, Any]:
+    """Flattens nested sections and options, {section: {field: value, entry: {option: value}}}, to
+    {"section.field": value, "section.entry.option": value}."""
+    entries = tables().options
+    values = {}
+    for section, content in tree.items():
+        if section not in SECTIONS or not isinstance(content, Mapping):
+            values[section] = content
+            continue
+        for name, value in content.items():
+            path = f"{section}.{name}"
+            if path in entries and isinstance(value, Mapping):
+                values |= {f"{path}.{option}": value[option] for option in value}
+            else:
+                values[path] = value
+    return values
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `flatten`: {section: {field: value, entry: {option: value}}}."""
+    tree: dict[str, Any] = {section: {} for section in SECTIONS}
+    for name, value in values.items():
+        *groups, field = name.split(".")
+        branch = tree
+        for group in groups:
+            branch = branch.setdefault(group, {})
+        branch[field] = value
+    return tree
+
+
+def parsed(values: Mapping[Any, Any], where: str) -> dict[str, Any]:
+    """Converts each value of {"section.field": value} to the type of its field.
+
+    Args:
+      values: texts, as given in a shell, are parsed unless the field is a text.
+      where: the source of the values, for messages.
+
+    Raises:
+      UserError: an unknown field (the nearest is named) or a value of the wrong type.
+    """
+    fields = tables().fields
+    typed = {}
+    for name, value in values.items():
+        if name not in fields:
+            raise _unknown_field(str(name), where)
+        if name == "model.layers":
+            value = _read_layers(value, where)
+        try:
+            typed[name] = fields[name].typed(value)
+        except ValueError as error:
+            raise UserError(f"{where}: config.{name} {error}") from error
+    return typed
+
+
+def _read_layers(value: Any, where: str) -> Any:
+    """The text of a pattern of layers; errors as of `parsed`."""
+    if isinstance(value, str) and read_text(value) is None:
+        return None
+    try:
+        text = pattern_text(value)
+        layers_of(text if isinstance(text, str) else None)
+    except ValueError as error:
+        raise UserError(f"{where}: config.model.{error}") from error
+    return text
+
+
+def _unknown_field(name: str, where: str) -> UserError:
+    """The error for a name that is no field."""
+    fields = tables().fields
+    inside = [field for field in fields if field.startswith(f"{name}.")]
+    if inside:  # of a section, or options
+        return UserError(f"{where}: config.{name} has fields; set them, as config.{inside[0]}")
+    entry = name.rpartition(".")[0]
+    group = entry if entry in tables().options else name.partition(".")[0]
+    siblings = [field for field in fields if field.rpartition(".")[0] == group]
+    nearest = suggest_fields(name, [*SECTIONS, *fields])
+    if nearest:
+        hint = f"did you mean {' or '.join(f'config.{field}' for field in nearest)}?"
+    elif siblings:
+        names = (field.rpartition(".")[2] for field in siblings)
+        hint = f"the fields of config.{group} are {', '.join(names)}"
+    else:
+        hint = f"the sections are {', '.join(SECTIONS)}"
+    return UserError(f"{where}: there is no config.{name}; {hint}")
+
+
+def refuse_unchosen(resolved: Resolved, names: Iterable[str], where: str) -> None:
+    """Raises UserError if an option among `names` is of an entry that is not chosen.
+
+    Args:
+      resolved: the whole config.
+      names: the fields that were set, all of them known.
+      where: the source of their values, for messages.
+    """
+    for name in names:
+        if name not in resolved.values:
+            entry = name.rpartition(".")[0]
+            chooser = tables().choosers[entry]
+            chosen = ", ".join(map(repr, resolved.names[chooser])) or "none"
+            raise UserError(
+                f"{where}: there is no config.{name} while config.{chooser} is {chosen}; leave it "
+                f"out, or set {chooser} to {entry.partition('.')[2]!r}"
+            )
+
+
+def refuse_unread(resolved: Resolved, names: Iterable[str], where: str = "") -> None:
+    """Raises UserError if one of `names` has no effect, given the other fields.
+
+    Args:
+      resolved: the whole config.
+      names: the fields that were set.
+      where: where they were set, for the message, if not as fields.
+    """
+    for name in names:
+        if name in resolved.unread:
+            chooser = resolved.unread[name]
+            chosen = resolved.values[chooser]
+            unread = CHOICES[chooser].unread
+            readers = [entry for entry in unread if name not in unread[entry]]
+            raise UserError(
+                f"{where}config.{name} is {short_repr(resolved.values[name])}, but {chooser} "
+                f"{'none' if chosen is None else repr(chosen)} does not read it "
+                f"({', '.join(readers[:4] + ['...'] * (len(readers) > 4))} would); leave it out"
+            )
+
+
+def refuse_unread_layers(resolved: Resolved) -> None:
+    """Raises UserError if an override of a layer has no effect in it."""
+    for layer in resolved.layers:
+        # A whole config whose layers are all like this one.
+        of_layer = Resolved.of({**resolved.values, "model.layers": None, **layer})
+        refuse_unchosen(of_layer, layer, "config.model.layers")
+        changed = [name for name in layer if layer[name] != resolved.values.get(name)]
+        refuse_unread(of_layer, changed, "config.model.layers: ")
+
+
+def check_sections(settings: Settings) -> None:
+    """Raises UserError if sections of a config to train contradict each other."""
+    _check_examples(settings)
+    _check_embeddings(settings)
+    _check_adapters(settings)
+    _check_schedule(settings)
+    _check_sampling(settings)
+
+
+def _check_examples(settings: Settings) -> None:
+    """Refuses data whose examples lack what the task reads."""
+    needed = TASKS[settings.task.name].keys
+    for name in settings.data.name.split(","):
+        keys = SOURCES[name].keys if name in SOURCES else None
+        if keys is not None and not needed <= {*keys}:
+            own_files = [
+                other
+                for other, source in SOURCES.items()
+                if source.keys is not None and needed <= {*source.keys} and other != "labeled_tsv"
+                if {"data.train_text", "data.train_source"} & {*(source.reads or ())}
+            ]
+            raise UserError(
+                f"config.data.name is {name!r}, whose examples have {' and '.join(keys)}, but task "
+                f"{settings.task.name} reads {' and '.join(sorted(needed))}: for files of "
+                f"your own, set it to {' or '.join(own_files)}"
+            )
+
+
+def _check_embeddings(settings: Settings) -> None:
+    """Refuses one embedding for several vocabularies."""
+    kind = TASKS[settings.task.name]
+    tie = settings.model.tie_embeddings
+    is_shared = settings.tokenizer.joint and not kind.symbols
+    has_sides = len({*kind.texts, *kind.symbols}) > 1
+    if has_sides and tie in ("all", "inputs") and not is_shared:
+        raise UserError(
+            f"config.model.tie_embeddings {tie!r} shares one embedding among all sides, and "
+            f"{'here' if kind.symbols else 'with config.tokenizer.joint false'} each has a "
+            "vocabulary of its own: set tie_embeddings to 'target' or 'none'"
+        )
+
+
+def _check_adapters(settings: Settings) -> None:
+    """Refuses options that contradict adapters: they decide what is trained, in single layers."""
+    others = {
+        "optimizer.frozen": settings.optimizer.frozen,
+        "model.scan_layers": settings.model.scan_layers,
+        "model.architecture 'recurrent'": settings.model.architecture == "recurrent",
+    }
+    for name, is_set in others.items():
+        if is_set and settings.lora.rank is not None:
+            raise UserError(f"config.lora.rank does not go with {name}; leave one of them out")
+
+
+def _check_sampling(settings: Settings) -> None:
+    """Refuses random tokens where another model's predictions for fixed tokens are stored."""
+    distillation = settings.distillation
+    others = {
+        f"task.name {settings.task.name!r}": TASKS[settings.task.name].stored,
+        "train.distillation.top_k": distillation and distillation.top_k,
+    }
+    for name, is_stored in others.items():
+        if is_stored and settings.tokenizer.sampling:
+            raise UserError(
+                f"config.tokenizer.sampling does not go with {name}, which stores another model's "
+                "predictions for one segmentation of the text; leave one of them out"
+            )
+
+
+def _check_schedule(settings: Settings) -> None:
+    """Refuses a decay that overlaps the warm-up or ends before training does."""
+    optimizer = settings.optimizer
+    cooldown = optimizer.cooldown_steps
+    num_steps = settings.train.num_steps
+    end = optimizer.decay_steps or num_steps
+    if cooldown is not None and cooldown > end - optimizer.warmup_steps:
+        raise UserError(
+            f"config.optimizer.cooldown_steps is {cooldown}, but of {end} steps warmup_steps "
+            f"{optimizer.warmup_steps} leave fewer: lower one of them"
+        )
+    if SCHEDULES[optimizer.schedule].decays and num_steps > end and not optimizer.final_ratio:
+        raise UserError(
+            f"config.train.num_steps is {num_steps}, but optimizer.schedule {optimizer.schedule!r} "
+            f"ends at a learning rate of 0 after optimizer.decay_steps {end}: raise it too, or set "
+            "optimizer.final_ratio"
+        )

@@ -19,8 +19,7 @@ from transformer_jax.runs.settings import (
     CHOICES,
     SECTIONS,
     Settings,
-    all_fields,
-    option_classes,
+    tables,
 )
 from transformer_jax.suggestions import nearest, suggest_fields
 from transformer_jax.tasks import TASKS
@@ -70,7 +69,7 @@ def find_fields(pattern: str = "") -> list[FieldDoc]:
     """
     is_glob = any(char in pattern for char in "*?[")
     matching = pattern if is_glob else f"*{pattern}*"
-    fields = all_fields()
+    fields = tables().fields
     names = fnmatch.filter(fields, matching)
     if not names:
         by_last_part = {name.rpartition(".")[2]: name for name in fields}
@@ -103,12 +102,8 @@ def find_fields(pattern: str = "") -> list[FieldDoc]:
 
 def choosers() -> dict[str, str]:
     """Entries with options and the choice that each needs, {"section.entry": "field=entry"}."""
-    return {
-        f"{registry.section}.{name}": f"{chooser}={name}"
-        for chooser, registry in CHOICES.items()
-        for name in registry
-        if registry.options(name)
-    }
+    entries = tables().choosers.items()
+    return {entry: f"{chooser}={entry.partition('.')[2]}" for entry, chooser in entries}
 
 
 def attributes(cls: type) -> dict[tuple[str, ...], str]:
@@ -128,7 +123,7 @@ def attributes(cls: type) -> dict[tuple[str, ...], str]:
 
 def group_class(group: str) -> type:
     """Dataclass of a section, of the options "section.entry", or of the whole config ("")."""
-    return (SECTIONS | option_classes()).get(group, Settings)
+    return (SECTIONS | tables().options).get(group, Settings)
 
 
 def documented(group: str) -> dict[tuple[str, ...], str]:
@@ -144,7 +139,7 @@ def documented(group: str) -> dict[tuple[str, ...], str]:
 
 def type_name(field: str) -> str:
     """Type of a field's values, such as "int or none"."""
-    declared = all_fields()[field]
+    declared = tables().fields[field]
     return declared.type.__name__ + (" or none" if declared.optional else "")
 
 

@@ -149,13 +149,6 @@ class EnsembleRun(Run):
         pairs = zip(self.members, params, strict=True)
         return self.of([member.with_params(member_params) for member, member_params in pairs])
 
-    def _nonfinite_cause(self, lines: Sequence[str]) -> str:
-        for member in self.members:
-            cause = member._nonfinite_cause(lines)
-            if cause:
-                return f" in {member.workdir}{cause}"
-        return ""
-
     def _decode(self, use: str, overrides: Mapping[str, Any]) -> DecodeConfig:
         options = super()._decode(use, overrides)
         if options.draft is not None:

@@ -21,7 +21,7 @@ def upgraded(values: Fields, where: str) -> dict[str, Any]:
     Raises:
       UserError: the run uses something that is gone and has no equivalent.
     """
-    current = dict(values)
+    current = {name: value for name, value in values.items() if name not in _DROPPED}
     for field, replace in _REPLACEMENTS.items():
         if field in current:
             value = current.pop(field)
@@ -78,21 +78,17 @@ def _without(name: str, replacement: str) -> Callable[[Any, Fields], Fields]:
     return replace
 
 
-def _dropped(value: Any, values: Fields) -> Fields:
-    return {}
-
-
 _GONE = {"adagrad": "optimizer.name", "cosine_cycles": "optimizer.schedule"}
+_DROPPED = (
+    *("optimizer.initial_accumulator", "optimizer.cycle_steps", "optimizer.cycle_growth"),
+    "data.synthetic_seed",
+)
 _REPLACEMENTS: dict[str, Callable[[Any, Fields], Fields]] = {
     "model.full_attention_every": _layers,
     "model.attention_radius": _radius,
     "train.remat": _remat,
     "optimizer.name": _without("adagrad", "adam"),
-    "optimizer.initial_accumulator": _dropped,
     "optimizer.schedule": _without("cosine_cycles", "cosine"),
-    "optimizer.cycle_steps": _dropped,
-    "optimizer.cycle_growth": _dropped,
-    "data.synthetic_seed": _dropped,
     "logging.wandb": _trackers,
 }
 """Former field, or field with former values -> function from its value and the other fields to what

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fields of a config that act outside of its run, and of which a loaded config may not decide.
+"""Fields of a config that act outside of its run, which a loaded config may not decide.
 
 A config that was loaded may come from strangers. The commands, callbacks, trackers, names on hubs
 and addresses in it count only if the user repeats them in this command; local paths are read. A
@@ -30,7 +30,7 @@ _SPLITS = ("train", "valid", "test")
 
 
 def acts_outside(field: str, value: Any) -> str | None:
-    """What the value of a field names outside of the run; None if nothing."""
+    """Names the kind of place or program outside of the run that a value means; None if none."""
     if not isinstance(value, str) or field.startswith(_TEXTS):
         return None
     stays_inside = {

@@ -6,7 +6,9 @@ import dataclasses
 import functools
 import io
 import logging
+import math
 import time
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
@@ -26,13 +28,15 @@ from transformer_jax.parallel import hosts
 from transformer_jax.parallel.hosts import Fingerprint
 from transformer_jax.runs.build import build_task, task_kind, vocab_sizes
 from transformer_jax.runs.config import (
-    check_same_run,
+    CHANGEABLE,
+    FIXED,
+    check_sections,
     load_json,
+    override,
     read_settings,
     resolve,
     save_json,
 )
-from transformer_jax.runs.data_size import saved_sizes, scaled_to_data
 from transformer_jax.runs.frozen import (
     frozen_provenance,
     frozen_sources,
@@ -51,7 +55,7 @@ from transformer_jax.runs.provenance import (
     tokenizer_provenance,
     training_provenance,
 )
-from transformer_jax.runs.settings import COMMAND, Settings, check_sections
+from transformer_jax.runs.settings import COMMAND, Settings
 from transformer_jax.runs.user_modules import Modules, UserModule, load_modules, record_modules
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
@@ -66,12 +70,14 @@ from transformer_jax.runtime.files import remove
 from transformer_jax.summary import Summarized
 from transformer_jax.tasks.interface import Task, TaskKind
 from transformer_jax.tokenization import (
+    TOKENIZERS,
     SymbolTokenizer,
     Tokenizers,
     copy_tokenizers,
     load_tokenizers,
     train_tokenizers,
 )
+from transformer_jax.training.optimizer import raised_rate
 
 logger = logging.getLogger(__name__)
 
@@ -98,17 +104,17 @@ class Training:
     modules: Sequence[UserModule]
     examples: Corpus
     checkpoints: Checkpoints
-    snapshots: Mapping[str, Any]
+    snapshots: dict[str, Any]
 
     @property
     def settings(self) -> Settings:
         """The settings of the run, or of the first replica."""
         return self.members[0]
 
-    def open_tasks(self, folder: Path) -> tuple[list[Task], dict[str, Any]]:
+    def open_tasks(self, folder: Path) -> list[Task]:
         """Builds the task of each member, the same one for those with equal numbers of model and
         loss, with the tokenizers that `prepare` has written and the teacher; adds these to the
-        provenance. Returns also all snapshots, with the teacher's stored predictions."""
+        provenance, and the teacher's stored predictions to the snapshots."""
         tokenizers = load_tokenizers(folder / TOKENIZER)
         require_vocabularies(self.settings, tokenizers)
         teacher, stored = open_teacher(self.settings, tokenizers, folder, self.examples)
@@ -119,7 +125,8 @@ class Training:
         for member in self.members:
             settings = dataclasses.replace(self.settings, model=member.model, train=member.train)
             tasks.append(with_stored_scores(build(settings), settings, folder))
-        return tasks, {**self.snapshots, **stored}
+        self.snapshots.update(stored)
+        return tasks
 
 
 def open_training(
@@ -238,9 +245,10 @@ def prepare(training: Training, workdir: Path) -> None:
         check_provenance(now, latest.provenance, workdir)
     else:
         _require_nothing_lost(workdir, checkpoints.directory)
-        teacher = settings.teacher
-        origins = {"train.init_from": settings.train.init_from}
-        for field, run in (origins | {"train.distillation.teacher": teacher}).items():
+        for field, run in (
+            ("train.init_from", settings.train.init_from),
+            ("train.distillation.teacher", settings.teacher),
+        ):
             if run:
                 _check_origin(run, field)
         # Whatever is there is from a start that failed, with any config.
@@ -250,6 +258,37 @@ def prepare(training: Training, workdir: Path) -> None:
     build_tokenizers(settings, tokenizer, training.examples)
     save_json(settings, saved_config)
     record_modules(workdir, settings, training.modules)
+
+
+def check_same_run(settings: Settings, saved: Settings, workdir: str | Path) -> None:
+    """Raises UserError, naming the first difference, if `workdir` holds the run of other settings.
+
+    Logs a warning if the run is extended at a higher learning rate.
+    """
+    before = saved.values
+    now = settings.values
+    unread = saved.resolved.unread  # earlier versions allowed them to be set
+    for name in {**before, **now}:
+        if name in unread:
+            continue
+        old: Any = before.get(name)
+        new: Any = now.get(name)
+        fixed = name.partition(".")[0] in FIXED and name not in CHANGEABLE
+        grows = name == "train.num_steps" and new > old
+        if name == "optimizer.decay_steps":
+            grows = (new or now["train.num_steps"]) >= (old or before["train.num_steps"])
+        if fixed and old != new and not grows:
+            raise UserError(
+                f"{workdir} holds another run: its {name} is {old!r}, the config's is {new!r}; "
+                "choose another --workdir or the same value"
+            )
+    steps_before = before["train.num_steps"]
+    steps_now = now["train.num_steps"]
+    if steps_before < steps_now:
+        width = settings.model.d_model
+        message = raised_rate(saved.optimizer, settings.optimizer, width, steps_before, steps_now)
+        if message:
+            logger.warning("%s: %s", workdir, message)
 
 
 def _check_origin(run: str, field: str) -> None:
@@ -359,3 +398,74 @@ def _lines(examples: Sequence[Mapping[str, str]], parts: Sequence[str]) -> Itera
     for example in examples:
         for part in parts:
             yield from io.StringIO(example.get(part, ""), newline="\n")
+
+
+SCALED = (
+    *("train.num_steps", "optimizer.warmup_steps", "tokenizer.vocab_size"),
+    *("logging.every_steps", "eval.every_steps", "checkpoint.every_steps"),
+)
+"""Fields that `scaled_to_data` lowers."""
+
+_EPOCHS = 30  # Multi30k's config trains for 21 epochs, Tatoeba's for 5
+_LEAST_STEPS = 400
+_TOKEN_CHARACTERS = 4
+_BYTES = 256
+_MOST_READ = 200_000  # examples
+
+
+def saved_sizes(path: Path) -> dict[str, int]:
+    """The fields `SCALED` in the config.json of a run."""
+    saved = load_json(path).values
+    return {name: saved[name] for name in SCALED}
+
+
+def scaled_to_data(
+    settings: Settings,
+    examples: Sequence[Mapping[str, str]],
+    saved: Mapping[str, int] | None = None,
+) -> Settings:
+    """The settings with the fields `SCALED` lowered to the size of the training data, or as `saved`
+    by the run that is resumed.
+
+    The result has `train.scale_to_data` off, so later uses keep its values. Settings that have it
+    off are returned unchanged.
+    """
+    if not settings.train.scale_to_data:
+        return settings
+    if saved is not None:
+        return override(settings, {**saved, "train.scale_to_data": False})
+    stride = math.ceil(len(examples) / _MOST_READ)
+    sample = [examples[i] for i in range(0, len(examples), stride)]
+    sides = [[example[part] for example in sample] for part in ("source", "target")]
+    tokens = max(sum(map(len, side)) for side in sides) * stride // _TOKEN_CHARACTERS
+    steps = math.ceil(max(_LEAST_STEPS, _EPOCHS * tokens / settings.train.tokens_per_batch))
+    sizes = {
+        "train.num_steps": steps,
+        "optimizer.warmup_steps": max(1, min(steps, settings.train.num_steps) // 10),
+        "logging.every_steps": steps // 40,
+        "eval.every_steps": steps // 10,
+        "checkpoint.every_steps": steps // 10,
+        "tokenizer.vocab_size": _vocabulary_size(settings, sides),
+    }
+    sizes = {name: min(sizes[name], settings.values[name]) for name in SCALED}
+    listed = ", ".join(f"{name} {value}" for name, value in sizes.items())
+    data = f"{len(examples):,} pairs of about {tokens:,} tokens a side"
+    message = "scaled to %s: %s (train.scale_to_data=false takes the config's own values)"
+    logger.info(message, data, listed)
+    return override(settings, sizes | {"train.scale_to_data": False})
+
+
+def _vocabulary_size(settings: Settings, sides: Sequence[Sequence[str]]) -> int:
+    """Half as many subwords as the texts have words, and all characters: byte-pair encoding can
+    always make them, as every word becomes one token after enough merges."""
+    tokenizer = settings.tokenizer
+    kind = TOKENIZERS[tokenizer.kind]
+    if kind.train is None or settings.tokenizers_from:  # it has its size already
+        return tokenizer.vocab_size
+    texts: Iterable[Sequence[str]] = [sum(map(list, sides), [])] if tokenizer.joint else sides
+    sizes = []
+    for lines in texts:
+        words = {word for line in lines for word in unicodedata.normalize("NFKC", line).split()}
+        characters = len({character for word in words for character in word}) + 1  # the space
+        sizes.append(kind.least_vocab_size + characters + len(words) // 2)
+    return min(sizes) + _BYTES * tokenizer.byte_fallback

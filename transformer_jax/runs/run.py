@@ -4,6 +4,7 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 import logging
 import math
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -25,15 +27,16 @@ from transformer_jax.inference.config import SEARCH_FIELDS, SEARCHES, DecodeConf
 from transformer_jax.inference.draft import DraftedModel
 from transformer_jax.inference.model_inputs import ModelInputs
 from transformer_jax.logs.records import RecordFile, to_python
-from transformer_jax.models import input_names
+from transformer_jax.models import apply_model, input_names
 from transformer_jax.models.encoder_decoder import Seq2Seq
+from transformer_jax.nn.hooks import HookPoint, intercept_activations
 from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.parallel import hosts
 from transformer_jax.runs import build
-from transformer_jax.runs.config import override, save_json, to_config
+from transformer_jax.runs.config import override, parsed, save_json, to_config
 from transformer_jax.runs.frozen import add_draft, load_frozen, with_stored_scores
 from transformer_jax.runs.outside import open_data, refuse_loaded
-from transformer_jax.runs.settings import Settings, parsed
+from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,
@@ -259,12 +262,10 @@ class Run(Summarized):
             raise UserError("batch: the model reads pairs; give targets too")
         if not sources:
             raise UserError("batch: there is no text")
-        if targets:
-            _require_pairs("batch", sources, targets)
-            pairs = zip(sources, targets, strict=True)
-            rows = [self.model_inputs(*pair).inputs for pair in pairs]
-        else:
-            rows = [self.model_inputs(source).inputs for source in sources]
+        _require_pairs("batch", sources, targets or sources)
+        seconds: Sequence[str | None] = targets if targets else [None] * len(sources)
+        pairs = zip(sources, seconds, strict=True)
+        rows = [self.model_inputs(source, target).inputs for source, target in pairs]
         arguments = zip(*rows, strict=True)  # one array [1, T] a row for each argument
         names = input_names(self.model)
         return {name: _stack(arrays) for name, arrays in zip(names, arguments, strict=False)}
@@ -402,7 +403,6 @@ class Run(Summarized):
           UserError: the split, the files or the command cannot be used.
         """
         from transformer_jax.runs.evaluate import evaluator_of, keep_outputs
-        from transformer_jax.runs.nonfinite import nonfinite_parameters
 
         options = self._decode("evaluate", decode)
         task, params = self.with_decoding(options)
@@ -435,13 +435,7 @@ class Run(Summarized):
         try:
             yield
         except NonFiniteError as error:
-            raise NonFiniteError(self._nonfinite_cause(lines)) from error
-
-    def _nonfinite_cause(self, lines: Sequence[str]) -> str:
-        """End of the message of a `NonFiniteError`; empty if no cause is found."""
-        from transformer_jax.runs.nonfinite import nonfinite_cause
-
-        return nonfinite_cause(self.task, self.params, lines, self.settings.decode)
+            raise NonFiniteError(nonfinite_cause(self, lines)) from error
 
     def with_decoding(self, decode: DecodeConfig) -> tuple[Task, Params]:
         """The task and the parameters with the weights and the draft that these settings choose,
@@ -537,3 +531,60 @@ def _stack(rows: Sequence[np.ndarray]) -> np.ndarray:
     """Rows [1, T] of unequal lengths as one array; zeros, which are padding, fill it."""
     width = max(row.shape[1] for row in rows)
     return np.concatenate([np.pad(row, ((0, 0), (0, width - row.shape[1]))) for row in rows])
+
+
+_NO_LAYERS = (".weights", ".logit_bias")
+"""Ends of hook points that are no layer's values; masks may be infinite there."""
+
+
+def nonfinite_parameters(params: Params) -> list[str]:
+    """Names of the parameters that hold NaN or infinity."""
+    flags = jax.jit(lambda tree: jax.tree.map(lambda x: jnp.isfinite(x).all(), tree))(params)
+    return [name for name, is_finite in named_leaves(flags).items() if not is_finite]
+
+
+def first_nonfinite_layer(model: Any, params: Params, reading: ModelInputs) -> str | None:
+    """The first hook point (`nn.hooks`) whose value is not finite; None if all are."""
+    names: list[str] = []
+
+    def run(params: Params, inputs: tuple[jax.Array, ...]) -> list[jax.Array]:
+        flags: list[jax.Array] = []
+
+        def keep(point: HookPoint, x: jax.Array) -> jax.Array:
+            names.append(point.path)
+            flags.append(jnp.isfinite(x).all())
+            return x
+
+        with intercept_activations(keep, lambda path: not path.endswith(_NO_LAYERS)):
+            apply_model(model, params, *inputs)
+        return flags
+
+    flags = jax.jit(run)(params, reading.inputs)  # traced once, so `names` are in their order
+    for name, is_finite in zip(names, flags, strict=True):
+        if not is_finite:
+            return name
+    return None
+
+
+def nonfinite_cause(run: Any, lines: Sequence[str]) -> str:
+    """The parameter of a run, or the layer for one of the lines, as the end of a message; or ""."""
+    if hasattr(run, "members"):  # an ensemble
+        causes = {member.workdir: nonfinite_cause(member, lines) for member in run.members}
+        return next((f" in {workdir}{cause}" for workdir, cause in causes.items() if cause), "")
+    task = run.task
+    params = run.params
+    names = nonfinite_parameters(params)
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        return f": so is the parameter {names[0]}{more}; take another checkpoint"
+    model_inputs = getattr(task, "model_inputs", None)
+    if model_inputs is None:
+        return ""
+    for line, target in itertools.product(lines, (None, "")):
+        # Without a target, tasks on pairs search for one, which fails again.
+        with contextlib.suppress(UserError):
+            reading = model_inputs(params, line, target, run.settings.decode)
+            layer = first_nonfinite_layer(task.model, params, reading)
+            if layer:
+                return f": so is {layer}, although all parameters are finite"
+    return ""

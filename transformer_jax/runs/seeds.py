@@ -29,13 +29,13 @@ from transformer_jax.parallel.replicas import ReplicaEngine, make_replica_engine
 from transformer_jax.parallel.scan_engine import ScanEngine
 from transformer_jax.parallel.sharding import make_mesh, replicated
 from transformer_jax.runs import build
-from transformer_jax.runs.config import check_same_run, load_json, resolve, save_json
+from transformer_jax.runs.config import errors_of, load_json, resolve, save_json
 from transformer_jax.runs.evaluate import Scores, validation
-from transformer_jax.runs.fit import InitState, SingleRun, fit, recorded_scores
 from transformer_jax.runs.frozen import with_stored_scores
-from transformer_jax.runs.prepare import open_training, prepare
+from transformer_jax.runs.prepare import check_same_run, open_training, prepare
 from transformer_jax.runs.run import Run
-from transformer_jax.runs.settings import COMMAND, Settings, errors_of
+from transformer_jax.runs.settings import COMMAND, Settings
+from transformer_jax.runs.train import InitState, SingleRun, fit, recorded_scores
 from transformer_jax.runs.user_modules import Modules, record_modules, user_components
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
@@ -59,29 +59,13 @@ from transformer_jax.training.diagnostics import Diagnostics
 from transformer_jax.training.loop import GoodputTimer
 from transformer_jax.training.state import FROZEN, TrainState
 
-
-def _float32(number: float, _: float) -> Any:
-    return np.float32(number)
-
-
-def _dropout(rate: float, _: float) -> Any:
-    return dropout_rate(rate)
-
-
-NUMBERS: Mapping[str, Callable[[float, float], Any]] = {
-    # Every schedule is a multiple of it.
-    "optimizer.learning_rate": lambda rate, first: np.float32(rate / first),
-    "optimizer.weight_decay": _float32,
-    "train.label_smoothing": _float32,
-    "model.dropout_rate": _dropout,
-    "model.embedding_dropout_rate": _dropout,
-    "model.attention_dropout_rate": _dropout,
-    "model.feed_forward_dropout_rate": _dropout,
-    "lora.dropout_rate": _dropout,
-}
+NUMBERS = (
+    *("optimizer.learning_rate", "optimizer.weight_decay", "train.label_smoothing"),
+    *("model.dropout_rate", "model.embedding_dropout_rate", "model.attention_dropout_rate"),
+    *("model.feed_forward_dropout_rate", "lora.dropout_rate"),
+)
 """Config fields of the numbers that enter the training step as traced arrays
-(`nn.traced_numbers`): (number of a replica, number of the first) -> its arrays. A number that is 0
-in one config alone makes another program."""
+(`nn.traced_numbers`). A number that is 0 in one config alone makes another program."""
 
 
 def _value(settings: Settings, field: str) -> float:
@@ -92,12 +76,17 @@ def _value(settings: Settings, field: str) -> float:
 
 def traced_numbers(members: Sequence[Settings]) -> dict[str, Any]:
     """Arrays [R] of the numbers that differ between R replicas, by field."""
-    stacked = {}
-    for field, trace in NUMBERS.items():
+    stacked: dict[str, Any] = {}
+    for field in NUMBERS:
         values = [_value(member, field) for member in members]
-        if len(set(values)) > 1:  # a number that all share stays a constant of the program
-            traced = [trace(value, values[0]) for value in values]
-            stacked[field] = jax.tree.map(lambda *arrays: np.stack(arrays), *traced)
+        if len(set(values)) == 1:  # a number that all share stays a constant of the program
+            continue
+        if field.endswith("dropout_rate"):
+            thresholds, factors = zip(*map(dropout_rate, values), strict=True)
+            stacked[field] = np.stack(thresholds), np.stack(factors)
+        else:  # every schedule is a multiple of the learning rate
+            unit = values[0] if field == "optimizer.learning_rate" else 1.0
+            stacked[field] = (np.array(values) / unit).astype(np.float32)
     return stacked
 
 
@@ -199,11 +188,10 @@ def train_replicas(
             copy_tokenizers(common / TOKENIZER, folders[name] / TOKENIZER)
             save_json(settings, folders[name] / CONFIG)
             record_modules(folders[name], settings, training.modules)
-        tasks, snapshots = training.open_tasks(common)
-        shared = (training.settings, workdir, tasks[0], training.examples, snapshots)
-        replicas = Replicas(*shared, [*folders.values()], training.members, tasks)
-        state = fit(replicas, checkpoints, clock, until)
-        replicas.save_each(state, checkpoints)
+        tasks = training.open_tasks(common)
+        replicas = Replicas(training, workdir, tasks[0], [*folders.values()], tasks)
+        state = fit(replicas, clock, until)
+        replicas.save_each(state)
     runs = {}
     for i, (name, settings) in enumerate(members.items()):
         replica = replicas.replica(state.evaluated, i)
@@ -246,12 +234,15 @@ class Replicas(SingleRun):
     """Replicas of one run; what they share is that of the first one.
 
     Attributes:
-      members: the settings of each replica, which differ in seed and numbers.
-      tasks: their tasks, the same one if their models and losses have the same numbers.
+      tasks: of each replica, the same one if their models and losses have the same numbers.
     """
 
-    members: Sequence[Settings]
     tasks: Sequence[Task]
+
+    @property
+    def members(self) -> Sequence[Settings]:
+        """The settings of each replica, which differ in seed and numbers."""
+        return self.training.members
 
     @cached_property
     def engine(self) -> Engine:
@@ -307,11 +298,11 @@ class Replicas(SingleRun):
     def batches(self, rows: int) -> TrainBatches | StackedBatches:
         """The training data, in one order for all replicas or in one for each."""
         if self._same_batches:
-            return build.batches_of(self.settings, self.task, self.examples, rows)
+            return build.batches_of(self.settings, self.task, self.training.examples, rows)
         count = len(self.members)
         batches = [
             build.batches_of(
-                member, self.task, self.examples, rows, replicas=count, tells=number == 0
+                member, self.task, self.training.examples, rows, replicas=count, tells=number == 0
             )
             for number, member in enumerate(self.members)
         ]
@@ -349,7 +340,8 @@ class Replicas(SingleRun):
             for i, (member, folder) in enumerate(zip(self.members, self.folders, strict=True)):
                 replica = self.replica(state, i)
                 evaluate = evaluators[member.train.label_smoothing]
-                is_finite = _is_finite(replica.params)
+                leaves = jax.tree.leaves(replica.params)
+                is_finite = all(bool(jnp.isfinite(leaf).all()) for leaf in leaves)
                 results.append(evaluate(step, replica, folder) if is_finite else ({}, math.nan))
             metrics, scores = zip(*results, strict=True)
             return _stack_metrics(metrics), np.array(scores)
@@ -362,10 +354,11 @@ class Replicas(SingleRun):
         diagnostics = build.build_diagnostics(self.settings, self.task, self._replicas)
         return ReplicaDiagnostics(self, dataclasses.replace(diagnostics, mesh=mesh))
 
-    def save_each(self, state: TrainState, checkpoints: Checkpoints) -> None:
+    def save_each(self, state: TrainState) -> None:
         """Saves each replica's part of the last state, which the joint checkpoints contain, and of
         the data state in its own workdir."""
-        joint = checkpoints.open(int(np.max(state.step)), items=(DATA,))
+        checkpoints = self.training.checkpoints
+        joint = checkpoints.snapshot(int(np.max(state.step)), items=(DATA,))
         for i, folder in enumerate(self.folders):
             data_state = joint.data_state
             replica_data = data_state if self._same_batches else replica_state(data_state, i)
@@ -398,10 +391,6 @@ class ReplicaDiagnostics:
 def _part(tree: Any, replica: int) -> Any:
     """One replica's part of arrays with a leading axis of replicas."""
     return jax.tree.map(lambda x: x[replica], tree)
-
-
-def _is_finite(params: Any) -> bool:
-    return all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(params))
 
 
 def _stack_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:

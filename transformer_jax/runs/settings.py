@@ -1,26 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sections and fields of a config, their defaults, and the validation of their values.
+"""A whole config as dataclasses, one for each section, and tables of its fields and choices.
 
 Besides the fields of the sections there are the options of the chosen components, "section.entry.
-option".
-
-A config is refused if a field has a wrong type (`parsed`) or no effect (`refuse_unread`), an option
-belongs to a component that is not chosen (`refuse_unchosen`), or sections contradict each other
-(`check_sections`). A value that its own section cannot use is refused by the dataclass of the
-section. `config.resolve` does all of it, once per config.
+option". `config.resolve` makes settings of what a user writes.
 """
 
-import contextlib
 import dataclasses
 import functools
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from transformer_jax.checkpoints.config import CheckpointConfig
+from transformer_jax.checkpoints.store import CheckpointConfig
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import SOURCES
-from transformer_jax.errors import UserError
 from transformer_jax.fields import Field, fields_of
 from transformer_jax.inference.config import CONSTRAINTS, SEARCHES, DecodeConfig, searches_of
 from transformer_jax.logs.run_log import LoggingConfig
@@ -29,7 +22,7 @@ from transformer_jax.losses import TOKEN_LOSSES, Distillation, DistillationOptio
 from transformer_jax.models import MODELS
 from transformer_jax.models.config import ModelConfig
 from transformer_jax.nn.feed_forward import ACTIVATIONS
-from transformer_jax.nn.layer_pattern import LAYER_FIELDS, PARAMETERS, pattern_text, read_pattern
+from transformer_jax.nn.layer_pattern import LAYER_FIELDS, PARAMETERS, read_pattern
 from transformer_jax.nn.layers import ATTENTION_LAYERS, FEED_FORWARDS
 from transformer_jax.nn.norms import NORMS
 from transformer_jax.nn.positions import POSITIONS
@@ -37,10 +30,9 @@ from transformer_jax.nn.positions.rotary import SCALINGS
 from transformer_jax.nn.recurrent.cells import CELLS
 from transformer_jax.nn.transformer import BLOCKS, RESIDUALS
 from transformer_jax.parallel.sharding import ParallelConfig
-from transformer_jax.ranges import Seed, check_fields, read_text, short_repr
+from transformer_jax.ranges import Seed, check_fields
 from transformer_jax.registry import Registry, number_of_changes
 from transformer_jax.scoring import METRICS
-from transformer_jax.suggestions import suggest_fields
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tokenization import TokenizerConfig
@@ -76,7 +68,7 @@ class Origin:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the value may come from strangers."""
+        """True for a value that may come from strangers."""
         return self.kind in ("loaded run", "loaded config", "published model")
 
 
@@ -132,7 +124,7 @@ class Settings:
         """The values of all fields, and the entries that they choose."""
         # Runs only after `dataclasses.replace` of a section: `build_settings` sets the attribute.
         values = {"seed": self.seed}
-        for section, names in _NAMES.items():
+        for section, names in SECTION_FIELDS.items():
             config = getattr(self, section)
             values |= {name: getattr(config, name.partition(".")[2]) for name in names}
         resolved = Resolved.of(values)
@@ -187,7 +179,7 @@ FIELDS: dict[str, Field] = {
 } | {"seed": Field(int, optional=False, default=0)}
 """The fields of the sections, {"section.field": field}."""
 
-_NAMES: dict[str, tuple[str, ...]] = {
+SECTION_FIELDS: dict[str, tuple[str, ...]] = {
     section: tuple(name for name in FIELDS if name.startswith(f"{section}."))
     for section in SECTIONS
 }
@@ -227,29 +219,38 @@ CHOICES: dict[str, Registry[Any]] = {registry.field: registry for registry in _R
 
 # "section.NAME" is a field or an entry with options, so no entry may have the name of a field.
 for _registry in _REGISTRIES:
-    _registry.reserve([name.partition(".")[2] for name in _NAMES[_registry.section]])
+    _registry.reserve([name.partition(".")[2] for name in SECTION_FIELDS[_registry.section]])
 
 
-class _Tables(NamedTuple):
+class Tables(NamedTuple):
     """Contents of the registries.
 
     Attributes:
       options: dataclasses of options, {"section.entry": class}.
       choosers: the fields whose entries have options, {"section.entry": "section.field"}.
       fields: all fields, options too, {"section.field": field}.
+      unread: fields without an effect, {"section.field": {entry: fields}} (`Registry.unread`).
+      user_modules: modules of entries that are not of this package, {("section.field", entry):
+        module}; "__main__" is a notebook's cells.
     """
 
     options: dict[str, type]
     choosers: dict[str, str]
     fields: dict[str, Field]
+    unread: dict[str, Mapping[str, frozenset[str]]]
+    user_modules: dict[tuple[str, str], str]
 
 
 @functools.lru_cache(maxsize=1)
-def _tables_after(changes: int) -> _Tables:
+def _tables_after(changes: int) -> Tables:
     """Builds the tables; cached until a registry changes, as by a user's module."""
-    tables = _Tables({}, {}, dict(FIELDS))
+    tables = Tables({}, {}, dict(FIELDS), {}, {})
     for chooser, registry in CHOICES.items():
+        tables.unread[chooser] = registry.unread
         for name in registry:
+            module = registry.module_of(name)
+            if module is not None and not module.startswith("transformer_jax."):
+                tables.user_modules[chooser, name] = module
             options = registry.options(name)
             if options:
                 entry = f"{registry.section}.{name}"
@@ -259,21 +260,12 @@ def _tables_after(changes: int) -> _Tables:
     return tables
 
 
-def _tables() -> _Tables:
+def tables() -> Tables:
+    """The tables of what is registered now."""
     return _tables_after(number_of_changes())
 
 
-_tables()  # now, so that a command does not wait for them
-
-
-def option_classes() -> dict[str, type]:
-    """Dataclasses of the options of all entries, {"section.entry": class}."""
-    return dict(_tables().options)
-
-
-def all_fields() -> dict[str, Field]:
-    """The fields of the sections and the options of all components, {"section.field": field}."""
-    return dict(_tables().fields)
+tables()  # now, so that a command does not wait for them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -297,9 +289,9 @@ class Resolved:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Resolved":
         """Adds defaults of the options of chosen entries, and drops options of others."""
-        layers = _layers_of(values["model.layers"])
+        layers = layers_of(values["model.layers"])
         names = {chooser: chosen_names(chooser, values, layers) for chooser in CHOICES}
-        all_options = _tables().options
+        all_options = tables().options
         options = {}
         fields = dict(FIELDS)
         for chooser, registry in CHOICES.items():
@@ -315,14 +307,15 @@ class Resolved:
     def unread(self) -> dict[str, str]:
         """The fields that have no effect, {"section.field": the field whose choice makes it so}."""
         unread: dict[str, str] = {}
-        for chooser, registry in CHOICES.items():
-            by_name = [registry.unread[name] for name in self.names[chooser] if name in registry]
+        for chooser, fields in tables().unread.items():
+            by_name = [fields[name] for name in self.names[chooser] if name in fields]
             if by_name:  # a field that one of several chosen entries reads has an effect
                 unread |= dict.fromkeys(frozenset.intersection(*by_name), chooser)
         return unread
 
 
-def _layers_of(text: str | None) -> list[dict[str, Any]]:
+def layers_of(text: str | None) -> list[dict[str, Any]]:
+    """The overrides of each layer in a pattern; ValueError if it is none."""
     pattern = read_pattern(text, ModelConfig) if text else ()
     owners = [layer.get(PARAMETERS, i) for i, layer in enumerate(pattern)]
     layers = [pattern[owner % len(pattern)] for owner in owners]
@@ -344,301 +337,3 @@ def chosen_names(
             values["decode.search"], values["decode.temperature"], values["decode.beam_size"]
         )
     return [] if values[chooser] is None else values[chooser].split(",")
-
-
-@contextlib.contextmanager
-def errors_of(part: str) -> Iterator[None]:
-    """Turns a ValueError into a UserError that names the part of the config to change."""
-    try:
-        yield
-    except ValueError as error:
-        raise UserError(f"config.{part}: {error}") from error
-
-
-def build_settings(resolved: Resolved, origins: Mapping[str, Origin]) -> Settings:
-    """Makes the dataclass of each section.
-
-    Raises:
-      UserError: a value that its dataclass refuses, or a name that is in no registry; section and
-        reason are named.
-    """
-    values = resolved.values
-    sections: dict[str, Any] = {}
-    for section, cls in SECTIONS.items():
-        arguments = {name.partition(".")[2]: values[name] for name in _NAMES[section]}
-        entries = [entry for entry in resolved.options if entry.startswith(f"{section}.")]
-        if entries:
-            arguments["options"] = tuple(_build_options(entry, resolved) for entry in entries)
-        with errors_of(section):
-            sections[section] = cls(**arguments)
-            _check_choices(section, values)
-    try:
-        settings = Settings(**sections, seed=values["seed"], origins=origins)
-    except ValueError as error:
-        raise UserError(f"config.{error}") from error
-    vars(settings)["resolved"] = resolved  # fills the cached property
-    return settings
-
-
-def _build_options(entry: str, resolved: Resolved) -> Any:
-    """Options of "section.entry" as their dataclass; errors as of `build_settings`."""
-    cls = resolved.options[entry]
-    names = fields_of(entry, cls)
-    with errors_of(entry):
-        options = cls(**{name.rpartition(".")[2]: resolved.values[name] for name in names})
-        check_fields(options)
-    return options
-
-
-def _check_choices(section: str, values: Mapping[str, Any]) -> None:
-    """Raises ValueError if a field of a section names no entry of its registry."""
-    for chooser, registry in CHOICES.items():
-        # The names in data.name are found by data.sources.
-        is_checked = registry.section == section and chooser != "data.name"
-        if not is_checked or values[chooser] is None:
-            continue
-        for name in values[chooser].split(",") if registry.several else [values[chooser]]:
-            registry.find(name)
-
-
-def chosen_fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that differ from the defaults of their dataclasses, and unknown ones."""
-    fields = _tables().fields
-    return {
-        name: value
-        for name, value in values.items()
-        if name not in fields or value != fields[name].default
-    }
-
-
-_VALIDATION = ("task.name", "data.name", "data.documents", "data.max_length")
-_VALIDATION_STARTS = ("data.valid_", "data.max_source", "data.max_target")
-
-
-def is_validation_field(name: str) -> bool:
-    """Returns True for a field on which the examples of the validation split depend."""
-    return name in _VALIDATION or name.startswith(_VALIDATION_STARTS)
-
-
-def flatten(tree: Mapping[Any, Any]) -> dict[str, Any]:
-    """Flattens nested sections and options, {section: {field: value, entry: {option: value}}}, to
-    {"section.field": value, "section.entry.option": value}."""
-    entries = _tables().options
-    values = {}
-    for section, content in tree.items():
-        if section not in SECTIONS or not isinstance(content, Mapping):
-            values[section] = content
-            continue
-        for name, value in content.items():
-            path = f"{section}.{name}"
-            if path in entries and isinstance(value, Mapping):
-                values |= {f"{path}.{option}": value[option] for option in value}
-            else:
-                values[path] = value
-    return values
-
-
-def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `flatten`: {section: {field: value, entry: {option: value}}}."""
-    tree: dict[str, Any] = {section: {} for section in SECTIONS}
-    for name, value in values.items():
-        *groups, field = name.split(".")
-        branch = tree
-        for group in groups:
-            branch = branch.setdefault(group, {})
-        branch[field] = value
-    return tree
-
-
-def parsed(values: Mapping[Any, Any], where: str) -> dict[str, Any]:
-    """Converts each value of {"section.field": value} to the type of its field.
-
-    Args:
-      values: texts, as given in a shell, are parsed unless the field is a text.
-      where: the source of the values, for messages.
-
-    Raises:
-      UserError: an unknown field (the nearest is named) or a value of the wrong type.
-    """
-    fields = _tables().fields
-    typed = {}
-    for name, value in values.items():
-        if name not in fields:
-            raise _unknown_field(str(name), where)
-        if name == "model.layers":
-            value = _read_layers(value, where)
-        try:
-            typed[name] = fields[name].typed(value)
-        except ValueError as error:
-            raise UserError(f"{where}: config.{name} {error}") from error
-    return typed
-
-
-def _read_layers(value: Any, where: str) -> Any:
-    """The text of a pattern of layers; errors as of `parsed`."""
-    if isinstance(value, str) and read_text(value) is None:
-        return None
-    try:
-        text = pattern_text(value)
-        _layers_of(text if isinstance(text, str) else None)
-    except ValueError as error:
-        raise UserError(f"{where}: config.model.{error}") from error
-    return text
-
-
-def _unknown_field(name: str, where: str) -> UserError:
-    """The error for a name that is no field."""
-    fields = _tables().fields
-    inside = [field for field in fields if field.startswith(f"{name}.")]
-    if inside:  # of a section, or options
-        return UserError(f"{where}: config.{name} has fields; set them, as config.{inside[0]}")
-    entry = name.rpartition(".")[0]
-    group = entry if entry in _tables().options else name.partition(".")[0]
-    siblings = [field for field in fields if field.rpartition(".")[0] == group]
-    nearest = suggest_fields(name, [*SECTIONS, *fields])
-    if nearest:
-        hint = f"did you mean {' or '.join(f'config.{field}' for field in nearest)}?"
-    elif siblings:
-        names = (field.rpartition(".")[2] for field in siblings)
-        hint = f"the fields of config.{group} are {', '.join(names)}"
-    else:
-        hint = f"the sections are {', '.join(SECTIONS)}"
-    return UserError(f"{where}: there is no config.{name}; {hint}")
-
-
-def refuse_unchosen(resolved: Resolved, names: Iterable[str], where: str) -> None:
-    """Raises UserError if an option among `names` is of an entry that is not chosen.
-
-    Args:
-      resolved: the whole config.
-      names: the fields that were set, all of them known.
-      where: the source of their values, for messages.
-    """
-    for name in names:
-        if name not in resolved.values:
-            entry = name.rpartition(".")[0]
-            chooser = _tables().choosers[entry]
-            chosen = ", ".join(map(repr, resolved.names[chooser])) or "none"
-            raise UserError(
-                f"{where}: there is no config.{name} while config.{chooser} is {chosen}; leave it "
-                f"out, or set {chooser} to {entry.partition('.')[2]!r}"
-            )
-
-
-def refuse_unread(resolved: Resolved, names: Iterable[str], where: str = "") -> None:
-    """Raises UserError if one of `names` has no effect, given the other fields.
-
-    Args:
-      resolved: the whole config.
-      names: the fields that were set.
-      where: where they were set, for the message, if not as fields.
-    """
-    for name in names:
-        if name in resolved.unread:
-            chooser = resolved.unread[name]
-            chosen = resolved.values[chooser]
-            unread = CHOICES[chooser].unread
-            readers = [entry for entry in unread if name not in unread[entry]]
-            raise UserError(
-                f"{where}config.{name} is {short_repr(resolved.values[name])}, but {chooser} "
-                f"{'none' if chosen is None else repr(chosen)} does not read it "
-                f"({', '.join(readers[:4] + ['...'] * (len(readers) > 4))} would); leave it out"
-            )
-
-
-def refuse_unread_layers(resolved: Resolved) -> None:
-    """Raises UserError if an override of a layer has no effect in it."""
-    for layer in resolved.layers:
-        # A whole config in which every layer is this one.
-        of_layer = Resolved.of({**resolved.values, "model.layers": None, **layer})
-        refuse_unchosen(of_layer, layer, "config.model.layers")
-        changed = [name for name in layer if layer[name] != resolved.values.get(name)]
-        refuse_unread(of_layer, changed, "config.model.layers: ")
-
-
-def check_sections(settings: Settings) -> None:
-    """Raises UserError if sections of a config to train contradict each other."""
-    _check_examples(settings)
-    _check_embeddings(settings)
-    _check_adapters(settings)
-    _check_schedule(settings)
-    _check_sampling(settings)
-
-
-def _check_examples(settings: Settings) -> None:
-    """Refuses data whose examples lack what the task reads."""
-    needed = TASKS[settings.task.name].keys
-    for name in settings.data.name.split(","):
-        keys = SOURCES[name].keys if name in SOURCES else None
-        if keys is not None and not needed <= {*keys}:
-            own_files = [
-                other
-                for other, source in SOURCES.items()
-                if source.keys is not None and needed <= {*source.keys} and other != "labeled_tsv"
-                if {"data.train_text", "data.train_source"} & {*(source.reads or ())}
-            ]
-            raise UserError(
-                f"config.data.name is {name!r}, whose examples have {' and '.join(keys)}, but task "
-                f"{settings.task.name} reads {' and '.join(sorted(needed))}: for files of "
-                f"your own, set it to {' or '.join(own_files)}"
-            )
-
-
-def _check_embeddings(settings: Settings) -> None:
-    """Refuses one embedding for several vocabularies."""
-    kind = TASKS[settings.task.name]
-    tie = settings.model.tie_embeddings
-    is_shared = settings.tokenizer.joint and not kind.symbols
-    has_sides = len({*kind.texts, *kind.symbols}) > 1
-    if has_sides and tie in ("all", "inputs") and not is_shared:
-        raise UserError(
-            f"config.model.tie_embeddings {tie!r} shares one embedding among all sides, and "
-            f"{'here' if kind.symbols else 'with config.tokenizer.joint false'} each has a "
-            "vocabulary of its own: set tie_embeddings to 'target' or 'none'"
-        )
-
-
-def _check_adapters(settings: Settings) -> None:
-    """Refuses options that contradict adapters: they decide what is trained, in single layers."""
-    others = {
-        "optimizer.frozen": settings.optimizer.frozen,
-        "model.scan_layers": settings.model.scan_layers,
-        "model.architecture 'recurrent'": settings.model.architecture == "recurrent",
-    }
-    for name, is_set in others.items():
-        if is_set and settings.lora.rank is not None:
-            raise UserError(f"config.lora.rank does not go with {name}; leave one of them out")
-
-
-def _check_sampling(settings: Settings) -> None:
-    """Refuses random tokens where another model's predictions for fixed tokens are stored."""
-    distillation = settings.distillation
-    others = {
-        f"task.name {settings.task.name!r}": TASKS[settings.task.name].stored,
-        "train.distillation.top_k": distillation and distillation.top_k,
-    }
-    for name, is_stored in others.items():
-        if is_stored and settings.tokenizer.sampling:
-            raise UserError(
-                f"config.tokenizer.sampling does not go with {name}, which stores another model's "
-                "predictions for one segmentation of the text; leave one of them out"
-            )
-
-
-def _check_schedule(settings: Settings) -> None:
-    """Refuses a decay that overlaps the warm-up or ends before training does."""
-    optimizer = settings.optimizer
-    cooldown = optimizer.cooldown_steps
-    num_steps = settings.train.num_steps
-    end = optimizer.decay_steps or num_steps
-    if cooldown is not None and cooldown > end - optimizer.warmup_steps:
-        raise UserError(
-            f"config.optimizer.cooldown_steps is {cooldown}, but of {end} steps warmup_steps "
-            f"{optimizer.warmup_steps} leave fewer: lower one of them"
-        )
-    if SCHEDULES[optimizer.schedule].decays and num_steps > end and not optimizer.final_ratio:
-        raise UserError(
-            f"config.train.num_steps is {num_steps}, but optimizer.schedule {optimizer.schedule!r} "
-            f"ends at a learning rate of 0 after optimizer.decay_steps {end}: raise it too, or set "
-            "optimizer.final_ratio"
-        )

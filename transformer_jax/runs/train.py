@@ -1,30 +1,69 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a config in a workdir."""
+"""Trains a config in a workdir from its latest checkpoint on; `seeds` trains replicas of it."""
 
+import contextlib
+import dataclasses
+import functools
 import logging
 import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import jax
 from ml_collections import ConfigDict
 
-from transformer_jax.errors import Interrupted
-from transformer_jax.logs.run_log import four_digits
+from transformer_jax.checkpoints.warm_start import WarmStart
+from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
+from transformer_jax.errors import DivergedError, Interrupted, UserError
+from transformer_jax.logs.records import read_records, recorded_splits, with_losses
+from transformer_jax.logs.run_log import Console, Log, NoLog, RunLog, four_digits
+from transformer_jax.nn.fused_attention import KernelChoice, record_kernel_choices
 from transformer_jax.nn.lora import merge_adapters
 from transformer_jax.parallel import hosts
-from transformer_jax.runs.evaluate import score_of, selection_metric
-from transformer_jax.runs.fit import SingleRun, fit, validation_records
-from transformer_jax.runs.prepare import open_training, prepare
+from transformer_jax.parallel.engines import Engine, create_state
+from transformer_jax.parallel.sharding import bytes_per_device, process_part
+from transformer_jax.runs import build
+from transformer_jax.runs.config import errors_of
+from transformer_jax.runs.evaluate import Scores, score_of, selection_metric, validation
+from transformer_jax.runs.prepare import Training, open_training, prepare
+from transformer_jax.runs.provenance import check_provenance
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import Modules
-from transformer_jax.runs.workdir import TOKENIZER, open_for_writing
+from transformer_jax.runs.workdir import METRICS, PROFILE, TOKENIZER, open_for_writing, workdir_path
 from transformer_jax.runtime import platform
+from transformer_jax.runtime.platform import devices_per_memory, require_memory
+from transformer_jax.runtime.preemption import watch_preemption
 from transformer_jax.runtime.progress import in_notebook, shown
-from transformer_jax.runtime.startup import keep_freed_memory
+from transformer_jax.runtime.startup import (
+    keep_freed_memory,
+    return_large_blocks,
+    return_unused_memory,
+)
 from transformer_jax.tasks.interface import Task
-from transformer_jax.training.loop import GoodputTimer
+from transformer_jax.tasks.losses import batch_shapes
+from transformer_jax.training.diagnostics import Diagnose
+from transformer_jax.training.loop import GoodputTimer, Intervals, Loop, Patience, SpikedError
+from transformer_jax.training.optimizer import unfinished_decay
+from transformer_jax.training.profiling import Profiler, step_bytes, step_products, utilization
+from transformer_jax.training.state import FROZEN, OPTIONAL_FIELDS, TrainState
 
 logger = logging.getLogger(__name__)
+
+InitState = Callable[[Any], TrainState]
+"""A seed -> the portable state before the first step."""
+
+_MOST_REWINDS = 10  # to the same checkpoint
+_FRAGMENTS = 8
+"""Copies of a step's buffers that can be in memory if freed blocks are kept; 7 were seen."""
+_KEPT_SHARE = 1 / 2
+"""Largest share of the machine's memory that these copies may take. A character GPT of 10.8 million
+parameters, batch 64, took 21 GB with kept blocks and 5.9 GB without, in 1.2 times the CPU time."""
 
 
 def train(
@@ -52,16 +91,18 @@ def train(
       Stopped: a SIGTERM or an interrupt (`Interrupted`) came; the state is saved, and the same call
         continues. In a notebook an interrupted run is returned.
     """
-    if not in_notebook():
-        return _train(config, workdir, modules, until, progress)
     try:
         return _train(config, workdir, modules, until, progress)
     except Interrupted as stop:
+        if not in_notebook():
+            raise
         from transformer_jax.runs.load import load
 
         print(str(stop).replace("the same command", "the same cell"))
         return load(workdir, modules=modules)
     except KeyboardInterrupt:  # before the first step or after the last one, or a second time
+        if not in_notebook():
+            raise
         raise Interrupted("interrupted; the same cell continues from what is saved") from None
 
 
@@ -78,28 +119,376 @@ def _train(
     with shown(progress and hosts.is_primary()), open_for_writing(workdir) as handle:
         folder = handle.folder
         training = open_training([config], modules, handle)
-        settings = training.settings
-        checkpoints = training.checkpoints
-        same_bits = platform.reproducible(settings.train.reproducible)
-        with handle.locked(), checkpoints, same_bits:
+        same_bits = platform.reproducible(training.settings.train.reproducible)
+        with handle.locked(), training.checkpoints, same_bits:
             hosts.run_on_primary(lambda: prepare(training, folder))
             handle.copy_from_primary(TOKENIZER)
-            (task,), snapshots = training.open_tasks(folder)
-            run = SingleRun(settings, folder, task, training.examples, snapshots, [folder])
-            state = fit(run, checkpoints, clock, until)
-            hosts.run_on_primary(lambda: _log_best(settings, task, folder, workdir))
-        return Run(settings, folder, task, merge_adapters(state.model_params), int(state.step))
+            (task,) = training.open_tasks(folder)
+            run = SingleRun(training, folder, task, [folder])
+            state = fit(run, clock, until)
+            hosts.run_on_primary(lambda: run.log_best(workdir))
+        params = merge_adapters(state.model_params)
+        return Run(run.settings, folder, task, params, int(state.step))
 
 
-def _log_best(settings: Settings, task: Task, folder: Path, workdir: str | Path) -> None:
-    """Logs the best validation score and where the run is."""
-    name = selection_metric(settings, task)
-    records = validation_records(folder, settings, settings.train.num_steps)
-    finite = [record for record in records if math.isfinite(score_of(record, name))]
-    if finite:
+@dataclasses.dataclass(frozen=True)
+class SingleRun:
+    """A run as the training loop uses it, on all devices of the job.
+
+    Attributes:
+      workdir, task: of the run, or those that replicas share.
+      folders: where records are written: the workdir, or that of each replica.
+    """
+
+    training: Training
+    workdir: Path
+    task: Task
+    folders: Sequence[Path]
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the run, or of the first replica."""
+        return self.training.settings
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The engine that divides the work among devices."""
+        return build.build_engine(self.settings)
+
+    def abstract_state(self, init_state: InitState) -> TrainState:
+        """Shapes, dtypes and shardings of the state."""
+        return build.abstract_state(self.settings, init_state, self.engine.mesh)
+
+    @property
+    def warm_start(self) -> Path | None:
+        """The workdir whose parameters training starts from; adapters start from their own."""
+        init_from = self.settings.train.init_from
+        is_base = "base" in self.training.snapshots
+        return workdir_path(init_from) if init_from and not is_base else None
+
+    def first_state(self, init_state: InitState, abstract: TrainState) -> TrainState:
+        """The portable state before the first step, without the frozen parameters."""
+        start = WarmStart(abstract.params, self.warm_start) if self.warm_start else None
+
+        def is_loaded(path: str) -> bool:
+            part, _, name = path.partition("/")
+            warm = start is not None and part in ("params", "live") and name in start.replaced
+            return warm or part == FROZEN
+
+        state = create_state(init_state, self.settings.seed, abstract, is_loaded)
+        return state.with_params(start.load(state.params)) if start else state
+
+    def frozen(self, abstract: Mapping[str, Any]) -> dict[str, Any]:
+        """Loads the frozen parameters, of these shapes."""
+        snapshots = self.training.snapshots
+        return {name: snapshots[name].params(shapes) for name, shapes in abstract.items()}
+
+    def batches(self, rows: int) -> TrainBatches | StackedBatches:
+        """The training data in batches of `rows` rows."""
+        with errors_of("parallel"):
+            part = process_part(self.engine.mesh)
+        return build.batches_of(self.settings, self.task, self.training.examples, rows, part)
+
+    def log(self, start: int) -> AbstractContextManager[Log]:
+        """Opens the log of metrics from step `start` on; it is closed when training ends."""
+        if not hosts.is_primary():
+            return NoLog()
+        config = self.settings.logging
+        return RunLog(self.workdir, start_step=start, config=config, console=self.console(start))
+
+    def console(self, start: int) -> Console:
+        """The progress of a training from step `start` on."""
+        metric = selection_metric(self.settings, self.task).removeprefix("-")
+        num_steps = self.settings.train.num_steps
+        return Console(start, num_steps, metric, self.settings.logging.console)
+
+    def is_validated(self, step: int) -> bool:
+        """Returns True if an earlier start recorded metrics of the validation split here."""
+        files = [folder / METRICS for folder in self.folders]
+        return hosts.run_on_primary(
+            lambda: all("valid" in recorded_splits(path, step) for path in files)
+        )
+
+    def scores(self, step: int) -> list[Any]:
+        """Validation scores that earlier starts recorded, up to this step."""
+        return hosts.run_on_primary(
+            lambda: recorded_scores(self.workdir, self.settings, self.task, step)
+        )
+
+    def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
+        """A function from the number of updates done to the learning rate that is logged."""
+        return schedule
+
+    def diagnostics(self) -> Diagnose:
+        """The diagnostics of training, at intervals of their own."""
+        return build.build_diagnostics(self.settings, self.task, self.engine)
+
+    def validation(self) -> Callable[[int, TrainState], Scores]:
+        """A function (step, `TrainState.evaluated`) -> scores; UserError if the split cannot be
+        evaluated."""
+        evaluate = validation(self.settings, self.task, self.engine.mesh)
+        return lambda step, state: evaluate(step, state, self.workdir)
+
+    def log_best(self, workdir: str | Path) -> None:
+        """Logs the best validation score and where the run is."""
+        name = selection_metric(self.settings, self.task)
+        num_steps = self.settings.train.num_steps
+        records = validation_records(self.workdir, self.settings, num_steps)
+        finite = [record for record in records if math.isfinite(score_of(record, name))]
+        if not finite:
+            return
         record = max(finite, key=lambda record: score_of(record, name))
         score = four_digits(abs(score_of(record, name)))
         best = f"{name.removeprefix('-')} {score} at step {record['step']}"
         if "num_all_examples" in record and not name.endswith("loss"):
             best += f", on {record['num_examples']:,} of {record['num_all_examples']:,} examples"
         logger.info("best %s; the run is in %s", best, workdir)
+
+
+def recorded_scores(workdir: Path, settings: Settings, task: Task, step: int) -> list[float]:
+    """Validation scores that a run recorded up to a step."""
+    name = selection_metric(settings, task)
+    return [score_of(record, name) for record in validation_records(workdir, settings, step)]
+
+
+def validation_records(workdir: Path, settings: Settings, step: int) -> list[dict[str, Any]]:
+    """Records of the validation split up to a step."""
+    train = dataclasses.asdict(settings.train)
+    records = read_records(workdir / METRICS, "valid", step)
+    return [with_losses(record, train) for record in records]
+
+
+def fit(run: SingleRun, clock: GoodputTimer, until: int | None = None) -> TrainState:
+    """Trains from the latest checkpoint, if there is one; returns the portable state.
+
+    If a saved step was due to be evaluated and its evaluation did not finish, it is evaluated
+    before the next step is trained.
+
+    Args:
+      clock: started when the command began.
+      until: the step to pause after; None: the last one.
+
+    Raises:
+      DivergedError: as `Loop.run`, or training went back to one checkpoint too often.
+      Stopped: as `Loop.run`.
+    """
+    settings = run.settings
+    task = run.task
+    checkpoints = run.training.checkpoints
+    engine = run.engine
+    schedule, train_step, init_state = build.build_training(settings, task, engine)
+    rows = build.batch_rows(settings, task, engine.row_shards)
+    batches = run.batches(rows)
+    abstract = run.abstract_state(init_state)
+    batch = batch_shapes(build.training_lengths(task), rows)
+    single = jax.eval_shape(init_state, settings.seed)  # of one replica, or of the run
+    model = step_products(task, single.model_params, batch, single.frozen)
+    parts = build.micro_batches(settings, task, engine.row_shards)
+    require_room(settings, abstract, engine, model.largest // parts)
+    frozen = _num_parameters(single.frozen)
+    beside = f", beside {frozen:,} that stay as they are" if frozen else ""
+    logger.info("training %s parameters%s", f"{_num_parameters(single.params):,}", beside)
+    point = _latest_point(run, abstract)
+    if point is not None:
+        if _is_finished(run, point, until):
+            return point.take_state()
+        batches.set_state(point.data_state)
+    message = unfinished_decay(settings.optimizer, settings.model.d_model, settings.train.num_steps)
+    if message:
+        logger.warning(message)
+    validate = run.validation()  # before any step: it refuses a split it cannot evaluate
+    logger.info("compiling the training step")
+    start = time.perf_counter()
+    with record_kernel_choices() as attention:
+        step = engine.compile(train_step, abstract, batch)
+    _log_attention(settings.model.attention, attention)
+    # The step is compiled in the background, while the first state and the first batches are made.
+    point = point or _first_point(run, init_state, abstract)
+    batches.start()
+    clock.attribute_rest("starting")
+    with clock.measure("compiling"):
+        buffers = step_bytes(step)
+        step_utilization = utilization(
+            engine.num_replicas * model.flops, settings.model.dtype, step
+        )
+    logger.info("compiled in %.1f s", time.perf_counter() - start)
+    limit_kept_memory(buffers)
+    make_loop = functools.partial(
+        Loop,
+        train_step=step,
+        to_portable=engine.to_portable,
+        batches=batches,
+        checkpoints=checkpoints,
+        evaluate=validate,
+        learning_rate=run.learning_rate(jax.jit(schedule)),
+        utilization=step_utilization,
+        intervals=_intervals(settings),
+        diagnostics=run.diagnostics(),
+        timer=clock,
+        callbacks=build.build_callbacks(settings, task, run.workdir),
+        rewinds=settings.train.on_spike == "rewind",
+        step_bytes=buffers,
+    )
+    rewinds: Counter[int] = Counter()
+    with contextlib.closing(batches), watch_preemption(settings.parallel.preemption_notice):
+        while True:
+            try:
+                return _train_from(run, make_loop, until, point)
+            except SpikedError as error:
+                spiked = error
+            with clock.measure("rewinding"):
+                checkpoints.wait()
+                point = _latest_point(run, abstract) or _first_point(run, init_state, abstract)
+            rewinds[point.step] += 1
+            _check_rewinds(rewinds, point.step, spiked)
+
+
+def require_room(settings: Settings, state: TrainState, engine: Engine, largest: int) -> None:
+    """Raises UserError if a training step cannot fit into memory, before any is allocated.
+
+    `largest` is the bytes of the largest array in the forward pass of a micro-batch, on all devices
+    together.
+    """
+    gradient = bytes_per_device(state.params)
+    activation = largest * engine.num_replicas // engine.mesh.size
+    require_memory(
+        devices_per_memory() * (bytes_per_device(state) + gradient + activation),
+        f"config: {_num_parameters(state.params):,} parameters, with gradients, optimizer and "
+        f"train.tokens_per_batch {settings.train.tokens_per_batch},",
+    )
+
+
+def _num_parameters(tree: Any) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+@dataclasses.dataclass
+class _ResumePoint:
+    """A portable state to train from, after `step` updates.
+
+    It is evaluated first if an earlier start did not finish its evaluation. Without the state of
+    the data iterator, data are read from the beginning.
+    """
+
+    step: int
+    state: TrainState | None
+    patience: Patience
+    data_state: Any = None
+    evaluate_first: bool = False
+
+    def take_state(self) -> TrainState:
+        """Returns the state and drops it here: an engine may replace it by its own copy."""
+        state = self.state
+        self.state = None
+        assert state is not None
+        return state
+
+
+def _first_point(run: SingleRun, init_state: InitState, abstract: TrainState) -> _ResumePoint:
+    """The point before the first step."""
+    state = run.first_state(init_state, abstract)
+    state = state.replace(frozen=run.frozen(abstract.frozen))
+    return _ResumePoint(0, state, _patience(run.settings))
+
+
+def _latest_point(run: SingleRun, abstract: TrainState) -> _ResumePoint | None:
+    """The latest checkpoint, if there is one; UserError if other data or tokenizers were used."""
+    checkpoints = run.training.checkpoints
+    if checkpoints.latest_step() is None:
+        return None
+    settings = run.settings
+    snapshot = checkpoints.snapshot()
+    check_provenance(checkpoints.provenance, snapshot.provenance, run.workdir)
+    state = snapshot.state(abstract.saved, OPTIONAL_FIELDS)
+    is_due = _intervals(settings).is_evaluated(snapshot.step, settings.train.num_steps)
+    return _ResumePoint(
+        snapshot.step,
+        state.replace(frozen=run.frozen(abstract.frozen)),
+        _patience(settings, run.scores(snapshot.step)),
+        snapshot.data_state,
+        evaluate_first=is_due and not run.is_validated(snapshot.step),
+    )
+
+
+def _is_finished(run: SingleRun, point: _ResumePoint, until: int | None) -> bool:
+    """Returns True if nothing is left to train; logs that, and where training is resumed."""
+    settings = run.settings
+    workdir = run.workdir
+    logger.info("%s continues from step %d", workdir, point.step)
+    if point.patience.is_exhausted:
+        message = "%s has ended at step %d, after %s; raise eval.patience for more"
+        logger.info(message, workdir, point.step, point.patience)
+        return True
+    if point.step >= settings.train.num_steps and not point.evaluate_first:
+        message = "%s has finished its %d steps; raise train.num_steps%s for more"
+        too = " and optimizer.decay_steps" if settings.optimizer.decay_steps else ""
+        logger.info(message, workdir, point.step, too)
+        return True
+    if until is not None and point.step >= until and not point.evaluate_first:
+        logger.info("%s is paused at step %d", workdir, point.step)
+        return True
+    return False
+
+
+def limit_kept_memory(buffers: int) -> None:
+    """Returns the memory that compilation used on a CPU; also large freed blocks, if those that are
+    kept for the next step (`keep_freed_memory`) could take more than half of the memory."""
+    if platform.is_cpu():
+        return_unused_memory()
+        usable = platform.usable_memory() or 0
+        if _FRAGMENTS * buffers > _KEPT_SHARE * usable:
+            return_large_blocks()
+
+
+def _train_from(
+    run: SingleRun, make_loop: Callable[..., Loop], until: int | None, point: _ResumePoint
+) -> TrainState:
+    """Runs the loop from a point; returns the portable state after the last step, or `until`."""
+    start = point.step
+    logging_config = run.settings.logging
+    with run.log(start) as log:
+        profiler = Profiler(run.workdir / PROFILE, start + 1, logging_config.profile_steps)
+        loop = make_loop(log=log, profiler=profiler, patience=point.patience)
+        state = run.engine.from_portable(point.take_state())
+        num_steps = run.settings.train.num_steps
+        first = point.evaluate_first
+        state = loop.run(state, start, num_steps, until=until, evaluate_start=first)
+        return run.engine.to_portable(state)
+
+
+def _check_rewinds(rewinds: Counter[int], step: int, spiked: SpikedError) -> None:
+    """Logs a return to a step; raises DivergedError if training went back there too often."""
+    if rewinds[step] > _MOST_REWINDS:
+        raise DivergedError(
+            f"{spiked}, for the {rewinds[step]}th time after step {step}, each time with other "
+            "data: in a new workdir, lower optimizer.learning_rate or raise train.spike_factor"
+        )
+    message = "%s; training goes back to step %d and continues with the data that comes next"
+    logger.warning(message, spiked, step)
+
+
+def _log_attention(requested: str, choices: Sequence[KernelChoice]) -> None:
+    """Logs the attention kernel of the step and why; UserError if it is not the requested one."""
+    for choice in choices:
+        if requested not in ("auto", choice.name):
+            raise UserError(
+                f"config.model.attention is {requested!r}, but {choice.reason}; set it to auto or "
+                "plain"
+            )
+        if choice.reason or choice.kernel is not None:
+            logger.info("attention: %s", choice)
+
+
+def _patience(settings: Settings, scores: Sequence[Any] = ()) -> Patience:
+    optimizer = settings.optimizer
+    return Patience(
+        settings.eval.patience, optimizer.plateau_patience, optimizer.plateau_factor, scores
+    )
+
+
+def _intervals(settings: Settings) -> Intervals:
+    return Intervals(
+        log=settings.logging.every_steps,
+        evaluate=settings.eval.every_steps,
+        save=settings.checkpoint.every_steps,
+    )

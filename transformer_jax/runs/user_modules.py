@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user's modules: Python files outside the package that register components.
+"""The user's Python files: modules that register components; configs, sweeps and claims.
 
-They add positions, models, tasks, data sets and so on to the registries (`runs.settings`). A run
+Modules add positions, models, tasks, data sets and so on to the registries (`runs.settings`). A run
 stores the names of the modules that it needs in its `modules.json`, without their code: the user
 keeps the code and gives it again, by `--modules` or `modules=`. Nothing in a workdir is executed.
 """
@@ -15,6 +15,7 @@ import itertools
 import json
 import logging
 import os
+import runpy
 import sys
 import traceback
 import types
@@ -22,13 +23,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from transformer_jax.buckets.bucket import is_address
+from transformer_jax.buckets.copies import fetch_folder
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.errors import UserError
 from transformer_jax.registry import reload_registrations
-from transformer_jax.runs.settings import CHOICES, Settings
-from transformer_jax.runs.shipped import find_file
-from transformer_jax.runs.workdir import CHECKPOINTS, MODULES, TOGETHER
+from transformer_jax.runs.settings import Settings, tables
+from transformer_jax.runs.shipped import find_file, suggest_shipped
+from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, MODULES, TOGETHER
 from transformer_jax.runtime.files import read_regular, write_atomic
 from transformer_jax.suggestions import suggest_file
 
@@ -76,7 +77,7 @@ def load_modules(modules: Modules, workdir: str | Path | None = None) -> list[Us
         taken, or the run in the workdir needs a module that is not loaded.
     """
     modules = [modules] if isinstance(modules, str | Path) else modules
-    workdir = Path(workdir) if workdir and not is_address(workdir) else None
+    workdir = Path(workdir) if workdir else None
     loaded = [_load(module, workdir) for module in modules]
     for folder in (workdir, workdir / TOGETHER) if workdir else ():
         loaded += _needed_modules(folder)
@@ -96,42 +97,36 @@ def record_modules(workdir: Path, settings: Settings, given: Iterable[UserModule
 
 def _load(module: str | Path, workdir: Path | None) -> UserModule:
     text = str(module)
-    if isinstance(module, Path) or text.endswith(".py") or os.sep in text:
-        return _load_file(find_file(os.path.expanduser(text), "module").resolve(), workdir)
-    return _load_importable(text, workdir)
-
-
-def _load_file(path: Path, workdir: Path | None) -> UserModule:
-    _check_outside(path, workdir)
-    # A unique name: files of several folders may have the same name.
-    name = f"{path.stem}_{_digest(os.fsencode(path))[:8]}"
+    is_file = isinstance(module, Path) or text.endswith(".py") or os.sep in text
+    if is_file:
+        path = find_file(os.path.expanduser(text), "module").resolve()
+        _check_outside(path, workdir)
+        label = path.name
+        # A unique name: files of several folders may have the same name.
+        name = f"{path.stem}_{_digest(os.fsencode(path))[:8]}"
+    else:
+        path = _find(text, workdir)
+        label = name = text
     try:
         source = path.read_bytes()
     except OSError as error:
         hint = "" if path.exists() else suggest_file(path)
         raise UserError(f"modules: cannot read {path}: {error.strerror}{hint}") from error
-    user_module = UserModule(path.name, _digest(source))
-    if _loaded.get(name) != user_module:
-        with _executing(path.name, path, replaces=name):
-            module = sys.modules[name] = types.ModuleType(name)
-            module.__file__ = str(path)
+    user_module = UserModule(label, _digest(source))
+    if _loaded.get(name) == user_module:
+        return user_module
+    with _executing(label, path, replaces=name):
+        if is_file:
+            python_module = sys.modules[name] = types.ModuleType(name)
+            python_module.__file__ = str(path)
             # Not imported: that might take an earlier version from __pycache__.
-            with siblings_importable(path):
-                exec(compile(source, path, "exec"), vars(module))
-        _loaded[name] = user_module
-    return user_module
-
-
-def _load_importable(name: str, workdir: Path | None) -> UserModule:
-    path = _find(name, workdir)
-    user_module = UserModule(name, _digest(path.read_bytes()))
-    if _loaded.get(name) != user_module:
-        with _executing(name, path, replaces=name):
-            if name in sys.modules:
-                importlib.reload(sys.modules[name])
-            else:
-                importlib.import_module(name)
-        _loaded[name] = user_module
+            with _siblings_importable(path):
+                exec(compile(source, path, "exec"), vars(python_module))
+        elif name in sys.modules:
+            importlib.reload(sys.modules[name])
+        else:
+            importlib.import_module(name)
+    _loaded[name] = user_module
     return user_module
 
 
@@ -181,27 +176,6 @@ def _executing(name: str, path: Path, replaces: str = "") -> Iterator[None]:
         line = line_in_file(error, path)
         place = name if line is None else f"{name}, line {line}"
         raise UserError(f"modules: {place}: {describe_error(error)}") from error
-
-
-@contextlib.contextmanager
-def siblings_importable(path: Path) -> Iterator[None]:
-    """Puts the file's folder on the import path; afterwards forgets what was imported from it.
-
-    Otherwise a notebook would not notice that a sibling was edited, and two folders with files of
-    the same name would both get the first one's.
-    """
-    folder = path.resolve().parent
-    loaded = set(sys.modules)
-    importlib.invalidate_caches()
-    sys.path.insert(0, str(folder))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(folder))
-        for name in sys.modules.keys() - loaded:
-            source = getattr(sys.modules[name], "__file__", None)
-            if source and Path(source).parent == folder:
-                del sys.modules[name]
 
 
 def line_in_file(error: BaseException, path: Path) -> int | None:
@@ -266,24 +240,17 @@ def _recorded_modules(workdir: Path) -> list[UserModule]:
     if not os.path.lexists(path) or not step_folders(workdir / CHECKPOINTS):
         return []
     try:
-        modules = [UserModule(**fields) for fields in json.loads(read_regular(path))]
-        if not all(str.isprintable(module.name) for module in modules):
-            raise ValueError("a name in it is no plain text")
+        return [UserModule(**fields) for fields in json.loads(read_regular(path))]
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
-    return modules
 
 
 def user_components(settings: Settings) -> dict[tuple[str, str], str]:
     """The components named in a config that are not of this package: (field, name) -> the module
     that registered it, "__main__" for a notebook's cells."""
-    modules = {}
-    for field, names in settings.resolved.names.items():
-        for name in names:
-            module = CHOICES[field].module_of(name)
-            if module is not None and not module.startswith(f"{_PACKAGE}."):
-                modules[field, name] = module
-    return modules
+    modules = tables().user_modules
+    chosen = [(field, name) for field, names in settings.resolved.names.items() for name in names]
+    return {choice: modules[choice] for choice in chosen if choice in modules}
 
 
 def location(module: str) -> str:
@@ -305,3 +272,81 @@ def _user_module(module: str) -> UserModule | None:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def run_file[Result](path: str | Path, kind: str, function: str, result: type[Result]) -> Result:
+    """Runs a user's Python file; returns the result of its `function()`.
+
+    The file may import its siblings by name (`from wmt14_en_de_base import get_config`) from any
+    current directory: its folder is first on the import path, as for a script.
+
+    Args:
+      path: the file, the name of a shipped one, or an address; all Python files of its folder are
+        fetched.
+      kind: "config", "sweep" or "claim", for messages.
+      function: name of a function without arguments.
+      result: the type that it must return.
+
+    Raises:
+      UserError: there is no such file, it fails or calls exit(), or it has no such function of this
+        type.
+    """
+    folder, name = os.path.split(path)
+    beside = fetch_folder(folder, lambda file: "/" not in file and file.endswith(".py"))
+    local = find_file(beside / name, kind)
+    require_file(local, kind, path)
+    with failing_as(f"{kind} file {path} fails", local), _siblings_importable(local):
+        namespace = runpy.run_path(str(local))
+        returned = namespace[function]() if function in namespace else None
+    if function not in namespace:
+        raise UserError(f"{kind} file {path} defines no {function}()")
+    if not isinstance(returned, result):
+        raise UserError(
+            f"{kind} file {path} fails: {function}() returns {type(returned).__name__}, not a "
+            f"{result.__name__}"
+        )
+    return returned
+
+
+def require_file(path: Path, kind: str, name: str | Path) -> None:
+    """Raises UserError if a path, `name` to the user, is no file; it suggests a similar one."""
+    if path.is_file():
+        return
+    if (path / CONFIG).is_file():
+        raise UserError(f"{name} is a folder; did you mean {path / CONFIG}?")
+    raise UserError(f"there is no {kind} file {name}{suggest_shipped(path, kind)}")
+
+
+@contextlib.contextmanager
+def failing_as(what: str, path: Path | None = None) -> Iterator[None]:
+    """Turns any error of a user's code, exit() too, into a UserError of one line.
+
+    It begins with `what`, and ends with the line of the file `path` that led to the error.
+    """
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        line = line_in_file(error, path) if path else None
+        place = "" if line is None else f" (line {line})"
+        raise UserError(f"{what}: {describe_error(error)}{place}") from error
+
+
+@contextlib.contextmanager
+def _siblings_importable(path: Path) -> Iterator[None]:
+    """Puts the file's folder on the import path; afterwards forgets what was imported from it.
+
+    Otherwise a notebook would not notice that a sibling was edited, and two folders with files of
+    the same name would both get the first one's.
+    """
+    folder = path.resolve().parent
+    loaded = set(sys.modules)
+    importlib.invalidate_caches()
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name in sys.modules.keys() - loaded:
+            source = getattr(sys.modules[name], "__file__", None)
+            if source and Path(source).parent == folder:
+                del sys.modules[name]

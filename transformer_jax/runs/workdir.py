@@ -36,30 +36,28 @@ import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from transformer_jax.buckets.bucket import is_address
+from transformer_jax.buckets.copies import fetch_folder, working_copy, working_copy_id
+from transformer_jax.buckets.mirror import MirrorLayout
 from transformer_jax.checkpoints import manifest
-from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.step_folder import step_folders
-from transformer_jax.checkpoints.store import Checkpoints, PrimaryCheckpoints
+from transformer_jax.checkpoints.store import CheckpointConfig, Checkpoints, PrimaryCheckpoints
 from transformer_jax.errors import BusyError, UserError
 from transformer_jax.logs.records import read_lines, with_losses
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.hosts import Fingerprint
-from transformer_jax.runtime import processes
 from transformer_jax.runtime.files import (
     PARTIAL,
     NoLocksError,
+    describe_process,
     entries_below,
     open_locked,
     parse_json,
     path_below,
     read_regular,
 )
-
-if TYPE_CHECKING:
-    from transformer_jax.buckets.mirror import MirrorLayout
 
 logger = logging.getLogger(__name__)
 
@@ -125,18 +123,13 @@ _OLD_METRICS = f"{METRICS}.old"
 _FOR_TRAINING = re.compile(rf"({_STEP}/training|(^|/){TENSORBOARD}|(^|/){PROFILE})/")
 
 
-def _mirror_layout() -> "MirrorLayout":
-    from transformer_jax.buckets.mirror import MirrorLayout
-
-    return MirrorLayout(
-        unit=re.compile(_STEP),
-        seal=manifest.MANIFEST,
-        mark=re.compile(rf"(^|/)({re.escape(RUN.mark)}|{re.escape(SWEEP.mark)})$"),
-        temporary=re.compile(
-            rf"(^|/)(wandb|{re.escape(PARTIAL)})/|\.partial$|\.orbax-checkpoint-tmp"
-        ),
-        damage=manifest.find_damage,
-    )
+_LAYOUT = MirrorLayout(
+    unit=re.compile(_STEP),
+    seal=manifest.MANIFEST,
+    mark=re.compile(rf"(^|/)({re.escape(RUN.mark)}|{re.escape(SWEEP.mark)})$"),
+    temporary=re.compile(rf"(^|/)(wandb|{re.escape(PARTIAL)})/|\.partial$|\.orbax-checkpoint-tmp"),
+    damage=manifest.find_damage,
+)
 
 
 def workdir_path(workdir: str | Path) -> Path:
@@ -149,13 +142,7 @@ def workdir_path(workdir: str | Path) -> Path:
     """
     if not str(workdir):
         raise UserError("the name of the workdir is empty; is a variable of the shell not set?")
-    if is_address(workdir):
-        from transformer_jax.buckets.copies import fetch_folder
-
-        workdir = fetch_folder(
-            str(workdir), lambda name: not _FOR_TRAINING.search(name), _mirror_layout()
-        )
-    path = Path(workdir)
+    path = fetch_folder(workdir, lambda name: not _FOR_TRAINING.search(name), _LAYOUT)
     if _NOT_STORABLE.search(str(path.absolute())):
         raise UserError(
             f"workdir {str(path)!r} has a backslash, a NUL or bytes that are not UTF-8 in its "
@@ -178,11 +165,7 @@ def workdir_within(workdir: Path, name: str) -> Path:
 
 def fetch_files(workdir: str | Path, names: Collection[str]) -> Path:
     """The workdir, or a local copy of these files and folders if it is at an address."""
-    if not is_address(workdir):
-        return Path(workdir)
-    from transformer_jax.buckets.copies import fetch_folder
-
-    return fetch_folder(str(workdir), lambda name: name.split("/")[0] in names)
+    return fetch_folder(workdir, lambda name: name.split("/")[0] in names)
 
 
 def _require_regular(path: Path) -> None:
@@ -272,7 +255,7 @@ def _lock(workdir: Path, kind: WorkdirKind, locks: contextlib.ExitStack, wait: b
         return ""
     except OSError as error:
         raise UserError(f"cannot write to {error.filename or workdir}: {error.strerror}") from error
-    content = f"{processes.describe_process()}\n"
+    content = f"{describe_process()}\n"
     file.truncate(0)
     file.write(content)
     file.flush()
@@ -351,12 +334,10 @@ def open_for_writing(workdir: str | Path) -> Iterator[WorkdirHandle]:
     if not is_address(workdir):
         yield WorkdirHandle(workdir_path(workdir), is_shared=True)
         return
-    from transformer_jax.buckets.copies import working_copy, working_copy_id
-
     with contextlib.ExitStack() as copies:
 
         def open_copy() -> tuple[str, str]:
-            folder = copies.enter_context(working_copy(str(workdir), _mirror_layout()))
+            folder = copies.enter_context(working_copy(str(workdir), _LAYOUT))
             for config in folder.rglob(CONFIG):
                 checkpoints = config.parent / CHECKPOINTS
                 checkpoints.mkdir(exist_ok=True)  # a bucket has no empty folders

@@ -7,6 +7,7 @@ What can be made again never stops a run: see `remake`.
 """
 
 import contextlib
+import datetime
 import errno
 import fcntl
 import glob
@@ -64,11 +65,7 @@ def path_below(folder: Path, name: str) -> Path:
     if not is_safe_name(name):
         raise UserError(f"{name!r} is not the name of a file below {folder}")
     path = folder / name
-    try:
-        outside = not path.resolve().is_relative_to(folder.resolve())
-    except (OSError, RuntimeError) as error:  # links that lead to each other
-        raise UserError(f"{str(path)!r} cannot be used: {error}") from error
-    if outside:
+    if not path.resolve().is_relative_to(folder.resolve()):
         raise UserError(f"{str(path)!r} leads out of {folder} through a link; remove the link")
     return path
 
@@ -94,15 +91,6 @@ def path_of_published(path: Path, directory: Path | None = None) -> Path:
         return target
     reason = "it is a link that leads out of its folder; replace it by the file"
     raise OSError(errno.ELOOP, reason, str(path))
-
-
-def is_below(folder: Path, name: str) -> bool:
-    """Returns True if `path_below` accepts a name."""
-    try:
-        path_below(folder, name)
-    except UserError:
-        return False
-    return True
 
 
 def cache_folder(name: str) -> Path | None:
@@ -141,11 +129,7 @@ def parse_json(text: str | bytes) -> Any:
       ValueError: it is not JSON.
       RecursionError: it is nested too deeply.
     """
-    return json.loads(text, parse_int=_bounded)
-
-
-def _bounded(digits: str) -> int | float:
-    return int(digits) if len(digits) < 19 else float(digits)
+    return json.loads(text, parse_int=lambda digits: (int if len(digits) < 19 else float)(digits))
 
 
 def entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:
@@ -270,9 +254,6 @@ def _move_content(partial: Path, target: Path) -> None:
         partial.rename(target)
         return
     # The temporary folder is inside the target, whose content cannot be replaced in one call.
-    names = [entry.name for entry in os.scandir(target) if entry.name != partial.name]
-    if names:
-        raise OSError(errno.ENOTEMPTY, f"{names[0]!r} appeared in it", str(target))
     for path in list(partial.iterdir()):
         path.rename(target / path.name)
 
@@ -315,6 +296,12 @@ def open_locked(path: Path, *, wait: bool = False) -> TextIO:
             raise
         raise NoLocksError(error.errno, error.strerror, str(path)) from error
     return file
+
+
+def describe_process() -> str:
+    """Text that identifies this process: its number, its machine and the time in microseconds."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
+    return f"process {os.getpid()} on {os.uname().nodename}, since {now}"
 
 
 def remove(path: Path) -> None:

@@ -60,13 +60,12 @@ CLOUDS: Mapping[str, Callable[[], bool]] = {"gce": gce, "aws": aws}
 
 
 @contextlib.contextmanager
-def watch_preemption(notice: str | None, seconds: float | None = None) -> Iterator[None]:
+def watch_preemption(notice: str | None) -> Iterator[None]:
     """Polls for a preemption notice during the block; on a notice, sends this process a SIGTERM.
 
     Args:
       notice: a key of `CLOUDS`, or the path of a file whose existence is the notice; None: no
         polling.
-      seconds: time between polls; None: `POLL_SECONDS`.
     """
     if notice is None:
         yield
@@ -76,7 +75,7 @@ def watch_preemption(notice: str | None, seconds: float | None = None) -> Iterat
 
     def poll() -> None:
         has_warned = False
-        while not ended.wait(POLL_SECONDS if seconds is None else seconds):
+        while not ended.wait(POLL_SECONDS):
             try:
                 if is_announced():
                     logger.warning("notice by %s: this machine is about to be taken away", notice)

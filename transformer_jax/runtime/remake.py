@@ -5,15 +5,17 @@ A file begins with the SHA-256 of a key and of the content after it. A file of a
 anything else in its place, is made again without a word.
 """
 
+import contextlib
 import errno
 import hashlib
+import json
 import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from transformer_jax.runtime.files import atomic_writer, open_regular, remove
+from transformer_jax.runtime.files import atomic_writer, cache_folder, open_regular, remove
 
 _HEADER_BYTES = 64  # hexadecimal digits; content of any dtype is aligned after them
 
@@ -38,6 +40,18 @@ def remake(path: Path, key: str, make: Callable[[BinaryIO], object]) -> memoryvi
     if content is None:
         raise OSError(errno.EIO, "what was written is not what is read", str(path))
     return content
+
+
+def kept_json(name: str, key: str, make: Callable[[], Any]) -> Any:
+    """Returns what `make` returns, kept as JSON in the file `name` of the user's cache folder until
+    the key changes; made again by each process where nothing can be kept."""
+    path = cache_folder(name)
+    with contextlib.suppress(OSError):
+        if path is not None:
+            return json.loads(
+                bytes(remake(path, key, lambda file: file.write(json.dumps(make()).encode())))
+            )
+    return make()
 
 
 def read_made(path: Path, key: str) -> memoryview | None:

@@ -22,9 +22,9 @@ from transformer_jax.parallel.engines import CompiledStep, Rows, create_state
 from transformer_jax.parallel.sharding import row_shards
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
-from transformer_jax.runs.fit import limit_kept_memory, require_room
 from transformer_jax.runs.frozen import planned_teacher
 from transformer_jax.runs.settings import Settings
+from transformer_jax.runs.train import limit_kept_memory, require_room
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.language_modeling import LanguageModeling

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from experiments.benchmarks.machine_limits import seconds
 from experiments.devices.check import Check
-from transformer_jax.runtime.processor import processor_lines
+from transformer_jax.runtime.platform import processor_lines
 
 PACKAGES = (
     *("jax", "jaxlib", "jax-cuda13-plugin", "nvidia-cudnn-cu13", "nvidia-cublas", "flax", "optax"),

@@ -45,17 +45,15 @@ NATIVE = ("Fatal Python error", "terminate called", "Check failed:", "*** SIG")
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """One command line of the program, with its environment.
+    """One command line of the program (`argv`: its words), with its environment.
 
     Attributes:
-      argv: words after `python -m transformer_jax`.
       stdin: bytes to read; None: a closed descriptor.
-      closed: further descriptors (1, 2) to close. Needs a new interpreter: sets `fresh`.
+      closed: further descriptors (1, 2) to close, in a new interpreter.
       environ: variables to set, or to remove (None).
       limits: {resource.RLIMIT_...: most}.
       fresh: start a new interpreter instead of a fork.
-      before: called in the child just before the command (umask, a deleted folder, ...); for
-        a fresh one, before the interpreter starts.
+      before: called in the child before the command, or before the new interpreter.
     """
 
     argv: Sequence[str]
@@ -69,7 +67,7 @@ class Command:
 
 @dataclasses.dataclass
 class Ended:
-    """End of a command: its status (-N: by signal N), output and seconds."""
+    """End of a command. A status of -N: by signal N."""
 
     status: int
     stdout: str

@@ -24,29 +24,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import tiny_runs
 from campaign import Case, Command, Ended, report, run
 
 REPOSITORY = Path(__file__).parents[3]
 CONFIG = REPOSITORY / "configs/quickstart.py"
 DEVICES = "--xla_force_host_platform_device_count={} --xla_backend_optimization_level=0"
 DEVICES += " --xla_disable_hlo_passes=onednn-contraction-rewriter"  # the others cannot be cached
-TINY = {
-    "model.d_model": 16,
-    "model.d_ff": 32,
-    "model.num_heads": 2,
-    "model.num_encoder_layers": 1,
-    "model.num_decoder_layers": 1,
-    "model.dtype": "float32",
-    "tokenizer.vocab_size": 300,
-    "data.name": "parallel_text",
-    "train.num_steps": 2,
-    "train.tokens_per_batch": 384,
-}
-FILES = {
-    f"data.{split}_{side}": f"{split}.{side}"
-    for split in ("train", "valid")
-    for side in ("source", "target")
-}
+FIELDS_OF_ALL = tiny_runs.SMALL | tiny_runs.TWO_STACKS
+FIELDS_OF_ALL |= {"tokenizer.vocab_size": 40, "data.name": "parallel_text"}
+FIELDS_OF_ALL |= {"train.num_steps": 2, "train.tokens_per_batch": 384}
+FIELDS_OF_ALL |= {f"data.{split}_source": "a.en" for split in ("train", "valid")}
+FIELDS_OF_ALL |= {f"data.{split}_target": "a.de" for split in ("train", "valid")}
 OTHERS: dict[str, Any] = {
     "data.dir": "elsewhere",
     "model.layers": "qk_norm=true",
@@ -63,7 +52,6 @@ ACTIVATIONS.register("mine", lambda x: {} * x)
 WITH_MODULE = ("--modules=mine.py", "--config.model.activation=mine")
 ELSEWHERE = "elsewhere"
 """Folder of a second process with its own files; initially a copy of the first one's."""
-SPLITS = {"train": 60, "valid": 4}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +88,7 @@ def field_cases() -> Iterator[Case]:
     from transformer_jax.runs.provenance import MAY_DIFFER
     from transformer_jax.runs.settings import CHOICES, FIELDS
 
-    config = load_config(CONFIG, TINY | FILES)
+    config = load_config(CONFIG, FIELDS_OF_ALL)
     for name, field in FIELDS.items():
         if name in CHOICES and not CHOICES[name]:
             continue  # a registry of the user's own entries has no other value
@@ -134,11 +122,12 @@ def special_cases() -> Iterator[Case]:
     one, moved = Process(), Process(folder=ELSEWHERE)
     yield job("nothing", "", Process(("--dry_run",)), Process(("--dry_run",)))
     yield job("a line of a file", "training data", one, moved, other_line)
-    yield job("no file", "process 1: cannot read", one, moved, no_file)
+    yield job("no file", "process 1: cannot read", one, moved, partial(missing, "a.de"))
     yield job("workdir", "is not the folder that process 0 writes", one, moved)
     mine, theirs = Process(WITH_MODULE), Process(WITH_MODULE, folder=ELSEWHERE)
     yield job("module", "module mine.py is", mine, theirs, other_module)
-    yield job("no module", "process 1: modules: cannot read", mine, theirs, no_module)
+    unread = "process 1: modules: cannot read"
+    yield job("no module", unread, mine, theirs, partial(missing, "mine.py"))
     code = Process(environ={"PYTHONPATH": "code"})
     yield job("code", "code is", one, code, other_code, fresh=True)
     wide = Process(environ={"JAX_ENABLE_X64": "1"})
@@ -167,7 +156,7 @@ def job(
 
     def fill(folder: Path) -> None:
         for place in (folder, folder / ELSEWHERE):
-            write_text(place)
+            tiny_runs.write_texts(place)
             (place / "mine.py").write_text(MODULE.format(2))
         prepare(folder)
 
@@ -182,8 +171,8 @@ def command(process: Process, number: int, address: str, fresh: bool) -> Command
     words = [process.verb, "--workdir=run", "--distributed", f"--coordinator={address}"]
     words += [f"--num_processes={process.processes}", f"--process_id={number}"]
     if process.verb == "train":
-        fields = (TINY | FILES).items()
-        words += [f"--config={CONFIG}", *(f"--config.{name}={value}" for name, value in fields)]
+        fields = [f"--config.{name}={value}" for name, value in FIELDS_OF_ALL.items()]
+        words += [f"--config={CONFIG}", *fields]
     environ = {"XLA_FLAGS": DEVICES.format(2)} | dict(process.environ)
     go = partial(os.chdir, process.folder)
     return Command([*words, *process.words], environ=environ, fresh=fresh, before=go)
@@ -204,34 +193,17 @@ def wrong(folder: Path, ended: list[Ended], told: str) -> list[str]:
     return found
 
 
-def write_text(folder: Path) -> None:
-    """Writes the files of the config to a folder: some pairs of the embedded task."""
-    from transformer_jax.data.config import DataConfig
-    from transformer_jax.data.sources import open_split
-
-    folder.mkdir(exist_ok=True)
-    for split, count in SPLITS.items():
-        pairs = open_split(DataConfig(), split)[:count]
-        for side in ("source", "target"):
-            lines = "".join(f"{pair[side]}\n" for pair in pairs)
-            (folder / f"{split}.{side}").write_text(lines, encoding="utf-8")
+def missing(name: str, folder: Path) -> None:
+    (folder / ELSEWHERE / name).unlink()
 
 
 def other_line(folder: Path) -> None:
-    path = folder / ELSEWHERE / "train.target"
+    path = folder / ELSEWHERE / "a.de"
     path.write_text("Anders .\n" + path.read_text().partition("\n")[2])
-
-
-def no_file(folder: Path) -> None:
-    (folder / ELSEWHERE / "train.target").unlink()
 
 
 def other_module(folder: Path) -> None:
     (folder / ELSEWHERE / "mine.py").write_text(MODULE.format(3))
-
-
-def no_module(folder: Path) -> None:
-    (folder / ELSEWHERE / "mine.py").unlink()
 
 
 def other_code(folder: Path) -> None:

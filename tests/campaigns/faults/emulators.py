@@ -20,7 +20,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, quote, urlsplit
@@ -38,7 +38,6 @@ class Faults:
       lost: share of requests that are lost, or whose answer is.
       delayed: (share of requests, seconds).
       forbidden: answer writes with 403.
-      draw: random generator.
     """
 
     refused: float = 0.0
@@ -50,13 +49,7 @@ class Faults:
 
 @dataclass(frozen=True)
 class Emulator:
-    """A running server.
-
-    Attributes:
-      address: address of a bucket, as in --workdir.
-      environ: environment variables for clients.
-      faults: faults of the proxy.
-    """
+    """A running server: address of its bucket, environment of clients, faults of its proxy."""
 
     address: str
     environ: dict[str, str]
@@ -110,22 +103,23 @@ def _cloud_storage(held: contextlib.ExitStack) -> int:
     return port
 
 
-def _asked(port: int, method: str, path: str, headers: dict[str, str] | None = None) -> int:
-    """Sends a request; returns the status."""
+def _asked(
+    port: int, method: str, path: str, headers: Mapping[str, str] = {}, body: bytes | None = None
+) -> tuple[int, list[tuple[str, str]], bytes]:
+    """Sends a request; returns status, headers and content of the answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     with contextlib.closing(connection):
-        connection.request(method, path, headers=headers or {})
-        return connection.getresponse().status
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.getheaders(), answer.read()
 
 
 @contextlib.contextmanager
 def _serving(upstream: int, faults: Faults) -> Iterator[int]:
     """Serves a proxy; yields its port."""
 
-    class Handler(_Proxy):
-        pass
-
-    Handler.upstream, Handler.faults, Handler.creating = upstream, faults, threading.Lock()
+    fields = {"upstream": upstream, "faults": faults, "creating": threading.Lock()}
+    Handler = type("Handler", (_Proxy,), fields)
     with _Server(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.server_port
@@ -196,16 +190,12 @@ class _Proxy(BaseHTTPRequestHandler):
         )
         name = found[0] if "name" in query else json.loads(found[0])
         place = url.path.removeprefix("/upload").rstrip("/")
-        return _asked(self.upstream, "GET", f"{place}/{quote(name, safe='')}") == 200
+        return _asked(self.upstream, "GET", f"{place}/{quote(name, safe='')}")[0] == 200
 
     def _forwarded(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.upstream)
-        with contextlib.closing(connection):
-            headers = {n: v for n, v in self.headers.items() if n.lower() not in _PER_REQUEST}
-            headers["Content-Length"] = str(len(body))
-            connection.request(self.command, self.path, body, headers)
-            answer = connection.getresponse()
-            return answer.status, answer.getheaders(), answer.read()
+        headers = {n: v for n, v in self.headers.items() if n.lower() not in _PER_REQUEST}
+        headers["Content-Length"] = str(len(body))
+        return _asked(self.upstream, self.command, self.path, headers, body)
 
     def _answer(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:
         self.send_response(status)

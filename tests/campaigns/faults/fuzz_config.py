@@ -30,28 +30,21 @@ STEPS |= {"logging.every_steps": 1}
 SCORED = ("translation", "classifier", "pair_classifier", "tagger")
 
 
-def _split(text: str) -> list[str]:
-    """Splits a text into words."""
-    return text.split()
-
-
+split = str.split
 NUMBERS = [
-    *_split("0 1 -1 2 3 7 0.5 1.0 -0.0 1e-300 1e300 1e30 -1e9 nan inf -inf 1e999 1_000 0x10 1e3"),
+    *split("0 1 -1 2 3 7 0.5 1.0 -0.0 1e-300 1e300 1e30 -1e9 nan inf -inf 1e999 1_000 0x10 1e3"),
     *(str(2**power + step) for power in (15, 16, 20, 31, 32, 53, 63, 64) for step in (-1, 0, 1)),
-    *(" 5 ", "+4", "9" * 400, "\N{ARABIC-INDIC DIGIT THREE}"),
+    *(" 5 ", "+4", "\N{ARABIC-INDIC DIGIT THREE}"),
 ]
 TEXTS = [
-    *("", " ", "[" * 5000, "x" * 5000, "ü\u2028", "🦊"),
-    *_split("none true False x a,b , | * .. {} ( \\ ' config synthetic_en_de text,text 2,1 1,nan"),
-    *_split("1e300,1e-300 outside outside/file /dev/null /dev/full /proc/self/mem"),
+    *("", " ", "ü\u2028", "🦊"),
+    *split("none true False x a,b , | * .. {} ( \\ ' config synthetic_en_de text,text 2,1 1,nan"),
+    *split("1e300,1e-300 outside outside/file /dev/null /dev/full /proc/self/mem"),
 ]
 OBJECTS = [
-    *_split(
-        "float('nan') float('inf') -1 10**400 1e999 True None [] [[1]] {} () 1j object() print"
-    ),
-    *_split("range(3) b'x' {'a':1} '\\0' '\\ud800' 'a\\nb' int print"),
+    *split("float('nan') float('inf') -1 10**400 1e999 True None [] [[1]] {} () 1j object() print"),
+    *split("range(3) b'x' {'a':1} '\\0' '\\ud800' 'a\\nb' int print"),
     *(f"__import__('numpy').{value}" for value in ("float32('nan')", "int8(3)", "ones(3)")),
-    "__import__('functools').reduce(lambda inner, _: [inner], [0] * 5000)",
 ]
 """Values in a config file, as Python literals."""
 

@@ -17,14 +17,83 @@ import random
 import resource
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-import shell_pools as pools
 import tiny_runs
 from campaign import Case, Command, Ended
 
 from transformer_jax.cli.parser import VERBS
+
+split = str.split
+NO_TEXT = "\udcff\udc80"  # bytes that are not UTF-8, as Python passes them
+PLAUSIBLE = ["1", "2", "3", "0.5"]
+NUMBERS = [
+    *PLAUSIBLE,
+    *split("0 -1 7 1_0 1.5 1e5 1e999 -inf nan 0x10 1e-300 four none true \\ 100000"),
+    *split("2147483647 2147483648 18446744073709551616 \N{ARABIC-INDIC DIGIT THREE}"),
+    *("", " 3", "9" * 30, NO_TEXT),
+]
+PATHS = [
+    *split(". run run/.. absent absent/deep fifo dangling loop to_file to_folder a\\b [ * --"),
+    *(f"outside/{name}" for name in split("a.en own empty latin1 broken.gz nul crlf one")),
+    *split("/dev/null /dev/full /dev/stdin /proc/self/nothing /proc/self/mem ~nobody/x"),
+    *split("hf:a/b http://a/b run/checkpoints run/config.json"),
+    *("", "two\nlines", "a" * 300, NO_TEXT, "ä\u2028"),
+]
+TEXTS = [
+    *split(
+        "latest best text jsonl xml test valid train tset beam greedy sample bem int8 int4 a | none"
+    ),
+    *split("h100:8 v5p:4x4x8 cpu h100:0 : plot.png new/plot.png json a..b a=0 a=nan"),
+    *(f"outside/{name}.py" for name in ("good", "bad", "exits", "sweep")),
+]
+FEW = split("-1 0 1 4 5 six")
+SLOW = {"seeds", "steps", "at_once", "config.train.num_steps"}
+"""Flags whose large numbers would take too long."""
+FIELDS = [
+    *split("config.data.train_text config.train.init_from config.data.nmae config.model"),
+    *split("config.seed config.model.d_model config.optimizer.learning_rate config.decode.top_p"),
+    *split("config.train.num_steps workdri nonsense"),
+]
+LEFT_OUT = {"distributed", "coordinator", "num_processes", "process_id", "traceback"}
+"""Flags of processes that wait for others, and that of tracebacks."""
+
+LINE = b"The man sees the film .\n"
+INPUTS = [
+    *(LINE, LINE * 9, b"", b"\n", b"\n\n\n", b"no end", b"a\r\nb\r\n", b"\xef\xbb\xbfbom\n"),
+    *(b"\xff\xfe\x00\n" * 3, b"\0\n\0", b"the [MASK] is [MASK]\n", b"the film\tis good\n"),
+    *(b"word " * 40_000 + b"\n", b"\t\n"),
+    *("漢字 \u2028 \x85 \N{GRINNING FACE}\n".encode(), rb"a\nb \\ \x" + b"\n"),
+    "\udcff\n".encode("utf-8", "surrogatepass"),
+]
+HARMLESS: list[dict[str, str | None]] = [
+    *({"COLUMNS": "0"}, {"COLUMNS": "x"}, {"HOME": None}, {"HOME": "/proc/nothing"}),
+    *({"XDG_CACHE_HOME": "/dev/null"}, {"TRANSFORMER_JAX_DATA": "/dev/null"}, {"PATH": None}),
+    *({"TMPDIR": "/proc/nothing"}, {"TERM": "nonsense"}, {"TQDM_DISABLE": "1"}),
+]
+LOCALES = [
+    *({"LC_ALL": "C"}, {"LANG": "nonsense"}, {"PYTHONUTF8": "0", "LC_ALL": "C"}),
+    *({"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1"}, {"PYTHONOPTIMIZE": "2"}),
+]
+HOSTILE = [
+    *({"JAX_PLATFORMS": "cuda"}, {"JAX_PLATFORMS": "abacus"}, {"JAX_ENABLE_X64": "maybe"}),
+    *({"XLA_FLAGS": "--nonsense"}, {"XLA_FLAGS": "/nothing"}, {"JAX_NUM_CPU_DEVICES": "x"}),
+    *({"JAX_COMPILATION_CACHE_DIR": "/dev/null"}, {"JAX_NUM_CPU_DEVICES": "3"}),
+    *({"JAX_DEFAULT_MATMUL_PRECISION": "x"}, {"JAX_LOG_COMPILES": "2"}, {"JAX_DEBUG_NANS": "1"}),
+]
+FILES = {
+    "empty": b"",
+    "latin1": b"sch\xf6n\n",
+    "broken.gz": b"\x1f\x8b\x08broken",
+    "one": LINE,
+    "nul": b"\0" * 99,
+    "crlf": b"a\r\nb\r\n",
+    "good.py": b"x = 1\n",
+    "bad.py": b"1 / 0\n",
+    "exits.py": b"import sys\nsys.exit(0)\n",
+    "sweep.py": b"def get_sweep():\n    return {'config': 'x', 'rows': {'a': {}}, 'seeds': 1}\n",
+}
+"""The user's files, in `outside/`."""
 
 
 def main() -> int:
@@ -40,7 +109,7 @@ class Drawn:
     def __call__(self, number: int) -> Case:
         draw = random.Random(number)
         task = draw.choice([*tiny_runs.RUNS, "translation", "language_model"])
-        words, stdin = self._words(draw, task), draw.choice(pools.INPUTS)
+        words, stdin = self._words(draw, task), draw.choice(INPUTS)
         surroundings, allowed = {}, {0}
         damaged = draw.random() < 0.65
         if damaged:
@@ -48,7 +117,8 @@ class Drawn:
         if not damaged or draw.random() < 0.4:
             surroundings, further = draw.choice(SURROUNDINGS)(draw)
             allowed = allowed | further
-        if not damaged and words[:2] == ["score", "--workdir=run"] and task != "translation":
+        scores = task in ("translation", "language_model")
+        if not damaged and words[:2] == ["score", "--workdir=run"] and not scores:
             allowed = {2}
         if words[:1] == ["plan"]:
             allowed = allowed | {2}  # if the accelerator's compiler is not installed
@@ -103,7 +173,7 @@ def _damaged(draw: random.Random, words: list[str]) -> list[str]:
             case 0:
                 del words[place : place + 1]
             case 1:
-                words.insert(place, draw.choice([*pools.PATHS, *pools.NUMBERS]))
+                words.insert(place, draw.choice([*PATHS, *NUMBERS]))
             case 2 if words:
                 words.insert(place, words[place])
             case 3 if words and len(words[place]) > 2:
@@ -115,30 +185,28 @@ def _damaged(draw: random.Random, words: list[str]) -> list[str]:
 
 
 def _flag(draw: random.Random, verb: str) -> str:
-    known = draw.random() < 0.8
-    name = draw.choice(known and pools.FLAGS.get(verb) or sorted(pools.KINDS))
-    value = draw.choice(pools.VALUES[pools.KINDS[name]])
-    if pools.KINDS[name] == "numbers" and draw.random() < 0.4:
-        value = draw.choice(pools.PLAUSIBLE)
-    return f"--{name}" if value is None or draw.random() < 0.05 else f"--{name}={value}"
+    verb = "benchmark train" if verb == "benchmark" else verb
+    known = [VERBS[verb]] if verb in VERBS and draw.random() < 0.8 else [*VERBS.values()]
+    flags = {name: flag for one in known for name, flag in one.flags.items()}
+    name = draw.choice(sorted({*flags, *FIELDS} - LEFT_OUT))
+    flag = flags.get(name)
+    if flag and " " not in flag.spelling:
+        return f"--{name}"
+    numbers = draw.choice([NUMBERS, NUMBERS, PLAUSIBLE])
+    values = numbers if flag and flag.type else draw.choice([PATHS, TEXTS, numbers])
+    values = FEW if name in SLOW else [value for value in values if value != "fifo"]
+    return f"--{name}={draw.choice(values)}"
 
 
 def _closed(draw: random.Random) -> tuple[dict, set[int]]:
-    closed = draw.choice([(1,), (2,), (1, 2)])
-    return {"closed": closed} | ({"stdin": None} if draw.random() < 0.3 else {}), {0, 2}
+    closed = draw.choice([(), (1,), (2,), (1, 2)])
+    return {"closed": closed} | ({} if closed and draw.random() < 0.7 else {"stdin": None}), {0, 2}
 
 
-def _no_stdin(draw: random.Random) -> tuple[dict, set[int]]:
-    return {"stdin": None}, {0, 2}
-
-
-def _full(draw: random.Random) -> tuple[dict, set[int]]:
-    descriptors = draw.choice([(1,), (2,), (1, 2)])
-    return {"before": _Before("full", descriptors)}, {0, 2}
-
-
-def _left(draw: random.Random) -> tuple[dict, set[int]]:
-    return {"before": _Before("left", draw.choice([(1,), (2,), (1, 2)]))}, {0, 2, 141}
+def _redirected(draw: random.Random) -> tuple[dict, set[int]]:
+    change = draw.choice(["full", "left"])
+    before = _Before(change, draw.choice([(1,), (2,), (1, 2)]))
+    return {"before": before}, {0, 2, 141} if change == "left" else {0, 2}
 
 
 def _folder(draw: random.Random) -> tuple[dict, set[int]]:
@@ -146,30 +214,17 @@ def _folder(draw: random.Random) -> tuple[dict, set[int]]:
 
 
 def _limited(draw: random.Random) -> tuple[dict, set[int]]:
-    kind, most = draw.choice(
-        [
-            *((resource.RLIMIT_FSIZE, size) for size in (0, 10, 1000, 100_000)),
-            *((resource.RLIMIT_NOFILE, count) for count in (10, 16, 24, 40, 64)),
-        ]
-    )
-    return {"limits": {kind: most}}, {0, 2}
+    sizes = [(resource.RLIMIT_FSIZE, size) for size in (0, 10, 1000, 100_000)]
+    counts = [(resource.RLIMIT_NOFILE, count) for count in (10, 16, 24, 40, 64)]
+    return {"limits": dict([draw.choice(sizes + counts)])}, {0, 2}
 
 
-def _harmless(draw: random.Random) -> tuple[dict, set[int]]:
-    return {"environ": draw.choice(pools.HARMLESS)}, set()
+def _environ(draw: random.Random) -> tuple[dict, set[int]]:
+    environs, allowed = draw.choice([(HARMLESS, set()), (LOCALES, set()), (HOSTILE, {0, 2})])
+    return {"environ": draw.choice(environs), "fresh": environs is not HARMLESS}, allowed
 
 
-def _locale(draw: random.Random) -> tuple[dict, set[int]]:
-    return {"environ": draw.choice(pools.LOCALES), "fresh": True}, set()
-
-
-def _hostile(draw: random.Random) -> tuple[dict, set[int]]:
-    return {"environ": draw.choice(pools.HOSTILE), "fresh": True}, {0, 2}
-
-
-SURROUNDINGS: list[Callable[[random.Random], tuple[dict, set[int]]]]
-SURROUNDINGS = [_closed, _no_stdin, _limited, _locale, _hostile]
-SURROUNDINGS += 3 * [_full, _left, _folder, _limited, _harmless]
+SURROUNDINGS = [_closed, _redirected, _redirected, _folder, _limited, _environ]
 
 
 class _Before:
@@ -221,7 +276,7 @@ def _prepare(folder: Path, runs: Path, task: str) -> None:
     shutil.copytree(runs / "texts", outside, dirs_exist_ok=True)
     (outside / "own").mkdir()
     (outside / "own" / "config.json").write_text("mine")
-    for name, content in pools.FILES.items():
+    for name, content in FILES.items():
         (outside / name).write_bytes(content)
     os.mkfifo(folder / "fifo")
     for name, target in (("dangling", "nowhere"), ("loop", "loop"), ("to_file", "outside/a.en")):

@@ -12,7 +12,6 @@ those of the uninterrupted one, a folder is there in part, or a file of the user
 
 import argparse
 import contextlib
-import hashlib
 import itertools
 import json
 import os
@@ -24,10 +23,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from campaign import snapshot
+
 from transformer_jax.runtime.files import PARTIAL
 
-CLOCKED = (".transformer_jax", "checkpoints")
-"""First parts of paths whose files depend on the process or the clock."""
+CLOCKED = (b".transformer_jax", b"checkpoints")
+"""Starts of paths that depend on the process or the clock."""
 
 
 def main() -> int:
@@ -70,12 +71,12 @@ def campaign(
 ) -> dict[str, Any]:
     """Runs a command without interruption, and then again and again with kills."""
     folder.mkdir()
-    before = [digests(path) for path in kept]
+    before = [contents(path) for path in kept]
     assert call(command(folder / "whole")) == 0
     began = time.monotonic()
     assert call(command(folder / "second")) == 0
     seconds = time.monotonic() - began
-    wanted = digests(folder / "whole")
+    wanted = contents(folder / "whole")
     found: dict[str, Any] = {"kills": 0, "partial": 0, "calls": 0, "wrong": []}
     while found["kills"] < kills:
         target = folder / f"killed_{found['calls']}"
@@ -90,19 +91,21 @@ def campaign(
                 break
             found["kills"] += 1
             found["partial"] += has_partial(folder)
-            has_files = target.exists() and bool(visible(target))
-            if has_files and digests(target) == wanted:
+            has_files = target.exists() and any(
+                PARTIAL not in path.name for path in target.iterdir()
+            )
+            if has_files and contents(target) == wanted:
                 status = 0  # killed after its last step
                 break
             if has_files:
                 found["wrong"].append(f"{target} is there in part")
                 break
         found["calls"] += 1
-        if status != 0 or digests(target) != wanted:
+        if status != 0 or contents(target) != wanted:
             found["wrong"].append(f"{target}: status {status}")
         if [path.name for path in folder.iterdir() if path.name.startswith(".")]:
             found["wrong"].append(f"{folder}: a temporary folder is left")
-    if [digests(path) for path in kept] != before:
+    if [contents(path) for path in kept] != before:
         found["wrong"].append("a file of the user has changed")
     return found
 
@@ -145,21 +148,12 @@ def has_partial(folder: Path, since: int = 0) -> bool:
     return False
 
 
-def visible(folder: Path) -> list[str]:
-    """Names in a folder, without that of a temporary folder."""
-    return [path.name for path in folder.iterdir() if PARTIAL not in path.name]
-
-
-def digests(path: Path) -> dict[str, str]:
-    """SHA-256 of each file below a folder, or of a file, except those that depend on the clock."""
+def contents(path: Path) -> dict[str, tuple]:
+    """Contents of a folder, or of that of a file, without what depends on the clock."""
     if path.is_file():
-        return {"": hashlib.sha256(path.read_bytes()).hexdigest()}
-    files = {one.relative_to(path): one for one in sorted(path.rglob("*")) if one.is_file()}
-    return {
-        str(name): hashlib.sha256(one.read_bytes()).hexdigest()
-        for name, one in files.items()
-        if name.parts[0] not in CLOCKED
-    }
+        return {"": (path.read_bytes(),)}
+    found = snapshot(path)
+    return {name: found[name] for name in found if not bytes.fromhex(name).startswith(CLOCKED)}
 
 
 if __name__ == "__main__":

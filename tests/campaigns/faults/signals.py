@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import campaign
+import tiny_runs
 from campaign import Case, Command, Ended, report, run
 from kill_resume import QUICK, RESUMABLE, SAVING, metrics
 
@@ -34,29 +35,13 @@ from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.cli import terminal
 
 CONFIG = Path(__file__).resolve().parents[3] / "configs" / "quickstart.py"
-SMALL = {
-    "model.d_model": 16,
-    "model.d_ff": 32,
-    "model.num_heads": 2,
-    "model.num_encoder_layers": 1,
-    "model.num_decoder_layers": 1,
-    "data.synthetic_size": 400,
-    "tokenizer.vocab_size": 800,
-    "train.num_steps": 20,
-    "train.tokens_per_batch": 192,
-    "optimizer.warmup_steps": 5,
-    "eval.every_steps": 10,
-    "eval.num_examples": 3,
-    "decode.max_extra_length": 8,
-    "checkpoint.every_steps": 5,
-    "logging.every_steps": 1,
-}
+SMALL = tiny_runs.SMALL | tiny_runs.TWO_STACKS | tiny_runs.SHORT
+SMALL |= {"data.synthetic_size": 400, "tokenizer.vocab_size": 800, "train.num_steps": 20}
+SMALL |= {"eval.every_steps": 10, "eval.num_examples": 3}
+SMALL |= {"checkpoint.every_steps": 5, "logging.every_steps": 1}
 FIELDS = [f"--config.{name}={value}" for name, value in SMALL.items()]
 TRAIN = ["train", f"--config={CONFIG}", *FIELDS, "--workdir=run"]
-SWEEP = f"""\
-def get_sweep():
-    return dict(config="{CONFIG}", rows=dict(one=dict(), two={{"model.d_ff": 48}}), seeds=1)
-"""
+SWEEP = {"config": str(CONFIG), "rows": {"one": {}, "two": {"model.d_ff": 48}}, "seeds": 1}
 LINES = "The old man sees a dog.\n" * 100
 COMMANDS = {
     "train": Command(TRAIN),
@@ -116,14 +101,9 @@ PHASES: dict[str, Phase] = {
 
 @dataclasses.dataclass
 class Interruption:
-    """A planned signal to the command of a case.
+    """A signal to the command of a case, to be sent some seconds after it has reached a phase.
 
-    Attributes:
-      how: the signal.
-      reached: the phase when it is sent.
-      after: seconds after the start of the phase.
-      began, sent: times of the phase and the signal, in seconds since the start of the case; None:
-        not yet.
+    `began` and `sent` are the seconds from the start of the case to the phase and the signal.
     """
 
     how: signal.Signals
@@ -188,7 +168,7 @@ def fill(name: str, workdir: Path) -> Callable[[Path], None]:
     """Returns a function that prepares a command's folder: files, and a run if it uses one."""
 
     def prepare(folder: Path) -> None:
-        (folder / "sweep.py").write_text(SWEEP)
+        (folder / "sweep.py").write_text(f"def get_sweep():\n    return {SWEEP}\n")
         (folder / "lines").write_text(LINES)
         if name not in TRAINS:
             shutil.copytree(workdir / "train", folder / "run")
@@ -206,13 +186,8 @@ def interrupted(
 ) -> Iterator[Case]:
     """Cases: every phase of `train` and every other command in turn.
 
-    Args:
-      names: names of the commands.
-      count: number of cases.
-      draw: random generator of moments and signals.
-      seconds: duration of each command without a signal.
-      waits: receives the seconds from each signal to the end of its command.
-      workdir: receives stopped trainings, in `stopped/`.
+    `seconds` has the duration of each command without a signal; `waits` receives the seconds from
+    each signal to the end of its command, `workdir/stopped` the stopped trainings.
     """
     kinds = [("train", phase) for phase in PHASES if "train" in names]
     kinds += [(name, "any moment") for name in names if name != "train"]

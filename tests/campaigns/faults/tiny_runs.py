@@ -18,20 +18,10 @@ import transformer_jax as tj
 QUICKEST = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
 CONFIGS = Path(__file__).parents[3] / "configs"
-SMALL = {
-    "model.d_model": 16,
-    "model.d_ff": 32,
-    "model.num_heads": 2,
-    "model.dtype": "float32",
-    "optimizer.warmup_steps": 2,
-    "train.num_steps": 4,
-    "train.tokens_per_batch": 192,
-    "eval.every_steps": 4,
-    "decode.batch_size": 4,
-    "checkpoint.every_steps": 2,
-    "checkpoint.keep_params": 2,
-    "logging.every_steps": 2,
-}
+SMALL = {"model.d_model": 16, "model.d_ff": 32, "model.num_heads": 2, "model.dtype": "float32"}
+SMALL |= {"optimizer.warmup_steps": 2, "train.num_steps": 4, "train.tokens_per_batch": 192}
+SMALL |= {"eval.every_steps": 4, "decode.batch_size": 4, "logging.every_steps": 2}
+SMALL |= {"checkpoint.every_steps": 2, "checkpoint.keep_params": 2}
 ONE_STACK = {"model.num_layers": 1, "model.max_length": 32, "data.max_length": 32}
 TWO_STACKS = {"model.num_encoder_layers": 1, "model.num_decoder_layers": 1}
 WORDS = "the film is very good bad and dull fine ."
@@ -105,13 +95,9 @@ def _train(workdir: Path) -> None:
 def drawn_by_number(
     about: str, folder: str, make: Callable[[Path], None], drawn: Callable[[Path], Callable]
 ) -> int:
-    """Command line of a campaign whose cases are numbered; returns the exit status.
+    """Command line of a campaign (`about`: its docstring) whose cases are numbered.
 
-    Args:
-      about: docstring of the campaign.
-      folder: folder in the workdir that `make` fills with the starting point of the cases.
-      make: fills the folder.
-      drawn: folder -> (number -> case).
+    `make` fills a folder of the workdir, from which `drawn(folder)(number)` makes a case.
     """
     parser = argparse.ArgumentParser(description=about.splitlines()[0], allow_abbrev=False)
     parser.add_argument(

@@ -30,19 +30,10 @@ def test_data_comes_back_and_ends_no_script():
     assert json.loads(kept) == data
     assert kept.isascii() and "<" not in kept
     assert html.encode().decode() == html
-
-
-def test_a_number_that_json_has_not_is_refused():
+    assert "<title>&lt;/title&gt;&lt;b&gt; ?</title>" in page("</title><b> \ud800", "", [], [], 0)
+    assert 'srcdoc="&lt;p title=&quot;&amp;amp;&quot;&gt;"' in frame('<p title="&amp;">')
     with pytest.raises(ValueError, match="not JSON compliant"):
         page("t", "", [], [], {"a": float("nan")})
-
-
-def test_titles_are_plain_text():
-    assert "<title>&lt;/title&gt;&lt;b&gt; ?</title>" in page("</title><b> \ud800", "", [], [], 0)
-
-
-def test_a_frame_keeps_its_document():
-    assert 'srcdoc="&lt;p title=&quot;&amp;amp;&quot;&gt;"' in frame('<p title="&amp;">')
 
 
 def test_only_the_scripts_and_styles_that_it_was_written_with_work(show):
@@ -55,41 +46,31 @@ def test_only_the_scripts_and_styles_that_it_was_written_with_work(show):
         "document.getElementById('p').click();"
         "document.body.append(Object.assign(new Image(), {src: 'file:///x.png'}))"
     )
-    assert (
-        tab.evaluate("fetch('http://localhost:9/x').then(() => 'sent', () => 'refused')")
-        == "refused"
-    )
+    request = "fetch('http://localhost:9/x').then(() => 'sent', () => 'refused')"
+    assert tab.evaluate(request) == "refused"
     assert tab.evaluate("typeof window.ran") == "undefined"
     refused = [one["entry"]["text"] for one in tab.complaints()]
     assert len(refused) >= 4
     assert all("Content Security Policy" in text for text in refused)
 
 
-def test_weights_have_four_decimals():
+def test_packed_arrays_keep_their_precision():
+    """Weights have four decimals, scaled numbers half a step; floats are kept to the bit."""
     weights = np.arange(0, 1, 0.00003, np.float32).reshape(2, -1)
     expected = np.round(weights.astype(np.float64), 4)
     np.testing.assert_array_equal(unpack(document.pack_weights(weights)), expected)
-
-
-@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_scaled_numbers_are_right_to_half_a_step(scale):
-    values = scale * np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
-    found = unpack(document.pack_scaled(values))
-    np.testing.assert_allclose(found, values, rtol=0, atol=0.51 * np.abs(values).max() / 32767)
-
-
-@pytest.mark.parametrize("values", [np.zeros((2, 3)), np.zeros((0, 3)), np.float32(2.5)])
-def test_zeros_nothing_and_a_number_have_their_shapes(values):
-    for pack in (document.pack_scaled, document.pack_floats):
-        found = unpack(pack(values))
-        assert found.shape == np.shape(values)
-        np.testing.assert_array_equal(found, values)
-
-
-def test_floats_are_kept_to_the_bit():
     values = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    for scaled in (1e-6 * values, values, 1e6 * values):
+        half_a_step = 0.51 * np.abs(scaled).max() / 32767
+        read = unpack(document.pack_scaled(scaled))
+        np.testing.assert_allclose(read, scaled, rtol=0, atol=half_a_step)
     values[0] = [np.inf, -np.inf, 0, 1e-40]
     np.testing.assert_array_equal(unpack(document.pack_floats(values)), values)
+    for few in (np.zeros((2, 3)), np.zeros((0, 3)), np.float32(2.5)):
+        for pack in (document.pack_scaled, document.pack_floats):
+            read = unpack(pack(few))
+            assert read.shape == np.shape(few)
+            np.testing.assert_array_equal(read, few)
 
 
 def test_the_page_reads_each_kind(show):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
+from tests.refusals import assert_refused
 from transformer_jax.cli.main import main
 from transformer_jax.lab.evidence import claims, verdicts
 from transformer_jax.lab.evidence.claims import check_claim, load_claim
@@ -52,14 +53,10 @@ def test_seeds_are_added_until_it_is_decided(gap, verdict, seeds, tmp_path):
     assert read_verdict(tmp_path / "claim" / "verdict.json") == found
 
 
-def test_a_better_value_may_be_higher(tmp_path):
-    claim = tj.Claim(
-        "It is higher.", ROWS, experiment=lambda seed: (2.0 + seed / 10, 1.0), better="higher"
-    )
-    assert tj.decide(claim, tmp_path / "claim").record["verdict"] == "holds"
-
-
-def test_a_row_that_diverges_is_the_worse_one(tmp_path):
+def test_a_better_value_may_be_higher_and_a_row_that_diverges_is_the_worse_one(tmp_path):
+    higher = lambda seed: (2.0 + seed / 10, 1.0)  # noqa: E731
+    claim = tj.Claim("It is higher.", ROWS, experiment=higher, better="higher")
+    assert tj.decide(claim, tmp_path / "higher").record["verdict"] == "holds"
     claim = tj.Claim("It trains.", ROWS, experiment=lambda seed: (1.0, math.nan))
     found = tj.decide(claim, tmp_path / "claim").record
     assert found["verdict"] == "holds" and found["seeds"] == 8  # 2^-8 is below 0.05 / 4
@@ -82,32 +79,17 @@ def trained_claim(tiny_language_model, tmp_path_factory):
     return claim, workdir, tj.decide(claim, workdir, progress=False).record
 
 
-def test_trained_rows_are_decided_and_named_by_digests(trained_claim):
-    _, _, found = trained_claim
-    assert found["verdict"] == "holds"
-    names = {
-        "code of nn",
-        "training data of learns",
-        "tokenizer of text of learns",
-        "checkpoints of learns",
-        "config of hardly",
-    }
-    assert names <= set(found["digests"])
-    assert found["configs"]["learns"]["train.num_steps"] == 24
-
-
-def test_a_decided_claim_is_only_read_again(trained_claim, tmp_path):
+def test_trained_rows_are_decided_once_and_named_by_digests(trained_claim, tmp_path, monkeypatch):
+    """Also those of another claim that shares the workdir."""
     claim, workdir, before = trained_claim
-    copy = shutil.copytree(workdir, tmp_path / "copy")
-    again = tj.decide(claim, copy, progress=False).record
-    differing = {name for name in before if before[name] != again[name]}
-    assert differing <= {"seconds"}
-
-
-def test_claims_that_share_a_workdir_train_their_rows_once(trained_claim, tmp_path, monkeypatch):
-    claim, workdir, before = trained_claim
+    assert before["verdict"] == "holds"
+    data = ("training data of learns", "tokenizer of text of learns", "checkpoints of learns")
+    assert {"code of nn", *data, "config of hardly"} <= set(before["digests"])
+    assert before["configs"]["learns"]["train.num_steps"] == 24
     copy = shutil.copytree(workdir, tmp_path / "copy")
     monkeypatch.delattr(row_training, "_train_seeds")
+    again = tj.decide(claim, copy, progress=False).record
+    assert again | {"seconds": before["seconds"]} == before
     other = dataclasses.replace(claim, name="other", metric="perplexity")
     found = tj.decide(other, copy, progress=False).record
     losses, perplexities = before["values"], found["values"]
@@ -116,22 +98,18 @@ def test_claims_that_share_a_workdir_train_their_rows_once(trained_claim, tmp_pa
     assert read_verdict(copy / "verdict.json") == before  # beside other.verdict.json
     assert found["command"] == "transformer_jax claim other --workdir=DIR"
 
-
-def test_two_measures_of_the_same_runs_are_compared(trained_claim, tmp_path, monkeypatch):
-    _, workdir, _ = trained_claim
-    copy = shutil.copytree(workdir, tmp_path / "copy")
-    monkeypatch.delattr(row_training, "_train_seeds")
     measure = {"late": lambda run: run.step, "early": lambda run: run.step - 1 - run.config.seed}
-    row = {"learns": {}}
-    claim = dataclasses.replace(
-        trained_claim[0], name="two", rows=row, measure=measure, better="higher"
-    )
+    two = dict(name="two", rows={"learns": {}}, measure=measure, better="higher")
+    claim = dataclasses.replace(claim, **two)
     found = tj.decide(claim, copy, progress=False).record
     assert found["values"] == {"late": [24.0, 24.0], "early": [23.0, 22.0]}
     assert dataclasses.replace(claim, measure=dict(measure)).identity == claim.identity
 
 
-def test_what_cannot_be_decided_is_refused(trained_claim, tmp_path, assert_refused):
+def test_what_cannot_be_decided_is_refused(trained_claim, tmp_path):
+    def stated(**fields):
+        return lambda: tj.Claim(**{"statement": "x", "rows": ROWS, **fields})
+
     claim, workdir, _ = trained_claim
     copy = shutil.copytree(workdir, tmp_path / "copy")
     tj.decide(drawn(1.0), tmp_path / "claim")
@@ -139,28 +117,20 @@ def test_what_cannot_be_decided_is_refused(trained_claim, tmp_path, assert_refus
     rows = {"learns": {"model.d_ff": 8}, "hardly": {}}
     other_row = dataclasses.replace(claim, name="other", rows=rows)
     same = dataclasses.replace(claim, rows={"as is": {}, "stated": {"seed": 0}})
+    of_one_row = stated(config="quickstart", measure={"a": len, "b": len})
     assert_refused(
         {
-            "another claim": (lambda: tj.decide(other, tmp_path / "claim"), "another claim"),
-            "another row": (lambda: tj.decide(other_row, copy, progress=False), "learns"),
-            "equal configs": (lambda: same.configs({}), "as is and stated have the same config"),
+            "another claim": lambda: tj.decide(other, tmp_path / "claim"),
+            "learns": lambda: tj.decide(other_row, copy, progress=False),
+            "as is and stated have the same config": lambda: same.configs({}),
+            "compares two": stated(rows={"one": {}}),
+            "rows are equal": stated(config="quickstart"),
+            "either a config": stated(),
+            "better is 'more'": stated(config="quickstart", better="more"),
+            "compare the runs of one row": of_one_row,
+            "measure has 1 names": stated(rows={"a": {}}, measure={"a": len}),
         }
     )
-
-
-def test_claims_that_make_no_sense_are_refused():
-    measures = {"a": len, "b": len}
-    refused = [
-        ({"rows": {"one": {}}}, "compares two"),
-        ({"config": "quickstart"}, "rows are equal"),
-        ({}, "either a config"),
-        ({"config": "quickstart", "better": "more"}, "better is 'more'"),
-        ({"config": "quickstart", "measure": measures}, "compare the runs of one row"),
-        ({"rows": {"a": {}}, "measure": {"a": len}}, "measure has 1 names"),
-    ]
-    for fields, message in refused:
-        with pytest.raises(ValueError, match=message):
-            tj.Claim(**{"statement": "x", "rows": ROWS, **fields})
 
 
 def test_the_verb_decides_checks_and_names_wrong_fields(tmp_path, capsys):
@@ -229,34 +199,29 @@ def test_a_verdict_is_out_of_date_if_code_config_or_data_change(checked, monkeyp
 
 
 def test_configs_are_compared_by_the_fields_that_they_set(checked):
-    """A field that a later version adds, with a default, does not make a verdict out of date."""
+    """A field that a later version adds, with a default, does not make a verdict out of date; what
+    an earlier version did not record is unchecked."""
     claim, verdict, _ = checked
     assert verdict["configs"]["wide"]["model.d_ff"] == 48
     assert "model.qk_norm" not in verdict["configs"]["wide"]
     (was,) = check_claim({**verdict, "configs": {"narrow": {}, "wide": {}}}, claim).changed
     assert was.startswith("config (") and "model.d_ff" in was
-
-
-@pytest.mark.parametrize("lacking", ["configs", "validation data"])
-def test_what_an_earlier_version_did_not_record_is_unchecked(checked, lacking):
-    claim, verdict, _ = checked
-    digests = {k: v for k, v in verdict["digests"].items() if not k.startswith(lacking)}
-    configs = None if lacking == "configs" else verdict["configs"]
-    found = check_claim({**verdict, "configs": configs, "digests": digests}, claim)
-    assert not found.changed
-    assert "earlier version" in found.unchecked and lacking in found.unchecked
-
-
-def test_an_experiment_of_an_earlier_version_has_no_configs_to_check(checked):
-    _, verdict, _ = checked
-    claim = drawn(1.0)
+    digests = {k: v for k, v in verdict["digests"].items() if not k.startswith("validation data")}
+    earlier = {"configs": {"configs": None}, "validation data": {"digests": digests}}
+    for lacking, fields in earlier.items():
+        found = check_claim({**verdict, **fields}, claim)
+        assert not found.changed
+        assert "earlier version" in found.unchecked and lacking in found.unchecked
+    claim = drawn(1.0)  # an experiment has no configs
     asked = {"claim": claim.identity, "overrides": {}}
     assert check_claim({**verdict, "configs": None, "asked": asked}, claim) == ([], "")
 
 
-def test_a_shipped_module_that_a_verdict_names_is_loaded():
+def test_shipped_claims_and_the_modules_that_their_verdicts_name_are_loaded():
+    shipped = {name: load_claim(name) for name in shipped_files("claim")}
+    assert shipped and all(claim.statement.endswith(".") for claim in shipped.values())
     (path,) = [one for one in verdicts.recorded_verdicts() if one.stem == "recall_lstm"]
-    assert not check_claim(read_verdict(path), load_claim("recall_lstm")).unchecked
+    assert not check_claim(read_verdict(path), shipped["recall_lstm"]).unchecked
 
 
 def test_published_numbers_stand_beside_and_change_no_claim(tmp_path):
@@ -268,14 +233,6 @@ def test_published_numbers_stand_beside_and_change_no_claim(tmp_path):
     source = "def get_claim():\n    return dict(smallest=1{})"
     published = verdicts.without_words(source.format(", published={'bleu': (1, 2)}"))
     assert published == verdicts.without_words(source.format(""))
-
-
-def test_code_is_what_results_depend_on():
     source = '"""Words."""\n\ndef f():\n    """Words."""  # more\n    return 1\n'
     assert verdicts.without_words(source) == verdicts.without_words(source.replace("Wo", "Swo"))
     assert verdicts.without_words(source) != verdicts.without_words(source.replace("1", "2"))
-
-
-def test_shipped_claims_load():
-    found = {name: load_claim(name) for name in shipped_files("claim")}
-    assert found and all(claim.statement.endswith(".") for claim in found.values())

@@ -24,25 +24,17 @@ def panels(figure):
     }
 
 
-def legend(figure):
-    """Labels of the one legend of a picture; none if there is none."""
-    assert not any(ax.get_legend() for ax in figure.axes)
-    return [text.get_text() for found in figure.legends for text in found.get_texts()]
-
-
 def test_each_run_has_its_line_in_each_panel():
     found = panels(draw_curves({"one": [records(6)], "two": [records(12)]}))
-    assert list(found) == [
-        "loss (nats)",
-        "validation BLEU (0 to 100)",
-        "learning rate",
-        "tokens per second",
-    ]
+    bleu = "validation BLEU (0 to 100)"
+    assert list(found) == ["loss (nats)", bleu, "learning rate", "tokens per second"]
     loss = found["loss (nats)"]
     assert loss["one train"] == [6, 3, 2] and loss["two train"] == [12, 6, 4]
     assert loss["one valid"] == [6]
-    assert found["validation BLEU (0 to 100)"] == {"one valid": [30.0], "two valid": [30.0]}
+    assert found[bleu] == {"one valid": [30.0], "two valid": [30.0]}
     assert found["learning rate"]["two train"] == [1, 2, 3]
+    found = panels(draw_curves({"one": [records(6)], "two": [records(12)[:3]]}))
+    assert list(found[bleu]) == ["one valid"]  # the other has not been scored yet
 
 
 def test_seeds_are_a_mean_with_a_band_of_one_deviation():
@@ -55,36 +47,29 @@ def test_seeds_are_a_mean_with_a_band_of_one_deviation():
     assert len(draw_curves({"one": [records(6)]}).axes[0].collections) == 0
 
 
-def test_one_record_is_a_dot():
-    short, long = (
-        draw_curves({"short": [records(6)[:1]], "long": [records(6)]}).axes[0].get_lines()[:2]
-    )
+def test_a_picture_has_one_legend_of_plain_text():
+    names = ("$x^$ $y$", "_hidden", "a\nb")
+    for runs, labels in (
+        ({"one": [records(6)]}, ["training", "validation"]),
+        ({"one": [records(6)], "two": [records(6)]}, ["one", "two", "training", "validation"]),
+        ({"one": [records(6)[:3]]}, []),
+        (dict.fromkeys(names, [records(6)[:3]]), [r"\$x^\$ \$y\$", " _hidden", "a\ufffdb"]),
+    ):
+        figure = draw_curves(runs)
+        assert not any(ax.get_legend() for ax in figure.axes)
+        legends = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+        assert legends == labels
+
+
+def test_runs_differ_in_more_than_color_and_one_record_is_a_dot():
+    one = {"one record": [records(6)[:1]], "three": [records(6)]}
+    short, long = draw_curves(one).axes[0].get_lines()[:2]
     assert short.get_marker() == "o" and long.get_marker() == "None"
-
-
-def test_a_picture_has_one_legend():
-    assert legend(draw_curves({"one": [records(6)]})) == ["training", "validation"]
-    both = draw_curves({"one": [records(6)], "two": [records(6)]})
-    assert legend(both) == ["one", "two", "training", "validation"]
-    assert legend(draw_curves({"one": [records(6)[:3]]})) == []
-
-
-def test_several_runs_differ_in_more_than_color():
     loss = draw_curves({name: [records(6)] for name in "abc"}).axes[0]
     train = [line for line in loss.get_lines() if line.get_label().endswith("train")]
     assert len({line.get_linestyle() for line in train}) == 3
     valid = [line for line in loss.get_lines() if line.get_label().endswith("valid")]
     assert len({line.get_marker() for line in valid} - {"None"}) == 3
-
-
-def test_labels_are_drawn_as_text():
-    figure = draw_curves({name: [records(6)] for name in ("$x^$ $y$", "_hidden", "a\nb")})
-    assert legend(figure)[:3] == [r"\$x^\$ \$y\$", " _hidden", "a\ufffdb"]
-
-
-def test_a_run_that_has_not_been_scored_yet_has_no_line_there():
-    found = panels(draw_curves({"one": [records(6)], "two": [records(12)[:3]]}))
-    assert list(found["validation BLEU (0 to 100)"]) == ["one valid"]
 
 
 def test_metrics_that_were_not_recorded_have_no_panel():

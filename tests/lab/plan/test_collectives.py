@@ -15,11 +15,13 @@ H100 = ACCELERATORS["h100"]
 
 def mesh_of(shape, per_host):
     count = int(np.prod(shape))
-    devices = np.empty(count, object)
-    for index in range(count):
-        devices[index] = types.SimpleNamespace(platform="gpu", process_index=index // per_host)
+    devices = [
+        types.SimpleNamespace(platform="gpu", process_index=index // per_host)
+        for index in range(count)
+    ]
     axes = ("data", "fsdp", "tensor")
-    return types.SimpleNamespace(devices=devices.reshape(shape), size=count, axis_names=axes)
+    devices = np.array(devices, object).reshape(shape)
+    return types.SimpleNamespace(devices=devices, size=count, axis_names=axes)
 
 
 def collectives_of(line, shape=(2, 4, 1), per_host=8):
@@ -28,44 +30,36 @@ def collectives_of(line, shape=(2, 4, 1), per_host=8):
 
 
 GROUPS = [
-    ("replica_groups={{0,1,2,3},{4,5,6,7}}", ("fsdp",), 4),
-    ("replica_groups=[2,4]<=[8]", ("fsdp",), 4),
-    ("replica_groups=[4,2]<=[2,4]T(1,0)", ("data",), 2),
-    ("replica_groups=mesh['data'=2,'fsdp'=4,'tensor'=1] {'fsdp'}", ("fsdp",), 4),
-    ("replica_groups=mesh['data'=2,'fsdp'=4] {'data','fsdp'}", ("data", "fsdp"), 8),
-    ("replica_groups=mesh['devices'=8] {'devices':(1)2}", ("data",), 2),
-    ("replica_groups={}", ("data", "fsdp"), 8),
+    ("{{0,1,2,3},{4,5,6,7}}", ("fsdp",), 4),
+    ("[2,4]<=[8]", ("fsdp",), 4),
+    ("[4,2]<=[2,4]T(1,0)", ("data",), 2),
+    ("mesh['data'=2,'fsdp'=4,'tensor'=1] {'fsdp'}", ("fsdp",), 4),
+    ("mesh['data'=2,'fsdp'=4] {'data','fsdp'}", ("data", "fsdp"), 8),
+    ("mesh['devices'=8] {'devices':(1)2}", ("data",), 2),
+    ("{}", ("data", "fsdp"), 8),
 ]
 
 
 @pytest.mark.parametrize(("groups", "axes", "count"), GROUPS)
 def test_groups_are_along_axes_of_the_mesh(groups, axes, count):
-    (found,) = collectives_of(f"ROOT %r = f32[8]{{0}} all-reduce(%a), {groups}, to_apply=%add")
+    line = f"ROOT %r = f32[8]{{0}} all-reduce(%a), replica_groups={groups}, to_apply=%add"
+    (found,) = collectives_of(line)
     assert (found.kind, found.axes) == ("all-reduce", axes)
     assert found.nbytes == 32 * 2 * (count - 1) / count
 
 
-@pytest.mark.parametrize(
-    ("line", "kind", "nbytes"),
-    [
-        ("%g = f32[32]{0} all-gather(%a), replica_groups=[2,4]<=[8]", "all-gather", 96),
-        ("%g = f32[2]{0} reduce-scatter(%a), replica_groups=[2,4]<=[8]", "reduce-scatter", 24),
-        ("%g = f32[8]{0} all-to-all(%a), replica_groups=[2,4]<=[8]", "all-to-all", 24),
-        (
-            "%g = f32[8]{0} collective-permute(%a), source_target_pairs={{0,1},{1,0}}",
-            "collective-permute",
-            32,
-        ),
-        (
-            "%g = (f32[8]{0}, f32[32]{0}) all-gather-start(%a), replica_groups=[2,4]<=[8]",
-            "all-gather",
-            96,
-        ),
-    ],
-)
-def test_bytes_are_sent_in_a_ring(line, kind, nbytes):
-    (found,) = collectives_of(line)
-    assert (found.kind, found.nbytes) == (kind, nbytes)
+def test_bytes_are_sent_in_a_ring():
+    for shape, operation, nbytes in (
+        ("f32[32]{0}", "all-gather", 96),
+        ("f32[2]{0}", "reduce-scatter", 24),
+        ("f32[8]{0}", "all-to-all", 24),
+        ("(f32[8]{0}, f32[32]{0})", "all-gather-start", 96),
+    ):
+        (found,) = collectives_of(f"%g = {shape} {operation}(%a), replica_groups=[2,4]<=[8]")
+        assert (found.kind, found.nbytes) == (operation.removesuffix("-start"), nbytes)
+    pairs = "source_target_pairs={{0,1},{1,0}}"
+    (found,) = collectives_of(f"%g = f32[8]{{0}} collective-permute(%a), {pairs}")
+    assert (found.kind, found.nbytes) == ("collective-permute", 32)
 
 
 def test_between_hosts_the_network_sets_the_time():
@@ -75,14 +69,9 @@ def test_between_hosts_the_network_sets_the_time():
     assert near.seconds == pytest.approx(32 * 2 * 7 / 8 / H100.interconnect)
     # Each of four devices exchanges its quarter with the other host.
     assert far.seconds == pytest.approx(32 / 4 * 2 / 2 / H100.network)
-
-
-def test_one_device_sends_nothing():
-    line = "ROOT %r = f32[8]{0} all-reduce(%a), replica_groups={{0}}, to_apply=%add"
-    assert collectives_of(line, shape=(1, 1, 1)) == []
-
-
-def test_transfers_between_slices_are_counted():
+    alone = line.replace("groups={}", "groups={{0}}")
+    assert collectives_of(alone, shape=(1, 1, 1)) == []  # one device sends nothing
+    # Transfers between slices count.
     line = """%s = (f32[8]{0}, u32[]{:S(2)}, token[]) send(%a), channel_id=3, \
 is_host_transfer=true, frontend_attributes={_xla_megascale_transfer_type="ALL_GATHER"}
   %r = (f32[8]{0}, u32[]{:S(2)}, token[]) recv(%a), channel_id=3, is_host_transfer=true"""

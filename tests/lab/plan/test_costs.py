@@ -25,20 +25,17 @@ def test_a_product_has_its_flops_and_the_dtype_of_its_operands():
     assert dot.nbytes == 2 * (32 * 16 + 16 * 8 + 32 * 8)
 
 
-@pytest.mark.parametrize(
-    ("attributes", "dtype"),
-    [
+def test_float32_products_are_exact_if_asked_for():
+    for attributes, dtype in (
         ("", "tensorfloat32"),
         (", operand_precision={highest,highest}", "float32"),
         (", algorithm=dot_bf16_bf16_f32", "bfloat16"),
-    ],
-)
-def test_float32_products_are_exact_if_asked_for(attributes, dtype):
-    found = costs_of(f"""
+    ):
+        found = costs_of(f"""
   %a = f32[4,4]{{1,0}} parameter(0)
   ROOT %dot = f32[4,4]{{1,0}} dot(%a, %a), lhs_contracting_dims={{1}}{attributes}""")
-    assert found["dot"].dtype == dtype
-    assert found["dot"].nbytes == 2 * 4 * 16  # read once
+        assert found["dot"].dtype == dtype
+        assert found["dot"].nbytes == 2 * 4 * 16  # read once
 
 
 @pytest.mark.parametrize(
@@ -140,9 +137,7 @@ def test_transfers_count_bytes_moved_and_fast_memory_is_free():
     assert found["copy"].is_transfer and found["copy"].nbytes == 404
     assert found["negate"].nbytes == 0
     assert "there" not in found
-
-
-def test_a_library_of_unknown_cost_is_marked():
+    # A library of unknown cost is marked.
     found = costs_of("""
   %a = f32[100]{0} parameter(0)
   ROOT %call = f32[100]{0} custom-call(%a), custom_call_target="tpu_custom_call\"""")
@@ -230,14 +225,15 @@ custom_call_target="tpu_custom_call\"""")
 
 
 @pytest.mark.parametrize(
-    ("second", "result", "flops"),
+    ("second", "result"),
     [
-        ("bf16[8,256,512]{2,1,0}", "f32[4096,512]{1,0}", 2 * 4096 * 256 * 512),
-        ("bf16[4096,512]{1,0}", "f32[8,256,512]{2,1,0}", 2 * 4096 * 256 * 512),
+        ("bf16[8,256,512]{2,1,0}", "f32[4096,512]{1,0}"),
+        ("bf16[4096,512]{1,0}", "f32[8,256,512]{2,1,0}"),
     ],
 )
-def test_a_grouped_product_multiplies_each_row_with_one_matrix(second, result, flops):
+def test_a_grouped_product_multiplies_each_row_with_one_matrix(second, result):
     """Forward, and the gradient of the matrices."""
+    flops = 2 * 4096 * 256 * 512
     found = costs_of(f"""
   %sizes = s32[9]{{0}} parameter(0)
   %rows = bf16[4096,256]{{1,0}} parameter(1)

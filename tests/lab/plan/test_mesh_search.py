@@ -26,16 +26,12 @@ def test_meshes_that_divide_the_state_least_come_first():
     assert all(mesh["data"] * mesh["fsdp"] * mesh["tensor"] == 8 for mesh in found)
 
 
-def test_the_state_leaves_room_for_temporaries():
+def test_memory_rows_heads_and_registers_limit_the_axes():
     large = dataclasses.replace(SMALL, state=100 * 10**9)
     assert {mesh["fsdp"] * mesh["tensor"] for mesh in candidate_meshes(large, H100)} == {4, 8}
     assert candidate_meshes(dataclasses.replace(SMALL, state=10**12), H100) == []
-
-
-def test_rows_and_heads_and_registers_limit_the_axes():
-    assert {
-        mesh["tensor"] for mesh in candidate_meshes(dataclasses.replace(SMALL, heads=2), H100)
-    } == {1, 2}
+    few_heads = dataclasses.replace(SMALL, heads=2)
+    assert {mesh["tensor"] for mesh in candidate_meshes(few_heads, H100)} == {1, 2}
     assert candidate_meshes(dataclasses.replace(SMALL, rows=1), H100)[0]["tensor"] == 8
     narrow = dataclasses.replace(SMALL, d_model=256)
     assert {mesh["fsdp"] for mesh in candidate_meshes(narrow, V5E)} <= {1, 2}
@@ -48,13 +44,11 @@ def test_rows_and_heads_and_registers_limit_the_axes():
 def test_configs_take_less_and_less_memory(tiny_config, field, values):
     """First with remat, then also with smaller micro-batches, down to one row a device."""
     settings = read_settings(tiny_config({f"train.{field}": values[0]}))
-    tried = [varied_fields(one) for one in settings_by_memory(settings, SMALL_MESH)]
+    mesh = {"data": 2, "fsdp": 4, "tensor": 1}
+    tried = [varied_fields(one) for one in settings_by_memory(settings, mesh)]
     assert [one["remat"] for one in tried] == ["none"] + ["full"] * (len(values) - 1)
     assert [one[field] for one in tried] == values
-    assert all((one["data"], one["fsdp"], one["tensor"]) == (2, 4, 1) for one in tried)
-
-
-SMALL_MESH = {"data": 2, "fsdp": 4, "tensor": 1}
+    assert all(one | mesh == one for one in tried)
 
 
 def test_steps_that_do_not_fit_rank_last():

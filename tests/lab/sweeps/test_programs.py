@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import functools
 import json
-import logging
 from pathlib import Path
 
 import jax
@@ -30,37 +29,12 @@ ROWS = {
 TOGETHER = ["base", "slow", "dropped"]
 
 
-@pytest.fixture(autouse=True)
-def _logged(caplog):
-    caplog.set_level(logging.INFO)
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def sweep(tiny_language_model):
-    base = tiny_language_model | {
-        "train.num_steps": 6,
-        "eval.every_steps": 3,
-        "checkpoint.every_steps": 2,
-        "logging.every_steps": 1,
-    }
+    steps = {"train.num_steps": 6, "eval.every_steps": 3, "checkpoint.every_steps": 2}
+    base = tiny_language_model | steps | {"logging.every_steps": 1}
     rows = {name: ROWS[name] for name in ("base", "dropped")}
     return tj.Sweep(str(QUICKSTART), rows, base, seeds=1)
-
-
-@pytest.fixture(scope="module")
-def swept(sweep, tmp_path_factory):
-    """The workdir, where the rows stopped once after two steps, and the rows."""
-    workdir, train = tmp_path_factory.mktemp("sweep"), row_training.train_replicas
-
-    def stop(configs, folder, modules, until, folders):
-        train(configs, folder, modules, 2, folders)
-        raise tj.Stopped("stopped by SIGTERM at step 2")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_training, "train_replicas", stop)
-        with pytest.raises(tj.Stopped):
-            tj.sweep(sweep, workdir)
-    return workdir, tj.sweep(sweep, workdir)
 
 
 def losses(workdir):
@@ -68,19 +42,30 @@ def losses(workdir):
     return [(one["split"], one["step"], one["loss"]) for one in lines]
 
 
-def test_a_row_of_a_stopped_program_is_the_row_trained_alone(sweep, swept, tmp_path):
-    workdir, rows = swept
+def test_a_row_of_a_stopped_program_is_the_row_trained_alone(sweep, tmp_path, monkeypatch):
+    workdir = tmp_path / "sweep"
+    train = row_training.train_replicas
+
+    def stop(configs, folder, modules, until, folders):
+        train(configs, folder, modules, 2, folders)
+        raise tj.Stopped("stopped by SIGTERM at step 2")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(row_training, "train_replicas", stop)
+        with pytest.raises(tj.Stopped):
+            tj.sweep(sweep, workdir)
+    rows = tj.sweep(sweep, workdir)
     assert [row.name for row in rows] == ["base", "dropped"]
     alone = dataclasses.replace(sweep, rows={"base": {}})
-    (expected,) = tj.sweep(alone, tmp_path)
+    (expected,) = tj.sweep(alone, tmp_path / "alone")
     assert rows[0].metrics["loss"] == pytest.approx(expected.metrics["loss"], rel=1e-6)
-    found, wanted = (losses(one / "base" / "seed_0") for one in (workdir, tmp_path))
+    found, wanted = (losses(one / "base" / "seed_0") for one in (workdir, tmp_path / "alone"))
     assert [one[:2] for one in found] == [one[:2] for one in wanted]
     np.testing.assert_allclose([one[2] for one in found], [one[2] for one in wanted], rtol=1e-6)
     assert tj.load(workdir / "dropped" / "seed_0").config.model.dropout_rate == 0.3
     run = tj.load(workdir / "base" / "seed_0")
     assert run.config.model.dropout_rate == 0.1 and run.step == 6
-    params = tj.load(tmp_path / "base" / "seed_0").params
+    params = tj.load(tmp_path / "alone" / "base" / "seed_0").params
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-4), run.params, params)
 
 

@@ -4,10 +4,12 @@
 import dataclasses
 import json
 import math
+from functools import partial
 
 import pytest
 
 import transformer_jax as tj
+from tests.refusals import assert_refused
 from transformer_jax.cli.main import main
 from transformer_jax.lab.sweeps import results, row_training, tables
 from transformer_jax.lab.sweeps.results import asked_of, encoded_result, merge_tables, saved_row
@@ -21,13 +23,8 @@ ROWS = {"base": {}, "wide one": {"model.d_ff": 64}}
 
 @pytest.fixture(autouse=True)
 def no_figures(monkeypatch, request):
-    if "figures" not in request.fixturenames:
+    if request.function is not test_the_verb_table_prints_and_publishes:
         monkeypatch.setattr(tables, "_write_figure", lambda *_: None)
-
-
-@pytest.fixture
-def figures():
-    """Lets a test write figures."""
 
 
 @pytest.fixture(scope="module")
@@ -52,28 +49,31 @@ def make_sweep(folder, config, losses, seeds=2, **changes):
     return folder
 
 
-def test_tables_merge_rows(tmp_path, config):
-    """A row that two folders have counts once, with the most seeds."""
+def test_tables_merge_rows(tmp_path, config, caplog):
+    """A row that two folders have counts once, with the most seeds. Rows of another sweep are
+    named."""
     first = make_sweep(tmp_path / "a", config, {"base": [1.0], "wide one": [3.0, math.nan]})
     second = make_sweep(tmp_path / "b", config, {"base": [1.0, 2.0], "new": [6.0, 7.0]})
     rows = merge_tables(first, second)
     assert [row.name for row in rows] == ["base", "wide one", "new"]
     assert rows[0].metrics["loss"] == [1.0, 2.0] and merge_tables(second, first)[0] == rows[0]
     assert rows.table().loc["wide one", "loss_mean"] == 3.0
+    results.warn_of_other_rows(SweepFolder(first), ["base"])
+    assert "holds rows that are not in this sweep: wide one; they are kept" in caplog.text
 
 
-def test_tables_that_cannot_merge_are_refused(tmp_path, config, assert_refused):
+def test_tables_that_cannot_merge_are_refused(tmp_path, config):
     first = make_sweep(tmp_path / "a", config, {"base": [1.0, 2.0]})
     (tmp_path / "table.csv").write_text("row,loss_mean\n..,1\nlost,2\n")
-    table = {"no rows": (lambda: merge_tables(tmp_path), "holds no finished row of a sweep")}
+    calls = {"holds no finished row of a sweep": lambda: merge_tables(tmp_path)}
     for name, row, changes, words in (
         ("config", "base", {"model.d_ff": 99}, "model.d_ff is 256 and 99"),
         ("seed", "base", {"seed": 2}, "seed is 0 and 2; leave one folder out, or rename the row"),
         ("data", "x", {"data.max_source_length": 9}, "not validated on the same examples"),
     ):
         other = make_sweep(tmp_path / name, config, {row: [1.0]}, **changes)
-        table[name] = (lambda other=other: merge_tables(first, other), words)
-    assert_refused(table)
+        calls[words] = partial(merge_tables, first, other)
+    assert_refused(calls)
 
 
 def test_a_result_of_an_earlier_version_is_used_if_its_fields_have_todays_defaults(
@@ -92,12 +92,6 @@ def test_a_result_of_an_earlier_version_is_used_if_its_fields_have_todays_defaul
     assert "another sweep: optimizer.beta2 is 0.98 and 0.5; it is measured again" in caplog.text
 
 
-def test_rows_of_another_sweep_are_named(tmp_path, config, caplog):
-    folder = make_sweep(tmp_path / "a", config, {"base": [1.0, 2.0], "wide one": [1.0, 2.0]})
-    results.warn_of_other_rows(SweepFolder(folder), ["base"])
-    assert "holds rows that are not in this sweep: wide one; they are kept" in caplog.text
-
-
 def test_a_metric_that_a_finished_row_lacks_is_read_from_its_records(tmp_path, config):
     folder = make_sweep(tmp_path / "a", config, {"base": [1.0, 2.0]}) / "base"
     (folder / "from_1" / "seed_1").mkdir(parents=True)
@@ -110,7 +104,7 @@ def test_a_metric_that_a_finished_row_lacks_is_read_from_its_records(tmp_path, c
     assert saved_row(folder / "result.json", "base", asked_of(more, config)) == row
 
 
-def test_the_verb_table_prints_and_publishes(tmp_path, config, capsys, figures):
+def test_the_verb_table_prints_and_publishes(tmp_path, config, capsys):
     values = {"base": [1.0, 1.1], "far": [3.0, 3.1]}
     folder = make_sweep(tmp_path / "a", config, values)
     for number, loss in enumerate(values["far"]):

@@ -3,14 +3,15 @@
 
 import math
 import random
-import re
 import statistics
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import transformer_jax as tj
+from tests.refusals import assert_refused
 from transformer_jax.cli.main import main
 from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.search import Choices, Interval, Search, search_of
@@ -44,8 +45,7 @@ def work(workdir, search=SEARCH, seconds=0.0):
                 file.write(".")
         return -loss(values, until)
 
-    for _ in run_trials(SweepFolder(workdir), search, train):
-        pass
+    list(run_trials(SweepFolder(workdir), search, train))
 
 
 def trials_of(workdir, search=SEARCH):
@@ -54,72 +54,56 @@ def trials_of(workdir, search=SEARCH):
 
 @pytest.fixture(scope="module")
 def tiny_search(tiny_language_model):
-    base = tiny_language_model | {
-        "train.num_steps": 8,
-        "eval.every_steps": 2,
-        "checkpoint.every_steps": 8,
-        "logging.every_steps": 2,
-    }
+    steps = {"train.num_steps": 8, "eval.every_steps": 2}
+    base = tiny_language_model | steps | {"checkpoint.every_steps": 8, "logging.every_steps": 2}
     for name in ("model.num_heads", RATE):
         base.pop(name, None)
 
     def sweep(space, **fields):
-        return Sweep(
-            QUICKSTART,
-            base=base,
-            space=space,
-            **({"seeds": 1, "search": "random", "trials": 3} | fields),
-        )
+        fields = {"seeds": 1, "search": "random", "trials": 3} | fields
+        return Sweep(QUICKSTART, base=base, space=space, **fields)
 
     return sweep
 
 
-def test_searches_that_cannot_run_are_refused_before_any_training(
-    tiny_search, tmp_path, assert_refused
-):
-    spaces = [
-        ({"optimizer.learning_rte": RATES}, "did you mean config.optimizer.learning_rate"),
-        ({RATE: RATES | {"low": 1.0}}, "config.optimizer.learning_rate: 'low' 1 is not below"),
-        ({RATE: RATES | {"low": 0}}, "'log' needs a 'low' above 0"),
-        ({RATE: {"low": 1e-4, "hgh": 1}}, "unexpected keyword argument 'hgh'"),
-        ({RATE: {"low": 1e-4}}, "missing 1 required positional argument: 'high'"),
-        ({RATE: {"low": math.nan, "high": 1}}, "nan is no finite number"),
-        ({RATE: []}, "is []; give a list of values"),
-        ({"model.num_heads": {"low": 0.5, "high": 4}}, "num_heads is 0.5; it must be of type int"),
-        ({"model.norm": {"low": "a", "high": "b"}}, "'a' is no number; give a list"),
-        ({"model.norm": ["layer", "lyer"]}, "did you mean layer"),
-        ({"model.dropout_rate": {"low": 0, "high": 1.5}}, "1.5; it must lie in [0, 1)"),
-        ({"model.num_heads": [3]}, "config.model.num_heads=3: "),
-        ({"seed": [0, 1]}, "config.seed cannot be searched"),
-        ({"train.num_steps": [4, 8]}, "config.train.num_steps cannot be searched"),
-        ({"model.d_model": [16]}, "config.model.d_model is searched, and set for all trials"),
-    ]
-    fields = [
-        ({"halving": {"first": 3}}, "first is 3, and config.eval.every_steps is 2"),
-        ({"halving": {"first": 6}}, "too near to config.train.num_steps 8"),
-        ({"goal": "lss"}, "has no metric 'lss'; did you mean loss"),
-        ({"search": "grid"}, "search 'grid' needs a list of values of config.opt"),
-    ]
-    definitions = [
-        ({"search": "bayes"}, "search is 'bayes'; it must be one of grid, random, optuna"),
-        ({"trials": None}, "trials is missing"),
-        ({"trials": 2.5}, "trials is 2.5; it is an integer of at least 1"),
-        ({"halving": {"factor": 3}}, "write {'first': steps, 'factor': 3}"),
-        ({"halving": {"first": 2, "factor": 1}}, "halving: factor is 1"),
-        ({"rows": {"a": {}}}, "either rows or a space"),
-        ({"space": {}}, "a sweep has at least one row, or a space"),
-    ]
-    for changes, words in definitions:
-        with pytest.raises(ValueError, match=re.escape(words)):
-            tiny_search(**({"space": {RATE: RATES}} | changes))
-    sweeps = [(tiny_search(space), words) for space, words in spaces]
-    sweeps += [(tiny_search({RATE: RATES}, **changes), words) for changes, words in fields]
-    assert_refused(
-        {
-            f"{number}: {words}": (lambda s=sweep: run_sweep(s, tmp_path / "sweep"), words)
-            for number, (sweep, words) in enumerate(sweeps)
-        }
-    )
+def test_searches_that_cannot_run_are_refused_before_any_training(tiny_search, tmp_path):
+    spaces = {
+        "did you mean config.optimizer.learning_rate": {"optimizer.learning_rte": RATES},
+        "config.optimizer.learning_rate: 'low' 1 is not below": {RATE: RATES | {"low": 1.0}},
+        "'log' needs a 'low' above 0": {RATE: RATES | {"low": 0}},
+        "unexpected keyword argument 'hgh'": {RATE: {"low": 1e-4, "hgh": 1}},
+        "missing 1 required positional argument: 'high'": {RATE: {"low": 1e-4}},
+        "nan is no finite number": {RATE: {"low": math.nan, "high": 1}},
+        "is []; give a list of values": {RATE: []},
+        "num_heads is 0.5; it must be of type int": {"model.num_heads": {"low": 0.5, "high": 4}},
+        "'a' is no number; give a list": {"model.norm": {"low": "a", "high": "b"}},
+        "did you mean layer": {"model.norm": ["layer", "lyer"]},
+        "1.5; it must lie in [0, 1)": {"model.dropout_rate": {"low": 0, "high": 1.5}},
+        "config.model.num_heads=3: ": {"model.num_heads": [3]},
+        "config.seed cannot be searched": {"seed": [0, 1]},
+        "config.train.num_steps cannot be searched": {"train.num_steps": [4, 8]},
+        "config.model.d_model is searched, and set for all trials": {"model.d_model": [16]},
+    }
+    fields = {
+        "first is 3, and config.eval.every_steps is 2": {"halving": {"first": 3}},
+        "too near to config.train.num_steps 8": {"halving": {"first": 6}},
+        "has no metric 'lss'; did you mean loss": {"goal": "lss"},
+        "search 'grid' needs a list of values of config.opt": {"search": "grid"},
+        "search is 'bayes'; it must be one of grid, random, optuna": {"search": "bayes"},
+        "trials is missing": {"trials": None},
+        "trials is 2.5; it is an integer of at least 1": {"trials": 2.5},
+        "write {'first': steps, 'factor': 3}": {"halving": {"factor": 3}},
+        "halving: factor is 1": {"halving": {"first": 2, "factor": 1}},
+        "either rows or a space": {"rows": {"a": {}}},
+    }
+    fields = {words: {"space": {RATE: RATES}} | changes for words, changes in fields.items()}
+    fields |= {words: {"space": space} for words, space in spaces.items()}
+    fields["a sweep has at least one row, or a space"] = {"space": {}}
+
+    def run(fields):
+        run_sweep(tiny_search(**fields), tmp_path / "sweep")
+
+    assert_refused({words: partial(run, changes) for words, changes in fields.items()})
     assert not (tmp_path / "sweep").exists()
 
 
@@ -129,9 +113,6 @@ def test_only_studies_need_optuna(tiny_search, monkeypatch):
     for fields in ({"search": "optuna"}, {"halving": {"first": 2}}):
         with pytest.raises(tj.UserError, match="EXTRAS=search"):
             search_of(tiny_search({RATE: RATES}, **fields), {})
-
-
-# Methods
 
 
 def test_a_grid_has_each_combination_once():
@@ -149,6 +130,7 @@ def test_random_values_are_spread_over_their_range():
     assert min(map(heads.count, (2, 4, 8))) > 70
     few = Search({"a": Interval(1, 4, log=True)}, "random", limit=4, seed=1)
     assert sorted(few.drawn(number)["a"] for number in range(4)) == [1, 2, 3, 4]
+    assert len({trial_seed(seed, number) for seed in range(8) for number in range(8)}) == 64
 
 
 def test_optuna_looks_near_good_values_and_alike_each_time(tmp_path):
@@ -160,9 +142,6 @@ def test_optuna_looks_near_good_values_and_alike_each_time(tmp_path):
     assert drawn[0] == drawn[1] and len(set(drawn[0])) == 40
     distances = [abs(math.log10(rate / 3e-3)) for rate in drawn[0]]
     assert statistics.fmean(distances[20:]) < statistics.fmean(distances[:10])
-
-
-# Halving
 
 
 def test_rungs_are_geometric_and_end_at_the_full_length(tiny_search):
@@ -179,7 +158,7 @@ def test_halving_has_the_winner_of_full_training_for_a_part_of_its_steps(tmp_pat
     monkeypatch.setattr("os.fsync", lambda _: None)
     same = 0
     shares = []
-    for seed in range(25):
+    for seed in range(12):
         noise = random.Random(seed)
         levels = [noise.gauss(0, 0.1) for _ in range(27)]
         search = Search(SPACE, "random", limit=27, seed=seed, rungs=(10, 30, 90, 270))
@@ -189,14 +168,13 @@ def test_halving_has_the_winner_of_full_training_for_a_part_of_its_steps(tmp_pat
             return -loss(values, steps, levels[number])
 
         folder = SweepFolder(tmp_path / str(seed))
-        for _ in run_trials(folder, search, train):
-            pass
+        list(run_trials(folder, search, train))
         study = open_study(folder, search)
         complete = [trial for trial in study.trials if trial.state.name == "COMPLETE"]
         same += max(complete, key=lambda trial: trial.value).number == scores.index(max(scores))
         steps = [270 if t in complete else max(t.intermediate_values) for t in study.trials]
         shares.append(1 - sum(steps) / (27 * 270))
-    assert same >= 20 and statistics.fmean(shares) > 0.7
+    assert same >= 10 and statistics.fmean(shares) > 0.7
 
 
 def test_a_trial_that_diverges_ends_and_another_trains_in_full(tmp_path):
@@ -207,12 +185,8 @@ def test_a_trial_that_diverges_ends_and_another_trains_in_full(tmp_path):
         calls.append((number, steps))
         return [-math.inf, -1.0, -2.0][number]
 
-    for _ in run_trials(SweepFolder(tmp_path), search, train):
-        pass
+    list(run_trials(SweepFolder(tmp_path), search, train))
     assert calls == [(0, 1), (1, 1), (1, 3), (2, 1)]
-
-
-# Studies
 
 
 def test_a_study_resumes_grows_and_refuses_another_search(tmp_path):
@@ -271,13 +245,10 @@ def test_workers_share_a_study_in_a_bucket(tmp_path, monkeypatch):
     assert [trial.state.name for trial in studies[0].trials] == ["COMPLETE"] * 4 + ["RUNNING"]
 
 
-# Training
-
-
 def test_trials_are_rows_and_the_best_is_printed(tiny_search, tmp_path, capsys):
-    """Those of a grid train in one program; halving ends one of them early."""
-    whole = Sweep(QUICKSTART, {"whole": {RATE: 3e-3}}, tiny_search({RATE: [1.0]}).base, seeds=1)
-    (alone,) = run_sweep(whole, tmp_path / "whole")
+    """Those of a grid train in one program; halving ends one of them early, and trains the other
+    by itself."""
+    losses = []
     for halving, steps in (({}, 8), ({"first": 2, "factor": 2}, 2)):
         sweep = tiny_search({RATE: [3e-3, 1e-4]}, search="grid", trials=None, halving=halving)
         file = tmp_path / "sweep.py"
@@ -295,10 +266,6 @@ def test_trials_are_rows_and_the_best_is_printed(tiny_search, tmp_path, capsys):
         assert f"train --config={QUICKSTART} --workdir={workdir}-best" in err
         assert "--config.optimizer.learning_rate=0.003" in err
         row = run_sweep(sweep, workdir)[0]  # nothing is left to train
-        assert row.metrics["loss"] == pytest.approx(alone.metrics["loss"], rel=1e-6)
+        losses.append(row.metrics["loss"])
         assert row.steps == 8 and row.values == {RATE: 3e-3}
-
-
-def test_trials_of_other_seeds_have_other_seeds():
-    seeds = {trial_seed(seed, number) for seed in range(8) for number in range(8)}
-    assert len(seeds) == 64
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)

@@ -3,7 +3,6 @@
 
 import pytest
 
-import transformer_jax as tj
 from transformer_jax.errors import BusyError
 from transformer_jax.lab.sweeps.shared_folder import SweepFolder
 
@@ -32,10 +31,3 @@ def test_rows_in_a_bucket_are_claimed_by_lease(monkeypatch, tmp_path):
     assert folder.result("one row") == b"{}" and folder.result("two") is None
     folder.write(lambda place: (place / "table.txt").write_text("rows"))
     assert folder.bucket.read("table.txt") == b"rows"
-
-
-def test_a_folder_of_something_else_is_refused(tmp_path):
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "config.json").write_text("mine")
-    with pytest.raises(tj.UserError, match="no mark"):
-        SweepFolder(tmp_path / "own")

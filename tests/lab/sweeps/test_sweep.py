@@ -7,11 +7,13 @@ import logging
 import math
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import transformer_jax as tj
+from tests.refusals import assert_refused
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import DivergedError
 from transformer_jax.lab.sweeps.definition import Sweep, load_sweep
@@ -33,27 +35,24 @@ QUICKSTART = Path(__file__).parents[3] / "configs" / "quickstart.py"
 
 @pytest.fixture(scope="module")
 def sweep(tiny_language_model):
-    base = tiny_language_model | {
-        "train.num_steps": 4,
-        "eval.every_steps": 4,
-        "logging.every_steps": 2,
-    }
+    steps = {"train.num_steps": 4, "eval.every_steps": 4, "logging.every_steps": 2}
+    base = tiny_language_model | steps
     rows = {"as it is": {}, "few pairs": {"data.num_train_examples": 100}}
     longer = {"twice as long": {"data.max_length": 192}}
     metrics = ["loss", "perplexity"]
     return tj.Sweep(str(QUICKSTART), rows, base, seeds=2, metrics=metrics, also=longer)
 
 
-@pytest.fixture(scope="module")
-def swept(sweep, tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("sweep")
-    return workdir, tj.sweep(sweep, workdir)
-
-
 def last_valid(run):
     """The last record of a run's validations."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
     return [record for record in map(json.loads, lines) if record["split"] == "valid"][-1]
+
+
+@pytest.fixture(scope="module")
+def swept(sweep, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("sweep")
+    return workdir, tj.sweep(sweep, workdir)
 
 
 def test_a_row_has_its_metrics_for_each_seed(swept):
@@ -78,16 +77,17 @@ def test_tables_and_a_picture_are_written(swept):
     assert (workdir / "table.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_finished_rows_are_read_from_the_folder_of_a_sweep(swept, tmp_path):
+def test_finished_rows_and_seeds_are_not_trained_again(sweep, swept, tmp_path, monkeypatch):
     workdir, rows = swept
-    assert saved_rows(workdir) == rows
+    with monkeypatch.context() as patch:
+        patch.setattr("transformer_jax.lab.sweeps.row_training.train_replicas", None)
+        assert run_sweep(sweep, workdir) == rows == saved_rows(workdir)
     assert saved_rows(workdir / "few_pairs") == saved_rows(tmp_path / "absent") == []
-
-
-def test_finished_rows_are_not_trained_again(sweep, swept, monkeypatch):
-    workdir, rows = swept
-    monkeypatch.setattr("transformer_jax.lab.sweeps.row_training.train_replicas", None)
-    assert run_sweep(sweep, workdir) == rows
+    seeds = shutil.copytree(workdir / "as_it_is", tmp_path / "seeds")
+    (row,) = run_seeds(tj.config(QUICKSTART, sweep.base), seeds, 2)  # of a plain config
+    assert row.name == "seeds" and row.metrics == {"loss": rows[0].metrics["loss"]}
+    assert tj.load(seeds / "seed_1").step == 4
+    assert "seeds" in (seeds / "table.txt").read_text()
 
 
 def test_more_seeds_train_beside_those_that_are_there(sweep, swept, tmp_path):
@@ -102,21 +102,13 @@ def test_more_seeds_train_beside_those_that_are_there(sweep, swept, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in workdir.glob("*/seed_[01]/**/*")} == before
     for name, values in row.metrics.items():
         assert values[:2] == saved.metrics[name]
-    for seed, place in ((2, "seed_2"), (3, "seed_3"), (4, "seed_4")):
-        last = last_valid(workdir / "as_it_is" / place)
+    for seed in (2, 3, 4):
+        run = workdir / "as_it_is" / f"seed_{seed}"
+        last = last_valid(run)
         assert row.metrics["loss"][seed] == last["loss"]
         assert row.metrics["perplexity"][seed] == last["perplexity"]
         assert row.metrics["twice as long"][seed] == pytest.approx(last["loss"], rel=1e-4)
-        assert tj.load(workdir / "as_it_is" / place).config.seed == seed
-
-
-def test_seeds_of_a_plain_config(sweep, swept, tmp_path):
-    """Seeds that the first row of the sweep has trained are not trained again."""
-    workdir = shutil.copytree(swept[0] / "as_it_is", tmp_path / "seeds")
-    (row,) = run_seeds(tj.config(QUICKSTART, sweep.base), workdir, 2)
-    assert row.name == "seeds" and row.metrics == {"loss": swept[1][0].metrics["loss"]}
-    assert tj.load(workdir / "seed_1").step == 4
-    assert "seeds" in (workdir / "table.txt").read_text()
+        assert tj.load(run).config.seed == seed
 
 
 def test_sigterm_stops_a_sweep_and_the_same_call_resumes_it(sweep, swept, tmp_path, monkeypatch):
@@ -175,62 +167,61 @@ def test_a_result_that_cannot_be_read_is_measured_again(sweep, swept, tmp_path, 
     assert _seconds(plan_row(one, spec, folder)) == 0
 
 
-def test_a_sweep_file_is_read(tmp_path):
-    path = tmp_path / "sweep.py"
-    path.write_text("def get_sweep():\n    return dict(config='c.py', rows={'a': {}}, seeds=4)\n")
-    assert load_sweep(path).seeds == 4
-    assert load_sweep(path, seeds=2).seeds == 2
+def test_a_sweep_file_is_read_and_invalid_sweeps_are_refused(sweep, tmp_path):
+    """Before any training."""
 
+    def load(text, **options):
+        (tmp_path / "sweep.py").write_text(text)
+        return load_sweep(tmp_path / "sweep.py", **options)
 
-def test_invalid_sweeps_are_refused_before_any_training(sweep, tmp_path, assert_refused):
+    whole = "def get_sweep():\n    return dict(config='c', {})"
+    assert load(whole.format("rows={'a': {}}, seeds=4")).seeds == 4
+    assert load(whole.format("rows={'a': {}}, seeds=4"), seeds=2).seeds == 2
     texts = {
-        "x = 1": "defines no get_sweep()",
-        "exit()": "fails: it calls exit()",
-        "def get_sweep():\n    return 1 / 0": "fails: ZeroDivisionError",
-        "def get_sweep():\n    return None": "get_sweep() returns NoneType, not a dict",
-        "def get_sweep():\n    return {3: 'a'}": "is no field 3; the fields are config, rows",
-        "def get_sweep():\n    return dict(rows={'a': {}})": "config",
+        "defines no get_sweep()": "x = 1",
+        "fails: it calls exit()": "exit()",
+        "fails: ZeroDivisionError": "def get_sweep():\n    return 1 / 0",
+        "get_sweep() returns NoneType, not a dict": "def get_sweep():\n    return None",
+        "is no field 3; the fields are config, rows": "def get_sweep():\n    return {3: 'a'}",
+        "config": "def get_sweep():\n    return dict(rows={'a': {}})",
     }
     fields = {
-        "row={}": "did you mean rows?",
-        "rows={}": "at least one row",
-        "rows=['a']": "rows is ['a'], not a dict of names",
-        "rows={'a': 3}": "rows: 'a' is 3, not a dict of overrides",
-        "rows={3: {}}": "rows has the name 3; write a text",
-        "rows={'..': {}}": "rows has the name '..'",
-        "rows={'a': {}}, also={'b': None}": "also: 'b' is None, not a dict",
-        "rows={'a': {}}, metrics='loss'": "metrics is 'loss'; give a list of names",
-        "rows={'a': {}}, seeds='3'": "seeds is '3'",
+        "did you mean rows?": "row={}",
+        "at least one row": "rows={}",
+        "rows is ['a'], not a dict of names": "rows=['a']",
+        "rows: 'a' is 3, not a dict of overrides": "rows={'a': 3}",
+        "rows has the name 3; write a text": "rows={3: {}}",
+        "rows has the name '..'": "rows={'..': {}}",
+        "also: 'b' is None, not a dict": "rows={'a': {}}, also={'b': None}",
+        "metrics is 'loss'; give a list of names": "rows={'a': {}}, metrics='loss'",
+        "seeds is '3'": "rows={'a': {}}, seeds='3'",
     }
-    for text, words in fields.items():
-        texts[f"def get_sweep():\n    return dict(config='c', {text})"] = words
-    calls = {"no file": (lambda: load_sweep(tmp_path / "none.py"), "there is no sweep file")}
-    for number, (text, words) in enumerate(texts.items()):
-        path = tmp_path / f"{number}.py"
-        path.write_text(text)
-        calls[text] = (lambda path=path: load_sweep(path), words)
-    rows = [
-        (lambda base: None, [], "rows of the sweep: ValueError: rows is None, not a dict"),
-        (lambda base: {3: {}}, [], "rows of the sweep: ValueError: rows has the name 3"),
-        (lambda base: 1 / 0, [], "rows of the sweep: ZeroDivisionError: division by zero"),
-        (lambda base: sys.exit(0), [], "rows of the sweep: it calls exit()"),
-        ({"a": {}}, ["losss"], "row 'a': task language_modeling has no metric 'losss'"),
-        ({"bad": {"model.num_head": 1}}, [], "did you mean config.model.num_heads"),
-        ({"a b": {}, "a_b": {}}, [], "differ only in punctuation"),
-    ]
-    for of_sweep, metrics, words in rows:
-        wrong = dataclasses.replace(sweep, rows=of_sweep, metrics=metrics)
-        calls[words] = (lambda wrong=wrong: run_sweep(wrong, tmp_path / "sweep"), words)
+    texts |= {words: whole.format(text) for words, text in fields.items()}
+    calls = {words: partial(load, text) for words, text in texts.items()}
+    calls["there is no sweep file"] = partial(load_sweep, tmp_path / "none.py")
+    of = "rows of the sweep: "
+    rows = {
+        f"{of}ValueError: rows is None, not a dict": lambda base: None,
+        f"{of}ValueError: rows has the name 3": lambda base: {3: {}},
+        f"{of}ZeroDivisionError: division by zero": lambda base: 1 / 0,
+        f"{of}it calls exit()": lambda base: sys.exit(0),
+        "did you mean config.model.num_heads": {"bad": {"model.num_head": 1}},
+        "differ only in punctuation": {"a b": {}, "a_b": {}},
+    }
+    wrong = {words: dict(rows=of_sweep, metrics=[]) for words, of_sweep in rows.items()}
+    unknown = "row 'a': task language_modeling has no metric 'losss'"
+    wrong[unknown] = dict(rows={"a": {}}, metrics=["losss"])
+    for words, changes in wrong.items():
+        changed = dataclasses.replace(sweep, **changes)
+        calls[words] = partial(run_sweep, changed, tmp_path / "sweep")
     assert_refused(calls)
     assert not (tmp_path / "sweep").exists()
 
 
 def test_validation_records_the_metrics_that_its_task_names(trained_workdir):
-    lines = (trained_workdir / "metrics.jsonl").read_text().splitlines()
-    valid = [record for record in map(json.loads, lines) if record["split"] == "valid"][-1]
     others = {"step", "split", "time", "overlong", "num_all_examples", "num_loss_examples"}
     others |= {*score_translations(["a"], ["a"])}
-    assert valid.keys() - others == {*TASKS["translation"].metrics}
+    assert last_valid(trained_workdir).keys() - others == {*TASKS["translation"].metrics}
 
 
 def test_tables_are_not_written_through_links(swept, tmp_path):
@@ -256,27 +247,19 @@ def test_rows_may_depend_on_the_base_config_and_be_chosen(sweep):
         relative.configs({}, "deep")
 
 
-BROKEN = """
+MODULE = """
+import numpy as np
 from flax import linen as nn
 from transformer_jax.nn.norms import NORMS
 class Twice(nn.Module):
     epsilon: float
     @nn.compact
     def __call__(self, x):
-        self.param("scale", nn.initializers.ones, (1,))
-        return x * self.param("scale", nn.initializers.ones, (1,))
+        {}
 NORMS.register("twice", Twice)
 """
-TRACED = """
-import numpy as np
-from flax import linen as nn
-from transformer_jax.nn.norms import NORMS
-class Twice(nn.Module):
-    epsilon: float
-    def __call__(self, x):
-        return x if self.is_initializing() else np.asarray(x)
-NORMS.register("twice", Twice)
-"""
+BROKEN = "self.param('a', nn.initializers.ones, (1,)); self.param('a', nn.initializers.ones, (1,))"
+TRACED = "return x if self.is_initializing() else np.asarray(x)"
 
 
 @pytest.fixture
@@ -293,13 +276,13 @@ def restored_norms():
     ("text", "told"),
     [
         (BROKEN, "config.model: {module}, line 9: NameInUseError: "),
-        (TRACED, "{module}, line 8: TracerArrayConversionError: "),
+        (TRACED, "{module}, line 9: TracerArrayConversionError: "),
     ],
     ids=["in its parameters", "in training"],
 )
 def test_all_models_are_traced_before_a_row_is_trained(sweep, tmp_path, restored_norms, text, told):
     module = tmp_path / "twice.py"
-    module.write_text(text)
+    module.write_text(MODULE.format(text))
     rows = {"fine": {}, "wrong": {"model.norm": "twice"}}
     with pytest.raises(tj.UserError) as caught:
         run_sweep(Sweep(sweep.config, rows, sweep.base), tmp_path / "swept", modules=module)
@@ -342,12 +325,8 @@ def test_a_picture_that_fails_leaves_the_tables(tmp_path, monkeypatch, caplog):
 
     monkeypatch.setattr("transformer_jax.lab.sweeps.tables.draw_sweep", draw)
     write_tables([Row("a", {"loss": [1.0]}, 1, 1.0, 1.0)], tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "table.csv",
-        "table.md",
-        "table.tex",
-        "table.txt",
-    ]
+    names = ["table.csv", "table.md", "table.tex", "table.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert "table.png is left out, the tables are written: no such glyph" in caplog.text
 
 
@@ -369,22 +348,6 @@ def contents(folder, leave_out=()):
     return {path: path.read_bytes() for path in files}
 
 
-@pytest.fixture
-def one_seed(trained_workdir, tmp_path):
-    """A folder as `--seeds=1` writes it."""
-    shutil.copytree(trained_workdir, tmp_path / "seeds" / "seed_0")
-    (tmp_path / "seeds" / SWEEP.mark).touch()
-    return tmp_path / "seeds"
-
-
-@pytest.mark.parametrize("changes", [{"model.d_ff": 48}, {"optimizer.learning_rate": 0.5}])
-def test_a_seed_of_another_config_is_not_overwritten(one_seed, tiny_config, changes):
-    before = contents(one_seed)
-    with pytest.raises(tj.UserError, match="seed_0 holds another run: its (model|optimizer)"):
-        run_seeds(tiny_config(changes), one_seed, 3)
-    assert contents(one_seed, leave_out=["seconds"]) == before
-
-
 def test_a_seed_trained_by_itself_is_used(sweep, swept, tmp_path):
     workdir = tmp_path / "seeds"
     shutil.copytree(swept[0] / "as_it_is" / "seed_0", workdir / "seed_0")
@@ -394,39 +357,47 @@ def test_a_seed_trained_by_itself_is_used(sweep, swept, tmp_path):
     assert contents(workdir / "seed_0" / "checkpoints") == before
 
 
-def test_a_run_is_not_trained_in_the_workdir_of_seeds(one_seed, tiny_config):
-    before = contents(one_seed)
-    with pytest.raises(tj.UserError, match="seeds holds a sweep; choose another --workdir for a r"):
-        tj.train(tiny_config(), one_seed)
-    (one_seed / SWEEP.mark).unlink()  # earlier versions set none
-    (one_seed / "result.json").write_text("{}")
-    with pytest.raises(tj.UserError, match="seeds holds a sweep"):
-        tj.train(tiny_config(), one_seed)
-    (one_seed / "result.json").unlink()
-    assert contents(one_seed) == before
+def test_seeds_of_other_configs_are_not_overwritten(trained_workdir, tiny_config, tmp_path):
+    """Nor is a run trained in the workdir of seeds."""
+    seeds = tmp_path / "seeds"
+    shutil.copytree(trained_workdir, seeds / "seed_0")
+    (seeds / SWEEP.mark).touch()
+    before = contents(seeds)
+    wide = tiny_config({"model.d_ff": 48})
+    fast = tiny_config({"optimizer.learning_rate": 0.5})
+    train = partial(tj.train, tiny_config(), seeds)
+    assert_refused(
+        {
+            "seed_0 holds another run: its model": partial(run_seeds, wide, seeds, 3),
+            "seed_0 holds another run: its optimizer": partial(run_seeds, fast, seeds, 3),
+            "seeds holds a sweep; choose another --workdir for a r": train,
+        }
+    )
+    (seeds / SWEEP.mark).unlink()  # earlier versions set none
+    (seeds / "result.json").write_text("{}")
+    assert_refused({"seeds holds a sweep": train})
+    (seeds / "result.json").unlink()
+    assert contents(seeds, leave_out=["seconds"]) == before
 
 
-def test_seeds_are_not_trained_in_folders_of_others(workdir, tmp_path, tiny_config, assert_refused):
+def test_seeds_are_not_trained_in_folders_of_others(workdir, tmp_path, tiny_config):
     """Of a run, of a run that begins, of a sweep that another process trains, of the user."""
     folders = {
-        workdir: f"{workdir} holds a run; choose another --workdir for a sweep",
-        workdir / "seeds": f"{workdir} holds a run",
-        tmp_path / "begins": "begins holds a run",
-        tmp_path / "busy": "is training there",
+        f"{workdir} holds a run; choose another --workdir for a sweep": workdir,
+        f"{workdir} holds a run": workdir / "seeds",
+        "begins holds a run": tmp_path / "begins",
+        "is training there": tmp_path / "busy",
     }
     for number, name in enumerate(("config.json", "table.txt", "seconds", "seed_1/config.json")):
         own = tmp_path / str(number)
         (own / name).parent.mkdir(parents=True)
         (own / name).write_text("mine")
-        folders[own] = f"holds {name.split('/')[-1]}, and no mark"
+        folders[f"{(own / name).parent} holds {(own / name).name}, and no mark"] = own
     before = contents(tmp_path)
+    train = partial(run_seeds, tiny_config(), count=2)
+    calls = {words: partial(train, workdir=folder) for words, folder in folders.items()}
     with lock_workdir(tmp_path / "begins"), lock_workdir(tmp_path / "busy", SWEEP):
-        assert_refused(
-            {
-                folder: (lambda folder=folder: run_seeds(tiny_config(), folder, 2), words)
-                for folder, words in folders.items()
-            }
-        )
+        assert_refused(calls)
     assert contents(tmp_path) == before
 
 

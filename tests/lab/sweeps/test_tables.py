@@ -24,15 +24,14 @@ ROWS = [
 ]
 
 
-def test_mean_and_sample_deviation():
-    assert ROWS[0].mean("loss") == 2.0
+def test_means_and_sample_deviations():
+    assert ROWS[0].mean("loss") == 2.0 and ROWS[0].seeds == 3
     assert ROWS[0].deviation("loss") == 1.0  # over n - 1
-    assert ROWS[0].seeds == 3
-
-
-def test_a_seed_that_diverged_is_counted_and_not_averaged():
-    assert ROWS[1].mean("loss") == 2.5
+    assert ROWS[1].mean("loss") == 2.5  # of the seeds that did not diverge
     assert "2.500 ± 0.000 (1 of 3 diverged)" in as_text(ROWS)
+    row = Row("one", {"loss": [1.5]}, 10, 1.0, 1.0)
+    assert "±" not in as_text([row]) and "1.500" in as_text([row])
+    assert math.isnan(row.deviation("loss"))
 
 
 def test_text_has_columns_of_equal_width():
@@ -44,23 +43,17 @@ def test_text_has_columns_of_equal_width():
     assert " - " in deep  # no such figure
 
 
-def test_one_seed_has_no_deviation():
-    row = Row("one", {"loss": [1.5]}, 10, 1.0, 1.0)
-    assert "±" not in as_text([row]) and "1.500" in as_text([row])
-    assert math.isnan(row.deviation("loss"))
-
-
-def test_markdown_is_a_table():
-    lines = as_markdown(ROWS[:1]).splitlines()
-    assert lines[1].startswith("| --- | ---: |")
-    assert len({line.count("|") for line in lines}) == 1
-
-
 def test_names_are_only_text():
     names = ["base", "<img src=x>", "[5cm]x", "*y"]
     rows = [Row(name, {"loss": [1.0]}, 1, 1.0, 1.0) for name in names]
     assert "<img" not in as_markdown(rows) and "&lt;img src=x&gt;" in as_markdown(rows)
     assert not any(line.startswith(("[", "*")) for line in as_latex(rows).splitlines())
+    lines = as_latex(APART).splitlines()
+    assert lines[:2] == [r"\begin{tabular}{lr}", r"\toprule"]
+    assert r"worse\_1 & 3.000 $\pm$ 0.100 $\neq$ \\" in lines
+    lines = as_markdown(ROWS[:1]).splitlines()
+    assert lines[1].startswith("| --- | ---: |")
+    assert len({line.count("|") for line in lines}) == 1
     for times in ((math.inf, 1.0), (1.0, math.nan)):
         with pytest.raises(ValueError, match="must be finite"):
             Row("base", {"loss": [1.0]}, 1, *times)
@@ -73,12 +66,6 @@ APART = [
 ]
 
 
-def test_rows_that_differ_from_the_first_are_marked():
-    base, worse, close, legend = as_text(APART).splitlines()[1:]
-    assert "≠" in worse and "≠" not in base + close
-    assert legend.startswith("≠ differs from base")
-
-
 def test_differences_have_intervals_and_the_seeds_that_would_decide():
     worse, close = differences(APART)
     # t = 2 / sqrt(2 * 0.01 / 3) = 24.5 with four degrees of freedom; two tests
@@ -86,18 +73,12 @@ def test_differences_have_intervals_and_the_seeds_that_would_decide():
     half = 2.776 * math.sqrt(2 * 0.01 / 3)
     assert worse.difference.low == pytest.approx(2 - half, rel=1e-3)
     assert not close.differs and close.seeds_to_decide > 3
+    base_line, worse_line, close_line, legend = as_text(APART).splitlines()[1:]
+    assert "≠" in worse_line and "≠" not in base_line + close_line
+    assert legend.startswith("≠ differs from base")
     assert f" {close.seeds_to_decide}" in as_text_with_differences(APART).splitlines()[-1]
     assert differences(APART[:1]) == [] and "≠" not in as_text(APART[:1])
 
-
-def test_latex_is_escaped():
-    lines = as_latex(APART).splitlines()
-    assert lines[:2] == [r"\begin{tabular}{lr}", r"\toprule"]
-    assert r"worse\_1 & 3.000 $\pm$ 0.100 $\neq$ \\" in lines
-
-
-def test_every_form_has_the_intervals_and_the_seeds_that_would_decide():
-    worse, close = differences(APART)
     interval = f"{worse.difference.low:.4g} to {worse.difference.high:.4g}"
     for text in (as_text_with_differences(APART), as_markdown(APART), as_latex(APART)):
         assert interval in text and f" {close.seeds_to_decide} " in text + " "
@@ -106,9 +87,7 @@ def test_every_form_has_the_intervals_and_the_seeds_that_would_decide():
     assert first["loss_seeds_to_decide"] == ""
     assert second["loss_seeds_to_decide"] == str(close.seeds_to_decide)
 
-
-def test_csv_keeps_all_digits():
-    rows = list(csv.DictReader(io.StringIO(as_csv(ROWS))))
+    rows = list(csv.DictReader(io.StringIO(as_csv(ROWS))))  # with all digits
     assert float(rows[0]["bleu_mean"]) == pytest.approx(93.5 / 3, rel=1e-12)
     assert rows[1]["bleu_mean"] == "" and rows[1]["row"] == "deep"
     assert rows[0]["parameters"] == "1234567"
@@ -120,9 +99,6 @@ def test_rows_show_their_table_and_are_still_a_list():
     assert rows == ROWS and rows[1].name == "deep"
     html = Rows([Row("<b>", {"loss": [1.0]}, 1, 1.0, 1.0)])._repr_html_()
     assert "<td>&lt;b&gt;</td>" in html and "<td>1.000</td>" in html
-
-
-def test_a_table_is_a_data_frame_of_numbers():
     table = Rows([*ROWS, Row("1", {"loss": [1.0]}, 1, 1.0, 1.0)]).table()
     assert list(table.index) == ["base", "deep", "1"]
     assert table.loc["base", "bleu_mean"] == pytest.approx(93.5 / 3, rel=1e-12)

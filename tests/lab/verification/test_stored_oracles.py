@@ -8,17 +8,12 @@ from transformer_jax.lab.verification import stored_oracles
 from transformer_jax.lab.verification.outcomes import DoesNotApplyError
 
 
-@pytest.fixture
-def published(subject_of):
-    """A subject of a published family."""
-    return subject_of({"model.norm": "layer", "model.feed_forward_bias": True})
-
-
-def test_exported_weights_come_back(published):
+def test_an_exporter_that_changes_weights_is_found(subject_of, monkeypatch):
+    published = subject_of({"model.norm": "layer", "model.feed_forward_bias": True})
     assert stored_oracles.exported(published).is_equal
-
-
-def test_an_exporter_that_changes_weights_is_found(published, monkeypatch):
+    other = subject_of({"model.positions": "from_first"})  # of no published model
+    with pytest.raises(UserError, match=r"config\.model\.positions is 'from_first'"):
+        stored_oracles.exported(other)
     whole = stored_oracles.to_tensors
 
     def rounded(*args):
@@ -29,20 +24,9 @@ def test_an_exporter_that_changes_weights_is_found(published, monkeypatch):
     assert not found.is_equal and found.where.startswith("most in ")
 
 
-def test_a_component_of_no_published_model_does_not_apply(subject_of):
-    with pytest.raises(UserError, match=r"config\.model\.positions is 'from_first'"):
-        stored_oracles.exported(subject_of({"model.positions": "from_first"}))
-
-
-def test_examples_that_depend_on_what_was_read_are_found(subject_of):
-    found = stored_oracles.data(subject_of({"data.name": "forgetful"}))
-    assert not found.is_equal and found.where == "first at example 0"
-
-
-def test_batches_of_a_right_set_continue(subject_of):
+def test_examples_that_depend_on_what_was_read_are_found(subject_of, right):
     assert stored_oracles.data(subject_of({"data.name": "lines"})).is_equal
-
-
-def test_the_package_s_sets_are_not_read(right):
     with pytest.raises(DoesNotApplyError, match="neither data.name nor task.name"):
         stored_oracles.data(right)
+    found = stored_oracles.data(subject_of({"data.name": "forgetful"}))
+    assert not found.is_equal and found.where == "first at example 0"

@@ -16,29 +16,22 @@ def test_sizes_fall_and_choices_stay():
     assert (small.d_model, small.d_ff, small.num_layers) == (32, 64, 2)
     assert (small.num_heads, small.num_key_value_heads) == (4, 2)  # 32 and 8
     assert (small.positions, small.norm, small.gated_feed_forward) == ("rotary", "rms", True)
+    small = shrunk(resolve_file("deepseek_v2_lite", {})).model
+    latent = small.options_of(LatentOptions)
+    experts = small.options_of(ExpertsOptions)
+    assert (latent.kv_rank, experts.num_experts, experts.num_chosen) == (8, 8, 6)
+    # Fields that are given keep their values.
+    config = resolve_file("tiny_shakespeare_cpu", {"model.d_model": 64, "data.max_length": 100})
+    small = shrunk(config, ("model.d_model", "data.max_length"))
+    assert (small.model.d_model, small.data.max_length, small.model.max_length) == (64, 100, 100)
 
 
 def test_two_periods_of_a_pattern_are_left():
     layers = "3 x attention_window=128 | feed_forward=experts d_ff=3000 experts.num_experts=64"
     config = resolve_file("tiny_shakespeare_cpu", {"model.layers": layers, "model.num_layers": 12})
     small = shrunk(config).model
-    assert small.layers == (
-        "attention_window=4 | d_ff=64 experts.num_experts=8 feed_forward=experts"
-    )
-    assert small.num_layers == 4
-
-
-def test_integer_options_of_components_are_at_most_8():
-    small = shrunk(resolve_file("deepseek_v2_lite", {})).model
-    latent = small.options_of(LatentOptions)
-    experts = small.options_of(ExpertsOptions)
-    assert (latent.kv_rank, experts.num_experts, experts.num_chosen) == (8, 8, 6)
-
-
-def test_fields_that_are_given_keep_their_values():
-    config = resolve_file("tiny_shakespeare_cpu", {"model.d_model": 64, "data.max_length": 100})
-    small = shrunk(config, ("model.d_model", "data.max_length"))
-    assert (small.model.d_model, small.data.max_length, small.model.max_length) == (64, 100, 100)
+    experts = "d_ff=64 experts.num_experts=8 feed_forward=experts"
+    assert (small.layers, small.num_layers) == (f"attention_window=4 | {experts}", 4)
 
 
 @pytest.mark.parametrize(

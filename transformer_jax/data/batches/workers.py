@@ -13,6 +13,7 @@ import pickle
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import cached_property, partial
 from itertools import chain
@@ -26,12 +27,45 @@ import jax
 
 from transformer_jax.data.batches.packing import Packer, StreamGroups, pack_streams
 from transformer_jax.errors import UserError
-from transformer_jax.runtime.processes import Lifeline
 
 _SPAWN = multiprocessing.get_context("spawn")
 _SLOTS = 4
 """Results of a worker that have room in its memory; the parent reads one of them."""
 _ALIGNMENT = 64  # bytes: of any dtype, and a line of the processor's cache
+
+
+class Lifeline:
+    """Ends child processes when their parent cuts it or is gone, whatever ended the parent.
+
+    It is a pipe to which nothing is written: reading it returns once the parent's end is closed.
+    Pickled for a process of `multiprocessing`, it becomes the child's end.
+    """
+
+    def __init__(self) -> None:
+        self._parent_end: int | None
+        self._child_end, self._parent_end = os.pipe()
+
+    def cut(self) -> None:
+        """Ends the processes that called `exit_when_cut`. A second call has no effect."""
+        if self._parent_end is not None:
+            os.close(self._parent_end)
+            os.close(self._child_end)
+            self._parent_end = None
+
+    def exit_when_cut(self) -> None:
+        """Makes this process exit with status 1 when the parent cuts the line or is gone."""
+        threading.Thread(target=self._wait, daemon=True).start()
+
+    def _wait(self) -> None:
+        os.read(self._child_end, 1)
+        os._exit(1)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"child_end": reduction.DupFd(self._child_end)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._child_end = state["child_end"].detach()
+        self._parent_end = None
 
 
 class SharedObject(NamedTuple):

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from transformer_jax.buckets.bucket import is_address
 from transformer_jax.buckets.copies import fetch_folder
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import cache_folder
@@ -135,9 +134,7 @@ class PublicSet:
     def local_folder(self, folder: str | None = None) -> Path:
         """Folder of the set's files: `folder` (for an address, its local copy), or by default the
         set's folder below the data root."""
-        if folder and is_address(folder):
-            return fetch_folder(folder)
-        return Path(os.path.expanduser(folder)) if folder else _data_root() / self.name
+        return fetch_folder(os.path.expanduser(folder)) if folder else _data_root() / self.name
 
 
 def _data_root() -> Path:

@@ -31,9 +31,8 @@ from transformer_jax.lab.report import (
     shown_name,
 )
 from transformer_jax.lab.sweeps.results import last_validation
-from transformer_jax.runs.config import load_json
+from transformer_jax.runs.config import is_validation_field, load_json
 from transformer_jax.runs.provenance import newest_checkpoint
-from transformer_jax.runs.settings import is_validation_field
 from transformer_jax.runs.user_modules import Modules
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,

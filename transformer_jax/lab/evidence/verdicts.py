@@ -19,9 +19,10 @@ import jax
 
 from transformer_jax.errors import UserError
 from transformer_jax.lab.report import Report, shown_mean
+from transformer_jax.runs.config import chosen_fields
 from transformer_jax.runs.outside import open_data
 from transformer_jax.runs.provenance import data_provenance
-from transformer_jax.runs.settings import Settings, chosen_fields
+from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.shipped import shipped_files
 from transformer_jax.runs.user_modules import UserModule
 from transformer_jax.runtime.files import parse_json, read_regular

@@ -28,7 +28,7 @@ from transformer_jax.lab.plan.program import (
 )
 from transformer_jax.lab.plan.target import allow_cudnn_lowering, parse_target
 from transformer_jax.nn.ops import product_dtype
-from transformer_jax.runs.config import resolve
+from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.settings import Origin
 from transformer_jax.runs.user_modules import load_modules
 from transformer_jax.runtime import platform
@@ -45,7 +45,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
       UserError: the config or the devices are impossible.
     """
     load_modules(request["modules"])
-    settings = resolve(request["config"], {}, (), Origin("config", "plan"))
+    settings = read_settings(request["config"], {}, Origin("config", "plan"))
     target = parse_target(request["device"], request["slices"])
     devices = target.devices()
     accelerator = target.accelerator

@@ -19,9 +19,9 @@ from transformer_jax.lab.plan.mesh_search import (
     varied_fields,
 )
 from transformer_jax.lab.plan.target import ENVIRONMENT, GIB, parse_target, require_compiler
-from transformer_jax.runs.config import resolve
+from transformer_jax.runs.config import nested, resolve
 from transformer_jax.runs.outside import refuse_loaded
-from transformer_jax.runs.settings import COMMAND, Settings, nested
+from transformer_jax.runs.settings import COMMAND, Settings
 from transformer_jax.runs.user_modules import Modules
 
 logger = logging.getLogger(__name__)

@@ -16,8 +16,9 @@ from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
 from transformer_jax.lab.sweeps.shared_folder import folder_name
-from transformer_jax.runs.config import failing_as, load_config, resolve_file, run_file
+from transformer_jax.runs.config import load_config, resolve_file
 from transformer_jax.runs.settings import Settings
+from transformer_jax.runs.user_modules import failing_as, run_file
 from transformer_jax.suggestions import suggest
 from transformer_jax.summary import Summarized
 

@@ -18,8 +18,8 @@ from transformer_jax.lab.pictures import Records
 from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.shared_folder import SweepFolder, folder_name
 from transformer_jax.lab.sweeps.tables import Row, Rows
-from transformer_jax.runs.config import resolve
-from transformer_jax.runs.settings import Origin, Settings, flatten, is_validation_field, nested
+from transformer_jax.runs.config import flatten, is_validation_field, nested, read_settings
+from transformer_jax.runs.settings import Origin, Settings
 from transformer_jax.runs.workdir import (
     METRICS,
     RESULT,
@@ -168,7 +168,7 @@ def readable_folder(workdir: str | Path) -> Path:
     """The folder of a sweep, or a copy of its results and records if it is in a bucket."""
     if is_address(workdir):
         wanted = (RESULT, METRICS, f"{TABLE}.csv")
-        return fetch_folder(str(workdir), lambda name: name.rpartition("/")[2] in wanted)
+        return fetch_folder(workdir, lambda name: name.rpartition("/")[2] in wanted)
     return workdir_path(workdir)
 
 
@@ -296,6 +296,6 @@ def _fields(asked: Mapping[str, Any], place: str) -> dict[str, Any]:
     others = {"also": asked["also"], "until": asked.get("until")}
     config = flatten(asked["config"])
     with contextlib.suppress(UserError):  # it has fields of another version, or of user modules
-        values = resolve(asked["config"], {}, (), Origin("loaded run", place)).values
+        values = read_settings(asked["config"], {}, Origin("loaded run", place)).values
         config = json.loads(json.dumps(values))  # lists for tuples, as a file has them
     return {**config, **others}

@@ -21,9 +21,9 @@ from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.tables import Row, Rows
 from transformer_jax.ranges import short_repr
 from transformer_jax.runs import build
-from transformer_jax.runs.config import CHANGEABLE, FIXED, Settings, resolve_file
+from transformer_jax.runs.config import CHANGEABLE, FIXED, parsed, resolve_file
 from transformer_jax.runs.evaluate import selection_metric
-from transformer_jax.runs.settings import parsed
+from transformer_jax.runs.settings import Settings
 
 _NOT_SEARCHED = {
     "seed": "set the number of seeds instead",

@@ -31,11 +31,16 @@ from transformer_jax.lab.sweeps.search import Search, row_name, search_of, trial
 from transformer_jax.lab.sweeps.shared_folder import SweepFolder
 from transformer_jax.lab.sweeps.tables import Row, Rows, write_tables
 from transformer_jax.runs import build
-from transformer_jax.runs.config import failing_as, resolve
+from transformer_jax.runs.config import resolve
 from transformer_jax.runs.prepare import sharing_tokenizers
 from transformer_jax.runs.seeds import seed_configs
 from transformer_jax.runs.settings import COMMAND, Settings
-from transformer_jax.runs.user_modules import Modules, describe_module_error, load_modules
+from transformer_jax.runs.user_modules import (
+    Modules,
+    describe_module_error,
+    failing_as,
+    load_modules,
+)
 from transformer_jax.runs.workdir import SWEEP, lock_workdir, open_for_writing
 from transformer_jax.runtime.progress import set_title, shown
 from transformer_jax.scoring import METRICS

@@ -27,7 +27,7 @@ from transformer_jax.lab.verification.outcomes import Comparison, compare_trees,
 from transformer_jax.lab.verification.subject import Subject
 from transformer_jax.nn.parameters import PARAMETERS
 from transformer_jax.parallel.sharding import AXIS_NAMES, DATA
-from transformer_jax.runs.config import resolve
+from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.settings import CHOICES, Origin
 from transformer_jax.runs.user_modules import load_modules
 from transformer_jax.runtime.platform import use_compilation_cache
@@ -101,7 +101,7 @@ def main() -> None:
         components, PARAMETERS[:] = pickle.loads(work["cells"])
         for (field, name), (entry, options) in components.items():
             CHOICES[field].register(name, entry, options=options)
-    subject = Subject(resolve(work["config"], {}, (), Origin("loaded run", "the shrunk config")))
+    subject = Subject(read_settings(work["config"], {}, Origin("loaded run", "the shrunk config")))
     between: Oracle = partial(between_processes, work=work)
     oracles = {**ORACLES, BETWEEN_PROCESSES: between}
     for name in work["oracles"]:

@@ -98,7 +98,7 @@ def resumed(subject: Subject) -> Comparison:
         config = dataclasses.replace(subject.settings.checkpoint, asynchronous=False)
         with Checkpoints(Path(folder), config) as checkpoints:
             checkpoints.save(_SAVED, jax.tree.map(jnp.asarray, half.saved), {})
-        snapshot = Checkpoints(Path(folder), config).open()
+        snapshot = Checkpoints(Path(folder), config).snapshot()
         restored = snapshot.state(jax.eval_shape(lambda: half.saved), OPTIONAL_FIELDS)
         state = jax.device_get(restored).replace(frozen=half.frozen)
     continued, _ = _compile_training(subject.but())(state, batches[_SAVED:])

@@ -27,9 +27,9 @@ from transformer_jax.lab.verification.training_oracles import DEVICES
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.nn.parameters import PARAMETERS
-from transformer_jax.runs.config import resolve, resolve_file
+from transformer_jax.runs.config import nested, resolve, resolve_file
 from transformer_jax.runs.outside import refuse_loaded
-from transformer_jax.runs.settings import CHOICES, COMMAND, Settings, nested
+from transformer_jax.runs.settings import CHOICES, COMMAND, Settings
 from transformer_jax.runs.user_modules import (
     Modules,
     describe_error,

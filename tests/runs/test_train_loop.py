@@ -14,7 +14,6 @@ from tests.conftest import QUICKSTART, copy_at_step
 from tests.refusals import assert_refused
 from transformer_jax.data.batches.pipeline import TrainBatches
 from transformer_jax.errors import UserError
-from transformer_jax.runs import fit
 
 PATIENT = {
     "model.dropout_rate": 0.0,
@@ -67,7 +66,7 @@ def test_micro_batches_need_less_memory_however_they_are_set(tiny_config, tmp_pa
         needed.append(nbytes)
         raise UserError(what)
 
-    monkeypatch.setattr(fit, "require_memory", note)
+    monkeypatch.setattr("transformer_jax.runs.train.require_memory", note)
     for changes in ({}, {"train.accumulation_steps": 4}, {"train.rows_per_device": 1}):  # of 4 rows
         with pytest.raises(UserError, match="train.tokens_per_batch 192"):
             tj.train(tiny_config(changes), tmp_path / f"run-{len(needed)}")
