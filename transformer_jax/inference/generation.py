@@ -138,7 +138,7 @@ class TokenGenerator:
             arrays = batch.place(params, outputs, 1 << (len(outputs) - 1).bit_length())
             slots = self.num_slots(arrays["prompt"].shape[1], decode)
             samples = self.begin(
-                params, arrays, search, constraint, decode.seed, drawn_before, slots, before_move
+                params, arrays, search, decode.seed, drawn_before, slots, constraint, before_move
             )
             while True:
                 length = self._read(samples, outputs, before, decode, complete_length)
@@ -147,7 +147,7 @@ class TokenGenerator:
                     break
                 samples = self._mark_ended(samples, outputs)
                 length = min(length + CHUNK, room)
-                samples = self.extend(params, samples, search, constraint, length)
+                samples = self.extend(params, samples, search, length, constraint)
             if isinstance(self.model, DraftedModel):
                 pairs = zip(outputs, before, strict=True)
                 num_new = [len(output.tokens) - count for output, count in pairs]
@@ -245,11 +245,11 @@ class TokenGenerator:
         params: Any,
         arrays: Mapping[str, jax.Array],
         search: StepwiseSearch,
-        constraint: Constraint | None,
         seed: jax.Array,
         drawn: jax.Array,
         slots: int,
-        before_move: tuple[Samples, State] | None,
+        constraint: Constraint | None = None,
+        before_move: tuple[Samples, State] | None = None,
     ) -> Samples:
         prompt, lengths = arrays["prompt"], arrays["lengths"]
         needs_hidden = getattr(search, "needs_hidden", False)
@@ -276,8 +276,8 @@ class TokenGenerator:
         params: Any,
         samples: Samples,
         search: StepwiseSearch,
-        constraint: Constraint | None,
         length: jax.Array,
+        constraint: Constraint | None = None,
     ) -> Samples:
         step = decode_step_of(
             self.model,

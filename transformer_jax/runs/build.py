@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 def task_kind(settings: Settings) -> TaskKind:
     """The registry entry of the task."""
-    return TASKS[settings.task.name]
+    return TASKS.find(settings.task.name)
 
 
 def build_task(
@@ -83,7 +83,7 @@ def build_task(
     parts = TaskParts(
         task=settings.task,
         model=settings.model,
-        model_class=MODELS[settings.model.architecture],
+        model_class=MODELS.find(settings.model.architecture),
         data=settings.data,
         loss=LossOptions(
             label_smoothing=train.label_smoothing,
@@ -401,6 +401,6 @@ def build_evaluator(
 def build_callbacks(settings: Settings, task: Task, workdir: Path) -> list[Callback]:
     """The callbacks of `train.callbacks` that this process calls."""
     names = settings.train.callbacks.split(",") if settings.train.callbacks else []
-    kinds = [CALLBACKS[name] for name in names]
+    kinds = [CALLBACKS.find(name) for name in names]
     run = TrainingRun(workdir, settings, task)
     return [kind(run) for kind in kinds if kind.every_process or hosts.is_primary()]
