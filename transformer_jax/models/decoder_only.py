@@ -15,11 +15,10 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.nn.cache import Cache, at_prompt_ends, state_bytes
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected
-from transformer_jax.nn.layers import undivided_reason
 from transformer_jax.nn.masks import PerToken, row_places
 from transformer_jax.nn.ring_attention import balance, restore_order
 from transformer_jax.nn.sublayers import Sequences
-from transformer_jax.nn.transformer import Decoder, init_caches
+from transformer_jax.nn.transformer import Decoder, init_caches, undivided_reason
 
 
 class DecoderOnly(nn.Module):

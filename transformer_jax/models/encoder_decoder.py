@@ -17,13 +17,12 @@ from transformer_jax.nn.cache import Cache, EncoderOutput, Memory, at_prompt_end
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.embeddings import Embedding, Unprojected
-from transformer_jax.nn.layers import undivided_reason
 from transformer_jax.nn.masks import PerToken, Segments, padding_mask, row_places
 from transformer_jax.nn.norms import make_norm
 from transformer_jax.nn.positions import encoding_class
 from transformer_jax.nn.ring_attention import balance, restore_order
 from transformer_jax.nn.sublayers import Sequences
-from transformer_jax.nn.transformer import Decoder, Encoder, init_caches
+from transformer_jax.nn.transformer import Decoder, Encoder, init_caches, undivided_reason
 
 
 class PackedTokens(NamedTuple):

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 
-from transformer_jax.nn import ring_attention
 from transformer_jax.nn.attention import MultiHeadAttention
 from transformer_jax.nn.attention_variants import AdditiveAttention, SinkAttention
 from transformer_jax.nn.config import TransformerConfig
@@ -76,19 +75,6 @@ def check_layers(config: TransformerConfig, num_layers: int, causal: bool) -> No
             f"positions {config.positions!r} are applied by no layer: attention_layer "
             f"{config.attention_layer!r} knows the order of tokens; set positions to 'none'"
         )
-
-
-def undivided_reason(config: TransformerConfig) -> str | None:
-    """Says why devices cannot divide the tokens of a stack's rows; None if they can."""
-    for layer in map(config.of_layer, range(len(config.pattern))):
-        if not attention_class(layer).divides_tokens:
-            name = layer.attention_layer
-            return f"attention_layer {name!r} needs all tokens of a row on one device"
-        reason = feed_forward_class(layer).undivided_reason(layer)
-        reason = reason or ring_attention.unsupported_reason(layer)
-        if reason:
-            return reason
-    return None
 
 
 def count_active(config: TransformerConfig, params: Any) -> int:

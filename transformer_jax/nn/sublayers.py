@@ -137,8 +137,11 @@ class LayerPart(nn.Module):
       parameters: rows of the table of parameters, which the definition of the class adds to it.
       reads: config fields, "section.field", that this class reads and others may not.
       options: config fields of its own, a frozen dataclass.
+      divides_tokens: whether it works where devices divide the tokens of a row, which may be in any
+        order: it reads their positions and segment ids.
     """
 
+    divides_tokens: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     reads: ClassVar[Collection[str]] = ()
     options: ClassVar[type | None] = None
@@ -190,8 +193,7 @@ class AttentionLayer(Sublayer):
       position_hooks: hooks of position encodings that it calls; an encoding with others is refused.
         Empty: it knows the order of tokens without an encoding, as recurrent layers do.
       bidirectional: whether it works in an encoder, where tokens see later ones.
-      divides_tokens: whether it works where devices divide the tokens of a row, which may be in any
-        order: it reads their positions and segment ids.
+      divides_tokens: here False by default.
     """
 
     position_hooks: ClassVar[Collection[str]] = POSITION_HOOKS

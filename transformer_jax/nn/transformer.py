@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from transformer_jax.nn import ring_attention
 from transformer_jax.nn.attention import MultiHeadAttention
 from transformer_jax.nn.cache import Cache, EncoderOutput, Memory
 from transformer_jax.nn.config import TransformerConfig
@@ -216,6 +217,23 @@ def init_caches(
     """Empty caches of a stack, one for each layer."""
     layers = map(config.of_layer, range(num_layers))
     return tuple(block_class(layer).init_cache(layer, rows, max_length) for layer in layers)
+
+
+def undivided_reason(config: TransformerConfig) -> str | None:
+    """Says why devices cannot divide the tokens of a stack's rows; None if they can."""
+    if not residual_class(config).divides_tokens:
+        return f"residual {config.residual!r} needs all tokens of a row on one device"
+    for layer in map(config.of_layer, range(len(config.pattern))):
+        if not block_class(layer).divides_tokens:
+            return f"block {layer.block!r} needs all tokens of a row on one device"
+        if not attention_class(layer).divides_tokens:
+            name = layer.attention_layer
+            return f"attention_layer {name!r} needs all tokens of a row on one device"
+        reason = feed_forward_class(layer).undivided_reason(layer)
+        reason = reason or ring_attention.unsupported_reason(layer)
+        if reason:
+            return reason
+    return None
 
 
 class Stack(nn.Module):

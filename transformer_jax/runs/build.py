@@ -19,9 +19,13 @@ from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import LossOptions
 from transformer_jax.models import MODELS
-from transformer_jax.nn.layers import undivided_reason
 from transformer_jax.nn.per_device import use_axes, use_sharded_call
-from transformer_jax.nn.transformer import HOST, intercept_residual_stream, rematerialized_layers
+from transformer_jax.nn.transformer import (
+    HOST,
+    intercept_residual_stream,
+    rematerialized_layers,
+    undivided_reason,
+)
 from transformer_jax.parallel import hosts, sharding
 from transformer_jax.parallel.engines import Engine, JitEngine, TrainStep, make_engine
 from transformer_jax.parallel.sharding import make_mesh, row_shards
