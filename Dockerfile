@@ -1,5 +1,5 @@
-# The project in /transformer_jax, with all that `make setup` installs. Not built yet: there was no
-# Docker daemon at hand. Please report what fails.
+# The project in /transformer_jax, with all that `make setup` installs; docs/devices.md says whether it
+# was built.
 #
 #   docker build -t transformer-jax .                            for CPUs
 #   docker build -t transformer-jax --build-arg EXTRAS=cuda13 .  for NVIDIA GPUs (NVIDIA's container toolkit runs it)

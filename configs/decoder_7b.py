@@ -9,7 +9,8 @@
 
 Rotary positions, RMSNorm, SwiGLU, no biases (Touvron et al. 2023), and 32 heads that share 8
 key-value heads (Ainslie et al. 2023): the sizes of Mistral 7B (Jiang et al. 2023) without its
-window. Batches of 4 million tokens. Not trained here; docs/results.md estimates its cost.
+window. Batches of 4 million tokens. Not trained to the end;
+experiments/results/plans.md estimates its cost.
 """
 
 from ml_collections import ConfigDict

@@ -7,7 +7,8 @@
 Sizes as in the paper, optimizer settings as in GPT-3 (Brown et al. 2020, table 2.1). The vocabulary
 has 50,257 tokens, four of them special (GPT-2: one); its embedding matrix is padded to 50,304 rows,
 a multiple of 128, for the hardware. Attention weights have no dropout (GPT-2: 0.1), because fused
-attention does not support it. Not trained here.
+attention does not support it. Not trained to the end
+(docs/devices.md).
 """
 
 from ml_collections import ConfigDict

@@ -39,6 +39,7 @@ exclude_patterns = [
 ]  # not searched for pages
 
 nb_execution_mode = "off"  # notebooks are shown with the outputs that are saved in them
+myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4  # the anchors that GitHub makes
 suppress_warnings = ["myst.header"]  # a page of outputs begins at level 3
 
@@ -52,7 +53,10 @@ maximum_signature_line_length = 80
 
 html_theme = "sphinx_book_theme"
 html_title = "transformer_jax"
-html_static_path: list[str] = []
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_js_files = ["site.js"]
+html_search_scorer = str(Path(__file__).with_name("static") / "scorer.js")
 html_copy_source = False
 templates_path = ["templates"]
 html_additional_pages = {"index": "to_docs.html"}  # the site's root leads to docs/index.html
@@ -98,24 +102,42 @@ NEEDS = {  # what keeps the tests from running a command
 
 
 def mark_commands(app: Any, doctree: Any) -> None:
-    """Says below each block of commands whether the tests run it, and if not, what it needs.
+    """Says in a tooltip of each block of commands whether the tests run it, or what it needs.
 
     The tests check the verbs, flags, configs and fields of all of them.
     """
     run = [block.strip() for block in RUN.findall(Path(doctree["source"]).read_text())]
-    for block in doctree.findall(nodes.literal_block):
+    for block in list(doctree.findall(nodes.literal_block)):
         text = block.astext()
         if "transformer_jax " not in text or block.get("language") == "python":
             continue
         is_run = text.strip() in run
         needs = next((need for pattern, need in NEEDS.items() if re.search(pattern, text)), "files")
-        note = "Run by the tests." if is_run else f"Not run by the tests: needs {needs}."
-        at = block.parent.index(block) + 1
-        block.parent.insert(at, nodes.paragraph("", "", nodes.emphasis("", note)))
+        note = "The tests run this." if is_run else f"The tests check its flags; it needs {needs}."
+        before = nodes.raw("", f'<div title="{note}">', format="html")
+        at = block.parent.index(block)
+        block.parent[at : at + 1] = [before, block, nodes.raw("", "</div>", format="html")]
+
+
+def index_fields(app: Any, doctree: Any) -> None:
+    """Lets the search find each field of the config by its name."""
+    docname = app.env.docname
+    if docname != "docs/configuration":
+        return
+    domain = app.env.domains.standard_domain
+    for table in doctree.findall(nodes.table):
+        section = table.parent[0].astext().partition(".")[0]
+        for row in list(table.findall(nodes.row))[1:]:
+            for name in row[0].findall(nodes.literal):
+                field = f"{section}.{name.astext()}"
+                name["ids"].append(nodes.make_id(field))
+                domain.note_object("field", field, name["ids"][0], location=name)
 
 
 def setup(app: Any) -> None:
     import_module("transformer_jax.lab.analysis")  # gives `Run` the methods that look inside it
+    app.add_object_type("field", "config-field", objname="config field")
     app.connect("doctree-read", mark_commands)
+    app.connect("doctree-read", index_fields)
     app.connect("autodoc-process-docstring", hide_colon, priority=400)  # before napoleon
     app.connect("autodoc-process-docstring", to_rst, priority=900)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes docs/claims.md, the verdicts on claims about Transformers.
+"""Writes docs/claims.md, the verdicts on claims about Transformers, and their settings and values,
+experiments/results/claims.md.
 
     python docs/write_claims.py
 
 A verdict is experiments/results/claims/NAME.json, a copy of the NAME.verdict.json that
 `transformer_jax claim NAME` writes. What the claim means and how it was tested is the docstring of
-experiments/claims/NAME.py.
+experiments/claims/NAME.py; a paragraph of it that begins with `Tutorials:` is in a table.
 """
 
 import ast
@@ -19,6 +20,8 @@ from transformer_jax.scoring.sequential import FAILS, HOLDS, HOLDS_SMALL, OPPOSI
 
 PAGE = Path(__file__).with_name("claims.md")
 EXPERIMENTS = PAGE.parents[1] / "experiments"
+SETTINGS = EXPERIMENTS / "results" / "claims.md"
+TUTORIALS = "Tutorials: "
 
 INTRODUCTION = """\
 # Claims about Transformers, decided
@@ -34,17 +37,24 @@ to hold. `gradients_by_depth` was tested twice, in another setting after the fir
 holds.
 
 The effect is the mean difference of the two rows, positive where the statement is right, with its
-interval over all looks. "Published" are the numbers of the source for the two rows, which are of
-another task and size. "No interval" means that a seed diverged, so that signs were counted. The
-seconds are those of training and measuring all seeds on CPU cores that other work shared. To decide
-a claim again, or to see which verdicts are out of date:
+interval over all looks. "No interval" means that a seed diverged, so that signs were counted. Each
+claim links to its source, setting, values and command. To decide a claim again, or to see which
+verdicts are out of date:
 
     transformer_jax claim norm_without_warmup --workdir=runs/claims
     transformer_jax claim --check
 
-Claims that share a `--workdir` train rows of the same name and config once. The files are
-`experiments/claims/NAME.py` and `experiments/results/claims/NAME.json`; `docs/write_claims.py`
-generates this page from them.
+The files are `experiments/claims/NAME.py` and `experiments/results/claims/NAME.json`;
+`docs/write_claims.py` generates this page from them.
+"""
+
+SETTINGS_INTRODUCTION = """\
+# Claims: settings and values
+
+What each claim of [the table](../../docs/claims.md) means, how it was tested, and the values of all
+seeds. "Published" are the numbers of the source for the two rows, which are of another task and
+size. Seconds are those of training and measuring all seeds on CPU cores that other work shared.
+Claims that share a `--workdir` train rows of the same name and config once.
 """
 
 GROUPS = {
@@ -61,7 +71,7 @@ GROUPS = {
     OPPOSITE: ("The opposite holds", "The effect points the other way."),
     UNDECIDED: ("Undecided", "The seeds of the last look decided neither way."),
 }
-HEAD = ("Claim", "Statement", "Source", "Effect", "Smallest of interest", "Seeds", "Seconds")
+HEAD = ("Statement", "Effect", "Of interest from", "Seeds")
 
 
 def verdicts() -> list[dict[str, Any]]:
@@ -81,20 +91,41 @@ def page() -> str:
         rows = [_row(verdict) for verdict in recorded if verdict["verdict"] == group]
         if rows:
             parts.append("\n".join([f"## {title}", "", meaning, "", *_table(HEAD, rows), ""]))
-    return "\n".join([*parts, "## Settings", "", *map(_setting, recorded)])
+    sayings = [
+        (
+            *text.removeprefix(TUTORIALS).split(" Here: "),
+            f"[{verdict['verdict']}]({_link(verdict)})",
+        )
+        for verdict in recorded
+        for text in _docstring(verdict)
+        if text.startswith(TUTORIALS)
+    ]
+    head = ("The tutorials say", "Measured here", "Claim")
+    return "\n".join([*parts, "## What tutorials say", "", *_table(head, sayings), ""])
+
+
+def settings_page() -> str:
+    """Returns the text of experiments/results/claims.md."""
+    return "\n".join([SETTINGS_INTRODUCTION, *map(_setting, verdicts())])
 
 
 def _row(verdict: Mapping[str, Any]) -> tuple[str, ...]:
-    name = verdict["name"]
-    return (
-        f"[`{name}`](#{name})",
-        verdict["statement"],
-        verdict["source"],
-        _effect(verdict),
-        f"{verdict['smallest']:g}",
-        str(verdict["seeds"]),
-        f"{verdict['seconds']:,.0f}" if verdict["seconds"] >= 10 else f"{verdict['seconds']:.1f}",
-    )
+    statement = f"[{verdict['statement']}]({_link(verdict)})"
+    return statement, _effect(verdict), f"{verdict['smallest']:g}", str(verdict["seeds"])
+
+
+def _link(verdict: Mapping[str, Any]) -> str:
+    return f"../experiments/results/claims.md#{verdict['name']}"
+
+
+def _docstring(verdict: Mapping[str, Any]) -> list[str]:
+    """Returns the paragraphs that say what a claim means."""
+    source = (EXPERIMENTS / "claims" / f"{verdict['name']}.py").read_text(encoding="utf-8")
+    paragraphs = (ast.get_docstring(ast.parse(source)) or "").split("\n\n")
+    joined = [
+        text.replace("\n", " ") if text.startswith(TUTORIALS) else text for text in paragraphs
+    ]
+    return [text for text in joined if not text.lstrip().startswith("transformer_jax claim")]
 
 
 def _effect(verdict: Mapping[str, Any]) -> str:
@@ -108,9 +139,12 @@ def _effect(verdict: Mapping[str, Any]) -> str:
 def _setting(verdict: Mapping[str, Any]) -> str:
     """Returns the part about one claim: its docstring, values and command."""
     name = verdict["name"]
-    source = (EXPERIMENTS / "claims" / f"{name}.py").read_text(encoding="utf-8")
-    paragraphs = (ast.get_docstring(ast.parse(source)) or "").split("\n\n")
-    told = [text for text in paragraphs if not text.lstrip().startswith("transformer_jax claim")]
+    told = [text for text in _docstring(verdict) if not text.startswith(TUTORIALS)]
+    seconds = verdict["seconds"]
+    told.append(
+        f"Source: {verdict['source']}. Smallest difference of interest {verdict['smallest']:g}; "
+        f"{verdict['seeds']} seeds, {seconds:,.{int(seconds < 10)}f} s."
+    )
     values = [
         f"- {row}: {', '.join('diverged' if value is None else f'{value:.4g}' for value in seeds)}"
         for row, seeds in verdict["values"].items()
@@ -137,3 +171,4 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    SETTINGS.write_text(settings_page(), encoding="utf-8")

@@ -9,6 +9,10 @@ the task and the LSTM without attention are those of recall_lstm. Value: loss of
 after texts of 40 to 48 letters minus that after texts of 4 to 12 letters. Attention brings both to
 almost 0. Without it they are large, but equal (0.5 to 2.3 nats after long texts, 0.5 to 2.3 after
 short ones). The claim was not tested on translation, where the figure is from.
+
+Tutorials: an encoder without attention fails on long sentences
+([one](https://blog.sotaaz.com/post/context-vector-limitation-en)). Here: Where the first letter is
+to be recalled, an LSTM without attention fails on short inputs as well.
 """
 
 import numpy as np

@@ -8,6 +8,10 @@ a decoder count the tokens before each one, and their models without positions l
 per token against sinusoids. A first test of 200 steps said that the claim does not hold: without
 positions the loss was lower by 0.037 nats, but either model knew little more than pairs of letters
 (a loss of 2.5). The steps were then raised to 600, and nothing else was changed.
+
+Tutorials: without positions a model cannot tell orders apart
+([one](https://news.lavx.hu/glossary/positional-encoding)). Here: A causal decoder can, as each
+token sees another number of tokens: it loses only 0.1 nats.
 """
 
 STEPS = ("train.num_steps", "optimizer.decay_steps", "eval.every_steps", "checkpoint.every_steps")

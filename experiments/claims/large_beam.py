@@ -6,6 +6,11 @@
 One might expect it, because a larger beam finds more probable outputs. Koehn and Knowles 2017 say
 that it does not: beyond narrow beams quality falls. Models, sentences and length penalty are those
 of beam_or_greedy.
+
+Tutorials: larger beams lead to better translations
+([one](https://university.govur.com/courses/attention-is-all-you-need-a-comprehensive-guide-to-neural-machine-translation/flashcard/qs-0ogKSM2yOa2z)).
+Here: A beam of 64 is a little better than one of 4 in these small models; Koehn and Knowles 2017
+found it worse. It is no rule.
 """
 
 from functools import partial

@@ -6,6 +6,11 @@
 
 f(x permuted) = f(x) permuted, for multi-head self-attention with initial parameters. The deviation
 is relative to f(x). The second row adds the sinusoids of section 3.5 to x.
+
+Tutorials: attention without positions is permutation invariant
+([one](https://techielearn.com/tutorials/large-language-models/transformer-architecture/positional-encoding-sequence-information)).
+Here: It is equivariant: the outputs are permuted as the inputs are. Only a mean over them would be
+invariant.
 """
 
 import jax

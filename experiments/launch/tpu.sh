@@ -2,10 +2,10 @@
 # Any command on all hosts of a Cloud TPU slice:
 #
 #   experiments/launch/tpu.sh NAME ZONE \
-#     train --config=configs/wmt14_en_de_base.py --workdir=/mnt/shared/runs/wmt14
+#     train --config=configs/wmt14_en_de_base.py --workdir=gs://BUCKET/runs/wmt14
 #
-# Each host needs the repository in ~/transformer_jax, set up with `make setup EXTRAS=tpu`, and the
-# workdir on a file system that all hosts share (Filestore, or a bucket mounted with gcsfuse).
+# Each host needs the repository in ~/transformer_jax, set up with `make setup EXTRAS=tpu,gcs`. The
+# workdir is a bucket, or a folder on a file system that all hosts share (Filestore).
 # After a maintenance event, or another stop with status 75, the same command continues.
 set -euo pipefail
 name=$1 zone=$2

@@ -20,3 +20,11 @@ def test_fields_are_printed_as_text_or_json(shell):
     (field,) = json.loads(shell("fields", "decode.top_k", "--format=json").out)
     assert (field["field"], field["type"]) == ("decode.top_k", "int or none")
     assert field["default"] is None and field["meaning"] in text
+
+
+def test_configs_of_a_name_prints_each_field_with_the_file_that_sets_it(shell):
+    lines = shell("configs", "multi30k_en_de_25min").out.splitlines()
+    rows = {line.split(" = ")[0]: line.split(" = ")[1].split() for line in lines}
+    assert rows["model.d_model"] == ["192", "multi30k_en_de_25min.py"]
+    assert rows["data.name"] == ["multi30k_en_de", "multi30k_en_de.py"]
+    assert rows["model.norm"] == ["layer", "default"]

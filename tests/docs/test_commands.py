@@ -138,9 +138,46 @@ def test_blocks_marked_run_succeed(page, tiny, trained_workdir, tmp_path, monkey
     assert len(lines) > 3
 
 
+MINUTES = ("quickstart", "sweep")  # have tests of their own
+BRIEF = {"train.num_steps": 2, "train.tokens_per_batch": 256, "eval.every_steps": 2}
+BRIEF |= {"checkpoint.every_steps": 2, "optimizer.warmup_steps": 1}
+SIZES = {"model.d_model": 16, "model.d_ff": 32, "model.num_heads": 2, "tokenizer.vocab_size": 300}
+OF_CONFIG = {
+    "parallel_text": SIZES
+    | {"model.num_encoder_layers": 1, "model.num_decoder_layers": 1, "train.scale_to_data": False}
+    | {"eval.num_examples": 2, "decode.beam_size": 1, "decode.max_extra_length": 4},
+    "lm_from_text": SIZES | {"model.num_layers": 1, "optimizer.decay_steps": 2},
+    "lora": {"decode.max_extra_length": 4, "optimizer.decay_steps": 2},
+}
+
+
+def test_the_commands_of_the_readme_are_a_chain(tiny, tmp_path, monkeypatch, capfd):
+    """Each uses what those before it made, with a reader's files and tiny sizes."""
+    monkeypatch.chdir(tmp_path)
+    for split in PAIRS:
+        for side, language in (("source", "en"), ("target", "de")):
+            shutil.copy(tiny[f"data.{split}_{side}"], f"{split}.{language}")
+    Path("books").mkdir()
+    shutil.copy("train.en", "books/one.txt")
+    shutil.copy("valid.en", "held_out.txt")
+    for name in ("train", "valid"):
+        answer = {"instruction": "Say it.", "output": "A dog."}
+        Path(f"{name}.jsonl").write_text(8 * f"{json.dumps(answer)}\n")
+    blocks = re.findall(r"^```bash\n(.*?)^```$", PAGES[0].read_text(), re.M | re.S)
+    argvs = [argv for argv in words(commands("".join(blocks))) if argv[0] not in MINUTES]
+    for argv in argvs:
+        if argv[0] == "train":
+            fields = BRIEF | OF_CONFIG[argv[1].removeprefix("--config=")]
+            argv += [f"--config.{name}={value}" for name, value in fields.items()]
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"A dog runs.\n")))
+        assert main(argv) == 0, f"{argv}: {capfd.readouterr().err}"
+    assert len(argvs) == 8 and Path("mine/model.safetensors").exists()
+
+
 def test_the_python_of_the_readme_runs(workdir):
     (code,) = re.findall(r"^```python\n(.*?)^```$", PAGES[0].read_text(), re.M | re.S)
     search_at_once(workdir)
     names = {"__name__": "readme"}
     exec(code.replace("tj.train(config, ", f"tj.load({str(workdir)!r}) or ("), names)
+    assert names["logits"].shape == (1, 16, 256)
     assert names["config"].model.positions == "rotary" and names["run"].params

@@ -9,16 +9,23 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PRINT_PAGE = "import runpy, sys; sys.stdout.write(runpy.run_path(sys.argv[1])['page']())"
+PRINT_PAGE = "import runpy, sys; sys.stdout.write(runpy.run_path(sys.argv[1])[sys.argv[2]]())"
 
 
-@pytest.mark.parametrize("name", ["claims", "configuration"])
-def test_a_page_equals_the_output_of_its_script(name):
+@pytest.mark.parametrize(
+    ("path", "script", "function"),
+    [
+        ("docs/claims.md", "write_claims", "page"),
+        ("experiments/results/claims.md", "write_claims", "settings_page"),
+        ("docs/configuration.md", "write_configuration", "page"),
+    ],
+)
+def test_a_page_equals_the_output_of_its_script(path, script, function):
     """In a process of its own, as other tests may have registered components here."""
-    script = ROOT / "docs" / f"write_{name}.py"
-    page = subprocess.check_output([sys.executable, "-c", PRINT_PAGE, script], encoding="utf-8")
-    kept = script.with_name(f"{name}.md").read_text(encoding="utf-8")
-    assert kept == page, f"run: python docs/write_{name}.py"
+    command = [sys.executable, "-c", PRINT_PAGE, ROOT / "docs" / f"{script}.py", function]
+    page = subprocess.check_output(command, encoding="utf-8")
+    recorded = (ROOT / path).read_text(encoding="utf-8")
+    assert recorded == page, f"run: python docs/{script}.py"
 
 
 def test_messages_of_the_faq_are_those_of_the_package():

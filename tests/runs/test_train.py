@@ -25,6 +25,7 @@ from transformer_jax.runs import build
 from transformer_jax.runs.config import override, read_settings
 from transformer_jax.runs.evaluate import validation
 from transformer_jax.runs.seeds import seed_configs, train_replicas
+from transformer_jax.runs.workdir import read_predictions
 from transformer_jax.runtime import platform
 
 LINES = ["The dog sees a cat.", "", "The old teacher reads the new books."]
@@ -306,8 +307,18 @@ def test_files_can_be_evaluated(used, tmp_path):
     (tmp_path / "a.de").write_text("Der Hund sieht eine Katze.\n\nEin Mann.\n")
     files = {"source": str(tmp_path / "a.en"), "target": str(tmp_path / "a.de")}
     metrics = used.evaluate(**files, beam_size=1)
-    assert (metrics["split"], metrics["num_examples"]) == ("a.en", 3)
-    assert (used.workdir / "predictions" / "a.en-30.jsonl").exists()
+    name = metrics["split"]
+    assert name.startswith("a.en-") and metrics["num_examples"] == 3
+    made_by = read_predictions(used.workdir, name).made_by
+    assert made_by["step"] == 30 and made_by["search"]["beam_size"] == 1
+    assert "batch_size" not in made_by["search"]
+    (tmp_path / "a.en").write_text("The dog sees.\n\nA man.\n")
+    averaged = tj.load(used.workdir, average=2).with_config({"data.max_source_length": 20})
+    other = averaged.evaluate(**files, beam_size=1)
+    assert other["average"] == 2 and other["split"] != name
+    other = read_predictions(used.workdir, other["split"]).made_by
+    assert (other["average"], other["changed"]) == (2, {"data.max_source_length": 20})
+    assert other["checkpoint"] == made_by["checkpoint"] and other["data"] != made_by["data"]
     assert_refused({"has no split 'tset'": lambda: used.evaluate(split="tset")})
 
 

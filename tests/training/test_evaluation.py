@@ -101,11 +101,15 @@ def test_examples_too_long_for_the_loss_are_counted():
 
 def test_predictions_are_written_with_their_examples(tmp_path):
     path = tmp_path / "predictions" / "test-7.jsonl"
-    write_predictions(path, [{"source": "a"}], [])  # a task that puts out nothing
+    write_predictions(path, [{"source": "a"}], [], {})  # a task that puts out nothing
     assert not path.exists()
     examples = [{"source": "a", "target": "ä"}, {"source": "\ud800", "target": "\n"}]
-    write_predictions(path, examples, [Prediction("ö", -0.5), Prediction("", 0.0)])
+    write_predictions(path, examples, [Prediction("ö", -0.5), Prediction("", 0.0)], {"step": 7})
     lines = path.read_text(encoding="utf-8").split("\n")
     assert lines[0] == '{"source": "a", "target": "ä", "output": "ö", "score": -0.5}'
     assert json.loads(lines[1]) == {**examples[1], "output": "", "score": 0.0}
     assert lines[2:] == [""]
+    assert json.loads((path.parent / "test-7.json").read_text()) == {"step": 7}
+    with pytest.raises(ValueError):  # interrupted: what is there has no known origin
+        write_predictions(path, [], [Prediction("", 0.0)], {"step": 7})
+    assert path.exists() and not (path.parent / "test-7.json").exists()

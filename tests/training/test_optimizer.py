@@ -350,7 +350,7 @@ def test_every_optimizers_state_is_restored(tmp_path):
     with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
         checkpoints.save(1, saved, [1])
     target = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), saved)
-    restored = checkpoints.open().state(target)
+    restored = checkpoints.snapshot().state(target)
     jax.tree.map(np.testing.assert_array_equal, restored, saved)
 
 

@@ -185,10 +185,10 @@ def _draw_config(args: argparse.Namespace, output: Path) -> None:
 def _draw_errors(args: argparse.Namespace, output: Path) -> None:
     from transformer_jax.lab import plots
     from transformer_jax.runs.user_modules import load_modules
-    from transformer_jax.runs.workdir import CONFIG, PREDICTIONS, fetch_files
+    from transformer_jax.runs.workdir import CONFIG, METRICS, PREDICTIONS, fetch_files
 
     load_modules(args.modules, args.workdir)
-    workdir = fetch_files(args.workdir, (CONFIG, PREDICTIONS))
+    workdir = fetch_files(args.workdir, (CONFIG, METRICS, PREDICTIONS))
     plots.plot_errors(workdir, args.errors, args.split or "test", output, args.overrides)
 
 
@@ -406,6 +406,7 @@ def plan(args: argparse.Namespace) -> None:
     flags.CONFIG,
     flags.MODULES,
     Flag("--only REGEX", "only oracles whose name contains a match", ""),
+    Flag("--quick", "a first look: six oracles of the model, and those of the component's kind"),
     Flag("--seconds N", "time limit; what has not ended by then is not run (default: 600)"),
     Flag("--format text|json", "json: one object on stdout", "text"),
     requires=("config",),
@@ -420,7 +421,7 @@ def verify(args: argparse.Namespace) -> int:
     from transformer_jax.runs.config import resolve_file
 
     settings = resolve_file(args.config, args.overrides, args.modules)
-    options = given_flags(args, ("only", "seconds"))
+    options = given_flags(args, ("only", "quick", "seconds"))
     report = run_oracles(settings, args.modules, keep=args.overrides, **options)
     if args.format == "json":
         write_json(report.as_dict())

@@ -410,12 +410,22 @@ def export(args: argparse.Namespace) -> None:
         export_run(run, directory, args.format, args.quantization)
 
 
-@verb()
+@verb(Flag("name [NAME]", "prints this whole config: each field with the file that sets it", ""))
 def configs(args: argparse.Namespace) -> None:
-    """Lists the configs that come with the project: name, task, architecture and summary."""
-    from transformer_jax.runs.config import resolve_file
+    """Lists the configs that come with the project: name, task, architecture and summary.
+
+    With NAME, a shipped config or a file: all fields, each with the file that sets it.
+    """
+    from transformer_jax.runs.config import flatten, resolve_file, setting_files, to_config
+    from transformer_jax.runs.field_docs import as_override
     from transformer_jax.runs.shipped import shipped_files
 
+    if args.name:
+        files = setting_files(args.name)
+        for field, value in flatten(to_config(resolve_file(args.name, {})).to_dict()).items():
+            _, file = files.get(field, (None, "default"))
+            terminal.write(f"{f'{field} = {as_override(value)}':50}  {file}\n")
+        return
     for name, path in shipped_files("config").items():
         settings = resolve_file(path, {})
         # The file is read, not run.

@@ -3,7 +3,7 @@
 
 import dataclasses
 from collections.abc import Callable, Collection
-from typing import Annotated, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from transformer_jax.decoding import LENGTH_PENALTIES, BeamSearch, Constraint, Sampler, Search
 from transformer_jax.errors import UserError
@@ -125,6 +125,27 @@ def searches_of(search: str | None, temperature: float | None, beam_size: int) -
     if search is not None or temperature is not None:
         return [search or "sample"]
     return ["beam", "greedy"] if beam_size == 1 else ["beam"]
+
+
+def unread_fields(use: str, task: Any) -> set[str]:
+    """The fields of the section `decode` that a task does not read in "predict", "evaluate" or
+    "stream"."""
+    fields = getattr(task, "evaluates_by" if use == "evaluate" else "predicts_by", None)
+    if fields is None or not hasattr(task, "predicts_by"):
+        return set()
+    names = {"weights", *fields}
+    if use == "stream":
+        names -= {"num_outputs", "batch_size"}
+    return {field.name for field in dataclasses.fields(DecodeConfig)} - names
+
+
+def search_options(decode: DecodeConfig, task: Any) -> dict[str, Any]:
+    """The fields that change the outputs of an evaluation by this task, with their values."""
+    fields = dataclasses.asdict(decode)
+    if decode.draft is None:
+        del fields["draft_length"]
+    idle = {"batch_size", *unread_fields("evaluate", task), *decode.ignored_fields(fields)}
+    return {name: value for name, value in fields.items() if name not in idle}
 
 
 class TokenIds(TypedDict):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the pictures of the verb plot: of runs, of one example's attention, of a config."""
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,11 +25,18 @@ from transformer_jax.lab.pictures import (
     draw_worst,
     save_figure,
 )
+from transformer_jax.logs.records import last_recorded_step
 from transformer_jax.nn.positions import encoding_class
 from transformer_jax.runs.config import load_json
 from transformer_jax.runs.outside import open_data
 from transformer_jax.runs.settings import Settings
-from transformer_jax.runs.workdir import CONFIG, read_metrics, read_predictions, seed_workdirs
+from transformer_jax.runs.workdir import (
+    CONFIG,
+    METRICS,
+    read_metrics,
+    read_predictions,
+    seed_workdirs,
+)
 from transformer_jax.scoring.errors import (
     calibration,
     decisions,
@@ -39,6 +47,8 @@ from transformer_jax.scoring.errors import (
 from transformer_jax.training.optimizer import make_schedule
 
 _POSITIONS_SHOWN = 100
+
+logger = logging.getLogger(__name__)
 
 
 def plot_runs(workdirs: Sequence[Path], output: Path) -> None:
@@ -120,9 +130,13 @@ def plot_errors(
       UserError: there are no such predictions, the task has no labels, tags have no calibration, or
         the file cannot be written.
     """
-    records = read_predictions(workdir, split)
+    predictions = read_predictions(workdir, split)
+    trained = last_recorded_step(workdir / METRICS)
+    if predictions.step < trained:
+        message = "the outputs of %s are of step %d of %d; evaluate --split=%s scores the latest"
+        logger.warning(message, split, predictions.step, trained, split)
     try:
-        decided = decisions(records)
+        decided = decisions(predictions.records)
         match kind:
             case "confusion":
                 figure = draw_confusion(decided)

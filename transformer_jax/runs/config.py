@@ -13,6 +13,7 @@ section.
 
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -40,6 +41,7 @@ from transformer_jax.runs.settings import (
     layers_of,
     tables,
 )
+from transformer_jax.runs.shipped import find_file
 from transformer_jax.runs.user_modules import (
     Modules,
     load_modules,
@@ -140,6 +142,20 @@ def resolve_file(path: str | Path, overrides: Mapping[str, Any], modules: Module
     is_loaded = str(path).endswith(".json")
     origin = Origin("loaded config" if is_loaded else "config file", str(path))
     return resolve(_run_config_file(path), overrides, (), origin)
+
+
+def setting_files(path: str | Path) -> dict[str, tuple[Any, str]]:
+    """Fields that a config file sets, {"section.field": (value, name of the file that set it)}.
+
+    A config that the file imports has set what has the same value there.
+    """
+    file = find_file(path, "config")
+    fields = {name: (value, file.name) for name, value in flatten(_run_config_file(path)).items()}
+    for base in re.findall(r"^from (\w+) import get_config", file.read_text("utf-8"), re.MULTILINE):
+        for name, (value, owner) in setting_files(file.with_name(f"{base}.py")).items():
+            if name in fields and fields[name] == (value, file.name):
+                fields[name] = (value, owner)
+    return fields
 
 
 def _run_config_file(path: str | Path) -> dict[Any, Any]:
@@ -475,11 +491,17 @@ def chosen_fields(values: Mapping[str, Any]) -> dict[str, Any]:
 
 _VALIDATION = ("task.name", "data.name", "data.documents", "data.max_length")
 _VALIDATION_STARTS = ("data.valid_", "data.max_source", "data.max_target")
+_NAMES_DATA = re.compile(r"data\.(name|dir|documents|(train|valid|test)_.*)")
 
 
 def is_validation_field(name: str) -> bool:
     """Returns True for a field on which the examples of the validation split depend."""
     return name in _VALIDATION or name.startswith(_VALIDATION_STARTS)
+
+
+def names_data(name: str) -> bool:
+    """Returns True for a field that says where data are, and nothing else of them."""
+    return bool(_NAMES_DATA.fullmatch(name))
 
 
 def flatten(tree: Mapping[Any, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from transformer_jax.data.files.json_lines import read_choices
 from transformer_jax.data.files.pairs import read_aligned
 from transformer_jax.data.sources import open_corpora, open_split
 from transformer_jax.errors import MissingSplitError, UserError
-from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.config import DecodeConfig, search_options
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs import build
@@ -38,6 +38,7 @@ Scores = tuple[dict[str, Any], Any]
 """Metrics of the validation split, and the score that selects the best checkpoint (the highest);
 for R replicas arrays [R]."""
 
+_NAME_DIGITS = 8  # of a digest, in the name of evaluated files
 _DECODED_EXAMPLES = 200  # of a validation split, if `eval.num_examples` is None
 
 
@@ -48,9 +49,11 @@ def evaluator_of(
     split: str | None,
     source: str | None,
     target: str | None,
-) -> tuple[str, Evaluator]:
-    """Builds the evaluator of a split, or of the files `source` and `target`; also returns the name
-    of the split or of the source file.
+) -> tuple[str, Evaluator, str]:
+    """Builds the evaluator of a split, or of the files `source` and `target`; returns the name of
+    the split, the evaluator, and the digest of its data.
+
+    Files have the name of `source` and their digest, which no split and no other files have.
 
     Without any of them it is the test split's, or the validation split's if there is no test split.
     """
@@ -66,9 +69,11 @@ def evaluator_of(
         open_examples = functools.partial(open_data, settings, name)
     else:
         raise UserError("evaluate: source and target are files that go together; give both")
-    examples = open_same_data(name, open_examples)
+    examples, data = open_same_data(name, open_examples)
+    if source is not None:
+        name += f"-{data.rpartition(' ')[2][:_NAME_DIGITS]}"
     mesh = mesh_for_inference(settings.parallel)
-    return name, build.build_evaluator(settings, task, examples, decode, mesh)
+    return name, build.build_evaluator(settings, task, examples, decode, mesh), data
 
 
 def _default_split(settings: Settings) -> str:
@@ -91,19 +96,39 @@ def evaluate_choices(task: Task, params: Params, path: str, decode: DecodeConfig
     """Accuracy of a language model on a file of multiple-choice questions."""
     if not isinstance(task, LanguageModeling):
         raise UserError("--choices asks for a language model, and this run's task is another")
-    examples = open_same_data(Path(path).name, lambda: read_choices(path))
+    examples, _ = open_same_data(Path(path).name, lambda: read_choices(path))
     choosing = MultipleChoice(task.model, task.tokenizers, task.max_length, task.loss_options)
     metrics, _ = choosing.evaluate(params, examples, decode)
     return {**metrics, "num_examples": len(examples), "split": Path(path).name}
 
 
-def keep_outputs(path: Path, evaluator: Evaluator, outputs: Sequence[Prediction]) -> None:
+def outputs_made_by(step: int, decode: DecodeConfig, task: Task, data: str) -> dict[str, Any]:
+    """What makes the outputs of an evaluation, as the file beside them says it.
+
+    Args:
+      data: digest of the examples (`runs.provenance.data_digest`).
+    """
+    return {
+        "step": step,
+        "checkpoint": None,  # not saved yet
+        "average": None,
+        "search": search_options(decode, task),
+        "changed": {},
+        "data": data,
+    }
+
+
+def keep_outputs(
+    path: Path, evaluator: Evaluator, outputs: Sequence[Prediction], made_by: Mapping[str, Any]
+) -> None:
     """Writes outputs; only logs a warning if that fails, so that the metrics are not lost."""
 
     def keep() -> None:
         try:
-            write_predictions(path, evaluator.decoded_examples, outputs)
-            write_back(path)
+            write_predictions(path, evaluator.decoded_examples, outputs, made_by)
+            if outputs:
+                write_back(path)
+                write_back(path.with_suffix(".json"))
         except (OSError, BucketError) as error:
             logger.warning("the outputs are not kept: %s", error)
 
@@ -119,13 +144,17 @@ def validation(
       UserError: the validation split cannot be read or evaluated, whatever the parameters, or
         `eval.best_corpus` is not one of its corpora.
     """
-    greedy = dataclasses.replace(settings.decode, beam_size=1, num_outputs=1)
+    greedy = dataclasses.replace(
+        settings.decode, beam_size=1, num_outputs=1, draft=None, weights="float32"
+    )
     count = settings.eval.num_examples
     if count is None and getattr(task, "decodes", True):
         count = _DECODED_EXAMPLES
 
+    digests: dict[str, str] = {}
+
     def checked_evaluator(name: str, open_examples: Callable[[], Corpus]) -> Evaluator:
-        examples = open_same_data(name, open_examples)
+        examples, digests[name] = open_same_data(name, open_examples)
         evaluator = build.build_evaluator(settings, task, examples, greedy, mesh, count)
         try:
             evaluator.check()
@@ -150,7 +179,10 @@ def validation(
             settings.eval.command, metrics, evaluator.decoded_examples, outputs
         )
         path = workdir / PREDICTIONS / f"valid-{step}.jsonl"
-        hosts.run_on_primary(lambda: write_predictions(path, evaluator.decoded_examples, outputs))
+        made_by = outputs_made_by(step, greedy, task, digests["valid"])
+        hosts.run_on_primary(
+            lambda: write_predictions(path, evaluator.decoded_examples, outputs, made_by)
+        )
         for name, evaluate_corpus in corpus_evaluators.items():
             corpus_metrics, _ = evaluate_corpus(params, state.frozen)
             metrics |= {f"{name}/{metric}": value for metric, value in corpus_metrics.items()}

@@ -50,10 +50,10 @@ from transformer_jax.runs.opened import open_workdir
 from transformer_jax.runs.outside import open_data, refuse_loaded
 from transformer_jax.runs.provenance import (
     check_provenance,
-    data_provenance,
+    data_digest,
     newest_checkpoint,
+    run_provenance,
     tokenizer_provenance,
-    training_provenance,
 )
 from transformer_jax.runs.settings import COMMAND, Settings
 from transformer_jax.runs.user_modules import Modules, UserModule, load_modules, record_modules
@@ -148,15 +148,15 @@ def open_training(
         members = [resolve(config, {}, (), COMMAND) for config in configs]
         refuse_loaded(members[0])
         require_sources_named(members[0])
-        examples = open_training_examples(members[0])
-        provenance = training_provenance(examples)
+        splits = open_splits(members[0])
+        provenance = run_provenance(splits)
         started_from = {}
         sources = {source.field: source.run for source in frozen_sources(members[0]).values()}
         for field, run in {"train.init_from": members[0].train.init_from, **sources}.items():
             if run:
                 folders = step_folders(workdir_path(run) / CHECKPOINTS)
                 started_from[f"the run of {field}"] = newest_checkpoint(folders)
-        return (members, user_modules, examples, provenance), provenance | started_from
+        return (members, user_modules, splits["train"], provenance), provenance | started_from
 
     members, user_modules, examples, provenance = hosts.require_agreement(open_and_describe)[0]
     checkpoints = handle.checkpoints(members[0].checkpoint)
@@ -170,8 +170,9 @@ def open_training(
     return Training(members, user_modules, examples, checkpoints, snapshots)
 
 
-def open_training_examples(settings: Settings) -> Corpus:
-    """Opens the training examples; logs where training will run, and what was read.
+def open_splits(settings: Settings) -> dict[str, Corpus]:
+    """Opens the training and validation data, and the test data if they are here; logs where
+    training will run, and what was read.
 
     Raises:
       UserError: they cannot be used, or there is no validation split: now, not after a tokenizer
@@ -187,13 +188,15 @@ def open_training_examples(settings: Settings) -> Corpus:
     seconds = time.perf_counter() - start
     logger.info("read %s %s in %.1f s", f"{len(examples):,}", unit, seconds)
     try:
-        open_split(settings.data, "valid")
+        splits = {"train": examples, "valid": open_split(settings.data, "valid")}
     except MissingSplitError as error:
         raise UserError(
             f"there is no validation split ({error}); training scores one every eval.every_steps "
             "steps to choose its best checkpoint: set aside some examples that are not trained on"
         ) from error
-    return examples
+    with contextlib.suppress(UserError):  # training does not read them
+        splits["test"] = open_split(settings.data, "test")
+    return splits
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -353,9 +356,9 @@ def _tokenizer_key(settings: Settings, examples: Sequence[Any]) -> str:
     """Describes all that the tokenizers of a run depend on."""
     data = dataclasses.asdict(settings.data)
     data = {name: value for name, value in data.items() if name not in _IDLE_DATA_FIELDS}
-    provenance = data_provenance("data", examples)
+    digest = data_digest(examples)
     tokenizer = dataclasses.replace(settings.tokenizer, sampling=0.0)
-    return repr((tokenizer, settings.task, settings.tokenizers_from, data, provenance))
+    return repr((tokenizer, settings.task, settings.tokenizers_from, data, digest))
 
 
 def _train_tokenizers(

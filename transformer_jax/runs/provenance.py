@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provenance of a run: SHA-256 digests of its tokenizers, its training data and the code.
+"""Provenance of a run: SHA-256 digests of its tokenizers, the data of its splits and the code.
 
 Each checkpoint stores it, as {name: description}. A run that is resumed or used with other
-tokenizers or other data is refused; other code is logged. Checkpoints of versions that stored
-nothing are accepted. It contains no paths, since data and workdirs may move.
+tokenizers or other data is refused; other code and other test data are logged. Checkpoints of
+versions that stored nothing are accepted. It contains no paths, since data and workdirs may move.
 
 `job_fingerprint` describes a whole command in the same way: the processes of a job compare it
 before they start together.
 """
 
+import contextlib
 import functools
 import hashlib
 import logging
 import os
 import platform
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,9 @@ import numpy as np
 
 from transformer_jax.checkpoints import manifest
 from transformer_jax.data.examples import Corpus
-from transformer_jax.errors import UserError
+from transformer_jax.errors import MissingSplitError, UserError
 from transformer_jax.parallel import hosts
+from transformer_jax.runs.outside import open_data
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import UserModule
 from transformer_jax.tokenization import Tokenizers
@@ -40,6 +42,10 @@ MAY_DIFFER = re.compile(r"data\.dir|logging\..*")
 """Config fields that may differ between the processes of a job."""
 
 _PACKAGE = "transformer_jax"
+TRAINING_DATA = "training data"
+VALIDATION_DATA = "validation data"
+TEST_DATA = "test data"
+_DATA = {"train": TRAINING_DATA, "valid": VALIDATION_DATA, "test": TEST_DATA}
 _CODE = "code"
 _SAMPLED = 10_000  # examples at the beginning, and as many spread evenly over all
 _MOST_BYTES = 2**26
@@ -51,12 +57,34 @@ _FLAGS_OF_ONE_MACHINE = re.compile(
 """Flags of JAX that do not change the compiled programs."""
 
 
-def training_provenance(examples: Corpus) -> dict[str, str]:
-    """Describes the training data and the code."""
-    return data_provenance("training data", examples) | {_CODE: code_version()}
+def run_provenance(splits: Mapping[str, Corpus]) -> dict[str, str]:
+    """Describes the data of each split and the code."""
+    return {_DATA[split]: data_digest(examples) for split, examples in splits.items()} | {
+        _CODE: code_version()
+    }
 
 
-def data_provenance(name: str, examples: Corpus) -> dict[str, str]:
+def data_digests(
+    configs: Mapping[str, Settings], splits: Sequence[str] = ("train", "valid")
+) -> dict[str, dict[str, str]]:
+    """Describes the data of each of several configs, as `run_provenance` does; equal data are read
+    once.
+
+    Raises:
+      UserError: the data are not here.
+    """
+    read: dict[str, dict[str, str]] = {}
+    for settings in configs.values():
+        if repr(settings.data) not in read:
+            digests: dict[str, str] = {}
+            for split in splits:
+                with contextlib.suppress(MissingSplitError):
+                    digests[_DATA[split]] = data_digest(open_data(settings, split))
+            read[repr(settings.data)] = digests
+    return {name: read[repr(settings.data)] for name, settings in configs.items()}
+
+
+def data_digest(examples: Corpus) -> str:
     """Describes examples by their number and a SHA-256, whatever files they come from.
 
     The digest covers the first examples and others spread evenly over all, so that it takes a
@@ -72,7 +100,7 @@ def data_provenance(name: str, examples: Corpus) -> dict[str, str]:
         num_bytes += len(text)
         if num_bytes > _MOST_BYTES:
             break
-    return {name: f"{count} examples, SHA-256 {digest.hexdigest()[:_DIGITS]}"}
+    return f"{count} examples, SHA-256 {digest.hexdigest()[:_DIGITS]}"
 
 
 def tokenizer_provenance(tokenizers: Tokenizers) -> dict[str, str]:
@@ -108,14 +136,16 @@ def check_provenance(now: Provenance, saved: Provenance, workdir: Path) -> None:
     """Compares what a run is resumed or used with against the provenance in its checkpoint.
 
     Raises:
-      UserError: tokenizers or training data differ; the first difference is named.
+      UserError: tokenizers, training or validation data differ; the first difference is named.
     """
     for name, description in now.items():
         before = saved.get(name, description)
         if before == description:
             continue
-        if name == _CODE:
-            _log_once("%s was trained by other code: %s; here: %s", workdir, before, description)
+        if name in (_CODE, TEST_DATA):
+            _log_once(
+                "%s was trained with other %s: %s; here: %s", workdir, name, before, description
+            )
             continue
         raise UserError(
             f"{workdir} was trained with another {name}: {before}; here: {description}; "
@@ -126,16 +156,18 @@ def check_provenance(now: Provenance, saved: Provenance, workdir: Path) -> None:
 _log_once = functools.cache(logger.info)
 
 
-def open_same_data(name: str, open_examples: Callable[[], Corpus]) -> Corpus:
-    """Opens the examples of a split; all processes of a job must have the same ones.
+def open_same_data(name: str, open_examples: Callable[[], Corpus]) -> tuple[Corpus, str]:
+    """Opens the examples of a split, and describes them; all processes of a job must have the same
+    ones.
 
     Raises:
       UserError: in all processes, if the examples differ or one process cannot open them.
     """
 
-    def open_and_describe() -> tuple[Corpus, Provenance]:
+    def open_and_describe() -> tuple[tuple[Corpus, str], Provenance]:
         examples = open_examples()
-        return examples, data_provenance(f"data of the split {name}", examples)
+        digest = data_digest(examples)
+        return (examples, digest), {f"data of the split {name}": digest}
 
     return hosts.require_agreement(open_and_describe)[0]
 

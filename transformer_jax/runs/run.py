@@ -17,13 +17,20 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from transformer_jax.checkpoints.manifest import item_id
 from transformer_jax.checkpoints.step_folder import PARAMS, PROVENANCE, TRAINING, named_leaves
 from transformer_jax.checkpoints.store import Checkpoints, open_snapshot
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.decoding import BeamTree
 from transformer_jax.errors import NonFiniteError, UserError
 from transformer_jax.inference.batches import PairScore
-from transformer_jax.inference.config import SEARCH_FIELDS, SEARCHES, DecodeConfig, SearchKind
+from transformer_jax.inference.config import (
+    SEARCH_FIELDS,
+    SEARCHES,
+    DecodeConfig,
+    SearchKind,
+    unread_fields,
+)
 from transformer_jax.inference.draft import DraftedModel
 from transformer_jax.inference.model_inputs import ModelInputs
 from transformer_jax.logs.records import RecordFile, to_python
@@ -33,7 +40,7 @@ from transformer_jax.nn.hooks import HookPoint, intercept_activations
 from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.parallel import hosts
 from transformer_jax.runs import build
-from transformer_jax.runs.config import override, parsed, save_json, to_config
+from transformer_jax.runs.config import load_json, override, parsed, save_json, to_config
 from transformer_jax.runs.frozen import add_draft, load_frozen, with_stored_scores
 from transformer_jax.runs.outside import open_data, refuse_loaded
 from transformer_jax.runs.settings import Settings
@@ -42,6 +49,7 @@ from transformer_jax.runs.workdir import (
     CONFIG,
     METRICS,
     MODULES,
+    PREDICTIONS,
     REFERENCE,
     TOKENIZER,
     lock_workdir,
@@ -83,6 +91,7 @@ class Run(Summarized):
       step: the step of the parameters; for an average, the last one.
       stored: False if the parameters or the model are not those of the workdir; `evaluate` then
         writes no outputs to it.
+      average: number of snapshots whose mean the parameters are; None: they are those of the step.
     """
 
     settings: Settings
@@ -91,6 +100,7 @@ class Run(Summarized):
     params: Params
     step: int
     stored: bool = True
+    average: int | None = None
     _weights: dict[str, Params] = dataclasses.field(default_factory=dict, init=False, compare=False)
     _drafts: dict[tuple[str, int, str], tuple[Task, Params]] = dataclasses.field(
         default_factory=dict, init=False, compare=False
@@ -120,8 +130,9 @@ class Run(Summarized):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Fields that say in a record of scores what was scored: the step."""
-        return {"step": self.step}
+        """Fields that say in a record of scores what was scored: the step, and that it is an
+        average."""
+        return {"step": self.step} | ({"average": self.average} if self.average else {})
 
     @property
     def model(self) -> Any:
@@ -228,7 +239,7 @@ class Run(Summarized):
                     data_state = open_snapshot(source, self.step).data_state
                     checkpoints.save(self.step, self._training_state(), data_state)
             save_json(settings, folder / CONFIG)
-        return dataclasses.replace(self, workdir=Path(workdir), stored=True)
+        return dataclasses.replace(self, workdir=Path(workdir), stored=True, average=None)
 
     def _training_state(self) -> TrainState:
         """The state of the run's checkpoint, with the parameters of the run."""
@@ -393,6 +404,8 @@ class Run(Summarized):
     ) -> dict[str, Any]:
         """Evaluates a split, or the files `source` and `target`; writes outputs to `predictions/`.
 
+        The files count as a split that is named after `source` and the digest of their content.
+
         Args:
           split: None: "test", or "valid" if the data has no test split.
           command: a command that scores the outputs too (`scoring.command`).
@@ -402,21 +415,35 @@ class Run(Summarized):
         Raises:
           UserError: the split, the files or the command cannot be used.
         """
-        from transformer_jax.runs.evaluate import evaluator_of, keep_outputs
+        from transformer_jax.runs.evaluate import evaluator_of, keep_outputs, outputs_made_by
 
         options = self._decode("evaluate", decode)
         task, params = self.with_decoding(options)
-        name, evaluator = evaluator_of(self.settings, task, options, split, source, target)
+        name, evaluator, data = evaluator_of(self.settings, task, options, split, source, target)
         with shown(progress and hosts.is_primary()), self.naming_layer([]):
             metrics, outputs = evaluator(params, self.frozen)
             if math.isnan(metrics["loss"]) and nonfinite_parameters(self.params):
                 raise NonFiniteError
         metrics = add_command_scores(command, metrics, evaluator.decoded_examples, outputs)
         if self.stored:
-            path = self.workdir / "predictions" / f"{name}-{self.step}.jsonl"
-            keep_outputs(path, evaluator, outputs)
+            path = self.workdir / PREDICTIONS / f"{name}-{self.step}.jsonl"
+            made_by = outputs_made_by(self.step, options, task, data) | {
+                "checkpoint": item_id(self.workdir / CHECKPOINTS / str(self.step), PARAMS),
+                "average": self.average,
+                "changed": self._changed_fields(),
+            }
+            keep_outputs(path, evaluator, outputs, made_by)
         plain = {key: to_python(value) for key, value in metrics.items()}
         return {**plain, **self.identity, "split": name}
+
+    def _changed_fields(self) -> dict[str, Any]:
+        """Fields that outputs depend on, and of which the workdir has other values."""
+        saved = load_json(self.workdir / CONFIG).values
+        return {
+            name: value
+            for name, value in self.settings.values.items()
+            if name.startswith(("task.", "model.", "data.max_")) and value != saved.get(name)
+        }
 
     def stream(self, line: str, **decode: Any) -> Iterator[str]:
         """Yields the continuation of a line while it is sampled; UserError if the task has none."""
@@ -479,7 +506,7 @@ def decode_options(
         options = dataclasses.replace(section, **_reset_other_searches(values), **values)
     except ValueError as error:
         raise UserError(f"decode: {error}") from error
-    unread = _unread(use, task)
+    unread = unread_fields(use, task)
     for name in overrides:
         if name in unread:
             raise UserError(f"decode: {name} does nothing in {use} of this task; leave it out")
@@ -502,17 +529,6 @@ def _reset_other_searches(overrides: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     names = {name for name in SEARCH_FIELDS if f"decode.{name}" not in search.reads}
     return {name: getattr(DecodeConfig, name) for name in names - set(overrides)}
-
-
-def _unread(use: str, task: Task) -> set[str]:
-    """The fields of the section `decode` that a task does not read in this use."""
-    fields = getattr(task, "evaluates_by" if use == "evaluate" else "predicts_by", None)
-    if fields is None or not hasattr(task, "predicts_by"):
-        return set()
-    names = {"weights", *fields}
-    if use == "stream":
-        names -= {"num_outputs", "batch_size"}
-    return {field.name for field in dataclasses.fields(DecodeConfig)} - names
 
 
 def _require_texts(use: str, **arguments: Sequence[str]) -> None:

@@ -201,6 +201,20 @@ def describe_module_error(error: BaseException) -> str | None:
     return None
 
 
+def is_modules_fault(error: BaseException) -> bool:
+    """Returns True if an error, or one that led to it, was raised by code of a loaded module; or
+    below it, unless the package refuses something there (UserError, ValueError)."""
+    files = {getattr(sys.modules.get(name), "__file__", None) for name in _loaded}
+    link: BaseException | None = error
+    while link is not None:
+        frames = [frame.filename for frame in traceback.extract_tb(link.__traceback__)]
+        blamed = frames[-1:] if isinstance(link, UserError | ValueError) else frames
+        if files.intersection(blamed):
+            return True
+        link = link.__cause__
+    return False
+
+
 def describe_error(error: BaseException) -> str:
     """An error of a user's code in one line."""
     if isinstance(error, SystemExit):

@@ -7,7 +7,8 @@
     checkpoints/                    state, data position and score of the steps that are kept
     reference/                      log-probabilities of the reference policy (DPO)
     metrics.jsonl, tensorboard/     metrics of each logged step
-    predictions/                    outputs of the scored splits
+    predictions/                    outputs of the scored splits (SPLIT-STEP.jsonl), and what made
+                                    them (SPLIT-STEP.json)
     profile/                        traces, on request
     .transformer_jax                the mark that this program made the workdir; it names the
                                     process that trains there
@@ -83,6 +84,7 @@ TABLE = "table"
 DIFFERENCES = "differences"
 CURVES = "curves"
 
+_MADE_BY = {"step", "checkpoint", "average", "search", "changed", "data"}
 _SECONDS_TO_APPEAR = 10  # until a file that another machine has written is visible here
 
 
@@ -407,15 +409,34 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     return records
 
 
-def read_predictions(workdir: Path, split: str) -> list[dict[str, Any]]:
-    """Examples of a split with their outputs, of the last step that was scored."""
+class Predictions(NamedTuple):
+    """Examples of a split with their outputs, of the last step that was scored.
+
+    Attributes:
+      made_by: what made the outputs (`evaluate.outputs_made_by`); empty if no file says it.
+    """
+
+    step: int
+    records: list[dict[str, Any]]
+    made_by: Mapping[str, Any]
+
+
+def read_predictions(workdir: Path, split: str) -> Predictions:
+    """Reads the outputs of a split; UserError if there are none."""
     file_of_step = re.compile(rf"{re.escape(split)}-([0-9]+)\.jsonl")
     names = (path.name for path in (workdir / PREDICTIONS).glob("*.jsonl"))
     steps = [int(match[1]) for match in map(file_of_step.fullmatch, names) if match]
     if not steps:
         message = f"{workdir} has no predictions of {split}; run evaluate with --split={split}"
         raise UserError(message)
-    return _read_objects(workdir, f"{PREDICTIONS}/{split}-{max(steps)}.jsonl", "predictions")
+    step = max(steps)
+    name = f"{PREDICTIONS}/{split}-{step}"
+    records = _read_objects(workdir, f"{name}.jsonl", "predictions")
+    made_by = {}
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        made_by = parse_json(read_regular(workdir / f"{name}.json"))
+    is_whole = isinstance(made_by, dict) and made_by.keys() >= _MADE_BY
+    return Predictions(step, records, made_by if is_whole else {})
 
 
 def _read_objects(workdir: Path, name: str, content: str) -> list[dict[str, Any]]:

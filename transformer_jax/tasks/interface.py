@@ -242,6 +242,8 @@ class TaskKind:
       symbols: for each side written in symbols (`tokenization.SymbolTokenizer`), a function that
         lists them: (the section `task`, that side of all examples) -> each symbol once.
       more_keys: keys of an example that the task reads, besides those of its sides.
+      batch_dependent: the loss of an example depends on the others of its batch, so that
+        micro-batches give another one.
     """
 
     build: Callable[[TaskParts], Task]
@@ -259,6 +261,7 @@ class TaskKind:
     )
 
     more_keys: tuple[str, ...] = ()
+    batch_dependent: bool = False
 
     @property
     def keys(self) -> set[str]:

@@ -116,6 +116,7 @@ TOKENIZERS.register(
         suffix=".words.json",
         reads=(),
         can_mask=False,
+        is_lossless=False,
     ),
 )
 TOKENIZERS.register(

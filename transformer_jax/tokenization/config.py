@@ -31,6 +31,7 @@ class TokenizerKind:
       keeps_whitespace: True if whitespace is kept as text, whatever `normalization` is.
       can_mask: False if no vocabulary of this kind has a mask token; one is then added for a task
         that needs it.
+      is_lossless: False if other words than those that `unk` stands for cannot be decoded.
     """
 
     train: "Callable[[TokenizerConfig, Sequence[str], str], bytes] | None"
@@ -41,6 +42,7 @@ class TokenizerKind:
     least_vocab_size: int = NUM_SPECIALS + 1
     keeps_whitespace: bool = False
     can_mask: bool = True
+    is_lossless: bool = True
 
     def __post_init__(self) -> None:
         if self.train and self.reads is not None:

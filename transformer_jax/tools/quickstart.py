@@ -49,7 +49,7 @@ def report(run: Run, split: str, meaning: str) -> Iterator[str]:
     yield f"  BLEU {metrics['bleu']:5.1f}  the model's"
     yield f"  BLEU {by_dictionary['bleu']:5.1f}  of a word-for-word dictionary"
     yield f"  {metrics['signature']}"
-    for prediction in read_predictions(run.workdir, split)[:NUM_SHOWN]:
+    for prediction in read_predictions(run.workdir, split).records[:NUM_SHOWN]:
         yield f"    English    {prediction['source']}"
         yield f"    model      {prediction['output']}"
         yield f"    reference  {prediction['target']}"

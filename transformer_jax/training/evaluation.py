@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import batched
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ from transformer_jax.parallel import hosts
 from transformer_jax.parallel.sharding import LentMesh, mesh_of, place_like
 from transformer_jax.ranges import Range, Steps, check_fields
 from transformer_jax.runtime import platform
-from transformer_jax.runtime.files import atomic_writer
+from transformer_jax.runtime.files import atomic_writer, write_atomic
 from transformer_jax.runtime.progress import track
 from transformer_jax.tasks.interface import Frozen, Prediction, Task
 from transformer_jax.training.step import Sums
@@ -173,13 +173,19 @@ def _records(examples: Corpus, outputs: Sequence[Prediction]) -> Iterator[dict[s
         yield {**example, "output": output.text, "score": output.score}
 
 
-def write_predictions(path: Path, examples: Corpus, outputs: Sequence[Prediction]) -> None:
-    """Writes examples with their outputs and scores, if there are any, one JSON object a line."""
+def write_predictions(
+    path: Path, examples: Corpus, outputs: Sequence[Prediction], made_by: Mapping[str, Any]
+) -> None:
+    """Writes examples with their outputs and scores, if there are any, one JSON object a line, and
+    beside them, in a file of JSON, what made them."""
     if not outputs:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".json")
+    beside.unlink(missing_ok=True)  # if this is interrupted, it would tell of other outputs
     with atomic_writer(path) as file:
         for record in _records(examples, outputs):
             line = json.dumps(record, ensure_ascii=False) + "\n"
             # A lone surrogate, which JSON can represent, is escaped as in JSON: \ud800.
             file.write(line.encode(errors="backslashreplace"))
+    write_atomic(beside, json.dumps(made_by, indent=1, default=str) + "\n")

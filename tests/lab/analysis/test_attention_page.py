@@ -123,6 +123,25 @@ def test_pointing_and_keys_change_what_is_drawn(tab):
     assert len(pictures) == 9
 
 
+def test_a_long_text_opens_with_the_strongest_key_of_each_query(show):
+    """Pixels that are drawn grow with the number of keys; a chosen token has all of its lines."""
+    attention = drawn_attention({"encoder": [f"▁{i}" for i in range(40)]}, heads=2, vectors=False)
+    tab = show(attention_page(attention, "long"))
+    drawn = """(() => {
+      const canvas = document.querySelector('canvas[aria-label^=Lines]');
+      const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+      return data.filter((value, i) => i % 4 === 3 && value > 0).length; })()"""
+    slide = "byId('strongest').value = {}; byId('strongest').dispatchEvent(new Event('input'))"
+    pixels = [tab.evaluate(drawn)]
+    assert "Of each query and head, the strongest." in tab.texts(".legend")[0]
+    for count in (3, 40):
+        tab.evaluate(slide.format(count))
+        tab.settle()
+        pixels.append(tab.evaluate(drawn))
+    assert 0 < pixels[0] < 0.7 * pixels[1] < 0.5 * pixels[2]
+    assert tab.texts("#strongest-control output") == ["all"]
+
+
 def test_heads_that_agree_are_drawn_side_by_side(show):
     """Two heads with the same weights: both colours, at different heights."""
     weights = {"encoder.layer_0.self_attention.weights": np.ones((2, 1, 1), np.float32)}

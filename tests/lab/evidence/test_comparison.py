@@ -17,7 +17,9 @@ from transformer_jax.data.sources import open_split
 from transformer_jax.lab.evidence import comparison
 from transformer_jax.lab.evidence.comparison import comparison_page
 from transformer_jax.lab.evidence.example_loss import compare_losses
+from transformer_jax.tasks.interface import Prediction
 from transformer_jax.tokenization import sentencepiece
+from transformer_jax.training.evaluation import write_predictions
 
 LOSSES = {"base": [3.0, 3.1, 2.9], "better": [2.0, 2.1, 1.9]}
 OUTPUTS = {"base": ["ein Hund", "eine Katze"], "better": ["der Hund", "eine Katze"]}
@@ -33,8 +35,8 @@ def runs(trained_workdir, tmp_path_factory):
             shutil.copytree(trained_workdir, seed, ignore=shutil.ignore_patterns("tensorboard"))
             scores = {"train_loss": 0.0, "bleu": 10 - loss}
             records = [
-                {"step": step, "split": split, "loss": loss + 10 / step} | scores
-                for step in (10, 20)
+                {"step": step, "split": split, "loss": loss + 15 / step} | scores
+                for step in (10, 30)
                 for split in ("train", "valid")
             ]
             (seed / "metrics.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
@@ -43,14 +45,13 @@ def runs(trained_workdir, tmp_path_factory):
     return folder
 
 
-def write_outputs(workdir, outputs, sources=("a dog", "a cat")):
-    path = workdir / "predictions" / "test-30.jsonl"
-    path.parent.mkdir(exist_ok=True)
-    records = [
-        {"source": source, "target": target, "output": output, "score": -1.0}
-        for source, target, output in zip(sources, OUTPUTS["better"], outputs, strict=True)
-    ]
-    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+def write_outputs(workdir, outputs, sources=("a dog", "a cat"), step=30, **made_by):
+    path = workdir / "predictions" / f"test-{step}.jsonl"
+    pairs = zip(sources, OUTPUTS["better"], strict=True)
+    examples = [{"source": source, "target": target} for source, target in pairs]
+    origin = {"step": step, "checkpoint": None, "average": None, "search": {"beam_size": 4}}
+    origin |= {"changed": {}, "data": "2 examples", **made_by}
+    write_predictions(path, examples, [Prediction(output, -1.0) for output in outputs], origin)
 
 
 def change_config(workdir, section, field, value):
@@ -86,6 +87,46 @@ def test_it_says_what_differs_and_whether_the_metrics_do(runs):
     (example,) = found.record["disagreements"]["better"]
     assert example["outputs"] == ("ein Hund", "der Hund")
     assert example["example"]["source"] == "a dog"
+
+
+def test_outputs_that_were_made_otherwise_are_left_out_and_told(copies, caplog):
+    base, better = (copies / name / "seed_0" for name in LOSSES)
+    beside = better / "predictions" / "test-30.json"
+
+    def note(**made_by):
+        write_outputs(better, OUTPUTS["better"], **made_by)
+        found = tj.compare(base, better)
+        assert found.record["over_examples"] == [] == list(found.record["outputs"])
+        return found.notes[-1]
+
+    cases = {
+        "are of another checkpoint of step 30": {"checkpoint": "SHA-256 0"},
+        "average of the outputs is None and 2": {"average": 2},
+        "changed of the outputs is {} and {'model.d_model': 8}": {"changed": {"model.d_model": 8}},
+        "decode.temperature of the outputs is None and 1.0": {
+            "search": {"beam_size": 4, "temperature": 1.0}
+        },
+    }
+    for words, made_by in cases.items():
+        assert words in note(**made_by) and "evaluate --split=test again" in note(**made_by)
+    beside.unlink()
+    assert "do not say what made them" in tj.compare(base, better).notes[-1]
+    for path in better.glob("predictions/test-30.*"):
+        path.unlink()
+    assert "are of step 10, its metrics of step 30" in note(step=10)
+
+
+def test_outputs_of_each_runs_own_search_and_of_best_checkpoints_are_compared(copies, monkeypatch):
+    base, better = (copies / name / "seed_0" for name in LOSSES)
+    change_config(better, "decode", "beam_size", 2)
+    write_outputs(better, OUTPUTS["better"], search={"beam_size": 2})
+    found = tj.compare(base, better)
+    assert found.record["over_examples"] and found.record["outputs"]["better/seed_0"]["step"] == 30
+    for folder in (base, better):
+        records = (folder / "metrics.jsonl").read_text()
+        (folder / "metrics.jsonl").write_text(records.replace('"step": 30', '"step": 45'))
+    found = tj.compare(base, better)
+    assert found.record["over_examples"] and "best checkpoints: step 30 of" in found.notes[-1]
 
 
 def test_without_seeds_or_outputs_there_is_no_test(runs):
@@ -132,7 +173,9 @@ def test_what_cannot_be_compared_is_refused(copies, monkeypatch):
     path.write_text("".join(lines[:-1]))
     for side in ("source", "target"):
         change_config(shorter, "data", f"valid_{side}", str(path))
-    change_config(other_data, "data", "valid_source", "other.txt")
+    change_config(better / "seed_0", "data", "valid_source", "renamed.txt")  # the same content
+    assert "loss" in tj.compare(base, better).values
+    change_config(other_data, "data", "max_source_length", 9)
     write_outputs(other_examples, OUTPUTS["better"], sources=("a dog", "a cow"))
     compared = {"base": first, "better": shorter}
     assert_refused(

@@ -37,9 +37,12 @@ def test_rows_that_differ_in_a_word_too_are_several_curves():
 
 def test_other_rows_are_one_line_each():
     for names in ("base|lr 1|lr 2|lr 3", "A 1|A 2|B 1|B 2", "x1|x2|x3", "lr 1|lr 1.0|lr 2"):
-        (ax,) = draw_sweep(rows(names.split("|"))).axes
+        figure = draw_sweep(rows(names.split("|")))
+        (ax,) = figure.axes
         assert [label.get_text() for label in ax.get_yticklabels()] == names.split("|")
         assert ax.get_xlabel() == "loss (nats)"
+        legend = [text.get_text() for text in figure.legends[0].get_texts()]
+        assert legend == ["one seed", "mean and one deviation"]
 
 
 def test_seeds_that_diverged_are_told_and_not_drawn():

@@ -32,7 +32,7 @@ def config():
     return resolve_file("quickstart", {})
 
 
-def make_sweep(folder, config, losses, seeds=2, **changes):
+def make_sweep(folder, config, losses, seeds=2, data=None, **changes):
     """Writes a folder as a sweep does, {row: loss of each seed}; a row's field may be changed."""
     sweep = tj.Sweep("quickstart", {name: {} for name in losses}, seeds=seeds)
     rows = []
@@ -42,7 +42,7 @@ def make_sweep(folder, config, losses, seeds=2, **changes):
         rows.append(Row(name, metrics, parameters=10, tokens_per_s=5.0, seconds=60.0))
         place = folder / folder_name(name)
         place.mkdir(parents=True)
-        asked = asked_of(dataclasses.replace(sweep, seeds=rows[-1].seeds), own)
+        asked = asked_of(dataclasses.replace(sweep, seeds=rows[-1].seeds), own, data=data)
         (place / "result.json").write_text(encoded_result(rows[-1], asked))
     (folder / SWEEP.mark).touch()
     write_tables(rows, folder)
@@ -74,6 +74,32 @@ def test_tables_that_cannot_merge_are_refused(tmp_path, config):
         other = make_sweep(tmp_path / name, config, {row: [1.0]}, **changes)
         calls[words] = partial(merge_tables, first, other)
     assert_refused(calls)
+
+
+def test_rows_are_told_apart_by_the_content_of_their_data(tmp_path, config, assert_refused, caplog):
+    data = {"training data": "1", "validation data": "2"}
+    first = make_sweep(tmp_path / "a", config, {"base": [1.0]}, data=data)
+    renamed = {"data.name": "multi30k_en_de", "data.dir": "b"}
+    second = make_sweep(tmp_path / "b", config, {"x": [1.0]}, data=data, **renamed)
+    assert len(merge_tables(first, second)) == 2
+    validated = make_sweep(tmp_path / "c", config, {"x": [1.0]}, data=data | {"validation data": 3})
+    trained = make_sweep(tmp_path / "d", config, {"base": [1.0]}, data=data | {"training data": 3})
+    old = make_sweep(tmp_path / "e", config, {"base": [1.0]})
+    assert len(merge_tables(first, old)) == 1
+    assert_refused(
+        {
+            "validation": (
+                lambda: merge_tables(first, validated),
+                "same examples: validation data is '2' and 3",
+            ),
+            "training": (lambda: merge_tables(first, trained), "training data is '1' and 3"),
+        }
+    )
+    path = first / "base" / "result.json"
+    sweep = tj.Sweep("quickstart", {"base": {}}, seeds=1)
+    for now, is_finished in ((data, True), ({}, True), (data | {"validation data": "3"}, False)):
+        assert bool(saved_row(path, "base", asked_of(sweep, config, data=now))) == is_finished
+    assert "validation data is '2' and '3'; it is measured again" in caplog.text
 
 
 def test_a_result_of_an_earlier_version_is_used_if_its_fields_have_todays_defaults(

@@ -3,11 +3,22 @@
 
 import pytest
 
-from transformer_jax.lab.verification.forward_oracles import bfloat16, cached, causal, packed
+from transformer_jax.lab.verification.forward_oracles import (
+    bfloat16,
+    cached,
+    causal,
+    exact,
+    packed,
+    rewound,
+)
 
 WRONG = [
     (packed, "activation", "token_shift", "example 2"),
+    (packed, "activation", "leaking_gradient", "the gradient of row"),
     (cached, "positions", "from_first", "decoded token 1"),
+    (cached, "positions", "wraps", "decoded token 1, row 1 (prompt of 24)"),
+    (rewound, "attention_layer", "never_forgets", "token after a rewind, row 1"),
+    (exact, "activation", "rounded", "row"),
     (causal, "activation", "row_mean", "logits of token 0, by token 1 after it"),
     (bfloat16, "activation", "offset", "row"),
     (bfloat16, "activation", "half", "row"),
@@ -21,7 +32,7 @@ def test_finds_the_fault(subject_of, oracle, field, name, where):
     assert where in found.where
 
 
-@pytest.mark.parametrize("oracle", [packed, cached, causal, bfloat16])
+@pytest.mark.parametrize("oracle", [packed, cached, rewound, causal, exact, bfloat16])
 def test_a_right_model_passes(right, oracle):
     assert oracle(right).is_equal
 

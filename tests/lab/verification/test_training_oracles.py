@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each oracle of training finds its fault, and nothing in a right model."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -20,12 +21,15 @@ from transformer_jax.lab.verification.outcomes import (
 )
 from transformer_jax.lab.verification.training_oracles import (
     accumulated,
+    randomness,
     rematerialized,
     repeated,
     resumed,
     scanned,
     seeds,
 )
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.tasks import TASKS
 
 full = partial(rematerialized, remat="full")
 TWO_LAYERS = {"model.num_layers": 2}
@@ -49,6 +53,20 @@ def test_finds_the_fault(subject_of, name):
 @pytest.mark.parametrize("oracle", [accumulated, scanned, full, resumed, seeds])
 def test_a_right_model_passes(right, oracle):
     assert oracle(right).is_equal
+
+
+def test_what_draws_nothing_is_not_asked_for_its_keys(right):
+    with pytest.raises(DoesNotApplyError, match="draws nothing by itself"):
+        randomness(right)
+
+
+def test_what_a_component_declares_is_not_asked(subject_of, monkeypatch, with_entries):
+    kind = dataclasses.replace(TASKS["language_modeling"], batch_dependent=True)
+    with_entries(TASKS, {"language_modeling": kind})
+    monkeypatch.setattr(DecoderOnly, "scannable", False, raising=False)
+    for oracle, words in ((accumulated, "depends on the batch"), (scanned, "cannot be scanned")):
+        with pytest.raises(DoesNotApplyError, match=words):
+            oracle(subject_of())
 
 
 def test_remat_does_not_apply_to_a_recurrent_network(subject_of, monkeypatch):

@@ -9,8 +9,8 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.cli.main import main
+from transformer_jax.lab.verification.oracles import OF_MODEL
 from transformer_jax.lab.verification.outcomes import NOT_RUN
-from transformer_jax.lab.verification.verify import ALL
 from transformer_jax.models import MODELS
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.norms import NORMS
@@ -73,6 +73,21 @@ def test_the_verb_finds_a_fault_and_nothing_else(flags, capfd):
     assert result["subject"] == "model.activation=token_shift" and not result["proven"]
 
 
+def test_what_no_oracle_read_or_is_not_finished_is_not_proven(flags, capfd):
+    search = "--config.decode.search=of_batch"
+    assert main(["verify", *flags, search, "--format=json", "--only=packed|alone"]) == 1
+    outcomes = json.loads(capfd.readouterr().out)["outcomes"]
+    assert [(outcome["oracle"], outcome["verdict"]) for outcome in outcomes] == [
+        ("search: alone = in a batch", "differs")
+    ]
+    assert main(["verify", *flags, search, "--format=json", "--only=metric|causal"]) == 1
+    (outcome,) = json.loads(capfd.readouterr().out)["outcomes"]
+    assert outcome["oracle"] == "decode.search=of_batch" and outcome["verdict"] == "not run"
+    assert (
+        outcome["reason"] == "no oracle that was asked reads it; search: alone = in a batch would"
+    )
+
+
 def test_components_of_cells_are_verified_by_value(small_config, run_cell):
     run_cell(CELL)
     small_config.model.activation = "of_a_cell"
@@ -89,7 +104,7 @@ def test_components_of_cells_are_verified_by_value(small_config, run_cell):
 def test_a_process_that_does_not_end_well_proves_nothing(small_config, flags, capsys, monkeypatch):
     monkeypatch.setattr(sys, "executable", shutil.which("cat"))  # it would end in no time
     result = tj.verify(small_config, seconds=0)
-    assert [outcome.oracle for outcome in result.outcomes] == list(ALL) and not result.is_proven
+    assert {outcome.oracle for outcome in result.outcomes} == {*OF_MODEL} and not result.is_proven
     assert {outcome.verdict for outcome in result.outcomes} == {NOT_RUN}
     assert result["causal"].reason == "the time limit of 0 s was over"
     reason = tj.verify(small_config)["causal"].reason
@@ -97,7 +112,7 @@ def test_a_process_that_does_not_end_well_proves_nothing(small_config, flags, ca
     # A component alone is verified in a shipped config.
     modules = flags[1].removeprefix("--modules=")
     result = tj.verify(MODELS["numbered"], modules=modules, seconds=0)
-    assert result.subject == "model.architecture=numbered" and len(result.outcomes) == len(ALL)
+    assert result.subject == "model.architecture=numbered" and len(result.outcomes) == len(OF_MODEL)
     with pytest.raises(tj.UserError, match="neither a config nor registered"):
         tj.verify(abs)
     assert main(["verify", *flags, "--only=nothing"]) == 2

@@ -1,25 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """Components with one fault each, which the oracles must find."""
 
+import dataclasses
 import itertools
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
 from transformer_jax.data.sources import SOURCES, SourceSet
+from transformer_jax.decoding import Sampler
+from transformer_jax.errors import UserError
+from transformer_jax.inference.config import SEARCHES
 from transformer_jax.models import MODELS
 from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.nn.attention import MultiHeadAttention
+from transformer_jax.nn.cache import KVCache
 from transformer_jax.nn.embeddings import Embedding, InputEmbedding
 from transformer_jax.nn.feed_forward import ACTIVATIONS
+from transformer_jax.nn.layers import ATTENTION_LAYERS
 from transformer_jax.nn.norms import NORMS, final_norm
 from transformer_jax.nn.positions import POSITIONS, PositionEncoding
 from transformer_jax.nn.transformer import Block, Decoder
+from transformer_jax.scoring import METRICS
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import TaskKind
 from transformer_jax.tasks.language_modeling import LanguageModeling
+from transformer_jax.tokenization import TOKENIZERS, SentencePieceTokenizer
+from transformer_jax.training.callbacks import CALLBACKS, Callback
 from transformer_jax.training.optimizer import OPTIMIZERS, OptimizerKind
+from transformer_jax.training.schedules import SCHEDULES, ScheduleKind
 
 COUNTER = itertools.count()
 
@@ -152,3 +164,122 @@ class Forgetful(list):
 LINES = [{"text": f"line {number}"} for number in range(40)]
 SOURCES.register("forgetful", SourceSet(lambda config, split: [Forgetful(LINES)], reads=()))
 SOURCES.register("lines", SourceSet(lambda config, split: [LINES], reads=()))
+
+
+# --- Faults that only longer rows, gradients, float64 or keys show ---
+
+
+@POSITIONS.register("wraps")
+class Wraps(PositionEncoding):
+    """While decoding token by token, positions end at 11."""
+
+    def embed(self, x, positions):
+        places = positions if x.shape[1] > 1 else jnp.minimum(positions, 11)
+        return x + jnp.sin(places[:, :, None] * jnp.arange(1, x.shape[-1] + 1))
+
+
+@ACTIVATIONS.register("leaking_gradient")
+def leaking_gradient(x):
+    """Hands the gradient of a token to the one before it, also to that of another example."""
+    before = jnp.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :-1]
+    return nn.relu(x + 0.3 * (before - jax.lax.stop_gradient(before)))
+
+
+@ACTIVATIONS.register("rounded")
+def rounded(x):
+    """Rounds to bfloat16 in any model."""
+    return nn.relu(x.astype(jnp.bfloat16).astype(x.dtype))
+
+
+@ACTIVATIONS.register("same_mask")
+def same_mask(x):
+    """Drops the same features in each step."""
+    return nn.relu(x * jax.random.bernoulli(jax.random.key(0), 0.9, x.shape[-1:]))
+
+
+class StubbornCache(KVCache):
+    def rewind(self, counts):
+        return self
+
+
+@ATTENTION_LAYERS.register("never_forgets")
+class NeverForgets(MultiHeadAttention):
+    """Keeps the keys of tokens that were taken back."""
+
+    @classmethod
+    def init_cache(cls, config, rows, max_length):
+        cache = super().init_cache(config, rows, max_length)
+        return StubbornCache(**{name: getattr(cache, name) for name in cache.__dataclass_fields__})
+
+
+@ACTIVATIONS.register("unfinished")
+def unfinished(x):
+    raise UserError("this activation is not finished")
+
+
+# --- Components of other kinds ---
+
+
+class LosesE(SentencePieceTokenizer):
+    def decode(self, ids):
+        return super().decode(ids).replace("e", "")
+
+
+def train_bpe(config, texts, name):
+    return TOKENIZERS["bpe"].train(dataclasses.replace(config, kind="bpe"), texts, name)
+
+
+KIND_OF_LOST = dataclasses.replace(
+    TOKENIZERS["bpe"], train=train_bpe, load=LosesE, suffix=".lost.model"
+)
+TOKENIZERS.register("loses_e", KIND_OF_LOST)
+
+
+@dataclasses.dataclass(frozen=True)
+class OfBatch(Sampler):
+    """The outputs of a sentence depend on how many there are."""
+
+    def find(self, decode_step, start, *, num_outputs, max_length):
+        found = super().find(decode_step, start, num_outputs=num_outputs, max_length=max_length)
+        return found._replace(tokens=found.tokens.at[:, :, 0].add(len(found.tokens) > 1))
+
+
+SEARCHES.register("of_batch", lambda decode, ids: OfBatch(1.0, 1, None, **ids))
+
+
+@METRICS.register("first_pair")
+def first_pair(outputs, references):
+    return {"first_pair": float(len(outputs[0]))}
+
+
+@METRICS.register("nameless")
+def nameless(outputs, references):
+    return {"other_name": 1.0}
+
+
+SCHEDULES.register("below_zero", ScheduleKind(lambda options: lambda count: 1e-3 - count))
+
+
+def scale_by_largest():
+    """Divides by the largest gradient of an array: of a stack that of all layers."""
+
+    def update(grads, state, params=None):
+        return jax.tree.map(lambda x: x / jnp.abs(x).max(), grads), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+OPTIMIZERS.register(
+    "of_stack", OptimizerKind(lambda config: [scale_by_largest()], reads=(), stackable=True)
+)
+
+
+@CALLBACKS.register("counts_calls")
+class CountsCalls(Callback):
+    """Records how often it was called by this process."""
+
+    calls = 0
+
+    def at_evaluation(self, step, metrics, params):
+        self.calls += 1
+        return {"calls": self.calls}

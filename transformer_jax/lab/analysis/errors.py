@@ -52,7 +52,7 @@ def errors(run: Run, split: str = "valid") -> Errors:
       UserError: the split cannot be read, or the task has no labels.
     """
     options = run.settings.decode
-    _, evaluator = evaluator_of(run.settings, run.task, options, split, None, None)
+    _, evaluator, _ = evaluator_of(run.settings, run.task, options, split, None, None)
     examples = evaluator.decoded_examples
     if not {"label", "tags"} & {*(examples[0] if len(examples) else ())}:
         raise UserError("errors: only classifiers and taggers have labels that are right or wrong")

@@ -25,7 +25,6 @@ from transformer_jax.lab.evidence.verdicts import (
     PART,
     PLACES,
     code_digests,
-    data_digests,
     describe_machine,
     digest_of,
     module_digests,
@@ -42,6 +41,7 @@ from transformer_jax.runs.config import load_json
 from transformer_jax.runs.field_docs import as_override
 from transformer_jax.runs.load import load
 from transformer_jax.runs.outside import acts_outside
+from transformer_jax.runs.provenance import TEST_DATA, data_digests
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.shipped import find_file, shipped_files, shipped_modules
@@ -253,9 +253,10 @@ def decide_claim(
             "configs": stated_configs(configs),
             "digests": {
                 **code_digests(),
-                **_run_digests(handle.folder, configs, decision.seeds),
                 **module_digests(user_modules),
-                **data_digests(configs),
+                # Those of the runs are last: files may have changed since they were trained.
+                **_data_digests(claim, configs),
+                **_run_digests(handle.folder, configs, decision.seeds),
             },
             "machine": describe_machine(),
         }
@@ -330,9 +331,11 @@ def check_claim(
         now |= module_digests(load_modules(paths))
         configs = _configs_with_places(claim, verdict["asked"]["overrides"], overrides or {})
         changed_fields = _changed_fields(verdict.get("configs"), stated_configs(configs))
-        data = data_digests(configs)
+        data = _data_digests(claim, configs)
         now |= {name: digest for name, digest in data.items() if name in saved}
-        lacking = dict.fromkeys(_kind(name) for name in data if name not in saved)
+        # Those of test data are new, and no measure of an earlier verdict reads them.
+        of_loss = (name for name in data if not name.startswith(TEST_DATA))
+        lacking = dict.fromkeys(_kind(name) for name in of_loss if name not in saved)
         if lacking:
             unchecked = f"the verdict, of an earlier version, has no digest of {', '.join(lacking)}"
     except UserError as error:
@@ -432,13 +435,25 @@ def _seed_workdirs(folder: Path, row: str, count: int) -> list[Path]:
     return [workdirs[seed] for seed in sorted(workdirs)[:count]]
 
 
+def _data_digests(claim: Claim, configs: Mapping[str, Settings]) -> dict[str, str]:
+    """Digests of the data of each row; of test data only if a measure may read them.
+
+    Raises:
+      UserError: the data are not here.
+    """
+    splits = ("train", "valid") if claim.measure is None else ("train", "valid", "test")
+    digests = data_digests(configs, splits)
+    return {f"{part} of {row}": of_row[part] for row, of_row in digests.items() for part in of_row}
+
+
 def _run_digests(folder: Path, rows: Iterable[str], count: int) -> dict[str, str]:
     """Digests of what made each row's values; none for a row without a checkpoint."""
+    left_out = {"code", TEST_DATA}  # a measure reads the test data that are here now
     digests: dict[str, str] = {}
     for row in rows:
         with contextlib.suppress(UserError):
             of_row = run_digests(_seed_workdirs(folder, row, count))
-            digests |= {f"{part} of {row}": of_row[part] for part in of_row if part != "code"}
+            digests |= {f"{part} of {row}": of_row[part] for part in of_row if part not in left_out}
     return digests
 
 

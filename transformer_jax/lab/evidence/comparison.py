@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.checkpoints.step_folder import PROVENANCE, step_folders
+from transformer_jax.checkpoints.manifest import item_id
+from transformer_jax.checkpoints.step_folder import PARAMS, PROVENANCE, step_folders
 from transformer_jax.checkpoints.store import open_snapshot
 from transformer_jax.errors import UserError
 from transformer_jax.lab.analysis.pages.document import asset, page
@@ -30,13 +31,14 @@ from transformer_jax.lab.report import (
     shown_mean,
     shown_name,
 )
-from transformer_jax.lab.sweeps.results import last_validation
-from transformer_jax.runs.config import is_validation_field, load_json
+from transformer_jax.lab.sweeps.results import last_validation, other_validation
+from transformer_jax.runs.config import load_json
 from transformer_jax.runs.provenance import newest_checkpoint
 from transformer_jax.runs.user_modules import Modules
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,
+    Predictions,
     read_metrics,
     read_predictions,
     seed_workdirs,
@@ -96,15 +98,15 @@ def compare(
     digests = {name: run_digests(of_run) for name, of_run in seeds.items()}
     configs = [load_json(folder / CONFIG).values for folder in first_seeds.values()]
     differing = _differing(configs, _FREE) | _differing(list(digests.values()), _OF_ONE_RUN)
-    _require_same_validation(differing, names)
+    pairs = zip(configs, digests.values(), strict=True)
+    _require_same_validation(names, [{**config, **of_run} for config, of_run in pairs])
     records = {name: [read_metrics(seed) for seed in of_run] for name, of_run in seeds.items()}
     same_tokens = not any(field.startswith("tokenizer of ") for field in differing)
     values = _common_metrics(records, metrics, same_tokens)
     over_seeds = [test for metric in values for test in compare_seeds(metric, values[metric])]
-    outputs = _outputs(first_seeds, split)
-    notes = _notes(seeds, same_tokens)
-    if not outputs:
-        notes.append(f"No test over examples: evaluate --split={split} has not scored every run.")
+    predictions, notes_on_outputs = _comparable_predictions(first_seeds, split, records)
+    notes = [*_notes(seeds, same_tokens), *notes_on_outputs]
+    outputs = {name: of_run.records for name, of_run in predictions.items()}
     for name, of_run in outputs.items():
         digests[name]["outputs"] = digest_of(of_run)
     over_examples, disagreements = _test_examples(first_seeds, outputs, split)
@@ -120,6 +122,7 @@ def compare(
             for name, test in over_examples
         ],
         "disagreements": disagreements,
+        "outputs": {name: of_run.made_by for name, of_run in predictions.items()},
         "digests": digests,
         "notes": notes,
     }
@@ -263,14 +266,15 @@ def _differing(
     return differing
 
 
-def _require_same_validation(
-    differing: Mapping[str, tuple[Any, ...]], names: Sequence[str]
-) -> None:
-    for field, values in differing.items():
-        if is_validation_field(field):
+def _require_same_validation(names: Sequence[str], of_runs: Sequence[Mapping[str, Any]]) -> None:
+    """Raises UserError if runs with these fields and digests were validated on other examples."""
+    first, *others = of_runs
+    for name, other in zip(names[1:], others, strict=True):
+        field = other_validation(first, other)
+        if field:
             raise UserError(
-                f"compare: {names[0]} and the others were not scored on the same examples: {field} "
-                f"is {' and '.join(map(repr, dict.fromkeys(values)))}"
+                f"compare: {names[0]} and {name} were not scored on the same examples: {field} is "
+                f"{first.get(field)!r} and {other.get(field)!r}"
             )
 
 
@@ -314,12 +318,72 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _outputs(folders: Mapping[str, Path], split: str) -> dict[str, list[dict[str, Any]]]:
-    """Outputs of each run; empty if one has not scored the split."""
+def _comparable_predictions(
+    folders: Mapping[str, Path], split: str, records: Mapping[str, Sequence[Records]]
+) -> tuple[dict[str, Predictions], list[str]]:
+    """The outputs of each run, none if they were not made alike, and sentences on them.
+
+    Args:
+      folders: workdir of the first seed of each run.
+    """
     try:
-        return {name: read_predictions(folder, split) for name, folder in folders.items()}
+        predictions = {name: read_predictions(folder, split) for name, folder in folders.items()}
     except UserError:
-        return {}
+        reason = f"evaluate --split={split} has not scored every run"
+        return {}, [f"No test over examples: {reason}."]
+    latest = {name: last_validation(of_run[0])["step"] for name, of_run in records.items()}
+    reason = _why_unlike(predictions, folders, latest)
+    if reason:
+        return {}, [f"No test over examples: {reason}. Run evaluate --split={split} again."]
+    steps = {name: of_run.step for name, of_run in predictions.items()}
+    notes = []
+    if steps != latest:
+        of_runs = ", ".join(f"step {step} of {name}" for name, step in steps.items())
+        notes.append(f"The outputs of {split} are those of the best checkpoints: {of_runs}.")
+    return predictions, notes
+
+
+def _why_unlike(
+    predictions: Mapping[str, Predictions], folders: Mapping[str, Path], latest: Mapping[str, int]
+) -> str:
+    """The reason why outputs may not be tested against each other; empty if they may.
+
+    Outputs of all runs are of the steps of their last validation, or all of the best checkpoints,
+    and by one search, or each by the search of its run's config.
+    """
+    best = {name: _best_step(folder) for name, folder in folders.items()}
+    steps = {name: of_run.step for name, of_run in predictions.items()}
+    for name, of_run in predictions.items():
+        if not of_run.made_by:
+            return f"the outputs of {name} do not say what made them"
+        saved = of_run.made_by["checkpoint"]
+        here = item_id(folders[name] / CHECKPOINTS / str(of_run.step), PARAMS)
+        if None not in (saved, here) and saved != here:
+            return f"the outputs of {name} are of another checkpoint of step {of_run.step}"
+        if steps != best and steps[name] != latest[name]:
+            return (
+                f"the outputs of {name} are of step {steps[name]}, its metrics of step "
+                f"{latest[name]}"
+            )
+    all_made_by = [of_run.made_by for of_run in predictions.values()]
+    for part in ("average", "changed"):
+        values = [made_by[part] for made_by in all_made_by]
+        if any(value != values[0] for value in values):
+            return f"{part} of the outputs is {' and '.join(map(str, values))}"
+    configs = [load_json(folder / CONFIG).values for folder in folders.values()]
+    for field in dict.fromkeys(field for made_by in all_made_by for field in made_by["search"]):
+        values = [made_by["search"].get(field) for made_by in all_made_by]
+        of_configs = [config.get(f"decode.{field}") for config in configs]
+        if values != of_configs and any(value != values[0] for value in values):
+            return f"decode.{field} of the outputs is {' and '.join(map(str, values))}"
+    return ""
+
+
+def _best_step(folder: Path) -> int | None:
+    try:
+        return open_snapshot(folder / CHECKPOINTS, "best", (PROVENANCE,)).step
+    except UserError:
+        return None
 
 
 def _test_examples(

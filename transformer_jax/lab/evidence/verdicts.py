@@ -20,8 +20,6 @@ import jax
 from transformer_jax.errors import UserError
 from transformer_jax.lab.report import Report, shown_mean
 from transformer_jax.runs.config import chosen_fields
-from transformer_jax.runs.outside import open_data
-from transformer_jax.runs.provenance import data_provenance
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.shipped import shipped_files
 from transformer_jax.runs.user_modules import UserModule
@@ -155,25 +153,6 @@ def stated_configs(configs: Mapping[str, Settings]) -> dict[str, dict[str, Any]]
 def module_digests(modules: Iterable[UserModule]) -> dict[str, str]:
     """Digests of the user's modules."""
     return {f"{MODULE}{module.name}": f"SHA-256 {module.sha256[:_DIGITS]}" for module in modules}
-
-
-def data_digests(configs: Mapping[str, Settings]) -> dict[str, str]:
-    """Digests of the training and validation data of each row; equal data are read once.
-
-    Raises:
-      UserError: the data are not here.
-    """
-    digests: dict[str, str] = {}
-    read: dict[str, dict[str, str]] = {}
-    for row, settings in configs.items():
-        data = settings.data
-        if repr(data) not in read:
-            read[repr(data)] = {
-                **data_provenance("training data", open_data(settings, "train")),
-                **data_provenance("validation data", open_data(settings, "valid")),
-            }
-        digests |= {f"{split} of {row}": digest for split, digest in read[repr(data)].items()}
-    return digests
 
 
 def describe_machine() -> dict[str, str]:

@@ -89,6 +89,7 @@ def draw_curves(runs: Mapping[str, Sequence[Records]]) -> Picture:
                 draw_band(ax, series(seeds, split, name), **style)
         shown = UNITS.get(name, name)
         ax.set(xlabel="step", ylabel=f"validation {shown}" if splits == ("valid",) else shown)
+        ax.set_xlim(left=0)  # a single record would have ticks of its own, such as 190 to 210
     drawn = {split for splits in panels.values() for split in splits}
     add_legend(figure, _legend(list(runs), drawn))
     return figure

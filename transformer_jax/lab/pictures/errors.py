@@ -30,6 +30,8 @@ OTHERS = "others"
 """Label of all labels that have no row of their own in a confusion matrix."""
 _FEW_LETTERS = 3
 """Letters of labels that fit side by side below a confusion matrix."""
+_FEW_LABELS = 6
+"""Labels of a confusion matrix whose cells have room for the counts too."""
 _SHORT = 25
 """Letters of texts that leave a table as narrow as a column."""
 
@@ -38,7 +40,8 @@ _SHORT = 25
 def draw_confusion(decided: Sequence[Decision], most: int = 15) -> Picture:
     """Confusion matrix: each row is the shares of predicted labels, in percent.
 
-    At most `most` labels are drawn; the rarest ones are together, as "others".
+    At most `most` labels are drawn; the rarest ones are together, as "others". Up to `_FEW_LABELS`
+    leave room for the counts below the shares.
     """
     labels, counts = confusion(decided)
     if len(labels) > most:
@@ -51,21 +54,27 @@ def draw_confusion(decided: Sequence[Decision], most: int = 15) -> Picture:
     size = min(FULL, max(COLUMN, 0.9 + 0.3 * len(labels)))
     figure = picture(size, 0.82 * size)
     ax = figure.subplots()
-    image = ax.imshow(percent, cmap="Blues", vmin=0, vmax=100)
+    is_roomy = len(labels) <= _FEW_LABELS
+    ax.imshow(percent, cmap="Blues", vmin=0, vmax=100)
     for (row, column), share in np.ndenumerate(percent):
         if counts[row, column]:
             shown = "<1" if share < 0.5 else f"{share:.0f}"
             color = "white" if share > 60 else "black"
-            ax.text(column, row, shown, ha="center", va="center", color=color, fontsize=6)
+            shown = f"{shown}%\n{counts[row, column]:,}" if is_roomy else shown
+            style: dict[str, Any] = {
+                "ha": "center",
+                "va": "center",
+                "fontsize": 8 if is_roomy else 6,
+            }
+            ax.text(column, row, shown, color=color, **style)
     names = [drawable(label) for label in labels]
     sizes = [f"{name} ({total:,})" for name, total in zip(names, totals.flat, strict=True)]
     is_short = max(map(len, names)) <= _FEW_LETTERS
     ax.set_xticks(range(len(names)), names, rotation=0 if is_short else 90)
     ax.set_yticks(range(len(names)), sizes)
-    ax.set(xlabel="predicted", ylabel="expected (number)")
+    ax.set(xlabel="predicted (% of the row)", ylabel="expected (number)")
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
-    figure.colorbar(image, ax=ax, label="share of the row (%)", shrink=0.8)
     return figure
 
 

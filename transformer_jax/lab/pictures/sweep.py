@@ -32,6 +32,10 @@ _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.])")
 _FEWEST = 3
 """Numbers that make a curve."""
 _MOST_TICKS = 7
+_SEED = Line2D([], [], color=COLORS[0], ls="", marker="o", alpha=0.4, mew=0, label="one seed")
+_MEAN = Line2D([], [], color=COLORS[1], marker="|", ms=8, label="mean and one deviation")
+_INTERVAL = Line2D([], [], color=COLORS[0], marker="|", ms=5, label="95% interval")
+_DIFFERS = Line2D([], [], color=COLORS[0], ls="", marker="o", label=f"{MARK} differs")
 _MARKER_GAP = 8
 """Points from one marker to the next, where a curve has many."""
 
@@ -64,7 +68,8 @@ def draw_sweep(rows: Mapping[str, Metrics], different: Collection[tuple[str, str
         else:
             _draw_lines(ax, values, marked)
             ax.set(xlabel=shown)
-    add_legend(figure, [_line(i, label=drawable(label)) for i, label in enumerate(curves)])
+    lines = [_line(i, label=drawable(label)) for i, label in enumerate(curves)]
+    add_legend(figure, lines or [_SEED, _MEAN])
     return figure
 
 
@@ -117,6 +122,7 @@ def draw_differences(tests: Sequence[SeedTest], base: str) -> Picture:
         ax.axvline(0, color="0.4", lw=0.8, ls="--")
         label_rows(ax, labels)
         ax.set(xlabel=f"{drawable(UNITS.get(metric, metric))}, difference from {drawable(base)}")
+    add_legend(figure, [_INTERVAL, _DIFFERS])
     return figure
 
 

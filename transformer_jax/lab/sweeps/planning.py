@@ -17,7 +17,7 @@ from transformer_jax.lab.report import aligned, shown_name
 from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.results import asked_of, readable_folder, row_records, saved_row
 from transformer_jax.lab.sweeps.shared_folder import folder_name
-from transformer_jax.lab.sweeps.sweep import check_row
+from transformer_jax.lab.sweeps.sweep import check_row, row_data
 from transformer_jax.runs.seeds import seed_configs
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import Modules, load_modules
@@ -156,7 +156,7 @@ def _plan_row(sweep: Sweep, name: str, settings: Settings, folder: Path | None) 
     steps = dict.fromkeys(seed_configs(settings, sweep.seeds), 0)
     saved = None
     if folder is not None:
-        asked = asked_of(sweep, settings)
+        asked = asked_of(sweep, settings, data=row_data({name: settings})[name])
         saved = saved_row(folder / folder_name(name) / RESULT, name, asked, warns=False)
         for seed, records in row_records(folder, [name]).get(name, {}).items():
             if seed in steps:

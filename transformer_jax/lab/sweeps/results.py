@@ -18,7 +18,14 @@ from transformer_jax.lab.pictures import Records
 from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.shared_folder import SweepFolder, folder_name
 from transformer_jax.lab.sweeps.tables import Row, Rows
-from transformer_jax.runs.config import flatten, is_validation_field, nested, read_settings
+from transformer_jax.runs.config import (
+    flatten,
+    is_validation_field,
+    names_data,
+    nested,
+    read_settings,
+)
+from transformer_jax.runs.provenance import TRAINING_DATA, VALIDATION_DATA
 from transformer_jax.runs.settings import Origin, Settings
 from transformer_jax.runs.workdir import (
     METRICS,
@@ -43,8 +50,8 @@ class Result:
 
     Attributes:
       row: its measurements.
-      fields: {"section.field": value}, "also" and "until" as of `asked_of`; fields that its
-        version lacked have their defaults.
+      fields: {"section.field": value}, "also" and "until" as of `asked_of`, and the digests of its
+        data; fields that its version lacked have their defaults.
       place: its file.
     """
 
@@ -53,15 +60,21 @@ class Result:
     place: str
 
 
-def asked_of(sweep: Sweep, settings: Settings, until: int | None = None) -> dict[str, Any]:
+def asked_of(
+    sweep: Sweep,
+    settings: Settings,
+    until: int | None = None,
+    data: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """Identity of a row's result, as JSON.
 
     Args:
       until: of a trial of a search, the step after which it is measured.
+      data: digests of its training and validation data, if they are known.
     """
     also = {column: dict(changes) for column, changes in sweep.also.items()}
     steps = {} if until is None else {"until": until}
-    return {"config": nested(settings.values), "also": also, **steps}
+    return {"config": nested(settings.values), "also": also, **steps, "data": dict(data or {})}
 
 
 def encoded_result(row: Row, asked: Mapping[str, Any]) -> str:
@@ -217,14 +230,38 @@ def _require_same_row(first: Result, second: Result) -> None:
 
 
 def _require_same_validation(first: Result, second: Result) -> None:
-    for name in dict.fromkeys([*first.fields, *second.fields]):
-        value = first.fields.get(name)
-        other = second.fields.get(name)
-        if is_validation_field(name) and value != other:
-            raise UserError(
-                f"table: {first.place} and {second.place} were not validated on the same examples: "
-                f"{name} is {value!r} and {other!r}"
-            )
+    name = other_validation(first.fields, second.fields)
+    if name:
+        raise UserError(
+            f"table: {first.place} and {second.place} were not validated on the same examples: "
+            f"{name} is {first.fields.get(name)!r} and {second.fields.get(name)!r}"
+        )
+
+
+def other_validation(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
+    """Name of a field, or of the digest, by which two runs were validated on other examples; empty
+    if none differs."""
+    for name in _differing_names(first, second):
+        if is_validation_field(name) or name == VALIDATION_DATA:
+            return name
+    return ""
+
+
+def _differing_names(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Names whose values differ.
+
+    Where both have digests of their data, these count, and the fields that say where data are do
+    not.
+    """
+    has_digests = all(
+        name in fields for name in (TRAINING_DATA, VALIDATION_DATA) for fields in (first, second)
+    )
+    return [
+        name
+        for name in dict.fromkeys((*first, *second))
+        if first.get(name) != second.get(name)
+        and not (names_data(name) if has_digests else name in (TRAINING_DATA, VALIDATION_DATA))
+    ]
 
 
 def _differences(
@@ -233,8 +270,8 @@ def _differences(
     """Names and values of the fields that differ; empty if none does."""
     different = [
         f"{name} is {first.get(name)!r} and {second.get(name)!r}"
-        for name in dict.fromkeys((*first, *second))
-        if name not in ignored and first.get(name) != second.get(name)
+        for name in _differing_names(first, second)
+        if name not in ignored
     ]
     more = len(different) - _MOST_NAMED
     shown = ", ".join(different[:_MOST_NAMED])
@@ -293,7 +330,7 @@ def _parse_result(content: bytes, place: str, name: str, consequence: str) -> Re
 
 def _fields(asked: Mapping[str, Any], place: str) -> dict[str, Any]:
     """The identity of a result as `Result.fields`."""
-    others = {"also": asked["also"], "until": asked.get("until")}
+    others = {"also": asked["also"], "until": asked.get("until"), **asked.get("data", {})}
     config = flatten(asked["config"])
     with contextlib.suppress(UserError):  # it has fields of another version, or of user modules
         values = read_settings(asked["config"], {}, Origin("loaded run", place)).values

@@ -70,12 +70,14 @@ class RowSpec(NamedTuple):
     Attributes:
       values: of a trial of a search, {"section.field": value}.
       until: of a trial of a search, the step after which it is measured; None: it trains in full.
+      data: digests of its training and validation data; empty if they are not here.
     """
 
     name: str
     settings: Settings
     values: Mapping[str, Any] = {}
     until: int | None = None
+    data: Mapping[str, str] = {}
 
 
 class RowPlan(NamedTuple):
@@ -97,7 +99,7 @@ class RowPlan(NamedTuple):
 
 def plan_row(sweep: Sweep, spec: RowSpec, folder: Path) -> RowPlan:
     """Reads a row's folder: its finished seeds, and what is left to train."""
-    asked = asked_of(sweep, spec.settings, spec.until)
+    asked = asked_of(sweep, spec.settings, spec.until, spec.data)
     saved = saved_row(folder / RESULT, spec.name, asked)
     if saved and not is_complete(saved, sweep):
         saved = _with_recorded(saved, sweep, spec.settings, folder)

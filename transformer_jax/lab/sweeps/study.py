@@ -83,7 +83,7 @@ def open_study(folder: SweepFolder, search: Search) -> optuna.Study:
         study.set_user_attr(_DEFINITION, definition)
     before = study.user_attrs[_DEFINITION]
     for name, value in definition.items():
-        if before.get(name) != value:
+        if before.get(name, value) != value:  # earlier versions lacked digests of data
             raise UserError(
                 f"{folder} holds another search: its {name} is {short_repr(before.get(name))}, the "
                 f"sweep's is {short_repr(value)}; choose another --workdir or the same value"

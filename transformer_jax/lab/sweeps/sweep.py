@@ -33,6 +33,7 @@ from transformer_jax.lab.sweeps.tables import Row, Rows, write_tables
 from transformer_jax.runs import build
 from transformer_jax.runs.config import resolve
 from transformer_jax.runs.prepare import sharing_tokenizers
+from transformer_jax.runs.provenance import data_digests
 from transformer_jax.runs.seeds import seed_configs
 from transformer_jax.runs.settings import COMMAND, Settings
 from transformer_jax.runs.user_modules import (
@@ -85,8 +86,12 @@ def run_sweep(
     if search and search.uses_study:
         if chosen:
             raise UserError("--rows chooses rows that are known beforehand; leave it out")
+        first = trial_config(sweep, overrides, search.drawn(0))
+        has_own_data = any(name.startswith("data.") for name in sweep.space)
+        data = {} if has_own_data else row_data({row_name(0): first})[row_name(0)]
+        search = dataclasses.replace(search, fixed={**search.fixed, **data})
         folder = SweepFolder(workdir)
-        pieces = _train_trials(sweep, search, folder, overrides, at_once, modules)
+        pieces = _train_trials(sweep, search, folder, overrides, at_once, modules, data)
     else:
         specs = _row_specs(sweep, search, overrides)
         wanted = {name: specs[name] for name in choose(specs, chosen)}
@@ -94,6 +99,9 @@ def run_sweep(
             for name, spec in wanted.items():
                 check_row(sweep, name, spec.settings)
         folder = SweepFolder(workdir)
+        digests = row_data({name: spec.settings for name, spec in specs.items()})
+        specs = {name: spec._replace(data=digests[name]) for name, spec in specs.items()}
+        wanted = {name: specs[name] for name in wanted}
         warn_of_other_rows(folder, specs)
         pieces = _train_groups(sweep, wanted, folder, at_once, modules)
 
@@ -114,6 +122,16 @@ def run_sweep(
             write()
         write()  # of rows that were finished before, too
     return Rows(row for row in finished() if re.search(chosen, row.name))
+
+
+def row_data(configs: Mapping[str, Settings]) -> dict[str, dict[str, str]]:
+    """Digests of the training and validation data of each row; empty, with a warning, if they are
+    not here: then finished rows are told by their configs alone."""
+    try:
+        return data_digests(configs)
+    except UserError as error:
+        logger.warning("finished rows are not compared with the data: %s", error)
+        return {name: {} for name in configs}
 
 
 def _measured_trials(sweep: Sweep, search: Search, overrides: Mapping[str, Any]) -> Sweep:
@@ -143,7 +161,7 @@ def _row_specs(
 
 
 def _finished_row(folder: SweepFolder, sweep: Sweep, spec: RowSpec) -> Row | None:
-    row = result_of(folder, spec.name, asked_of(sweep, spec.settings, spec.until))
+    row = result_of(folder, spec.name, asked_of(sweep, spec.settings, spec.until, spec.data))
     return row.first_seeds(sweep.seeds) if row else None
 
 
@@ -154,6 +172,7 @@ def _train_trials(
     overrides: Mapping[str, Any],
     at_once: int,
     modules: Modules,
+    data: Mapping[str, str],
 ) -> Iterator[None]:
     """Trains the trials of a study; yields after each."""
     from transformer_jax.lab.sweeps.study import run_trials
@@ -167,7 +186,7 @@ def _train_trials(
         name = row_name(number)
         logger.info("%s of %d, to step %d", name, search.limit, steps)
         set_title(f"trial {number + 1}/{search.limit}")
-        spec = RowSpec(name, settings, values, steps)
+        spec = RowSpec(name, settings, values, steps, data)
         (row,) = train_rows(sweep, {place: spec}, at_once, modules)
         return search.score(row)
 
@@ -238,7 +257,8 @@ def run_seeds(
         name = handle.folder.absolute().name
         sweep = Sweep(config="", rows={name: {}}, seeds=count)
         settings = resolve(config, {}, modules, COMMAND)
-        rows = train_rows(sweep, {handle.folder: RowSpec(name, settings)}, count, modules)
+        spec = RowSpec(name, settings, data=row_data({name: settings})[name])
+        rows = train_rows(sweep, {handle.folder: spec}, count, modules)
         write_tables(rows, handle.folder)
     if not rows[0].parameters:  # no seed left a model
         raise DivergedError(f"{workdir}: the loss of every seed is no longer finite")

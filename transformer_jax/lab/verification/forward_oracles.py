@@ -5,15 +5,16 @@ B rows, K beams of a row, N = B K hypotheses, T tokens, V vocabulary.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.decoding.interface import reorder_state
+from transformer_jax.decoding.interface import can_rewind, reorder_state, rewind
 from transformer_jax.errors import UserError
+from transformer_jax.lab.verification.float64 import in_float64
 from transformer_jax.lab.verification.outcomes import (
     BITS,
     Comparison,
@@ -31,9 +32,10 @@ from transformer_jax.tasks.interface import ability
 BFLOAT16 = 0.1
 """Largest difference of bfloat16 logits, relative to the largest float32 logit."""
 
-_BEAMS = 2
+_MOST_EXAMPLES = 3  # in a packed row
+_BEAMS = 3
 _STEPS = 5  # tokens decoded after a prompt
-_PROMPTS = (1, 4, 2)  # lengths
+_PROMPTS = (1, 24, 4)  # lengths
 _LONGEST = max(_PROMPTS) + _STEPS
 
 
@@ -49,7 +51,62 @@ def packed(subject: Subject) -> Comparison:
     predicted, places = _predictions(subject, batch)
     expected, _ = _predictions(subject, unpacked)
     logits = compare_places(predicted, expected, lambda i: _place(batch, *places[i]))
-    return logits if logits.relative >= losses.relative else losses
+    found = logits if logits.relative >= losses.relative else losses
+    if not found.is_equal:
+        return found
+    leaked = _leaked_gradients(subject)
+    return found if leaked.is_equal else leaked
+
+
+def _leaked_gradients(subject: Subject) -> Comparison:
+    """The gradients of each prediction by the embedded tokens of all examples but one: 0, or what
+    sums over a row leave in their last digits, if examples of a row do not see each other."""
+    task: Any = subject.task
+    batch = subject.batch
+    width = subject.settings.model.d_model
+    segments = {name: ids for name, ids in batch.items() if name.endswith("_segment_ids")}
+
+    @jax.jit
+    def gradients(params: Any) -> Any:
+        """By the embeddings of each shape [B, T]: the gradients [J, B, T] of prediction j."""
+
+        def logits(shifts: Mapping[tuple[int, ...], jax.Array]) -> jax.Array:
+            def shifted(x: jax.Array) -> jax.Array:
+                return x + shifts[x.shape[:2]] if x.shape[:2] in shifts else x
+
+            with intercept_embeddings(shifted):
+                return apply_model(task.model, params, *task.supervised(batch).inputs)
+
+        zeros = {ids.shape: jnp.zeros((*ids.shape, width)) for ids in segments.values()}
+        outputs, backward = jax.vjp(logits, zeros)
+        direction = jax.random.normal(jax.random.key(0), outputs.shape[-1:])
+        chosen = jnp.eye(outputs.shape[1])[:, None, :, None] * direction
+
+        def of_prediction(chosen: jax.Array) -> Any:
+            (by_shape,) = backward(jnp.broadcast_to(chosen, outputs.shape))
+            return jax.tree.map(lambda x: jnp.abs(x).max(axis=-1), by_shape)
+
+        return jax.vmap(of_prediction)(chosen)
+
+    by_shape = jax.device_get(gradients(subject.params))
+    of_examples = []
+    for example in range(_MOST_EXAMPLES + 1):  # 0: padding
+        largest = [
+            np.where(ids == example, by_shape[ids.shape], 0).max(axis=2)
+            for ids in segments.values()
+        ]
+        of_examples.append(np.max(largest, axis=0))
+    ordered = np.sort(of_examples, axis=0)
+    second_largest = ordered[-2].T  # [B, J]; the largest is that of the own example
+    counted = np.asarray(task.supervised(batch).counted)
+    leaked = second_largest[counted]
+    places = np.argwhere(counted)
+
+    def place(i: int) -> str:
+        return f"the gradient of {_place(batch, *places[i])}"
+
+    scale = float(ordered.max()) or 1.0
+    return compare_places(1 + leaked / scale, np.ones_like(leaked), place)
 
 
 def _is_supervised(subject: Subject) -> bool:
@@ -144,65 +201,127 @@ def causal(subject: Subject) -> Comparison:
 def cached(subject: Subject) -> Comparison:
     """Decoding with a cache gives the logits of the full forward pass.
 
-    The prompts have unequal lengths, and the beams are reordered after each token.
+    The prompts have unequal lengths, one longer than any other length in sight, and the beams are
+    reordered after each token.
     """
-    model = _decoder(subject)
-    params = subject.params
+    decoding = Decoding(subject)
     rng = np.random.default_rng(0)
     rows = len(_PROMPTS)
-    lengths = np.array(_PROMPTS, np.int32)
-    prompts = np.where(np.arange(lengths.max()) < lengths[:, None], _draw_tokens(rows, 4), 0)
-    prefixes = [[list(row[:length])] for row, length in zip(prompts, lengths, strict=True)]
-
-    @jax.jit
-    def prefill(params: Any) -> Any:
-        sources = _source(subject, rows)[:2] if isinstance(model, Seq2Seq) else ()
-        inputs = (*sources, prompts.astype(np.int32), lengths, _LONGEST)
-        return model.apply({"params": params}, *inputs, method="prefill")
-
-    @jax.jit
-    def step(params: Any, tokens: Any, memory: Any, state: Any, parents: Any) -> Any:
-        state = reorder_state(state, parents, _BEAMS)
-        return model.apply({"params": params}, tokens, memory, state, method="decode_step")
-
-    logits, memory, state = prefill(params)
-    logits_by_step = [np.asarray(logits)]
-    read = [beams[0] for beams in prefixes]  # prefixes in the order of their logits
+    state = decoding.prefill()
+    decoding.widen(_BEAMS)
     state = reorder_state(state, jnp.zeros((rows, _BEAMS), jnp.int32), 1)  # a row becomes K beams
-    prefixes = [beams * _BEAMS for beams in prefixes]
     for number in range(1, _STEPS + 1):
         parents = rng.integers(0, _BEAMS, (rows, _BEAMS)).astype(np.int32)
-        tokens = _draw_tokens(rows, _BEAMS, seed=number)
-        prefixes = [
-            [[*beams[parent], token] for parent, token in zip(*chosen, strict=True)]
-            for beams, *chosen in zip(prefixes, parents, tokens, strict=True)
-        ]
-        logits, state = step(params, tokens.reshape(-1), memory, state, parents)
-        logits_by_step.append(np.asarray(logits))
-        read += [prefix for beams in prefixes for prefix in beams]
-    expected = _logits_after(subject, model, read)
-
-    def place(i: int) -> str:
-        if i < rows:
-            return f"the prompt's end, row {i} (prompt of {lengths[i]})"
-        decoded, beam = divmod(i - rows, rows * _BEAMS)
-        row = beam // _BEAMS
-        return f"decoded token {decoded + 1}, row {row} (prompt of {lengths[row]})"
-
-    return compare_places(np.concatenate(logits_by_step), expected, place)
+        decoding.choose(parents)
+        state = reorder_state(state, jnp.asarray(parents), _BEAMS)
+        tokens = _draw_tokens(rows * _BEAMS, 1, seed=number)
+        state = decoding.step(tokens, state, f"decoded token {number}")
+    return decoding.compare()
 
 
-def _logits_after(subject: Subject, model: Any, prefixes: Sequence[Sequence[int]]) -> np.ndarray:
-    """Logits after each prefix, [N, V], by the full forward pass; prefixes of one batch row follow
-    each other, K at a time after the first B."""
-    tokens = np.zeros((len(prefixes), _LONGEST), np.int32)
-    for row, prefix in enumerate(prefixes):
-        tokens[row, : len(prefix)] = prefix
-    rows = np.arange(len(_PROMPTS))
-    sentences = np.concatenate([rows, np.tile(np.repeat(rows, _BEAMS), _STEPS)])
-    logits = jax.jit(lambda params: _full_logits(subject, model, params, tokens, sentences))
-    last = np.array([len(prefix) - 1 for prefix in prefixes])
-    return np.asarray(logits(subject.params))[np.arange(len(prefixes)), last]
+def rewound(subject: Subject) -> Comparison:
+    """Several tokens read at once, and a cache that has forgotten tokens, give the logits of the
+    full forward pass: what a draft needs."""
+    decoding = Decoding(subject)
+    state = decoding.prefill()
+    if not can_rewind(state):
+        raise DoesNotApplyError("a part of its state cannot forget tokens; drafts are refused")
+    rows = len(_PROMPTS)
+    state = decoding.step(_draw_tokens(rows, 3, seed=1), state, "token of three at once")
+    counts = np.arange(rows, dtype=np.int32) % 3
+    state = rewind(state, jnp.asarray(counts))
+    decoding.forget(counts)
+    decoding.step(_draw_tokens(rows, 2, seed=2), state, "token after a rewind")
+    return decoding.compare()
+
+
+class Decoding:
+    """Decodes drawn tokens after prompts, and remembers what was read before each logits."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self.model = _decoder(subject)
+        lengths = np.array(_PROMPTS, np.int32)
+        tokens = _draw_tokens(len(lengths), max(_PROMPTS))
+        self._prompts = np.where(np.arange(lengths.max()) < lengths[:, None], tokens, 0)
+        self._lengths = lengths
+        pairs = zip(tokens, lengths, strict=True)
+        self._read = [list(row[:length]) for row, length in pairs]  # by hypothesis
+        self._num_beams = 1
+        self._logits: list[np.ndarray] = []
+        self._prefixes: list[tuple[list[int], int]] = []  # tokens and row of each logits
+        self._places: list[str] = []
+
+        @jax.jit
+        def step(params: Any, tokens: Any, memory: Any, state: Any) -> Any:
+            inputs = (tokens, memory, state)
+            return self.model.apply({"params": params}, *inputs, method="decode_step")
+
+        self._step = step
+
+    def prefill(self) -> Any:
+        """Reads the prompts; returns the state."""
+        rows = len(_PROMPTS)
+        sources = _source(self.subject, rows)[:2] if isinstance(self.model, Seq2Seq) else ()
+        inputs = (*sources, self._prompts.astype(np.int32), self._lengths, _LONGEST)
+
+        @jax.jit
+        def prefill(params: Any) -> Any:
+            return self.model.apply({"params": params}, *inputs, method="prefill")
+
+        logits, self.memory, state = prefill(self.subject.params)
+        self.first_logits = logits
+        self._keep(np.asarray(logits)[:, None], "the prompt's end")
+        return state
+
+    def widen(self, num_beams: int) -> None:
+        """A row becomes K beams."""
+        self._read = [tokens for tokens in self._read for _ in range(num_beams)]
+        self._num_beams = num_beams
+
+    def choose(self, parents: np.ndarray) -> None:
+        """Each beam continues another one of its row."""
+        first = np.arange(len(parents))[:, None] * self._num_beams
+        self._read = [list(self._read[i]) for i in (first + parents).ravel()]
+
+    def forget(self, counts: np.ndarray) -> None:
+        """The last tokens of each hypothesis were not read."""
+        pairs = zip(self._read, counts, strict=True)
+        self._read = [tokens[: len(tokens) - count] for tokens, count in pairs]
+
+    def step(self, tokens: np.ndarray, state: Any, name: str) -> Any:
+        """Reads tokens [N, T]; returns the state."""
+        for read, row in zip(self._read, tokens, strict=True):
+            read.extend(row)
+        inputs = tokens[:, 0] if tokens.shape[1] == 1 else tokens
+        logits, state = self._step(self.subject.params, inputs, self.memory, state)
+        self._keep(np.asarray(logits).reshape(*tokens.shape, -1), name)
+        return state
+
+    def _keep(self, logits: np.ndarray, name: str) -> None:
+        """Remembers logits [N, T, V] after each of the last T tokens."""
+        count = logits.shape[1]
+        for i, tokens in enumerate(self._read):
+            row = i // self._num_beams
+            for t in range(count):
+                self._logits.append(logits[i, t])
+                self._prefixes.append((tokens[: len(tokens) - count + t + 1], row))
+                self._places.append(f"{name}, row {row} (prompt of {_PROMPTS[row]})")
+
+    def compare(self) -> Comparison:
+        """Compares with the full forward pass."""
+        tokens = np.zeros((len(self._prefixes), _LONGEST), np.int32)
+        for i, (prefix, _) in enumerate(self._prefixes):
+            tokens[i, : len(prefix)] = prefix
+        rows = np.array([row for _, row in self._prefixes])
+        last = np.array([len(prefix) - 1 for prefix, _ in self._prefixes])
+
+        @jax.jit
+        def logits(params: Any) -> jax.Array:
+            return _full_logits(self.subject, self.model, params, tokens, rows)
+
+        expected = np.asarray(logits(self.subject.params))[np.arange(len(last)), last]
+        return compare_places(np.stack(self._logits), expected, lambda i: self._places[i])
 
 
 def _full_logits(
@@ -251,3 +370,24 @@ def bfloat16(subject: Subject) -> Comparison:
     rounded, places = _predictions(low, subject.batch)
     expected, _ = _predictions(subject, subject.batch)
     return compare_places(rounded, expected, lambda i: _place(subject.batch, *places[i]), BFLOAT16)
+
+
+def exact(subject: Subject) -> Comparison:
+    """Logits in float32 are those of the same program without any rounding below float64."""
+    batch = subject.batch
+    task: Any = subject.task
+    if not _is_supervised(subject):
+
+        def loss(params: Any) -> Any:
+            return task.loss(params, batch, None, subject.state.frozen)[0]
+
+        return compare_trees(jax.jit(loss)(subject.params), in_float64(loss, subject.params))
+
+    def logits(params: Any) -> Any:
+        inputs, _, counted = task.supervised(batch)
+        return apply_model(task.model, params, *inputs), counted
+
+    computed, counted = jax.device_get(jax.jit(logits)(subject.params))
+    expected, _ = in_float64(logits, subject.params)
+    places = np.argwhere(counted)
+    return compare_places(computed[counted], expected[counted], lambda i: _place(batch, *places[i]))

@@ -13,7 +13,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,12 @@ import jax
 import numpy as np
 
 from transformer_jax.checkpoints.step_folder import named_leaves
-from transformer_jax.lab.verification import forward_oracles, stored_oracles, training_oracles
+from transformer_jax.lab.verification import (
+    component_oracles,
+    forward_oracles,
+    stored_oracles,
+    training_oracles,
+)
 from transformer_jax.lab.verification.outcomes import Comparison, compare_trees, run_oracle
 from transformer_jax.lab.verification.subject import Subject
 from transformer_jax.nn.parameters import PARAMETERS
@@ -46,21 +51,67 @@ DEVICE_ORACLES: Mapping[str, Oracle] = {
 ORACLES: Mapping[str, Oracle] = {
     "packed = padded": forward_oracles.packed,
     "cached = full": forward_oracles.cached,
+    "rewound = never read": forward_oracles.rewound,
     "causal": forward_oracles.causal,
+    "float32 near float64": forward_oracles.exact,
     "bfloat16 near float32": forward_oracles.bfloat16,
     "accumulated = one batch": training_oracles.accumulated,
     "scanned = unrolled": training_oracles.scanned,
     "remat full = none": partial(training_oracles.rematerialized, remat="full"),
     "remat dots = none": partial(training_oracles.rematerialized, remat="dots"),
+    "draws by the key": training_oracles.randomness,
     "built again = the same": training_oracles.repeated,
     "resumed = uninterrupted": training_oracles.resumed,
     "seeds together = apart": training_oracles.seeds,
     "exported = imported": stored_oracles.exported,
     "data read again = the same": stored_oracles.data,
     **DEVICE_ORACLES,
+    "tokenizer: text = text": component_oracles.tokenized,
+    "search: alone = in a batch": component_oracles.searched,
+    "metric: any order": component_oracles.scored,
+    "schedule: compiled = not": component_oracles.scheduled,
+    "optimizer: stacked = single": component_oracles.updated,
+    "kernel = plain": component_oracles.fused,
+    "callbacks: resumed = uninterrupted": component_oracles.continued,
 }
 """Each compares two computations that must give the same; it raises DoesNotApplyError or UserError
 where they have no meaning."""
+QUICK = (
+    "packed = padded",
+    "cached = full",
+    "rewound = never read",
+    "causal",
+    "float32 near float64",
+    "accumulated = one batch",
+)
+"""Oracles of the model for a first look, besides those of the component's own kind."""
+
+_RESUMED = ("resumed = uninterrupted",)
+_OF_CALLBACKS = ("callbacks: resumed = uninterrupted",)
+READ_BY: Mapping[str, Sequence[str]] = {
+    "data.name": ("data read again = the same",),
+    "tokenizer.kind": ("tokenizer: text = text",),
+    "decode.search": ("search: alone = in a batch",),
+    "task.metric": ("metric: any order",),
+    "optimizer.name": ("optimizer: stacked = single", *_RESUMED),
+    "optimizer.schedule": ("schedule: compiled = not", *_RESUMED),
+    "model.attention": ("kernel = plain",),
+    "train.callbacks": _OF_CALLBACKS,
+    "logging.trackers": _OF_CALLBACKS,
+}
+"""Oracles that read the component of a field; those of all other fields are part of the model or
+the task, which the others read."""
+OF_MODEL = (
+    *(name for name in ORACLES if not any(name in names for names in READ_BY.values())),
+    *_RESUMED,
+    BETWEEN_PROCESSES,
+)
+"""Oracles that read all components of model and task."""
+
+
+def oracles_of(field: str) -> Sequence[str]:
+    """The oracles that read the component of a field."""
+    return READ_BY.get(field, OF_MODEL)
 
 
 def between_processes(subject: Subject, work: Mapping[str, Any]) -> Comparison:

@@ -9,7 +9,11 @@ import numpy as np
 
 from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.errors import UserError
-from transformer_jax.runs.user_modules import describe_error, describe_module_error
+from transformer_jax.runs.user_modules import (
+    describe_error,
+    describe_module_error,
+    is_modules_fault,
+)
 from transformer_jax.summary import Summarized
 
 EQUAL = "equal"
@@ -88,9 +92,11 @@ def run_oracle(oracle: str, compare: Callable[[], Comparison]) -> Outcome:
     """Runs one oracle. An error in it is an outcome, too: "not run", never "equal"."""
     try:
         comparison = compare()
-    except (DoesNotApplyError, UserError) as error:  # the package refuses what it cannot do
+    except DoesNotApplyError as error:
         return Outcome(oracle, DOES_NOT_APPLY, str(error))
     except Exception as error:
+        if isinstance(error, UserError) and not is_modules_fault(error):
+            return Outcome(oracle, DOES_NOT_APPLY, str(error))  # the package cannot do it
         return Outcome(oracle, NOT_RUN, describe_module_error(error) or describe_error(error))
     verdict = EQUAL if comparison.is_equal else DIFFERS
     return Outcome(oracle, verdict, "", **dataclasses.asdict(comparison))

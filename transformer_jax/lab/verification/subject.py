@@ -52,9 +52,9 @@ _LIMITS = {
     "model.key_size": 8,
     "model.value_size": 8,
     "model.vocab_multiple": 8,
-    "data.max_length": 16,
-    "data.max_source_length": 16,
-    "data.max_target_length": 12,
+    "data.max_length": 32,
+    "data.max_source_length": 32,
+    "data.max_target_length": 24,
     "optimizer.warmup_steps": 2,
     "optimizer.decay_steps": 8,
     "optimizer.cooldown_steps": 2,
@@ -69,15 +69,17 @@ _SET = {
     "train.remat": "none",
     "train.init_from": None,
     "model.scan_layers": False,
-    "model.attention": "plain",
-    "model.dropout_bits": "threefry",
     "model.dtype": "float32",
     "model.activation_dtype": "float32",
-    "task.mask_rate": 0.8,
-    **_NO_DROPOUT,
     **{f"parallel.{field.name}": field.default for field in dataclasses.fields(ParallelConfig)},
 }
 """Fields that oracles vary, or that say nothing about the model, and their values."""
+_SET_UNLESS_GIVEN = {
+    "model.attention": "plain",
+    "model.dropout_bits": "threefry",
+    "task.mask_rate": 0.8,
+    **_NO_DROPOUT,
+}
 
 
 def shrunk(config: Settings | ConfigDict, kept: Collection[str] = ()) -> Settings:
@@ -96,7 +98,8 @@ def shrunk(config: Settings | ConfigDict, kept: Collection[str] = ()) -> Setting
     }
     if values["model.layers"] is not None and "model.layers" not in kept:
         changes["model.layers"] = pattern_text(_small_period(values["model.layers"], limits))
-    changes |= {name: value for name, value in _SET.items() if name in FIELDS}
+    unless_given = {name: x for name, x in _SET_UNLESS_GIVEN.items() if name not in kept}
+    changes |= {name: x for name, x in (_SET | unless_given).items() if name in FIELDS}
     small = override(settings, changes)
     options = {
         name: min(value, _LARGEST_OPTION)
@@ -245,16 +248,38 @@ class Subject:
 
     @functools.cached_property
     def gradients(self) -> Any:
-        """Loss sums and gradients of the first step on one device."""
+        """Loss sums and gradients of the first step on one device, without dropout."""
         return first_gradients(self, self.engine)
 
+    @functools.cached_property
+    def drawn_gradients(self) -> Any:
+        """The same, with what the step draws."""
+        return first_gradients(self, self.engine, draws=True)
 
-def first_gradients(subject: Subject, engine: Engine) -> dict[str, Any]:
+
+class _WithoutKey:
+    """A task whose loss draws nothing: what a component draws for a row may depend on how the rows
+    are divided."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def loss(self, params: Any, batch: Any, rng: Any, frozen: Any) -> Any:
+        """The loss of evaluation."""
+        return self._task.loss(params, batch, None, frozen)
+
+
+def first_gradients(subject: Subject, engine: Engine, *, draws: bool = False) -> dict[str, Any]:
     """Loss sums and gradients of the first training step, traced and compiled again.
 
-    The step is that of training, with the gradients in place of the new parameters.
+    The step is that of training, with the gradients in place of the new parameters; unless it
+    `draws`, without dropout.
     """
-    compute_update = build.build_update(subject.settings, subject.task, engine)
+    task: Any = subject.task if draws else _WithoutKey(subject.task)
+    compute_update = build.build_update(subject.settings, task, engine)
 
     def step(state: TrainState, batch: Any) -> Any:
         update = compute_update(state, batch)

@@ -2,6 +2,7 @@
 """Oracles of training: each compares two ways to compute the same steps."""
 
 import dataclasses
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,11 +35,14 @@ DEVICES = 2
 """Devices of a divided step."""
 _STEPS = 4
 _SAVED = 2  # step of the checkpoint
+_RANDOM = re.compile("random_bits|threefry|rng_bit_generator")  # in a printed program
 _REMAT = ("checkpoint", "remat2")  # names of the primitive in releases of jax
 
 
 def scanned(subject: Subject) -> Comparison:
     """Layers in a scan give the gradients of unrolled layers."""
+    if not getattr(subject.task.model, "scannable", True):
+        raise DoesNotApplyError("the architecture declares that its layers cannot be scanned")
     scans = subject.but(model__scan_layers=True)
     assert isinstance(scans.engine, ScanEngine)
     return compare_trees(first_gradients(scans, scans.engine), subject.gradients)
@@ -57,11 +61,13 @@ def rematerialized(subject: Subject, remat: str) -> Comparison:
     if not any(equation.primitive.name in _REMAT for equation in loss.eqns):
         raise DoesNotApplyError("no layer of this architecture is one that train.remat knows")
     again = saved.but(train__remat=remat)
-    return compare_trees(first_gradients(again, again.engine), saved.gradients)
+    return compare_trees(first_gradients(again, again.engine, draws=True), saved.drawn_gradients)
 
 
 def accumulated(subject: Subject) -> Comparison:
     """Two micro-batches give the gradients of one batch."""
+    if build.task_kind(subject.settings).batch_dependent:
+        raise DoesNotApplyError("the task declares that its loss depends on the batch")
     parts = subject.but(train__accumulation_steps=2)
     return compare_trees(first_gradients(parts, parts.engine), subject.gradients)
 
@@ -78,7 +84,29 @@ def repeated(subject: Subject) -> Comparison:
     """A step that is built, traced and compiled again gives the same bits."""
     first = subject.with_dropout
     again = Subject(first.settings)  # with a state of its own
-    return compare_trees(first_gradients(again, again.engine), first.gradients, BITS)
+    return compare_trees(
+        first_gradients(again, again.engine, draws=True), first.drawn_gradients, BITS
+    )
+
+
+def randomness(subject: Subject) -> Comparison:
+    """What a component draws by itself: the same key gives the same bits, another step others."""
+    batch: Any = subject.batch
+
+    def loss_of(params: Any, key: jax.Array) -> Any:
+        return subject.task.loss(params, batch, key, subject.state.frozen)[0]
+
+    keys = [jax.random.key(number) for number in range(2)]
+    if not _RANDOM.search(str(jax.make_jaxpr(loss_of)(subject.params, keys[0]))):
+        raise DoesNotApplyError("it draws nothing by itself")
+    # Compiled anew each time: what is drawn while tracing differs.
+    first, again, other = (
+        jax.jit(lambda params, key: loss_of(params, key))(subject.params, key)
+        for key in (keys[0], *keys)
+    )
+    if again == first == other:
+        return Comparison(np.inf, np.inf, "the same bits with the key of another step", BITS)
+    return compare_trees(again, first, BITS)
 
 
 def resumed(subject: Subject) -> Comparison:

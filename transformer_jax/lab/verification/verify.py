@@ -26,6 +26,7 @@ from transformer_jax.lab.verification.subject import Subject, shrunk
 from transformer_jax.lab.verification.training_oracles import DEVICES
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_only import EncoderOnly
+from transformer_jax.nn.fused_attention import ATTENTION
 from transformer_jax.nn.parameters import PARAMETERS
 from transformer_jax.runs.config import nested, resolve, resolve_file
 from transformer_jax.runs.outside import refuse_loaded
@@ -43,6 +44,7 @@ SECONDS = 600.0
 """Default time limit."""
 ALL = (*oracles.ORACLES, oracles.BETWEEN_PROCESSES)
 """Names of all oracles."""
+_QUICK_SECONDS = 120.0
 
 _CELLS = "__main__"  # the module of a notebook's cells
 _SHIPPED = {DecoderOnly: "tiny_shakespeare_cpu", EncoderOnly: "bert_small"}
@@ -59,6 +61,7 @@ def verify(
     *,
     keep: Collection[str] = (),
     only: str = "",
+    quick: bool = False,
     seconds: float = SECONDS,
     progress: bool = True,
 ) -> Verification:
@@ -73,6 +76,7 @@ def verify(
       modules: the user's modules, with components that the config names.
       keep: fields "section.field" that are not shrunk.
       only: regular expression of the oracles to run; the others are left out.
+      quick: run the oracles of `oracles.QUICK` and those of the components' own kinds.
       seconds: time limit; oracles that have not ended by then are not run.
       progress: show the progress on stderr or, in a notebook, in one line.
 
@@ -85,12 +89,17 @@ def verify(
         settings = resolve(config, {}, (), COMMAND)
     else:
         settings = _settings_with(config)
-    names = [name for name in ALL if re.search(only, name)]
-    if not names:
+    if not any(re.search(only, name) for name in ALL):
         raise UserError(f"no oracle is named like {only!r}; they are {', '.join(ALL)}")
     refuse_loaded(settings, [name for name in settings.values if name.startswith("data.")])
-    small = shrunk(settings, keep)
     components = user_components(settings)
+    kernel = ("model.attention", settings.model.attention)
+    kernel_module = ATTENTION.module_of(kernel[1]) if kernel[1] in ATTENTION else None
+    if kernel_module and not kernel_module.startswith("transformer_jax."):
+        components[kernel] = kernel_module
+        keep = {*keep, "model.attention"}
+    small = shrunk(settings, keep)
+    names = _chosen({field for field, _ in components}, only, quick)
     _ = Subject(small).task  # errors of the config, at once
     files = [str(modules)] if isinstance(modules, str | Path) else list(map(str, modules))
     files += [location(module) for module in components.values() if module != _CELLS]
@@ -102,8 +111,22 @@ def verify(
     }
     with shown(progress):
         outcomes = _run_oracles(work, seconds)
+    for field, name in components:
+        if not any(oracle in names for oracle in oracles.oracles_of(field)):
+            read_by = ", ".join(oracles.oracles_of(field))
+            reason = f"no oracle that was asked reads it; {read_by} would"
+            outcomes.append(Outcome(f"{field}={name}", NOT_RUN, reason))
     subject = ", ".join(f"{field}={name}" for field, name in components) or "the config"
     return Verification(subject, outcomes)
+
+
+def _chosen(fields: Collection[str], only: str, quick: bool) -> list[str]:
+    """Names of the oracles to run for components of these fields; without one, those of models."""
+    of_fields = {name for field in fields for name in oracles.READ_BY.get(field, ())}
+    in_model = not fields or any(field not in oracles.READ_BY for field in fields)
+    of_model = oracles.QUICK if quick else oracles.OF_MODEL
+    wanted = of_fields | set(of_model if in_model else ())
+    return [name for name in ALL if name in wanted and re.search(only, name)]
 
 
 def _settings_with(component: Any) -> Settings:

@@ -9,6 +9,7 @@ function setUpControls(page) {
   byId("kind").addEventListener("change", () => page.set({ kind: byId("kind").value }));
   byId("layer").addEventListener("change", () => page.set({ layer: Number(byId("layer").value) }));
   byId("query").addEventListener("change", () => page.set({ query: Number(byId("query").value) }));
+  byId("strongest").addEventListener("input", () => page.set({ strongest: Number(byId("strongest").value) }));
   byId("dropped").addEventListener("change", () => page.set({ dropped: byId("dropped").checked }));
   byId("head").addEventListener("change", () => {
     const mean = byId("head").value === "mean";
@@ -26,6 +27,9 @@ function drawControls(page, view) {
   fillSelect(byId("query"), queries, state.query);
   byId("kind").value = state.kind;
   if (view.controls.includes("heads")) drawChips(page);
+  byId("strongest").max = page.tokens("key").length;
+  byId("strongest").value = strongestKeys(page);
+  byId("strongest").nextElementSibling.value = strongestKeys(page) < page.tokens("key").length ? strongestKeys(page) : "all";
 }
 
 function fillSelect(select, options, value) {

@@ -15,7 +15,7 @@ function drawDiagram(parent, stacks, step, go) {
   const height = tallest + 24;
   const width = columns.length * BOX.column + (columns.length - 1) * BOX.between;
   const svg = shape("svg", { class: "diagram", viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "The model" });
-  svg.style.maxWidth = `${width}px`;
+  svg.style.maxWidth = `${1.4 * width}px`;
   columns.forEach((column, i) => {
     column.x = i * (BOX.column + BOX.between);
     const middle = column.x + BOX.column / 2;

@@ -4,6 +4,8 @@
 // More lines than these take seconds to draw, and cannot be told apart.
 const MOST_LINES = 3000;
 const LEAST_WEIGHT = 0.005; // of a line, where no token is chosen
+// With more keys, the lines of all of them are a fog: a page opens with the strongest of each query.
+const CLEAR_KEYS = 20;
 
 function headView(page) {
   const lists = { query: element("ol"), key: element("ol") };
@@ -60,10 +62,13 @@ function headView(page) {
     drawBars(bars.query, page, focus?.side === "key" ? focus.index : null, "query", height);
     const width = Math.max(60, Math.min(420, lines.parentElement.clientWidth));
     const context = sizeCanvas(lines, width, Math.max(T, S) * height);
-    const least = focus ? 0.001 : leastDrawn(page);
-    drawLines(context, page, focus, width, height, least);
+    const strongest = focus ? S : strongestKeys(page);
+    const few = strongest < S && T * strongest * page.state.heads.length <= MOST_LINES;
+    const least = focus ? 0.001 : few ? LEAST_WEIGHT : leastDrawn(page);
+    drawLines(context, page, focus, width, height, least, strongest);
+    const drawn = strongest < S ? `Of each query and head, the ${strongest > 1 ? `${strongest} ` : ""}strongest. ` : "";
     legendLine.textContent =
-      `The stronger a line, the larger the weight; weights below ${least.toFixed(4)} are not drawn` +
+      `${drawn}The stronger a line, the larger the weight; weights below ${least.toFixed(4)} are not drawn` +
       (!focus && least > LEAST_WEIGHT ? `: they would be more than ${MOST_LINES} lines. A chosen token has all of its own.` : ".");
   }
 
@@ -81,12 +86,18 @@ function headView(page) {
   return {
     name: "Head view",
     hint: "Point at a token to see its lines alone; click pins it. ↑ ↓ choose a token, ← → queries or keys, H one head after the other, A all heads.",
-    controls: ["kind", "layer", "heads"],
+    controls: ["kind", "layer", "heads", "strongest"],
     draw,
     move,
     status: () => headStatus(page),
     text: () => weightsAsText(page),
   };
+}
+
+// Number of keys to which each query has a line, of each head.
+function strongestKeys(page) {
+  const count = page.tokens("key").length;
+  return Math.min(count, page.state.strongest ?? (count > CLEAR_KEYS ? 1 : count));
 }
 
 // The weight from which on at most MOST_LINES lines are drawn.
@@ -105,7 +116,7 @@ function leastDrawn(page) {
 
 // Room for the lines of all drawn heads, one below the other.
 function rowHeight(tokens, heads) {
-  return Math.max(tokens > 60 ? 18 : 24, Math.min(40, 6 + 2 * heads));
+  return Math.max(tokens > 30 ? 18 : 24, Math.min(40, 6 + 2 * heads));
 }
 
 // Distance between the lines of neighbouring heads, so that heads that agree do not hide each other.
@@ -113,7 +124,7 @@ function headGap(height, heads) {
   return Math.min(4, (height - 6) / heads);
 }
 
-function drawLines(context, page, focus, width, height, least) {
+function drawLines(context, page, focus, width, height, least, strongest) {
   const [T, S] = [page.tokens("query").length, page.tokens("key").length];
   const heads = page.state.heads;
   const gap = headGap(height, heads.length);
@@ -125,11 +136,15 @@ function drawLines(context, page, focus, width, height, least) {
     context.setLineDash(dash);
     for (let query = 0; query < T; query++) {
       if (focus?.side === "query" && focus.index !== query) continue;
-      for (let key = 0; key < S; key++) {
+      const keys = Array.from({ length: S }, (_, key) => key);
+      if (strongest < S) keys.sort((one, two) => page.weight(head, query, two) - page.weight(head, query, one));
+      for (const [rank, key] of keys.slice(0, strongest).entries()) {
         if (focus?.side === "key" && focus.index !== key) continue;
         const weight = page.weight(head, query, key);
         if (weight < least - 0.00001) continue; // values are float32
-        context.globalAlpha = focus ? 0.15 + 0.85 * weight : weight;
+        // Of few lines a weak one is seen too, fainter with its rank.
+        const faintest = focus ? 0.15 : strongest < S ? 0.3 / (1 + rank) : 0;
+        context.globalAlpha = faintest + (1 - faintest) * weight;
         context.lineWidth = Math.min(gap, focus ? 1 + 3 * weight : 1 + weight);
         context.beginPath();
         const [from, to] = [(query + 0.5) * height + shift, (key + 0.5) * height + shift];

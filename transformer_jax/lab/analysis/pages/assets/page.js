@@ -37,13 +37,15 @@ function drawPage(page) {
   const view = page.views[state.view];
   for (const tab of byId("tabs").children) tab.ariaSelected = String(tab.dataset.view === state.view);
   byId("hint").textContent = view.hint;
-  for (const name of ["kind", "layer", "head", "heads", "query", "dropped"]) {
+  for (const name of ["kind", "layer", "head", "heads", "strongest", "query", "dropped"]) {
     byId(`${name}-control`).hidden = !view.controls.includes(name);
   }
   drawControls(page, view);
   view.draw(byId("view"));
   byId("note").textContent = view.note ? view.note() : "";
   say(byId("status"), view.status());
+  // It follows the reader only while it says something that the view does not.
+  byId("status").classList.toggle("floating", Boolean(page.focus()) || view.name !== "Head view");
   if (byId("text").open) byId("text-body").replaceChildren(...view.text());
 }
 

@@ -4,7 +4,7 @@
 function makePage(model) {
   const decoded = new Map(); // "weights encoder 0" -> a promise of {shape, values}
   const kinds = Object.keys(model.kinds);
-  const state = { view: "", kind: kinds.at(-1), layer: 0, head: 0, heads: [], query: 0, key: 0, mean: false, dropped: true };
+  const state = { view: "", kind: kinds.at(-1), layer: 0, head: 0, heads: [], query: 0, key: 0, mean: false, dropped: true, strongest: null };
   let now = {}; // decoded arrays of the chosen kind and layer
   let pinned = null; // {side: "query" or "key", index}
   let hovered = null;

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Oracles of tokenizers, searches, metrics, schedules, optimizers, kernels and callbacks."""
+
+import numpy as np
+import pytest
+
+from transformer_jax.lab.verification.component_oracles import (
+    continued,
+    scheduled,
+    scored,
+    searched,
+    tokenized,
+    updated,
+)
+from transformer_jax.lab.verification.float64 import in_float64
+from transformer_jax.tokenization import TOKENIZERS
+
+WRONG = [
+    (tokenized, {"tokenizer.kind": "loses_e"}, "is decoded to another text"),
+    (searched, {"decode.search": "of_batch"}, "first at sentence 0 by itself"),
+    (scheduled, {"optimizer.schedule": "below_zero"}, "in the rates: [0.00"),
+    (updated, {"optimizer.name": "of_stack", "model.num_layers": 2}, "most in decoder/layer_"),
+    (continued, {"train.callbacks": "counts_calls"}, "in the records: valid/calls at step 4"),
+]
+
+
+@pytest.mark.parametrize(("oracle", "changes", "where"), WRONG)
+def test_finds_the_fault(subject_of, oracle, changes, where):
+    found = oracle(subject_of(changes))
+    assert not found.is_equal and where in found.where
+
+
+@pytest.mark.parametrize("oracle", [searched, scheduled, updated])
+def test_a_right_component_passes(subject_of, oracle):
+    assert oracle(subject_of({"model.num_layers": 2})).is_equal
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TOKENIZERS if kind != "file"])
+def test_every_kind_of_tokenizer_passes(subject_of, kind):
+    changes = {"tokenizer.kind": kind, "tokenizer.vocab_size": 300}
+    assert tokenized(subject_of(changes)).is_equal
+
+
+class Pairs:
+    """A subject whose task has this metric."""
+
+    def __init__(self, metric):
+        task = type("Task", (), {"metric": metric})
+        self.settings = type("Settings", (), {"task": task})
+
+
+def test_a_metric_has_its_own_name_and_knows_no_order(subject_of):
+    subject_of()  # registers the metrics
+    assert scored(Pairs("bleu")).is_equal and scored(Pairs("exact_match")).is_equal
+    assert scored(Pairs("first_pair")).where == "most in first_pair"
+    assert "it returns other_name, no nameless" in scored(Pairs("nameless")).where
+
+
+def test_a_program_in_float64_has_no_rounding():
+    import jax
+    import jax.numpy as jnp
+
+    def program(x, length):
+        low = jax.nn.softmax(x.astype(jnp.bfloat16)).astype(x.dtype)
+        sums, rows = jax.lax.scan(lambda total, row: (total / 3 + row, total), jnp.zeros(4), x)
+        grown = jax.lax.while_loop(lambda i: i[0] < length, lambda i: (i[0] + 1, i[1] * x), (0, x))
+        chosen = jax.lax.cond(x.sum() > 0, jnp.exp, jnp.sin, x)
+        picked = jnp.zeros(4).at[jnp.array([1, 1])].add(x[0, :2])
+        return low, sums, rows, grown[1], jax.checkpoint(jnp.tanh)(chosen), picked
+
+    x = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    wide = x.astype(np.float64)
+    weights = np.exp(wide) / np.exp(wide).sum(-1, keepdims=True)
+    rows = [np.zeros(4)]
+    for row in wide:
+        rows.append(rows[-1] / 3 + row)
+    chosen = np.exp(wide) if wide.sum() > 0 else np.sin(wide)
+    picked = np.array([0, wide[0, :2].sum(), 0, 0])
+    expected = (weights, rows[-1], np.array(rows[:-1]), wide**4, np.tanh(chosen), picked)
+    for found, value in zip(in_float64(program, x, 3), expected, strict=True):
+        assert found.dtype == np.float64
+        np.testing.assert_allclose(found, value, rtol=1e-13, atol=1e-15)
