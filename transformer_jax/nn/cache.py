@@ -11,7 +11,7 @@ of keys and values, K key size of a head, V value size of a head, D model.
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -139,7 +139,7 @@ class Cache(struct.PyTreeNode):
         reorders them itself.
     """
 
-    by_slot: ClassVar[tuple[str, ...]] = ()
+    by_slot = tuple[str, ...]()  # without annotation: it is no field
 
     length: Int[Array, " B"]
 
@@ -208,7 +208,7 @@ class KVCache(Cache):
         (`MultiHeadAttention.per_key`).
     """
 
-    by_slot: ClassVar[tuple[str, ...]] = ("keys", "values", "origins", "per_key")
+    by_slot = ("keys", "values", "origins", "per_key")
 
     keys: Float[Array, "B G L J K"]
     values: Float[Array, "B G L J V"]
