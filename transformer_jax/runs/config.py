@@ -55,7 +55,6 @@ from transformer_jax.runtime.files import cache_folder, read_regular, write_atom
 from transformer_jax.suggestions import suggest_fields, suggest_file
 from transformer_jax.summary import Summarized
 from transformer_jax.tasks import TASKS
-from transformer_jax.tokenization.config import TOKENIZERS
 from transformer_jax.training.schedules import SCHEDULES
 
 FIXED = ("task", "model", "tokenizer", "data", "optimizer", "lora", "train", "seed")
@@ -388,6 +387,9 @@ def model_options(init_from: str | None, architecture: str | None = None) -> dic
       init_from: workdir of the run to start from.
       architecture: the architecture of the run that starts, if its config sets one. An
         encoder-decoder takes the options of its encoder from an encoder-only run.
+
+    Raises:
+      UserError: its model has a component of a module that is not loaded.
     """
     if not init_from:
         return {}
@@ -399,6 +401,10 @@ def model_options(init_from: str | None, architecture: str | None = None) -> dic
     if not isinstance(model, Mapping):
         return {}
     options = dict(model)
+    for field, registry in CHOICES.items():
+        section, _, name = field.partition(".")
+        if section == "model" and isinstance(model.get(name), str) and model[name] not in registry:
+            load_modules((), init_from)  # names the file that is missing
     if (options.get("architecture"), architecture) == ("encoder_only", "encoder_decoder"):
         options["num_encoder_layers"] = options.get("num_layers")
         for name in _SINGLE_STACK_OPTIONS:
@@ -660,7 +666,6 @@ def check_sections(settings: Settings) -> None:
     """Raises UserError if sections of a config to train contradict each other."""
     _check_examples(settings)
     _check_embeddings(settings)
-    _check_mask(settings)
     _check_adapters(settings)
     _check_schedule(settings)
     _check_sampling(settings)
@@ -696,17 +701,6 @@ def _check_embeddings(settings: Settings) -> None:
             f"config.model.tie_embeddings {tie!r} shares one embedding among all sides, and "
             f"{'here' if kind.symbols else 'with config.tokenizer.joint false'} each has a "
             "vocabulary of its own: set tie_embeddings to 'target' or 'none'"
-        )
-
-
-def _check_mask(settings: Settings) -> None:
-    """Refuses a tokenizer without a mask token, before one is trained."""
-    kind = settings.tokenizer.kind
-    is_trained = not settings.tokenizers_from
-    if TASKS[settings.task.name].needs_mask and is_trained and not TOKENIZERS[kind].can_mask:
-        raise UserError(
-            f"config.tokenizer.kind is {kind!r}, which has no mask token, and task "
-            f"{settings.task.name} asks for one: set it to 'wordpiece' or 'file'"
         )
 
 

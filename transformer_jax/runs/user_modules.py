@@ -122,7 +122,8 @@ def _load(module: str | Path, workdir: Path | None) -> UserModule:
             python_module = sys.modules[name] = types.ModuleType(name)
             python_module.__file__ = str(path)
             # Not imported: that might take an earlier version from __pycache__.
-            exec(compile(source, path, "exec"), vars(python_module))
+            with _siblings_importable(path):
+                exec(compile(source, path, "exec"), vars(python_module))
         elif name in sys.modules:
             importlib.reload(sys.modules[name])
         else:
@@ -194,9 +195,10 @@ def describe_module_error(error: BaseException) -> str | None:
     Returns None if no such code led to the error.
     """
     files = {getattr(sys.modules.get(name), "__file__", None) for name in _loaded}
+    folders = {os.path.dirname(file) for file in files if file}  # modules import their neighbours
     frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):
-        if frame.filename in files:
+        if os.path.dirname(frame.filename) in folders:
             return f"{frame.filename}, line {frame.lineno}: {describe_error(error)}"
     return None
 

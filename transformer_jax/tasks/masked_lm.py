@@ -103,7 +103,7 @@ class MaskedLanguageModeling(BaseTask):
         model = parts.make_model(EncoderOnly, reach=length, vocab_size=vocab_size)
         if parts.tokenizers.sides and specials.mask is None:
             raise ValueError(
-                "task masked_lm asks for a tokenizer with [MASK]: kind wordpiece, or file"
+                "task masked_lm asks for a tokenizer with [MASK], which that of another run lacks"
             )
         return cls(
             model=model,
