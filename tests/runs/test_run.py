@@ -66,6 +66,7 @@ def test_misuse_is_refused(trained):
             "batch: 1 sources but 2 targets; give pairs": lambda: trained.batch(["a"], ["b", "c"]),
             "with_params: decoder/final_norm/bias is missing": lambda: trained.with_params({}),
             "is not empty": lambda: trained.save(trained.workdir),
+            "arrays cannot be stored there": lambda: trained.save("run[0]"),
             "save: the run is patched": lambda: patched.save("x"),
             "predict: lines is one text; give a list": lambda: trained.predict("A dog."),
             "predict: prefixes is one text; g": lambda: trained.predict(["a"], prefixes="b"),
