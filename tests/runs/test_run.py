@@ -120,7 +120,10 @@ def test_records_are_a_table_and_a_picture(trained):
     records = trained.records
     assert not records.duplicated(["step", "split"]).any()
     assert list(records[records["split"] == "valid"]["step"]) == [15, 30]
-    assert len(trained.plot().axes) >= 3
+    lowercase = trained.with_config({"task.metric": "bleu_lowercase"})
+    for run, score in ((trained, "BLEU"), (lowercase, "BLEU without case")):
+        label = run.plot().axes[1].get_ylabel()
+        assert label == f"validation {score} (0 to 100)"
 
 
 def test_the_examples_of_a_split(trained):
