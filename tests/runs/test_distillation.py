@@ -145,7 +145,7 @@ def test_stored_predictions_of_others_are_not_used(config, teacher, tmp_path, mo
         """Stores such predictions of the tests' own in place of a model's."""
 
         def predict(task, params, items, rows, count, temperature):
-            shape = (target_rows(task, items).count, size or count)
+            shape = (target_rows(task, items).size, size or count)
             made.append(temperature)
             return TopPredictions(
                 np.full(shape, tokens, np.int32), np.full(shape, log_probs, dtype)

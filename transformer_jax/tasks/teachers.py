@@ -130,12 +130,12 @@ class TargetRows(NamedTuple):
 
     Attributes:
       starts: int64 [D], row of the first target of each item.
-      count: number of rows.
+      size: number of rows.
       sha256: of the features of all items, which the predictions belong to.
     """
 
     starts: np.ndarray
-    count: int
+    size: int
     sha256: str
 
 
@@ -172,7 +172,7 @@ def target_rows(task: Task, items: Sequence[Any]) -> TargetRows:
 
 def require_predictions(top: TopPredictions, rows: TargetRows, vocab_size: int, count: int) -> None:
     """Raises ValueError unless predictions have the dtypes, shapes and ranges of `predict_top`."""
-    shape = (rows.count, min(count, vocab_size))
+    shape = (rows.size, min(count, vocab_size))
     for name, array, dtype in zip(top._fields, top, (np.int32, np.float32), strict=True):
         if array.dtype != dtype or array.shape != shape:
             raise ValueError(
