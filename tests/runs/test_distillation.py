@@ -16,9 +16,14 @@ from tests.compiled import run as compiled
 from tests.conftest import QUICKSTART
 from tests.refusals import assert_refused
 from transformer_jax.checkpoints.store import open_snapshot
+from transformer_jax.data.sources import open_split
 from transformer_jax.lab.plan.program import abstract_training
+from transformer_jax.losses import TopPredictions
+from transformer_jax.runs import frozen
 from transformer_jax.runs.config import read_settings
+from transformer_jax.runs.frozen import open_teacher
 from transformer_jax.runs.seeds import train_replicas
+from transformer_jax.tasks.teachers import target_rows
 from transformer_jax.training.profiling import step_products
 
 OLD = Path(__file__).parent / "old_workdirs"
@@ -120,12 +125,56 @@ def test_stored_predictions_take_the_place_of_the_teacher(config, run, teacher, 
     changes |= {"train__loss_tiles": 2, "train__accumulation_steps": 2}
     changes |= {"model__scan_layers": False}
     tj.train(config(**changes, train__num_steps=15), tmp_path / "run")
-    assert (tmp_path / "run" / "reference" / "teacher").exists()
+    assert list((tmp_path / "run" / "reference").glob("teacher-*"))
     shutil.rmtree(own)
     resumed = tj.train(config(**changes), tmp_path / "run")
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=2e-3), resumed.params, run.params
     )
+
+
+def test_stored_predictions_of_others_are_not_used(config, teacher, tmp_path, monkeypatch):
+    examples = open_split(teacher.settings.data, "train")[:4]
+
+    def open_stored(examples=examples, trained_with=None, **changes):
+        changes = {"train__distillation__top_k": 3} | changes
+        settings = read_settings(config(**changes))
+        return open_teacher(settings, teacher.tokenizer, tmp_path, examples, trained_with)[0]
+
+    def store(*, tokens=0, log_probs=-1.0, dtype=np.float32, size=None):
+        """Stores such predictions of the tests' own in place of a model's."""
+
+        def predict(task, params, items, rows, count, temperature):
+            shape = (target_rows(task, items).size, size or count)
+            made.append(temperature)
+            return TopPredictions(
+                np.full(shape, tokens, np.int32), np.full(shape, log_probs, dtype)
+            )
+
+        monkeypatch.setattr(frozen, "predict_top", predict)
+
+    made = []
+    store()
+    first = open_stored()
+    assert open_stored().top.tokens.shape == first.top.tokens.shape and made == [2.0]
+    open_stored(train__distillation__temperature=3.0)
+    open_stored(train__distillation__top_k=2)
+    open_stored(examples[::-1])
+    assert made == [2.0, 3.0, 2.0, 2.0]
+    teacher.with_params(teacher.params).save(tmp_path / "other")
+    other = {"train__distillation__teacher": str(tmp_path / "other")}
+    assert open_stored(**other).id != first.id and len(made) == 5
+    message = "was trained with another teacher: step 7"
+    assert_refused({message: lambda: open_stored(trained_with="step 7")})
+    for problem, arrays in {
+        "log-probabilities are NaN or above 0": {"log_probs": np.nan},
+        "tokens are not all within 0 and": {"tokens": -1},
+        "tokens are int32 [": {"size": 5},
+        "log_probs are float64 [": {"dtype": np.float64},
+    }.items():
+        shutil.rmtree(tmp_path / "reference")
+        store(**arrays)
+        assert_refused({problem: open_stored})
 
 
 def test_memory_and_work_of_a_teacher_are_planned(config, teacher):

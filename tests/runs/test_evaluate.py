@@ -7,6 +7,7 @@ import pytest
 
 import transformer_jax as tj
 from tests.refusals import assert_refused
+from transformer_jax.runs.evaluate import selecting_metrics
 
 NO_TEST = {"data.test_source": None, "data.test_target": None}
 
@@ -32,6 +33,10 @@ def test_without_a_test_split_the_validation_split_is_scored_and_told(
     assert "there is no test split (data.test_source is not set" in caplog.text
     assert "scoring the validation split" in caplog.text
     assert trained.evaluate(beam_size=1)["split"] == "test"
+
+
+def test_the_metrics_that_select_are_those_of_the_configs(trained, tmp_path):
+    assert selecting_metrics([trained.workdir, tmp_path, trained.workdir]) == ["bleu"]
 
 
 def test_a_split_whose_files_are_missing_is_an_error(trained, without_test, caplog):

@@ -66,6 +66,7 @@ def test_misuse_is_refused(trained):
             "batch: 1 sources but 2 targets; give pairs": lambda: trained.batch(["a"], ["b", "c"]),
             "with_params: decoder/final_norm/bias is missing": lambda: trained.with_params({}),
             "is not empty": lambda: trained.save(trained.workdir),
+            "arrays cannot be stored there": lambda: trained.save("run[0]"),
             "save: the run is patched": lambda: patched.save("x"),
             "predict: lines is one text; give a list": lambda: trained.predict("A dog."),
             "predict: prefixes is one text; g": lambda: trained.predict(["a"], prefixes="b"),
@@ -119,7 +120,10 @@ def test_records_are_a_table_and_a_picture(trained):
     records = trained.records
     assert not records.duplicated(["step", "split"]).any()
     assert list(records[records["split"] == "valid"]["step"]) == [15, 30]
-    assert len(trained.plot().axes) >= 3
+    lowercase = trained.with_config({"task.metric": "bleu_lowercase"})
+    for run, score in ((trained, "BLEU"), (lowercase, "BLEU without case")):
+        label = run.plot().axes[1].get_ylabel()
+        assert label == f"validation {score} (0 to 100)"
 
 
 def test_the_examples_of_a_split(trained):

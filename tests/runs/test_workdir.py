@@ -53,7 +53,7 @@ def test_a_mark_that_is_a_link_is_not_written(tmp_path):
 
 
 def test_a_name_that_is_empty_or_that_arrays_cannot_be_stored_under_is_refused():
-    for name in ("a\\b", "a\0b", "a\udcffb/run"):
+    for name in ("a\\b", "a\0b", "a\udcffb/run", "run[lr=1]", "a*/run", "what?"):
         message = "in its path: arrays cannot be stored there"
         assert_refused({message: functools.partial(workdir_path, name)})
     assert_refused({"the name of the workdir is empty": lambda: workdir_path("")})

@@ -18,6 +18,7 @@ from transformer_jax.inference.seq2seq_search import Request
 from transformer_jax.models.encoder_decoder import shift_right
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
+from transformer_jax.scoring import METRICS
 from transformer_jax.scoring.text import score_translations
 from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tasks.line_warnings import LineWarnings
@@ -314,6 +315,17 @@ def test_outputs_start_with_their_prefixes(task, params, n_best):
         assert all(output.text.startswith(prefix) for output in outputs)
     assert [one.text for one in found[1]] == [one.text for one in n_best[1][1]]
     assert [one.text for one in found[0]] != [one.text for one in free]
+
+
+def test_a_metric_without_its_own_name_is_refused_before_training(task, short):
+    before = dict(METRICS)
+    METRICS.register("nameless", lambda outputs, references: {"other_name": 1.0})
+    try:
+        nameless = dataclasses.replace(task, metric="nameless")
+        with pytest.raises(UserError, match="'nameless' returns other_name, and no 'nameless'"):
+            nameless.check_search(short, DECODE)
+    finally:
+        METRICS.restore(before)
 
 
 @pytest.mark.parametrize("section", [TaskConfig("seq2seq"), TaskConfig(metric="exact_match")])

@@ -28,6 +28,7 @@ from transformer_jax.lab.pictures import (
 from transformer_jax.logs.records import last_recorded_step
 from transformer_jax.nn.positions import encoding_class
 from transformer_jax.runs.config import load_json
+from transformer_jax.runs.evaluate import selecting_metrics
 from transformer_jax.runs.outside import open_data
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.workdir import (
@@ -62,7 +63,8 @@ def plot_runs(workdirs: Sequence[Path], output: Path) -> None:
     names = [workdir.name for workdir in workdirs]
     labels = names if len(set(names)) == len(names) else list(map(str, workdirs))
     records = [[read_metrics(seed) for seed in seed_workdirs(workdir)] for workdir in workdirs]
-    save_figure(draw_curves(dict(zip(labels, records, strict=True))), output)
+    selected_by = selecting_metrics([seed_workdirs(workdir)[0] for workdir in workdirs])
+    save_figure(draw_curves(dict(zip(labels, records, strict=True)), selected_by), output)
 
 
 def plot_config(settings: Settings, output: Path) -> None:

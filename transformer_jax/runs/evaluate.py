@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluation of a run: while it trains, and afterwards on a split of its data or on files."""
 
+import contextlib
 import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from transformer_jax.inference.config import DecodeConfig, search_options
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs import build
+from transformer_jax.runs.config import load_json
 from transformer_jax.runs.outside import open_data
 from transformer_jax.runs.provenance import open_same_data
 from transformer_jax.runs.settings import Settings
-from transformer_jax.runs.workdir import PREDICTIONS
+from transformer_jax.runs.workdir import CONFIG, PREDICTIONS
 from transformer_jax.tasks.interface import Params, Prediction, Task
 from transformer_jax.tasks.language_modeling import LanguageModeling
 from transformer_jax.tasks.multiple_choice import MultipleChoice
@@ -198,6 +200,18 @@ def selection_metric(settings: Settings, task: Task) -> str:
         return task.best_by
     metric = task.best_by.removeprefix("-")
     return task.best_by.replace(metric, f"{corpus}/{metric}")
+
+
+def selecting_metrics(workdirs: Iterable[Path]) -> list[str]:
+    """The metrics that select the best checkpoints of runs, each once; none of a run whose config
+    cannot be read here."""
+    names = []
+    for workdir in workdirs:
+        with contextlib.suppress(UserError):
+            settings = load_json(workdir / CONFIG)
+            task = build.build_untokenized_task(settings)
+            names.append(selection_metric(settings, task).removeprefix("-"))
+    return list(dict.fromkeys(names))
 
 
 def score_of(metrics: Mapping[str, Any], selected_by: str) -> float:

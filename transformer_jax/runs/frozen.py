@@ -28,11 +28,19 @@ from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs.build import build_taught, held_trees, task_kind
 from transformer_jax.runs.opened import Opened, open_workdir
 from transformer_jax.runs.outside import refuse_loaded
+from transformer_jax.runs.provenance import check_provenance
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.workdir import CONFIG, REFERENCE, workdir_path
 from transformer_jax.runtime.remake import read_made, write_made
 from transformer_jax.tasks.interface import Params, Task, with_model
-from transformer_jax.tasks.teachers import ModelTeacher, StoredTeacher, Teacher, predict_top
+from transformer_jax.tasks.teachers import (
+    ModelTeacher,
+    StoredTeacher,
+    Teacher,
+    predict_top,
+    require_predictions,
+    target_rows,
+)
 from transformer_jax.tokenization import Tokenizer, Tokenizers
 from transformer_jax.tokenization.word_level import Labels
 
@@ -126,16 +134,25 @@ def planned_teacher(settings: Settings) -> ModelTeacher | None:
 
 
 def open_teacher(
-    settings: Settings, tokenizers: Tokenizers, workdir: Path, examples: Corpus
+    settings: Settings,
+    tokenizers: Tokenizers,
+    workdir: Path,
+    examples: Corpus,
+    trained_with: str | None,
 ) -> tuple[Teacher | None, dict[str, Any]]:
     """Opens the teacher of a run, None if the loss has none, and {"teacher": snapshot} of stored
     predictions.
 
     With `top_k` the teacher's predictions are computed and stored in the workdir, unless an earlier
-    start has stored them.
+    start has stored those of the same data, checkpoint and options.
+
+    Args:
+      trained_with: id of the checkpoint of the teacher that the run has been trained with; None
+        before its first checkpoint.
 
     Raises:
-      UserError: the teacher is missing, has another vocabulary, or a model that cannot do the task.
+      UserError: the teacher is missing, has another vocabulary or checkpoint, or a model that
+        cannot do the task.
     """
     options = settings.distillation
     if options is None:
@@ -143,19 +160,36 @@ def open_teacher(
     if options.top_k is None:
         return _open_model(settings, tokenizers), {}
     top_k = options.top_k
+    student = build_taught(settings, settings, tokenizers)  # prepares the teacher's inputs as well
+    rows = target_rows(student, student.prepare(examples, training=True))
+    checkpoint = trained_with or open_source(settings, "teacher").snapshot.id
 
     def predict() -> dict[str, np.ndarray]:
         task = _open_model(settings, tokenizers).task
         snapshot = open_source(settings, "teacher").snapshot
+        check_provenance({"teacher": snapshot.id}, {"teacher": checkpoint}, workdir)
         items = task.prepare(examples, training=True)
         params = snapshot.params(_abstract_params(settings, task))
-        rows = settings.decode.batch_size
-        top, starts = predict_top(task, params, items, rows, top_k, options.temperature)
-        return {**top._asdict(), "starts": starts, "base": np.array(snapshot.id)}
+        batch_size = settings.decode.batch_size
+        top = predict_top(task, params, items, batch_size, top_k, options.temperature)
+        return top._asdict()
 
-    stored: Any = _stored_arrays(workdir / REFERENCE / "teacher", predict)
+    parts = (rows.sha256, checkpoint, top_k, options.temperature, sorted(tokenizers.sha256.items()))
+    digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+    path = workdir / REFERENCE / f"teacher-{digest}"
+    stored: Any = _stored_arrays(path, predict)
     top = TopPredictions(stored["tokens"], stored["log_probs"])
-    teacher = StoredTeacher(top, stored["starts"], str(stored["base"]))
+    model: Any = student.model
+    is_pair = isinstance(model, Seq2Seq)
+    vocab_size = model.config.target_vocab_size if is_pair else model.config.vocab_size
+    try:
+        require_predictions(top, rows, vocab_size, top_k)
+    except ValueError as error:
+        raise UserError(
+            f"predictions of the teacher {settings.teacher} cannot be used: {error}; choose a "
+            f"checkpoint that predicts, and delete {path}"
+        ) from error
+    teacher = StoredTeacher(top, rows.starts, checkpoint)
     return teacher, {"teacher": teacher}
 
 

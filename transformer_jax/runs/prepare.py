@@ -117,7 +117,13 @@ class Training:
         provenance, and the teacher's stored predictions to the snapshots."""
         tokenizers = load_tokenizers(folder / TOKENIZER)
         require_vocabularies(self.settings, tokenizers)
-        teacher, stored = open_teacher(self.settings, tokenizers, folder, self.examples)
+        trained_with = None
+        if self.checkpoints.latest_step() is not None:
+            latest = self.checkpoints.snapshot(items=(PROVENANCE,))
+            trained_with = latest.provenance.get("teacher")
+        teacher, stored = open_teacher(
+            self.settings, tokenizers, folder, self.examples, trained_with
+        )
         self.checkpoints.provenance |= tokenizer_provenance(tokenizers) | frozen_provenance(stored)
         sizes = vocab_sizes(tokenizers)
         build = functools.cache(lambda settings: build_task(settings, sizes, tokenizers, teacher))

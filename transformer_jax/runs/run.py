@@ -54,6 +54,7 @@ from transformer_jax.runs.workdir import (
     TOKENIZER,
     lock_workdir,
     read_metrics,
+    require_storable,
 )
 from transformer_jax.runtime.files import atomic_folder
 from transformer_jax.runtime.progress import shown
@@ -212,7 +213,8 @@ class Run(Summarized):
         these: train from it with `train.init_from`.
 
         Raises:
-          UserError: the folder is not empty, the run is patched, or its checkpoint is gone.
+          UserError: the folder is not empty or cannot hold arrays, the run is patched, or its
+            checkpoint is gone.
         """
         if hasattr(self.model, "patches"):
             raise UserError("save: the run is patched, and patches are not parameters")
@@ -221,6 +223,7 @@ class Run(Summarized):
         is_merged = settings.lora.rank is not None
         if is_merged:
             settings = override(settings, {"lora.rank": None, "train.init_from": None})
+        require_storable(Path(workdir))
         with atomic_folder(Path(workdir), "workdir") as folder, lock_workdir(folder):
             for name in (TOKENIZER, REFERENCE):
                 if (self.workdir / name).is_dir():

@@ -118,7 +118,8 @@ SWEEP = WorkdirKind(
     ),
 )
 
-_NOT_STORABLE = re.compile("[\\\\\0\ud800-\udfff]")  # in paths that TensorStore can write
+# Not in paths that TensorStore can write; Orbax reads what the whole path matches as a pattern.
+_NOT_STORABLE = re.compile(r"[\\\0\ud800-\udfff*?\[\]]")
 _STEP = r"(?:[^/]+/)*checkpoints/(?:snapshots/)?[0-9]+(?=/)"
 _OLD_METRICS = f"{METRICS}.old"
 # Left out of a copy to use a run: optimizer moments, TensorBoard events, traces.
@@ -145,11 +146,7 @@ def workdir_path(workdir: str | Path) -> Path:
     if not str(workdir):
         raise UserError("the name of the workdir is empty; is a variable of the shell not set?")
     path = fetch_folder(workdir, lambda name: not _FOR_TRAINING.search(name), _LAYOUT)
-    if _NOT_STORABLE.search(str(path.absolute())):
-        raise UserError(
-            f"workdir {str(path)!r} has a backslash, a NUL or bytes that are not UTF-8 in its "
-            "path: arrays cannot be stored there"
-        )
+    require_storable(path)
     _require_regular(path / WANDB)  # the wandb library makes links inside it
     for name in (MARK, *RUN.written):
         _require_regular(path / name)
@@ -157,6 +154,15 @@ def workdir_path(workdir: str | Path) -> Path:
             if not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)):
                 _require_regular(Path(entry.path))
     return path
+
+
+def require_storable(path: Path) -> None:
+    """Raises UserError if arrays that are stored under a path could not be written or read."""
+    if _NOT_STORABLE.search(str(path.absolute())):
+        raise UserError(
+            f"workdir {str(path.absolute())!r} has a backslash, a NUL, one of [ ] * ? or bytes "
+            "that are not UTF-8 in its path: arrays cannot be stored there"
+        )
 
 
 def workdir_within(workdir: Path, name: str) -> Path:

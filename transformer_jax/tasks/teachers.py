@@ -6,9 +6,10 @@ B batch, T slots of a row.
 
 import dataclasses
 import functools
+import hashlib
 from collections.abc import Mapping, Sequence
 from itertools import batched
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -124,26 +125,27 @@ def preprocess_numbered(
     return {**features, ROWS: rows}
 
 
-def predict_top(
-    task: Task, params: Params, items: Sequence[Any], rows: int, count: int, temperature: float
-) -> tuple[TopPredictions, np.ndarray]:
-    """Computes a teacher's most likely tokens at each target of the training data.
+class TargetRows(NamedTuple):
+    """Rows of the targets of the training data in stored predictions.
 
-    Args:
-      task: task with the model of the teacher.
-      items: prepared training data.
-      rows: rows of a batch.
-      count: k.
-      temperature: T.
+    Attributes:
+      starts: int64 [D], row of the first target of each item.
+      size: number of rows.
+      sha256: of the features of all items, which the predictions belong to.
+    """
 
-    Returns:
-      The attributes `top` and `starts` of a `StoredTeacher`.
+    starts: np.ndarray
+    size: int
+    sha256: str
+
+
+def target_rows(task: Task, items: Sequence[Any]) -> TargetRows:
+    """Numbers the targets of prepared training data.
 
     Raises:
       UserError: the task has no feature "target", so that its inputs may differ between epochs; or
         its items are windows that overlap, many times the data.
     """
-    supervised: Any = task
     if _TARGET not in task.lengths:
         raise UserError(
             "config.train.distillation.top_k stores predictions for the feature 'target', which "
@@ -156,6 +158,49 @@ def predict_top(
             "'apart', or leave top_k out"
         )
 
+    digest = hashlib.sha256()
+    sizes = []
+    for item in items:
+        features = task.preprocess(item, np.random.default_rng(0))
+        for name, values in features.items():
+            array = np.asarray(values)
+            digest.update(f"{name} {array.dtype} {array.shape} ".encode() + array.tobytes())
+        sizes.append(len(features[_TARGET]))
+    ends = np.cumsum(sizes)
+    return TargetRows(ends - sizes, int(ends[-1]), digest.hexdigest())
+
+
+def require_predictions(top: TopPredictions, rows: TargetRows, vocab_size: int, count: int) -> None:
+    """Raises ValueError unless predictions have the dtypes, shapes and ranges of `predict_top`."""
+    shape = (rows.size, min(count, vocab_size))
+    for name, array, dtype in zip(top._fields, top, (np.int32, np.float32), strict=True):
+        if array.dtype != dtype or array.shape != shape:
+            raise ValueError(
+                f"{name} are {array.dtype} {list(array.shape)}, not {dtype.__name__} {list(shape)}"
+            )
+    if not ((top.tokens >= 0) & (top.tokens < vocab_size)).all():
+        raise ValueError(f"tokens are not all within 0 and {vocab_size - 1}")
+    if not (top.log_probs <= 0).all():  # NaN is not, too
+        raise ValueError("log-probabilities are NaN or above 0")
+
+
+def predict_top(
+    task: Task, params: Params, items: Sequence[Any], rows: int, count: int, temperature: float
+) -> TopPredictions:
+    """Computes a teacher's most likely tokens at each target of the training data.
+
+    Args:
+      task: task with the model of the teacher.
+      items: prepared training data.
+      rows: rows of a batch.
+      count: k.
+      temperature: T.
+
+    Returns:
+      The attribute `top` of a `StoredTeacher`.
+    """
+    supervised: Any = task
+
     @functools.partial(jax.jit, compiler_options=platform.compiler_options())
     def top(params: Params, batch: Mapping[str, Any]) -> TopPredictions:
         logits = apply_model(supervised.model, params, *supervised.supervised(batch).inputs)
@@ -163,7 +208,6 @@ def predict_top(
 
     rows = round_up_rows(rows, params)
     predictions = []  # tokens and log-probabilities of each item
-    sizes: list[int] = []
     for group in track(batched(items, rows), len(items), "example"):
         group_features = [task.preprocess(item, np.random.default_rng(0)) for item in group]
         packed: list[Any] = [
@@ -178,7 +222,5 @@ def predict_top(
             end = min(size, task.lengths[_TARGET])
             pad = [(0, size - end), (0, 0)]  # an overlong item is never trained on
             predictions.append((np.pad(tokens[i, :end], pad), np.pad(log_probs[i, :end], pad)))
-            sizes.append(size)
-    starts = np.cumsum([0, *sizes])[:-1]
     arrays: Any = (np.concatenate(parts) for parts in zip(*predictions, strict=True))
-    return TopPredictions(*arrays), starts
+    return TopPredictions(*arrays)

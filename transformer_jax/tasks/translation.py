@@ -16,6 +16,7 @@ from transformer_jax.data.batches.token_cache import CachedPairs, TokenCache, to
 from transformer_jax.data.batches.windows import FramedDocuments
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.decoding import BeamTree, truncate_at_eos
+from transformer_jax.errors import UserError
 from transformer_jax.inference.config import TARGET_FIELDS, DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, pair_inputs
 from transformer_jax.inference.seq2seq_search import Request, Seq2SeqSearch
@@ -96,6 +97,14 @@ class Translation(Seq2SeqTask):
         return score([output.text for output in outputs], references), outputs
 
     def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
+        references = [examples[0]["target"]]
+        scores = METRICS.configured(self.metric, self.config)(references, references)
+        if self.metric not in scores:
+            raise UserError(
+                f"config.task.metric {self.metric!r} returns {', '.join(scores)}, and no "
+                f"{self.metric!r}, which selects the best checkpoint: register it under a name "
+                "that it returns"
+            )
         tokenizer = self.tokenizers.text("source")
         longest = max(len(_encode(tokenizer, example["source"])) for example in examples)
         self.search.check(min(longest, self.max_source_length), decode)

@@ -37,6 +37,19 @@ def test_each_run_has_its_line_in_each_panel():
     assert list(found[bleu]) == ["one valid"]  # the other has not been scored yet
 
 
+def test_the_score_that_selects_has_a_panel():
+    both = [*records(6)[:3], {"step": 3, "split": "valid", "loss": 6, "f1": 0.5, "accuracy": 0.9}]
+    names = ["validation F1 (share)", "validation accuracy (share)"]
+    for selected_by, scores in {
+        (): names[:1],
+        ("accuracy",): names[1:],
+        ("f1", "accuracy"): names,
+        ("loss",): [],
+    }.items():
+        found = list(panels(draw_curves({"one": [both]}, selected_by)))
+        assert found == ["loss (nats)", *scores, "learning rate", "tokens per second"]
+
+
 def test_seeds_are_a_mean_with_a_band_of_one_deviation():
     # The third seed has stopped early.
     loss = draw_curves({"one": [records(6), records(12), records(9)[:2]]}).axes[0]

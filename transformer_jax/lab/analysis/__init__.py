@@ -10,6 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from transformer_jax.runs.evaluate import selection_metric
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.workdir import read_metrics
 
@@ -118,7 +119,8 @@ def plot(run: Run) -> "Picture":
     """
     from transformer_jax.lab.pictures import draw_curves
 
-    return draw_curves({run.workdir.name: [read_metrics(run.workdir)]})
+    selected_by = selection_metric(run.settings, run.task).removeprefix("-")
+    return draw_curves({run.workdir.name: [read_metrics(run.workdir)]}, (selected_by,))
 
 
 METHODS_OF_RUN = {

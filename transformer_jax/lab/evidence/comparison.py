@@ -33,6 +33,7 @@ from transformer_jax.lab.report import (
 )
 from transformer_jax.lab.sweeps.results import last_validation, other_validation
 from transformer_jax.runs.config import load_json
+from transformer_jax.runs.evaluate import selecting_metrics
 from transformer_jax.runs.provenance import newest_checkpoint
 from transformer_jax.runs.user_modules import Modules
 from transformer_jax.runs.workdir import (
@@ -134,7 +135,7 @@ def compare(
         tables=_tables(names, differing, values, over_seeds, over_examples),
         record=record,
         notes=notes,
-        draw=functools.partial(draw_curves, records),
+        draw=lambda: draw_curves(records, selecting_metrics(first_seeds.values())),
     )
 
 

@@ -45,11 +45,14 @@ UNITS = {
 
 _SPLITS = {"train": "training", "valid": "validation"}
 _SCORES = ("bleu", "exact_match", "f1", "accuracy")
-"""Scores in order of preference: the first that was recorded has a panel."""
+"""Scores in order of preference: the first that was recorded has a panel, if none that selects the
+best checkpoint is known."""
 
 
 @styled
-def draw_curves(runs: Mapping[str, Sequence[Records]]) -> Picture:
+def draw_curves(
+    runs: Mapping[str, Sequence[Records]], selected_by: Collection[str] = ()
+) -> Picture:
     """Loss, score, learning rate and tokens per second over the steps of one or several runs.
 
     Several runs differ in color, dashes and markers; validation has the markers. Of one run,
@@ -58,6 +61,7 @@ def draw_curves(runs: Mapping[str, Sequence[Records]]) -> Picture:
 
     Args:
       runs: label -> the records of each seed of a run.
+      selected_by: scores that select the best checkpoints of these runs, which have panels.
 
     Raises:
       UserError: no run has recorded any of these.
@@ -70,8 +74,12 @@ def draw_curves(runs: Mapping[str, Sequence[Records]]) -> Picture:
         for name, value in record.items()
         if isinstance(value, int | float)
     }
-    score = next((name for name in _SCORES if ("valid", name) in recorded), "")
-    candidates = {"loss": ("train", "valid"), score: ("valid",)}
+    scores = [name for name in selected_by if ("valid", name) in recorded]
+    if not scores:
+        scores = [name for name in _SCORES if ("valid", name) in recorded][:1]
+    candidates = {"loss": ("train", "valid")} | {
+        name: ("valid",) for name in scores if name != "loss"
+    }
     candidates |= {"learning_rate": ("train",), "tokens_per_s": ("train",)}
     panels: dict[str, tuple[str, ...]] = {}
     for name, candidate_splits in candidates.items():
