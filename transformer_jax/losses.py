@@ -88,7 +88,7 @@ class LossOptions(Configurable):
 
     @property
     def token_loss(self) -> "TokenLoss":
-        return TOKEN_LOSSES[self.loss](self)
+        return TOKEN_LOSSES.find(self.loss)(self)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,14 +4,18 @@
 import contextlib
 import functools
 import importlib
+import inspect
 import operator
+import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, overload
 
 from transformer_jax.errors import UserError
 from transformer_jax.fields import Configurable, fault_of_options, fields_of
 from transformer_jax.suggestions import VALUE_SYNONYMS, suggest
+
+_PACKAGE = "transformer_jax."
 
 
 class _Registered[T](NamedTuple):
@@ -162,10 +166,20 @@ class Registry[T](Mapping[str, T]):
         return with_options
 
     def find(self, name: str) -> T:
-        """Entry of a name; otherwise ValueError, which lists all names and suggests the nearest."""
+        """Entry of a name; otherwise ValueError, which lists all names and suggests the nearest.
+
+        Raises:
+          UserError: a method of the entry cannot be called as that of its base class.
+        """
         if name in self._entries:
-            return self._entries[name].entry
+            entry = self._entries[name].entry
+            fault = _signature_fault(entry)
+            if fault:
+                raise UserError(f"{self.field} {name!r}: {fault}")
+            return entry
         field = self.field.partition(".")[2]
+        if not self._entries:
+            raise ValueError(f"{field} is {name!r}; give the module that registers it (--modules)")
         hint = suggest(name, self._entries, VALUE_SYNONYMS.get(self.field))
         raise ValueError(f"{field} is {name!r}, not one of {', '.join(self._entries)}{hint}")
 
@@ -222,6 +236,100 @@ def imported(path: str) -> Callable[..., Any]:
         return function(*args, **named)
 
     return call
+
+
+def _signature_fault(entry: Any) -> str | None:
+    """Says which method of a class outside of this package cannot be called as the method of its
+    base class in it; None if all can."""
+    if not isinstance(entry, type):
+        entry = getattr(getattr(entry, "build", None), "__self__", None)  # of a task
+    if not isinstance(entry, type) or entry.__module__.startswith(_PACKAGE):
+        return None
+    for base in entry.__mro__:
+        if not base.__module__.startswith(_PACKAGE):
+            continue
+        for name, plain in vars(base).items():
+            override = inspect.getattr_static(entry, name)
+            public = name == "__call__" or not name.startswith("_")
+            if public and override is not plain and not _accepts(override, plain):
+                own, expected = (_parameters_of(method) for method in (override, plain))
+                names = ", ".join(p.name for p in expected or ())
+                own_names = ", ".join(p.name for p in own or ())
+                return (
+                    f"{name} of {file_of(entry)} takes ({own_names}); it is called with ({names})"
+                )
+    return None
+
+
+def _accepts(override: Any, plain: Any) -> bool:
+    """Returns True if a method takes all arguments of another one; in doubt, too."""
+    expected = _parameters_of(plain)
+    if expected is None or _parameters_of(override) is None:
+        return True
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    if any(parameter.kind in variadic for parameter in expected):
+        return True
+    named = [p.name for p in expected if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    try:
+        signature = inspect.Signature(_parameters_of(override))
+        signature.bind(*[None] * (len(expected) - len(named)), **dict.fromkeys(named))
+    except TypeError:
+        return False
+    return True
+
+
+def _parameters_of(method: Any) -> list[inspect.Parameter] | None:
+    """Parameters after `self`; None of what is no method."""
+    function = getattr(method, "__func__", method)
+    if not inspect.isfunction(function):
+        return None
+    parameters = [*inspect.signature(function).parameters.values()]
+    return parameters if isinstance(method, staticmethod) else parameters[1:]
+
+
+def file_of(component: Any) -> str:
+    """Name of the file that defines a component: a class, a function, or an instance of a class."""
+    defined = component if inspect.isroutine(component) else component.__class__
+    defined = component if isinstance(component, type) else defined
+    try:
+        return os.path.basename(inspect.getsourcefile(inspect.unwrap(defined)) or "a cell")
+    except (TypeError, OSError):
+        return str(getattr(defined, "__name__", defined))
+
+
+def require_shape(component: Any, method: str, x: Any, shape: Sequence[int | None]) -> Any:
+    """Returns x, what a method of a component (or a function) returned, if it has this shape.
+
+    Args:
+      shape: None for an axis of any size.
+
+    Raises:
+      UserError: it has another one, or is no array.
+    """
+    found = getattr(x, "shape", None)
+    if found is not None and len(found) == len(shape):
+        pairs = zip(found, shape, strict=True)
+        if all(wanted in (None, size) for size, wanted in pairs):
+            return x
+    wanted = ", ".join("any" if size is None else str(size) for size in shape)
+    raise UserError(
+        f"{method} of {file_of(component)} returned {_described(x)}; it must return [{wanted}]"
+    )
+
+
+def require_pair(component: Any, method: str, result: Any, parts: str) -> Any:
+    """Returns what a method returned, if it is a pair of `parts`; UserError otherwise."""
+    if isinstance(result, tuple) and len(result) == 2:
+        return result
+    raise UserError(
+        f"{method} of {file_of(component)} returned {_described(result)}; it must return {parts}"
+    )
+
+
+def _described(x: Any) -> str:
+    """The shape of an array, or the type of another value."""
+    found = getattr(x, "shape", None)
+    return type(x).__name__ if found is None else f"[{', '.join(map(str, found))}]"
 
 
 def options_of_entry(section: str, name: str) -> type | None:

@@ -25,10 +25,6 @@ class RetentionOptions:
 
 class RetentionCache(Cache):
     state: Any  # [B, J, H, K, V]
-    num_beams = property(lambda self: self.state.shape[1])
-
-    def reorder(self, parents):
-        return self.replace(state=jax.vmap(lambda state, beams: state[beams])(self.state, parents))
 
 
 @ATTENTION_LAYERS.register("retention")

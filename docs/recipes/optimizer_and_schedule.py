@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AdaBelief (Zhuang et al. 2020), and a schedule with 1 - sqrt decay (Hägele et al. 2024).
+"""AdaBelief (Zhuang et al. 2020), a schedule with 1 - sqrt decay (Hägele et al. 2024), and a
+transform of gradients.
 
     transformer_jax train --config=quickstart --workdir=runs/plateau \\
         --modules=docs/recipes/optimizer_and_schedule.py \\
-        --config.optimizer.name=adabelief --config.optimizer.schedule=plateau
+        --config.optimizer.name=adabelief --config.optimizer.schedule=plateau \\
+        --config.optimizer.transforms=centralize
 """
 
+import jax
 import jax.numpy as jnp
 import optax
 
-from transformer_jax.training.optimizer import OPTIMIZERS, OptimizerKind
+from transformer_jax.training.optimizer import OPTIMIZERS, TRANSFORMS, OptimizerKind
 from transformer_jax.training.schedules import SCHEDULES, ScheduleKind
 
 DECAY = 0.1  # share of the steps in which the rate decays
@@ -32,5 +35,16 @@ def plateau(options):
     return rate
 
 
+def centralize(config):
+    """Subtracts the mean of each row of a gradient (gradient centralization, Yong et al. 2020)."""
+
+    def centred(gradient):
+        axes = tuple(range(1, gradient.ndim))
+        return gradient - gradient.mean(axes, keepdims=True) if axes else gradient
+
+    return optax.stateless(lambda gradients, _: jax.tree.map(centred, gradients))
+
+
 OPTIMIZERS.register("adabelief", OptimizerKind(adabelief))
 SCHEDULES.register("plateau", ScheduleKind(plateau, decays=True))
+TRANSFORMS.register("centralize", centralize)

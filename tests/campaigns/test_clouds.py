@@ -54,12 +54,12 @@ def cloud(request, emulators, monkeypatch):
 
 
 @pytest.fixture
-def there(cloud, request):
+def at(cloud, request):
     """An empty folder of the emulator."""
     return Bucket(f"{cloud.address}/{request.node.name.replace('[', '_').strip(']')}")
 
 
-def test_create_succeeds_although_its_first_answer_was_lost(cloud, there):
+def test_create_succeeds_although_its_first_answer_was_lost(cloud, at):
     class Draw:
         """Lets the first request arrive and loses its answer."""
 
@@ -70,24 +70,24 @@ def test_create_succeeds_although_its_first_answer_was_lost(cloud, there):
             return 0.9 if self.drawn < 3 else 1.0
 
     cloud.faults.draw, cloud.faults.lost = Draw(), 1.0
-    assert there.create("one", b"mine")
+    assert at.create("one", b"mine")
     assert cloud.faults.draw.drawn > 2
-    assert not there.create("one", b"other")
+    assert not at.create("one", b"other")
 
 
-def test_requests_that_are_refused_lost_or_late_are_repeated(cloud, there):
+def test_requests_that_are_refused_lost_or_late_are_repeated(cloud, at):
     cloud.faults.refused, cloud.faults.lost, cloud.faults.delayed = 0.2, 0.2, (0.3, 0.1)
     contents = {f"{number}": os.urandom(number) for number in range(6)}
     for name, content in contents.items():
-        there.write(name, content)
-    assert {name: there.read(name) for name in there.entries()} == contents
+        at.write(name, content)
+    assert {name: at.read(name) for name in at.entries()} == contents
 
 
-def test_final_errors_are_raised_at_once(cloud, there):
+def test_final_errors_are_raised_at_once(cloud, at):
     cloud.faults.forbidden = True
     since = time.monotonic()
-    with pytest.raises(BucketError, match=f"cannot write {there.address}/a: .*(403|orbidden)"):
-        there.write("a", b"")
+    with pytest.raises(BucketError, match=f"cannot write {at.address}/a: .*(403|orbidden)"):
+        at.write("a", b"")
     cloud.faults.forbidden = False
     with pytest.raises(NotInBucketError, match=r"cannot write .*/none/run/a: there is no"):
         Bucket(f"{cloud.address[:5]}none/run").write("a", b"")
@@ -95,19 +95,19 @@ def test_final_errors_are_raised_at_once(cloud, there):
 
 
 @pytest.mark.parametrize("cloud", ["s3"], indirect=True)  # a client that gives up soon
-def test_a_request_that_keeps_failing_raises_in_the_end(cloud, there, monkeypatch):
+def test_a_request_that_keeps_failing_raises_in_the_end(cloud, at, monkeypatch):
     monkeypatch.setattr(bucket, "PATIENCE_SECONDS", 0.0)
     cloud.faults.refused = 1.0
-    with pytest.raises(BucketError, match=f"cannot write {there.address}/a: "):
-        there.write("a", b"")
+    with pytest.raises(BucketError, match=f"cannot write {at.address}/a: "):
+        at.write("a", b"")
 
 
 @pytest.mark.parametrize("cloud", ["s3"], indirect=True)
-def test_the_emulator_stores_nothing_of_an_upload_that_was_cut(cloud, there):
+def test_the_emulator_stores_nothing_of_an_upload_that_was_cut(cloud, at):
     """Campaigns of kills rely on it."""
-    there.write("whole", b"12345678")
+    at.write("whole", b"12345678")
     server = urlsplit(cloud.environ["AWS_ENDPOINT_URL"])
-    path = there.address.removeprefix("s3:/")
+    path = at.address.removeprefix("s3:/")
     head = "PUT {} HTTP/1.1\r\nHost: s3.us-east-1.amazonaws.com\r\n{}\r\n\r\n"
     for name, length, sent in [
         ("cut", "Content-Length: 8", b"123"),
@@ -118,4 +118,4 @@ def test_the_emulator_stores_nothing_of_an_upload_that_was_cut(cloud, there):
             client.shutdown(socket.SHUT_WR)
             with contextlib.suppress(ConnectionError):
                 assert client.recv(1) == b""
-    assert set(there.entries()) == {"whole"}
+    assert set(at.entries()) == {"whole"}

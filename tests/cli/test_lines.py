@@ -15,7 +15,7 @@ from transformer_jax.cli.terminal import one_line, read_batches
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.files.lines import TextLines
 from transformer_jax.data.files.text import open_blocks
-from transformer_jax.runs.config import read_settings
+from transformer_jax.runs.config import read_settings, save_json
 from transformer_jax.runs.run import Run
 from transformer_jax.tasks.interface import Prediction
 from transformer_jax.tasks.translation import Translation
@@ -102,7 +102,9 @@ NOISE = [
 
 
 def test_predictions_score_as_evaluate_says(shell, monkeypatch, tmp_path, tiny_config):
-    run = Run(read_settings(tiny_config()), tmp_path, Copies(), {}, 1)
+    settings = read_settings(tiny_config())
+    save_json(settings, tmp_path / "config.json")
+    run = Run(settings, tmp_path, Copies(), {}, 1)
     monkeypatch.setattr("transformer_jax.runs.load.load", lambda *_, **__: run)
     monkeypatch.setattr(Evaluator, "loss_metrics", lambda self, params, frozen: {"loss": 1.0})
     (tmp_path / "a").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(NOISE).encode())

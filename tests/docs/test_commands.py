@@ -147,6 +147,7 @@ OF_CONFIG = {
     | {"model.num_encoder_layers": 1, "model.num_decoder_layers": 1, "train.scale_to_data": False}
     | {"eval.num_examples": 2, "decode.beam_size": 1, "decode.max_extra_length": 4},
     "lm_from_text": SIZES | {"model.num_layers": 1, "optimizer.decay_steps": 2},
+    "classify_text": SIZES | {"model.num_layers": 1, "optimizer.decay_steps": 2},
     "lora": {"decode.max_extra_length": 4, "optimizer.decay_steps": 2},
 }
 
@@ -163,6 +164,7 @@ def test_the_commands_of_the_readme_are_a_chain(tiny, tmp_path, monkeypatch, cap
     for name in ("train", "valid"):
         answer = {"instruction": "Say it.", "output": "A dog."}
         Path(f"{name}.jsonl").write_text(8 * f"{json.dumps(answer)}\n")
+        Path(f"{name}.csv").write_text("review,sentiment\n" + 8 * '"A dog, yes.",good\nNo.,bad\n')
     blocks = re.findall(r"^```bash\n(.*?)^```$", PAGES[0].read_text(), re.M | re.S)
     argvs = [argv for argv in words(commands("".join(blocks))) if argv[0] not in MINUTES]
     for argv in argvs:
@@ -171,7 +173,7 @@ def test_the_commands_of_the_readme_are_a_chain(tiny, tmp_path, monkeypatch, cap
             argv += [f"--config.{name}={value}" for name, value in fields.items()]
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"A dog runs.\n")))
         assert main(argv) == 0, f"{argv}: {capfd.readouterr().err}"
-    assert len(argvs) == 8 and Path("mine/model.safetensors").exists()
+    assert len(argvs) == 9 and Path("mine/model.safetensors").exists()
 
 
 def test_the_python_of_the_readme_runs(workdir):

@@ -5,6 +5,7 @@ Components that do not interfere are trained together, so that few programs are 
 """
 
 import ast
+import dataclasses
 import json
 import re
 import shutil
@@ -18,8 +19,12 @@ import pytest
 
 import transformer_jax as tj
 from tests.compiled import decode
+from tests.lab.analysis.drawn import TOKENS, reading_of
 from transformer_jax.cli.parser import parse
+from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.lab.analysis.activations import hidden
 from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.models.patches import find_hook_points, patched_model
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.layers import ATTENTION_LAYERS
 from transformer_jax.nn.parameters import parameter_at
@@ -27,7 +32,7 @@ from transformer_jax.nn.positions import PositionEncoding
 from transformer_jax.nn.sublayers import Sequences
 from transformer_jax.runs import user_modules
 from transformer_jax.runs.settings import CHOICES
-from transformer_jax.tokenization import DEFAULT_SPECIALS
+from transformer_jax.tokenization import DEFAULT_SPECIALS, SymbolTokenizer
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "extending.md"
@@ -41,15 +46,17 @@ PAIRS = STEPS | {
     **{"model.activation": "snake", "model.norm": "scale", "model.norm_placement": "pre"},
     **{"tokenizer.kind": "char", "tokenizer.vocab_size": 40},
     **{"optimizer.name": "adabelief", "optimizer.schedule": "plateau"},
-    **{"optimizer.decay_steps": 100, "decode.beam_size": 1},
+    **{"optimizer.transforms": "centralize", "optimizer.decay_steps": 100},
+    **{"decode.beam_size": 1},
     "decode.batch_size": 500,  # the split in one batch
 }
 TEXT = STEPS | {
     "model.layers": "attention_layer=gated | attention_layer=compressed compressed.rank=4"
-    " | attention_layer=retention retention.slowest=8.0",
-    **{"model.architecture": "parallel_decoder", "model.num_layers": 3, "train.remat": "dots"},
+    " | attention_layer=retention retention.slowest=8.0 | attention_layer=canon",
+    **{"model.architecture": "parallel_decoder", "model.num_layers": 4, "train.remat": "dots"},
     **{"decode.search": "min_p", "decode.min_p.least": 0.1},
     **{"train.loss": "focal", "train.focal.gamma": 1.0},
+    **{"decode.constraint": "no_repeat", "decode.no_repeat.size": 2, "tokenizer.kind": "bytes"},
     **{"train.callbacks": "samples", "logging.trackers": "sqlite"},
 }
 NUMBERS = STEPS | {
@@ -115,16 +122,17 @@ def test_components_of_one_run_on_pairs(use):
 
 def test_components_of_one_run_on_text(use, tiny_language_model):
     names = ["architecture", "gated_attention", "latent_attention", "linear_attention", "search"]
-    names += ["token_loss", "tracker", "callback"]
+    names += ["token_loss", "tracker", "callback", "convolution"]
+    names += ["constraint", "tokenizer"]
     run = use(names, tiny_language_model | TEXT, ["The dog"])
     layer = run.params["decoder"]["layer_1"]
-    assert set(layer) == {"self_attention", "feed_forward", "residual"}
+    assert set(layer) == {"self_attention", "self_attention_residual", "feed_forward"}
     gate = run.params["decoder"]["layer_0"]["self_attention"]["head_gate"]["kernel"]
     assert gate.ndim == 3 and "head_gate" not in layer["self_attention"]
     assert layer["self_attention"]["compress"]["kernel"].shape[1] == 4
     assert parameter_at("layer_0/self_attention/head_gate/kernel").axes[1] == "heads"
     metrics = run.evaluate(split="valid")
-    assert 0 < metrics["train_loss"] < 0.98 * metrics["loss"]  # which is the NLL
+    assert 0 < metrics["train_loss"] < 0.998 * metrics["loss"]  # which is the NLL
     *_, record = map(json.loads, (run.workdir / "metrics.jsonl").read_text().splitlines())
     assert record["split"] == "valid" and 0 < record["distinct_words"] <= 1
     (sample,) = (run.workdir / "samples.jsonl").read_text().splitlines()
@@ -138,6 +146,32 @@ def test_components_of_one_run_on_text(use, tiny_language_model):
     assert_sentences_stay_apart(run.model, {"params": run.params})
 
 
+def test_a_residual_stream_of_another_shape(forget_registrations, random_params):
+    """Streams start as copies of the one stream; hooks and patches follow their axes."""
+    user_modules.load_modules([ROOT / "docs" / "recipes" / "residual_stream.py"])
+    names = {"architecture": "decoder_only", "positions": "none", "norm_placement": "pre"}
+    sizes = {"d_model": 8, "d_ff": 8, "num_heads": 2, "num_layers": 2, "vocab_size": 11}
+    plain = TransformerConfig(**names, **sizes, dtype="float32")
+    config = dataclasses.replace(plain, residual="streams")
+    model, tokens = DecoderOnly(config), np.array([[4, 5, 6, 7], [8, 9, 1, 2]])
+    variables = jax.jit(model.init)(jax.random.key(0), tokens)
+    logits = jax.jit(model.apply)(variables, tokens)
+    same = jax.jit(DecoderOnly(plain).apply)(variables, tokens)  # it ignores the mixing
+    np.testing.assert_allclose(logits, same, atol=1e-4)
+    points = find_hook_points(lambda key: model.init(key, tokens))
+    axes = {"position": None, "stream": 2, "feature": 8}
+    layer_0 = points["decoder.layer_0"]
+    assert layer_0 == points["decoder.residual"] == axes
+    assert points["decoder.layer_0.self_attention.input"] == {"position": None, "feature": 8}
+    patched = patched_model(model, {"decoder.layer_1[:, 0]": 0}, points)
+    assert np.abs(jax.jit(patched.apply)(variables, tokens) - logits).max() > 1e-3
+    found = hidden(model, variables["params"], reading_of("decoder_only"))
+    assert found.streams["decoder"].shape == (3, 4, 2, 8)
+    (row,) = jax.jit(model.apply)(variables, np.array([TOKENS["decoder"]]))
+    np.testing.assert_allclose(found.lens[-1], jax.nn.log_softmax(row), atol=1e-5)
+    assert_sentences_stay_apart(model, variables)
+
+
 def assert_sentences_stay_apart(model, variables):
     """A packed sentence has the logits of one that is decoded, beside a longer prompt, from the
     caches and states of its layers."""
@@ -145,6 +179,25 @@ def assert_sentences_stay_apart(model, variables):
     packed = jax.jit(model.apply)(variables, tokens, segment_ids=segments)
     results, _ = decode(model, variables, [[5, 6, 0], [8, 0, 0]], [2, 1], [[7, 9]], max_length=4)
     np.testing.assert_allclose(results[1], packed[0, jnp.array([2, 4])], atol=1e-5)
+
+
+def test_a_constraint_bars_exactly_what_would_repeat(forget_registrations):
+    user_modules.load_modules([ROOT / "docs" / "recipes" / "constraint.py"])
+    options = CHOICES["decode.constraint"].options("no_repeat")(2)
+    decode = DecodeConfig(max_extra_length=12, options=(options,))
+    rule = CHOICES["decode.constraint"]["no_repeat"](decode, SymbolTokenizer("a"))  # five tokens
+    tokens = np.random.default_rng(0).integers(0, 5, (3, 12))
+    state = rule.begin(None, jnp.zeros(3, jnp.int32), None)
+    for i, column in enumerate(tokens.T):
+        bigrams = [{*zip(row[:i], row[1:i], strict=False)} for row in tokens.tolist()]
+        last = tokens[:, i - 1].tolist()
+        expected = [
+            [not i or (a, b) not in pairs for b in range(5)]
+            for a, pairs in zip(last, bigrams, strict=True)
+        ]
+        np.testing.assert_array_equal(rule.allowed(state), expected)
+        state, read = rule.advance(state, jnp.array(column))
+        np.testing.assert_array_equal(read, column)
 
 
 def test_the_gate_of_an_attention_layer_equals_its_formula(forget_registrations, random_params):

@@ -3,6 +3,7 @@
 
 import dataclasses
 import functools
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +12,12 @@ import pytest
 
 from tests.models.texts import small_config
 from tests.refusals import assert_refused
-from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.decoding import Sampler
+from transformer_jax.errors import UserError
+from transformer_jax.inference.config import CONSTRAINTS, SEARCHES, DecodeConfig
 from transformer_jax.inference.generation import Output, TokenGenerator
 from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.tokenization import SymbolTokenizer
 from transformer_jax.tokenization.specials import BOS, DEFAULT_SPECIALS, EOS, PAD, UNK
 
 CONTEXT = 8
@@ -187,3 +191,77 @@ def test_a_search_that_cannot_pause_is_refused(draw):
         assert_refused({"decode: language models generate token by token: set": call})
     named = draw(PROMPTS, dataclasses.replace(GREEDY, search="greedy"))
     assert named == draw(PROMPTS, GREEDY)
+
+
+# --- Constraints and states of searches ---
+
+
+@dataclasses.dataclass(frozen=True)
+class Sevens:
+    """Every third token is 7; the state is the number of tokens so far."""
+
+    vocab_size: int
+
+    def begin(self, tokens, counts, limits):
+        return jnp.zeros_like(counts)
+
+    def allowed(self, state):
+        is_seven = jnp.arange(self.vocab_size) == 7
+        may_end = jnp.arange(self.vocab_size) == EOS
+        return (is_seven == (state % 3 == 2)[:, None]) & ~may_end
+
+    def advance(self, state, tokens):
+        return state + 1, tokens
+
+
+@dataclasses.dataclass(frozen=True)
+class Echo(Sampler):
+    """Repeats the token of two steps before, if any; its state is the last two tokens."""
+
+    def begin_own(self, start):
+        return jnp.zeros((len(start.logits), 2), jnp.int32)
+
+    def choose(self, samples, logits, hidden):
+        best, own = super().choose(samples, logits, hidden)
+        chosen = jnp.where(own[:, 0] > 0, own[:, 0], best)
+        return chosen, jnp.stack([own[:, 1], chosen], axis=1)
+
+
+def test_constraints_and_states_continue_when_the_context_moves(model, params, with_entries):
+    """An output of three contexts."""
+    with_entries(CONSTRAINTS, {"sevens": lambda decode, tokenizer: Sevens(tokenizer.vocab_size)})
+    tokenizer = SymbolTokenizer("abcdefgh")
+    generator = TokenGenerator(model, CONTEXT, DEFAULT_SPECIALS, tokenizer=tokenizer)
+    long = dataclasses.replace(GREEDY, max_extra_length=3 * CONTEXT, constraint="sevens")
+    for output in generated(generator, params, PROMPTS, long):
+        sevens = [token == 7 for token in output.tokens]
+        assert sevens == [i % 3 == 2 for i in range(len(sevens))] and len(sevens) > 2 * CONTEXT
+    with pytest.raises(UserError, match="constrained outputs cannot be drafted"):
+        generated(generator, params, PROMPTS, dataclasses.replace(long, draft="lookup"))
+
+    with_entries(SEARCHES, {"echo": lambda decode, ids: Echo(1.0, 1, None, **ids)})
+    echo = DecodeConfig(search="echo", max_extra_length=3 * CONTEXT)
+    for output in generated(generator, params, PROMPTS, echo):
+        assert output.tokens[2:] == output.tokens[:-2]
+
+
+@dataclasses.dataclass(frozen=True)
+class Nearest(Sampler):
+    """Chooses the token whose hidden state the model's is nearest to, by the output matrix."""
+
+    needs_hidden: ClassVar[bool] = True
+    table: tuple = ()
+
+    def choose(self, samples, logits, hidden):
+        products = hidden @ jnp.array(self.table).T
+        return super().choose(samples, products, hidden)
+
+
+def test_a_search_reads_hidden_states(model, params, with_entries, draw):
+    """Products of hidden states and the output matrix are the logits."""
+    table = tuple(map(tuple, np.array(params["embedding"]["table"]).tolist()))
+    kind = {"nearest": lambda decode, ids: Nearest(1.0, 1, None, table=table, **ids)}
+    with_entries(SEARCHES, kind)
+    near = dataclasses.replace(GREEDY, search="nearest")
+    found = [output.tokens for output in draw(PROMPTS, near)]
+    assert found == [output.tokens for output in draw(PROMPTS, GREEDY)]

@@ -24,7 +24,7 @@ from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.interop.config_json import read_json
 from transformer_jax.interop.weights import to_tensors
 from transformer_jax.models import encoder_only
-from transformer_jax.nn.transformer import DecoderLayer, EncoderLayer
+from transformer_jax.nn.transformer import Block
 
 
 def row_of(lengths, width):
@@ -36,12 +36,12 @@ def row_of(lengths, width):
 @functools.partial(jax.jit, static_argnums=0)  # equal models share a program
 def with_streams(model, params, *inputs):
     """(logits, [encoder streams, decoder streams]): embeddings, then the output of each layer."""
-    streams = {EncoderLayer: [], DecoderLayer: []}
+    streams = {"encoder": [], "decoder": []}
 
     def listen(method, args, kwargs, context):
         result = method(*args, **kwargs)
-        if isinstance(context.module, tuple(streams)) and context.method_name == "__call__":
-            kept = streams[type(context.module)]
+        if isinstance(context.module, Block) and context.method_name == "__call__":
+            kept = streams[context.module.path[0]]
             kept += [] if kept else [args[0]]
             kept.append(result[0] if isinstance(result, tuple) else result)
         return result

@@ -2,6 +2,7 @@
 """The KV cache equals literal slots, and histories in plain lists."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +10,10 @@ import numpy as np
 import pytest
 
 from tests.compiled import run
-from transformer_jax.nn.cache import KVCache, Memory, state_bytes
+from transformer_jax.decoding.interface import can_rewind
+from transformer_jax.nn.cache import KVCache, Memory, Recent, state_bytes
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.sublayers import Sequences
 
 H, K, V = 2, 5, 3
 CONFIG = TransformerConfig(d_model=16, num_heads=H, key_size=K, value_size=V, dtype="float32")
@@ -143,3 +146,72 @@ def test_one_beam_is_its_own_parent():
     x = random(6, 1, H, K)
     inputs = cache.inputs(x, cache.next_positions(1))
     np.testing.assert_array_equal(inputs.query, x.reshape(2, 3, H, K))
+
+
+# --- The last tokens ---
+
+
+def windows(text, count):
+    """What `look_back` returns for the numbers of a text, written out."""
+    return [[text[i - j] if i >= j else 0 for i in range(len(text))] for j in range(count + 1)]
+
+
+def test_recent_tokens_are_those_of_each_sentence_beam_and_draft():
+    """Packed, and decoded: prompts of unequal lengths, a step of several tokens that is taken back,
+    and beams, whose states cannot be taken back any more."""
+    texts = [3.0, 1, 4, 1, 5], [9.0, 2]
+    row, positions = np.array([[*texts[0], *texts[1]]]), np.array([[0, 1, 2, 3, 4, 0, 1]])
+    packed, none = Sequences(None, positions, None).look_back(row, 3)
+    expected = np.concatenate([windows(text, 3) for text in texts], axis=1)
+    np.testing.assert_array_equal(np.stack(packed)[:, 0], expected)
+    assert none is None
+
+    def read(x, recent, start, real=None):
+        positions = np.array(start)[:, None] + np.arange(np.shape(x)[1])
+        found, recent = Sequences(None, positions, None, real=real).look_back(x, 3, recent)
+        return np.stack(found)[..., -1], recent
+
+    prompts = np.array([[3.0, 1, 4], [9, 0, 0]])
+    real = np.array([[1, 1, 1], [1, 0, 0]], bool)
+    _, recent = read(prompts, Recent.empty(2, 3, ()), [0, 0], real)
+    _, drafted = read(np.array([[7.0, 8, 8], [7, 8, 8]]), recent, [3, 1])
+    assert drafted.rewindable
+    last, recent = read(np.array([[1.0], [2.0]]), drafted.rewind(jnp.array([3, 3])), [3, 1])
+    np.testing.assert_array_equal(last.T, [[1, 4, 1, 3], [2, 9, 0, 0]])
+
+    parents = recent.reorder(jnp.array([[0, 0], [0, 0]]))
+    _, beams = read(np.array([[5.0], [6], [7], [8]]), parents, [4, 4, 2, 2])
+    crossed = beams.reorder(jnp.array([[1, 0], [1, 1]]))
+    last, _ = read(np.zeros((4, 1)), crossed, [5, 5, 3, 3])
+    np.testing.assert_array_equal(last[1:, :].T, [[6, 1, 4], [5, 1, 4], [8, 2, 9], [8, 2, 9]])
+    assert beams.values.shape == (2, 2, 3) and not beams.rewindable
+
+
+class WithState(KVCache):
+    state: Any = None
+
+
+def test_a_cache_rewinds_what_it_can():
+    cache = KVCache.empty(CONFIG, 1, 4).with_per_key({"decay": (2,)})
+    assert can_rewind(cache)
+    fields = {field.name: getattr(cache, field.name) for field in dataclasses.fields(cache)}
+    assert can_rewind(WithState(**fields, state=Recent.empty(1, 2, (3,))))
+    stuck = WithState(**fields, state=jnp.zeros((1, 1, 3)))
+    assert not can_rewind(stuck)
+    assert stuck.reorder(jnp.zeros((1, 3), int)).state.shape == (1, 3, 3)
+
+
+def test_values_per_key_follow_their_keys():
+    """A beam reads the values of its own past; the last one is that of its newest token."""
+    cache = KVCache.empty(CONFIG, 1, 4).with_per_key({"sum": ()})
+    np.testing.assert_array_equal(cache.last("sum"), [0])
+    zeros = np.zeros((1, 2, H, K), np.float32), np.zeros((1, 2, H, V), np.float32)
+    cache = cache.append(*zeros, {"sum": jnp.array([[1.0, 2.0]])}).reorder(jnp.array([[0, 0]]))
+    zeros = (np.zeros((2, 1, H, x.shape[-1]), np.float32) for x in zeros)
+    cache = cache.append(*zeros, {"sum": jnp.array([[3.0], [4.0]])}).reorder(jnp.array([[1, 1]]))
+    np.testing.assert_array_equal(cache.last("sum"), [4, 4])
+    inputs = attended(cache, 1)
+    seen = np.where(inputs.mask[0, 0], inputs.per_key["sum"][0], 0).sum(1)
+    np.testing.assert_array_equal(seen, [1 + 2 + 4] * 2)
+    np.testing.assert_array_equal(inputs.sentence_mask, inputs.mask)
+    assert cache.ending_at(jnp.array([1])).last("sum").tolist() == [1, 1]

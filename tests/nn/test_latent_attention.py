@@ -11,10 +11,10 @@ from tests.refusals import assert_refused
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.latent_attention import LatentAttention, LatentOptions
-from transformer_jax.nn.layers import init_caches
 from transformer_jax.nn.parameters import parameters_at
 from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.nn.sublayers import Sequences
+from transformer_jax.nn.transformer import init_caches
 
 D, H, K, V, R, Q, P, T = 12, 3, 4, 6, 8, 5, 2, 6
 RNG = np.random.default_rng(0)

@@ -14,13 +14,14 @@ from tests.models.texts import PADDED
 from tests.refusals import assert_refused
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_only import EncoderOnly
+from transformer_jax.models.patches import find_hook_points
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.layer_pattern import pattern_text
 from transformer_jax.nn.layers import FEED_FORWARDS
 from transformer_jax.nn.positions import encoding_class
 from transformer_jax.nn.sublayers import Sequences
-from transformer_jax.nn.transformer import DecoderLayer
+from transformer_jax.nn.transformer import Block
 from transformer_jax.ranges import Range
 
 CONFIG = TransformerConfig(
@@ -71,17 +72,46 @@ def test_bad_patterns_are_refused():
         "layers has the item 'qk_norm=true qk_norm=true'": "qk_norm=true qk_norm=true",
         "layers has the item '0 x default'": "0 x default",
         "layers has 300 layers in a period; at most 256 can be": "300 x default",
-        "layers sets d_model; a layer may have its own attention_layer, att": "d_model=3",
+        "layers sets d_model; a layer may have its own block, attention_layer, att": "d_model=3",
         "layers sets dense.top_k; a layer may have its own": "dense.top_k=3",
         "attention_window is 'wide'; it must be of type int": "attention_window=wide",
         "attention_window is 0; it must lie in [1, 1_048_576]": "attention_window=0",
         "num_key_value_heads 3 does not divide num_heads 2": "num_key_value_heads=3",
+        "parameters is 'first', not the number of a layer": "parameters=first",
+        "layer 0 has the parameters of layer 1, which must be": "parameters=1 | parameters=0",
+        "so set none here": "default | parameters=0 d_ff=3",
         "a layer has those of the model ('rotary') or none": "positions=alibi",
     }
     assert_refused(
         {
             words: partial(dataclasses.replace, CONFIG, layers=text)
             for words, text in patterns.items()
+        }
+    )
+
+
+def test_layers_that_share_parameters_equal_layers_with_copies(random_params):
+    """Layers 1 and 2 in turn, between a first and a last layer; each has its hook points."""
+    text = "default | parameters=1 | parameters=2 d_ff=4 | parameters=1 | parameters=2 | default"
+    looped = DecoderOnly(dataclasses.replace(CONFIG, layers=text, num_layers=6))
+    variables = random_params(looped, *PADDED)
+    stack = variables["params"]["decoder"]
+    assert {f"layer_{i}" for i in (0, 1, 2, 5)} == set(stack)
+    copies = {f"layer_{i}": stack[f"layer_{j}"] for i, j in enumerate((0, 1, 2, 1, 2, 5))}
+    text = "2 x default | d_ff=4 | default | d_ff=4 | default"
+    plain = DecoderOnly(dataclasses.replace(CONFIG, layers=text, num_layers=6))
+    params = variables["params"] | {"decoder": stack | copies}
+    logits = apply(looped, variables, *PADDED)
+    np.testing.assert_allclose(logits, apply(plain, {"params": params}, *PADDED), atol=1e-5)
+    points = [find_hook_points(lambda key, m=m: m.init(key, *PADDED)) for m in (looped, plain)]
+    assert points[0].keys() == points[1].keys()
+    too_far = DecoderOnly(
+        dataclasses.replace(CONFIG, layers="default | parameters=7", num_layers=3)
+    )
+    assert_refused(
+        {
+            "parameters=7, but the stack has 3 layers": partial(random_params, too_far, *PADDED),
+            "cannot be scanned": partial(dataclasses.replace, looped.config, scan_layers=True),
         }
     )
 
@@ -101,7 +131,7 @@ def test_each_layer_computes_as_its_config_says(random_params):
         encoding = encoding_class(config)(config, causal=True)
         sequences = Sequences.packed(encoding, positions, segment_ids)
         params = {"params": variables["params"]["decoder"][f"layer_{i}"]}
-        layer = DecoderLayer(config, attends_to_encoder=False, depth=3)
+        layer = Block(config, attends_to_encoder=False, depth=3)
         x, _ = apply(layer, params, x, sequences, None, True)
         np.testing.assert_allclose(found[f"layer_{i}"]["__call__"][0][0], x, rtol=1e-5, atol=1e-5)
 

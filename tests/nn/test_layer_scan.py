@@ -10,11 +10,13 @@ import numpy as np
 import optax
 import pytest
 
-from tests.compiled import assert_near, run
+from tests.compiled import apply, assert_near, run
 from tests.models.texts import PADDED, small_config
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.layer_scan import STACKED, has_stacks, stack_layers, unstack_layers
+from transformer_jax.nn.sublayers import layer_place
+from transformer_jax.nn.transformer import BLOCKS, Block
 
 CONFIG = small_config(depth=2, norm_placement="pre")
 
@@ -44,6 +46,27 @@ def test_scanned_layers_are_unrolled_layers(architecture, changes, inputs, rando
     assert_near((loss, run(unstack_layers, gradient)), loss_and_gradient(params))
 
 
+class Numbered(Block):
+    """Scales the stream by the layer's place."""
+
+    def __call__(self, stream, *args):
+        place = layer_place()
+        return super().__call__(stream * (1 + place.index / place.depth), *args)
+
+
+def test_a_scanned_layer_knows_its_place(random_params, with_entries):
+    with_entries(BLOCKS, {"numbered": Numbered})
+    config = dataclasses.replace(CONFIG, block="numbered", positions="none", num_layers=3)
+    model = DecoderOnly(config)
+    params = random_params(model, *PADDED)["params"]
+    logits = apply(model, {"params": params}, *PADDED)
+    assert_near(apply(model, {"params": run(stack_layers, params)}, *PADDED), logits)
+    plain = DecoderOnly(dataclasses.replace(config, block="sequential"))
+    assert np.abs(apply(plain, {"params": params}, *PADDED) - logits).max() > 0.1
+    with pytest.raises(RuntimeError, match="outside of the layers"):
+        layer_place()
+
+
 def test_each_scanned_layer_has_its_own_dropout(random_params):
     """Compares the last additions of two layers to the residual stream."""
     model = DecoderOnly(dataclasses.replace(CONFIG, dropout_rate=0.5))
@@ -51,7 +74,7 @@ def test_each_scanned_layer_has_its_own_dropout(random_params):
 
     def look(method, args, kwargs, context):
         result = method(*args, **kwargs)
-        if context.module.name == "feed_forward_residual" and context.method_name == "after":
+        if context.module.name == "feed_forward_residual" and context.method_name == "write":
             jax.debug.callback(lambda y: added.append(np.asarray(y)), result - args[0])
         return result
 

@@ -18,9 +18,10 @@ from transformer_jax.nn.cache import Cache
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.layer_scan import stack_layers
-from transformer_jax.nn.layers import ATTENTION_LAYERS, FEED_FORWARDS, init_caches
+from transformer_jax.nn.layers import ATTENTION_LAYERS, FEED_FORWARDS
 from transformer_jax.nn.parameters import Parameter, parameter_at
 from transformer_jax.nn.sublayers import AttentionLayer
+from transformer_jax.nn.transformer import init_caches
 
 SIZES = dict(d_model=8, d_ff=16, num_heads=2, num_layers=2, vocab_size=11, dtype="float32")
 TOKENS = np.random.default_rng(0).integers(1, 11, (2, 5))

@@ -10,7 +10,7 @@ from tests.refusals import assert_refused
 from transformer_jax.models.config import ModelConfig
 from transformer_jax.nn import ring_attention
 from transformer_jax.nn.experts import ExpertsOptions
-from transformer_jax.nn.layers import undivided_reason
+from transformer_jax.nn.transformer import undivided_reason
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.settings import DEFAULTS

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The three placements of the norm equal their formulas; dropout acts on sublayers' outputs."""
 
+from functools import partial
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -9,9 +11,15 @@ import pytest
 
 from tests.compiled import apply
 from tests.models.formulas import layer_norm
+from tests.refusals import assert_refused
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.nn.attention import MultiHeadAttention
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.feed_forward import ACTIVATIONS
+from transformer_jax.nn.layers import ATTENTION_LAYERS, FEED_FORWARDS
 from transformer_jax.nn.norms import LayerNorm, final_norm
-from transformer_jax.nn.transformer import Residual
+from transformer_jax.nn.sublayers import FeedForwardLayer
+from transformer_jax.nn.transformer import BLOCKS, RESIDUALS, Block, Residual
 
 PLACEMENTS = ("post", "pre", "sandwich")
 X = np.random.default_rng(1).normal(2, 3, (2, 5, 16)).astype(np.float32)
@@ -23,7 +31,7 @@ def residual(placement, **changes):
 
 
 def around_a_sublayer(module, x, sublayer, deterministic=True):
-    return module.after(x, sublayer(module.before(x)), deterministic)
+    return module.write(x, sublayer(module.read(x)), deterministic)
 
 
 def written_out(placement, params, x, sublayer):
@@ -80,3 +88,83 @@ def test_dropout_acts_only_on_the_sublayers_output(random_params, placement):
 def test_a_stack_ends_with_a_norm_if_its_layers_do_not(placement):
     config = TransformerConfig(norm_placement=placement)
     assert (final_norm(config) is None) == (placement == "post")
+
+
+# --- What components return ---
+
+
+class OneHead(MultiHeadAttention):
+    def combine(self, heads, x):
+        return super().combine(heads[:, :, :1], x)
+
+
+class NoCache(MultiHeadAttention):
+    def self_attend(self, x, sequences, deterministic, cache=None):
+        return super().self_attend(x, sequences, deterministic, cache)[0]
+
+
+class NoArguments(MultiHeadAttention):
+    def self_attend(self, x, sequences):
+        return x, None
+
+
+class Nothing(FeedForwardLayer):
+    def __call__(self, x, deterministic, real=None):
+        return None
+
+
+class Wider(Block):
+    def __call__(self, stream, *inputs):
+        stream, cache = super().__call__(stream, *inputs)
+        return jnp.concatenate([stream, stream], axis=-1), cache
+
+
+class Stays(Residual):
+    def enter(self, x):
+        return jnp.stack([x, x], axis=2)
+
+    def read(self, stream):
+        return super().read(stream[:, :, 0])
+
+    def write(self, stream, y, deterministic):
+        return stream + self.to_add(y, deterministic)[:, :, None]
+
+    def leave(self, stream):
+        return stream
+
+
+def test_wrong_results_are_named_with_file_and_shapes(with_entries):
+    with_entries(ATTENTION_LAYERS, {"head": OneHead, "no_cache": NoCache, "none": NoArguments})
+    with_entries(FEED_FORWARDS, {"nothing": Nothing})
+    with_entries(ACTIVATIONS, {"mean": lambda x: x.mean(-1)})
+    with_entries(BLOCKS, {"wider": Wider})
+    with_entries(RESIDUALS, {"stays": Stays})
+    sizes = {"d_model": 8, "d_ff": 6, "num_heads": 4, "num_layers": 1, "vocab_size": 5}
+    tokens = np.ones((1, 3), np.int32)
+
+    def built(**changes):
+        model = DecoderOnly(TransformerConfig(**sizes, dropout_rate=0.0, **changes))
+        return partial(jax.eval_shape, model.init, jax.random.key(0), tokens)
+
+    here = "of test_transformer.py"
+    assert_refused(
+        {
+            f"combine {here} returned [1, 3, 1, 2]; it must return [1, 3, 4, 2]": built(
+                attention_layer="head"
+            ),
+            f"self_attend {here} returned [1, 3, 8]; it must return (y": built(
+                attention_layer="no_cache"
+            ),
+            f"self_attend {here} takes (x, sequences); it is called with (x, seq": built(
+                attention_layer="none"
+            ),
+            f"__call__ {here} returned NoneType; it must return [1, 3, 8]": built(
+                feed_forward="nothing"
+            ),
+            f"activation 'mean' {here} returned [1, 3]": built(activation="mean"),
+            f"__call__ {here} returned [1, 3, 16]; it must return [1, 3, 8]": built(block="wider"),
+            f"leave {here} returned [1, 3, 2, 8]; it must return [1, 3, 8]": built(
+                residual="stays", norm_placement="pre"
+            ),
+        }
+    )

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configs: defaults, overrides, config files, and the config stored with a run."""
 
+import contextlib
 import dataclasses
 import functools
+import shutil
 import sys
 
 import pytest
@@ -409,3 +411,37 @@ def test_a_whole_number_may_be_written_as_a_float(write_config, message_of, valu
     for other in ("5e-1", 0.5, "1e999"):
         told = message_of(load_config, path, {"train.num_steps": other})
         assert "it must be of type int" in told
+
+
+def test_a_config_file_may_ask_for_the_run_to_start_from(tmp_path, trained_workdir):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from ml_collections import ConfigDict\n"
+        "def get_config(init_from=None):\n"
+        "    return ConfigDict({'model': {} if init_from else {'d_model': 24}})\n"
+    )
+    assert tj.config(file).model.d_model == 24
+    run = tj.load(trained_workdir)
+    started = tj.config(file, {"train.init_from": str(trained_workdir)})
+    assert started.model.d_model == run.config.model.d_model
+
+
+def test_a_published_model_to_start_from_is_imported_once(tmp_path, monkeypatch, trained_workdir):
+    imported = []
+
+    def import_model(source, workdir):
+        imported.append(source)
+        shutil.copytree(trained_workdir, workdir)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("transformer_jax.interop.importing.import_model", import_model)
+    for _ in range(2):
+        config = tj.config("quickstart", {"train.init_from": "hf:owner/name@v1"})
+        assert config.train.init_from == f"{tmp_path}/transformer_jax/imported/owner--name@v1"
+    assert imported == ["hf:owner/name@v1"]
+    # What a loaded config names is not fetched.
+    path = shutil.copytree(trained_workdir, tmp_path / "run") / "config.json"
+    save_json(load_json(path, {"train.init_from": "hf:owner/other"}), path)
+    with contextlib.suppress(tj.UserError):
+        tj.load(path.parent)
+    assert imported == ["hf:owner/name@v1"]

@@ -19,6 +19,9 @@ from transformer_jax.checkpoints import store
 from transformer_jax.checkpoints.step_folder import PARAMS, TRAINING, saved_arrays
 from transformer_jax.cli.main import main
 from transformer_jax.runs.seeds import train_replicas
+from transformer_jax.tasks import TASKS
+from transformer_jax.tasks.interface import TaskKind
+from transformer_jax.tasks.language_modeling import LanguageModeling
 
 LORA = {"lora.rank": 2, "lora.targets": "(query|value|inner)/kernel$", "lora.dropout_rate": 0.1}
 FASTER = {"optimizer.schedule": "constant", "optimizer.learning_rate": 1e-2}
@@ -255,3 +258,71 @@ def test_a_stored_config_names_a_draft(trained, workdir):
     beside = {"decode.draft": str(workdir.parent / "beside"), "decode.draft_length": 3}
     run = tj.load(workdir).with_config(beside)
     assert run.predict(TEXTS, search="greedy") == trained.predict(TEXTS, search="greedy")
+
+
+# --- Frozen trees of several runs ---
+
+
+@dataclasses.dataclass(frozen=True)
+class Runs:
+    """Options of a task.
+
+    Attributes:
+      one: a run.
+      two: another one.
+    """
+
+    one: str | None = None
+    two: str | None = None
+
+
+class Between(LanguageModeling):
+    """Records how far apart two runs are."""
+
+    def loss(self, params, batch, rng, frozen):
+        loss, weight, sums = super().loss(params, batch, rng, frozen)
+        apart = jax.tree.map(lambda a, b: abs(a - b).sum(), frozen["one"], frozen["two"])
+        return loss, weight, sums | {"apart": weight * sum(jax.tree.leaves(apart))}
+
+    def metrics(self, sums, examples):
+        apart = float(sums["apart"] / sums["tokens"])
+        return super().metrics(sums, examples) | {"apart": apart}
+
+
+def test_frozen_trees_of_the_runs_that_fields_name(base, workdir, tmp_path, with_entries):
+    run, changes = base
+    kind = TASKS["language_modeling"]
+
+    class WithRuns(TaskKind):
+        options = Runs
+
+    def register(frozen):
+        entry = WithRuns(Between.build, kind.texts, defaults=kind.defaults, frozen=frozen)
+        with_entries(TASKS, {"between": entry})
+
+    run.with_params(jax.tree.map(lambda x: 2 * x, run.params)).save(tmp_path / "twice")
+    fields = {"one": "task.between.one", "two": "task.between.two"}
+    register(fields)
+    changes = changes | {"task.name": "between", "train.num_steps": 1, "eval.every_steps": 1}
+
+    def trained(name="between", **runs):
+        named = {f"task.between.{k}": str(v) for k, v in runs.items()}
+        return tj.train(tj.config(QUICKSTART, changes | named), tmp_path / name)
+
+    between = trained(one=run.workdir, two=tmp_path / "twice")
+    total = sum(float(np.abs(leaf).sum()) for leaf in jax.tree.leaves(run.params))
+    assert between.evaluate(split="valid", progress=False)["apart"] == pytest.approx(
+        total, rel=1e-4
+    )
+    refusals = {
+        "task.between.two names no run": lambda: trained("none", one=run.workdir),
+        "(task.between.two) has another vocabulary": lambda: trained(
+            "other", one=run.workdir, two=workdir
+        ),
+    }
+    assert_refused(refusals)
+    register(("one", "two"))
+    named = {"train.init_from": str(run.workdir)}
+    config = tj.config(QUICKSTART, changes | named)
+    message = "all of one run; name the config field of each: TaskKind(frozen={'one': 'task.between"
+    assert_refused({message: lambda: tj.train(config, tmp_path / "both")})

@@ -119,6 +119,22 @@ def test_a_file_that_fails_registers_nothing(write):
     assert POSITIONS["mine"] is working and "other" not in POSITIONS
 
 
+def test_a_file_imports_its_neighbour(write):
+    """Also after the neighbour was edited; an error in it has its line."""
+    neighbour = write("NAME = 'near'\n\ndef fail():\n    raise ValueError('no')\n", "beside.py")
+    text = f"import beside\n{POSITION.format(name='mine')}    parts = beside.NAME, beside.fail\n"
+    load_modules(write(text))
+    name, fail = POSITIONS["mine"].parts
+    assert name == "near" and "beside" not in sys.modules
+    with pytest.raises(ValueError) as raised:
+        fail()
+    line = user_modules.describe_module_error(raised.value)
+    assert line == f"{neighbour}, line 4: ValueError: no"
+    write("NAME = 'nearer'\nfail = None\n", "beside.py")
+    load_modules(write(text + "\n"))
+    assert POSITIONS["mine"].parts[0] == "nearer"
+
+
 def test_an_importable_module_and_what_it_imports(write, monkeypatch):
     monkeypatch.syspath_prepend(str(write("", "pack/__init__.py").parents[1]))
     write(POSITION.format(name="far"), "pack/parts.py")
@@ -255,6 +271,8 @@ def test_a_run_is_loaded_with_its_modules_alone(run):
     asks = needs + "--modules=PATH/TO/my_positions.py, or modules= in a notebook"
     assert told(tj.load, workdir) == asks
     assert told(tj.train, config, workdir) == asks
+    from_it = {"train.init_from": str(workdir), "task.name": "language_modeling"}
+    assert told(tj.config, "tiny_shakespeare_cpu", from_it) == asks
     loaded = tj.load(workdir, modules=path)
     assert loaded.step == 1 and len(loaded.predict(["The dog"])) == 1
     assert tj.load(workdir).step == 1  # it is here now

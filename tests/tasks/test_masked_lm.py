@@ -140,7 +140,7 @@ def test_blanks_beyond_the_row_stay(task, params):
 
 
 def test_tokenizers_and_rows_it_cannot_use_are_refused(build):
-    with pytest.raises(UserError, match="asks for a tokenizer with .MASK.: kind wordpiece"):
+    with pytest.raises(UserError, match="asks for a tokenizer with .MASK."):
         build("char")
     with pytest.raises(UserError, match="does not go with architecture 'decoder_only'"):
         build(model__architecture="decoder_only")

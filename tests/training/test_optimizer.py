@@ -15,6 +15,7 @@ from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.training.optimizer import (
     OPTIMIZERS,
+    TRANSFORMS,
     OptimizerConfig,
     make_optimizer,
     make_schedule,
@@ -190,6 +191,27 @@ def test_adafactor_scales_by_rows_columns_and_size():
         update /= max(1.0, np.sqrt((update**2).mean()))
         param = param - paper_rate(t, 1) * np.sqrt((param**2).mean()) * update
     np.testing.assert_allclose(after, param, rtol=1e-4, atol=1e-5)
+
+
+def test_transforms_of_the_gradient_come_first_in_order(gradients, with_entries):
+    """Of stacked layers they get each layer's gradient."""
+
+    def shift(config):
+        return optax.stateless(lambda grads, _: jax.tree.map(lambda g: g + 1, grads))
+
+    def centre(config):
+        return optax.stateless(lambda grads, _: jax.tree.map(lambda g: g - g.mean(), grads))
+
+    with_entries(TRANSFORMS, {"shift": shift, "centre": centre})
+    config = OptimizerConfig(name="sgd", clip_norm=1e-3, transforms="centre,shift")
+    params = np.zeros((2, 5), np.float32)
+    found = train(config, params, gradients)
+    centred = [g - g.mean() + 1 for g in gradients]
+    plain = OptimizerConfig(name="sgd", clip_norm=1e-3)
+    assert_near(found, train(plain, params, centred), 1e-5)
+    layers = {f"layer_{i}": gradients[i] for i in range(2)}
+    stacked = train(config, stack_layers(layers), [stack_layers(layers)])
+    assert_near(unstack_layers(stacked[0]), train(config, layers, [layers])[0], 1e-5)
 
 
 def test_muon_orthogonalizes_only_the_matrices_of_layers():

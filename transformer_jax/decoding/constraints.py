@@ -4,13 +4,14 @@
 Axes: B batch, N = B * beams, W constraint tokens of a sentence, V vocabulary.
 """
 
-from typing import Protocol, runtime_checkable
+import dataclasses
+from typing import Any, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 from jax.nn import logsumexp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.decoding.interface import DecodeStep, Memory, State
+from transformer_jax.decoding.interface import DecodeStep, Memory, Start, State
 
 
 @runtime_checkable
@@ -53,16 +54,38 @@ def masked_logits(
     return jnp.where(allowed, logits, -jnp.inf).at[:, banned_id].set(excluded)
 
 
+def start_under(
+    constraint: Constraint,
+    start: Start,
+    tokens: Int[Array, "B W"],
+    counts: Int[Array, " B"],
+    banned_id: int,
+) -> Start:
+    """Start of a search under a constraint; `tokens` and `counts` as of `Constraint.begin`.
+
+    An output that outgrew its context (`Start.before`) continues with the state it had.
+    """
+    if start.before is None:
+        first = constraint.begin(tokens, counts, start.max_lengths)
+    else:
+        samples, state = start.before
+        last = jnp.take_along_axis(samples.tokens, samples.lengths[:, None] - 1, axis=1)[:, 0]
+        first, _ = constraint.advance(state, last)
+        start = dataclasses.replace(start, before=samples)
+    logits = masked_logits(start.logits, constraint.allowed(first), banned_id)
+    return dataclasses.replace(start, logits=logits, state=(start.state, first))
+
+
 def constrained(decode_step: DecodeStep, constraint: Constraint, banned_id: int) -> DecodeStep:
     """Decode step under a constraint. Its state is (the model's state, the constraint's state)."""
 
-    def step(
-        tokens: Int[Array, " N"], memory: Memory, state: State
-    ) -> tuple[Float[Array, "N V"], State]:
+    def step(tokens: Int[Array, " N"], memory: Memory, state: State) -> Any:
         model_state, constraint_state = state
         constraint_state, read = constraint.advance(constraint_state, tokens)
-        logits, model_state = decode_step(read, memory, model_state)
+        result: Any = decode_step(read, memory, model_state)
+        logits, model_state, *hidden = result
         allowed = constraint.allowed(constraint_state)
-        return masked_logits(logits, allowed, banned_id), (model_state, constraint_state)
+        logits = masked_logits(logits, allowed, banned_id)
+        return logits, (model_state, constraint_state), *hidden
 
     return step

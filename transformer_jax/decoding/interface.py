@@ -53,7 +53,8 @@ class DecodeStep(Protocol):
     def __call__(
         self, tokens: Int[Array, "N ..."], memory: Memory, state: State
     ) -> tuple[Float[Array, "N ... V"], State]:
-        """Returns the logits of the next tokens, and the next state in unchanged shapes."""
+        """Returns the logits of the next tokens, and the next state in unchanged shapes; for a
+        search with `needs_hidden` also the final hidden states [N, ..., D]."""
 
 
 @jax.tree_util.register_dataclass
@@ -67,6 +68,10 @@ class Start:
       state: leaves with leading axis B; in calls of `decode_step` it is N.
       max_lengths: longest output of each sentence, EOS included, int32 [B], in 1..L.
       keys: a random key for each sentence, [B].
+      hidden: final hidden state of the token before the first, [B, D], for a search with
+        `needs_hidden`.
+      before: samples so far, where an output of a language model has outgrown the context and the
+        search begins again (`sampling.Samples`, without the model's state).
     """
 
     logits: Array
@@ -74,6 +79,8 @@ class Start:
     state: State
     max_lengths: Array
     keys: Array
+    hidden: Array | None = None
+    before: Any = None
 
 
 class Hypotheses(NamedTuple):
@@ -102,7 +109,8 @@ class Search(Protocol):
     """A strategy that finds the outputs of sentences.
 
     Implement it as a frozen dataclass of its settings: it must be hashable, because the settings
-    are static arguments of compiled functions.
+    are static arguments of compiled functions. A search whose attribute `needs_hidden` is True gets
+    hidden states (`DecodeStep`, `Start`).
     """
 
     def find(
@@ -183,14 +191,19 @@ def rewind(state: State, counts: Int[Array, " N"]) -> State:
 def can_rewind(state: State) -> bool:
     """Returns True if every part of the state is `Rewindable`.
 
-    A dataclass that adds fields to those of the class whose `rewind` it inherits is not: that
-    method does not know what the fields hold.
+    A part may say so of its fields by `rewindable`, as a `nn.cache.Cache` does. Otherwise a
+    dataclass that adds fields to those of the class whose `rewind` it inherits is not: that method
+    does not know what the fields hold.
     """
     parts = jax.tree.leaves(state, is_leaf=lambda part: isinstance(part, Rewindable))
-    return all(isinstance(part, Rewindable) and _rewinds_all(type(part)) for part in parts)
+    return all(isinstance(part, Rewindable) and _rewinds_all(part) for part in parts)
 
 
-def _rewinds_all(cls: type) -> bool:
+def _rewinds_all(part: Rewindable) -> bool:
+    says: bool | None = getattr(part, "rewindable", None)
+    if says is not None:
+        return says
+    cls = type(part)
     definer = next(base for base in cls.__mro__ if "rewind" in vars(base))
     rewound = getattr(definer, "__dataclass_fields__", {})
     return getattr(cls, "__dataclass_fields__", {}).keys() == rewound.keys()

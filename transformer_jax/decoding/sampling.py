@@ -5,7 +5,7 @@ Axes: B batch, n samples of a sentence, N = B * n rows, V vocabulary, L output l
 """
 
 import dataclasses
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -89,6 +89,7 @@ class Samples:
       limits: int32 [N], longest output of each, in 1..L.
       drawn_before: int32 [N], tokens that were sampled with a key before the first one here.
       seen: bool [N, V], tokens that occurred so far, if repetition is penalized; otherwise None.
+      own: state of a subclass of `Sampler`, a pytree with leading axis N.
       num_steps: int32 [N], decode steps that a draft shortened (`speculative`); None without one.
     """
 
@@ -101,6 +102,7 @@ class Samples:
     drawn_before: Array
     seen: Array | None
     state: State
+    own: Any = None
     num_steps: Array | None = None
     num_outputs: int = dataclasses.field(default=1, metadata={"static": True})
 
@@ -139,6 +141,9 @@ class StepwiseSearch(Protocol):
 class Sampler:
     """Samples tokens from the model's distribution: a `RefillableSearch` and a `StepwiseSearch`.
 
+    A subclass may replace `truncated`, or `choose`; a state of its own is `Samples.own`, which
+    `begin_own` makes.
+
     Attributes:
       temperature, top_k, top_p: see `truncated_logits`.
       repetition_penalty: penalty of tokens that occurred before, see `penalized_logits`; 1: none.
@@ -175,6 +180,7 @@ class Sampler:
             jax.tree.map(repeated, start.state),
             repeated(start.max_lengths),
             keys,
+            None if start.hidden is None else repeated(start.hidden),
         )
         first = self.begin(start_of_samples, max_length=max_length)
         return dataclasses.replace(first, num_outputs=num_outputs)
@@ -211,8 +217,14 @@ class Sampler:
             drawn_before=jnp.full(rows, drawn_before, jnp.int32),
             seen=seen,
             state=start.state,
+            own=self.begin_own(start) if start.before is None else start.before.own,
         )
-        return self._draw(samples, start.logits)
+        return self._draw(samples, start.logits, start.hidden)
+
+    def begin_own(self, start: Start) -> Any:
+        """State of a subclass before the first token (`Samples.own`). Where an output has outgrown
+        the context, the state continues."""
+        return None
 
     def extend(
         self,
@@ -235,8 +247,10 @@ class Sampler:
     ) -> Samples:
         """Samples after one step of the model, of at most `length` tokens."""
         last = jnp.take_along_axis(samples.tokens, samples.lengths[:, None] - 1, axis=1)[:, 0]
-        logits, state = decode_step(last, memory, samples.state)
-        return self._draw(dataclasses.replace(samples, state=state), logits)
+        result: Any = decode_step(last, memory, samples.state)
+        logits, state, *hidden = result
+        samples = dataclasses.replace(samples, state=state)
+        return self._draw(samples, logits, hidden[0] if hidden else None)
 
     def penalized(self, logits: Float[Array, "N V"], seen: Seen) -> Float[Array, "N V"]:
         return logits if seen is None else penalized_logits(logits, seen, self.repetition_penalty)
@@ -257,17 +271,28 @@ class Sampler:
         """Logits to sample from. A subclass may truncate them in another way."""
         return truncated_logits(logits, self.temperature, self.top_k, self.top_p, self.banned_ids)
 
-    def _draw(self, samples: Samples, logits: Float[Array, "N V"]) -> Samples:
+    def choose(
+        self, samples: Samples, logits: Float[Array, "N V"], hidden: Float[Array, "N D"] | None
+    ) -> tuple[Int[Array, " N"], Any]:
+        """Returns the next token of each row, and the state of a subclass after it.
+
+        Args:
+          hidden: final hidden states that the logits are of, for a search with `needs_hidden`.
+        """
+        if self.is_greedy:
+            return self.most_likely(logits, samples.seen), samples.own
+        draws = samples.drawn_before + samples.lengths
+        step_keys = jax.vmap(jax.random.fold_in)(samples.keys, draws)
+        truncated = self.truncated(self.penalized(logits, samples.seen))
+        return jax.vmap(jax.random.categorical)(step_keys, truncated), samples.own
+
+    def _draw(
+        self, samples: Samples, logits: Float[Array, "N V"], hidden: Float[Array, "N D"] | None
+    ) -> Samples:
         """Adds a token to each sample that has not ended."""
         rows = jnp.arange(len(logits))
         positions = samples.lengths
-        if self.is_greedy:
-            chosen = self.most_likely(logits, samples.seen)
-        else:
-            draws = samples.drawn_before + positions
-            step_keys = jax.vmap(jax.random.fold_in)(samples.keys, draws)
-            truncated = self.truncated(self.penalized(logits, samples.seen))
-            chosen = jax.vmap(jax.random.categorical)(step_keys, truncated)
+        chosen, own = self.choose(samples, logits, hidden)
         tokens = jnp.where(samples.ended, self.pad_id, chosen)
         log_probs = jnp.where(samples.ended, 0.0, token_log_probs(logits, chosen))
         seen = samples.seen
@@ -280,4 +305,5 @@ class Sampler:
             log_probs=samples.log_probs.at[rows, positions].set(log_probs, mode="drop"),
             ended=samples.ended | (chosen == self.eos_id) | (lengths >= samples.limits),
             seen=None if seen is None else seen.at[rows, chosen].set(True),
+            own=own,
         )

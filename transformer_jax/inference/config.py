@@ -5,12 +5,13 @@ import dataclasses
 from collections.abc import Callable, Collection
 from typing import Annotated, Any, TypedDict
 
-from transformer_jax.decoding import LENGTH_PENALTIES, BeamSearch, Sampler, Search
+from transformer_jax.decoding import LENGTH_PENALTIES, BeamSearch, Constraint, Sampler, Search
+from transformer_jax.errors import UserError
 from transformer_jax.fields import Configurable
 from transformer_jax.nn.int8 import WEIGHTS
 from transformer_jax.ranges import OneOf, Range, Seed, check_fields
 from transformer_jax.registry import Registry
-from transformer_jax.tokenization import DEFAULT_SPECIALS, SpecialTokens
+from transformer_jax.tokenization import DEFAULT_SPECIALS, SpecialTokens, Tokenizer
 
 Count = Annotated[int, Range(1, 10_000)]
 
@@ -45,6 +46,7 @@ class DecodeConfig(Configurable):
         before. The outputs have the same distribution, and the search takes fewer steps
         (`decoding.speculative`). None: no draft. Evaluations during training use none.
       draft_length: tokens that the draft proposes at once.
+      constraint: rule for what an output may be, an entry of `CONSTRAINTS`; None: any text.
       weights: weights of a trained run at inference: "float32", or "int8" (quantized,
         `nn.int8.Int8Matrix`). Training and its evaluations always use float32.
 
@@ -67,6 +69,7 @@ class DecodeConfig(Configurable):
     batch_size: Annotated[int, Range(1, 2**20)] = 64
     draft: str | None = None
     draft_length: Annotated[int, Range(1, 64)] = 4
+    constraint: str | None = None
     weights: Annotated[str, OneOf(*WEIGHTS)] = "float32"
 
     def __post_init__(self) -> None:
@@ -220,6 +223,26 @@ must be a `decoding.StepwiseSearch` too. Register a `SearchKind` to declare the 
 search reads: the others are then rejected. A plain function counts as reading all fields.
 """
 
+CONSTRAINTS: Registry[Callable[[DecodeConfig, Tokenizer], Constraint]] = Registry(
+    "decode.constraint"
+)
+"""Constraints by name: functions of the section `decode` and the tokenizer of the outputs."""
+
+
+def make_constraint(decode: DecodeConfig, tokenizer: Tokenizer | None) -> Constraint | None:
+    """Makes the constraint that `decode.constraint` names, if any.
+
+    Raises:
+      UserError: there is a draft, whose proposals a constraint cannot follow.
+    """
+    if decode.constraint is None:
+        return None
+    if decode.draft is not None:
+        raise UserError("decode.draft: constrained outputs cannot be drafted; leave it out")
+    assert tokenizer is not None, "this task reads no decode.constraint"
+    return CONSTRAINTS.find(decode.constraint)(decode, tokenizer)
+
+
 SEARCH_FIELDS = tuple(
     field.name
     for field in dataclasses.fields(DecodeConfig)
@@ -230,11 +253,13 @@ SEARCH_FIELDS = tuple(
 TARGET_FIELDS = (
     *(name for name in SEARCH_FIELDS if name != "repetition_penalty"),
     *("search", "max_extra_length", "batch_size", "draft", "draft_length", "num_outputs"),
+    "constraint",
 )
 """Fields that a task on pairs reads to predict a target."""
 
 CONTINUATION_FIELDS = (
     *(name for name in SEARCH_FIELDS if name != "alpha"),
     *("search", "max_extra_length", "stop", "num_outputs", "batch_size", "draft", "draft_length"),
+    "constraint",
 )
 """Fields that a language model reads to continue a text."""

@@ -197,10 +197,12 @@ def configs_of(model: Any) -> list[Any]:
     return [part.config for part in parts if not isinstance(part, Lookup)]
 
 
-def decode_step_of(model: Any, step_by: Callable[[str], DecodeStep]) -> DecodeStep:
+def decode_step_of(
+    model: Any, step_by: Callable[[str], DecodeStep], needs_hidden: bool = False
+) -> DecodeStep:
     """The decode step of a model, with that of its draft if it has one; `step_by` makes a decode
-    step from the name of a method."""
-    step = step_by("decode_step")
+    step from the name of a method. Only models without a draft have hidden states."""
+    step = step_by("decode_step_hidden" if needs_hidden else "decode_step")
     if not isinstance(model, DraftedModel):
         return step
     return DraftedStep(step, step_by("draft_step"))

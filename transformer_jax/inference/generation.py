@@ -19,11 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.batches.packing import LENGTH_STEP, pad_rows, row_lengths
+from transformer_jax.decoding.constraints import Constraint, constrained, start_under
 from transformer_jax.decoding.interface import Memory, Start, State, truncate_at_eos
 from transformer_jax.decoding.sampling import Samples, StepwiseSearch
 from transformer_jax.errors import NonFiniteError, UserError
 from transformer_jax.inference.batches import PaddedBatch
-from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.config import DecodeConfig, make_constraint
 from transformer_jax.inference.draft import DraftedModel, configs_of, decode_step_of, searching
 from transformer_jax.models import apply_method, apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
@@ -76,6 +77,7 @@ class TokenGenerator:
 
     Attributes:
       context: tokens that the model sees at once.
+      tokenizer: of the outputs, for `decode.constraint`; None: there is none.
       use_cache: False: recompute the keys and values of all tokens at every step, for comparison.
     """
 
@@ -83,6 +85,7 @@ class TokenGenerator:
     context: int
     specials: SpecialTokens
     use_cache: bool = True
+    tokenizer: Tokenizer | None = None
 
     def search(self, decode: DecodeConfig) -> StepwiseSearch:
         """Makes the search. Raises UserError if it cannot pause every few tokens, such as
@@ -118,7 +121,9 @@ class TokenGenerator:
         beyond it are dropped.
         """
         search = self.search(decode)
+        constraint = make_constraint(decode, self.tokenizer)
         drawn_before = 0
+        before_move = None
         for output in outputs:
             output.ended |= len(output.tokens) >= decode.max_extra_length
         while not all(output.ended for output in outputs):
@@ -132,14 +137,17 @@ class TokenGenerator:
             # Rows, like prompts, are padded to a power of 2, so that few shapes are compiled.
             arrays = batch.place(params, outputs, 1 << (len(outputs) - 1).bit_length())
             slots = self.num_slots(arrays["prompt"].shape[1], decode)
-            samples = self.begin(params, arrays, search, decode.seed, drawn_before, slots)
+            samples = self.begin(
+                params, arrays, search, decode.seed, drawn_before, slots, constraint, before_move
+            )
             while True:
                 length = self._read(samples, outputs, before, decode, complete_length)
                 yield
                 if length == room or all(output.ended for output in outputs):
                     break
                 samples = self._mark_ended(samples, outputs)
-                samples = self.extend(params, samples, search, min(length + CHUNK, room))
+                length = min(length + CHUNK, room)
+                samples = self.extend(params, samples, search, length, constraint)
             if isinstance(self.model, DraftedModel):
                 pairs = zip(outputs, before, strict=True)
                 num_new = [len(output.tokens) - count for output, count in pairs]
@@ -148,6 +156,9 @@ class TokenGenerator:
                 num_later = sum(max(0, number - 1) for number in num_new)
                 self.model.record(num_later, int(num_steps.sum()))
             drawn_before += length  # no random key is used twice
+            if constraint or samples.own is not None:
+                of_constraint = samples.state[1] if constraint else None
+                before_move = dataclasses.replace(samples, state=None), of_constraint
             for output, count in zip(outputs, before, strict=True):
                 output.context = [*output.context, *output.tokens[count:]]
 
@@ -221,15 +232,13 @@ class TokenGenerator:
 
     @functools.cached_property
     def begin(self) -> Callable[..., Samples]:
-        """Compiled (params, arrays, search, seed, drawn, slots) -> `Samples` with the first
-        token."""
-        return jax.jit(self._begin, static_argnames=("search", "slots"))
+        """Compiled `_begin`: `Samples` with the first token."""
+        return jax.jit(self._begin, static_argnames=("search", "constraint", "slots"))
 
     @functools.cached_property
     def extend(self) -> Callable[..., Samples]:
-        """Compiled (params, samples, search, length) -> `Samples` of that length. The memory of the
-        given samples is reused."""
-        return jax.jit(self._extend, static_argnames="search", donate_argnums=1)
+        """Compiled `_extend`: `Samples` of a length. The memory of the given samples is reused."""
+        return jax.jit(self._extend, static_argnames=("search", "constraint"), donate_argnums=1)
 
     def _begin(
         self,
@@ -239,13 +248,23 @@ class TokenGenerator:
         seed: jax.Array,
         drawn: jax.Array,
         slots: int,
+        constraint: Constraint | None = None,
+        before_move: tuple[Samples, State] | None = None,
     ) -> Samples:
-        logits, _, state = self._prefill(params, arrays["prompt"], arrays["lengths"], slots)
+        prompt, lengths = arrays["prompt"], arrays["lengths"]
+        needs_hidden = getattr(search, "needs_hidden", False)
+        logits, _, state, *hidden = self._prefill(params, prompt, lengths, slots, needs_hidden)
         fold_in = jax.vmap(jax.random.fold_in)
         seeds = jnp.broadcast_to(jax.random.key(seed), arrays["numbers"].shape)
         keys = fold_in(fold_in(seeds, arrays["numbers"]), arrays["samples"])
+        start = Start(logits, (), state, arrays["limits"], keys, *hidden)
+        start = dataclasses.replace(start, before=before_move)
+        if constraint:
+            start = start_under(constraint, start, prompt, lengths, self.specials.banned[0])
+        elif before_move:
+            start = dataclasses.replace(start, before=before_move[0])
         samples = search.begin(
-            Start(logits, (), state, arrays["limits"], keys),
+            start,
             max_length=self.context + 1,
             drawn_before=drawn,
             seen=arrays.get("seen"),
@@ -253,18 +272,28 @@ class TokenGenerator:
         return dataclasses.replace(samples, ended=samples.ended | arrays["ended"])
 
     def _extend(
-        self, params: Any, samples: Samples, search: StepwiseSearch, length: jax.Array
+        self,
+        params: Any,
+        samples: Samples,
+        search: StepwiseSearch,
+        length: jax.Array,
+        constraint: Constraint | None = None,
     ) -> Samples:
         step = decode_step_of(
-            self.model, lambda method: functools.partial(self._decode_step, params, method=method)
+            self.model,
+            lambda method: functools.partial(self._decode_step, params, method=method),
+            getattr(search, "needs_hidden", False),
         )
+        if constraint:
+            step = constrained(step, constraint, self.specials.banned[0])
         return search.extend(samples, step, (), length)
 
     def _prefill(
-        self, params: Any, prompt: jax.Array, lengths: jax.Array, slots: int
-    ) -> tuple[jax.Array, Memory, State]:
-        if self.use_cache:
-            return apply_method(self.model, params, "prefill", prompt, lengths, slots)
+        self, params: Any, prompt: jax.Array, lengths: jax.Array, slots: int, needs_hidden: bool
+    ) -> tuple[Any, ...]:
+        if self.use_cache or needs_hidden:
+            method = "prefill_hidden" if needs_hidden else "prefill"
+            return apply_method(self.model, params, method, prompt, lengths, slots)
         rows = jnp.zeros((len(prompt), self.context), jnp.int32)
         rows = rows.at[:, : prompt.shape[1]].set(prompt)
         return self._logits_after(params, rows, lengths), (), (rows, lengths)
@@ -272,7 +301,7 @@ class TokenGenerator:
     def _decode_step(
         self, params: Any, tokens: jax.Array, memory: Memory, state: State, method: str
     ) -> tuple[jax.Array, State]:
-        if self.use_cache:
+        if self.use_cache or method == "decode_step_hidden":
             return apply_method(self.model, params, method, tokens, memory, state)
         rows, lengths = state
         rows = rows.at[jnp.arange(len(rows)), lengths].set(tokens)

@@ -18,7 +18,7 @@ import numpy as np
 from transformer_jax.data.batches.packing import pad_rows, rounded_length, row_lengths
 from transformer_jax.decoding.beam_search import BeamSearch
 from transformer_jax.decoding.beam_tree import BeamTree, beam_tree
-from transformer_jax.decoding.constraints import Constraint, constrained, masked_logits
+from transformer_jax.decoding.constraints import Constraint, constrained, start_under
 from transformer_jax.decoding.interface import (
     DecodeStep,
     Hypotheses,
@@ -32,7 +32,7 @@ from transformer_jax.decoding.interface import (
 )
 from transformer_jax.errors import NonFiniteError, UserError
 from transformer_jax.inference.batches import PaddedBatch, unpad
-from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.config import DecodeConfig, make_constraint
 from transformer_jax.inference.draft import DraftedModel, configs_of, decode_step_of, searching
 from transformer_jax.models import apply_method
 from transformer_jax.models.encoder_decoder import Seq2Seq
@@ -41,7 +41,7 @@ from transformer_jax.parallel import hosts
 from transformer_jax.parallel.sharding import mesh_of
 from transformer_jax.runtime.platform import require_memory
 from transformer_jax.runtime.progress import track
-from transformer_jax.tokenization import SpecialTokens
+from transformer_jax.tokenization import SpecialTokens, Tokenizer
 
 GROUPS = 4
 """Groups of a batch. More groups leave fewer places idle, and pause the search more often: greedy
@@ -114,11 +114,17 @@ def longest_output(arrays: Mapping[str, np.ndarray], max_extra_length: int) -> i
 
 @dataclasses.dataclass(frozen=True)
 class Seq2SeqSearch:
-    """Searches for the outputs of batches of sources, with the search of a `DecodeConfig`."""
+    """Searches for the outputs of batches of sources, with the search of a `DecodeConfig`.
+
+    Attributes:
+      constraint: of the task; None: that of `decode.constraint`.
+      tokenizer: of the outputs, for `decode.constraint`.
+    """
 
     model: Seq2Seq
     specials: SpecialTokens
     constraint: Constraint | None = None
+    tokenizer: Tokenizer | None = None
 
     def __call__(
         self, params: Any, requests: Sequence[Request], decode: DecodeConfig
@@ -228,7 +234,7 @@ class Seq2SeqSearch:
     ) -> tuple[Any, jax.Array, Hypotheses]:
         """Continues until at most `most_left` sentences are not done."""
         search = cast(RefillableSearch, self._search(decode))
-        searched = search.run(searched, self._step(params), memory, most_left)
+        searched = search.run(searched, self._step(params, decode), memory, most_left)
         return searched, search.is_done(searched), search.outputs(searched)
 
     def check(self, longest: int, decode: DecodeConfig) -> None:
@@ -296,7 +302,7 @@ class Seq2SeqSearch:
         """Finds the outputs of a batch of `request_arrays`. Unless `may_end`, no output ends before
         its limit, for benchmarks."""
         start = self._start(params, arrays, decode, max_length, may_end)
-        step = self._step(params, may_end)
+        step = self._step(params, decode, may_end)
         search = self._search(decode)
         return search.find(step, start, num_outputs=decode.num_outputs, max_length=max_length)
 
@@ -317,7 +323,7 @@ class Seq2SeqSearch:
         to_start, step = self._compiled_parts
         return beam_tree(
             search,
-            functools.partial(step, params),
+            functools.partial(step, params, decode),
             to_start(params, arrays, decode, max_length),
             num_outputs=decode.num_outputs,
             max_length=max_length,
@@ -327,7 +333,10 @@ class Seq2SeqSearch:
     @functools.cached_property
     def _compiled_parts(self) -> tuple[jax.stages.Wrapped, jax.stages.Wrapped]:
         to_start = jax.jit(self._start, static_argnames=("decode", "max_length"))
-        return to_start, jax.jit(lambda params, *inputs: self._step(params)(*inputs))
+        step = jax.jit(
+            lambda params, decode, *inputs: self._step(params, decode)(*inputs), static_argnums=1
+        )
+        return to_start, step
 
     def _start(
         self,
@@ -340,38 +349,42 @@ class Seq2SeqSearch:
         prompt = arrays["prompt"]
         sides = (arrays["source"], arrays["source_lengths"], prompt, arrays["prompt_lengths"])
         slots = prompt.shape[1] - 1 + max_length  # the last output token is never read
-        logits, memory, state = apply_method(self.model, params, "prefill", *sides, slots)
+        needs_hidden = getattr(self._search(decode), "needs_hidden", False)
+        method = "prefill_hidden" if needs_hidden else "prefill"
+        logits, memory, state, *hidden = apply_method(self.model, params, method, *sides, slots)
         fold_in = jax.vmap(jax.random.fold_in, (None, 0))
         keys = fold_in(jax.random.key(decode.seed), arrays["numbers"])
         logits = self._with_end(logits, may_end)
-        limits = arrays["limits"]
-        if self.constraint:
-            tokens = arrays["constraint_tokens"]
-            first = self.constraint.begin(tokens, arrays["constraint_lengths"], limits)
-            allowed = self.constraint.allowed(first)
-            logits = masked_logits(logits, allowed, self._banned_id)
-            state = (state, first)
-        return Start(logits, memory, state, limits, keys)
+        start = Start(logits, memory, state, arrays["limits"], keys, *hidden)
+        constraint = self._constraint(decode)
+        if constraint is None:
+            return start
+        tokens = arrays.get("constraint_tokens", arrays["source"])
+        counts = arrays.get("constraint_lengths", arrays["source_lengths"])
+        return start_under(constraint, start, tokens, counts, self.specials.banned[0])
 
-    def _step(self, params: Any, may_end: bool = True) -> DecodeStep:
+    def _constraint(self, decode: DecodeConfig) -> Constraint | None:
+        if self.constraint and decode.constraint:
+            raise UserError("decode.constraint: this task has a constraint; leave it out")
+        return self.constraint or make_constraint(decode, self.tokenizer)
+
+    def _step(self, params: Any, decode: DecodeConfig, may_end: bool = True) -> DecodeStep:
         """Decode step of the model, under the constraint."""
 
         def step_by(method: str) -> DecodeStep:
-            def step(tokens: jax.Array, memory: Memory, state: State) -> tuple[jax.Array, State]:
-                logits, state = apply_method(self.model, params, method, tokens, memory, state)
-                return self._with_end(logits, may_end), state
+            def step(tokens: jax.Array, memory: Memory, state: State) -> Any:
+                logits, *after = apply_method(self.model, params, method, tokens, memory, state)
+                return self._with_end(logits, may_end), *after
 
             return step
 
-        step = decode_step_of(self.model, step_by)
-        return constrained(step, self.constraint, self._banned_id) if self.constraint else step
+        needs_hidden = getattr(self._search(decode), "needs_hidden", False)
+        step = decode_step_of(self.model, step_by, needs_hidden)
+        constraint = self._constraint(decode)
+        return constrained(step, constraint, self.specials.banned[0]) if constraint else step
 
     def _with_end(self, logits: jax.Array, may_end: bool) -> jax.Array:
         return logits if may_end else logits.at[..., self.specials.eos].set(-jnp.inf)
-
-    @property
-    def _banned_id(self) -> int:
-        return self.specials.banned[0]
 
 
 def refilled(

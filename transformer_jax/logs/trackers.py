@@ -268,7 +268,7 @@ class TrackerThread:
 
     def _track(self) -> None:
         try:
-            tracker = TRACKERS[self._name](self._run)
+            tracker = TRACKERS.find(self._name)(self._run)
             for record in iter(self._records.get, None):  # None is from `close`
                 try:
                     tracker.log(*record)

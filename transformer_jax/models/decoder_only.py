@@ -15,11 +15,10 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.nn.cache import Cache, at_prompt_ends, state_bytes
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected
-from transformer_jax.nn.layers import init_caches, undivided_reason
 from transformer_jax.nn.masks import PerToken, row_places
 from transformer_jax.nn.ring_attention import balance, restore_order
 from transformer_jax.nn.sublayers import Sequences
-from transformer_jax.nn.transformer import Decoder
+from transformer_jax.nn.transformer import Decoder, init_caches, undivided_reason
 
 
 class DecoderOnly(nn.Module):
@@ -73,7 +72,7 @@ class DecoderOnly(nn.Module):
         balanced = undivided_reason(self.config) is None
         tokens, positions, segment_ids = balance(rows) if balanced else rows
         x = self.input(self.embedding.embed(tokens), positions, deterministic)
-        sequences = Sequences.packed(self.input.position_encoding, positions, segment_ids)
+        sequences = Sequences.packed(self.input.position_encoding, positions, segment_ids, tokens)
         x, _ = self.decoder(x, sequences, deterministic=deterministic)
         return restore_order(x) if balanced else x
 
@@ -86,11 +85,17 @@ class DecoderOnly(nn.Module):
           logits of the first token after the prompt, an empty memory, and the decoding state (axis
           0 of every leaf is B).
         """
+        return self.prefill_hidden(prompt, prompt_lengths, max_length)[:3]
+
+    def prefill_hidden(
+        self, prompt: Int[Array, "B P"], prompt_lengths: Int[Array, " B"], max_length: int
+    ) -> tuple[Float[Array, "B V"], tuple[()], tuple[Cache, ...], Float[Array, "B D"]]:
+        """As `prefill`, with the hidden state of each prompt's last token."""
         caches = self.empty_state(prompt.shape[0], max_length)
         real = jnp.arange(prompt.shape[1]) < prompt_lengths[:, None]
         x, caches = self._decode(prompt, caches, real)
         last, caches = at_prompt_ends(x, prompt_lengths, caches)
-        return self._project(last).logits()[:, 0], (), caches
+        return self._project(last).logits()[:, 0], (), caches, last[:, 0]
 
     def state_bytes(self, length: int) -> int:
         """Bytes of the caches of one row of `length` tokens."""
@@ -105,8 +110,15 @@ class DecoderOnly(nn.Module):
     ) -> tuple[Float[Array, "N ... V"], tuple[Cache, ...]]:
         """Decodes one more token of each row, or T more; returns the logits of the token after each
         of them, and the state."""
+        return self.decode_step_hidden(tokens, memory, state)[:2]
+
+    def decode_step_hidden(
+        self, tokens: Int[Array, "N ..."], memory: tuple[()], state: tuple[Cache, ...]
+    ) -> tuple[Float[Array, "N ... V"], tuple[Cache, ...], Float[Array, "N ... D"]]:
+        """As `decode_step`, with the hidden state of each token."""
         x, state = self._decode(tokens.reshape(len(tokens), -1), state)
-        return self._project(x).logits().reshape(*tokens.shape, -1), state
+        logits = self._project(x).logits().reshape(*tokens.shape, -1)
+        return logits, state, x.reshape(*tokens.shape, -1)
 
     def _decode(
         self,
@@ -116,7 +128,9 @@ class DecoderOnly(nn.Module):
     ) -> tuple[Float[Array, "N T D"], tuple[Cache, ...]]:
         positions = caches[0].next_positions(tokens.shape[1])
         x = self.input(self.embedding.embed(tokens), positions, True)
-        sequences = Sequences(self.input.position_encoding, positions, mask=None, real=real)
+        sequences = Sequences(
+            self.input.position_encoding, positions, mask=None, real=real, tokens=tokens
+        )
         return self.decoder(x, sequences, caches=caches)
 
     def _project(self, x: Float[Array, "N T D"]) -> Unprojected:

@@ -17,13 +17,12 @@ from transformer_jax.nn.cache import Cache, EncoderOutput, Memory, at_prompt_end
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.embeddings import Embedding, Unprojected
-from transformer_jax.nn.layers import init_caches, undivided_reason
 from transformer_jax.nn.masks import PerToken, Segments, padding_mask, row_places
 from transformer_jax.nn.norms import make_norm
 from transformer_jax.nn.positions import encoding_class
 from transformer_jax.nn.ring_attention import balance, restore_order
 from transformer_jax.nn.sublayers import Sequences
-from transformer_jax.nn.transformer import Decoder, Encoder
+from transformer_jax.nn.transformer import Decoder, Encoder, init_caches, undivided_reason
 
 
 class PackedTokens(NamedTuple):
@@ -159,7 +158,9 @@ class EncoderDecoder(Seq2Seq):
         balanced = undivided_reason(self.config) is None
         target = balance(target) if balanced else target
         visible = Segments(target.segment_ids, source.segment_ids)
-        sequences = Sequences.packed(self.target_encoding, target.positions, target.segment_ids)
+        sequences = Sequences.packed(
+            self.target_encoding, target.positions, target.segment_ids, target.ids
+        )
         x = self._embed_target(target.ids, target.positions, deterministic)
         x, _ = self.decoder(x, sequences, EncoderOutput(encoded, visible), deterministic)
         return restore_order(x) if balanced else x
@@ -177,7 +178,7 @@ class EncoderDecoder(Seq2Seq):
         x = self.source_encoding.embed(embedded, positions)
         x = self.source_norm(x) if self.config.embedding_norm else x
         x = self.embedding_dropout(x.astype(embedded.dtype), deterministic)
-        sequences = Sequences.packed(self.source_encoding, positions, segment_ids)
+        sequences = Sequences.packed(self.source_encoding, positions, segment_ids, source)
         return self.encoder(x, sequences, deterministic)
 
     def prefill(
@@ -199,6 +200,17 @@ class EncoderDecoder(Seq2Seq):
           logits of the first token after the prompt, the memory, and the decoding state (axis 0 of
           every leaf of both is B).
         """
+        return self.prefill_hidden(source, source_lengths, prompt, prompt_lengths, max_length)[:3]
+
+    def prefill_hidden(
+        self,
+        source: Int[Array, "B S"],
+        source_lengths: Int[Array, " B"],
+        prompt: Int[Array, "B P"],
+        prompt_lengths: Int[Array, " B"],
+        max_length: int,
+    ) -> tuple[Float[Array, "B V"], tuple[Memory, ...], tuple[Cache, ...], Float[Array, "B D"]]:
+        """As `prefill`, with the hidden state of each prompt's last token."""
         positions = jnp.broadcast_to(jnp.arange(source.shape[1]), source.shape)
         segment_ids = (positions < source_lengths[:, None]).astype(jnp.int32)
         encoded = self.encode(source, positions, segment_ids)
@@ -208,15 +220,22 @@ class EncoderDecoder(Seq2Seq):
         real = jnp.arange(prompt.shape[1]) < prompt_lengths[:, None]
         x, caches = self._decode(prompt, memory, caches, real)
         last, caches = at_prompt_ends(x, prompt_lengths, caches)
-        return self._project(last).logits()[:, 0], memory, caches
+        return self._project(last).logits()[:, 0], memory, caches, last[:, 0]
 
     def decode_step(
         self, tokens: Int[Array, "N ..."], memory: tuple[Memory, ...], state: tuple[Cache, ...]
     ) -> tuple[Float[Array, "N ... V"], tuple[Cache, ...]]:
         """Decodes one more token of each row, or T more; returns the logits of the token after each
         of them, and the state."""
+        return self.decode_step_hidden(tokens, memory, state)[:2]
+
+    def decode_step_hidden(
+        self, tokens: Int[Array, "N ..."], memory: tuple[Memory, ...], state: tuple[Cache, ...]
+    ) -> tuple[Float[Array, "N ... V"], tuple[Cache, ...], Float[Array, "N ... D"]]:
+        """As `decode_step`, with the hidden state of each token."""
         x, state = self._decode(tokens.reshape(len(tokens), -1), memory, state)
-        return self._project(x).logits().reshape(*tokens.shape, -1), state
+        logits = self._project(x).logits().reshape(*tokens.shape, -1)
+        return logits, state, x.reshape(*tokens.shape, -1)
 
     def empty_state(self, rows: int, max_length: int) -> tuple[Cache, ...]:
         return init_caches(self.config, self.config.num_decoder_layers, rows, max_length)
@@ -230,7 +249,7 @@ class EncoderDecoder(Seq2Seq):
     ) -> tuple[Float[Array, "N T D"], tuple[Cache, ...]]:
         positions = caches[0].next_positions(tokens.shape[1])
         x = self._embed_target(tokens, positions, deterministic=True)
-        sequences = Sequences(self.target_encoding, positions, mask=None, real=real)
+        sequences = Sequences(self.target_encoding, positions, None, real=real, tokens=tokens)
         return self.decoder(x, sequences, memory, True, caches)
 
     def _embed_target(

@@ -80,7 +80,7 @@ class EncoderOnly(nn.Module):
         positions, segment_ids = row_places(tokens, positions, segment_ids)
         types = token_types(tokens, positions, c.separator_id) if c.num_token_types else None
         x = self.input(self.embedding.embed(tokens), positions, deterministic, types)
-        sequences = Sequences.packed(self.input.position_encoding, positions, segment_ids)
+        sequences = Sequences.packed(self.input.position_encoding, positions, segment_ids, tokens)
         return self.encoder(x, sequences, deterministic)
 
 

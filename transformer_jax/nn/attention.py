@@ -6,7 +6,7 @@ value size of a head. N rows: while decoding, each of B sentences may have sever
 """
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -24,6 +24,7 @@ from transformer_jax.nn.norms import RMSNorm
 from transformer_jax.nn.ops import head_outputs, head_products, product_dtype, soft_cap, softmax
 from transformer_jax.nn.positions import PositionEncoding, encoding_class
 from transformer_jax.nn.sublayers import AttentionLayer, Features, Sequences
+from transformer_jax.registry import require_shape
 from transformer_jax.runtime import platform
 
 Weights = Float[Array, "B H T S"]
@@ -74,8 +75,8 @@ class MultiHeadAttention(AttentionLayer):
 
     The weights [B, H, T, S] pass through the method `weigh` and the heads' outputs [B, T, H, V]
     through `combine`; callers read or replace the results (`nn.hooks`). On request they are sown as
-    intermediates, "weights" (before dropout) and "heads". Subclasses may replace `score` and
-    `normalize`, which make the weights; no fused kernel is used then.
+    intermediates, "weights" (before dropout) and "heads". Subclasses may replace `score`,
+    `logit_bias`, `visible` and `normalize`, which make the weights; no fused kernel is used then.
     """
 
     reads: ClassVar[Collection[str]] = (
@@ -111,7 +112,8 @@ class MultiHeadAttention(AttentionLayer):
         if sequences.shared is not None:
             value = self.reuse(value, sequences.shared)
         query, key = encoding.rotate(query, key, sequences.positions)
-        inputs, cache = self.self_inputs(query, key, value, sequences, cache)
+        per_key = self.per_key(x, sequences, cache)
+        inputs, cache = self.self_inputs(query, key, value, sequences, cache, per_key)
         return self.attend(x, inputs, deterministic, encoding).reshape(x.shape), cache
 
     def self_inputs(
@@ -121,20 +123,41 @@ class MultiHeadAttention(AttentionLayer):
         value: Float[Array, "N T G V"],
         sequences: Sequences,
         cache: Cache | None,
+        per_key: Mapping[str, Float[Array, "N T ..."]] | None = None,
     ) -> tuple[AttentionInputs, Cache | None]:
         """Attention inputs of T tokens that attend to each other and to a cache, which grows."""
         positions = sequences.positions
         if isinstance(cache, KVCache):
-            cache = cache.append(key, value)
+            cache = cache.append(key, value, per_key)
             inputs = cache.inputs(query, positions)
         else:
             inputs = AttentionInputs(query, key, value, sequences.mask, positions, positions)
-            inputs = inputs.replace(segments=sequences.segments)
+            inputs = inputs.replace(segments=sequences.segments, per_key=per_key or {})
         return inputs.replace(window=self.config.attention_window), cache
 
     @classmethod
     def init_cache(cls, config: TransformerConfig, rows: int, max_length: int) -> KVCache:
-        return KVCache.empty(config, rows, max_length)
+        return KVCache.empty(config, rows, max_length).with_per_key(cls.per_key_shapes(config))
+
+    @classmethod
+    def per_key_shapes(cls, config: TransformerConfig) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of the values of a token that `per_key` returns."""
+        return {}
+
+    def per_key(
+        self, x: Features, sequences: Sequences, cache: Cache | None
+    ) -> Mapping[str, Float[Array, "N T ..."]]:
+        """Computes float32 values of each token that its key carries, for `logit_bias` and
+        `visible`; with a cache, of the T tokens that continue it."""
+        return {}
+
+    def logit_bias(self, inputs: AttentionInputs) -> Float[Array, "#B #H #T #S"] | None:
+        """Computes a term that is added to the logits, besides that of the position encoding."""
+        return None
+
+    def visible(self, inputs: AttentionInputs) -> Bool[Array, "#B #H #T #S"]:
+        """Computes which keys each query sees; here, those of the mask within the window."""
+        return inputs.windowed_mask
 
     def cross_attend(self, x: Features, memory: Memory, deterministic: bool) -> Features:
         """Attention to the encoder's output. The beams of a sentence are more queries of it."""
@@ -169,7 +192,8 @@ class MultiHeadAttention(AttentionLayer):
             heads = self._attend_to_all(blocks, deterministic, encoding)
             heads = restricted_attention.join_blocks(heads, inputs.query)
         heads = heads if of_heads is None else of_heads(heads)
-        heads = self.combine(heads, x.reshape(*heads.shape[:2], x.shape[-1]))
+        combined = self.combine(heads, x.reshape(*heads.shape[:2], x.shape[-1]))
+        heads = require_shape(self, "combine", combined, heads.shape)
         positions = inputs.query_positions
         return self.output(self.expose("heads", heads, _HEAD_AXES, position=positions))
 
@@ -178,16 +202,22 @@ class MultiHeadAttention(AttentionLayer):
     ) -> Heads:
         """Equation 1 with the terms of the positions, holding all weights."""
         tokens = {"query": inputs.query_positions, "key": inputs.key_positions}
+        rows, length, heads = inputs.query.shape[:3]
+        shape = (rows, heads, length, inputs.key.shape[1])
         logits = self.score(inputs.query, inputs.key)  # Q K^T / sqrt(d_k)
+        require_shape(self, "score", logits, shape)
         bias = None if encoding is None else encoding.logit_bias(inputs, self.relation)
         if bias is not None:
             logits += self.expose("logit_bias", bias, _WEIGHT_AXES, **tokens)
+        of_layer = self.logit_bias(inputs)
+        logits = logits if of_layer is None else logits + of_layer
         logits = soft_cap(logits, self.config.logit_cap)
-        weights = self.weigh(self.normalize(logits, inputs.windowed_mask), deterministic)
+        weights = self.normalize(logits, self.visible(inputs))
+        weights = self.weigh(require_shape(self, "normalize", weights, shape), deterministic)
         weights = self.expose("weights", weights, _WEIGHT_AXES, **tokens)
-        heads = head_outputs(weights, inputs.value, product_dtype(self.config.dtype))
+        outputs = head_outputs(weights, inputs.value, product_dtype(self.config.dtype))
         extra = None if encoding is None else encoding.extra_values(weights, inputs, self.relation)
-        return heads if extra is None else heads + extra
+        return outputs if extra is None else outputs + extra
 
     def score(self, query: Float[Array, "B T H K"], key: Float[Array, "B S G K"]) -> Weights:
         """Computes the logits: scaled products."""
@@ -198,9 +228,8 @@ class MultiHeadAttention(AttentionLayer):
         return softmax(logits, mask)
 
     def _has_own_steps(self) -> bool:
-        cls = type(self)
-        plain = MultiHeadAttention
-        return cls.score is not plain.score or cls.normalize is not plain.normalize
+        steps = ("score", "normalize", "logit_bias", "visible")
+        return any(getattr(type(self), k) is not getattr(MultiHeadAttention, k) for k in steps)
 
     def weigh(self, weights: Weights, deterministic: bool) -> Weights:
         """Applies dropout to the attention weights."""
@@ -290,6 +319,8 @@ class MultiHeadAttention(AttentionLayer):
     ) -> AttentionInputs:
         """Splits rows into blocks if a window makes that cheaper and nobody needs the weights."""
         if encoding is None or inputs.mask is None or self.needs_weights():
+            return inputs
+        if type(self).visible is not MultiHeadAttention.visible:  # keys outside of the window too
             return inputs
         if not restricted_attention.saves_work(inputs, encoding.causal):
             return inputs

@@ -5,6 +5,8 @@ B batch, T queries, S keys, H heads, G heads of keys and values, K key size of a
 of a head.
 """
 
+from collections.abc import Mapping
+
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
@@ -21,6 +23,9 @@ class AttentionInputs(struct.PyTreeNode):
       query_positions, key_positions: None in cross-attention, where distances have no meaning.
       segments: segment ids that `mask` was made from; None if it was made otherwise, as by a cache.
       window: a query sees only keys less than this many positions away; None: no limit.
+      past: mask of all keys of the query's sentence while decoding, those after it too; None
+        otherwise.
+      per_key: further values of each key, by name (`MultiHeadAttention.per_key`).
     """
 
     query: Float[Array, "B T H K"]
@@ -31,6 +36,8 @@ class AttentionInputs(struct.PyTreeNode):
     key_positions: Int[Array, "B S"] | None = None
     segments: Segments | None = None
     window: int | None = struct.field(pytree_node=False, default=None)
+    past: Bool[Array, "#B 1 #T #S"] | None = None
+    per_key: Mapping[str, Float[Array, "B S ..."]] = struct.field(default_factory=dict)
 
     @property
     def distance(self) -> Int[Array, "B T S"]:
@@ -39,11 +46,20 @@ class AttentionInputs(struct.PyTreeNode):
         return self.key_positions[:, None, :] - self.query_positions[:, :, None]
 
     @property
+    def sentence_mask(self) -> Bool[Array, "#B 1 #T #S"]:
+        """Mask of the keys in the query's sentence, those after the query too. While prompts of
+        unequal lengths are read, it has their padding."""
+        if self.past is not None:
+            return self.past
+        assert self.segments is not None
+        return segment_mask(self.segments.query, self.segments.key)
+
+    @property
     def windowed_mask(self) -> Bool[Array, "#B #H #T #S"]:
         """`mask`, or that of segments and positions, restricted to the window if there is one."""
         mask = self.mask
         if mask is None:
             assert self.segments is not None
-            mask = segment_mask(self.segments.query, self.segments.key)
+            mask = self.sentence_mask
             mask = mask & (self.distance <= 0)[:, None] if self.segments.causal else mask
         return mask if self.window is None else mask & window_mask(self.distance, self.window)

@@ -158,7 +158,7 @@ def sums_by_name(variables: Mapping[str, Any]) -> dict[str, Loss | Metric]:
         variables.get(COLLECTION, {}), is_leaf=lambda node: isinstance(node, Loss | Metric)
     )
     for path, term in leaves:
-        sums = _merge(sums, {path[-1].key: term})
+        sums = _merge(sums, {path[-1].key.removeprefix(TOTAL): term})
     return sums
 
 
@@ -170,7 +170,8 @@ def add_sums(module: nn.Module, sums: Mapping[str, Loss | Metric]) -> None:
 
 def _add(module: nn.Module, name: str, term: Loss | Metric) -> None:
     if is_collected(module):
-        module.sow(COLLECTION, name, term, reduce_fn=_sum, init_fn=lambda: None)
+        # The prefix keeps it apart from the names of submodules and parameters.
+        module.sow(COLLECTION, TOTAL + name, term, reduce_fn=_sum, init_fn=lambda: None)
 
 
 def _merge(

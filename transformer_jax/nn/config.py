@@ -8,7 +8,13 @@ from typing import Annotated
 import jax.numpy as jnp
 
 from transformer_jax.fields import GIVEN, Configurable
-from transformer_jax.nn.layer_pattern import Overrides, override, pattern_text, read_pattern
+from transformer_jax.nn.layer_pattern import (
+    PARAMETERS,
+    Overrides,
+    override,
+    pattern_text,
+    read_pattern,
+)
 from transformer_jax.nn.ops import DTYPES, product_dtype
 from transformer_jax.ranges import (
     Cap,
@@ -44,6 +50,8 @@ class TransformerConfig(Configurable):
       num_key_value_heads: heads G of keys and values, shared by groups of query heads: 1 is
         multi-query (Shazeer 2019), more is grouped-query attention (Ainslie et al. 2023); None:
         num_heads.
+      block: class of a layer, an entry of `nn.transformer.BLOCKS`.
+      residual: residual stream between the sublayers, an entry of `nn.transformer.RESIDUALS`.
       attention_layer: layer that mixes the tokens of a sequence, in self-attention, an entry of
         `nn.layers.ATTENTION_LAYERS`.
       feed_forward: layer that computes each token by itself, an entry of
@@ -53,7 +61,9 @@ class TransformerConfig(Configurable):
         cost O(r n). None: no window.
       layers: fields that differ from layer to layer, repeated through each stack
         (`nn.layer_pattern`): "3 x attention_window=128 | positions=none" gives three layers a
-        window, and the fourth no positions. None: all layers are equal.
+        window, and the fourth no positions. "parameters=0" gives all layers the parameters and
+        fields of layer 0, as in ALBERT (Lan et al. 2020); "parameters=0 | parameters=1" uses two
+        layers in turn, as a looped Transformer. None: all layers are equal.
       attention_scale: factor on the products of queries and keys; None: 1 / sqrt(d_k).
       logit_cap: soft cap c of attention logits x: c tanh(x / c) (Gemma 2, 2024); None: no cap.
       qk_norm: apply RMSNorm to each query and key, with a learned scale shared by the heads (Henry
@@ -146,6 +156,8 @@ class TransformerConfig(Configurable):
     key_size: Size | None = None
     value_size: Size | None = None
     num_key_value_heads: Heads | None = None
+    block: str = "sequential"
+    residual: str = "add"
     attention_layer: str = "multi_head"
     feed_forward: str = "dense"
     attention_window: Length | None = None
@@ -215,7 +227,15 @@ class TransformerConfig(Configurable):
         ]
         if self.rope_theta_window is not None and not any(windows):
             raise ValueError("rope_theta_window is set, but no layer has an attention_window")
+        if self.scan_layers and any(PARAMETERS in overrides for overrides in self.pattern):
+            raise ValueError("layers that share parameters cannot be scanned; unset scan_layers")
         for i, overrides in enumerate(self.pattern if self.layers else ()):
+            owner = self.owner_of_layer(i)
+            if self.owner_of_layer(owner) != owner or (owner != i and len(overrides) > 1):
+                raise ValueError(
+                    f"layers: layer {i} has the parameters of layer {owner}, which must be its own "
+                    f"(default, or parameters={owner}); their fields are the same, so set none here"
+                )
             if overrides.get("positions", "none") not in ("none", self.positions):
                 raise ValueError(
                     f"layers: positions is {overrides['positions']!r}; a layer has those of the "
@@ -269,10 +289,17 @@ class TransformerConfig(Configurable):
         """Config of layer `index` of a stack, with the overrides of the pattern."""
         if self.layers is None:
             return self
+        index = self.owner_of_layer(index)
         overrides = dict(self.pattern[index % len(self.pattern)])
+        overrides.pop(PARAMETERS, None)
         if overrides.get("attention_window", self.attention_window) is None:
             overrides["rope_theta_window"] = None  # it needs a window
         return override(self, {"layers": None, **overrides})
+
+    def owner_of_layer(self, index: int) -> int:
+        """Index of the layer of a stack whose parameters and fields layer `index` uses."""
+        owner: int = self.pattern[index % len(self.pattern)].get(PARAMETERS, index)
+        return owner
 
     @property
     def pattern(self) -> tuple[Overrides, ...]:

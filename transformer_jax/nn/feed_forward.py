@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Float
 
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.linear import Linear
 from transformer_jax.nn.sublayers import Features, FeedForwardLayer
-from transformer_jax.registry import Registry
+from transformer_jax.registry import Registry, require_shape
 
 ACTIVATIONS: Registry[Callable[[Array], Array]] = Registry(
     "model.activation",
@@ -52,8 +52,13 @@ class FeedForward(FeedForwardLayer):
         self, x: Features, deterministic: bool, real: Bool[Array, "N T"] | None = None
     ) -> Features:
         if self.config.gated_feed_forward:
-            hidden = self.activation(self.gate(x)) * self.inner(x)
+            hidden = self._activated(self.gate(x)) * self.inner(x)
         else:
-            hidden = self.activation(self.inner(x))
+            hidden = self._activated(self.inner(x))
         hidden = self.dropout(hidden, deterministic)
         return self.outer(self.expose("hidden", hidden, ("position", "neuron")))
+
+    def _activated(self, x: Float[Array, "N T H"]) -> Float[Array, "N T H"]:
+        name = f"activation {self.config.activation!r}"
+        y: Array = require_shape(self.activation, name, self.activation(x), x.shape)
+        return y

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from transformer_jax.nn.cache import Cache
+from transformer_jax.nn.cache import Cache, Recent
 from transformer_jax.nn.config import TransformerConfig, activation_dtype
 from transformer_jax.nn.linear import Linear
 from transformer_jax.nn.masks import positions_in_segments
@@ -238,38 +238,7 @@ class RecurrentCache(Cache):
     still read. Its size does not depend on the number of tokens."""
 
     state: Float[Array, "B J H V K"]
-    inputs: Mapping[str, Float[Array, "B J P _ _"]]
-
-    @property
-    def num_beams(self) -> int:
-        return self.state.shape[1]
-
-    def reorder(self, parents: Int[Array, "B K"]) -> "RecurrentCache":
-        rows = jnp.arange(len(parents))[:, None]
-        state, inputs = jax.tree.map(lambda x: x[rows, parents], (self.state, self.inputs))
-        return self.replace(state=state, inputs=inputs)
-
-    def by_row(self) -> tuple[Float[Array, "N H V K"], Mapping[str, Float[Array, "N P _ _"]]]:
-        flat: tuple = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (self.state, self.inputs))
-        return flat
-
-    def advance(
-        self,
-        state: Float[Array, "N H V K"],
-        inputs: Mapping[str, Float[Array, "N S _ _"]],
-        real: Bool[Array, "N T"] | None,
-    ) -> "RecurrentCache":
-        """Cache after T more tokens. `inputs` are those of the cache, then T new ones; `real` is
-        False for padding at the end of a row."""
-        num_past = self.inputs["key"].shape[2]
-        num_new = inputs["key"].shape[1] - num_past
-        ends = jnp.full(len(state), num_new) if real is None else real.sum(1)
-        last = partial(jax.lax.dynamic_slice_in_dim, slice_size=num_past)
-        inputs = jax.tree.map(lambda x: jax.vmap(last)(x, ends), dict(inputs))
-        state, inputs = jax.tree.map(
-            lambda x: x.reshape(-1, self.num_beams, *x.shape[1:]), (state, inputs)
-        )
-        return RecurrentCache(self.length + num_new, state, inputs)
+    inputs: Mapping[str, Recent]
 
 
 class GatedDeltaNet(AttentionLayer):
@@ -319,23 +288,29 @@ class GatedDeltaNet(AttentionLayer):
 
     @classmethod
     def init_cache(cls, config: TransformerConfig, rows: int, max_length: int) -> RecurrentCache:
-        state, inputs = _Sizes.of(config).zeros((rows, 1), activation_dtype(config))
+        sizes = _Sizes.of(config)
+        state = jnp.zeros((rows, 1, *sizes.values, sizes.keys[1]), jnp.float32)
+        inputs = {
+            name: Recent.empty(rows, sizes.width - 1, axes, activation_dtype(config), False)
+            for name, axes in sizes.by_projection().items()
+        }
         return RecurrentCache(jnp.zeros(rows, jnp.int32), state, inputs)
 
     def self_attend(
         self, x: Features, sequences: Sequences, deterministic: bool, cache: Cache | None = None
     ) -> tuple[Features, Cache | None]:
         reach = None
-        if isinstance(cache, RecurrentCache):
-            state, past = cache.by_row()
-        else:
-            state, past = self.sizes.zeros(x.shape[:1], activation_dtype(self.config))
+        if cache is None:
             assert sequences.segments is not None
             reach = positions_in_segments(sequences.segments.query)
+        before = self.init_cache(self.config, len(x), 0) if cache is None else cache
+        assert isinstance(before, RecurrentCache)
+        state = before.state.reshape(len(x), *before.state.shape[2:])
         new = {"query": self.query(x), "key": self.key(x), "value": self.value(x)}
-        inputs = {name: jnp.concatenate([past[name], new[name]], axis=1) for name in new}
+        rows = {name: before.inputs[name].append(new[name], sequences.real) for name in new}
         query, key, value = (
-            nn.silu(causal_convolution(inputs[name], self.taps[name], reach)) for name in inputs
+            nn.silu(causal_convolution(row, self.taps[name], reach))
+            for name, (row, _) in rows.items()
         )
         log_decay, strength = self.gates(x, reach, sequences.real)
         query = self.expose("queries", query, _HEAD_AXES, position=sequences.positions)
@@ -343,8 +318,12 @@ class GatedDeltaNet(AttentionLayer):
         value = self.expose("values", value, _HEAD_AXES, position=sequences.positions)
         heads, state = self.read(query, key, value, log_decay, strength, state)
         heads = self.norm_heads(heads) * nn.silu(self.output_gate(x).astype(jnp.float32))
-        if isinstance(cache, RecurrentCache):
-            cache = cache.advance(state, inputs, sequences.real)
+        if cache is not None:
+            cache = before.replace(
+                length=before.length + x.shape[1],
+                state=state.reshape(before.state.shape),
+                inputs={name: recent for name, (_, recent) in rows.items()},
+            )
         heads = self.expose("heads", heads, _HEAD_AXES)
         return self.output(heads), cache
 
@@ -405,17 +384,6 @@ class _Sizes(NamedTuple):
 
     def by_projection(self) -> dict[str, tuple[int, int]]:
         return {"query": self.keys, "key": self.keys, "value": self.values}
-
-    def zeros(
-        self, rows: tuple[int, ...], dtype: jnp.dtype
-    ) -> tuple[Float[Array, "*N H V K"], dict[str, Float[Array, "*N P _ _"]]]:
-        """State and inputs of the convolutions before the first token."""
-        state = jnp.zeros((*rows, *self.values, self.keys[1]), jnp.float32)
-        inputs = {
-            name: jnp.zeros((*rows, self.width - 1, *axes), dtype)
-            for name, axes in self.by_projection().items()
-        }
-        return state, inputs
 
 
 def _initial_taps(key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "W H X"]:

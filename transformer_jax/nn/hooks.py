@@ -22,8 +22,8 @@ from transformer_jax.nn.masks import positions_in_segments
 from transformer_jax.nn.positions import PositionEncoding
 from transformer_jax.nn.recurrent.decoder import RecurrentDecoder, SourceAttention
 from transformer_jax.nn.recurrent.encoder import RecurrentEncoder, RecurrentLayer
-from transformer_jax.nn.sublayers import AttentionLayer, FeedForwardLayer, Sublayer
-from transformer_jax.nn.transformer import Decoder, DecoderLayer, Encoder, EncoderLayer, Residual
+from transformer_jax.nn.sublayers import AttentionLayer, FeedForwardLayer, Sublayer, current_place
+from transformer_jax.nn.transformer import Block, Decoder, Encoder, Residual, residual_class
 
 STREAM = ("position", "feature")
 WEIGHTS = ("head", "query", "key")
@@ -72,6 +72,24 @@ def intercept_activations(
     return nn.intercept_methods(_Interceptor(change, wanted))
 
 
+def _path(module: nn.Module) -> str:
+    """Path of a module; in a layer that uses the parameters of another, with its own number."""
+    place = current_place()
+    parts = module.path
+    if place is not None:
+        parts = [f"layer_{place.index}" if part.startswith("layer_") else part for part in parts]
+    return ".".join(parts)
+
+
+def _stream_axes(module: nn.Module, x: Array) -> tuple[str, ...]:
+    """Names of the axes of a residual stream [N, T, ..., D] that a module returns."""
+    streams = residual_class(module.config) if isinstance(module, Block) else module
+    axes: tuple[str, ...] = getattr(streams, "axes", STREAM)
+    if len(axes) == x.ndim - 1:
+        return axes
+    return ("position", *(f"axis_{i}" for i in range(2, x.ndim - 1)), "feature")
+
+
 class _Interceptor:
     """Interceptor of all methods of all modules, for `nn.intercept_methods`."""
 
@@ -84,7 +102,7 @@ class _Interceptor:
     def __call__(self, method: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
         if context.module.scope is None:  # the encoding of a layer
             return method(*args, **kwargs)
-        path = ".".join(context.module.path)
+        path = _path(context.module)
         call = (path, context.method_name)
         is_entry = isinstance(context.module, _ENTRIES)
         inside = is_entry or any(path.startswith(f"{stack}.") for stack in self._stacks)
@@ -105,22 +123,30 @@ class _Interceptor:
                 positions = positions_in_segments(args[1]) if recurrent else args[1].positions
                 self._stacks[path] = positions
                 args = self._with_input(path, args, positions)
-                return self._on_result(path, method(*args, **kwargs), positions)
+                result = method(*args, **kwargs)
+                return self._on_result(path, result, positions, STREAM)
             case RecurrentDecoder(), "__call__":
                 self._stacks[path] = positions_in_segments(args[3])
-            case (RecurrentLayer(), "__call__") | (Residual(), "after"):
-                return self._on_result(path, method(*args, **kwargs), self._stack_of(path))
+            case (RecurrentLayer(), "__call__") | (Residual(), "write"):
+                x = method(*args, **kwargs)
+                return self._on_result(path, x, self._stack_of(path), _stream_axes(module, x))
+            case Residual(), "enter" if type(module).enter is not Residual.enter:
+                x = method(*args, **kwargs)
+                return self._on_result(path, x, self._stack_of(path), _stream_axes(module, x))
             case SourceAttention(), "weigh":
                 return self._hook(f"{path}.weights", WEIGHTS, args[0], {}, read_only=True)
-            case EncoderLayer() | DecoderLayer(), "__call__":
+            case Block(), "__call__":
                 result = method(*args, **kwargs)
-                return self._on_result(path, result, self._stack_of(path), off_value=args[0])
+                axes = _stream_axes(module, args[0])
+                return self._on_result(path, result, self._stack_of(path), axes, args[0])
             case AttentionLayer(), "self_attend" | "cross_attend":
                 args = self._with_input(path, args, self._stack_of(path))
-                return self._on_result(path, method(*args, **kwargs), self._stack_of(path))
+                result = method(*args, **kwargs)
+                return self._on_result(path, result, self._stack_of(path), STREAM)
             case FeedForwardLayer(), "__call__":
                 args = self._with_input(path, args, self._stack_of(path))
-                return self._on_result(path, method(*args, **kwargs), self._stack_of(path))
+                result = method(*args, **kwargs)
+                return self._on_result(path, result, self._stack_of(path), STREAM)
             case Sublayer(), "expose":
                 value = method(*args, **kwargs)  # other interceptors may have changed it
                 return self._expose(path, args[0], value, args[2], **kwargs)
@@ -129,7 +155,7 @@ class _Interceptor:
                 return method(*args, **kwargs) or wanted
             case PositionEncoding(), "embed":
                 args = self._with_input(path, args, args[1])
-                return self._on_result(path, method(*args, **kwargs), args[1])
+                return self._on_result(path, method(*args, **kwargs), args[1], STREAM)
         return method(*args, **kwargs)
 
     def _expose(
@@ -161,10 +187,17 @@ class _Interceptor:
         x = self._hook(f"{path}.input", STREAM, args[0], {"position": positions})
         return x, *args[1:]
 
-    def _on_result(self, path: str, result: Any, positions: Array, off_value: Any = 0.0) -> Any:
+    def _on_result(
+        self,
+        path: str,
+        result: Any,
+        positions: Array,
+        axes: tuple[str, ...],
+        off_value: Any = 0.0,
+    ) -> Any:
         """Hook point of a module's output, which may be the first element of a tuple."""
         x = result[0] if isinstance(result, tuple) else result
-        x = self._hook(path, STREAM, x, {"position": positions}, off_value)
+        x = self._hook(path, axes, x, {"position": positions}, off_value)
         return (x, *result[1:]) if isinstance(result, tuple) else x
 
     def _hook(

@@ -5,6 +5,10 @@ The text of a pattern has an item for each layer of one period, separated by "|"
 fields of the section `model`, or is "default"; "3 x" before it repeats it three times:
 
     3 x attention_window=128 | positions=none
+
+"parameters=K" names the layer whose parameters and fields a layer uses:
+
+    parameters=0 | parameters=1
 """
 
 import dataclasses
@@ -19,11 +23,14 @@ from transformer_jax.ranges import check_fields, short_repr
 from transformer_jax.registry import options_of_entry
 
 LAYER_FIELDS = (
-    *("attention_layer", "attention_window", "num_key_value_heads", "attention_scale"),
+    *("block", "attention_layer", "attention_window", "num_key_value_heads", "attention_scale"),
     *("qk_norm", "logit_cap", "positions", "rope_theta", "rope_scaling", "rope_factor"),
     *("feed_forward", "d_ff", "activation", "gated_feed_forward"),
 )
 """Fields that a layer may override, besides the options of its components ("experts.top_k")."""
+
+PARAMETERS = "parameters"
+"""In the overrides of a layer: index of the layer whose parameters it uses."""
 
 Overrides = Mapping[str, Any]
 """{field: its value in a layer}."""
@@ -38,7 +45,12 @@ def read_pattern(text: str, config_class: type) -> tuple[Overrides, ...]:
     """Overrides of each layer of a period, with values of the types of their fields. ValueError if
     the text is no pattern, or a field may not be overridden or has another type."""
     return tuple(
-        {name: _typed(name, value, _field(name, config_class)) for name, value in layer.items()}
+        {
+            name: _index(value)
+            if name == PARAMETERS
+            else _typed(name, value, _field(name, config_class))
+            for name, value in layer.items()
+        }
         for layer in _parse(text)
     )
 
@@ -111,6 +123,12 @@ def _field(name: str, config_class: type) -> Field:
             f"a layer may have its own {', '.join(LAYER_FIELDS)}, and options of its components"
         )
     raise ValueError(f"layers sets {name}; {allowed}")
+
+
+def _index(text: str) -> int:
+    if not text.isdecimal() or int(text) >= _MOST:
+        raise ValueError(f"layers: parameters is {text!r}, not the number of a layer, from 0")
+    return int(text)
 
 
 def _typed(name: str, text: str, field: Field) -> Any:

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer_jax.nn import auxiliary
+from transformer_jax.nn.sublayers import at_layer
 
 STACKED = "layer_*"
 """Key of the stacked layers, or the start of their keys."""
@@ -100,7 +101,8 @@ def scan_layers(stack: Any, apply: Callable[[Any, jax.Array], jax.Array], x: jax
             index, params = jax.tree.map(lambda leaf: leaf[row], group[position])  # noqa: B023
             rngs = None if key is None else {"dropout": jax.random.fold_in(key, index)}
             layer = nn.apply(apply, layers[i], mutable=collections)
-            x, variables = cast(Any, layer({"params": params}, x, rngs=rngs))
+            with at_layer(index, depth):
+                x, variables = cast(Any, layer({"params": params}, x, rngs=rngs))
             added.add(variables)
         return x, added.sums
 

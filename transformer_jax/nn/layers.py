@@ -6,10 +6,8 @@ from typing import Any
 
 import jax
 
-from transformer_jax.nn import ring_attention
 from transformer_jax.nn.attention import MultiHeadAttention
 from transformer_jax.nn.attention_variants import AdditiveAttention, SinkAttention
-from transformer_jax.nn.cache import Cache
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.experts import Experts
 from transformer_jax.nn.feed_forward import FeedForward
@@ -49,6 +47,9 @@ def check_layers(config: TransformerConfig, num_layers: int, causal: bool) -> No
     """Raises ValueError if the layers of a stack cannot do what the config asks of them."""
     encoding = encoding_class(config)
     is_applied = False
+    last = max(map(config.owner_of_layer, range(num_layers)))
+    if last >= num_layers:
+        raise ValueError(f"layers: parameters={last}, but the stack has {num_layers} layers")
     for layer in map(config.of_layer, range(min(num_layers, len(config.pattern)))):
         name = layer.attention_layer
         cls = attention_class(layer)
@@ -74,27 +75,6 @@ def check_layers(config: TransformerConfig, num_layers: int, causal: bool) -> No
             f"positions {config.positions!r} are applied by no layer: attention_layer "
             f"{config.attention_layer!r} knows the order of tokens; set positions to 'none'"
         )
-
-
-def undivided_reason(config: TransformerConfig) -> str | None:
-    """Says why devices cannot divide the tokens of a stack's rows; None if they can."""
-    for layer in map(config.of_layer, range(len(config.pattern))):
-        if not attention_class(layer).divides_tokens:
-            name = layer.attention_layer
-            return f"attention_layer {name!r} needs all tokens of a row on one device"
-        reason = feed_forward_class(layer).undivided_reason(layer)
-        reason = reason or ring_attention.unsupported_reason(layer)
-        if reason:
-            return reason
-    return None
-
-
-def init_caches(
-    config: TransformerConfig, num_layers: int, rows: int, max_length: int
-) -> tuple[Cache, ...]:
-    """Empty caches of a stack, one for each layer."""
-    layers = map(config.of_layer, range(num_layers))
-    return tuple(attention_class(layer).init_cache(layer, rows, max_length) for layer in layers)
 
 
 def count_active(config: TransformerConfig, params: Any) -> int:

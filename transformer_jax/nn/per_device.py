@@ -63,6 +63,20 @@ def axis(role: str) -> LentAxis | None:
     return None if lend is None else lend(role)
 
 
+def all_rows(*arrays: Array) -> tuple[tuple[Array, ...], Array | int]:
+    """Rows of all devices that each run a loss on their own, as for negatives from the whole batch.
+
+    Returns:
+      arrays [B, ...] as [B of all devices, ...], with gradients, and the number of this device's
+      first row among them. Under a mesh, and on one device, a loss has all rows already.
+    """
+    devices = axis("device_rows")
+    if devices is None:
+        return arrays, 0
+    gathered = tuple(jax.lax.all_gather(x, devices.name, tiled=True) for x in arrays)
+    return gathered, jax.lax.axis_index(devices.name) * len(arrays[0])
+
+
 def use_axes(
     lend: Callable[[str], LentAxis | None] | None,
 ) -> contextlib.AbstractContextManager[None]:

@@ -35,6 +35,7 @@ def split_into_blocks(inputs: AttentionInputs, causal: bool) -> AttentionInputs:
         mask=split_mask(inputs.mask, size, causal),
         query_positions=split_queries(inputs.query_positions, size),
         key_positions=split_keys(inputs.key_positions, size, causal),
+        per_key={name: split_keys(x, size, causal) for name, x in inputs.per_key.items()},
         window=size,
     )
 

@@ -5,16 +5,20 @@ Stacks, models, caches, hooks and plans know a sublayer only by these classes; `
 registries. N rows (while decoding, the beams of B sentences), T tokens, D model.
 """
 
-from collections.abc import Collection
+import contextlib
+import dataclasses
+from collections.abc import Collection, Iterator
+from contextvars import ContextVar
 from typing import Any, ClassVar
 
 import flax.linen as nn
+import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from transformer_jax.errors import UserError
 from transformer_jax.nn import per_device
-from transformer_jax.nn.cache import Cache
+from transformer_jax.nn.cache import Cache, Recent
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.masks import Segments
 from transformer_jax.nn.parameters import PARAMETERS, Parameter
@@ -22,6 +26,9 @@ from transformer_jax.nn.positions import PositionEncoding
 
 Features = Float[Array, "N T D"]
 """Vectors of the tokens in the residual stream, or in a sublayer."""
+
+Stream = Float[Array, "N T ... D"]
+"""The residual stream, between sublayers (`model.residual`)."""
 
 POSITION_HOOKS = ("rotate", "bias", "logit_bias", "extra_values")
 """Hooks of position encodings that an attention layer calls."""
@@ -38,6 +45,7 @@ class Sequences(struct.PyTreeNode):
       real: [N, T], False for padding; None: every token is real. While prompts of unequal lengths
         are read into a cache, a recurrent state passes over the padding.
       shared: what the stack's first layer shares with all layers (`AttentionLayer.share`).
+      tokens: [N, T], their ids; None if the model has none.
     """
 
     encoding: PositionEncoding
@@ -46,6 +54,7 @@ class Sequences(struct.PyTreeNode):
     segments: Segments | None = None
     real: Bool[Array, "N T"] | None = None
     shared: Any = None
+    tokens: Int[Array, "N T"] | None = None
 
     @classmethod
     def packed(
@@ -53,29 +62,105 @@ class Sequences(struct.PyTreeNode):
         encoding: PositionEncoding,
         positions: Int[Array, "N T"],
         segment_ids: Int[Array, "N T"],
+        tokens: Int[Array, "N T"] | None = None,
     ) -> "Sequences":
         """Sentences packed into rows, with a look-ahead mask if the encoding is causal."""
         segments = Segments(segment_ids, segment_ids, encoding.causal)
         mask = segments.mask() if per_device.axis("sequence") is None else None
-        return cls(encoding, positions, mask, segments, segment_ids > 0)
+        return cls(encoding, positions, mask, segments, segment_ids > 0, tokens=tokens)
+
+    def look_back(
+        self, x: Shaped[Array, "N T ..."], count: int, recent: Recent | None = None
+    ) -> tuple[list[Shaped[Array, "N T ..."]], Recent | None]:
+        """Looks back at x of the tokens before each token, as a causal convolution does.
+
+        Args:
+          x: a value of each of the T tokens.
+          count: number of tokens to look back.
+          recent: what a cache holds of the tokens before, of the same count; None without a cache.
+
+        Returns:
+          x of each token, of the token before it, ..., of `count` tokens before it, zeros before
+          the start of its sentence; and `recent` for the tokens after.
+        """
+        if recent is None:
+            row = jnp.pad(x, [(0, 0), (count, 0), *[(0, 0)] * (x.ndim - 2)])
+        else:
+            row, recent = recent.append(x, self.real)
+        values = [x]
+        for back in range(1, count + 1):
+            shifted = row[:, count - back : count - back + x.shape[1]]
+            inside = (self.positions >= back).reshape(*x.shape[:2], *[1] * (x.ndim - 2))
+            values.append(jnp.where(inside, shifted, 0))
+        return values, recent
 
 
-class Sublayer(nn.Module):
+@dataclasses.dataclass(frozen=True)
+class LayerPlace:
+    """Place of a layer in its stack: its index from 0, which is traced in a scan
+    (`nn.layer_scan`), and the number of layers."""
+
+    index: int | Int[Array, ""]
+    depth: int
+
+
+def layer_place() -> LayerPlace:
+    """Place of the layer that is being computed, for all modules in it. RuntimeError outside."""
+    place = current_place()
+    if place is None:
+        raise RuntimeError("layer_place() is called outside of the layers of a stack")
+    return place
+
+
+def current_place() -> LayerPlace | None:
+    """As `layer_place`; None outside of layers."""
+    return _place.get()
+
+
+@contextlib.contextmanager
+def at_layer(index: int | Int[Array, ""], depth: int) -> Iterator[None]:
+    """Context in which a stack computes one of its layers."""
+    token = _place.set(LayerPlace(index, depth))
+    try:
+        yield
+    finally:
+        _place.reset(token)
+
+
+_place: ContextVar[LayerPlace | None] = ContextVar("place", default=None)
+
+
+class LayerPart(nn.Module):
+    """Layer of a stack, or a module in it; base class of what the section `model` names for them.
+
+    Attributes:
+      parameters: rows of the table of parameters, which the definition of the class adds to it.
+      reads: config fields, "section.field", that this class reads and others may not.
+      options: config fields of its own, a frozen dataclass.
+      divides_tokens: whether it works where devices divide the tokens of a row, which may be in any
+        order: it reads their positions and segment ids.
+    """
+
+    divides_tokens: ClassVar[bool] = True
+    parameters: ClassVar[tuple[Parameter, ...]] = ()
+    reads: ClassVar[Collection[str]] = ()
+    options: ClassVar[type | None] = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        PARAMETERS.extend(vars(cls).get("parameters", ()))
+
+
+class Sublayer(LayerPart):
     """A part of a layer with a residual connection around it.
 
     Attributes:
       config: of the layer (`TransformerConfig.of_layer`).
       num_sublayers: of the stack; initialization "gpt2" scales the last matrix by it.
-      parameters: rows of the table of parameters, which the definition of the class adds to it.
-      reads: config fields, "section.field", that this class reads and others may not.
     """
 
     config: TransformerConfig
     num_sublayers: int = 1
-
-    parameters: ClassVar[tuple[Parameter, ...]] = ()
-    reads: ClassVar[Collection[str]] = ()
-    options: ClassVar[type | None] = None
 
     def expose(
         self,
@@ -100,10 +185,6 @@ class Sublayer(nn.Module):
         must compute it."""
         return False
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        PARAMETERS.extend(vars(cls).get("parameters", ()))
-
 
 class AttentionLayer(Sublayer):
     """Mixes the tokens of a sequence; base class of the entries of `model.attention_layer`.
@@ -112,8 +193,7 @@ class AttentionLayer(Sublayer):
       position_hooks: hooks of position encodings that it calls; an encoding with others is refused.
         Empty: it knows the order of tokens without an encoding, as recurrent layers do.
       bidirectional: whether it works in an encoder, where tokens see later ones.
-      divides_tokens: whether it works where devices divide the tokens of a row, which may be in any
-        order: it reads their positions and segment ids.
+      divides_tokens: here False by default.
     """
 
     position_hooks: ClassVar[Collection[str]] = POSITION_HOOKS

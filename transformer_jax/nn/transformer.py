@@ -7,13 +7,14 @@ B sentences, N rows (while decoding, the beams of B sentences), T tokens, S sour
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from transformer_jax.nn import ring_attention
 from transformer_jax.nn.attention import MultiHeadAttention
 from transformer_jax.nn.cache import Cache, EncoderOutput, Memory
 from transformer_jax.nn.config import TransformerConfig
@@ -21,24 +22,43 @@ from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.layer_scan import apply_first_layer, is_stacked, scan_layers
 from transformer_jax.nn.layers import attention_class, check_layers, feed_forward_class
 from transformer_jax.nn.norms import final_norm, make_norm, real_tokens
-from transformer_jax.nn.sublayers import AttentionLayer, Features, Sequences
+from transformer_jax.nn.sublayers import (
+    AttentionLayer,
+    Features,
+    LayerPart,
+    Sequences,
+    Stream,
+    at_layer,
+)
+from transformer_jax.registry import Registry, require_pair, require_shape
 
 
-class Residual(nn.Module):
-    """Residual connection around a sublayer, with norm and dropout (sections 3.1, 5.4).
+class Residual(LayerPart):
+    """Residual stream: how sublayers read it and write to it; base class of the entries of
+    `model.residual`.
+
+    A stack calls `enter` once, `read` and `write` around each sublayer, and `leave` once. This
+    class is the residual connection of the paper, with norm and dropout (sections 3.1, 5.4):
 
     post:      LayerNorm(x + Dropout(Sublayer(x)))              the paper
     pre:       x + Dropout(Sublayer(LayerNorm(x)))              Xiong et al. 2020
     sandwich:  x + LayerNorm(Dropout(Sublayer(LayerNorm(x))))   Ding et al. 2021
 
-    LayerNorm is the config's `norm`.
+    LayerNorm is the config's `norm`. A stream of another shape [N, T, ..., D] has its axes in
+    `axes`; hooks and patches follow them.
 
     Example:
-      >>> y = sublayer(residual.before(x))
-      >>> x = residual.after(x, y, deterministic)
+      >>> y = sublayer(residual.read(stream))
+      >>> stream = residual.write(stream, y, deterministic)
+
+    Attributes:
+      of_stack: True in the module that enters and leaves; it needs no parameters of sublayers.
     """
 
     config: TransformerConfig
+    of_stack: bool = False
+
+    axes: ClassVar[tuple[str, ...]] = ("position", "feature")
 
     def setup(self) -> None:
         placement = self.config.norm_placement
@@ -48,103 +68,68 @@ class Residual(nn.Module):
             self.norm_after = make_norm(self.config)
         self.dropout = Dropout.of(self.config, "dropout_rate")
 
-    def before(self, x: Features) -> Features:
-        """Returns the sublayer's input: x, normalized unless the placement is "post"."""
-        return x if self.config.norm_placement == "post" else self.norm_before(x)
+    def enter(self, x: Features) -> Stream:
+        """Makes the stream of embedded tokens; here, x itself."""
+        return x
 
-    def after(self, x: Features, y: Features, deterministic: bool) -> Features:
-        """Adds the sublayer's output y to the residual stream x, in the dtype of x; without
+    def read(self, stream: Stream) -> Features:
+        """Returns the sublayer's input: the stream, normalized unless the placement is "post"."""
+        return stream if self.config.norm_placement == "post" else self.norm_before(stream)
+
+    def write(self, stream: Stream, y: Features, deterministic: bool) -> Stream:
+        """Adds the sublayer's output y to the stream, in the dtype of the stream; without
         `residual_connections`, y takes its place."""
+        y = self.to_add(y, deterministic)
+        skipped = stream if self.config.residual_connections else jnp.zeros_like(stream)
+        after = skipped + y
+        if self.config.norm_placement == "post":
+            after = self.norm_after(after)
+        return after.astype(stream.dtype)
+
+    def leave(self, stream: Stream) -> Features:
+        """Makes the stack's output of the stream, before the final norm."""
+        return stream
+
+    def to_add(self, y: Features, deterministic: bool) -> Features:
+        """Applies dropout to a sublayer's output, and the norm after it of a "sandwich"."""
         y = self.dropout(y, deterministic)
-        skipped = x if self.config.residual_connections else jnp.zeros_like(x)
-        match self.config.norm_placement:
-            case "post":
-                stream = self.norm_after(skipped + y)
-            case "pre":
-                stream = skipped + y
-            case _:
-                stream = skipped + self.norm_after(y)
-        return stream.astype(x.dtype)
+        return self.norm_after(y) if self.config.norm_placement == "sandwich" else y
+
+    # Layers of users call them by these names too.
+    before = read
+    after = write
+
+
+RESIDUALS: Registry[type[Residual]] = Registry("model.residual", {"add": Residual})
+
+
+def residual_class(config: TransformerConfig) -> type[Residual]:
+    """Class that `config.residual` names; ValueError if there is none."""
+    return RESIDUALS.find(config.residual)
 
 
 def intercept_residual_stream(
     change: Callable[[Array], Array],
 ) -> contextlib.AbstractContextManager[None]:
-    """Context: inside, models pass the residual stream [B, T, D] after each sublayer through
+    """Context: inside, models pass the residual stream [B, T, ..., D] after each sublayer through
     `change`, for example to constrain its sharding."""
 
     def intercept(method: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
         result = method(*args, **kwargs)
-        after = isinstance(context.module, Residual) and context.method_name == "after"
-        return change(result) if after else result
+        written = isinstance(context.module, Residual) and context.method_name == "write"
+        return change(result) if written else result
 
     return nn.intercept_methods(intercept)
 
 
-def _with_shared(stack: Any, x: Features, sequences: Sequences) -> Sequences:
-    """Adds what the first layer shares with all layers; x is the input of the stack."""
-    if attention_class(stack.layers[0].config).share is AttentionLayer.share:
-        return sequences
-
-    def share(layer: Any, x: Array) -> Any:
-        return layer.self_attention.share(layer.self_attention_residual.before(x))
-
-    return sequences.replace(shared=apply_first_layer(stack, share, x))
-
-
-class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward, each in its residual connection, in a stack of `depth`."""
-
-    config: TransformerConfig
-    depth: int = 1
-
-    def setup(self) -> None:
-        num_sublayers = 2 * self.depth
-        self.self_attention = attention_class(self.config)(self.config, num_sublayers)
-        self.self_attention_residual = Residual(self.config)
-        self.feed_forward = feed_forward_class(self.config)(self.config, num_sublayers)
-        self.feed_forward_residual = Residual(self.config)
-
-    def __call__(self, x: Features, sequences: Sequences, deterministic: bool) -> Features:
-        y = self.self_attention_residual.before(x)
-        y, _ = self.self_attention.self_attend(y, sequences, deterministic)
-        x = self.self_attention_residual.after(x, y, deterministic)
-
-        y = self.feed_forward_residual.before(x)
-        y = self.feed_forward(y, deterministic, sequences.real)
-        return self.feed_forward_residual.after(x, y, deterministic)
-
-
-class Encoder(nn.Module):
-    """Stack of encoder layers, whose parameters may be stacked (`nn.layer_scan`)."""
-
-    config: TransformerConfig
-    num_layers: int
-
-    def setup(self) -> None:
-        check_layers(self.config, self.num_layers, causal=False)
-        self.layers = [
-            EncoderLayer(self.config.of_layer(i), self.num_layers, name=f"layer_{i}")
-            for i in range(self.num_layers)
-        ]
-        self.final_norm = final_norm(self.config)
-
-    def __call__(self, x: Features, sequences: Sequences, deterministic: bool) -> Features:
-        with real_tokens(sequences.real):
-            sequences = _with_shared(self, x, sequences)
-            if is_stacked(self):
-                x = scan_layers(self, lambda layer, x: layer(x, sequences, deterministic), x)
-            else:
-                for layer in self.layers:
-                    x = layer(x, sequences, deterministic)
-            return x if self.final_norm is None else self.final_norm(x)
-
-
-class DecoderLayer(nn.Module):
-    """Self-attention, cross-attention, feed-forward, each in its residual connection.
+class Block(LayerPart):
+    """Layer of a stack: self-attention, cross-attention and feed-forward, each in its residual
+    connection; base class of the entries of `model.block`.
 
     Attributes:
-      attends_to_encoder: False leaves out cross-attention, as in GPT.
+      config: of the layer (`TransformerConfig.of_layer`).
+      attends_to_encoder: False leaves out cross-attention, as in encoders and in GPT.
+      depth: number of layers of the stack. `nn.sublayers.layer_place` has the layer's index.
     """
 
     config: TransformerConfig
@@ -152,14 +137,26 @@ class DecoderLayer(nn.Module):
     depth: int = 1
 
     def setup(self) -> None:
+        residual = residual_class(self.config)
         num_sublayers = (3 if self.attends_to_encoder else 2) * self.depth
         self.self_attention = attention_class(self.config)(self.config, num_sublayers)
-        self.self_attention_residual = Residual(self.config)
+        self.self_attention_residual = residual(self.config)
         if self.attends_to_encoder:
             self.cross_attention = MultiHeadAttention(self.config, num_sublayers)
-            self.cross_attention_residual = Residual(self.config)
+            self.cross_attention_residual = residual(self.config)
         self.feed_forward = feed_forward_class(self.config)(self.config, num_sublayers)
-        self.feed_forward_residual = Residual(self.config)
+        self.feed_forward_residual = residual(self.config)
+
+    @classmethod
+    def init_cache(cls, config: TransformerConfig, rows: int, max_length: int) -> Cache:
+        """Empty cache of the layer, as of `AttentionLayer.init_cache`."""
+        return attention_class(config).init_cache(config, rows, max_length)
+
+    def share(self, stream: Stream) -> Any:
+        """Computes what the first layer shares with all (`AttentionLayer.share`)."""
+        if attention_class(self.config).share is AttentionLayer.share:
+            return None
+        return self.self_attention.share(self.self_attention_residual.read(stream))
 
     def remember(self, encoded: EncoderOutput) -> Memory:
         """Computes this layer's keys and values of the encoder's output."""
@@ -167,53 +164,186 @@ class DecoderLayer(nn.Module):
 
     def __call__(
         self,
-        x: Features,
+        stream: Stream,
         sequences: Sequences,
         memory: Memory | None,
         deterministic: bool,
         cache: Cache | None = None,
-    ) -> tuple[Features, Cache | None]:
-        """Returns the layer's output and the cache grown by T."""
-        y = self.self_attention_residual.before(x)
-        y, cache = self.self_attention.self_attend(y, sequences, deterministic, cache)
-        x = self.self_attention_residual.after(x, y, deterministic)
+    ) -> tuple[Stream, Cache | None]:
+        """Returns the stream after the layer, and the cache grown by T."""
+        shape = (*stream.shape[:2], self.config.d_model)  # of what sublayers read and return
+        x = self._read(self.self_attention_residual, stream, shape)
+        layer = self.self_attention
+        result = layer.self_attend(x, sequences, deterministic, cache)
+        y, cache = require_pair(layer, "self_attend", result, "(y [N, T, D], cache)")
+        require_shape(layer, "self_attend", y, shape)
+        stream = self._write(self.self_attention_residual, stream, y, deterministic)
 
         if memory is not None:
-            y = self.cross_attention_residual.before(x)
-            y = self.cross_attention.cross_attend(y, memory, deterministic)
-            x = self.cross_attention_residual.after(x, y, deterministic)
+            x = self._read(self.cross_attention_residual, stream, shape)
+            y = self.cross_attention.cross_attend(x, memory, deterministic)
+            stream = self._write(self.cross_attention_residual, stream, y, deterministic)
 
-        y = self.feed_forward_residual.before(x)
-        y = self.feed_forward(y, deterministic, sequences.real)
-        return self.feed_forward_residual.after(x, y, deterministic), cache
+        x = self._read(self.feed_forward_residual, stream, shape)
+        y = self.feed_forward(x, deterministic, sequences.real)
+        require_shape(self.feed_forward, "__call__", y, shape)
+        return self._write(self.feed_forward_residual, stream, y, deterministic), cache
+
+    def _read(self, residual: Residual, stream: Stream, shape: tuple[int, ...]) -> Features:
+        x: Array = require_shape(residual, "read", residual.read(stream), shape)
+        return x
+
+    def _write(
+        self, residual: Residual, stream: Stream, y: Features, deterministic: bool
+    ) -> Stream:
+        written = residual.write(stream, y, deterministic)
+        after: Array = require_shape(residual, "write", written, stream.shape)
+        return after
 
 
-class Decoder(nn.Module):
-    """Stack of decoder layers, with an encoder or, as in GPT, without.
+DecoderLayer = Block  # layers of users are subclasses by this name too
 
-    Its parameters may be stacked (`nn.layer_scan`), but not while decoding with a cache.
-    """
+BLOCKS: Registry[type[Block]] = Registry("model.block", {"sequential": Block})
+
+
+def block_class(config: TransformerConfig) -> type[Block]:
+    """Class that `config.block` names; ValueError if there is none."""
+    return BLOCKS.find(config.block)
+
+
+def init_caches(
+    config: TransformerConfig, num_layers: int, rows: int, max_length: int
+) -> tuple[Cache, ...]:
+    """Empty caches of a stack, one for each layer."""
+    layers = map(config.of_layer, range(num_layers))
+    return tuple(block_class(layer).init_cache(layer, rows, max_length) for layer in layers)
+
+
+def undivided_reason(config: TransformerConfig) -> str | None:
+    """Says why devices cannot divide the tokens of a stack's rows; None if they can."""
+    if not residual_class(config).divides_tokens:
+        return f"residual {config.residual!r} needs all tokens of a row on one device"
+    for layer in map(config.of_layer, range(len(config.pattern))):
+        if not block_class(layer).divides_tokens:
+            return f"block {layer.block!r} needs all tokens of a row on one device"
+        if not attention_class(layer).divides_tokens:
+            name = layer.attention_layer
+            return f"attention_layer {name!r} needs all tokens of a row on one device"
+        reason = feed_forward_class(layer).undivided_reason(layer)
+        reason = reason or ring_attention.unsupported_reason(layer)
+        if reason:
+            return reason
+    return None
+
+
+class Stack(nn.Module):
+    """Base class of encoders and decoders: layers, whose parameters may be stacked
+    (`nn.layer_scan`) or used by several layers (`model.layers`)."""
 
     config: TransformerConfig
     num_layers: int
-    attends_to_encoder: bool = True
+    attends_to_encoder: bool = False
+
+    causal: ClassVar[bool] = True
 
     def setup(self) -> None:
-        check_layers(self.config, self.num_layers, causal=True)
-        self.layers = [
-            DecoderLayer(
-                self.config.of_layer(i),
-                self.attends_to_encoder,
-                self.num_layers,
-                name=f"layer_{i}",
+        c = self.config
+        check_layers(c, self.num_layers, self.causal)
+        owners = [c.owner_of_layer(i) for i in range(self.num_layers)]
+        blocks = {}
+        for owner in sorted(set(owners)):
+            layer = c.of_layer(owner)
+            cls = block_class(layer)
+            blocks[owner] = cls(
+                layer, self.attends_to_encoder, self.num_layers, name=f"layer_{owner}"
             )
-            for i in range(self.num_layers)
-        ]
-        self.final_norm = final_norm(self.config)
+        self.layers = [blocks[owner] for owner in owners]
+        self.residual = residual_class(c)(c)
+        self.final_norm = final_norm(c)
 
     def remember(self, encoded: EncoderOutput) -> tuple[Memory, ...]:
         """Computes each layer's keys and values of the encoder's output, for a search."""
-        return tuple(layer.remember(encoded) for layer in self.layers)
+        memory = []
+        for i, layer in enumerate(self.layers):
+            with at_layer(i, self.num_layers):
+                memory.append(layer.remember(encoded))
+        return tuple(memory)
+
+    def apply_layers(
+        self,
+        x: Features,
+        sequences: Sequences,
+        encoded: EncoderOutput | tuple[Memory, ...],
+        deterministic: bool,
+        caches: tuple[Cache, ...] = (),
+    ) -> tuple[Features, tuple[Cache, ...]]:
+        """Output of the stack for embedded tokens, and the layers' caches grown by T.
+
+        Args:
+          sequences: their positions and mask; with caches the mask is None.
+          encoded: the encoder's output, or the memory from `remember`; empty without an encoder.
+          caches: one for each layer; empty to attend only within x.
+        """
+        grown: list[Cache | None] = []
+        with real_tokens(sequences.real):
+            residual = getattr(self, "residual", None)  # a subclass may set up its layers alone
+            stream = x if residual is None else residual.enter(x)
+            require_shape(residual, "enter", stream, (*x.shape[:2], *[None] * (stream.ndim - 2)))
+            with at_layer(0, self.num_layers):
+                shared = apply_first_layer(self, lambda layer, stream: layer.share(stream), stream)
+            sequences = sequences.replace(shared=shared)
+            if is_stacked(self):
+                apply = self._layer_function(sequences, encoded, deterministic)
+                stream = scan_layers(self, apply, stream)
+            else:
+                memory = self.remember(encoded) if isinstance(encoded, EncoderOutput) else encoded
+                for i, layer in enumerate(self.layers):
+                    layer_memory = memory[i] if memory else None
+                    cache = caches[i] if caches else None
+                    with at_layer(i, self.num_layers):
+                        inputs = sequences, layer_memory, deterministic, cache
+                        stream, cache = _apply_block(layer, stream, *inputs)
+                    grown.append(cache)
+            left = stream if residual is None else residual.leave(stream)
+            x = require_shape(residual, "leave", left, x.shape)
+            x = x if self.final_norm is None else self.final_norm(x)
+        return x, tuple(cache for cache in grown if cache is not None)
+
+    @staticmethod
+    def _layer_function(
+        sequences: Sequences, encoded: EncoderOutput | tuple[Memory, ...], deterministic: bool
+    ) -> Callable[[Block, Array], Array]:
+        """Function of a layer and its input, for `scan_layers`."""
+        assert encoded == () or isinstance(encoded, EncoderOutput)
+
+        def apply(layer: Block, stream: Array) -> Array:
+            memory = layer.remember(encoded) if isinstance(encoded, EncoderOutput) else None
+            return _apply_block(layer, stream, sequences, memory, deterministic)[0]
+
+        return apply
+
+
+def _apply_block(layer: Block, stream: Stream, *inputs: Any) -> tuple[Stream, Cache | None]:
+    """Applies a layer, and checks what it returns."""
+    result = layer(stream, *inputs)
+    after, cache = require_pair(layer, "__call__", result, "(stream, cache)")
+    return require_shape(layer, "__call__", after, stream.shape), cache
+
+
+class Encoder(Stack):
+    """Stack of layers in which every token sees all others."""
+
+    causal: ClassVar[bool] = False
+
+    def __call__(self, x: Features, sequences: Sequences, deterministic: bool) -> Features:
+        return self.apply_layers(x, sequences, (), deterministic)[0]
+
+
+class Decoder(Stack):
+    """Stack of causal layers, with an encoder or, as in GPT, without. Its parameters are not
+    stacked while decoding with a cache."""
+
+    attends_to_encoder: bool = True
 
     def __call__(
         self,
@@ -223,43 +353,9 @@ class Decoder(nn.Module):
         deterministic: bool = True,
         caches: tuple[Cache, ...] = (),
     ) -> tuple[Features, tuple[Cache, ...]]:
-        """Computes features of embedded tokens, and the layers' caches grown by T.
+        """Output for embedded tokens, and the caches; arguments as of `apply_layers`."""
+        return self.apply_layers(x, sequences, encoded, deterministic, caches)
 
-        Args:
-          sequences: their positions and mask; with caches the mask is None.
-          encoded: the encoder's output, or the memory from `remember`; empty without an encoder.
-          caches: one for each layer; empty to attend only within x.
-        """
-        grown: list[Cache | None] = []
-        with real_tokens(sequences.real):
-            sequences = _with_shared(self, x, sequences)
-            if is_stacked(self):
-                x = scan_layers(self, self._layer_function(sequences, encoded, deterministic), x)
-            else:
-                memory = self.remember(encoded) if isinstance(encoded, EncoderOutput) else encoded
-                for i, layer in enumerate(self.layers):
-                    layer_memory = memory[i] if memory else None
-                    cache = caches[i] if caches else None
-                    x, cache = layer(x, sequences, layer_memory, deterministic, cache)
-                    grown.append(cache)
-            x = x if self.final_norm is None else self.final_norm(x)
-        return x, tuple(cache for cache in grown if cache is not None)
-
-    @staticmethod
-    def _layer_function(
-        sequences: Sequences, encoded: EncoderOutput | tuple[Memory, ...], deterministic: bool
-    ) -> Callable[[DecoderLayer, Array], Array]:
-        """Function of a layer and its input, for `scan_layers`."""
-        assert encoded == () or isinstance(encoded, EncoderOutput)
-
-        def apply(layer: DecoderLayer, x: Array) -> Array:
-            memory = layer.remember(encoded) if isinstance(encoded, EncoderOutput) else None
-            return layer(x, sequences, memory, deterministic)[0]
-
-        return apply
-
-
-_LAYERS = (EncoderLayer, DecoderLayer)
 
 HOST = "pinned_host"
 """JAX's name of the memory in which "offload" saves results."""
@@ -282,7 +378,7 @@ def rematerialized_layers(remat: str) -> contextlib.AbstractContextManager[None]
     inside: list[nn.Module] = []
 
     def intercept(method: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
-        if inside or not isinstance(context.module, _LAYERS) or context.method_name != "__call__":
+        if inside or not isinstance(context.module, Block) or context.method_name != "__call__":
             return method(*args, **kwargs)
         flags = tuple(i for i, arg in enumerate(args, 1) if isinstance(arg, bool))
         again = nn.remat(

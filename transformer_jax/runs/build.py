@@ -19,9 +19,13 @@ from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import LossOptions
 from transformer_jax.models import MODELS
-from transformer_jax.nn.layers import undivided_reason
 from transformer_jax.nn.per_device import use_axes, use_sharded_call
-from transformer_jax.nn.transformer import HOST, intercept_residual_stream, rematerialized_layers
+from transformer_jax.nn.transformer import (
+    HOST,
+    intercept_residual_stream,
+    rematerialized_layers,
+    undivided_reason,
+)
 from transformer_jax.parallel import hosts, sharding
 from transformer_jax.parallel.engines import Engine, JitEngine, TrainStep, make_engine
 from transformer_jax.parallel.sharding import make_mesh, row_shards
@@ -47,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 def task_kind(settings: Settings) -> TaskKind:
     """The registry entry of the task."""
-    return TASKS[settings.task.name]
+    return TASKS.find(settings.task.name)
 
 
 def build_task(
@@ -83,7 +87,7 @@ def build_task(
     parts = TaskParts(
         task=settings.task,
         model=settings.model,
-        model_class=MODELS[settings.model.architecture],
+        model_class=MODELS.find(settings.model.architecture),
         data=settings.data,
         loss=LossOptions(
             label_smoothing=train.label_smoothing,
@@ -177,7 +181,7 @@ def assumed_vocab_sizes(settings: Settings) -> dict[str, int]:
     """
     kind = task_kind(settings)
     listed = dict.fromkeys(kind.labels, 2) | dict.fromkeys(kind.symbols, 80)
-    return expected_sizes(settings.tokenizer, kind.texts) | listed
+    return expected_sizes(settings.tokenizer, kind.texts, kind.needs_mask) | listed
 
 
 def build_engine(settings: Settings, devices: Sequence[jax.Device] | None = None) -> Engine:
@@ -401,6 +405,6 @@ def build_evaluator(
 def build_callbacks(settings: Settings, task: Task, workdir: Path) -> list[Callback]:
     """The callbacks of `train.callbacks` that this process calls."""
     names = settings.train.callbacks.split(",") if settings.train.callbacks else []
-    kinds = [CALLBACKS[name] for name in names]
+    kinds = [CALLBACKS.find(name) for name in names]
     run = TrainingRun(workdir, settings, task)
     return [kind(run) for kind in kinds if kind.every_process or hosts.is_primary()]

@@ -28,6 +28,7 @@ from transformer_jax.fields import fields_of
 from transformer_jax.models import MODELS
 from transformer_jax.nn.layer_pattern import pattern_text
 from transformer_jax.ranges import check_fields, read_text, short_repr
+from transformer_jax.registry import imported
 from transformer_jax.runs.settings import (
     CHOICES,
     COMMAND,
@@ -50,11 +51,10 @@ from transformer_jax.runs.user_modules import (
     user_components,
 )
 from transformer_jax.runs.workdir import CONFIG, fetch_files
-from transformer_jax.runtime.files import read_regular, write_atomic
+from transformer_jax.runtime.files import cache_folder, read_regular, write_atomic
 from transformer_jax.suggestions import suggest_fields, suggest_file
 from transformer_jax.summary import Summarized
 from transformer_jax.tasks import TASKS
-from transformer_jax.tokenization.config import TOKENIZERS
 from transformer_jax.training.schedules import SCHEDULES
 
 FIXED = ("task", "model", "tokenizer", "data", "optimizer", "lora", "train", "seed")
@@ -142,7 +142,22 @@ def resolve_file(path: str | Path, overrides: Mapping[str, Any], modules: Module
     load_modules(modules)  # the file may name their components
     is_loaded = str(path).endswith(".json")
     origin = Origin("loaded config" if is_loaded else "config file", str(path))
-    return resolve(_run_config_file(path), overrides, (), origin)
+    init_from = overrides.get(_INIT_FROM)
+    if init_from:
+        overrides = {**overrides, _INIT_FROM: _imported(str(init_from))}
+    return resolve(_run_config_file(path, init_from), overrides, (), origin)
+
+
+def _imported(run: str) -> str:
+    """The workdir of a run; of a published model, hf:OWNER/NAME, one in the user's cache, into
+    which it is imported first."""
+    folder = cache_folder("imported")
+    if not run.startswith("hf:") or folder is None:
+        return run
+    workdir = folder / re.sub(r"[^\w.@-]+", "--", run.removeprefix("hf:"))
+    if not (workdir / CONFIG).exists():
+        imported("transformer_jax.interop.importing:import_model")(run, workdir)
+    return str(workdir)
 
 
 def setting_files(path: str | Path) -> dict[str, tuple[Any, str]]:
@@ -159,11 +174,16 @@ def setting_files(path: str | Path) -> dict[str, tuple[Any, str]]:
     return fields
 
 
-def _run_config_file(path: str | Path) -> dict[Any, Any]:
+def _run_config_file(path: str | Path, init_from: Any = None) -> dict[Any, Any]:
     """The config of a file that defines `get_config()`, or the content of a .json file, as nested
-    dicts; UserError if there is no such file or it fails."""
+    dicts; UserError if there is no such file or it fails.
+
+    If `get_config` has a parameter `init_from`, it gets the run that training starts from: a config
+    may leave sizes to it.
+    """
     if not str(path).endswith(".json"):
-        return run_file(path, "config", "get_config", ConfigDict).to_dict()
+        config = run_file(path, "config", "get_config", ConfigDict, init_from=init_from)
+        return config.to_dict()
     local = fetch_file(path)
     require_file(local, "config", path)
     return _read_json(local)
@@ -249,6 +269,7 @@ def override(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     return build_settings(resolved, {**settings.origins, **dict.fromkeys(typed, COMMAND)})
 
 
+_INIT_FROM = "train.init_from"
 _GIVEN = Origin("config", "config")
 
 
@@ -366,6 +387,9 @@ def model_options(init_from: str | None, architecture: str | None = None) -> dic
       init_from: workdir of the run to start from.
       architecture: the architecture of the run that starts, if its config sets one. An
         encoder-decoder takes the options of its encoder from an encoder-only run.
+
+    Raises:
+      UserError: its model has a component of a module that is not loaded.
     """
     if not init_from:
         return {}
@@ -377,6 +401,10 @@ def model_options(init_from: str | None, architecture: str | None = None) -> dic
     if not isinstance(model, Mapping):
         return {}
     options = dict(model)
+    for field, registry in CHOICES.items():
+        section, _, name = field.partition(".")
+        if section == "model" and isinstance(model.get(name), str) and model[name] not in registry:
+            load_modules((), init_from)  # names the file that is missing
     if (options.get("architecture"), architecture) == ("encoder_only", "encoder_decoder"):
         options["num_encoder_layers"] = options.get("num_layers")
         for name in _SINGLE_STACK_OPTIONS:
@@ -638,7 +666,6 @@ def check_sections(settings: Settings) -> None:
     """Raises UserError if sections of a config to train contradict each other."""
     _check_examples(settings)
     _check_embeddings(settings)
-    _check_mask(settings)
     _check_adapters(settings)
     _check_schedule(settings)
     _check_sampling(settings)
@@ -674,17 +701,6 @@ def _check_embeddings(settings: Settings) -> None:
             f"config.model.tie_embeddings {tie!r} shares one embedding among all sides, and "
             f"{'here' if kind.symbols else 'with config.tokenizer.joint false'} each has a "
             "vocabulary of its own: set tie_embeddings to 'target' or 'none'"
-        )
-
-
-def _check_mask(settings: Settings) -> None:
-    """Refuses a tokenizer without a mask token, before one is trained."""
-    kind = settings.tokenizer.kind
-    is_trained = not settings.tokenizers_from
-    if TASKS[settings.task.name].needs_mask and is_trained and not TOKENIZERS[kind].can_mask:
-        raise UserError(
-            f"config.tokenizer.kind is {kind!r}, which has no mask token, and task "
-            f"{settings.task.name} asks for one: set it to 'wordpiece' or 'file'"
         )
 
 

@@ -61,9 +61,21 @@ def frozen_sources(settings: Settings) -> dict[str, FrozenSource]:
     init_from = settings.train.init_from
     task = settings.task.name
     sources = {}
-    for tree in task_kind(settings).frozen:
-        need = f"config.task.name {task!r} compares with the run that training starts from"
-        sources[tree] = FrozenSource("train.init_from", init_from, need)
+    fields = task_kind(settings).frozen
+    if not isinstance(fields, Mapping):
+        if len(fields) > 1:
+            raise UserError(
+                f"config.task.name {task!r} has the frozen trees {', '.join(fields)}, all of one "
+                "run; name the config field of each: "
+                f"TaskKind(frozen={{{fields[0]!r}: 'task.{task}.{fields[0]}', ...}})"
+            )
+        fields = dict.fromkeys(fields, "train.init_from")
+    for tree, field in fields.items():
+        which = "that training starts from" if field == "train.init_from" else f"of {field}"
+        need = f"config.task.name {task!r} compares with the run {which}"
+        if field not in settings.values:
+            raise UserError(f"{need}, but there is no config.{field}")
+        sources[tree] = FrozenSource(field, settings.values[field], need)
     if settings.lora.rank is not None:
         need = f"config.lora.rank is {settings.lora.rank}, adapters beside another run's parameters"
         sources["base"] = FrozenSource("train.init_from", init_from, need)
@@ -101,6 +113,17 @@ def open_frozen(settings: Settings, names: Collection[str] | None = None) -> dic
     # All are opened, and so refused if they cannot be, before the first one is read.
     sources = {name: open_source(settings, name) for name in held_trees(settings) if name in chosen}
     return {name: source.snapshot for name, source in sources.items()}
+
+
+def require_vocabularies(settings: Settings, tokenizers: Tokenizers) -> None:
+    """Raises UserError if a run that a frozen tree comes from has another vocabulary than this one,
+    which has those of the run that it starts from."""
+    for tree, source in frozen_sources(settings).items():
+        if tree in task_kind(settings).frozen and source.field != "train.init_from":
+            other = open_source(settings, tree)
+            require_same_vocabulary(
+                tokenizers, other.tokenizers, f"the run {source.run} ({source.field})"
+            )
 
 
 def planned_teacher(settings: Settings) -> ModelTeacher | None:

@@ -56,6 +56,8 @@ def refuse_loaded(
         origin = settings.origin(field)
         value = settings.values.get(field)
         place = acts_outside(field, value) if origin.is_loaded else None
+        if fields is not None and origin.is_loaded and "://" in str(value):
+            place = place or "an address"  # also of a field that names files in this task alone
         if place:
             raise UserError(
                 f"{origin.where}: its {field} is {short_repr(value)}, {place}, and a config may "

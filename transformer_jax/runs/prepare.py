@@ -43,6 +43,7 @@ from transformer_jax.runs.frozen import (
     open_frozen,
     open_teacher,
     require_sources_named,
+    require_vocabularies,
     with_stored_scores,
 )
 from transformer_jax.runs.opened import open_workdir
@@ -115,6 +116,7 @@ class Training:
         loss, with the tokenizers that `prepare` has written and the teacher; adds these to the
         provenance, and the teacher's stored predictions to the snapshots."""
         tokenizers = load_tokenizers(folder / TOKENIZER)
+        require_vocabularies(self.settings, tokenizers)
         trained_with = None
         if self.checkpoints.latest_step() is not None:
             latest = self.checkpoints.snapshot(items=(PROVENANCE,))
@@ -382,7 +384,7 @@ def _train_tokenizers(
         source = workdir_path(settings.tokenizers_from) / TOKENIZER
         return copy_tokenizers(source, directory, listed, kind.texts)
     texts = {side: _lines(examples, parts) for side, parts in kind.texts.items()}
-    return train_tokenizers(settings.tokenizer, texts, directory, listed)
+    return train_tokenizers(settings.tokenizer, texts, directory, listed, kind.needs_mask)
 
 
 def _labels(

@@ -110,6 +110,7 @@ class Run(Summarized):
     # Methods that look inside the model; `analysis`, which is above this package, sets them.
     attention: ClassVar[Callable[..., Any]]
     hidden: ClassVar[Callable[..., Any]]
+    patch_grid: ClassVar[Callable[..., Any]]
     walk: ClassVar[Callable[..., Any]]
     head_importance: ClassVar[Callable[..., Any]]
 

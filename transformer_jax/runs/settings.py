@@ -15,19 +15,20 @@ from transformer_jax.checkpoints.store import CheckpointConfig
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import SOURCES
 from transformer_jax.fields import Field, fields_of
-from transformer_jax.inference.config import SEARCHES, DecodeConfig, searches_of
+from transformer_jax.inference.config import CONSTRAINTS, SEARCHES, DecodeConfig, searches_of
 from transformer_jax.logs.run_log import LoggingConfig
 from transformer_jax.logs.trackers import TRACKERS
 from transformer_jax.losses import TOKEN_LOSSES, Distillation, DistillationOptions, TokenLoss
 from transformer_jax.models import MODELS
 from transformer_jax.models.config import ModelConfig
 from transformer_jax.nn.feed_forward import ACTIVATIONS
-from transformer_jax.nn.layer_pattern import LAYER_FIELDS, read_pattern
+from transformer_jax.nn.layer_pattern import LAYER_FIELDS, PARAMETERS, read_pattern
 from transformer_jax.nn.layers import ATTENTION_LAYERS, FEED_FORWARDS
 from transformer_jax.nn.norms import NORMS
 from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.nn.positions.rotary import SCALINGS
 from transformer_jax.nn.recurrent.cells import CELLS
+from transformer_jax.nn.transformer import BLOCKS, RESIDUALS
 from transformer_jax.parallel.sharding import ParallelConfig
 from transformer_jax.ranges import Seed, check_fields
 from transformer_jax.registry import Registry, number_of_changes
@@ -39,7 +40,7 @@ from transformer_jax.tokenization.config import TOKENIZERS
 from transformer_jax.training.callbacks import CALLBACKS
 from transformer_jax.training.config import LoraConfig, TrainConfig
 from transformer_jax.training.evaluation import EvalConfig
-from transformer_jax.training.optimizer import OPTIMIZERS, OptimizerConfig
+from transformer_jax.training.optimizer import OPTIMIZERS, TRANSFORMS, OptimizerConfig
 from transformer_jax.training.schedules import SCHEDULES
 
 
@@ -192,6 +193,8 @@ _REGISTRIES: tuple[Registry[Any], ...] = (
     TASKS,
     METRICS,
     MODELS,
+    BLOCKS,
+    RESIDUALS,
     ATTENTION_LAYERS,
     FEED_FORWARDS,
     POSITIONS,
@@ -202,8 +205,10 @@ _REGISTRIES: tuple[Registry[Any], ...] = (
     TOKENIZERS,
     SOURCES,
     OPTIMIZERS,
+    TRANSFORMS,
     SCHEDULES,
     SEARCHES,
+    CONSTRAINTS,
     TOKEN_LOSSES,
     TRACKERS,
     CALLBACKS,
@@ -312,7 +317,9 @@ class Resolved:
 def layers_of(text: str | None) -> list[dict[str, Any]]:
     """The overrides of each layer in a pattern; ValueError if it is none."""
     pattern = read_pattern(text, ModelConfig) if text else ()
-    return [{f"model.{name}": value for name, value in layer.items()} for layer in pattern]
+    owners = [layer.get(PARAMETERS, i) for i, layer in enumerate(pattern)]
+    layers = [pattern[owner % len(pattern)] for owner in owners]
+    return [{f"model.{k}": v for k, v in layer.items() if k != PARAMETERS} for layer in layers]
 
 
 def chosen_names(

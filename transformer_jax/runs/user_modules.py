@@ -11,6 +11,7 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import itertools
 import json
 import logging
@@ -22,6 +23,7 @@ import types
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from transformer_jax.buckets.copies import fetch_folder
 from transformer_jax.checkpoints.step_folder import step_folders
@@ -120,7 +122,8 @@ def _load(module: str | Path, workdir: Path | None) -> UserModule:
             python_module = sys.modules[name] = types.ModuleType(name)
             python_module.__file__ = str(path)
             # Not imported: that might take an earlier version from __pycache__.
-            exec(compile(source, path, "exec"), vars(python_module))
+            with _siblings_importable(path):
+                exec(compile(source, path, "exec"), vars(python_module))
         elif name in sys.modules:
             importlib.reload(sys.modules[name])
         else:
@@ -192,9 +195,10 @@ def describe_module_error(error: BaseException) -> str | None:
     Returns None if no such code led to the error.
     """
     files = {getattr(sys.modules.get(name), "__file__", None) for name in _loaded}
+    folders = {os.path.dirname(file) for file in files if file}  # modules import their neighbours
     frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):
-        if frame.filename in files:
+        if os.path.dirname(frame.filename) in folders:
             return f"{frame.filename}, line {frame.lineno}: {describe_error(error)}"
     return None
 
@@ -286,7 +290,9 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def run_file[Result](path: str | Path, kind: str, function: str, result: type[Result]) -> Result:
+def run_file[Result](
+    path: str | Path, kind: str, function: str, result: type[Result], **arguments: Any
+) -> Result:
     """Runs a user's Python file; returns the result of its `function()`.
 
     The file may import its siblings by name (`from wmt14_en_de_base import get_config`) from any
@@ -296,8 +302,9 @@ def run_file[Result](path: str | Path, kind: str, function: str, result: type[Re
       path: the file, the name of a shipped one, or an address; all Python files of its folder are
         fetched.
       kind: "config", "sweep" or "claim", for messages.
-      function: name of a function without arguments.
+      function: name of the function.
       result: the type that it must return.
+      **arguments: of the function, if it has parameters of these names.
 
     Raises:
       UserError: there is no such file, it fails or calls exit(), or it has no such function of this
@@ -309,7 +316,10 @@ def run_file[Result](path: str | Path, kind: str, function: str, result: type[Re
     require_file(local, kind, path)
     with failing_as(f"{kind} file {path} fails", local), _siblings_importable(local):
         namespace = runpy.run_path(str(local))
-        returned = namespace[function]() if function in namespace else None
+        if function in namespace:
+            parameters = inspect.signature(namespace[function]).parameters
+            taken = {name: value for name, value in arguments.items() if name in parameters}
+            returned = namespace[function](**taken)
     if function not in namespace:
         raise UserError(f"{kind} file {path} defines no {function}()")
     if not isinstance(returned, result):

@@ -167,7 +167,7 @@ class Instruction(CausalTask):
         ends = (tokenizer.specials.eos, *tokenizer.specials.ends)
         end = self.chat_tokenizer.answer_end
         specials = dataclasses.replace(tokenizer.specials, eos=end, ends=ends)
-        token_generator = TokenGenerator(self.model, self.max_length, specials)
+        token_generator = TokenGenerator(self.model, self.max_length, specials, tokenizer=tokenizer)
         return TextGenerator(token_generator, tokenizer, joins=False)
 
     def _prompt(

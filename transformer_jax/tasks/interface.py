@@ -89,7 +89,7 @@ class Task(Protocol):
 
     def preprocess(self, example: Any, rng: np.random.Generator) -> Features:
         """Returns the features of one item, int32 arrays [n]. `rng` is for values that differ from
-        epoch to epoch."""
+        epoch to epoch: features that are made without it may be used again in later epochs."""
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         """Returns the loss sums of a packed batch; without dropout if `rng` is None.
@@ -234,8 +234,9 @@ class TaskKind:
       needs_mask: True if the tokenizer must have a mask token.
       reads: fields of a config, "section.field", that this task reads and some other task does
         not. Fields that only other tasks read are rejected if they are set. None: it reads all.
-      frozen: names of the parameter trees of another run that the loss reads, `frozen` of
-        `Task.loss`: those of the run of `train.init_from`, with this task's model.
+      frozen: parameter trees of other runs that the loss reads, `frozen` of `Task.loss`, all with
+        this task's model: {name: the config field "section.field" that names the run}, such as an
+        option of the task; or one name, of the run of `train.init_from`.
       stored: the tree among `frozen` that training does not hold, since the task reads it only
         through scores of its texts (`Preference.with_stored_scores`); None: it holds all.
       symbols: for each side written in symbols (`tokenization.SymbolTokenizer`), a function that
@@ -253,7 +254,7 @@ class TaskKind:
     metrics: tuple[str, ...] = ()
     needs_mask: bool = False
     reads: Collection[str] | None = None
-    frozen: tuple[str, ...] = ()
+    frozen: tuple[str, ...] | Mapping[str, str] = ()
     stored: str | None = None
     symbols: Mapping[str, Callable[[TaskConfig, Iterable[str]], Iterable[str]]] = dataclasses.field(
         default_factory=dict

@@ -248,4 +248,7 @@ class LanguageModeling(CausalTask):
 
     @functools.cached_property
     def token_generator(self) -> TokenGenerator:
-        return TokenGenerator(self.model, self.max_length, self.tokenizers.specials("text"))
+        sides = self.tokenizers
+        tokenizer = sides.text("text") if "text" in sides.sides else None
+        specials = sides.specials("text")
+        return TokenGenerator(self.model, self.max_length, specials, tokenizer=tokenizer)

@@ -103,7 +103,7 @@ class MaskedLanguageModeling(BaseTask):
         model = parts.make_model(EncoderOnly, reach=length, vocab_size=vocab_size)
         if parts.tokenizers.sides and specials.mask is None:
             raise ValueError(
-                "task masked_lm asks for a tokenizer with [MASK]: kind wordpiece, or file"
+                "task masked_lm asks for a tokenizer with [MASK], which that of another run lacks"
             )
         return cls(
             model=model,
@@ -139,6 +139,11 @@ class MaskedLanguageModeling(BaseTask):
         """Mask of the tokens that are not special, bool [V]. Only these are predicted or drawn."""
         return ~np.isin(np.arange(self.model.config.vocab_size), [*self.specials.ids])
 
+    @functools.cached_property
+    def _drawn(self) -> np.ndarray:
+        """The tokens that replace others, in ascending order."""
+        return np.flatnonzero(self.is_text)
+
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
         """Returns windows, or pieces, of the documents' tokens that fit into a row."""
         length = self.max_length - self.specials.encoder.size()
@@ -157,8 +162,7 @@ class MaskedLanguageModeling(BaseTask):
         fate = rng.random(len(chosen))  # 80% masked, 10% random, 10% unchanged
         text[chosen[fate < 0.8]] = self.mask
         random = chosen[fate >= 0.9]
-        drawn = np.flatnonzero(self.is_text)
-        text[random] = drawn[rng.integers(0, len(drawn), len(random))]
+        text[random] = self._drawn[rng.integers(0, len(self._drawn), len(random))]
         return {"text": text, "labels": labels}
 
     def _choose(self, text: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -175,7 +175,9 @@ class Translation(Seq2SeqTask):
 
     @functools.cached_property
     def search(self) -> Seq2SeqSearch:
-        return Seq2SeqSearch(self.model, self.tokenizers.specials("target"))
+        sides = self.tokenizers
+        tokenizer = sides.text("target") if "target" in sides.sides else None
+        return Seq2SeqSearch(self.model, sides.specials("target"), tokenizer=tokenizer)
 
     def _encode_source(
         self, line: str, warnings: LineWarnings, number: int = 1, name: str = "the text"

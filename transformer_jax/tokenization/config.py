@@ -29,7 +29,8 @@ class TokenizerKind:
         `vocab_size` and `joint` are added for every kind that is trained.
       least_vocab_size: size of the smallest vocabulary.
       keeps_whitespace: True if whitespace is kept as text, whatever `normalization` is.
-      can_mask: False if no vocabulary of this kind has a mask token.
+      can_mask: False if no vocabulary of this kind has a mask token; one is then added for a task
+        that needs it.
       is_lossless: False if other words than those that `unk` stands for cannot be decoded.
     """
 
@@ -84,6 +85,8 @@ class TokenizerConfig(Configurable):
         exponent alpha of a segmentation's probability (Kudo 2018, who uses 0.1 to 0.5): the
         smaller, the more random. Evaluation and inference do not sample. For "bpe", "unigram",
         "byte_bpe" and "file".
+      extra_tokens: tokens that no text spells, for a model's own use: sentinels, registers. Their
+        ids follow those of the vocabulary (`SpecialTokens.extra`).
       path: vocabulary of kind "file": Hugging Face's tokenizer.json, a sentencepiece .model, or a
         folder with either, with Marian's source.spm, target.spm and vocab.json, with GPT-2's
         vocab.json and merges.txt, or with BERT's vocab.txt. The run keeps a copy.
@@ -101,6 +104,7 @@ class TokenizerConfig(Configurable):
     normalization: Annotated[str, OneOf("nmt_nfkc", "identity")] = "nmt_nfkc"
     lowercase: bool = False
     sampling: Annotated[float, Range(0.0, 1.0)] = 0.0
+    extra_tokens: Annotated[int, Range(0, 65_536)] = 0
     path: str | None = None
 
     def __post_init__(self) -> None:
@@ -113,6 +117,10 @@ class TokenizerConfig(Configurable):
                 f"vocab_size {self.vocab_size} is too small: with kind {self.kind} "
                 f"use {kind.least_vocab_size} or more"
             )
+
+    def adds_mask(self, needs_mask: bool) -> bool:
+        """True if a task that needs a mask gets one besides the tokens of the vocabulary."""
+        return needs_mask and not TOKENIZERS[self.kind].can_mask
 
     @property
     def keeps_whitespace(self) -> bool:

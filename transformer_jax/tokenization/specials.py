@@ -2,7 +2,8 @@
 """Special tokens of a vocabulary: ids that represent no text, by role.
 
 Every vocabulary that is trained here begins with pad, unk, bos and eos (kind "wordpiece" adds mask,
-and writes bos and eos as BERT's [CLS] and [SEP]). Published vocabularies have special tokens at any
+and writes bos and eos as BERT's [CLS] and [SEP]). A mask of other kinds and extra tokens come last
+(`tokenization.extended`). Published vocabularies have special tokens at any
 ids, and one id may have several roles. Code outside of this package reads ids from `SpecialTokens`.
 """
 
@@ -14,14 +15,16 @@ PAD, UNK, BOS, EOS = range(4)
 NUM_SPECIALS = 4
 
 MASK = 4
-"""Only in vocabularies of kind "wordpiece", after the other four."""
+"""In vocabularies of kind "wordpiece", after the other four."""
 
 SPECIAL_PIECES = ("⟨pad⟩", "⟨unk⟩", "⟨s⟩", "⟨/s⟩")
 """Pieces of the four. They are not written "<unk>" and so on: real text contains that (WikiText is
 full of it), and sentencepiece would learn no characters from it. No byte-level piece contains these
 brackets."""
 
-WORDPIECE_SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MASK_PIECE = "[MASK]"
+
+WORDPIECE_SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", MASK_PIECE)
 """Pieces of the five in a vocabulary of kind "wordpiece", written as in BERT's."""
 
 
@@ -67,6 +70,8 @@ class SpecialTokens:
       unk: replaces text that the vocabulary cannot spell; None if it can spell everything.
       mask: replaces tokens that a masked language model predicts; None if there is none.
       ends: other tokens that end a generated text, such as that of a turn.
+      extra: tokens for a model's own use, such as sentinels (`tokenizer.extra_tokens`). A search
+        may generate them.
       others: other tokens that represent no text.
       unused: ids without a token, for example if the embedding table has more rows than the
         vocabulary has tokens.
@@ -81,6 +86,7 @@ class SpecialTokens:
     unk: int | None = None
     mask: int | None = None
     ends: tuple[int, ...] = ()
+    extra: tuple[int, ...] = ()
     others: tuple[int, ...] = ()
     unused: tuple[int, ...] = ()
 
@@ -96,7 +102,7 @@ class SpecialTokens:
         around = [i for frame in frames for i in (*frame.head, *frame.between, *frame.tail)]
         optional = [i for i in (self.unk, self.mask) if i is not None]
         around += (self.pad, self.eos, self.start, self.first)
-        return frozenset((*around, *optional, *self.ends, *self.others, *self.unused))
+        return frozenset((*around, *optional, *self.ends, *self.extra, *self.others, *self.unused))
 
     @cached_property
     def banned(self) -> tuple[int, ...]:

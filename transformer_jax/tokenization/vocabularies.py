@@ -3,8 +3,8 @@
 
 The folder contains `sides.json`, which maps each side of the data to a file and its SHA-256, and
 these files. Sides share the file `joint` or have one each. The suffix says how to load a file: that
-of a `TokenizerKind` (.model for sentencepiece, .json for Hugging Face), .labels.json or
-.symbols.json. The folder appears complete or not at all.
+of a `TokenizerKind` (.model for sentencepiece, .json for Hugging Face), .extended.json
+(`extended`), .labels.json or .symbols.json. The folder appears complete or not at all.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from transformer_jax.ranges import short_repr
 from transformer_jax.runtime.files import read_regular, remove
 from transformer_jax.summary import Summarized
 from transformer_jax.tokenization.config import TOKENIZERS, TokenizerConfig
+from transformer_jax.tokenization.extended import SUFFIX as EXTENDED_SUFFIX
+from transformer_jax.tokenization.extended import extended_content, load_extended
 from transformer_jax.tokenization.specials import DEFAULT_SPECIALS, SpecialTokens
 from transformer_jax.tokenization.subword_sampling import SampledTokenizer, resegmenter_of
 from transformer_jax.tokenization.tokenizer import Tokenizer, replace_lone_surrogates
@@ -120,6 +123,7 @@ def train_tokenizers(
     texts: Mapping[str, Iterable[str]],
     directory: str | Path,
     labels: Mapping[str, LabelSource] | None = None,
+    needs_mask: bool = False,
 ) -> Tokenizers:
     """Trains a run's vocabularies, or imports them if the kind is not trained, and stores them.
 
@@ -127,6 +131,7 @@ def train_tokenizers(
       texts: side -> its texts, which are read once.
       directory: folder to create.
       labels: side -> its labels or symbols.
+      needs_mask: add a mask token to vocabularies of a kind that has none.
 
     Raises:
       UserError: the texts do not fit the config, or a side has no labels.
@@ -135,15 +140,19 @@ def train_tokenizers(
     """
     kind = TOKENIZERS[config.kind]
     if kind.import_files:
-        imported = {side: kind.import_files(str(config.path), side) for side in texts}
-        return store_tokenizers(config.kind, imported, directory, labels)
-    shares_one = config.joint and len(texts) > 1
-    corpora = {"joint": chain.from_iterable(texts.values())} if shares_one else texts
-    models = {name: train_vocabulary(config, corpus, name) for name, corpus in corpora.items()}
-    names = {side: side if side in models else "joint" for side in texts}
-    contents = {side: (name + kind.suffix, models[name]) for side, name in names.items()}
-    _write_folder(_with_labels(contents, labels or {}), Path(directory))
-    return load_tokenizers(directory)
+        models = {side: kind.import_files(str(config.path), side) for side in texts}
+        is_joint = _are_joint(models)
+    else:
+        is_joint = config.joint and len(texts) > 1
+        corpora = {"joint": chain.from_iterable(texts.values())} if is_joint else texts
+        trained = {name: train_vocabulary(config, corpus, name) for name, corpus in corpora.items()}
+        models = {side: trained["joint" if is_joint else side] for side in texts}
+    suffix = kind.suffix
+    added = config.adds_mask(needs_mask), config.extra_tokens
+    if any(added):
+        models = {side: extended_content(suffix, model, *added) for side, model in models.items()}
+        suffix = EXTENDED_SUFFIX
+    return _store(suffix, models, is_joint, directory, labels)
 
 
 def store_tokenizers(
@@ -163,8 +172,20 @@ def store_tokenizers(
     Raises:
       UserError, ValueError, OSError: see `train_tokenizers`.
     """
-    is_joint = len(sides) > 1 and len(set(sides.values())) == 1
-    suffix = TOKENIZERS[kind].suffix
+    return _store(TOKENIZERS[kind].suffix, sides, _are_joint(sides), directory, labels)
+
+
+def _are_joint(sides: Mapping[str, bytes]) -> bool:
+    return len(sides) > 1 and len(set(sides.values())) == 1
+
+
+def _store(
+    suffix: str,
+    sides: Mapping[str, bytes],
+    is_joint: bool,
+    directory: str | Path,
+    labels: Mapping[str, LabelSource] | None,
+) -> Tokenizers:
     contents = {
         side: (("joint" if is_joint else side) + suffix, content) for side, content in sides.items()
     }
@@ -172,17 +193,21 @@ def store_tokenizers(
     return load_tokenizers(directory)
 
 
-def expected_sizes(config: TokenizerConfig, sides: Iterable[str]) -> dict[str, int]:
-    """Vocabulary size of each side before any text is read: from the config, or from the files.
+def expected_sizes(
+    config: TokenizerConfig, sides: Iterable[str], needs_mask: bool = False
+) -> dict[str, int]:
+    """Vocabulary size of each side before any text is read: from the config, or from the files;
+    `needs_mask` as of `train_tokenizers`.
 
     Raises:
       UserError: the files are missing or damaged.
     """
     kind = TOKENIZERS[config.kind]
+    added = config.adds_mask(needs_mask) + config.extra_tokens
     if not kind.import_files:
-        return dict.fromkeys(sides, config.vocab_size)
+        return dict.fromkeys(sides, config.vocab_size + added)
     contents = {side: kind.import_files(str(config.path), side) for side in sides}
-    return {side: kind.load(content).vocab_size for side, content in contents.items()}
+    return {side: kind.load(content).vocab_size + added for side, content in contents.items()}
 
 
 def load_tokenizers(directory: str | Path) -> Tokenizers:
@@ -318,7 +343,8 @@ def _loaders() -> dict[str, Callable[[bytes], Tokenizer | Labels]]:
         _LABELS_SUFFIX: Labels.from_json,
         _SYMBOLS_SUFFIX: SymbolTokenizer.from_json,
     }
-    return loaders | {kind.suffix: kind.load for kind in TOKENIZERS.values()}
+    of_text = {kind.suffix: kind.load for kind in TOKENIZERS.values()}
+    return loaders | of_text | {EXTENDED_SUFFIX: partial(load_extended, loaders=of_text)}
 
 
 def _suffix_of(name: str) -> str:

@@ -55,8 +55,8 @@ class TrainConfig(Configurable):
         ignore it.
       callbacks: callbacks at records, evaluations and checkpoints (`training.callbacks`), separated
         by commas; None: none.
-      init_from: workdir of a run whose parameters and tokenizers training starts from; None: random
-        parameters.
+      init_from: workdir of a run whose parameters and tokenizers training starts from, or
+        hf:OWNER/NAME, a published model that is imported first; None: random parameters.
 
     Raises:
       ValueError: a value is out of range, `accumulation_steps` and `rows_per_device` are both set,

@@ -50,6 +50,8 @@ class OptimizerConfig(Configurable):
       plateau_factor: factor of `plateau_patience`.
       weight_decay: decoupled weight decay, on matrices and embeddings only (Loshchilov and Hutter
         2019). "adam" has none; use "adamw".
+      transforms: changes of the gradient before clipping, entries of `TRANSFORMS`, separated by
+        commas, in order; None: none.
       clip_norm: maximal global norm of the gradient; None: no clipping.
       ema_decay: decay of an exponential moving average of the parameters, which evaluation and
         inference then use; None: no average.
@@ -73,6 +75,7 @@ class OptimizerConfig(Configurable):
     plateau_patience: Steps | None = None
     plateau_factor: Annotated[float, Range(0, 1, "()")] = 0.5
     weight_decay: Annotated[float, Range(0, 100)] = 0.0
+    transforms: str | None = None
     clip_norm: Annotated[float, Range(1e-12, 1e12)] | None = None
     ema_decay: Annotated[float, Range(0, 1, "()")] | None = None
     frozen: PathPattern | None = None
@@ -188,6 +191,13 @@ Example:
 """
 
 
+TRANSFORMS: Registry[Callable[[OptimizerConfig], optax.GradientTransformation]] = Registry(
+    "optimizer.transforms", several=True
+)
+"""Transforms of the gradient by name: functions from the section `optimizer`. They get the
+gradients of single layers (`nn.layer_scan`)."""
+
+
 def make_schedule(config: OptimizerConfig, d_model: int, num_steps: int) -> optax.Schedule:
     """Makes the function from steps done to the learning rate, for a run of `num_steps`."""
     end = config.decay_steps or max(num_steps, config.warmup_steps + 1)
@@ -246,12 +256,14 @@ def raised_rate(
 def make_optimizer(
     config: OptimizerConfig, schedule: optax.Schedule
 ) -> optax.GradientTransformation:
-    """Chains clipping, the optimizer's own scaling, weight decay and the learning rate.
+    """Chains transforms of the gradient, clipping, the optimizer's own scaling, weight decay and
+    the learning rate.
 
     `init` raises UserError if `config.frozen` matches all parameters or none.
     """
     kind = OPTIMIZERS.find(config.name)
-    parts: list[optax.GradientTransformation] = []
+    names = config.transforms.split(",") if config.transforms else []
+    parts = [TRANSFORMS.find(name)(config) for name in names]
     if config.clip_norm is not None:
         parts.append(optax.clip_by_global_norm(config.clip_norm))
     parts += kind.scale(config)
@@ -264,7 +276,7 @@ def make_optimizer(
         trained_and_frozen = {"trained": optimizer, "frozen": optax.set_to_zero()}
         labels = functools.partial(frozen_labels, config.frozen)
         return unstack_for(optax.partition(trained_and_frozen, labels))
-    return optimizer if kind.stackable else unstack_for(optimizer)
+    return optimizer if kind.stackable and not names else unstack_for(optimizer)
 
 
 def _weight_decay(decay: float) -> optax.GradientTransformation:

@@ -349,3 +349,23 @@ def test_what_is_longer_than_a_row_is_described():
     assert describe_overlong(items, preprocess, {"source": 9, "target": 8}) is None
     text = lambda item, rng: {"text": np.ones(item[0], np.int32)}  # noqa: E731
     assert describe_overlong(items, text, {"text": 4}).endswith("left out; raise data.max_length")
+
+
+def test_features_without_random_numbers_are_made_once():
+    def counted(preprocess, num_batches=40):
+        visited = []
+
+        def visit(example, rng):
+            visited.append(example[0])
+            return preprocess(example, rng)
+
+        batches = train(Pairs(20), visit, rows=8)
+        for batch in itertools.islice(batches, num_batches):
+            if preprocess is tokens:
+                for pair in pairs_in(batch):
+                    assert_equal(pair, tokens(Pairs(20)[int(pair["target"][0]) - 1], None))
+        batches.close()
+        return visited
+
+    assert sorted(counted(tokens)) == list(range(1, 21))
+    assert len(counted(noisy)) > 100

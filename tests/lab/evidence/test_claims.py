@@ -173,7 +173,7 @@ def checked(tiny_language_model, tmp_path):
     verdict = {
         "asked": {"claim": claim.identity, "overrides": {}},
         "configs": verdicts.stated_configs(configs),
-        "digests": {**verdicts.code_digests(), **verdicts.data_digests(configs)},
+        "digests": {**verdicts.code_digests(), **claims._data_digests(claim, configs)},
     }
     return claim, verdict, texts
 

@@ -23,7 +23,7 @@ from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.layers import ATTENTION_LAYERS
 from transformer_jax.nn.norms import NORMS, final_norm
 from transformer_jax.nn.positions import POSITIONS, PositionEncoding
-from transformer_jax.nn.transformer import Decoder, DecoderLayer
+from transformer_jax.nn.transformer import Block, Decoder
 from transformer_jax.scoring import METRICS
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import TaskKind
@@ -105,7 +105,7 @@ class DrawnNorm(nn.Module):
         return x * self.param("scale", lambda _, shape: np.random.uniform(size=shape), x.shape[-1:])
 
 
-class NumberedLayer(DecoderLayer):
+class NumberedLayer(Block):
     """Scales its input by its number, which a scan does not know."""
 
     number: int = 0

@@ -138,6 +138,10 @@ def endless_order(source: Sequence[Any], seed: int) -> EpochOrder | MixedOrder:
     return MixedOrder(orders, weights, seed)
 
 
+_ARRAY_BYTES = 200
+"""Size of an array without its values, and its share of a dictionary."""
+
+
 class IndexedRng:
     """Generator of random numbers that depend on the seed and the index of an item alone.
 
@@ -155,6 +159,44 @@ class IndexedRng:
         self._rng.bit_generator.state = self._state
         return self._rng
 
+    @property
+    def has_drawn(self) -> bool:
+        """True if numbers were drawn since the last call of `at`."""
+        # The lowest word counts blocks of four numbers; the first number draws a block.
+        return bool(self._rng.bit_generator.state["state"]["counter"][0])
+
+
+class FixedFeatures:
+    """Features that are the same at each visit, by index in the source.
+
+    They are those that were made without a random number. Short text is tokenized once this way,
+    not once per epoch. When there is no more room, the others are made again at each visit.
+    """
+
+    def __init__(self, num_bytes: int = 2**27) -> None:
+        self._room = num_bytes
+        self._features: dict[int, Features] = {}
+
+    def get(self, index: int) -> Features | None:
+        return self._features.get(index)
+
+    def add(self, index: int, features: Features) -> None:
+        """Keeps the features of an example if there is room."""
+        size = sum(values.nbytes + _ARRAY_BYTES for values in features.values())
+        if size > self._room:
+            self.close()
+        else:
+            self._room -= size
+            self._features[index] = features
+
+    def close(self) -> None:
+        """Keeps no more features: there is no room, or they depend on random numbers."""
+        self._room = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._room > 0
+
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class OrderedFeatures[Item](RandomAccess[Features]):
@@ -168,6 +210,7 @@ class OrderedFeatures[Item](RandomAccess[Features]):
       first, step: this sequence has the indices first, first + step, ... of `order`.
       documents: feature -> the features of all of `source`, many at a time, if they are arrays
         already and do not depend on the `rng`.
+      fixed: features of earlier visits, shared by all shards; None: each visit makes its own.
     """
 
     source: Sequence[Item]
@@ -177,6 +220,7 @@ class OrderedFeatures[Item](RandomAccess[Features]):
     first: int = 0
     step: int = 1
     documents: Mapping[str, FramedDocuments] | None = None
+    fixed: FixedFeatures | None = None
 
     def shard(self, index: int, count: int) -> "OrderedFeatures[Item]":
         """Every `count`-th item, from item `index` on."""
@@ -192,7 +236,17 @@ class OrderedFeatures[Item](RandomAccess[Features]):
 
     def item(self, index: int) -> Features:
         order_index = self.first + index * self.step
-        return self.preprocess(self.source[self.order[order_index]], self._rng.at(order_index))
+        source_index = self.order[order_index]
+        earlier = None if self.fixed is None else self.fixed.get(source_index)
+        if earlier is not None:
+            return earlier
+        features = self.preprocess(self.source[source_index], self._rng.at(order_index))
+        if self.fixed is not None and self.fixed.is_open:
+            if self._rng.has_drawn:
+                self.fixed.close()
+            else:
+                self.fixed.add(source_index, features)
+        return features
 
     def source_indices(self, start: int, count: int) -> np.ndarray:
         """Indices in `source` of the next items from `start` on, at most `count`, int64 [n]."""

@@ -23,6 +23,7 @@ import numpy as np
 
 from transformer_jax.data.batches.order import (
     BlockFeatures,
+    FixedFeatures,
     OrderedFeatures,
     Preprocess,
     WindowedBlocks,
@@ -356,7 +357,10 @@ def train_batches[Item](
         blocks = BlockFeatures(source, order, preprocess, seed)
         packer = Packer(blocks, (), lengths, rows)  # no window is too long
     else:
-        examples = OrderedFeatures(source, order, preprocess, seed, documents=documents)
+        fixed = FixedFeatures()
+        examples = OrderedFeatures(
+            source, order, preprocess, seed, documents=documents, fixed=fixed
+        )
         epoch = dataclasses.replace(examples, order=range(len(source)))
         packer = Packer(examples, epoch, lengths, rows)
     return TrainBatches(BatchIterator(packer, shard, num_workers))

@@ -15,9 +15,13 @@ from transformer_jax.runs.run import Run
 from transformer_jax.runs.workdir import read_metrics
 
 if TYPE_CHECKING:
+    import numpy as np
+    from jax.typing import ArrayLike
+
     from transformer_jax.lab.analysis.activations import Attention, Hidden
     from transformer_jax.lab.analysis.errors import Errors
     from transformer_jax.lab.analysis.importance import Importance
+    from transformer_jax.lab.analysis.patch_grid import Measure
     from transformer_jax.lab.analysis.tokens import Tokens
     from transformer_jax.lab.analysis.walk import Walk
     from transformer_jax.lab.pictures.style import Picture
@@ -48,6 +52,30 @@ def hidden(run: Run, source: str, target: str | None = None) -> "Hidden":
     from transformer_jax.lab.analysis import activations
 
     return activations.hidden(run.model, run.params, run.model_inputs(source, target))
+
+
+def grid_of_patches(
+    run: Run,
+    source: str,
+    target: str | None,
+    pattern: str,
+    change: "ArrayLike",
+    measure: "Measure | None" = None,
+) -> "np.ndarray":
+    """Measures [L, T] of the example with each position of each hook point changed in turn, in one
+    program (`analysis.patch_grid`).
+
+    Args:
+      source, target: as of `attention`.
+      pattern: pattern of the hook points, such as "encoder.layer_*".
+      change: an array [L, T, ...] of values that replace theirs, or a number that scales them.
+      measure: function of the logits [T, V]; None: log P(target).
+    """
+    from transformer_jax.lab.analysis import patch_grid as grid
+
+    reading = run.model_inputs(source, target)
+    points = run.hook_points
+    return grid.patch_grid(run.model, run.params, reading, points, pattern, change, measure)
 
 
 def walk_through(run: Run, source: str, target: str | None = None) -> "Walk":
@@ -98,6 +126,7 @@ def plot(run: Run) -> "Picture":
 METHODS_OF_RUN = {
     "attention": attention,
     "hidden": hidden,
+    "patch_grid": grid_of_patches,
     "walk": walk_through,
     "head_importance": head_importance,
     "errors": errors,

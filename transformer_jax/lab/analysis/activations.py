@@ -263,7 +263,7 @@ class Attention(Summarized):
 
 ALSO: Mapping[str, tuple[str, ...]] = {
     **{name: (f"**.{name}",) for name in ("queries", "keys", "values", "heads")},
-    "stream": ("*.input", "*.layer_*"),
+    "stream": ("*.input", "*.residual", "*.layer_*"),
 }
 """Activations that can be collected besides the weights, with their patterns."""
 
@@ -304,7 +304,8 @@ class Hidden(Summarized):
     Attributes:
       texts: input and output text by name, as in `Attention`.
       tokens: pieces of the tokens by stack, as in `Attention`.
-      streams: by stack [L + 1, T, D]: embedded tokens, then the residual stream after each layer.
+      streams: by stack [L + 1, T, ..., D]: embedded tokens as they enter the residual stream, then
+        the stream after each layer.
       lens: logit lens [L + 1, T, V]: log P of the next token (masked models: of the token itself)
         if the last stack ended at that layer, i.e. its stream through the final norm and the output
         matrix. The last row is the model's own prediction. Of a classifier [L + 1, 1, C]: log P of
@@ -313,7 +314,7 @@ class Hidden(Summarized):
 
     texts: Mapping[str, str]
     tokens: Mapping[str, Sequence[str]]
-    streams: Mapping[str, Float[np.ndarray, "L1 T D"]]
+    streams: Mapping[str, Float[np.ndarray, "L1 T ... D"]]
     lens: Float[np.ndarray, "L1 T V"]
 
     def summary(self) -> Mapping[str, Any]:
@@ -345,7 +346,9 @@ def hidden(model: Any, params: Any, reading: ModelInputs) -> Hidden:
 def _stack_stream(activations: Mapping[str, np.ndarray], stack: str) -> np.ndarray:
     if f"{stack}.input" not in activations:
         raise UserError(f"hidden: this model's {stack} has no residual stream")
-    streams = [activations[f"{stack}.input"]]
+    # What enters a residual stream of another shape than the embedded tokens has a point too.
+    first = f"{stack}.residual" if f"{stack}.residual" in activations else f"{stack}.input"
+    streams = [activations[first]]
     while (path := f"{stack}.layer_{len(streams) - 1}") in activations:
         streams.append(activations[path])
     return np.stack(streams)
@@ -359,7 +362,8 @@ def _logits_of(model: Any, params: Any, reading: ModelInputs, streams: np.ndarra
     path = f"{reading.last_stack}.layer_{len(streams) - 2}"
     rows = round_up_rows(len(streams), params)
     width = reading.inputs[-2].shape[1]  # a classifier's last input is its texts, not a row
-    padding = ((0, rows - len(streams)), (0, width - streams.shape[1]), (0, 0))
+    padding = [(0, rows - len(streams)), (0, width - streams.shape[1])]
+    padding += [(0, 0)] * (streams.ndim - 2)
     streams_padded = np.pad(streams, padding)
     inputs = [np.repeat(x, rows, axis=0) for x in reading.inputs]
     placed = place_like(params, {"streams": streams_padded, "inputs": inputs})

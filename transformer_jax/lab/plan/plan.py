@@ -134,8 +134,7 @@ def _run_child(
     request |= {"modules": modules, "device": device, "slices": slices}
     environment = {**os.environ, **ENVIRONMENT}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    for name in ("JAX_COMPILATION_CACHE_DIR", "XLA_FLAGS"):
-        environment.pop(name, None)  # for the local devices
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # for the local devices
     done = subprocess.run(
         [sys.executable, "-m", "transformer_jax.lab.plan.child"],
         input=json.dumps(request, default=str),

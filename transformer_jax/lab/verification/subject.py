@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from transformer_jax.data.batches.packing import PackedRows, padded_batch
 from transformer_jax.errors import UserError
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.layer_pattern import pattern_text, read_pattern
+from transformer_jax.nn.layer_pattern import PARAMETERS, pattern_text, read_pattern
 from transformer_jax.nn.parameters import parameter_at
 from transformer_jax.parallel.engines import Engine, create_state
 from transformer_jax.parallel.sharding import ParallelConfig
@@ -136,15 +136,18 @@ def _limits(values: Mapping[str, Any], kept: Collection[str]) -> dict[str, int]:
 
 
 def _small_period(text: str, limits: Mapping[str, int]) -> list[dict[str, Any]]:
-    """The layers of a pattern with small sizes; of equal layers in a row one is left."""
+    """The layers of a pattern with small sizes; of equal layers in a row one is left, unless layers
+    name others by number."""
     layers: list[dict[str, Any]] = []
-    for layer in read_pattern(text, TransformerConfig):
+    pattern = read_pattern(text, TransformerConfig)
+    are_numbered = any(PARAMETERS in layer for layer in pattern)
+    for layer in pattern:
         small = dict(layer)
         for name, value in layer.items():
             limit = _LARGEST_OPTION if "." in name else limits.get(f"model.{name}")
             if type(value) is int and limit is not None:
                 small[name] = min(value, limit)
-        if not layers or layers[-1] != small:
+        if are_numbered or not layers or layers[-1] != small:
             layers.append(small)
     return layers
 

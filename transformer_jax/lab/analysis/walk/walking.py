@@ -51,10 +51,14 @@ def walk(model: Any, params: Any, reading: ModelInputs, outputs: Tokenizer | Lab
     Raises:
       UserError: the model has no layers with hook points (`nn.hooks`), or no residual connections.
     """
-    if not body_config(model).residual_connections:
+    config = body_config(model)
+    if not config.residual_connections:
         raise UserError("walk: the model has no residual connections, which a walk shows")
+    blocks = {config.of_layer(i).block for i in range(len(config.pattern))}
+    if config.residual != "add" or blocks != {"sequential"}:
+        raise UserError("walk: it shows model.residual 'add' and model.block 'sequential' alone")
     values = collect(model, params, reading, ["**"])
-    trace = Trace(model, params, body_config(model), reading, values, outputs)
+    trace = Trace(model, params, config, reading, values, outputs)
     for stack in reading.tokens:
         if f"{stack}.layer_0" not in values:
             raise UserError(

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A grid of patches equals its patches one by one."""
+
+import dataclasses
+from functools import partial
+
+import numpy as np
+from scipy.special import log_softmax
+
+from tests.lab.analysis.drawn import draw
+from tests.refusals import assert_refused
+from transformer_jax.lab.analysis import patch_grid as grid
+from transformer_jax.models.patches import patched_model
+
+
+def one_by_one(drawn, pattern, change, measure):
+    rows = []
+    for layer in range(2):
+        path = pattern.replace("*", str(layer))
+        length = len(drawn.reading.tokens[path.partition(".")[0]])
+        rows.append([])
+        for position in range(length):
+            value = change if np.ndim(change) == 0 else change[layer, position]
+            patches = {f"{path}[{position}]": value}
+            model = patched_model(drawn.model, patches, drawn.hook_points)
+            rows[-1].append(measure(drawn.logits(model)))
+    return rows
+
+
+def test_a_grid_equals_single_patches(random_params, monkeypatch):
+    monkeypatch.setattr(grid, "CELLS", 6)  # 10 cells in two batches
+    drawn = draw(random_params, "encoder_decoder")
+    target = np.array([5, 3, 7, 2])
+    reading = dataclasses.replace(drawn.reading, outputs=target.tolist())
+    patch = partial(grid.patch_grid, drawn.model, drawn.params, reading, drawn.hook_points)
+    values = np.random.default_rng(0).normal(size=(2, 5, 16)).astype(np.float32)
+
+    def log_prob(logits):
+        return log_softmax(logits, axis=-1)[range(4), target].sum()
+
+    found = patch("encoder.layer_*", values)
+    expected = one_by_one(drawn, "encoder.layer_*", values, log_prob)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    found = patch("decoder.layer_*", 0, lambda logits: logits[-1].max())
+    expected = one_by_one(drawn, "decoder.layer_*", 0, lambda logits: logits[-1].max())
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    without_target = partial(grid.patch_grid, drawn.model, drawn.params, drawn.reading)
+    assert_refused(
+        {
+            "no hook point encoder.layr_*": partial(patch, "encoder.layr_*", 0),
+            "weights has no position first, but head, query": partial(
+                patch, "encoder.**.weights", 0
+            ),
+            "shape (2, 4, 16) does not fit": partial(patch, "encoder.layer_*", values[:, :4]),
+            "has no target; give a measure": partial(
+                without_target, drawn.hook_points, "encoder.layer_*", 0
+            ),
+        }
+    )

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens after those of a vocabulary: [MASK], and extra ones."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from transformer_jax.errors import UserError
+from transformer_jax.tokenization import (
+    SampledTokenizer,
+    TokenizerConfig,
+    expected_sizes,
+    load_tokenizers,
+    train_tokenizers,
+)
+from transformer_jax.tokenization.subword_sampling import resegmenter_of
+
+TEXTS = {"text": ["the old man sees a dog", "a dog sees the man", "⟨extra_0⟩ is text"] * 4}
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"), [("bpe", 60), ("byte_bpe", 270), ("word_classes", 20), ("wordpiece", 60)]
+)
+def test_extra_tokens_follow_the_vocabulary(kind, size, tmp_path):
+    config = TokenizerConfig(kind=kind, vocab_size=size, extra_tokens=2)
+    folder = tmp_path / "tokenizer"
+    train_tokenizers(config, TEXTS, folder, needs_mask=True)
+    loaded = pickle.loads(pickle.dumps(load_tokenizers(folder)))
+    tokenizer = loaded.text("text")
+    base = tokenizer.base
+    mask, extra = tokenizer.specials.mask, tokenizer.specials.extra
+    added = [*([] if kind == "wordpiece" else [mask]), *extra]
+    assert added == [*range(base.vocab_size, tokenizer.vocab_size)]
+    assert tokenizer.vocab_size <= expected_sizes(config, TEXTS, needs_mask=True)["text"]
+    assert tokenizer.pieces([mask, *extra]) == ["[MASK]", "⟨extra_0⟩", "⟨extra_1⟩"]
+
+    text = "the ⟨extra_0⟩ man"  # text that looks like a token is text
+    assert tokenizer.encode(text) == base.encode(text) and max(tokenizer.encode(text)) < extra[0]
+    masked = tokenizer.encode("the [MASK] dog")
+    assert masked.count(mask) == 1
+    assert tokenizer.decode([extra[1], *masked, extra[0]]) == base.decode(base.encode("the  dog"))
+    starts = tokenizer.starts_word([mask, *base.encode("dog"), extra[0]])
+    assert starts[0] and starts[1] and starts[-1]
+    assert tokenizer.count_unknown([*extra, mask]) == 0
+    assert not {mask, *extra} & {*tokenizer.specials.banned}
+    if resegmenter_of(tokenizer):
+        drawn = SampledTokenizer(tokenizer, 0.5, np.random.default_rng(0)).encode("the [MASK] dog")
+        assert drawn.count(mask) == 1 and tokenizer.decode(drawn) == tokenizer.decode(masked)
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    folder = tmp_path / "tokenizer"
+    config = TokenizerConfig(kind="char", vocab_size=40, extra_tokens=1)
+    tokenizers = train_tokenizers(config, TEXTS, folder)
+    assert tokenizers.text("text").specials.mask is None  # nothing asks for one
+    path = folder / "text.extended.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_extra": -1}))
+    with pytest.raises(UserError, match=r"text.extended.json: the tokenizer is damaged"):
+        load_tokenizers(folder)

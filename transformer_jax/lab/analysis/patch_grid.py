@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Activation patching over a grid (Meng et al. 2022): each layer and position in turn, in one
+program.
+
+B cells of the grid in a batch, T tokens, V vocabulary.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from transformer_jax.errors import UserError
+from transformer_jax.inference.model_inputs import ModelInputs
+from transformer_jax.models import apply_model
+from transformer_jax.models.patches import HookPointAxes
+from transformer_jax.nn.hooks import HookPoint, intercept_activations, matches_pattern
+from transformer_jax.parallel import hosts
+from transformer_jax.parallel.sharding import place_like, round_up_rows
+from transformer_jax.runtime import platform
+from transformer_jax.suggestions import suggest
+
+CELLS = 64
+"""Cells that are computed together."""
+
+Measure = Callable[[Float[Array, "T V"]], Float[Array, ""]]
+"""Logits of the last stack's tokens -> a number."""
+
+
+def patch_grid(
+    model: Any,
+    params: Any,
+    reading: ModelInputs,
+    points: HookPointAxes,
+    pattern: str,
+    change: ArrayLike,
+    measure: Measure | None = None,
+) -> Float[np.ndarray, "L T"]:
+    """Measures of the model with one position of one hook point changed, for all of them.
+
+    Args:
+      params: on the devices that compute.
+      points: the model's hook points.
+      pattern: pattern of L hook points (`nn.hooks`) whose first axis is "position", such as
+        "encoder.layer_*".
+      change: an array [L, T, ...], whose [l, t] replaces the value at point l and position t, such
+        as streams of another input; or a number that scales it, 0 to switch it off.
+      measure: None: log P(target) of a task on pairs, in nats.
+
+    Raises:
+      UserError: no hook point matches, one has no positions, the array has another shape, or a task
+        without targets has no measure.
+    """
+    paths = [path for path in points if matches_pattern(pattern, path)]
+    if not paths:
+        hint = suggest(pattern, points)
+        raise UserError(f"patch_grid: the model has no hook point {pattern}{hint}")
+    for path in paths:
+        if next(iter(points[path])) != "position":
+            raise UserError(
+                f"patch_grid: {path} has no position first, but {', '.join(points[path])}"
+            )
+    stack = paths[0].partition(".")[0]
+    length = len(reading.tokens.get(stack, ()))
+    sizes = tuple(points[paths[0]].values())[1:]
+    if np.ndim(change) and np.shape(change) != (len(paths), length, *sizes):
+        raise UserError(
+            f"patch_grid: an array of shape {np.shape(change)} does not fit; {pattern} takes "
+            f"{(len(paths), length, *sizes)}"
+        )
+    program = jax.jit(
+        _program(model, paths, measure or _log_prob_of(reading), reading),
+        compiler_options=platform.compiler_options(),
+    )
+    cells = np.stack(np.meshgrid(range(len(paths)), range(length), indexing="ij"), -1)
+    cells = cells.reshape(-1, 2).astype(np.int32)
+    rows = round_up_rows(min(CELLS, len(cells)), params)
+    inputs = [np.repeat(x, rows, axis=0) for x in reading.inputs]
+    placed = place_like(params, {"inputs": inputs})["inputs"]
+    values = jnp.asarray(change)
+    measures: list[np.ndarray] = []
+    for start in range(0, len(cells), rows):
+        batch = np.resize(cells[start : start + rows], (rows, 2))  # the last one is filled up
+        measures += [*hosts.to_host(program(params, placed, values, place_like(params, batch)))]
+    return np.array(measures[: len(cells)]).reshape(len(paths), length)
+
+
+def _program(
+    model: Any, paths: Sequence[str], measure: Measure, reading: ModelInputs
+) -> Callable[..., Array]:
+    """Function (params, inputs, change, cells [B, 2]) -> measures [B]."""
+
+    def measures(params: Any, inputs: Sequence[Array], change: Array, cells: Array) -> Array:
+        point_of_row, position_of_row = cells.T
+
+        def patch(point: HookPoint, x: Array) -> Array:
+            number = paths.index(point.path)
+            at = (point.positions["position"] == position_of_row[:, None]) & (
+                point_of_row == number
+            )[:, None]
+            at = at.reshape(*at.shape, *[1] * (x.ndim - 2))
+            if change.ndim:
+                value = change[number, position_of_row][:, None]
+            else:
+                value = point.off_value + change * (x - point.off_value)
+            return jnp.where(at, value, x)
+
+        with intercept_activations(patch, paths.__contains__):
+            logits = apply_model(model, params, *inputs).astype(jnp.float32)
+        return jax.vmap(measure)(logits[:, : len(reading.tokens[reading.last_stack])])
+
+    return measures
+
+
+def _log_prob_of(reading: ModelInputs) -> Measure:
+    if reading.outputs is None:
+        raise UserError("patch_grid: this run's task has no target; give a measure of the logits")
+    target = jnp.array(reading.outputs)
+
+    def log_prob(logits: Array) -> Array:
+        log_probs = jax.nn.log_softmax(logits)
+        return jnp.take_along_axis(log_probs, target[:, None], axis=1).sum()
+
+    return log_prob
