@@ -39,6 +39,7 @@ def test_hedges_g_is_the_corrected_difference_in_deviations():
     a, b = np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0])
     pooled = math.sqrt((2 * a.var(ddof=1) + 2 * b.var(ddof=1)) / 4)
     assert statistics.hedges_g(a, b) == pytest.approx(2 / pooled * (1 - 3 / 15))
+    assert math.isnan(statistics.hedges_g([0.1] * 3, [0.3] * 3))  # their deviation is rounding
 
 
 def test_few_seeds_are_permuted_exactly():

@@ -235,13 +235,18 @@ def expanded_tail(number: int) -> float:
 
 
 def hedges_g(first: Sequence[float], second: Sequence[float]) -> float:
-    """Difference in units of the pooled deviation, corrected for small samples (Hedges 1981)."""
+    """Difference in units of the pooled deviation, corrected for small samples (Hedges 1981); NaN
+    if the values of neither sample differ by more than rounding."""
     a = np.asarray(first, float)
     b = np.asarray(second, float)
     freedom = len(a) + len(b) - 2
     pooled = ((len(a) - 1) * a.var(ddof=1) + (len(b) - 1) * b.var(ddof=1)) / freedom
     correction = 1 - 3 / (4 * freedom - 1)
-    return float(correction * (b.mean() - a.mean()) / math.sqrt(pooled)) if pooled else math.nan
+    deviation = math.sqrt(pooled)
+    rounding = 1e-12 * max(np.abs(a).max(), np.abs(b).max())
+    return (
+        float(correction * (b.mean() - a.mean()) / deviation) if deviation > rounding else math.nan
+    )
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
