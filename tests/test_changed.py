@@ -24,7 +24,11 @@ def listed(*names):
         ("transformer_jax/runs/train.py", "runs/test_train.py", ["runs/test_run.py"]),
         # By `python -m transformer_jax` in another process.
         ("transformer_jax/cli/main.py", "cli/test_main.py", ["parallel/test_hosts.py"]),
-        ("tests/lab/analysis/drawn.py", "lab/analysis/test_activations.py", []),
+        (
+            "tests/lab/analysis/drawn.py",
+            "docs/test_recipes.py",
+            ["lab/analysis/test_activations.py"],
+        ),
     ],
 )
 def test_own_tests_come_first_and_users_follow(changed, nearest, others):

@@ -284,7 +284,8 @@ def _parameters_of(method: Any) -> list[inspect.Parameter] | None:
     if not inspect.isfunction(function):
         return None
     parameters = [*inspect.signature(function).parameters.values()]
-    return parameters if isinstance(method, staticmethod) else parameters[1:]
+    takes_any = bool(parameters) and parameters[0].kind is inspect.Parameter.VAR_POSITIONAL
+    return parameters if takes_any or isinstance(method, staticmethod) else parameters[1:]
 
 
 def file_of(component: Any) -> str:

@@ -127,7 +127,10 @@ class _Interceptor:
                 return self._on_result(path, result, positions, STREAM)
             case RecurrentDecoder(), "__call__":
                 self._stacks[path] = positions_in_segments(args[3])
-            case (RecurrentLayer(), "__call__") | (Residual(), "write"):
+            case RecurrentLayer(), "__call__":
+                result = method(*args, **kwargs)
+                return self._on_result(path, result, self._stack_of(path), STREAM)
+            case Residual(), "write":
                 x = method(*args, **kwargs)
                 return self._on_result(path, x, self._stack_of(path), _stream_axes(module, x))
             case Residual(), "enter" if type(module).enter is not Residual.enter:
