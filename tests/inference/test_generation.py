@@ -218,13 +218,13 @@ class Sevens:
 class Echo(Sampler):
     """Repeats the token of two steps before, if any; its state is the last two tokens."""
 
-    def begin_own(self, start):
+    def begin_search_state(self, start):
         return jnp.zeros((len(start.logits), 2), jnp.int32)
 
     def choose(self, samples, logits, hidden):
-        best, own = super().choose(samples, logits, hidden)
-        chosen = jnp.where(own[:, 0] > 0, own[:, 0], best)
-        return chosen, jnp.stack([own[:, 1], chosen], axis=1)
+        best, search_state = super().choose(samples, logits, hidden)
+        chosen = jnp.where(search_state[:, 0] > 0, search_state[:, 0], best)
+        return chosen, jnp.stack([search_state[:, 1], chosen], axis=1)
 
 
 def test_constraints_and_states_continue_when_the_context_moves(model, params, with_entries):

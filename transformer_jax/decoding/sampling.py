@@ -89,7 +89,7 @@ class Samples:
       limits: int32 [N], longest output of each, in 1..L.
       drawn_before: int32 [N], tokens that were sampled with a key before the first one here.
       seen: bool [N, V], tokens that occurred so far, if repetition is penalized; otherwise None.
-      own: state of a subclass of `Sampler`, a pytree with leading axis N.
+      search_state: state of a subclass of `Sampler`, a pytree with leading axis N.
       num_steps: int32 [N], decode steps that a draft shortened (`speculative`); None without one.
     """
 
@@ -102,7 +102,7 @@ class Samples:
     drawn_before: Array
     seen: Array | None
     state: State
-    own: Any = None
+    search_state: Any = None
     num_steps: Array | None = None
     num_outputs: int = dataclasses.field(default=1, metadata={"static": True})
 
@@ -141,8 +141,8 @@ class StepwiseSearch(Protocol):
 class Sampler:
     """Samples tokens from the model's distribution: a `RefillableSearch` and a `StepwiseSearch`.
 
-    A subclass may replace `truncated`, or `choose`; a state of its own is `Samples.own`, which
-    `begin_own` makes.
+    A subclass may replace `truncated`, or `choose`. `begin_search_state` makes a state of its own,
+    `Samples.search_state`.
 
     Attributes:
       temperature, top_k, top_p: see `truncated_logits`.
@@ -217,13 +217,15 @@ class Sampler:
             drawn_before=jnp.full(rows, drawn_before, jnp.int32),
             seen=seen,
             state=start.state,
-            own=self.begin_own(start) if start.before is None else start.before.own,
+            search_state=self.begin_search_state(start)
+            if start.before is None
+            else start.before.search_state,
         )
         return self._draw(samples, start.logits, start.hidden)
 
-    def begin_own(self, start: Start) -> Any:
-        """State of a subclass before the first token (`Samples.own`). Where an output has outgrown
-        the context, the state continues."""
+    def begin_search_state(self, start: Start) -> Any:
+        """State of a subclass before the first token (`Samples.search_state`). It continues where
+        an output has outgrown the context."""
         return None
 
     def extend(
@@ -280,11 +282,11 @@ class Sampler:
           hidden: final hidden states that the logits are of, for a search with `needs_hidden`.
         """
         if self.is_greedy:
-            return self.most_likely(logits, samples.seen), samples.own
+            return self.most_likely(logits, samples.seen), samples.search_state
         draws = samples.drawn_before + samples.lengths
         step_keys = jax.vmap(jax.random.fold_in)(samples.keys, draws)
         truncated = self.truncated(self.penalized(logits, samples.seen))
-        return jax.vmap(jax.random.categorical)(step_keys, truncated), samples.own
+        return jax.vmap(jax.random.categorical)(step_keys, truncated), samples.search_state
 
     def _draw(
         self, samples: Samples, logits: Float[Array, "N V"], hidden: Float[Array, "N D"] | None
@@ -292,7 +294,7 @@ class Sampler:
         """Adds a token to each sample that has not ended."""
         rows = jnp.arange(len(logits))
         positions = samples.lengths
-        chosen, own = self.choose(samples, logits, hidden)
+        chosen, search_state = self.choose(samples, logits, hidden)
         tokens = jnp.where(samples.ended, self.pad_id, chosen)
         log_probs = jnp.where(samples.ended, 0.0, token_log_probs(logits, chosen))
         seen = samples.seen
@@ -305,5 +307,5 @@ class Sampler:
             log_probs=samples.log_probs.at[rows, positions].set(log_probs, mode="drop"),
             ended=samples.ended | (chosen == self.eos_id) | (lengths >= samples.limits),
             seen=None if seen is None else seen.at[rows, chosen].set(True),
-            own=own,
+            search_state=search_state,
         )

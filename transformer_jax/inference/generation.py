@@ -156,7 +156,7 @@ class TokenGenerator:
                 num_later = sum(max(0, number - 1) for number in num_new)
                 self.model.record(num_later, int(num_steps.sum()))
             drawn_before += length  # no random key is used twice
-            if constraint or samples.own is not None:
+            if constraint or samples.search_state is not None:
                 of_constraint = samples.state[1] if constraint else None
                 before_move = dataclasses.replace(samples, state=None), of_constraint
             for output, count in zip(outputs, before, strict=True):

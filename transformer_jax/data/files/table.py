@@ -98,7 +98,8 @@ def _stored(table: Any, split: str) -> Path:
     except (ValueError, TypeError, OverflowError) as error:  # pyarrow's errors are ValueErrors too
         raise UserError(f"data: {split!r} is no table: {error}") from error
     folder = cache_folder("tables") or Path(tempfile.gettempdir())
-    path = folder / f"{hashlib.sha256(content).hexdigest()[:32]}.parquet"
+    # Messages about a row name this file.
+    path = folder / f"{split}-{hashlib.sha256(content).hexdigest()[:32]}.parquet"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_writer(path) as file:

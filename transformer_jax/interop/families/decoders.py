@@ -274,13 +274,13 @@ def read_rope(keys: Keys, supported: Mapping[str, Collection[str]]) -> tuple[str
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in supported:
         raise UserError(f"config.json: rope_type is {kind!r}; supported are {', '.join(supported)}")
-    known = {"rope_type", "type", "original_max_position_embeddings", *names}
-    known |= {key for scaling_keys in supported.values() for key in scaling_keys}
-    unknown = sorted(rope.keys() - known)
+    allowed_keys = {"rope_type", "type", "original_max_position_embeddings", *names}
+    allowed_keys |= {key for scaling_keys in supported.values() for key in scaling_keys}
+    unknown = sorted(rope.keys() - allowed_keys)
     if unknown:
         raise UserError(
             f"config.json: rope_parameters has {unknown[0]} {short_repr(rope[unknown[0]])}; "
-            f"supported are {', '.join(sorted(known))}"
+            f"supported are {', '.join(sorted(allowed_keys))}"
         )
     return kind, rope
 
@@ -308,7 +308,7 @@ def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
 
 
 def map_frame(model: TransformerConfig) -> Iterator[TensorMapping]:
-    """What is before and after the layers."""
+    """Mappings of the embeddings, the output projection and the final norm."""
     yield from _map_tables(model, "model.embed_tokens.weight")
     yield from map_modules("", "", {"decoder/final_norm": "model.norm"})
 

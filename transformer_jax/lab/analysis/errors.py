@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a classifier or tagger gets wrong, as tables."""
+"""Tables of the errors of a classifier or tagger."""
 
 from dataclasses import dataclass
 

@@ -239,8 +239,8 @@ def _require_same_validation(first: Result, second: Result) -> None:
 
 
 def other_validation(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
-    """Name of a field, or of the digest, by which two runs were validated on other examples; empty
-    if none differs."""
+    """Name of the first field or digest that shows that two runs were validated on other examples;
+    empty if none differs."""
     for name in _differing_names(first, second):
         if is_validation_field(name) or name == VALIDATION_DATA:
             return name

@@ -44,7 +44,6 @@ SECONDS = 600.0
 """Default time limit."""
 ALL = (*oracles.ORACLES, oracles.BETWEEN_PROCESSES)
 """Names of all oracles."""
-_QUICK_SECONDS = 120.0
 
 _CELLS = "__main__"  # the module of a notebook's cells
 _SHIPPED = {DecoderOnly: "tiny_shakespeare_cpu", EncoderOnly: "bert_small"}
