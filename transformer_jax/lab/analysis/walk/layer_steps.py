@@ -44,7 +44,7 @@ def _sublayer_steps(part: Part, layer: int, name: str, stream: np.ndarray) -> It
     values = part.trace.values
     c = part.trace.config.of_layer(layer)
     path = f"{part.stack}.layer_{layer}.{name}"
-    if c.norm_placement != "post":
+    if c.norm_placement != "post" and (c.first_norm or name != "self_attention"):
         yield norm_step(part, "norm_before", stream, f"{path}.input")
     is_feed_forward = name == "feed_forward"
     sublayer: type = feed_forward_class(c) if is_feed_forward else attention_class(c)
@@ -84,7 +84,7 @@ def norm_step(
     """Step of a norm of x. Its result is y, by default the activation at `place`."""
     c = part.trace.config
     at = x[part.index]
-    is_centred = c.norm == "layer"
+    is_centred = c.norm in ("layer", "layer_unbiased")
     before = f"have the root mean square {number(np.sqrt(np.square(at).mean()))}"
     if is_centred:
         deviation = np.sqrt(np.square(at - at.mean()).mean())
@@ -93,7 +93,7 @@ def norm_step(
     code = type(make_norm(c)).__call__
     texts = {"formula": formula, "section": section, "code": code}
     y = part.trace.values[place] if y is None else y
-    shifted = " and shifted" * is_centred
+    shifted = " and shifted" * (c.norm == "layer")
     return part.step(kind, y, (place,), texts, before=before, shifted=shifted)
 
 
