@@ -93,7 +93,8 @@ class WarmStart:
             raise UserError(f"train.init_from: {folder} does not fit: {first_few(problems)}")
         if not saved:
             raise UserError(f"train.init_from: {folder} has no parameter of this model")
-        added = [_TOKEN_TYPES] if "source_positions/table" in refitted and _TOKEN_TYPES in checkpoint else []
+        has_types = _POSITIONS[0] in refitted and _TOKEN_TYPES in checkpoint
+        added = [_TOKEN_TYPES] if has_types else []
         logger.info("%d of %d parameter arrays loaded from %s", len(saved), len(wanted), folder)
         log_names("new, with fresh values", [name for name in wanted if name not in saved])
         used = {*(names[name] for name in saved), *added}
@@ -142,8 +143,9 @@ def _saved_names(wanted: Leaves, checkpoint: Leaves) -> dict[str, str]:
     vocabulary of its own, as of parsing, is new."""
     is_adapted = _is_decoder_only(checkpoint)
     parts = _DECODER_ONLY_NAMES if is_adapted else _ENCODER_ONLY_NAMES
-    tables = [wanted.get(f"{side}_embedding/table") for side in ("source", "target")]
-    own_target = is_adapted and None not in tables and tables[0].shape != tables[1].shape
+    source, target = (wanted.get(f"{side}_embedding/table") for side in ("source", "target"))
+    differ = source is not None and target is not None and source.shape != target.shape
+    own_target = is_adapted and differ
     names = {}
     for name in wanted:
         part, _, rest = name.partition("/")

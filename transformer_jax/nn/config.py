@@ -103,13 +103,14 @@ class TransformerConfig(Configurable):
       rope_high_factor: in "llama3", wavelengths shorter than rope_original_length /
         rope_high_factor are not scaled; between the two limits the scaling is interpolated.
       rope_original_length: context length before the scaling, in tokens.
-      norm: "layer" (LayerNorm), "layer_unbiased" (the same without bias, as in ModernBERT), "batch" (BatchNorm, over tokens), "rms" (RMSNorm) or "rms_plus_one"
+      norm: "layer" (LayerNorm), "layer_unbiased" (without its bias, as in ModernBERT), "batch"
+        (BatchNorm, over tokens), "rms" (RMSNorm) or "rms_plus_one"
         (RMSNorm whose scale is 1 + the parameter, as in Gemma); qk_norm is always RMSNorm.
       norm_epsilon: constant added to the variance or mean square, in qk_norm too.
       norm_placement: "post": LayerNorm(x + Sublayer(x)), as in the paper; "pre": x +
         Sublayer(LayerNorm(x)); "sandwich": x + LayerNorm(Sublayer(LayerNorm(x))).
-      first_norm: norm before the first sublayer of a stack, in placements "pre" and "sandwich"; false
-        where `embedding_norm` comes right before it (ModernBERT, Warner et al. 2024).
+      first_norm: norm before the first sublayer of a stack, in placements "pre" and "sandwich";
+        false where `embedding_norm` comes right before it (ModernBERT, Warner et al. 2024).
       residual_connections: add the sublayer's input to its output; false only to see what it does.
       activation: "relu" (section 3.3), "gelu" (the tanh approximation), "gelu_exact", "silu",
         "swish" (the same as silu) or "squared_relu" (So et al. 2021).
@@ -229,7 +230,9 @@ class TransformerConfig(Configurable):
         if self.encoder_window is not None and self.attention_window is None:
             raise ValueError("encoder_window replaces attention_window, which is not set")
         if not self.first_norm and self.norm_placement == "post":
-            raise ValueError("first_norm=False needs norms before sublayers; norm_placement is 'post'")
+            raise ValueError(
+                "first_norm=False needs norms before sublayers; norm_placement is 'post'"
+            )
         self._check_pattern()
 
     def _check_pattern(self) -> None:

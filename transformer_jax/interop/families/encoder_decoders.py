@@ -330,7 +330,10 @@ def _to_options_t5gemma(keys: Keys) -> Options:
     Raises:
       UserError: the stacks differ in more than their number of layers.
     """
-    encoder, decoder = (GEMMA2.options(keys.get(side) or {}) for side in _SIDES)
+    missing = [side for side in _SIDES if not keys.get(side)]
+    if missing:
+        raise UserError(f"config.json has no {missing[0]}, which t5gemma needs")
+    encoder, decoder = (GEMMA2.options(keys[side]) for side in _SIDES)
     depths = {
         "num_encoder_layers": encoder.pop("num_layers"),
         "num_decoder_layers": decoder.pop("num_layers"),
