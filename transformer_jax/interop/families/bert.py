@@ -279,6 +279,7 @@ def _to_options_modernbert(keys: Keys) -> Options:
     return {
         **options,
         "rope_theta": float(bases["full_attention"]),
+        "embedding_dropout_rate": keys["embedding_dropout"],
         "norm": "layer" if keys["norm_bias"] else "layer_unbiased",
     }
 
@@ -293,6 +294,7 @@ def _to_keys_modernbert(model: TransformerConfig) -> Keys:
         "rope_parameters": {
             kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()
         },
+        "embedding_dropout": model.embedding_dropout,
         "norm_bias": model.norm == "layer",
         "classifier_activation": key_value("activation", model.activation),
     }
@@ -324,7 +326,6 @@ MODERNBERT = Family(
         "hidden_activation": "activation",
         "max_position_embeddings": "max_length",
         "norm_eps": "norm_epsilon",
-        "embedding_dropout": "embedding_dropout_rate",
         "mlp_dropout": "feed_forward_dropout_rate",
         "classifier_bias": "head_bias",
     },
