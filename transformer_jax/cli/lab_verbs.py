@@ -445,8 +445,8 @@ def inspect(args: argparse.Namespace) -> None:
     paths are printed.
     """
     from transformer_jax.buckets.bucket import is_address
-    from transformer_jax.lab.analysis.pages.attention_page import index_page
-    from transformer_jax.lab.analysis.pages.document import inspect_command
+    from transformer_jax.lab.analysis.attention_page import index_page
+    from transformer_jax.lab.analysis.pages import inspect_command
 
     if is_address(args.to):
         raise UserError(f"--to: pages are written to a folder of this machine, not to {args.to}")
@@ -528,13 +528,13 @@ def _inspect_flags(args: argparse.Namespace) -> Iterator[str]:
 
 
 def _walk_page(run: Any, text: str, command: str) -> str:
-    from transformer_jax.lab.analysis.walk.walking import walk_page
+    from transformer_jax.lab.analysis.walk import walk_page
 
     return walk_page(run.walk(text), text, command)
 
 
 def _attention_page(run: Any, text: str, command: str) -> str:
-    from transformer_jax.lab.analysis.pages.attention_page import attention_page
+    from transformer_jax.lab.analysis.attention_page import attention_page
 
     has_beams = hasattr(run.task, "beam_tree") and "beam" in run.settings.decode.searches
     attention = run.attention(text, also=("queries", "keys"))

@@ -83,7 +83,7 @@ def train(args: argparse.Namespace) -> None:
     )
     require_device()
     if args.dry_run:
-        from transformer_jax.tools.dry_run import describe
+        from transformer_jax.tools.benchmark import describe
 
         write_result(describe(settings))
     elif args.seeds:

@@ -13,7 +13,7 @@ import numpy as np
 
 from transformer_jax.errors import UserError
 from transformer_jax.lab.analysis.activations import Attention
-from transformer_jax.lab.analysis.pages.attention_page import TITLES
+from transformer_jax.lab.analysis.attention_page import TITLES
 from transformer_jax.lab.pictures import (
     draw_calibration,
     draw_confusion,

@@ -20,8 +20,8 @@ from jaxtyping import Float
 from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import unpad
 from transformer_jax.inference.model_inputs import ModelInputs
-from transformer_jax.lab.analysis.pages.attention_page import attention_page
-from transformer_jax.lab.analysis.pages.document import frame
+from transformer_jax.lab.analysis.attention_page import attention_page
+from transformer_jax.lab.analysis.pages import frame
 from transformer_jax.models import apply_model
 from transformer_jax.nn.hooks import HookPoint, intercept_activations, matches_pattern
 from transformer_jax.parallel.sharding import place_like, round_up_rows

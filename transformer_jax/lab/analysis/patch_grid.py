@@ -61,9 +61,8 @@ def patch_grid(
         raise UserError(f"patch_grid: the model has no hook point {pattern}{hint}")
     for path in paths:
         if next(iter(points[path])) != "position":
-            raise UserError(
-                f"patch_grid: {path} has no position first, but {', '.join(points[path])}"
-            )
+            axes = ", ".join(points[path])
+            raise UserError(f"patch_grid: {path} has no position first, but {axes}")
     stack = paths[0].partition(".")[0]
     length = len(reading.tokens.get(stack, ()))
     sizes = tuple(points[paths[0]].values())[1:]
@@ -99,9 +98,8 @@ def _program(
 
         def patch(point: HookPoint, x: Array) -> Array:
             number = paths.index(point.path)
-            at = (point.positions["position"] == position_of_row[:, None]) & (
-                point_of_row == number
-            )[:, None]
+            at = point.positions["position"] == position_of_row[:, None]
+            at &= (point_of_row == number)[:, None]
             at = at.reshape(*at.shape, *[1] * (x.ndim - 2))
             if change.ndim:
                 value = change[number, position_of_row][:, None]

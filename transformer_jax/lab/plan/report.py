@@ -6,8 +6,7 @@ import re
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from transformer_jax.lab.plan.collectives import Collective, collectives
-from transformer_jax.lab.plan.costs import KernelCost, kernel_costs
+from transformer_jax.lab.plan.costs import Collective, KernelCost, collectives, kernel_costs
 from transformer_jax.lab.plan.hlo import parse_module
 from transformer_jax.lab.plan.program import Program, memory_of
 from transformer_jax.lab.plan.target import GIB, usable_bytes

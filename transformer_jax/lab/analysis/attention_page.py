@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.lab.analysis.pages.document import asset, pack_scaled, pack_weights, page
+from transformer_jax.lab.analysis.pages import asset, pack_scaled, pack_weights, page
 
 BUDGET = 2_000_000
 """Size of a page in bytes up to which vectors for the neuron view are added."""
@@ -35,10 +35,7 @@ type BeamTree = Mapping[str, Any]
 
 
 def attention_page(
-    attention: Any,
-    title: str,
-    beams: BeamTree | None = None,
-    command: str = "",
+    attention: Any, title: str, beams: BeamTree | None = None, command: str = ""
 ) -> str:
     """HTML page of the attention of an example.
 
