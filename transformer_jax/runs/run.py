@@ -17,13 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from transformer_jax.checkpoints.step_folder import (
-    PARAMS,
-    PROVENANCE,
-    TRAINING,
-    item_id,
-    named_leaves,
-)
+from transformer_jax.checkpoints.manifest import item_id
+from transformer_jax.checkpoints.step_folder import PARAMS, PROVENANCE, TRAINING, named_leaves
 from transformer_jax.checkpoints.store import Checkpoints, open_snapshot
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.decoding import BeamTree
