@@ -42,35 +42,6 @@ from transformer_jax.tokenization.word_level import (
     train_word_classes,
 )
 
-__all__ = [
-    "DEFAULT_SPECIALS",
-    "TOKENIZERS",
-    "UNKNOWN_CLASS",
-    "Frame",
-    "HuggingFaceTokenizer",
-    "Labels",
-    "PublishedTokenizer",
-    "SampledTokenizer",
-    "SentencePieceTokenizer",
-    "SpecialTokens",
-    "SymbolTokenizer",
-    "Tokenizer",
-    "TokenizerConfig",
-    "TokenizerKind",
-    "Tokenizers",
-    "WordClassTokenizer",
-    "choose_words_and_classes",
-    "copy_tokenizers",
-    "encode_plain",
-    "expected_sizes",
-    "import_tokenizer",
-    "load_tokenizers",
-    "resegmenter_of",
-    "special_token_ids",
-    "store_tokenizers",
-    "train_tokenizers",
-]
-
 _HUGGING_FACE = f"{__name__}.huggingface"
 _PUBLISHED = f"{__name__}.published"
 

@@ -71,10 +71,8 @@ def patch_grid(
             f"patch_grid: an array of shape {np.shape(change)} does not fit; {pattern} takes "
             f"{(len(paths), length, *sizes)}"
         )
-    program = jax.jit(
-        _program(model, paths, measure or _log_prob_of(reading), reading),
-        compiler_options=platform.compiler_options(),
-    )
+    measures_of = _program(model, paths, measure or _log_prob_of(reading), reading)
+    program = jax.jit(measures_of, compiler_options=platform.compiler_options())
     cells = np.stack(np.meshgrid(range(len(paths)), range(length), indexing="ij"), -1)
     cells = cells.reshape(-1, 2).astype(np.int32)
     rows = round_up_rows(min(CELLS, len(cells)), params)

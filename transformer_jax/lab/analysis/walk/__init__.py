@@ -41,12 +41,8 @@ _AFTER = ("residual", "norm_after")  # one part: "Add & norm", as in figure 1
 
 
 def walk(model: Any, params: Any, reading: ModelInputs, outputs: Tokenizer | Labels) -> Walk:
-    """All steps of one example, with the model's own numbers.
-
-    Args:
-      model: a Flax module that takes `reading.inputs`.
-      params: its parameters, on the devices that compute.
-      outputs: vocabulary of the last stack, or labels.
+    """All steps of one example, with the model's own numbers; arguments of `collect`, and the
+    vocabulary of the last stack, or labels.
 
     Raises:
       UserError: the model has no layers with hook points (`nn.hooks`), or no residual connections.
@@ -85,10 +81,7 @@ def _steps(trace: Trace) -> Iterator[WalkStep]:
 def walk_page(walk: Walk, title: str, command: str = "") -> str:
     """HTML page of a walk: diagram and contents on the left, a step with its numbers on the right.
 
-    Args:
-      walk: its large arrays are cut.
-      title: plain text.
-      command: shell command that makes a page of another sentence; empty: the page shows none.
+    Large arrays are cut; `command` is as of `attention_page`.
     """
     styles = list(map(asset, STYLES))
     scripts = list(map(asset, SCRIPTS))
@@ -161,11 +154,9 @@ def diagram(steps: Sequence[WalkStep]) -> list[dict[str, Any]]:
     stacks: list[dict[str, Any]] = []
     numbered = list(enumerate(steps))
     for (name, block), members in itertools.groupby(numbered, lambda pair: _block(pair[1])):
-        is_stack = name in ("encoder", "decoder")
-        if is_stack and (not stacks or stacks[-1]["name"] != name):
+        if block and (not stacks or stacks[-1]["name"] != name):
             stacks.append({"name": name, "blocks": []})
-        title = block if is_stack else name
-        stacks[-1]["blocks"].append({"name": title, "parts": list(_parts(members))})
+        stacks[-1]["blocks"].append({"name": block or name, "parts": list(_parts(members))})
     return stacks
 
 
@@ -176,7 +167,11 @@ def _block(step: WalkStep) -> tuple[str, str]:
 
 
 def _parts(steps: Iterator[tuple[int, WalkStep]]) -> Iterator[dict[str, Any]]:
-    for _, group in itertools.groupby(steps, lambda pair: _part(pair[1])):
+    def part(pair: tuple[int, WalkStep]) -> tuple[str, ...]:
+        _, step = pair
+        return *step.group[2:3], "after" if step.kind in _AFTER else _title(step)
+
+    for _, group in itertools.groupby(steps, part):
         members = list(group)
         first, first_step = members[0]
         last, _ = members[-1]
@@ -187,12 +182,6 @@ def _parts(steps: Iterator[tuple[int, WalkStep]]) -> Iterator[dict[str, Any]]:
             "first": first,
             "last": last,
         }
-
-
-def _part(step: WalkStep) -> tuple[str, ...]:
-    """Key that neighbouring steps of a part share."""
-    sublayer = step.group[2] if len(step.group) > 2 else ""
-    return sublayer, "after" if step.kind in _AFTER else _title(step)
 
 
 def _title(step: WalkStep) -> str:
