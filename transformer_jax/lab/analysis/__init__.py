@@ -45,7 +45,7 @@ def attention(
 
 
 def hidden(run: Run, source: str, target: str | None = None) -> "Hidden":
-    """The residual stream after each layer, and its logits (logit lens); arguments of `attention`."""
+    """The residual stream after each layer and its logit lens; arguments of `attention`."""
     from transformer_jax.lab.analysis import activations
 
     return activations.hidden(run.model, run.params, run.model_inputs(source, target))

@@ -134,7 +134,7 @@ class Predictions(NamedTuple):
 def find_predictions(
     reading: ModelInputs, logits: np.ndarray, outputs: Tokenizer | Labels
 ) -> Predictions:
-    """Predictions for an example, from logits of the last stack [T, V] or a text classifier [1, C]."""
+    """Predictions from logits of the last stack [T, V], or of a text classifier [1, C]."""
     kind, positions = _read_positions(reading, outputs)
     gold: Sequence[str | None] = reading.gold or [None] * len(positions)
     probabilities = np.asarray(jax.nn.softmax(logits))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plan of a sweep: the cost of its rows, what is finished, and what remains; nothing is trained."""
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
@@ -34,15 +35,11 @@ class RowCost:
     """Cost of a row.
 
     Attributes:
-      name: of the row.
-      parameters: number of the model's parameters.
       memory: bytes that a training step of one seed needs on a device of this machine.
       flops: of the model's matrix products in a step of one seed.
       tokens: most tokens that the model reads in a step of one seed, padding included.
-      seeds: number of seeds that the sweep asks for.
-      finished: number of seeds that are measured.
-      steps: of all seeds together.
-      steps_left: of these, steps that are not trained yet.
+      seeds, finished: that the sweep asks for, and that are measured.
+      steps, steps_left: of all seeds together, and those that are not trained yet.
       seconds: time that the finished seeds took.
     """
 
@@ -93,13 +90,11 @@ class SweepPlan:
 
     def _left(self, rows: Sequence[RowCost]) -> list[str]:
         """The tokens, FLOPs and time that are left of rows."""
+        tokens = sum(row.tokens * row.steps_left for row in rows)
+        flops = sum(row.flops * row.steps_left for row in rows)
         times = [self.seconds_left(row) for row in rows]
         seconds = None if None in times else sum(time for time in times if time)
-        return [
-            with_unit(sum(row.tokens * row.steps_left for row in rows)),
-            with_unit(sum(row.flops * row.steps_left for row in rows)),
-            _duration(seconds),
-        ]
+        return [with_unit(tokens), with_unit(flops), _duration(seconds)]
 
 
 def plan_sweep(
@@ -113,12 +108,7 @@ def plan_sweep(
 ) -> SweepPlan:
     """Computes the cost of each row on the devices of this machine; trains and writes nothing.
 
-    Args:
-      workdir: of the sweep, where finished seeds and trained steps are counted; None: there are
-        none.
-      overrides: of all rows.
-      chosen: a regular expression; only rows whose name contains a match.
-      modules: the user's own, with components that configs name (`runs.user_modules`).
+    Arguments are those of `run_sweep`; without a workdir nothing counts as finished.
 
     Raises:
       UserError: a config or a module is invalid, or its model cannot be built here.
@@ -127,7 +117,10 @@ def plan_sweep(
     configs = sweep.configs(overrides or {}, chosen)
     for name, settings in configs.items():
         check_row(sweep, name, settings)
-    folder = _existing_folder(workdir)
+    folder = None
+    if workdir is not None:
+        with contextlib.suppress(NotInBucketError):
+            folder = readable_folder(workdir)
     use_compilation_cache()
     rows = []
     with shown(progress), Progress(len(configs), unit="row") as compiled:
@@ -136,15 +129,6 @@ def plan_sweep(
             compiled.advance(len(rows))
             logger.info("row %d of %d: %s", len(rows), len(configs), name)
     return SweepPlan(rows)
-
-
-def _existing_folder(workdir: str | Path | None) -> Path | None:
-    if workdir is None:
-        return None
-    try:
-        return readable_folder(workdir)
-    except NotInBucketError:
-        return None
 
 
 def _plan_row(sweep: Sweep, name: str, settings: Settings, folder: Path | None) -> RowCost:

@@ -109,12 +109,8 @@ def plan_row(sweep: Sweep, spec: RowSpec, folder: Path) -> RowPlan:
 
 
 def group_rows(configs: Mapping[str, Settings], seeds: int, at_once: int) -> list[list[str]]:
-    """Groups rows that one program trains, in the order of their first rows.
-
-    Args:
-      seeds: number of seeds of each row.
-      at_once: most seeds in one program.
-    """
+    """Groups rows that one program trains, in the order of their first rows; `seeds` of each row,
+    at most `at_once` in one program."""
     alike: dict[str, list[str]] = {}
     for name, settings in configs.items():
         fields = {"row": name} if apart_reason(settings) else program_fields(settings)
@@ -135,11 +131,8 @@ def train_rows(
 ) -> list[Row]:
     """Trains what is left of rows that one program can train, and returns them.
 
-    If the memory is too small for all, they are trained one after another.
-
-    Args:
-      rows: by their folders.
-      at_once: most seeds to train in one program.
+    `rows` are by their folders. If memory is too small for `at_once` seeds, rows are trained one
+    after another.
     """
     plans = [plan_row(sweep, spec, folder) for folder, spec in rows.items()]
     left = [plan for plan in plans if plan.configs]
@@ -191,9 +184,8 @@ def _train_seeds(
     }
     if len(plans) > 1:
         names = ", ".join(plan.spec.name for plan in plans)
-        logger.info(
-            "training %d seeds of %d rows in one program: %s", len(configs), len(plans), names
-        )
+        message = "training %d seeds of %d rows in one program: %s"
+        logger.info(message, len(configs), len(plans), names)
     runs: dict[Path, Run | None] = dict.fromkeys(configs)
     with _timer(plans):
         for group in batched(configs, at_once):
@@ -241,12 +233,9 @@ def _train_program(
             set_records_aside(workdir)  # of a program with other seeds, which did not end
         return {workdir: train(settings, workdir, modules, until=until)}
     joint.mkdir(exist_ok=True)
-    folders = {
-        workdir.name
-        if workdir.parent == joint
-        else f"{workdir.parent.name}/{workdir.name}": workdir
-        for workdir in configs
-    }
+    folders: dict[str, Path] = {}
+    for path in configs:
+        folders[path.name if path.parent == joint else f"{path.parent.name}/{path.name}"] = path
     members = {name: configs[workdir] for name, workdir in folders.items()}
     runs = train_replicas(members, joint, modules, until, folders)
     return {folders[name]: run for name, run in runs.items()}
