@@ -207,11 +207,7 @@ def _stream(run: Any, options: dict[str, Any], stdin: BufferedIOBase) -> None:
 
 
 def _predict(
-    run: Any,
-    options: dict[str, Any],
-    stdin: BufferedIOBase,
-    prefix_file: str | None,
-    as_json: bool,
+    run: Any, options: dict[str, Any], stdin: BufferedIOBase, prefix_file: str | None, as_json: bool
 ) -> None:
     """Predicts the lines of stdin; in a job, process 0 reads them for all."""
     from transformer_jax.data.files.lines import TextLines

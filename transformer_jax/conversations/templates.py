@@ -9,14 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from transformer_jax.conversations.turns import (
-    ASSISTANT,
-    INPUT,
-    SYSTEM,
-    USER,
-    Conversation,
-    Turn,
-)
+from transformer_jax.conversations.turns import ASSISTANT, INPUT, SYSTEM, USER, Conversation, Turn
 from transformer_jax.registry import Registry
 
 CONTENT = "{content}"
@@ -277,10 +270,7 @@ TEMPLATES: Registry[Template] = Registry(
             system=None, user=_gemma("user"), assistant=_gemma("model"), begin="<bos>", trims=True
         ),
         "mistral": Template(
-            system=None,
-            user=f"[INST] {CONTENT} [/INST]",
-            assistant=f"{CONTENT}{EOS}",
-            begin="<s>",
+            system=None, user=f"[INST] {CONTENT} [/INST]", assistant=f"{CONTENT}{EOS}", begin="<s>"
         ),
         "phi3": Template(
             system=_phi3("system"), user=_phi3("user"), assistant=_phi3("assistant"), end=EOS

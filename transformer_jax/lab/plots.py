@@ -114,11 +114,7 @@ def plot_tree(tree: str, output: Path) -> None:
 
 
 def plot_errors(
-    workdir: Path,
-    kind: str,
-    split: str,
-    output: Path,
-    overrides: Mapping[str, Any] | None = None,
+    workdir: Path, kind: str, split: str, output: Path, overrides: Mapping[str, Any] | None = None
 ) -> None:
     """Draws the errors of a classifier or tagger on a split that `evaluate` has scored.
 

@@ -181,11 +181,7 @@ def decode(
 
 
 def _translation_search(
-    task: Translation,
-    params: Any,
-    sources: np.ndarray,
-    options: DecodeConfig,
-    output_length: int,
+    task: Translation, params: Any, sources: np.ndarray, options: DecodeConfig, output_length: int
 ) -> Callable[[], None]:
     """Compiles the search for outputs of sources [B, S]."""
     batch_size, source_length = sources.shape

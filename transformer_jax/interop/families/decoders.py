@@ -571,10 +571,7 @@ def _to_options_gpt2(keys: Keys) -> Options:
 
 
 def _to_keys_gpt2(model: TransformerConfig) -> Keys:
-    return {
-        "n_inner": model.d_ff,
-        "embd_pdrop": model.embedding_dropout,
-    }
+    return {"n_inner": model.d_ff, "embd_pdrop": model.embedding_dropout}
 
 
 def _mappings_gpt2(model: TransformerConfig) -> Iterator[TensorMapping]:

@@ -37,12 +37,7 @@ from transformer_jax.lab.sweeps.tables import Row
 from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs import build
 from transformer_jax.runs.run import Run
-from transformer_jax.runs.seeds import (
-    apart_reason,
-    program_fields,
-    seed_configs,
-    train_replicas,
-)
+from transformer_jax.runs.seeds import apart_reason, program_fields, seed_configs, train_replicas
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.train import train
 from transformer_jax.runs.user_modules import Modules

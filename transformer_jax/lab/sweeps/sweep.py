@@ -20,12 +20,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.errors import BusyError, DivergedError, UserError
 from transformer_jax.lab.sweeps.definition import Sweep, choose
-from transformer_jax.lab.sweeps.results import (
-    asked_of,
-    is_complete,
-    result_of,
-    warn_of_other_rows,
-)
+from transformer_jax.lab.sweeps.results import asked_of, is_complete, result_of, warn_of_other_rows
 from transformer_jax.lab.sweeps.row_training import AT_ONCE, RowSpec, group_rows, train_rows
 from transformer_jax.lab.sweeps.search import Search, row_name, search_of, trial_config
 from transformer_jax.lab.sweeps.shared_folder import SweepFolder
