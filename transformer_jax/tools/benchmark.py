@@ -21,6 +21,7 @@ from transformer_jax.inference.generation import Output
 from transformer_jax.lab.plan.program import abstract_training, memory_of
 from transformer_jax.lab.plan.target import GIB
 from transformer_jax.nn.int8 import convert_weights
+from transformer_jax.nn.layers import count_parameters
 from transformer_jax.nn.ops import product_dtype
 from transformer_jax.parallel.engines import CompiledStep, Rows, create_state
 from transformer_jax.parallel.sharding import row_shards
@@ -285,7 +286,7 @@ def _report(
         "device": device.device_kind,
         "jax": jax.__version__,
         "dtype": product_dtype(settings.model.dtype).name,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
+        "parameters": count_parameters(params),
         "step_ms": round(1e3 * seconds, 2),
         "tokens_per_s": round(tokens / seconds),
         "flops_per_s": flops and round(flops / seconds),

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from transformer_jax.buckets.bucket import NotInBucketError
 from transformer_jax.lab.plan.program import abstract_training, memory_of
 from transformer_jax.lab.plan.report import with_unit
@@ -19,6 +17,7 @@ from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.results import asked_of, readable_folder, row_records, saved_row
 from transformer_jax.lab.sweeps.shared_folder import folder_name
 from transformer_jax.lab.sweeps.sweep import check_row, row_data
+from transformer_jax.nn.layers import count_parameters
 from transformer_jax.runs.seeds import seed_configs
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import Modules, load_modules
@@ -151,7 +150,7 @@ def _plan_row(sweep: Sweep, name: str, settings: Settings, folder: Path | None) 
     steps_left = [max(length - step, 0) for step in list(steps.values())[finished:]]
     return RowCost(
         name=name,
-        parameters=sum(leaf.size for leaf in jax.tree.leaves(state.params)),
+        parameters=count_parameters(state.params),
         memory=memory,
         flops=flops,
         tokens=training.rows * sum(task.lengths[side] for side in task.read),

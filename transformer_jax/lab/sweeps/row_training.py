@@ -34,6 +34,7 @@ from transformer_jax.lab.sweeps.results import (
     seed_folders,
 )
 from transformer_jax.lab.sweeps.tables import Row
+from transformer_jax.nn.layers import count_parameters
 from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs import build
 from transformer_jax.runs.run import Run
@@ -294,7 +295,7 @@ def _measure(sweep: Sweep, runs: Mapping[Path, Run | None], at_once: int) -> dic
     params = trained[0].params if trained else {}
     return {
         "metrics": metrics,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
+        "parameters": count_parameters(params),
         "tokens_per_s": statistics.median(speeds) * at_once if speeds else 0.0,
     }
 
