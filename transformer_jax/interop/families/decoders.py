@@ -349,10 +349,17 @@ def _mappings_of_experts(
         path = f"decoder/layer_{i}/feed_forward"
         prefix = f"model.layers.{i}.{mlp}"
         yield from map_modules(f"{path}/", f"{prefix}.", {"router": "gate"})
-        for expert in range(model.options_of(ExpertsOptions).num_experts):
-            for ours, name in names.items():
-                tensor = f"{prefix}.experts.{expert}.{name}.weight"
-                yield TensorMapping(f"{path}/expert_{ours}/{expert}", (tensor,))
+        yield from map_experts(path, prefix, names, model)
+
+
+def map_experts(
+    path: str, prefix: str, names: Mapping[str, str], model: TransformerConfig
+) -> Iterator[TensorMapping]:
+    """Matrices of the experts of a layer: the name of ours -> that of the published tensors."""
+    for expert in range(model.options_of(ExpertsOptions).num_experts):
+        for ours, name in names.items():
+            tensor = f"{prefix}.experts.{expert}.{name}.weight"
+            yield TensorMapping(f"{path}/expert_{ours}/{expert}", (tensor,))
 
 
 def _to_options_phi3(keys: Keys) -> Options:
@@ -571,10 +578,7 @@ def _to_options_gpt2(keys: Keys) -> Options:
 
 
 def _to_keys_gpt2(model: TransformerConfig) -> Keys:
-    return {
-        "n_inner": model.d_ff,
-        "embd_pdrop": model.embedding_dropout,
-    }
+    return {"n_inner": model.d_ff, "embd_pdrop": model.embedding_dropout}
 
 
 def _mappings_gpt2(model: TransformerConfig) -> Iterator[TensorMapping]:
