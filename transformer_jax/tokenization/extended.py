@@ -10,8 +10,6 @@ from transformer_jax.tokenization.specials import MASK_PIECE
 from transformer_jax.tokenization.subword_sampling import Resegmenter, resegmenter_of
 from transformer_jax.tokenization.tokenizer import BaseTokenizer, Tokenizer, encode_plain
 
-SUFFIX = ".extended.json"
-
 
 class ExtendedTokenizer(BaseTokenizer):
     """A `Tokenizer` with special tokens after those of another one.

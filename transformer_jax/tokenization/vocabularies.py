@@ -26,11 +26,10 @@ import numpy as np
 
 from transformer_jax.errors import UserError
 from transformer_jax.ranges import short_repr
+from transformer_jax.registry import imported
 from transformer_jax.runtime.files import read_regular, remove
 from transformer_jax.summary import Summarized
 from transformer_jax.tokenization.config import TOKENIZERS, TokenizerConfig
-from transformer_jax.tokenization.extended import SUFFIX as EXTENDED_SUFFIX
-from transformer_jax.tokenization.extended import extended_content, load_extended
 from transformer_jax.tokenization.specials import DEFAULT_SPECIALS, SpecialTokens
 from transformer_jax.tokenization.subword_sampling import SampledTokenizer, resegmenter_of
 from transformer_jax.tokenization.tokenizer import Tokenizer, replace_lone_surrogates
@@ -42,6 +41,7 @@ MAX_TEXTS = 2_000_000
 """Vocabularies hardly change with more texts. A larger corpus is sampled evenly."""
 
 _LABELS_SUFFIX = ".labels.json"
+_EXTENDED_SUFFIX = ".extended.json"
 _SYMBOLS_SUFFIX = ".symbols.json"
 _MANIFEST = "sides.json"
 _FILE_NAME = re.compile(r"\w+((?:\.\w+)+)")
@@ -150,8 +150,10 @@ def train_tokenizers(
     suffix = kind.suffix
     added = config.adds_mask(needs_mask), config.extra_tokens
     if any(added):
+        from transformer_jax.tokenization.extended import extended_content
+
         models = {side: extended_content(suffix, model, *added) for side, model in models.items()}
-        suffix = EXTENDED_SUFFIX
+        suffix = _EXTENDED_SUFFIX
     return _store(suffix, models, is_joint, directory, labels)
 
 
@@ -344,7 +346,8 @@ def _loaders() -> dict[str, Callable[[bytes], Tokenizer | Labels]]:
         _SYMBOLS_SUFFIX: SymbolTokenizer.from_json,
     }
     of_text = {kind.suffix: kind.load for kind in TOKENIZERS.values()}
-    return loaders | of_text | {EXTENDED_SUFFIX: partial(load_extended, loaders=of_text)}
+    load_extended = imported(f"{__package__}.extended:load_extended")
+    return loaders | of_text | {_EXTENDED_SUFFIX: partial(load_extended, loaders=of_text)}
 
 
 def _suffix_of(name: str) -> str:
