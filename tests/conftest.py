@@ -120,10 +120,13 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items):
-    """Gives the tests of a module that share its fixtures to one worker; the longest come first."""
+    """Gives the tests of a module that share its fixtures to one worker, and those that need the
+    eight devices, for whose minute another worker would wait; the longest come first."""
     for item in items:
         definitions = item._fixtureinfo.name2fixturedefs.values()
-        if any(fixtures[-1].scope == "module" for fixtures in definitions):
+        if "eight_devices" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("eight_devices"))
+        elif any(fixtures[-1].scope == "module" for fixtures in definitions):
             item.add_marker(pytest.mark.xdist_group(item.path.relative_to(ROOT).as_posix()))
     items.sort(key=lambda item: item.path.relative_to(ROOT / "tests").parts[0] not in LONGEST)
 
