@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.batches.loss_masks import loss_mask_features, resegmented
+from transformer_jax.data.batches.windows import Slices, find_slices
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import (
@@ -79,6 +80,13 @@ class BaseTask(Summarized):
         """Returns the item, which has the features already."""
         features: Features = example
         return features
+
+    def slices(self, items: Sequence[Any]) -> Slices | None:
+        """The features of all items as slices of arrays, if the items have such and are not
+        changed."""
+        if type(self).preprocess is not BaseTask.preprocess:
+            return None
+        return find_slices(items, lambda part: getattr(part, "slices", None))
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """Returns loss, perplexity and accuracy of a token."""

@@ -10,12 +10,12 @@ import functools
 import itertools
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_jax.data.batches.windows import FramedDocuments
+from transformer_jax.data.batches.windows import Slices
 from transformer_jax.data.examples import Corpora, Features, RandomAccess
 
 type Preprocess[Item] = Callable[[Item, np.random.Generator], Features]
@@ -138,6 +138,8 @@ def endless_order(source: Sequence[Any], seed: int) -> EpochOrder | MixedOrder:
     return MixedOrder(orders, weights, seed)
 
 
+_SIZED_AT_ONCE = 512  # examples whose sizes are looked up together
+
 _ARRAY_BYTES = 200
 """Size of an array without its values, and its share of a dictionary."""
 
@@ -198,6 +200,20 @@ class FixedFeatures:
         return self._room > 0
 
 
+class SizedExample(NamedTuple):
+    """An example to be packed.
+
+    Attributes:
+      example: its features, or its index in the source if these are slices.
+      sizes: its tokens by feature.
+      end: index of the next example.
+    """
+
+    example: Any
+    sizes: list[int]
+    end: int
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class OrderedFeatures[Item](RandomAccess[Features]):
     """Features of examples in a given order.
@@ -208,8 +224,6 @@ class OrderedFeatures[Item](RandomAccess[Features]):
       preprocess: makes the features; its `rng` depends on `seed` and the index in `order` alone.
       seed: seed of the `rng`.
       first, step: this sequence has the indices first, first + step, ... of `order`.
-      documents: feature -> the features of all of `source`, many at a time, if they are arrays
-        already and do not depend on the `rng`.
       fixed: features of earlier visits, shared by all shards; None: each visit makes its own.
     """
 
@@ -219,7 +233,6 @@ class OrderedFeatures[Item](RandomAccess[Features]):
     seed: int
     first: int = 0
     step: int = 1
-    documents: Mapping[str, FramedDocuments] | None = None
     fixed: FixedFeatures | None = None
 
     def shard(self, index: int, count: int) -> "OrderedFeatures[Item]":
@@ -229,6 +242,30 @@ class OrderedFeatures[Item](RandomAccess[Features]):
 
     def __len__(self) -> int:
         return len(range(self.first, len(self.order), self.step))
+
+    def epoch(self) -> "OrderedFeatures[Item]":
+        """All of the source once, in its order."""
+        return dataclasses.replace(self, order=range(len(self.source)), first=0, step=1)
+
+    def sized(self, start: int, features: Sequence[str]) -> Iterator[SizedExample]:
+        """The examples from index `start` on, with their sizes by feature.
+
+        Raises:
+          ValueError: an example has not exactly these features.
+        """
+        count = len(self)
+        names = set(features)
+        index = start
+        while index < count:
+            example = self.item(index)
+            if example.keys() != names:
+                raise ValueError(f"got features {sorted(example)}, expected {sorted(names)}")
+            index = self.next_index(index)
+            yield SizedExample(example, [len(example[name]) for name in features], index)
+
+    def tokens(self, feature: str, examples: Sequence[Any]) -> np.ndarray:
+        """A feature's tokens of examples of `sized`, one after another."""
+        return np.concatenate([example[feature] for example in examples])
 
     def next_index(self, index: int) -> int:
         """Index of the item after the one at `index`."""
@@ -248,15 +285,32 @@ class OrderedFeatures[Item](RandomAccess[Features]):
                 self.fixed.add(source_index, features)
         return features
 
-    def source_indices(self, start: int, count: int) -> np.ndarray:
-        """Indices in `source` of the next items from `start` on, at most `count`, int64 [n]."""
-        stop = min(start + count, len(self))
-        indices = self.first + np.arange(start, stop) * self.step
-        return indices if isinstance(self.order, range) else self.order.at(indices)
-
     @functools.cached_property
     def _rng(self) -> IndexedRng:
         return IndexedRng(self.seed)
+
+
+@dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
+class OrderedSlices(OrderedFeatures[Any]):
+    """Features that are slices of arrays, packed without an object for each example.
+
+    Attributes:
+      slices: the features of all of `source`, equal to those that `preprocess` makes.
+    """
+
+    slices: Slices
+
+    def sized(self, start: int, features: Sequence[str]) -> Iterator[SizedExample]:
+        for first in range(start, len(self), _SIZED_AT_ONCE):
+            stop = min(first + _SIZED_AT_ONCE, len(self))
+            places = self.first + np.arange(first, stop) * self.step
+            indices = places if isinstance(self.order, range) else self.order.at(places)
+            sizes = np.stack([self.slices[name].sizes(indices) for name in features], axis=1)
+            ends = range(first + 1, stop + 1)
+            yield from map(SizedExample, indices.tolist(), sizes.tolist(), ends)
+
+    def tokens(self, feature: str, examples: Sequence[Any]) -> np.ndarray:
+        return self.slices[feature].tokens(np.array(examples))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
