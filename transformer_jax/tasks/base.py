@@ -82,11 +82,9 @@ class BaseTask(Summarized):
         return features
 
     def slices(self, items: Sequence[Any]) -> Slices | None:
-        """The features of all items as slices of arrays, if the items have such and are not
-        changed."""
-        if type(self).preprocess is not BaseTask.preprocess:
-            return None
-        return find_slices(items, lambda part: getattr(part, "slices", None))
+        """The features of all items as slices of arrays, equal to those that `preprocess` makes;
+        None if it must make them."""
+        return None
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """Returns loss, perplexity and accuracy of a token."""
@@ -152,6 +150,11 @@ class CausalTask(BaseTask):
         if isinstance(tokenizer, SampledTokenizer):
             return resegmented(features, tokenizer.resegment)
         return features
+
+    def slices(self, items: Sequence[Any]) -> Slices | None:
+        if type(self).preprocess is not CausalTask.preprocess:
+            return None
+        return find_slices(items, lambda part: getattr(part, "slices", None))
 
     def init(self, rng: jax.Array) -> Params:
         row = jnp.ones((1, 1), jnp.int32)

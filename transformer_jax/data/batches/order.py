@@ -11,7 +11,7 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -200,18 +200,9 @@ class FixedFeatures:
         return self._room > 0
 
 
-class SizedExample(NamedTuple):
-    """An example to be packed.
-
-    Attributes:
-      example: its features, or its index in the source if these are slices.
-      sizes: its tokens by feature.
-      end: index of the next example.
-    """
-
-    example: Any
-    sizes: list[int]
-    end: int
+type SizedExample = tuple[Any, list[int], int]
+"""Features of an example, or its index in the source if they are slices; its tokens by feature; and
+the index of the next example."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -261,7 +252,7 @@ class OrderedFeatures[Item](RandomAccess[Features]):
             if example.keys() != names:
                 raise ValueError(f"got features {sorted(example)}, expected {sorted(names)}")
             index = self.next_index(index)
-            yield SizedExample(example, [len(example[name]) for name in features], index)
+            yield example, [len(example[name]) for name in features], index
 
     def tokens(self, feature: str, examples: Sequence[Any]) -> np.ndarray:
         """A feature's tokens of examples of `sized`, one after another."""
@@ -307,7 +298,7 @@ class OrderedSlices(OrderedFeatures[Any]):
             indices = places if isinstance(self.order, range) else self.order.at(places)
             sizes = np.stack([self.slices[name].sizes(indices) for name in features], axis=1)
             ends = range(first + 1, stop + 1)
-            yield from map(SizedExample, indices.tolist(), sizes.tolist(), ends)
+            yield from zip(indices.tolist(), sizes.tolist(), ends, strict=True)
 
     def tokens(self, feature: str, examples: Sequence[Any]) -> np.ndarray:
         return self.slices[feature].tokens(np.array(examples))

@@ -27,27 +27,40 @@ LENGTH_STEP = 16
 class FirstFit:
     """Places examples into rows: each into the first one with room for all of its features.
 
+    A set of rows is an integer with a bit for each: the first row with room is then found in half
+    the time that comparing arrays of 128 rows takes.
+
     Args:
       lengths: length of a row for each feature.
       rows: number of rows filled at the same time; more rows leave less padding.
     """
 
     def __init__(self, lengths: Mapping[str, int], rows: int):
-        self._free = [np.full(rows, length) for length in lengths.values()]  # [rows] each
-        self._has_room = np.empty(rows, bool)
-        self._fits = np.empty(rows, bool)
+        self._open = (1 << rows) - 1  # rows in which no feature is full
+        self._free = [[length] * rows for length in lengths.values()]
+        # By feature and size: the open rows with room for that many tokens.
+        self._room = [[self._open] * (length + 1) for length in lengths.values()]
 
     def place(self, sizes: Sequence[int]) -> int | None:
-        """Row of an example with these sizes by feature; None if no row has room."""
-        np.greater_equal(self._free[0], sizes[0], out=self._has_room)
-        for free, size in zip(self._free[1:], sizes[1:], strict=True):
-            np.greater_equal(free, size, out=self._fits)
-            np.logical_and(self._has_room, self._fits, out=self._has_room)
-        row = int(self._has_room.argmax())  # the first one with room
-        if not self._has_room[row]:
+        """Row of an example with these sizes by feature, at least 1; None if no row has room."""
+        fitting = self._open
+        for room, size in zip(self._room, sizes, strict=True):
+            if size >= len(room):
+                return None
+            fitting &= room[size]
+        if not fitting:
             return None
-        for free, size in zip(self._free, sizes, strict=True):
-            free[row] -= size
+        bit = fitting & -fitting  # the lowest one
+        row = bit.bit_length() - 1
+        for free, room, size in zip(self._free, self._room, sizes, strict=True):
+            before = free[row]
+            after = before - size
+            if not after:
+                self._open ^= bit
+                break  # what is free in other features no longer matters
+            free[row] = after
+            lost = slice(after + 1, before + 1)
+            room[lost] = [rows ^ bit for rows in room[lost]]
         return row
 
 
@@ -171,7 +184,7 @@ class Packer:
 
     def _require_one_that_fits(self) -> None:
         epoch = self.examples.epoch()
-        if all(self._is_overlong(sized.sizes) for sized in epoch.sized(0, [*self.lengths])):
+        if all(self._is_overlong(sizes) for _, sizes, _ in epoch.sized(0, [*self.lengths])):
             limits = ", ".join(f"{feature} {length}" for feature, length in self.lengths.items())
             raise UserError(
                 f"each of the {len(epoch)} examples is longer than a row (in tokens: "

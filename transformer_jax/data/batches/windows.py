@@ -147,12 +147,18 @@ class TokenSlices:
 
     def tokens(self, indices: np.ndarray) -> np.ndarray:
         """These examples, one after another."""
-        ranges = (self.ranges(indices) + self.shift).tolist()
-        head = [np.array(self.head, self.stream.dtype)] * bool(self.head)
-        tail = [np.array(self.tail, self.stream.dtype)] * bool(self.tail)
-        # A third of the time of an index for each token where slices are long, no more where short.
-        pieces = [(*head, self.stream[start:stop], *tail) for start, stop in ranges]
-        return np.concatenate(list(itertools.chain.from_iterable(pieces)))
+        sizes = self.sizes(indices)
+        ends = np.cumsum(sizes)
+        starts = self.ranges(indices)[:, 0] + self.shift - len(self.head)
+        places = np.repeat(starts - ends + sizes, sizes)
+        places += np.arange(len(places))
+        # Places beside the first and last slice hold special tokens, which are set below.
+        tokens = self.stream.take(places, mode="clip")
+        for i, token in enumerate(self.head):
+            tokens[ends - sizes + i] = token
+        for i, token in enumerate(self.tail, start=-len(self.tail)):
+            tokens[ends + i] = token
+        return tokens
 
 
 @dataclass(frozen=True)
