@@ -102,8 +102,8 @@ class LossMaskedTexts(RandomAccess[Features]):
             "counted": TokenSlices(self.loss_mask, self._input_ranges, shift=1),
         }
 
-    def _input_ranges(self, indices: np.ndarray) -> np.ndarray:
-        return np.stack([self.starts[indices], self.starts[indices + 1] - 1], axis=1)
+    def _input_ranges(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.starts[indices], self.starts[indices + 1] - 1
 
     def text(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Tokens of a text, int32 [n], and its loss mask, bool [n]."""

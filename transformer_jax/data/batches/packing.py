@@ -173,8 +173,7 @@ class Packer:
         def tokens_of(feature: str, order: np.ndarray) -> np.ndarray:
             return self.examples.tokens(feature, [packed[i] for i in order.tolist()])
 
-        sizes_of = np.array(packed_sizes).reshape(-1, len(self.lengths))
-        arrays = fill_rows(self.lengths, self.rows, rows, sizes_of, tokens_of)
+        arrays = fill_rows(self.lengths, self.rows, rows, np.array(packed_sizes), tokens_of)
         return PackedGroup(arrays, end, overlong)
 
     def _is_overlong(self, sizes: Sequence[int]) -> bool:

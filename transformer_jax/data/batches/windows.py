@@ -19,6 +19,8 @@ from tqdm import tqdm
 from transformer_jax.data.examples import Corpora, Features, RandomAccess
 from transformer_jax.errors import UserError
 
+type Indices = int | np.ndarray
+
 BAR_AFTER_SECONDS = 2
 """Delay of the progress bar of tokenization, so that short work shows none."""
 
@@ -116,11 +118,11 @@ class TokenStream:
 
     def document(self, index: int) -> np.ndarray:
         """Tokens of one document, int32 [n], without its first and end token."""
-        return self.tokens[self.starts[index] + 1 : self.ends[index]]
+        return self.tokens[slice(*self.document_ranges(index))]
 
-    def document_ranges(self, indices: np.ndarray) -> np.ndarray:
-        """Ranges of the tokens of these documents, int64 [n, 2]; as `document`."""
-        return np.stack([self.starts[indices] + 1, self.ends[indices]], axis=1)
+    def document_ranges(self, indices: Indices) -> tuple[Any, Any]:
+        """Starts and stops of the tokens of these documents, as `document`, int64 [n] each."""
+        return self.starts[indices] + 1, self.ends[indices]
 
 
 @dataclass(frozen=True)
@@ -129,28 +131,29 @@ class TokenSlices:
 
     Attributes:
       stream: the array, [N].
-      ranges: indices of examples -> ranges of their slices, int64 [n, 2].
-      shift: added to both ends of each range.
+      ranges: indices of examples -> starts and stops of their slices, int64 [n] each.
+      shift: added to starts and stops.
       head, tail: tokens before and after each slice.
     """
 
     stream: np.ndarray
-    ranges: Callable[[np.ndarray], np.ndarray]
+    ranges: Callable[[np.ndarray], tuple[Any, Any]]
     shift: int = 0
     head: Sequence[int] = ()
     tail: Sequence[int] = ()
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
         """Tokens of these examples, int64 [n]."""
-        ranges = self.ranges(indices)
-        return ranges[:, 1] - ranges[:, 0] + len(self.head) + len(self.tail)
+        starts, stops = self.ranges(indices)
+        sizes: np.ndarray = stops - starts + len(self.head) + len(self.tail)
+        return sizes
 
     def tokens(self, indices: np.ndarray) -> np.ndarray:
         """These examples, one after another."""
         sizes = self.sizes(indices)
         ends = np.cumsum(sizes)
-        starts = self.ranges(indices)[:, 0] + self.shift - len(self.head)
-        places = np.repeat(starts - ends + sizes, sizes)
+        starts, _ = self.ranges(indices)
+        places = np.repeat(starts + self.shift - len(self.head) - (ends - sizes), sizes)
         places += np.arange(len(places))
         # Places beside the first and last slice hold special tokens, which are set below.
         tokens = self.stream.take(places, mode="clip")
@@ -253,18 +256,17 @@ class Windows(RandomAccess[Features]):
         return 1 - (-after_first // self.stride)
 
     def item(self, index: int) -> Features:
-        start = index * self.stride
-        return _window(self.tokens, start, min(start + self.length, len(self.tokens) - 1))
+        return _window(self.tokens, *self.ranges(index))
+
+    def ranges(self, indices: Indices) -> tuple[Any, Any]:
+        """Starts and stops of the inputs of these windows, int64 [n] each."""
+        starts = indices * self.stride
+        return starts, np.minimum(starts + self.length, len(self.tokens) - 1)
 
     @property
     def slices(self) -> dict[str, TokenSlices]:
         """The features of all windows."""
-        return _shifted_slices(self.tokens, self._ranges)
-
-    def _ranges(self, indices: np.ndarray) -> np.ndarray:
-        starts = indices * self.stride
-        stops = np.minimum(starts + self.length, len(self.tokens) - 1)
-        return np.stack([starts, stops], axis=1)
+        return _window_slices(self.tokens, self.ranges)
 
 
 @dataclass(frozen=True)
@@ -290,26 +292,30 @@ class DocumentPieces(RandomAccess[Features]):
         _require_text(self.stream.tokens)
 
     @cached_property
-    def ranges(self) -> np.ndarray:
-        """Range of the inputs of each piece, int64 [number of pieces, 2]."""
+    def _starts_and_stops(self) -> tuple[np.ndarray, np.ndarray]:
         starts = self.stream.starts
         ends = self.stream.ends
         counts = -((starts - ends) // self.length)  # pieces of each document, rounded up
         # Number of each piece in its document.
         number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         first = np.repeat(starts, counts) + number * self.length
-        return np.stack([first, np.minimum(first + self.length, np.repeat(ends, counts))], axis=1)
+        return first, np.minimum(first + self.length, np.repeat(ends, counts))
 
     def __len__(self) -> int:
-        return len(self.ranges)
+        return len(self._starts_and_stops[0])
 
     def item(self, index: int) -> Features:
-        return _window(self.stream.tokens, *self.ranges[index])
+        return _window(self.stream.tokens, *self.ranges(index))
+
+    def ranges(self, indices: Indices) -> tuple[Any, Any]:
+        """Starts and stops of the inputs of these pieces, int64 [n] each."""
+        starts, stops = self._starts_and_stops
+        return starts[indices], stops[indices]
 
     @property
     def slices(self) -> dict[str, TokenSlices]:
         """The features of all pieces."""
-        return _shifted_slices(self.stream.tokens, self.ranges.__getitem__)
+        return _window_slices(self.stream.tokens, self.ranges)
 
 
 def store_token_stream(documents: Iterable[Sequence[int]], first: int, end: int) -> TokenStream:
@@ -359,8 +365,8 @@ def _window(tokens: np.ndarray, start: int, stop: int) -> Features:
     return {"input": tokens[start:stop], "target": tokens[start + 1 : stop + 1]}
 
 
-def _shifted_slices(
-    tokens: np.ndarray, ranges: Callable[[np.ndarray], np.ndarray]
+def _window_slices(
+    tokens: np.ndarray, ranges: Callable[[np.ndarray], tuple[Any, Any]]
 ) -> dict[str, TokenSlices]:
     return {
         "input": TokenSlices(tokens, ranges),
