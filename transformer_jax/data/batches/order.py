@@ -66,6 +66,9 @@ class EpochOrder:
         return order
 
 
+_KEPT_BLOCKS = 63
+
+
 class MixedOrder:
     """Endless sequence that mixes others in stated shares.
 
@@ -83,7 +86,7 @@ class MixedOrder:
         self._seed = seed
         # The most frequent sequence has a place in a block for each of the others.
         self._block_size = max(256, 4 * len(weights) ** 2)
-        self._blocks: dict[int, np.ndarray] = {}  # the last two
+        self._blocks: dict[int, np.ndarray] = {}  # the last ones: streams draw from the same
 
     def __len__(self) -> int:
         return sys.maxsize
@@ -100,7 +103,7 @@ class MixedOrder:
 
     def _block(self, block: int) -> np.ndarray:
         if block not in self._blocks:
-            last = [*self._blocks.items()][-1:]
+            last = [*self._blocks.items()][-_KEPT_BLOCKS:]
             self._blocks = {**dict(last), block: self._draw(block)}
         return self._blocks[block]
 
@@ -138,7 +141,7 @@ def endless_order(source: Sequence[Any], seed: int) -> EpochOrder | MixedOrder:
     return MixedOrder(orders, weights, seed)
 
 
-_SIZED_AT_ONCE = 512  # examples whose sizes are looked up together
+_SIZED_AT_ONCE = 256  # examples whose sizes are looked up together
 
 _ARRAY_BYTES = 200
 """Size of an array without its values, and its share of a dictionary."""
