@@ -34,7 +34,7 @@ from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import describe_module_error
 from transformer_jax.runtime.platform import require_memory_kind
 from transformer_jax.tasks import TASKS
-from transformer_jax.tasks.base import preprocess_sampled
+from transformer_jax.tasks.base import BaseTask, preprocess_sampled
 from transformer_jax.tasks.interface import Batch, Frozen, LossSums, Task, TaskKind, TaskParts
 from transformer_jax.tasks.teachers import StoredTeacher, Teacher, preprocess_numbered
 from transformer_jax.tokenization import Tokenizers, expected_sizes, resegmenter_of
@@ -368,9 +368,9 @@ def batches_of(
     if isinstance(teacher, StoredTeacher):  # whose predictions are found by the number of an item
         items = teacher.numbered(items)
         preprocess = functools.partial(preprocess_numbered, task)
-    documents = None
-    if preprocess == task.preprocess and hasattr(task, "documents"):  # translation
-        documents = task.documents(items)
+    slices = None
+    if preprocess == task.preprocess and isinstance(task, BaseTask):
+        slices = task.slices(items)
     message = None
     if tells and shard[0] == 0 and not isinstance(items, WindowedBlocks):
         message = describe_overlong(items, preprocess, training_lengths(task))
@@ -384,7 +384,7 @@ def batches_of(
         seed=settings.order_seed,
         shard=shard,
         num_workers=math.ceil(settings.data.num_workers / replicas),
-        documents=documents,
+        slices=slices,
     )
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.batches.token_cache import CachedPairs, TokenCache, tokenize_pairs
-from transformer_jax.data.batches.windows import FramedDocuments
+from transformer_jax.data.batches.windows import Slices, TokenSlices, find_slices
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.decoding import truncate_at_eos
 from transformer_jax.errors import UserError
@@ -74,17 +74,24 @@ class Translation(Seq2SeqTask):
             features[side] = np.array(tokenizer.specials.translation.around(tokens), np.int32)
         return features
 
-    def documents(self, items: Sequence[Any]) -> dict[str, FramedDocuments] | None:
-        """The features of all items as arrays, if they are cached and `preprocess` is the one
-        here."""
-        is_own = type(self).preprocess is Translation.preprocess
-        if not isinstance(items, CachedPairs) or not is_own:
+    def slices(self, items: Sequence[Any]) -> Slices | None:
+        """The features of all items as slices of arrays, if these are cached and `preprocess` is
+        the one here."""
+        if type(self).preprocess is not Translation.preprocess:
             return None
-        frames = {side: self.tokenizers.specials(side).translation for side in self.lengths}
-        return {
-            side: FramedDocuments(items.streams[side], frame.head, frame.tail)
-            for side, frame in frames.items()
-        }
+        return find_slices(items, self._cached_slices)
+
+    def _cached_slices(self, pairs: Sequence[Any]) -> dict[str, TokenSlices] | None:
+        if not isinstance(pairs, CachedPairs):
+            return None
+        slices = {}
+        for side in self.lengths:
+            stream = pairs.streams[side]
+            frame = self.tokenizers.specials(side).translation
+            slices[side] = TokenSlices(
+                stream.tokens, stream.document_ranges, head=frame.head, tail=frame.tail
+            )
+        return slices
 
     def encode_pair(self, pair: Mapping[str, str]) -> dict[str, list[int]]:
         return {side: _encode(self.tokenizers.text(side), pair[side]) for side in self.lengths}

@@ -25,6 +25,7 @@ from transformer_jax.data.batches.order import (
     BlockFeatures,
     FixedFeatures,
     OrderedFeatures,
+    OrderedSlices,
     Preprocess,
     WindowedBlocks,
     endless_order,
@@ -35,7 +36,7 @@ from transformer_jax.data.batches.packing import (
     StreamGroups,
     pack_streams,
 )
-from transformer_jax.data.batches.windows import FramedDocuments
+from transformer_jax.data.batches.windows import Slices
 from transformer_jax.data.examples import RandomAccess
 from transformer_jax.errors import UserError
 
@@ -319,7 +320,7 @@ def train_batches[Item](
     seed: int,
     shard: tuple[int, int] = (0, 1),
     num_workers: int = 0,
-    documents: Mapping[str, FramedDocuments] | None = None,
+    slices: Slices | None = None,
 ) -> TrainBatches:
     """Makes endless packed batches: every example once per epoch, each epoch in a new order.
 
@@ -339,7 +340,7 @@ def train_batches[Item](
         share.
       num_workers: processes that encode and pack instead of a thread. The batches and the state are
         the same for any number; at most one process per stream is used.
-      documents: as of `OrderedFeatures`; the same features as by `preprocess`, faster.
+      slices: the same features as by `preprocess`, as slices of arrays: faster.
 
     Returns:
       The batches, with the rows of this process.
@@ -353,16 +354,14 @@ def train_batches[Item](
     if rows % shard[1]:
         raise ValueError(f"{rows} rows cannot be shared equally by {shard[1]} processes")
     order = endless_order(source, seed)
+    examples: OrderedFeatures[Any]
     if isinstance(source, WindowedBlocks):
-        blocks = BlockFeatures(source, order, preprocess, seed)
-        packer = Packer(blocks, (), lengths, rows)  # no window is too long
+        examples = BlockFeatures(source, order, preprocess, seed)
+    elif slices is not None:
+        examples = OrderedSlices(source, order, preprocess, seed, slices=slices)
     else:
-        fixed = FixedFeatures()
-        examples = OrderedFeatures(
-            source, order, preprocess, seed, documents=documents, fixed=fixed
-        )
-        epoch = dataclasses.replace(examples, order=range(len(source)))
-        packer = Packer(examples, epoch, lengths, rows)
+        examples = OrderedFeatures(source, order, preprocess, seed, fixed=FixedFeatures())
+    packer = Packer(examples, lengths, rows)
     return TrainBatches(BatchIterator(packer, shard, num_workers))
 
 
@@ -385,7 +384,7 @@ def eval_batches[Item](
     if not len(source):
         raise UserError("no examples to evaluate: the source is empty")
     examples = OrderedFeatures(source, range(len(source)), preprocess, seed=0)
-    packer = Packer(examples, examples, lengths, rows)
+    packer = Packer(examples, lengths, rows)
     batches = []
     index = 0
     overlong = 0
