@@ -31,12 +31,7 @@ SMALL = {
     "checkpoint.every_steps": 4,
     "logging.every_steps": 2,
 }
-BERT_SIZES = {
-    "model.d_model": 32,
-    "model.d_ff": 64,
-    "model.num_heads": 4,
-    "model.max_length": 128,
-}
+BERT_SIZES = {"model.d_model": 32, "model.d_ff": 64, "model.num_heads": 4, "model.max_length": 128}
 """Of the run `bert`."""
 PLAIN = ("the", "film", "is", "very", "good", "bad", "and", "dull", "fine")
 

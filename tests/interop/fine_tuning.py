@@ -27,11 +27,7 @@ STEPS = {
     "checkpoint.every_steps": 4,
 }
 OF_TASK = {
-    "bert": {
-        "task.name": "classification",
-        "data.name": "table",
-        "model.dropout_rate": 0.0,
-    },
+    "bert": {"task.name": "classification", "data.name": "table", "model.dropout_rate": 0.0},
     "llama": {"task.name": "language_modeling", "data.name": "text"},
 }
 DIVIDED = ("bert",)

@@ -30,6 +30,17 @@ YARN = dict(rope_type="yarn", rope_theta=1000.0, factor=4.0, mscale=0.5, mscale_
 YARN |= dict(original_max_position_embeddings=8)
 LATENT = dict(kv_lora_rank=10, q_lora_rank=6, qk_nope_head_dim=4, qk_rope_head_dim=4, v_head_dim=6)
 GEMMA = dict(num_hidden_layers=3, head_dim=8, sliding_window=5, query_pre_attn_scalar=10)
+T5GEMMA_STACK = LLAMA | GEMMA | dict(hidden_size=20, num_hidden_layers=2)
+T5GEMMA_STACK |= dict(attn_logit_softcapping=2.0, final_logit_softcapping=3.0)
+T5GEMMA = dict(encoder=T5GEMMA_STACK | dict(num_hidden_layers=3), decoder=T5GEMMA_STACK)
+MODERNBERT = dict(hidden_size=16, num_hidden_layers=4, num_attention_heads=2, intermediate_size=20)
+MODERNBERT |= dict(max_position_embeddings=LIMIT, local_attention=6)
+MODERNBERT |= dict(
+    rope_parameters={
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        "full_attention": {"rope_type": "default", "rope_theta": 3000.0},
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -94,6 +105,7 @@ FAMILIES = {
     "t5_v1_1": encoder_decoder(
         "T5", "t5", T5, dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False), **T5_SIZES
     ),
+    "t5gemma": encoder_decoder("T5Gemma", "gemma2", T5GEMMA, tables=0.1, eos=3.0),
     "gpt2": Family(
         "GPT2LMHeadModel",
         "gpt2",
@@ -165,6 +177,7 @@ FAMILIES = {
     "roberta_prelayernorm": Family(
         "RobertaPreLayerNormForMaskedLM", "roberta", "masked_lm", ROBERTA
     ),
+    "modernbert": Family("ModernBertForMaskedLM", "roberta", "masked_lm", MODERNBERT),
     "bart_classification": Family(
         "BartForSequenceClassification",
         "roberta",
@@ -212,8 +225,10 @@ def build(family, tokenizer, seed):
     sizes = {"vocab_size": len(tokenizer) + family.extra_ids}
     if getattr(tokenizer, "separate_vocabs", False):
         sizes["decoder_vocab_size"] = len(tokenizer.target_encoder)
+    stacks = ("encoder", "decoder")  # T5Gemma's have configs of their own
+    nested = {side: family.config[side] | sizes for side in stacks if side in family.config}
     torch.manual_seed(seed)
-    model = kind(kind.config_class(**family.config, **sizes, **ids)).eval()
+    model = kind(kind.config_class(**(family.config | nested), **sizes, **ids)).eval()
     if family.config.get("tie_word_embeddings") is False:
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     draw_weights(model, family, seed)
@@ -238,7 +253,7 @@ def draw_weights(model, family, seed):
         scale = family.tables if id(tensor) in tables else family.matrices
         tensor.copy_(torch.randn(tensor.shape, generator=generator))
         tensor.mul_(0.2 if name.endswith("bias") or tensor.ndim == 1 else scale)
-        if tensor.ndim == 1 and name.endswith("weight") and not family.model.startswith("Gemma"):
+        if tensor.ndim == 1 and name.endswith("weight") and "Gemma" not in family.model:
             # Signs keep tied logits from favouring the token that came in.
             tensor.add_(1.0).mul_(torch.randint(2, tensor.shape, generator=generator) * 2 - 1)
     if family.kind in ("encoder_decoder", "decoder"):

@@ -33,10 +33,11 @@ from safetensors.torch import load_file, save_file
 FIXTURES = Path(__file__).parent / "fixtures"
 # What save_pretrained notes of the machine and of how it was called.
 MODEL_TYPES = (
-    *("marian", "pegasus", "bart", "mbart", "t5"),
+    *("marian", "pegasus", "bart", "mbart", "t5", "t5gemma"),
     *("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3"),
     *("mixtral", "qwen3_moe", "deepseek_v2"),
     *("bert", "roberta", "roberta-prelayernorm", "distilbert", "xlm-roberta", "camembert"),
+    "modernbert",
 )
 NOT_KEPT = ("vocab_file", "is_local", "local_files_only", "source_spm", "target_spm", "vocab")
 

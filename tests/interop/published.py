@@ -17,11 +17,11 @@ from transformer_jax.interop.weights import Tensors, match_tensors
 from transformer_jax.models import MODELS
 
 FIXTURES = Path(__file__).parent / "fixtures"
-TRANSLATORS = ["marian", "marian_separate", "bart", "mbart", "pegasus", "t5", "t5_v1_1"]
+TRANSLATORS = ["marian", "marian_separate", "bart", "mbart", "pegasus", "t5", "t5_v1_1", "t5gemma"]
 DECODERS = ["gpt2", "gpt2_bare", "llama", "llama3", "llama_linear", "mistral", "qwen2", "qwen3"]
 DECODERS += ["gemma2", "gemma3", "phi3", "mixtral", "qwen3_moe", "deepseek_v2"]
 ENCODERS = ["bert", "bert_gamma", "bert_pretraining", "roberta", "distilbert"]
-ENCODERS += ["roberta_prelayernorm", "xlm_roberta", "camembert"]
+ENCODERS += ["roberta_prelayernorm", "xlm_roberta", "camembert", "modernbert"]
 BARE = ["bart_bare"]
 """Encoder-decoders without a head; transformers gives no logits."""
 

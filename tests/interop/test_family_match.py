@@ -73,11 +73,9 @@ def inputs_of(architecture):
     segment_ids = np.array([[1] * 6, [1, 1, 1, 0, 0, 0]])
     places = np.broadcast_to(np.arange(6), rows.shape)
     row = tuple(jnp.asarray(each, jnp.int32) for each in (rows, places, segment_ids))
-    return {
-        "encoder_decoder": (*row, *row),
-        "decoder_only": row,
-        "encoder_only": (*row, row[1]),
-    }[architecture]
+    return {"encoder_decoder": (*row, *row), "decoder_only": row, "encoder_only": (*row, row[1])}[
+        architecture
+    ]
 
 
 def random_leaves(config):

@@ -28,7 +28,7 @@ def test_norms_are_their_formulas(random_params, name, epsilon):
     x = X / 8  # of a variance that the larger epsilon changes
     variables = random_params(norm, x)
     params = variables["params"]
-    centered = x - x.mean(-1, keepdims=True) if name == "layer" else x
+    centered = x - x.mean(-1, keepdims=True) if name.startswith("layer") else x
     y = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + epsilon)
     expected = y * (params["scale"] + (name == "rms_plus_one")) + params.get("bias", 0)
     np.testing.assert_allclose(apply(norm, variables, x), expected, rtol=1e-4, atol=1e-5)

@@ -296,10 +296,7 @@ def test_a_missing_file_is_refused(message_of, tmp_path):
 BROKEN = [
     ("config = {}\n", "defines no get_config()"),
     ("def get_config(:\n", "fails: SyntaxError"),
-    (
-        "import nonsense_module\n",
-        "fails: ModuleNotFoundError: No module named 'nonsense_module'",
-    ),
+    ("import nonsense_module\n", "fails: ModuleNotFoundError: No module named 'nonsense_module'"),
     ("def get_config():\n    return {}['size']\n", "fails: KeyError: 'size'"),
     ("def get_config():\n    return None\n", "fails: get_config() returns NoneType"),
     ("exit()\n", "fails: it calls exit()"),

@@ -123,8 +123,7 @@ def sizes_of(settings):
 
 
 @pytest.mark.parametrize(
-    ("kind", "count"),
-    [("bpe", 2), ("bpe", 300), ("byte_bpe", 300), ("word", 300)],
+    ("kind", "count"), [("bpe", 2), ("bpe", 300), ("byte_bpe", 300), ("word", 300)]
 )
 def test_a_small_set_has_a_vocabulary_that_can_be_trained(kind, count, tmp_path):
     settings = scaled_to_data(resolve_file(CONFIG, {"tokenizer.kind": kind}), pairs(count))

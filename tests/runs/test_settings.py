@@ -20,14 +20,7 @@ from transformer_jax.runs.config import (
     resolve,
     resolve_file,
 )
-from transformer_jax.runs.settings import (
-    COMMAND,
-    DEFAULTS,
-    FIELDS,
-    SECTIONS,
-    Resolved,
-    Settings,
-)
+from transformer_jax.runs.settings import COMMAND, DEFAULTS, FIELDS, SECTIONS, Resolved, Settings
 from transformer_jax.runs.user_modules import user_components
 
 NESTED: list = functools.reduce(lambda inner, _: [inner], range(2000), [])

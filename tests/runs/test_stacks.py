@@ -9,7 +9,7 @@ import pytest
 
 import transformer_jax as tj
 from tests.conftest import QUICKSTART
-from transformer_jax.lab.analysis.pages.attention_page import attention_page
+from transformer_jax.lab.analysis.attention_page import attention_page
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 

@@ -13,7 +13,7 @@ import transformer_jax as tj
 from tests.conftest import QUICKSTART
 from tests.refusals import assert_refused
 from transformer_jax.runs.seeds import train_replicas
-from transformer_jax.runtime.remake import read_made
+from transformer_jax.runtime.files import read_made
 
 ASKED = ("old man", "young woman", "dog", "cat", "horse", "child", "teacher", "doctor")
 OWN = {"system": "{content}\n", "user": "Q: {content}\n", "assistant": "A: {content}{eos}\n"}
@@ -83,7 +83,7 @@ def test_what_was_computed_is_kept(base, config, run, tmp_path, message_of):
 
 
 def test_a_damaged_file_is_computed_again(run):
-    """Damage of all kinds: `tests/runtime/test_remake.py`."""
+    """Damage of all kinds: `tests/runtime/test_files.py`."""
     expected = run.evaluate(split="valid")
     for path in (run.workdir / "reference").iterdir():
         path.write_bytes(path.read_bytes()[:-1])

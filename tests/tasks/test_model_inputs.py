@@ -10,7 +10,7 @@ import pytest
 
 import transformer_jax as tj
 from tests.tasks import compiled
-from transformer_jax.lab.analysis.pages.attention_page import attention_page
+from transformer_jax.lab.analysis.attention_page import attention_page
 
 LINE = "the old [MASK] sees"
 

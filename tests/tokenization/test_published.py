@@ -41,8 +41,7 @@ def test_given_ids_override_settings_files_which_override_usual_pieces(copy_of):
 
 
 @pytest.mark.parametrize(
-    "name, inside",
-    [("roberta", "tokenizer.json"), ("t5", "spiece.model"), ("gpt2", "merges.txt")],
+    "name, inside", [("roberta", "tokenizer.json"), ("t5", "spiece.model"), ("gpt2", "merges.txt")]
 )
 def test_a_file_of_a_format_stands_for_its_folder(folder_of, name, inside):
     folder = folder_of(name)

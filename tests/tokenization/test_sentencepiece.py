@@ -172,10 +172,7 @@ def test_words_begin_at_spaces_and_line_breaks():
     ids = [BOS, *tokenizer.encode("we\nme A"), EOS]
     assert tokenizer.pieces(ids[1:-1]) == ["w", "e", "\n", "m", "e", "▁", "A"]
     assert tokenizer.starts_word(ids) == [True, True, False, True, False, False, True, False, True]
-    assert tokenizer.starts_word(np.array(ids[2:4])) == [
-        True,
-        True,
-    ]  # the first always does
+    assert tokenizer.starts_word(np.array(ids[2:4])) == [True, True]  # the first always does
 
 
 def test_words_are_encoded_separately(tokenizer):

@@ -8,7 +8,9 @@ import pytest
 
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import to_json
+from transformer_jax.runs.config import read_settings
 from transformer_jax.tools import benchmark
+from transformer_jax.tools.benchmark import describe
 
 KEYS = {
     *("device", "jax", "dtype", "parameters", "step_ms", "tokens_per_s", "flops_per_s"),
@@ -75,3 +77,27 @@ def test_generation_by_a_language_model(tiny_config, tiny_language_model):
 def test_impossible_search_options_are_rejected(tiny_config, changes, beam_size, message):
     with pytest.raises(UserError, match=message):
         benchmark.decode(tiny_config(changes), batch_size=2, beam_size=beam_size)
+
+
+def test_a_dry_run_lists_parameters_batch_and_memory(tiny_config, trained):
+    config = tiny_config({"data.train_source": "/not/read"})
+    summary, arrays = describe(read_settings(config)).split("\n\n")
+    found = dict(line.split("  ", 1) for line in summary.replace(" step ", " step  ").splitlines())
+    leaves = jax.tree.leaves(trained.params)
+    parameters = [line for line in arrays.splitlines() if not line.startswith("batch ")]
+    counts = [int(line.split()[-1].replace(",", "")) for line in parameters]
+    assert len(counts) == len(leaves)
+    assert sum(counts) == sum(leaf.size for leaf in leaves)
+    assert found["parameters"].strip() == f"{sum(counts):,}"
+    assert arrays.count("batch ") == 6
+    assert "source_segment_ids" in arrays and "(4, 48)" in arrays
+    assert found["batch"].strip().startswith("4 rows")
+    assert " GiB" in found["memory of a step"]
+    assert found["task"].strip() == "translation on parallel_text"
+
+
+def test_a_dry_run_of_an_unknown_data_set_is_refused(tiny_config):
+    config = tiny_config()
+    config.data.name = "multi30k_en_dd"
+    with pytest.raises(UserError, match="data.name.*multi30k_en_de"):
+        describe(read_settings(config))

@@ -2,11 +2,13 @@
 """Warm start: a training that starts from the parameters of another run."""
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.checkpoints.step_folder import (
@@ -32,10 +34,22 @@ _ENCODER_ONLY_NAMES = {
     "source_norm": "input/norm",
     "source_positions": "input/positions",
 }
-"""Parameter of an encoder-decoder -> its name in an encoder-only model."""
+"""Part of an encoder-decoder -> its name in an encoder-only model."""
 
-_POSITIONS = "source_positions/table"
+_DECODER_ONLY_NAMES = {
+    **_ENCODER_ONLY_NAMES,
+    "target_embedding": "embedding",
+    "target_norm": "input/norm",
+    "target_positions": "input/positions",
+    "encoder": "decoder",
+}
+"""Part of an encoder-decoder, or of an encoder-only model -> its name in a decoder-only model."""
+
+_OF_TARGET_VOCABULARY = ("target_embedding", "projection", "logits_bias")
+_POSITIONS = ("source_positions/table", "target_positions/table")
 _TOKEN_TYPES = "input/token_types"
+_SILENT = re.compile(r"/cross_attention/output/")
+"""Parameters of an adapted decoder that start at zero: it then computes what it did before."""
 
 
 def warm_start(params: Any, workdir: Path) -> Any:
@@ -49,8 +63,11 @@ class WarmStart:
     Vocabulary tables may be padded to another number of rows (`model.vocab_multiple`). An
     encoder-decoder can take its encoder from an encoder-only model such as BERT: its table of
     positions may be longer, and the embedding of token type 0, which such a model adds to every
-    token of a single text, is added to it. Logs how many parameters were loaded, which keep their
-    fresh values, and which parameters of the checkpoint are not in this model.
+    token of a single text, is added to it. From a decoder-only model such as GPT it takes both
+    stacks (Zhang et al. 2025, T5Gemma); cross-attention is new, and its output starts at zero, so
+    that the model at first computes what the decoder did. An encoder-only model takes its layers
+    from one, too; they then see later tokens. Logs how many parameters were loaded, which keep
+    their fresh values, and which parameters of the checkpoint are not in this model.
 
     Args:
       abstract: shapes of the parameters; values are read onto their shardings.
@@ -66,9 +83,9 @@ class WarmStart:
         folder = open_snapshot(workdir / "checkpoints", items=(PARAMS,)).folder
         checkpoint = saved_arrays(folder, PARAMS)
         wanted = named_leaves(abstract)
-        names = {name: _saved_name(name, checkpoint) for name in wanted}
+        names = _saved_names(wanted, checkpoint)
         # `saved` and `wanted` have the names of this model; `checkpoint` has those of the other.
-        saved = {name: checkpoint[names[name]] for name in wanted if names[name] in checkpoint}
+        saved = {name: checkpoint[names[name]] for name in names if names[name] in checkpoint}
         refitted = [name for name in saved if _is_refitted(name, saved[name], wanted[name], names)]
         fixed = {name: wanted[name] for name in saved if name not in refitted}
         problems = misfits(saved, fixed)
@@ -76,13 +93,17 @@ class WarmStart:
             raise UserError(f"train.init_from: {folder} does not fit: {first_few(problems)}")
         if not saved:
             raise UserError(f"train.init_from: {folder} has no parameter of this model")
-        added = [_TOKEN_TYPES] if _POSITIONS in refitted and _TOKEN_TYPES in checkpoint else []
+        has_types = _POSITIONS[0] in refitted and _TOKEN_TYPES in checkpoint
+        added = [_TOKEN_TYPES] if has_types else []
         logger.info("%d of %d parameter arrays loaded from %s", len(saved), len(wanted), folder)
         log_names("new, with fresh values", [name for name in wanted if name not in saved])
         used = {*(names[name] for name in saved), *added}
         log_names("there, but not in this model", [name for name in checkpoint if name not in used])
-        self.replaced = {*fixed}
+        is_adapted = _is_decoder_only(checkpoint)
+        self._silent = [name for name in wanted if is_adapted and _SILENT.search(name)]
+        self.replaced = {*fixed, *self._silent}
         self._folder = folder
+        self._fixed = fixed
         self._refitted = refitted
         self._names = {name: names[name] for name in saved}
         saved_names = [*(names[name] for name in refitted), *added]
@@ -96,29 +117,52 @@ class WarmStart:
         """The parameters with those of the checkpoint; `params` are fresh values, or shapes where
         they are `replaced`."""
         wanted = named_leaves(params)
-        targets = {self._names[name]: wanted[name] for name in self.replaced}
+        targets = {self._names[name]: wanted[name] for name in self._fixed}
         arrays = read_some_arrays(self._folder, PARAMS, targets | self._others)
-        loaded = {name: arrays[saved_name] for name, saved_name in self._names.items()}
+        first_uses = {saved_name: name for name, saved_name in reversed(self._names.items())}
+        loaded = {  # both stacks of an adapted decoder need buffers of their own
+            name: arrays[saved] if first_uses[saved] == name else jnp.copy(arrays[saved])
+            for name, saved in self._names.items()
+        }
+        for name in self._silent:
+            loaded[name] = _placed(np.zeros(wanted[name].shape, wanted[name].dtype), wanted[name])
         for name in self._refitted:
             loaded[name] = _refitted(name, loaded[name], wanted[name], arrays.get(_TOKEN_TYPES))
         return fill(params, wanted | loaded)
 
 
-def _saved_name(name: str, checkpoint: Leaves) -> str:
-    """The name of the parameter in the checkpoint."""
-    part, _, rest = name.partition("/")
-    return name if name in checkpoint else f"{_ENCODER_ONLY_NAMES.get(part, part)}/{rest}"
+def _is_decoder_only(checkpoint: Leaves) -> bool:
+    """Returns True if the checkpoint is of a model that has a decoder and neither an encoder nor
+    embeddings of a source."""
+    parts = {name.partition("/")[0] for name in checkpoint}
+    return {"embedding", "decoder"} <= parts and "encoder" not in parts
+
+
+def _saved_names(wanted: Leaves, checkpoint: Leaves) -> dict[str, str]:
+    """Names of the model's parameters in the checkpoint, which need not have them. A target
+    vocabulary of its own, as of parsing, is new."""
+    is_adapted = _is_decoder_only(checkpoint)
+    parts = _DECODER_ONLY_NAMES if is_adapted else _ENCODER_ONLY_NAMES
+    source, target = (wanted.get(f"{side}_embedding/table") for side in ("source", "target"))
+    differ = source is not None and target is not None and source.shape != target.shape
+    own_target = is_adapted and differ
+    names = {}
+    for name in wanted:
+        part, _, rest = name.partition("/")
+        if not (own_target and part in _OF_TARGET_VOCABULARY):
+            names[name] = name if name in checkpoint else f"{parts.get(part, part)}/{rest}"
+    return names
 
 
 def _is_refitted(name: str, saved: Any, wanted: Any, names: Mapping[str, str]) -> bool:
     """Returns True if the saved rows cannot be used unchanged."""
-    if name == _POSITIONS and names[name] != name:
-        return saved.shape[1:] == wanted.shape[1:]
+    if name in _POSITIONS and names[name] != name:
+        return bool(saved.shape[1:] == wanted.shape[1:])
     return differ_in_rows(name, saved, wanted)
 
 
 def _refitted(name: str, saved: Any, wanted: Any, token_types: Any) -> jax.Array:
-    if name != _POSITIONS:
+    if name not in _POSITIONS:
         return _with_rows_of(name, saved, wanted)
     table = np.array(wanted)
     rows = min(len(saved), len(wanted))

@@ -251,18 +251,9 @@ def compare(args: argparse.Namespace) -> None:
     from transformer_jax.lab.evidence.comparison import compare, comparison_page
 
     metrics = args.metrics.split(",") if args.metrics else ()
-    comparison = compare(
-        *args.runs,
-        split=args.split,
-        metrics=metrics,
-        loss=args.loss,
-        modules=args.modules,
-        overrides=args.overrides,
-    )
-    if args.format == "json":
-        write_json(comparison.as_json())
-    else:
-        terminal.write(f"{comparison.as_text()}\n")
+    data = {"split": args.split, "overrides": args.overrides}
+    comparison = compare(*args.runs, metrics=metrics, loss=args.loss, modules=args.modules, **data)
+    _write_report(comparison, args.format)
     if args.to:
         path = Path(args.to).with_suffix(".html")
         _write_page(path, comparison_page(comparison))
@@ -293,7 +284,11 @@ def claim(args: argparse.Namespace) -> None:
     if len(args.names) != 1:
         raise UserError("claim: name one claim file")
     report = decide_claim(load_claim(args.names[0]), args.workdir, args.overrides, args.modules)
-    if args.format == "json":
+    _write_report(report, args.format)
+
+
+def _write_report(report: Any, form: str) -> None:
+    if form == "json":
         write_json(report.as_json())
     else:
         terminal.write(f"{report.as_text()}\n")
@@ -445,8 +440,8 @@ def inspect(args: argparse.Namespace) -> None:
     paths are printed.
     """
     from transformer_jax.buckets.bucket import is_address
-    from transformer_jax.lab.analysis.pages.attention_page import index_page
-    from transformer_jax.lab.analysis.pages.document import inspect_command
+    from transformer_jax.lab.analysis.attention_page import index_page
+    from transformer_jax.lab.analysis.pages import inspect_command
 
     if is_address(args.to):
         raise UserError(f"--to: pages are written to a folder of this machine, not to {args.to}")
@@ -499,13 +494,8 @@ def tokenize(args: argparse.Namespace) -> None:
         tokens = compare_tokens(text, tokenizers)
         for name, pieces in tokens.pieces.items():
             if args.format == "jsonl":
-                record = {
-                    "text": text,
-                    "tokenizer": name,
-                    "pieces": pieces,
-                    "ids": tokens.ids[name],
-                }
-                write_result(to_json(record))
+                record = {"text": text, "tokenizer": name, "pieces": pieces}
+                write_result(to_json(record | {"ids": tokens.ids[name]}))
             else:
                 ids = " ".join(map(str, tokens.ids[name]))
                 write_result(f"{name}: {' '.join(map(one_line, pieces))}\n{ids}\n")
@@ -528,13 +518,13 @@ def _inspect_flags(args: argparse.Namespace) -> Iterator[str]:
 
 
 def _walk_page(run: Any, text: str, command: str) -> str:
-    from transformer_jax.lab.analysis.walk.walking import walk_page
+    from transformer_jax.lab.analysis.walk import walk_page
 
     return walk_page(run.walk(text), text, command)
 
 
 def _attention_page(run: Any, text: str, command: str) -> str:
-    from transformer_jax.lab.analysis.pages.attention_page import attention_page
+    from transformer_jax.lab.analysis.attention_page import attention_page
 
     has_beams = hasattr(run.task, "beam_tree") and "beam" in run.settings.decode.searches
     attention = run.attention(text, also=("queries", "keys"))

@@ -7,9 +7,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from transformer_jax.cli import completion, terminal
+from transformer_jax.cli import terminal
 from transformer_jax.cli.flags import VERBS
-from transformer_jax.cli.parser import build_parser, parse
+from transformer_jax.cli.parser import complete_if_asked, parse
 from transformer_jax.cli.terminal import log_to_stderr
 from transformer_jax.errors import RESUMABLE, Interrupted, Stopped, UserError
 from transformer_jax.runtime.startup import (
@@ -35,8 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     by SIGTERM and saved; the same command resumes. 130: interrupted; training is saved first. 141:
     the reader of stdout has gone (such as `head`).
     """
-    if completion.is_asked():
-        completion.complete(build_parser())
+    complete_if_asked()
     args = argparse.Namespace(traceback=False)
     try:
         terminal.prepare_streams()

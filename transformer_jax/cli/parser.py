@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses a command line: a verb, its flags and overrides of config fields.
+"""Parses or completes a command line: a verb, its flags and overrides of config fields.
 
 Imports nothing heavy, so that `--help` answers at once.
 """
 
 import argparse
+import functools
 import inspect
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from transformer_jax.cli import lab_verbs, terminal, verbs  # noqa: F401 (they register verbs)
@@ -179,3 +182,66 @@ def _check_flags(verb: Verb, args: argparse.Namespace) -> None:
             raise UserError(f"--{name} goes with --{flag.goes_with}")
         for other in sorted(names_given.intersection(flag.excludes)):
             raise UserError(f"--{other} does not go with --{name}; leave one of them out")
+
+
+def complete_if_asked() -> None:
+    """Writes the candidates for the line in the environment and exits, if a shell started this
+    process for that.
+
+    The script that `transformer_jax completion SHELL` prints makes bash, zsh or fish do so at each
+    TAB. Fields of the config are added only if the line has an override: see `_fields`.
+    """
+    if "_ARGCOMPLETE" not in os.environ:
+        return
+    import argcomplete
+
+    parser = build_parser()
+    _add_completers(parser, with_fields=OVERRIDE in os.environ["COMP_LINE"])
+    argcomplete.autocomplete(parser, always_complete_options="long")
+
+
+def _add_completers(parser: argparse.ArgumentParser, with_fields: bool) -> None:
+    from argcomplete.completers import DirectoriesCompleter
+
+    completers: dict[str, Any] = {
+        "config": _config_names,
+        "workdir": DirectoriesCompleter(),
+        "checkpoint": lambda **_: ("latest", "best"),
+    }
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for verb in action.choices.values():
+                _add_completers(verb, with_fields)
+        elif action.dest in completers:
+            action.completer = completers[action.dest]  # type: ignore[attr-defined]
+    if with_fields and any(action.dest == "config" for action in parser._actions):
+        for name, choices, meaning in _fields():
+            parser.add_argument(f"{OVERRIDE}{name}", choices=choices or None, help=meaning)
+
+
+@functools.cache
+def _fields() -> list[tuple[str, Sequence[str], str]]:
+    """(name, choices, meaning) of each field of the config.
+
+    Importing them takes seconds, so they are kept in the user's cache until the code changes.
+    """
+    from transformer_jax.runtime.files import kept_json
+
+    def find() -> list[tuple[str, Sequence[str], str]]:
+        from transformer_jax.runs.field_docs import find_fields
+
+        return [(field.field, field.choices, field.meaning) for field in find_fields()]
+
+    package = Path(__file__).parents[1]
+    newest = max(path.stat().st_mtime_ns for path in package.rglob("*.py"))
+    fields: list[tuple[str, Sequence[str], str]]
+    fields = kept_json("completion/fields.json", f"{package} {newest}", find)
+    return fields
+
+
+def _config_names(prefix: str, **_: Any) -> Sequence[str]:
+    from argcomplete.completers import FilesCompleter
+
+    from transformer_jax.runs.shipped import shipped_files
+
+    return [*shipped_files("config"), *FilesCompleter(["py", "json"])(prefix)]

@@ -83,7 +83,7 @@ def train(args: argparse.Namespace) -> None:
     )
     require_device()
     if args.dry_run:
-        from transformer_jax.tools.dry_run import describe
+        from transformer_jax.tools.benchmark import describe
 
         write_result(describe(settings))
     elif args.seeds:
@@ -207,11 +207,7 @@ def _stream(run: Any, options: dict[str, Any], stdin: BufferedIOBase) -> None:
 
 
 def _predict(
-    run: Any,
-    options: dict[str, Any],
-    stdin: BufferedIOBase,
-    prefix_file: str | None,
-    as_json: bool,
+    run: Any, options: dict[str, Any], stdin: BufferedIOBase, prefix_file: str | None, as_json: bool
 ) -> None:
     """Predicts the lines of stdin; in a job, process 0 reads them for all."""
     from transformer_jax.data.files.lines import TextLines

@@ -21,27 +21,3 @@ from transformer_jax.conversations.turns import (
     parse_conversation,
     parse_request,
 )
-
-__all__ = [
-    "ASSISTANT",
-    "CONVERSATION_FORMATS",
-    "CONVERSATION_KEYS",
-    "INPUT",
-    "MODEL",
-    "SYSTEM",
-    "TEMPLATES",
-    "USER",
-    "Conversation",
-    "NothingToLearn",
-    "Template",
-    "Turn",
-    "chat_template",
-    "check_answered",
-    "check_unanswered",
-    "conversation_from_json",
-    "conversation_to_json",
-    "encoder_source",
-    "join_contents",
-    "parse_conversation",
-    "parse_request",
-]

@@ -7,16 +7,9 @@
 import dataclasses
 import json
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from transformer_jax.conversations.turns import (
-    ASSISTANT,
-    INPUT,
-    SYSTEM,
-    USER,
-    Conversation,
-    Turn,
-)
+from transformer_jax.conversations.turns import ASSISTANT, INPUT, SYSTEM, USER, Conversation, Turn
 from transformer_jax.registry import Registry
 
 CONTENT = "{content}"
@@ -217,28 +210,14 @@ _ALPACA = "Below is an instruction that describes a task{}. Write a response tha
 _ALPACA += " completes the request."
 
 
-def _llama3(role: str) -> str:
-    return f"<|start_header_id|>{role}<|end_header_id|>\n\n{CONTENT}<|eot_id|>"
+def _by_role(turn: str, **others: Any) -> Template:
+    """A template whose turns differ in the name of their role, ROLE in the format `turn`."""
+    turns = {role: turn.replace("ROLE", role) for role in (SYSTEM, USER, ASSISTANT)}
+    return Template(**(turns | others))
 
 
-def _chatml(role: str) -> str:
-    return f"<|im_start|>{role}\n{CONTENT}<|im_end|>\n"
-
-
-_CHATML = Template(system=_chatml("system"), user=_chatml("user"), assistant=_chatml("assistant"))
-
-
-def _phi3(role: str) -> str:
-    return f"<|{role}|>\n{CONTENT}<|end|>\n"
-
-
-def _gemma(role: str) -> str:
-    return f"<start_of_turn>{role}\n{CONTENT}<end_of_turn>\n"
-
-
-def _zephyr(role: str) -> str:
-    return f"<|{role}|>\n{CONTENT}{EOS}\n"
-
+_CHATML = _by_role(f"<|im_start|>ROLE\n{CONTENT}<|im_end|>\n")
+_GEMMA = f"<start_of_turn>ROLE\n{CONTENT}<end_of_turn>\n"
 
 MODEL = "model"
 """Value of `task.template`: the template of the model that the tokenizer was imported from."""
@@ -266,28 +245,23 @@ TEMPLATES: Registry[Template] = Registry(
             default_system="You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
         ),
         "qwen3": dataclasses.replace(_CHATML, thinks=True),
-        "llama3": Template(
-            system=_llama3("system"),
-            user=_llama3("user"),
-            assistant=_llama3("assistant"),
+        "llama3": _by_role(
+            f"<|start_header_id|>ROLE<|end_header_id|>\n\n{CONTENT}<|eot_id|>",
             begin="<|begin_of_text|>",
             trims=True,
         ),
-        "gemma": Template(
-            system=None, user=_gemma("user"), assistant=_gemma("model"), begin="<bos>", trims=True
+        "gemma": _by_role(
+            _GEMMA,
+            system=None,
+            assistant=_GEMMA.replace("ROLE", "model"),
+            begin="<bos>",
+            trims=True,
         ),
         "mistral": Template(
-            system=None,
-            user=f"[INST] {CONTENT} [/INST]",
-            assistant=f"{CONTENT}{EOS}",
-            begin="<s>",
+            system=None, user=f"[INST] {CONTENT} [/INST]", assistant=f"{CONTENT}{EOS}", begin="<s>"
         ),
-        "phi3": Template(
-            system=_phi3("system"), user=_phi3("user"), assistant=_phi3("assistant"), end=EOS
-        ),
-        "zephyr": Template(
-            system=_zephyr("system"), user=_zephyr("user"), assistant=_zephyr("assistant")
-        ),
+        "phi3": _by_role(f"<|ROLE|>\n{CONTENT}<|end|>\n", end=EOS),
+        "zephyr": _by_role(f"<|ROLE|>\n{CONTENT}{EOS}\n"),
     },
 )
 """Stanford's Alpaca (Taori et al. 2023), whose markup is plain text; OpenAI's ChatML, and with it

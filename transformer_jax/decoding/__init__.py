@@ -9,20 +9,3 @@ from transformer_jax.decoding.beam_tree import BeamTree, beam_tree
 from transformer_jax.decoding.constraints import Constraint, constrained, masked_logits
 from transformer_jax.decoding.interface import Hypotheses, Search, Start, truncate_at_eos
 from transformer_jax.decoding.sampling import Sampler, truncated_logits
-
-__all__ = [
-    "BeamSearch",
-    "BeamTree",
-    "Constraint",
-    "Hypotheses",
-    "LENGTH_PENALTIES",
-    "Sampler",
-    "Search",
-    "Start",
-    "beam_tree",
-    "constrained",
-    "length_penalty",
-    "masked_logits",
-    "truncate_at_eos",
-    "truncated_logits",
-]

@@ -264,10 +264,7 @@ class TokenGenerator:
         elif before_move:
             start = dataclasses.replace(start, before=before_move[0])
         samples = search.begin(
-            start,
-            max_length=self.context + 1,
-            drawn_before=drawn,
-            seen=arrays.get("seen"),
+            start, max_length=self.context + 1, drawn_before=drawn, seen=arrays.get("seen")
         )
         return dataclasses.replace(samples, ended=samples.ended | arrays["ended"])
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from transformer_jax.errors import UserError
 from transformer_jax.lab.analysis.activations import Attention
-from transformer_jax.lab.analysis.pages.attention_page import TITLES
+from transformer_jax.lab.analysis.attention_page import TITLES
 from transformer_jax.lab.pictures import (
     draw_calibration,
     draw_confusion,
@@ -114,11 +114,7 @@ def plot_tree(tree: str, output: Path) -> None:
 
 
 def plot_errors(
-    workdir: Path,
-    kind: str,
-    split: str,
-    output: Path,
-    overrides: Mapping[str, Any] | None = None,
+    workdir: Path, kind: str, split: str, output: Path, overrides: Mapping[str, Any] | None = None
 ) -> None:
     """Draws the errors of a classifier or tagger on a split that `evaluate` has scored.
 

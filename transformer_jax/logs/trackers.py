@@ -106,16 +106,55 @@ class Tracker:
 
 
 class TensorBoard(Tracker):
-    """Event files in the folder `tensorboard` of the workdir."""
+    """A new event file in the folder `tensorboard` of the workdir.
+
+    It is a sequence of records: length (uint64), checksum of the length, data, checksum of the data
+    (all little endian). The data is an `Event`, a protocol buffer. Only these fields are written:
+
+        Event    { double wall_time = 1; int64 step = 2; string file_version = 3;
+                   Summary summary = 5; SessionLog session_log = 7 }
+        Summary  { repeated Value value = 1 }     Value { string tag = 1; float simple_value = 2 }
+        SessionLog { Status status = 1 }          Status { START = 1 }
+
+    `tensorboardX` is not used because its import takes a sixth of a second, and another second if
+    Google's client of buckets is installed. TensorBoard hides events after the step where a run
+    resumes in earlier files of the folder.
+    """
 
     def __init__(self, run: TrackedRun) -> None:
-        self._file = EventFile(run.workdir / "tensorboard", start_step=run.start_step)
+        directory = run.workdir / "tensorboard"
+        directory.mkdir(parents=True, exist_ok=True)
+        now = time.time()
+        # The name has the step, so that a run resumed within a second gets a new file.
+        name = f"events.out.tfevents.{now:010.0f}.{socket.gethostname()}.from_step_{run.start_step}"
+        (directory / name).unlink(missing_ok=True)
+        self._file = (directory / name).open("xb")  # x: does not follow a link
+        self._write(_double(1, now) + _bytes(3, b"brain.Event:2"))
+        session_log = _varint(1, _START)
+        self._write(_double(1, now) + _varint(2, run.start_step + 1) + _bytes(7, session_log))
+        self._flushed = -math.inf
+        self._flush()
 
     def log(self, step: int, metrics: Mapping[str, float], time: float) -> None:
-        self._file.append(step, metrics, time)
+        values = [_bytes(1, tag.encode()) + _float(2, number) for tag, number in metrics.items()]
+        summary = b"".join(_bytes(1, value) for value in values)
+        self._write(_double(1, time) + _varint(2, step) + _bytes(5, summary))
+        self._flush(FLUSH_SECONDS)
 
     def close(self) -> None:
+        self._flush()
         self._file.close()
+
+    def _write(self, event: bytes) -> None:
+        length = struct.pack("<Q", len(event))
+        self._file.write(length + _checksum(length) + event + _checksum(event))
+
+    def _flush(self, seconds: float = 0.0) -> None:
+        """Flushes to the disk unless it has done so less than `seconds` ago."""
+        if time.monotonic() >= self._flushed + seconds:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._flushed = time.monotonic()
 
 
 class WeightsAndBiases(Tracker):
@@ -212,12 +251,7 @@ class Trackio(Tracker):
 
 TRACKERS: Registry[type[Tracker]] = Registry(
     "logging.trackers",
-    {
-        "tensorboard": TensorBoard,
-        "wandb": WeightsAndBiases,
-        "mlflow": MLflow,
-        "trackio": Trackio,
-    },
+    {"tensorboard": TensorBoard, "wandb": WeightsAndBiases, "mlflow": MLflow, "trackio": Trackio},
     several=True,
 )
 
@@ -283,59 +317,6 @@ class TrackerThread:
         if not self._is_told:
             self._is_told = True
             logger.warning("tracker %s %s; training continues", self._name, problem)
-
-
-class EventFile:
-    """A new event file of TensorBoard in the folder `directory`.
-
-    It is a sequence of records: length (uint64), checksum of the length, data, checksum of the data
-    (all little endian). The data is an `Event`, a protocol buffer. Only these fields are written:
-
-        Event    { double wall_time = 1; int64 step = 2; string file_version = 3;
-                   Summary summary = 5; SessionLog session_log = 7 }
-        Summary  { repeated Value value = 1 }     Value { string tag = 1; float simple_value = 2 }
-        SessionLog { Status status = 1 }          Status { START = 1 }
-
-    `tensorboardX` is not used because its import takes a sixth of a second, and another second if
-    Google's client of buckets is installed.
-
-    TensorBoard hides events after `start_step` in earlier files of the folder. The file is written
-    in the caller's thread, so that the caller gets the OSError of a full disk.
-    """
-
-    def __init__(self, directory: Path, *, start_step: int):
-        directory.mkdir(parents=True, exist_ok=True)
-        now = time.time()
-        # The name has the step, so that a run resumed within a second gets a new file.
-        name = f"events.out.tfevents.{now:010.0f}.{socket.gethostname()}.from_step_{start_step}"
-        (directory / name).unlink(missing_ok=True)
-        self._file = (directory / name).open("xb")  # x: does not follow a link
-        self._write(_double(1, now) + _bytes(3, b"brain.Event:2"))
-        session_log = _varint(1, _START)
-        self._write(_double(1, now) + _varint(2, start_step + 1) + _bytes(7, session_log))
-        self._flush()
-
-    def append(self, step: int, numbers: Mapping[str, float], wall_time: float) -> None:
-        """Writes the numbers of a step; `wall_time` is in seconds since 1970."""
-        values = [_bytes(1, tag.encode()) + _float(2, number) for tag, number in numbers.items()]
-        summary = b"".join(_bytes(1, value) for value in values)
-        self._write(_double(1, wall_time) + _varint(2, step) + _bytes(5, summary))
-        if time.monotonic() > self._flushed + FLUSH_SECONDS:
-            self._flush()
-
-    def close(self) -> None:
-        """Flushes and closes the file."""
-        self._flush()
-        self._file.close()
-
-    def _write(self, event: bytes) -> None:
-        length = struct.pack("<Q", len(event))
-        self._file.write(length + _checksum(length) + event + _checksum(event))
-
-    def _flush(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._flushed = time.monotonic()
 
 
 def _key(field: int, wire_type: int) -> bytes:

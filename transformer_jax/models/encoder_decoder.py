@@ -133,6 +133,7 @@ class EncoderDecoder(Seq2Seq):
     reads: ClassVar[Collection[str]] = (
         "model.num_encoder_layers",
         "model.num_decoder_layers",
+        "model.encoder_window",
         "model.logits_bias",
         "model.pooler_activation",
     )
@@ -148,7 +149,7 @@ class EncoderDecoder(Seq2Seq):
         if c.embedding_norm:
             self.source_norm = make_norm(c)
             self.target_norm = make_norm(c)
-        self.encoder = Encoder(c, c.num_encoder_layers)
+        self.encoder = Encoder(c.of_encoder, c.num_encoder_layers)
         self.decoder = Decoder(c, c.num_decoder_layers)
 
     def features(

@@ -38,6 +38,7 @@ class EncoderOnly(nn.Module):
     """Options of BERT, unless a config sets them."""
     reads: ClassVar[Collection[str]] = (
         *("model.num_layers", "model.num_token_types", "model.pooler_activation"),
+        "model.head_bias",
     )
 
     def setup(self) -> None:
@@ -92,7 +93,7 @@ class PredictionHead(nn.Module):
 
     def setup(self) -> None:
         c = self.config
-        self.transform = Linear((c.d_model,), (c.d_model,), True, c, c.kernel_std)
+        self.transform = Linear((c.d_model,), (c.d_model,), c.head_bias, c, c.kernel_std)
         self.activation = ACTIVATIONS.configured(c.activation, c)
         self.norm = make_norm(c)
         self.bias = self.param("bias", nn.initializers.zeros, c.padded_vocab_size(c.vocab_size))

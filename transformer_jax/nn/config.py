@@ -59,6 +59,7 @@ class TransformerConfig(Configurable):
       attention_window: width r of local attention (section 4): in a decoder each token attends to
         the last r tokens, itself included; in an encoder to r - 1 tokens on either side. n tokens
         cost O(r n). None: no window.
+      encoder_window: window of the encoder's layers in place of `attention_window`; None: the same.
       layers: fields that differ from layer to layer, repeated through each stack
         (`nn.layer_pattern`): "3 x attention_window=128 | positions=none" gives three layers a
         window, and the fourth no positions. "parameters=0" gives all layers the parameters and
@@ -102,11 +103,14 @@ class TransformerConfig(Configurable):
       rope_high_factor: in "llama3", wavelengths shorter than rope_original_length /
         rope_high_factor are not scaled; between the two limits the scaling is interpolated.
       rope_original_length: context length before the scaling, in tokens.
-      norm: "layer" (LayerNorm), "batch" (BatchNorm, over tokens), "rms" (RMSNorm) or "rms_plus_one"
+      norm: "layer" (LayerNorm), "layer_unbiased" (without its bias, as in ModernBERT), "batch"
+        (BatchNorm, over tokens), "rms" (RMSNorm) or "rms_plus_one"
         (RMSNorm whose scale is 1 + the parameter, as in Gemma); qk_norm is always RMSNorm.
       norm_epsilon: constant added to the variance or mean square, in qk_norm too.
       norm_placement: "post": LayerNorm(x + Sublayer(x)), as in the paper; "pre": x +
         Sublayer(LayerNorm(x)); "sandwich": x + LayerNorm(Sublayer(LayerNorm(x))).
+      first_norm: norm before the first sublayer of a stack, in placements "pre" and "sandwich";
+        false where `embedding_norm` comes right before it (ModernBERT, Warner et al. 2024).
       residual_connections: add the sublayer's input to its output; false only to see what it does.
       activation: "relu" (section 3.3), "gelu" (the tanh approximation), "gelu_exact", "silu",
         "swish" (the same as silu) or "squared_relu" (So et al. 2021).
@@ -127,6 +131,7 @@ class TransformerConfig(Configurable):
       embedding_norm: apply a norm to embeddings plus positions, as in BERT and BART.
       pooler_activation: activation of the layer before the output of a text classifier: "tanh", as
         in BERT, or "relu", as in DistilBERT.
+      head_bias: bias of the linear map before the output of a masked language model.
       num_token_types: embeddings of the segments in a pair of texts: 2 in BERT; 0: none.
       initialization: "xavier" (uniform; embeddings N(0, 1 / d_model)), "bert" (everything N(0,
         0.02^2), Devlin et al. 2019), "gpt2" (as "bert", but in a stack of n sublayers the output
@@ -161,6 +166,7 @@ class TransformerConfig(Configurable):
     attention_layer: str = "multi_head"
     feed_forward: str = "dense"
     attention_window: Length | None = None
+    encoder_window: Length | None = None
     layers: str | None = None
     attention_scale: Annotated[float, Range(0, 1e3, "(]")] | None = None
     logit_cap: Cap | None = None
@@ -193,6 +199,7 @@ class TransformerConfig(Configurable):
     norm: str = "layer"
     norm_epsilon: Annotated[float, Range(0, 0.1, "(]")] = 1e-6
     norm_placement: Annotated[str, OneOf("post", "pre", "sandwich")] = "post"
+    first_norm: bool = True
     residual_connections: bool = True
     activation: str = "relu"
     gated_feed_forward: bool = False
@@ -204,6 +211,7 @@ class TransformerConfig(Configurable):
     final_logit_cap: Cap | None = None
     embedding_norm: bool = False
     pooler_activation: Annotated[str, OneOf("tanh", "relu")] = "tanh"
+    head_bias: bool = True
     num_token_types: Annotated[int, Range(0, 1024)] = 0
     initialization: Annotated[str, OneOf("xavier", "bert", "gpt2", "zero_output")] = "xavier"
     attention: str = "auto"
@@ -219,6 +227,12 @@ class TransformerConfig(Configurable):
         object.__setattr__(self, "layers", pattern_text(self.layers))
         check_fields(self)
         self._check_heads()
+        if self.encoder_window is not None and self.attention_window is None:
+            raise ValueError("encoder_window replaces attention_window, which is not set")
+        if not self.first_norm and self.norm_placement == "post":
+            raise ValueError(
+                "first_norm=False needs norms before sublayers; norm_placement is 'post'"
+            )
         self._check_pattern()
 
     def _check_pattern(self) -> None:
@@ -285,15 +299,24 @@ class TransformerConfig(Configurable):
         rate = self.embedding_dropout_rate
         return self.dropout_rate if rate is None else rate
 
+    @property
+    def of_encoder(self) -> "TransformerConfig":
+        """Config of the encoder of an encoder-decoder, with its own window."""
+        if self.encoder_window is None:
+            return self
+        window = self.encoder_window
+        return dataclasses.replace(self, attention_window=window, encoder_window=None)
+
     def of_layer(self, index: int) -> "TransformerConfig":
         """Config of layer `index` of a stack, with the overrides of the pattern."""
-        if self.layers is None:
+        if self.layers is None and (self.first_norm or index == 0):
             return self
         index = self.owner_of_layer(index)
         overrides = dict(self.pattern[index % len(self.pattern)])
+        overrides["first_norm"] = self.first_norm or index > 0
         overrides.pop(PARAMETERS, None)
         if overrides.get("attention_window", self.attention_window) is None:
-            overrides["rope_theta_window"] = None  # it needs a window
+            overrides |= {"rope_theta_window": None, "encoder_window": None}  # they need a window
         return override(self, {"layers": None, **overrides})
 
     def owner_of_layer(self, index: int) -> int:

@@ -191,12 +191,7 @@ class _Interceptor:
         return x, *args[1:]
 
     def _on_result(
-        self,
-        path: str,
-        result: Any,
-        positions: Array,
-        axes: tuple[str, ...],
-        off_value: Any = 0.0,
+        self, path: str, result: Any, positions: Array, axes: tuple[str, ...], off_value: Any = 0.0
     ) -> Any:
         """Hook point of a module's output, which may be the first element of a tuple."""
         x = result[0] if isinstance(result, tuple) else result

@@ -77,6 +77,11 @@ def check_layers(config: TransformerConfig, num_layers: int, causal: bool) -> No
         )
 
 
+def count_parameters(tree: Any) -> int:
+    """Number of parameters in a tree of arrays or of their shapes."""
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
 def count_active(config: TransformerConfig, params: Any) -> int:
     """Number of parameters that one token uses, fewer than all if a layer routes tokens, from the
     parameters or their shapes."""

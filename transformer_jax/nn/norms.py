@@ -20,20 +20,22 @@ from transformer_jax.registry import Registry
 
 
 class LayerNorm(nn.Module):
-    """(x - mean(x)) / std(x), times a learned scale, plus a learned bias (Ba et al. 2016).
+    """(x - mean(x)) / std(x), times a learned scale, plus a learned bias (Ba et al. 2016), unless
+    `use_bias` is False.
 
     The variance is computed from x - mean(x); mean(x^2) - mean(x)^2 loses digits if the mean is
     large.
     """
 
     epsilon: float = 1e-6
+    use_bias: bool = True
 
     @nn.compact
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
         """The result is float32, whatever x is."""
         scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
-        bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
-        return standardize(x.astype(jnp.float32), True, self.epsilon) * scale + bias
+        y = standardize(x.astype(jnp.float32), True, self.epsilon) * scale
+        return y + self.param("bias", nn.initializers.zeros, x.shape[-1:]) if self.use_bias else y
 
 
 class RMSNorm(nn.Module):
@@ -155,6 +157,7 @@ NORMS: Registry[Callable[[float], nn.Module]] = Registry(
     "model.norm",
     {
         "layer": LayerNorm,
+        "layer_unbiased": functools.partial(LayerNorm, use_bias=False),
         "batch": BatchNorm,
         "rms": RMSNorm,
         "rms_plus_one": functools.partial(RMSNorm, plus_one=True),

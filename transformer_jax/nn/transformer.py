@@ -53,16 +53,18 @@ class Residual(LayerPart):
 
     Attributes:
       of_stack: True in the module that enters and leaves; it needs no parameters of sublayers.
+      normalizes: False: `read` returns the stream as it is (`model.first_norm`).
     """
 
     config: TransformerConfig
     of_stack: bool = False
+    normalizes: bool = True
 
     axes: ClassVar[tuple[str, ...]] = ("position", "feature")
 
     def setup(self) -> None:
         placement = self.config.norm_placement
-        if placement in ("pre", "sandwich"):
+        if placement in ("pre", "sandwich") and self.normalizes:
             self.norm_before = make_norm(self.config)
         if placement in ("post", "sandwich"):
             self.norm_after = make_norm(self.config)
@@ -74,7 +76,8 @@ class Residual(LayerPart):
 
     def read(self, stream: Stream) -> Features:
         """Returns the sublayer's input: the stream, normalized unless the placement is "post"."""
-        return stream if self.config.norm_placement == "post" else self.norm_before(stream)
+        is_read = self.config.norm_placement == "post" or not self.normalizes
+        return stream if is_read else self.norm_before(stream)
 
     def write(self, stream: Stream, y: Features, deterministic: bool) -> Stream:
         """Adds the sublayer's output y to the stream, in the dtype of the stream; without
@@ -140,7 +143,7 @@ class Block(LayerPart):
         residual = residual_class(self.config)
         num_sublayers = (3 if self.attends_to_encoder else 2) * self.depth
         self.self_attention = attention_class(self.config)(self.config, num_sublayers)
-        self.self_attention_residual = residual(self.config)
+        self.self_attention_residual = residual(self.config, normalizes=self.config.first_norm)
         if self.attends_to_encoder:
             self.cross_attention = MultiHeadAttention(self.config, num_sublayers)
             self.cross_attention_residual = residual(self.config)

@@ -14,12 +14,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax.nn.per_device import ShardedCall
-from transformer_jax.parallel.engines import (
-    CompiledStep,
-    TrainStep,
-    call_whole,
-    compile_step,
-)
+from transformer_jax.parallel.engines import CompiledStep, TrainStep, call_whole, compile_step
 from transformer_jax.parallel.sharding import DATA, ParallelConfig, make_mesh, replicated
 
 

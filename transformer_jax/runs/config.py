@@ -65,7 +65,7 @@ CHANGEABLE = (
     *("train.on_spike", "train.spike_factor", "train.callbacks"),
 )
 _SINGLE_STACK_OPTIONS = ("architecture", "num_layers", "num_token_types", "tie_embeddings")
-"""Options of an encoder-only model that an encoder-decoder does not take from it."""
+"""Options of a model with one stack that an encoder-decoder does not take from it."""
 
 
 class Config(Summarized, ConfigDict):
@@ -386,7 +386,8 @@ def model_options(init_from: str | None, architecture: str | None = None) -> dic
     Args:
       init_from: workdir of the run to start from.
       architecture: the architecture of the run that starts, if its config sets one. An
-        encoder-decoder takes the options of its encoder from an encoder-only run.
+        encoder-decoder takes the options of its encoder from an encoder-only run, and of both
+        stacks from a decoder-only run.
 
     Raises:
       UserError: its model has a component of a module that is not loaded.
@@ -405,10 +406,18 @@ def model_options(init_from: str | None, architecture: str | None = None) -> dic
         section, _, name = field.partition(".")
         if section == "model" and isinstance(model.get(name), str) and model[name] not in registry:
             load_modules((), init_from)  # names the file that is missing
-    if (options.get("architecture"), architecture) == ("encoder_only", "encoder_decoder"):
+    saved = options.get("architecture")
+    if architecture == "encoder_decoder" and saved in ("encoder_only", "decoder_only"):
         options["num_encoder_layers"] = options.get("num_layers")
+        if saved == "decoder_only":
+            options["num_decoder_layers"] = options.get("num_layers")
+        is_untied = saved == "decoder_only" and options.get("tie_embeddings") in ("none", "inputs")
         for name in _SINGLE_STACK_OPTIONS:
             options.pop(name, None)
+        if is_untied:  # it keeps its projection
+            options["tie_embeddings"] = "inputs"
+    elif (saved, architecture) == ("decoder_only", "encoder_only"):
+        del options["architecture"]
     return _parse_tree({"model": options}, Origin("loaded config", f"{init_from}/config.json"))
 
 

@@ -15,12 +15,7 @@ from typing import Any
 from transformer_jax.errors import UserError
 from transformer_jax.models import MODELS
 from transformer_jax.ranges import OneOf
-from transformer_jax.runs.settings import (
-    CHOICES,
-    SECTIONS,
-    Settings,
-    tables,
-)
+from transformer_jax.runs.settings import CHOICES, SECTIONS, Settings, tables
 from transformer_jax.suggestions import nearest, suggest_fields
 from transformer_jax.tasks import TASKS
 

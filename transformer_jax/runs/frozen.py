@@ -31,7 +31,7 @@ from transformer_jax.runs.outside import refuse_loaded
 from transformer_jax.runs.provenance import check_provenance
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.workdir import CONFIG, REFERENCE, workdir_path
-from transformer_jax.runtime.remake import read_made, write_made
+from transformer_jax.runtime.files import read_made, write_made
 from transformer_jax.tasks.interface import Params, Task, with_model
 from transformer_jax.tasks.teachers import (
     ModelTeacher,

@@ -38,6 +38,7 @@ from transformer_jax.models import apply_model, input_names
 from transformer_jax.models.encoder_decoder import Seq2Seq
 from transformer_jax.nn.hooks import HookPoint, intercept_activations
 from transformer_jax.nn.int8 import convert_weights
+from transformer_jax.nn.layers import count_parameters
 from transformer_jax.parallel import hosts
 from transformer_jax.runs import build
 from transformer_jax.runs.config import load_json, override, parsed, save_json, to_config
@@ -117,11 +118,10 @@ class Run(Summarized):
     def summary(self) -> Mapping[str, Any]:
         """The workdir, the kind of model, its data, and how far it was trained."""
         settings = self.settings
-        parameters = sum(leaf.size for leaf in jax.tree.leaves(self.params))
         lines = {
             "workdir": self.workdir,
             "task": settings.task.name,
-            "model": f"{settings.model.architecture}, {parameters:,} parameters",
+            "model": f"{settings.model.architecture}, {count_parameters(self.params):,} parameters",
             **self.tokenizer.summary(),
             "data": settings.data.name,
             "step": f"{self.step} of {settings.train.num_steps}",

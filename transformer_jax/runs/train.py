@@ -23,6 +23,7 @@ from transformer_jax.errors import DivergedError, Interrupted, UserError
 from transformer_jax.logs.records import read_records, recorded_splits, with_losses
 from transformer_jax.logs.run_log import Console, Log, NoLog, RunLog, four_digits
 from transformer_jax.nn.fused_attention import KernelChoice, record_kernel_choices
+from transformer_jax.nn.layers import count_parameters
 from transformer_jax.nn.lora import merge_adapters
 from transformer_jax.nn.parameters import describe_unlisted
 from transformer_jax.parallel import hosts
@@ -286,9 +287,9 @@ def fit(run: SingleRun, clock: GoodputTimer, until: int | None = None) -> TrainS
     model = step_products(task, single.model_params, batch, single.frozen)
     parts = build.micro_batches(settings, task, engine.row_shards)
     require_room(settings, abstract, engine, model.largest // parts)
-    frozen = _num_parameters(single.frozen)
+    frozen = count_parameters(single.frozen)
     beside = f", beside {frozen:,} that stay as they are" if frozen else ""
-    logger.info("training %s parameters%s", f"{_num_parameters(single.params):,}", beside)
+    logger.info("training %s parameters%s", f"{count_parameters(single.params):,}", beside)
     point = _latest_point(run, abstract)
     if point is not None:
         if _is_finished(run, point, until):
@@ -357,13 +358,9 @@ def require_room(settings: Settings, state: TrainState, engine: Engine, largest:
     activation = largest * engine.num_replicas // engine.mesh.size
     require_memory(
         devices_per_memory() * (bytes_per_device(state) + gradient + activation),
-        f"config: {_num_parameters(state.params):,} parameters, with gradients, optimizer and "
+        f"config: {count_parameters(state.params):,} parameters, with gradients, optimizer and "
         f"train.tokens_per_batch {settings.train.tokens_per_batch},",
     )
-
-
-def _num_parameters(tree: Any) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
 @dataclasses.dataclass

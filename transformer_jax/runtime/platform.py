@@ -23,8 +23,7 @@ import numpy as np
 
 from transformer_jax.errors import NoRoomError, UserError, reason_of
 from transformer_jax.runtime.accelerators import accelerator_of
-from transformer_jax.runtime.files import cache_folder
-from transformer_jax.runtime.remake import kept_json
+from transformer_jax.runtime.files import cache_folder, kept_json
 
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 

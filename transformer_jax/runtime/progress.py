@@ -64,11 +64,7 @@ class Progress:
         self._display.update(self)
 
     def report(
-        self,
-        line: str,
-        text: str,
-        value: float | None = None,
-        row: Mapping[str, str] | None = None,
+        self, line: str, text: str, value: float | None = None, row: Mapping[str, str] | None = None
     ) -> None:
         """Logs a line, and shows a text, a curve that `value` continues, and a table that `row`
         continues."""

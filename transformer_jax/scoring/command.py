@@ -29,11 +29,7 @@ def scores_by_command(command: str, records: Sequence[Mapping[str, Any]]) -> dic
     try:
         words = shlex.split(command)
         ended = subprocess.run(
-            words,
-            input=lines,
-            capture_output=True,
-            encoding="utf-8",
-            env=environment_of_user(),
+            words, input=lines, capture_output=True, encoding="utf-8", env=environment_of_user()
         )
     except (OSError, ValueError, IndexError) as error:
         raise ValueError(f"{command!r} cannot be run: {error}") from error

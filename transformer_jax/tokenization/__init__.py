@@ -20,11 +20,7 @@ from transformer_jax.tokenization.specials import (
     SpecialTokens,
 )
 from transformer_jax.tokenization.subword_sampling import SampledTokenizer, resegmenter_of
-from transformer_jax.tokenization.tokenizer import (
-    Tokenizer,
-    encode_plain,
-    special_token_ids,
-)
+from transformer_jax.tokenization.tokenizer import Tokenizer, encode_plain, special_token_ids
 from transformer_jax.tokenization.vocabularies import (
     Tokenizers,
     copy_tokenizers,
@@ -41,35 +37,6 @@ from transformer_jax.tokenization.word_level import (
     choose_words_and_classes,
     train_word_classes,
 )
-
-__all__ = [
-    "DEFAULT_SPECIALS",
-    "TOKENIZERS",
-    "UNKNOWN_CLASS",
-    "Frame",
-    "HuggingFaceTokenizer",
-    "Labels",
-    "PublishedTokenizer",
-    "SampledTokenizer",
-    "SentencePieceTokenizer",
-    "SpecialTokens",
-    "SymbolTokenizer",
-    "Tokenizer",
-    "TokenizerConfig",
-    "TokenizerKind",
-    "Tokenizers",
-    "WordClassTokenizer",
-    "choose_words_and_classes",
-    "copy_tokenizers",
-    "encode_plain",
-    "expected_sizes",
-    "import_tokenizer",
-    "load_tokenizers",
-    "resegmenter_of",
-    "special_token_ids",
-    "store_tokenizers",
-    "train_tokenizers",
-]
 
 _HUGGING_FACE = f"{__name__}.huggingface"
 _PUBLISHED = f"{__name__}.published"

@@ -18,10 +18,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from transformer_jax.ranges import short_repr
 from transformer_jax.tokenization.huggingface import huggingface_resegmenter
-from transformer_jax.tokenization.sentencepiece import (
-    load_sentencepiece,
-    sentencepiece_resegmenter,
-)
+from transformer_jax.tokenization.sentencepiece import load_sentencepiece, sentencepiece_resegmenter
 from transformer_jax.tokenization.specials import Frame
 from transformer_jax.tokenization.subword_sampling import Resegmenter
 

@@ -3,7 +3,7 @@
 
 Every vocabulary that is trained here begins with pad, unk, bos and eos (kind "wordpiece" adds mask,
 and writes bos and eos as BERT's [CLS] and [SEP]). A mask of other kinds and extra tokens come last
-(`tokenization.extended`). Published vocabularies have special tokens at any
+(`tokenization.vocabularies`). Published vocabularies have special tokens at any
 ids, and one id may have several roles. Code outside of this package reads ids from `SpecialTokens`.
 """
 

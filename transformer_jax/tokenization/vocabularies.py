@@ -7,6 +7,7 @@ of a `TokenizerKind` (.model for sentencepiece, .json for Hugging Face), .extend
 (`extended`), .labels.json or .symbols.json. The folder appears complete or not at all.
 """
 
+import base64
 import hashlib
 import json
 import logging
@@ -15,7 +16,7 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -29,11 +30,18 @@ from transformer_jax.ranges import short_repr
 from transformer_jax.runtime.files import read_regular, remove
 from transformer_jax.summary import Summarized
 from transformer_jax.tokenization.config import TOKENIZERS, TokenizerConfig
-from transformer_jax.tokenization.extended import SUFFIX as EXTENDED_SUFFIX
-from transformer_jax.tokenization.extended import extended_content, load_extended
-from transformer_jax.tokenization.specials import DEFAULT_SPECIALS, SpecialTokens
-from transformer_jax.tokenization.subword_sampling import SampledTokenizer, resegmenter_of
-from transformer_jax.tokenization.tokenizer import Tokenizer, replace_lone_surrogates
+from transformer_jax.tokenization.specials import DEFAULT_SPECIALS, MASK_PIECE, SpecialTokens
+from transformer_jax.tokenization.subword_sampling import (
+    Resegmenter,
+    SampledTokenizer,
+    resegmenter_of,
+)
+from transformer_jax.tokenization.tokenizer import (
+    BaseTokenizer,
+    Tokenizer,
+    encode_plain,
+    replace_lone_surrogates,
+)
 from transformer_jax.tokenization.word_level import Labels, SymbolTokenizer
 
 logger = logging.getLogger(__name__)
@@ -43,6 +51,7 @@ MAX_TEXTS = 2_000_000
 
 _LABELS_SUFFIX = ".labels.json"
 _SYMBOLS_SUFFIX = ".symbols.json"
+_EXTENDED_SUFFIX = ".extended.json"
 _MANIFEST = "sides.json"
 _FILE_NAME = re.compile(r"\w+((?:\.\w+)+)")
 
@@ -151,7 +160,7 @@ def train_tokenizers(
     added = config.adds_mask(needs_mask), config.extra_tokens
     if any(added):
         models = {side: extended_content(suffix, model, *added) for side, model in models.items()}
-        suffix = EXTENDED_SUFFIX
+        suffix = _EXTENDED_SUFFIX
     return _store(suffix, models, is_joint, directory, labels)
 
 
@@ -344,7 +353,7 @@ def _loaders() -> dict[str, Callable[[bytes], Tokenizer | Labels]]:
         _SYMBOLS_SUFFIX: SymbolTokenizer.from_json,
     }
     of_text = {kind.suffix: kind.load for kind in TOKENIZERS.values()}
-    return loaders | of_text | {EXTENDED_SUFFIX: partial(load_extended, loaders=of_text)}
+    return loaders | of_text | {_EXTENDED_SUFFIX: partial(load_extended, loaders=of_text)}
 
 
 def _suffix_of(name: str) -> str:
@@ -410,3 +419,83 @@ def _read(path: Path) -> bytes:
 
 def _damaged(path: Path) -> str:
     return f"{path}: the tokenizer is damaged; restore the file or train in a new workdir"
+
+
+class ExtendedTokenizer(BaseTokenizer):
+    """A `Tokenizer` with special tokens after those of another one.
+
+    `encode` reads "[MASK]" in a text as the token. No text spells an extra token, whose piece is
+    "⟨extra_0⟩" and so on; their ids are `specials.extra`. Decoding drops both.
+
+    Args:
+      base: the tokenizer of text.
+      masks: add a token for the role `mask`.
+      num_extra: number of extra tokens.
+    """
+
+    def __init__(self, base: Tokenizer, masks: bool, num_extra: int):
+        first = base.vocab_size
+        extra = tuple(range(first + masks, first + masks + num_extra))
+        mask = first if masks else base.specials.mask
+        self.base = base
+        self.specials = replace(base.specials, mask=mask, extra=extra)
+        self._added = [MASK_PIECE] * masks + [f"⟨extra_{i}⟩" for i in range(num_extra)]
+
+    @property
+    def vocab_size(self) -> int:
+        return self.base.vocab_size + len(self._added)
+
+    @property
+    def resegmenter(self) -> Resegmenter | None:
+        """As of the tokenizer of text; the tokens here stay."""
+        return resegmenter_of(self.base)
+
+    def encode(self, text: str) -> list[int]:
+        if self._added[:1] != [MASK_PIECE]:
+            return self.base.encode(text)
+        first, *others = text.split(MASK_PIECE)
+        ids = self.base.encode(first)
+        for part in others:
+            ids += [self.base.vocab_size, *self.base.encode(part)]
+        return ids
+
+    def encode_plain(self, text: str) -> list[int]:
+        """Token ids of a text, with "[MASK]" encoded as ordinary characters."""
+        return encode_plain(self.base, text)
+
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        return self.base.encode_words(words)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self.base.decode(i for i in ids if i < self.base.vocab_size)
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        size = self.base.vocab_size
+        return [self._added[i - size] if i >= size else self.base.pieces([i])[0] for i in ids]
+
+    def starts_word(self, ids: Iterable[int]) -> list[bool]:
+        size = self.base.vocab_size
+        return self.base.starts_word([self.specials.eos if i >= size else i for i in ids])
+
+
+def extended_content(suffix: str, content: bytes, masks: bool, num_extra: int) -> bytes:
+    """Content of the file of an `ExtendedTokenizer`.
+
+    Args:
+      suffix: of the file of the tokenizer of text.
+      content: that file.
+    """
+    tokenizer = {"suffix": suffix, "content": base64.b64encode(content).decode()}
+    return json.dumps(tokenizer | {"masks": masks, "num_extra": num_extra}, indent=1).encode()
+
+
+def load_extended(
+    content: bytes, loaders: Mapping[str, Callable[[bytes], Tokenizer]]
+) -> ExtendedTokenizer:
+    """Loads an `ExtendedTokenizer`; `loaders` are those of the tokenizers of text, by suffix."""
+    stored = json.loads(content)
+    base = loaders[stored["suffix"]](base64.b64decode(stored["content"], validate=True))
+    masks, num_extra = stored["masks"], stored["num_extra"]
+    if not isinstance(masks, bool) or not isinstance(num_extra, int) or num_extra < 0:
+        raise ValueError("masks or num_extra is no number of tokens")
+    return ExtendedTokenizer(base, masks, num_extra)

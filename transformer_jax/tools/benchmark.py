@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmarks of the training step and of the search on random tokens: speed and memory."""
+"""Costs of a config on this machine: sizes and memory of its training step (`train --dry_run`), and
+benchmarks of the step and of the search on random tokens."""
 
 import dataclasses
 import resource
@@ -13,10 +14,14 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from transformer_jax.data.sources import find_sets
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.generation import Output
+from transformer_jax.lab.plan.program import abstract_training, memory_of
+from transformer_jax.lab.plan.target import GIB
 from transformer_jax.nn.int8 import convert_weights
+from transformer_jax.nn.layers import count_parameters
 from transformer_jax.nn.ops import product_dtype
 from transformer_jax.parallel.engines import CompiledStep, Rows, create_state
 from transformer_jax.parallel.sharding import row_shards
@@ -177,11 +182,7 @@ def decode(
 
 
 def _translation_search(
-    task: Translation,
-    params: Any,
-    sources: np.ndarray,
-    options: DecodeConfig,
-    output_length: int,
+    task: Translation, params: Any, sources: np.ndarray, options: DecodeConfig, output_length: int
 ) -> Callable[[], None]:
     """Compiles the search for outputs of sources [B, S]."""
     batch_size, source_length = sources.shape
@@ -285,7 +286,7 @@ def _report(
         "device": device.device_kind,
         "jax": jax.__version__,
         "dtype": product_dtype(settings.model.dtype).name,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
+        "parameters": count_parameters(params),
         "step_ms": round(1e3 * seconds, 2),
         "tokens_per_s": round(tokens / seconds),
         "flops_per_s": flops and round(flops / seconds),
@@ -300,3 +301,34 @@ def _peak_memory(device: jax.Device) -> int:
     unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
     process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     return stats.get("peak_bytes_in_use", process)
+
+
+def describe(settings: Settings) -> str:
+    """Text with a summary, the arrays of a batch and the parameters.
+
+    Raises:
+      UserError: the config cannot be used on the devices that are here.
+    """
+    find_sets(settings.data.name)  # the data are not read here, but their sets must exist
+    training = abstract_training(settings)
+    _, peak = memory_of(training.compile())
+    leaves = jax.tree_util.tree_leaves_with_path(training.state.params)
+    size = sum(leaf.size for _, leaf in leaves)
+    devices = training.engine.mesh.devices.flatten()
+    most = " at most, by the size of the data" if settings.train.scale_to_data else ""
+    summary = {
+        "task": f"{settings.task.name} on {settings.data.name}",
+        "model": settings.model.architecture,
+        "parameters": f"{size:,}",
+        "batch": f"{training.rows} rows, at most {settings.train.tokens_per_batch:,} tokens a side",
+        "steps": f"{settings.train.num_steps:,}{most}",
+        "devices": f"{devices.size} ({devices[0].device_kind})",
+        "memory of a step": f"{peak / GIB:.2f} GiB a device (state, batch and temporaries)",
+    }
+    lines = [f"{name:17} {value}" for name, value in summary.items()]
+    lines.append("")
+    lines += [f"batch {name:58}{x.shape!s:>18}" for name, x in training.batch.items()]
+    for path, leaf in leaves:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        lines.append(f"{name:64}{leaf.shape!s:>18}{leaf.size:>14,}")
+    return "\n".join(lines)

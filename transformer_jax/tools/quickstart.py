@@ -9,9 +9,9 @@ from typing import Any
 
 from transformer_jax.data.sets.embedded import translate_word_for_word
 from transformer_jax.data.sources import open_split
-from transformer_jax.lab.analysis.pages.attention_page import attention_page
-from transformer_jax.lab.analysis.pages.document import inspect_command
-from transformer_jax.lab.analysis.walk.walking import walk_page
+from transformer_jax.lab.analysis.attention_page import attention_page
+from transformer_jax.lab.analysis.pages import inspect_command
+from transformer_jax.lab.analysis.walk import walk_page
 from transformer_jax.runs.config import resolve_file
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.train import train

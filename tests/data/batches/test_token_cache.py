@@ -171,7 +171,7 @@ def test_short_text_has_few_helpers(folder, monkeypatch):
 
 
 def test_a_damaged_stream_or_part_is_encoded_again(folder, monkeypatch):
-    """Damage of all kinds: `tests/runtime/test_remake.py`."""
+    """Damage of all kinds: `tests/runtime/test_files.py`."""
     with monkeypatch.context() as patched:  # as if it were killed before it joins them
         patched.setattr(token_cache._Encoding, "_join", lambda encoding, file: 1 / 0)
         with pytest.raises(ZeroDivisionError):

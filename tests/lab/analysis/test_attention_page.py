@@ -9,7 +9,7 @@ import pytest
 
 from tests.lab.analysis.drawn_attention import SOURCE, TARGET, drawn_attention, drawn_tree
 from transformer_jax.lab.analysis.activations import Attention, Predicted, Predictions
-from transformer_jax.lab.analysis.pages.attention_page import BUDGET, attention_page, index_page
+from transformer_jax.lab.analysis.attention_page import BUDGET, attention_page, index_page
 from transformer_jax.tasks.interface import Prediction
 
 HOSTILE = [

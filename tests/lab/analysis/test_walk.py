@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 from tests.lab.analysis import walk_oracle
-from tests.lab.analysis.test_document import unpack
+from tests.lab.analysis.test_pages import unpack
 from transformer_jax.inference.model_inputs import ModelInputs, as_row
 from transformer_jax.lab.analysis.activations import collect
-from transformer_jax.lab.analysis.pages.document import inspect_command
-from transformer_jax.lab.analysis.walk import walk
+from transformer_jax.lab.analysis.pages import inspect_command
+from transformer_jax.lab.analysis.walk import diagram, walk, walk_page
 from transformer_jax.lab.analysis.walk.step import parse_formula
-from transformer_jax.lab.analysis.walk.walking import diagram, walk_page
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.encoder_only import EncoderOnly

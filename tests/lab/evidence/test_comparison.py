@@ -15,8 +15,7 @@ from tests.refusals import assert_refused
 from transformer_jax.cli.main import main
 from transformer_jax.data.sources import open_split
 from transformer_jax.lab.evidence import comparison
-from transformer_jax.lab.evidence.comparison import comparison_page
-from transformer_jax.lab.evidence.example_loss import compare_losses
+from transformer_jax.lab.evidence.comparison import compare_losses, comparison_page
 from transformer_jax.tasks.interface import Prediction
 from transformer_jax.tokenization import sentencepiece
 from transformer_jax.training.evaluation import write_predictions

@@ -7,19 +7,11 @@ def get_config() -> ConfigDict:
     config = ConfigDict()
     config.task = dict(name="classification")
     config.model = dict(
-        d_model=16,
-        d_ff=32,
-        num_heads=2,
-        num_layers=1,
-        max_length=96,
-        dtype="float32",
+        d_model=16, d_ff=32, num_heads=2, num_layers=1, max_length=96, dtype="float32"
     )
     config.tokenizer = dict(kind="char", vocab_size=100, normalization="identity")
     config.data = dict(
-        name="labeled_tsv",
-        train_text="text/train.tsv",
-        valid_text="text/valid.tsv",
-        max_length=96,
+        name="labeled_tsv", train_text="text/train.tsv", valid_text="text/valid.tsv", max_length=96
     )
     config.optimizer = dict(learning_rate=3e-3, warmup_steps=5)
     config.train = dict(num_steps=150, tokens_per_batch=384)

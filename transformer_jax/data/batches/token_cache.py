@@ -4,7 +4,7 @@
     FOLDER/KEY/tokens    int32: number of tokens of each document, then the token stream
     FOLDER/KEY/parts/    during encoding: the same for ranges of documents; they outlive a kill
 
-All are files of `runtime.remake`. The key is a digest of the text, the tokenizer and the code, so
+All are files of `runtime.files`. The key is a digest of the text, the tokenizer and the code, so
 cached tokens equal newly encoded ones. Text of files is digested from the bytes of the files, about
 fifty times faster than one example after another, since no example is made.
 """
@@ -45,8 +45,14 @@ from transformer_jax.data.examples import (
 from transformer_jax.data.files.lines import TextLines
 from transformer_jax.data.files.text import WholeFiles
 from transformer_jax.errors import UserError
-from transformer_jax.runtime.files import NoLocksError, cache_folder, open_locked, remove
-from transformer_jax.runtime.remake import read_made, remake
+from transformer_jax.runtime.files import (
+    NoLocksError,
+    cache_folder,
+    open_locked,
+    read_made,
+    remake,
+    remove,
+)
 from transformer_jax.tokenization import Tokenizer, Tokenizers
 
 logger = logging.getLogger(__name__)

@@ -43,10 +43,7 @@ def open_table(config: DataConfig, split: str) -> Sequence[Corpus]:
 
 
 def read_table(
-    rows: Rows,
-    columns: Mapping[str, str | None],
-    split: str = "all",
-    on_bad_row: str = "stop",
+    rows: Rows, columns: Mapping[str, str | None], split: str = "all", on_bad_row: str = "stop"
 ) -> Corpus:
     """The examples {key: text} of rows.
 

@@ -62,9 +62,7 @@ GLUE_TASKS = {
         {"text": "#1 String", "pair": "#2 String", "label": "Quality"},
     ),
     "rte": GlueTask(
-        "RTE",
-        _TRAIN_AND_VALID,
-        {"text": "sentence1", "pair": "sentence2", "label": "label"},
+        "RTE", _TRAIN_AND_VALID, {"text": "sentence1", "pair": "sentence2", "label": "label"}
     ),
 }
 """Name of the data set -> its files."""

@@ -26,11 +26,7 @@ from transformer_jax.data.files.table import pair_columns
 from transformer_jax.data.files.text import BLOCK_ENDINGS, open_blocks
 from transformer_jax.errors import MissingSplitError, UserError, install_hint, reason_of
 
-_HF_SPLITS = {
-    "train": ("train",),
-    "valid": ("validation", "valid", "dev"),
-    "test": ("test",),
-}
+_HF_SPLITS = {"train": ("train",), "valid": ("validation", "valid", "dev"), "test": ("test",)}
 """Split -> its possible names in a set."""
 _TFDS_SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 _PAIR_CONFIGS = ("{0}-{1}", "{1}-{0}", "{0}_to_{1}", "{1}_to_{0}", "{0}{1}", "{1}{0}")

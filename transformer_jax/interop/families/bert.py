@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019), its pre-norm variant (Ott et al. 2019), and
 DistilBERT (Sanh et al. 2019). XLM-RoBERTa (Conneau et al. 2020) and CamemBERT (Martin et al. 2020)
-are RoBERTa with other vocabularies."""
+are RoBERTa with other vocabularies. ModernBERT (Warner et al. 2024)."""
 
 import functools
 from collections.abc import Iterator
@@ -15,9 +15,12 @@ from transformer_jax.interop.families.base import (
     Options,
     TensorMapping,
     attention_modules,
+    key_value,
+    map_joined,
     map_layers,
     map_modules,
 )
+from transformer_jax.interop.families.decoders import LAYER_TYPES, window_options
 from transformer_jax.nn.config import TransformerConfig
 
 _FIXED = {
@@ -235,4 +238,134 @@ DISTILBERT = _family(
     neutral={"tie_weights_": True},
     no_effect=("sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout"),
     ignored_tensors=r"distilbert\.embeddings\.position_ids",
+)
+
+
+_MODERNBERT_LAYER = {
+    "self_attention/output": "attn.Wo",
+    "feed_forward/outer": "mlp.Wo",
+    "self_attention_residual/norm_before": "attn_norm",
+    "feed_forward_residual/norm_before": "mlp_norm",
+}
+_MODERNBERT_HEAD = {"prediction_head/transform": "head.dense", "prediction_head/norm": "head.norm"}
+
+
+def _to_options_modernbert(keys: Keys) -> Options:
+    """Transformers 5 writes `layer_types` and `rope_parameters` for three older keys."""
+    every = keys["global_attn_every_n_layers"]
+    layers = range(keys["num_hidden_layers"])
+    kinds = [LAYER_TYPES[i % every == 0] for i in layers]
+    reach, odd = divmod(keys["local_attention"], 2)  # tokens on either side
+    if odd:
+        raise UserError(f"config.json: local_attention is {keys['local_attention']}; it is even")
+    options = {**window_options(keys, kinds, reach + 1)}
+    bases = {"sliding_attention": keys["local_rope_theta"]}
+    bases["full_attention"] = keys["global_rope_theta"]
+    for kind, parameters in (keys.get("rope_parameters") or {}).items():
+        if parameters.get("rope_type", "default") != "default":
+            raise UserError(
+                f"config.json: rope_type of {kind} is {parameters['rope_type']!r}; only 'default' "
+                "is supported"
+            )
+        bases[kind] = parameters.get("rope_theta", bases[kind])
+    if keys["classifier_activation"] != keys["hidden_activation"]:
+        raise UserError(
+            f"config.json: classifier_activation is {keys['classifier_activation']!r}; models here "
+            f"have that of the layers ({keys['hidden_activation']!r})"
+        )
+    has_windows = options.get("attention_window") is not None
+    if has_windows:
+        options["rope_theta_window"] = float(bases["sliding_attention"])
+    return {
+        **options,
+        "rope_theta": float(bases["full_attention"]),
+        "embedding_dropout_rate": keys["embedding_dropout"],
+        "norm": "layer" if keys["norm_bias"] else "layer_unbiased",
+    }
+
+
+def _to_keys_modernbert(model: TransformerConfig) -> Keys:
+    windows = [model.of_layer(i).attention_window for i in range(model.num_layers)]
+    local = model.rope_theta_window or model.rope_theta
+    thetas = {"sliding_attention": local, "full_attention": model.rope_theta}
+    return {
+        "layer_types": [LAYER_TYPES[window is None] for window in windows],
+        "local_attention": 2 * ((model.attention_window or 1) - 1),
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()
+        },
+        "embedding_dropout": model.embedding_dropout,
+        "norm_bias": model.norm == "layer",
+        "classifier_activation": key_value("activation", model.activation),
+    }
+
+
+def _modernbert_mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
+    table = ("model.embeddings.tok_embeddings.weight", "decoder.weight")
+    yield TensorMapping("embedding/table", table)
+    yield TensorMapping("prediction_head/bias", ("decoder.bias",))
+    norms = {"input/norm": "model.embeddings.norm", "encoder/final_norm": "model.final_norm"}
+    yield from map_modules("", "", {**norms, **_MODERNBERT_HEAD})
+    yield from map_layers("encoder", "model.layers", model.num_layers, _MODERNBERT_LAYER)
+    for i in range(model.num_layers):
+        attention = [f"encoder/layer_{i}/self_attention/{x}" for x in ("query", "key", "value")]
+        yield from map_joined(attention, 3 * [model.d_model], f"model.layers.{i}.attn.Wqkv")
+        inner = [f"encoder/layer_{i}/feed_forward/{name}" for name in ("gate", "inner")]
+        yield from map_joined(inner, 2 * [model.d_ff], f"model.layers.{i}.mlp.Wi")
+
+
+MODERNBERT = Family(
+    model_type="modernbert",
+    architecture="encoder_only",
+    tasks={"ModernBertForMaskedLM": "masked_lm", "ModernBertModel": "masked_lm"},
+    fields={
+        "hidden_size": "d_model",
+        "intermediate_size": "d_ff",
+        "num_hidden_layers": "num_layers",
+        "num_attention_heads": "num_heads",
+        "hidden_activation": "activation",
+        "max_position_embeddings": "max_length",
+        "norm_eps": "norm_epsilon",
+        "mlp_dropout": "feed_forward_dropout_rate",
+        "classifier_bias": "head_bias",
+    },
+    fixed_fields={
+        "norm_placement": "pre",
+        "first_norm": False,
+        "embedding_norm": True,
+        "positions": "rotary",
+        "rope_layout": "halves",
+        "gated_feed_forward": True,
+        "attention_bias": "none",
+        "feed_forward_bias": False,
+        "scale_embeddings": False,
+        "num_token_types": 0,
+        "dropout_rate": 0.0,
+        "tie_embeddings": "all",
+    },
+    to_options=_to_options_modernbert,
+    to_keys=_to_keys_modernbert,
+    mappings=_modernbert_mappings,
+    defaults={
+        **{"pad_token_id": 50_283, "eos_token_id": 50_282, "bos_token_id": 50_281},
+        **{"hidden_activation": "gelu", "classifier_activation": "gelu"},
+        **{"norm_eps": 1e-5, "norm_bias": False, "classifier_bias": False},
+        **{"global_attn_every_n_layers": 3, "local_attention": 128},
+        **{"global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0},
+        **{"embedding_dropout": 0.0, "mlp_dropout": 0.0, "max_position_embeddings": 8192},
+    },
+    required={
+        "attention_bias": False,
+        "mlp_bias": False,
+        "decoder_bias": True,
+        "tie_word_embeddings": True,
+    },
+    neutral={"attention_dropout": 0.0, "classifier_dropout": 0.0},
+    no_effect=(
+        *("classifier_pooling", "deterministic_flash_attn", "sparse_prediction"),
+        *("sparse_pred_ignore_index", "initializer_cutoff_factor", "reference_compile"),
+        *("repad_logits_with_grad", "position_embedding_type"),
+    ),
+    prefix="model.",
+    ignored_tensors=r"model\.layers\.\d+\.attn\.rotary_emb\.inv_freq",
 )

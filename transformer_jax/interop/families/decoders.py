@@ -25,7 +25,7 @@ from transformer_jax.nn.layer_pattern import pattern_text
 from transformer_jax.ranges import short_repr
 
 MATRICES = {"gate": "gate_proj", "inner": "up_proj", "outer": "down_proj"}
-_LAYER = {
+LAYER = {
     **attention_modules("self_attention", "self_attn", ("q_proj", "k_proj", "v_proj", "o_proj")),
     "self_attention/norm_query": "self_attn.q_norm",
     "self_attention/norm_key": "self_attn.k_norm",
@@ -41,7 +41,7 @@ _SANDWICH_NORMS = {
     "feed_forward_residual/norm_before": "pre_feedforward_layernorm",
     "feed_forward_residual/norm_after": "post_feedforward_layernorm",
 }
-_LAYER_TYPES = ("sliding_attention", "full_attention")
+LAYER_TYPES = ("sliding_attention", "full_attention")
 
 _FIELDS = {
     "hidden_size": "d_model",
@@ -108,20 +108,20 @@ def _to_options_mistral(keys: Keys) -> Options:
 
 def _to_options_qwen(keys: Keys) -> Options:
     first = keys.get("max_window_layers", 0)
-    kinds = [_LAYER_TYPES[i < first] for i in range(keys["num_hidden_layers"])]
-    return {**_to_options(keys), **_window_options(keys, kinds, keys["use_sliding_window"])}
+    kinds = [LAYER_TYPES[i < first] for i in range(keys["num_hidden_layers"])]
+    window = keys["sliding_window"] if keys["use_sliding_window"] else None
+    return {**_to_options(keys), **window_options(keys, kinds, window)}
 
 
-def _window_options(keys: Keys, default_kinds: Sequence[str], has_window: bool = True) -> Options:
+def window_options(keys: Keys, default_kinds: Sequence[str], window: int | None) -> Options:
     """Window options. `layer_types`, or else the family's default, says which layers have none."""
-    window = keys["sliding_window"]
     layers = keys["num_hidden_layers"]
     kinds = keys.get("layer_types") or default_kinds
-    if not has_window or window is None:
+    if window is None:
         return {}
-    if len(kinds) != layers or any(kind not in _LAYER_TYPES for kind in kinds):
+    if len(kinds) != layers or any(kind not in LAYER_TYPES for kind in kinds):
         raise UserError(
-            f"config.json: layer_types must name one of {' and '.join(_LAYER_TYPES)} for each of "
+            f"config.json: layer_types must name one of {' and '.join(LAYER_TYPES)} for each of "
             f"{layers} layers"
         )
     full = {i for i, kind in enumerate(kinds) if kind == "full_attention"}
@@ -155,7 +155,7 @@ def _to_keys_with_window(model: TransformerConfig) -> Keys:
 
 def _to_keys_with_layer_types(model: TransformerConfig) -> Keys:
     windows = [model.of_layer(i).attention_window for i in range(model.num_layers)]
-    kinds = [_LAYER_TYPES[window is None] for window in windows]
+    kinds = [LAYER_TYPES[window is None] for window in windows]
     uses = {"use_sliding_window": any(windows), "max_window_layers": 0}
     return {**_to_keys_with_window(model), **uses, "layer_types": kinds}
 
@@ -167,10 +167,10 @@ def _to_options_gemma2(keys: Keys) -> Options:
 def _gemma_options(keys: Keys, every: int) -> Options:
     """Options but those of positions; full attention in every n-th layer if no key says which."""
     layers = range(keys["num_hidden_layers"])
-    kinds = [_LAYER_TYPES[(i + 1) % every == 0] for i in layers]
+    kinds = [LAYER_TYPES[(i + 1) % every == 0] for i in layers]
     return {
         **_shape_options(keys),
-        **_window_options(keys, kinds),
+        **window_options(keys, kinds, keys["sliding_window"]),
         "attention_scale": keys["query_pre_attn_scalar"] ** -0.5,
     }
 
@@ -187,10 +187,10 @@ def _to_options_gemma3(keys: Keys) -> Options:
       UserError: `rope_parameters` has no objects for both kinds, or that of the windows a scaling.
     """
     parameters = keys.get("rope_parameters") or {}
-    if parameters and not parameters.keys() & {*_LAYER_TYPES}:
+    if parameters and not parameters.keys() & {*LAYER_TYPES}:
         raise UserError(
             f"config.json: rope_parameters is {short_repr(parameters)}; this family has one object "
-            f"for each of {' and '.join(_LAYER_TYPES)}"
+            f"for each of {' and '.join(LAYER_TYPES)}"
         )
     theta = {"rope_theta": keys["rope_theta"]}
     full = theta | (parameters.get("full_attention") or keys.get("rope_scaling") or {})
@@ -304,7 +304,7 @@ def _map_tables(model: TransformerConfig, table: str) -> Iterator[TensorMapping]
 def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     norms = _SANDWICH_NORMS if model.norm_placement == "sandwich" else PRE_NORMS
     yield from map_frame(model)
-    yield from map_layers("decoder", "model.layers", model.num_layers, {**_LAYER, **norms})
+    yield from map_layers("decoder", "model.layers", model.num_layers, {**LAYER, **norms})
 
 
 def map_frame(model: TransformerConfig) -> Iterator[TensorMapping]:
@@ -349,10 +349,17 @@ def _mappings_of_experts(
         path = f"decoder/layer_{i}/feed_forward"
         prefix = f"model.layers.{i}.{mlp}"
         yield from map_modules(f"{path}/", f"{prefix}.", {"router": "gate"})
-        for expert in range(model.options_of(ExpertsOptions).num_experts):
-            for ours, name in names.items():
-                tensor = f"{prefix}.experts.{expert}.{name}.weight"
-                yield TensorMapping(f"{path}/expert_{ours}/{expert}", (tensor,))
+        yield from map_experts(path, prefix, names, model)
+
+
+def map_experts(
+    path: str, prefix: str, names: Mapping[str, str], model: TransformerConfig
+) -> Iterator[TensorMapping]:
+    """Matrices of the experts of a layer: the name of ours -> that of the published tensors."""
+    for expert in range(model.options_of(ExpertsOptions).num_experts):
+        for ours, name in names.items():
+            tensor = f"{prefix}.experts.{expert}.{name}.weight"
+            yield TensorMapping(f"{path}/expert_{ours}/{expert}", (tensor,))
 
 
 def _to_options_phi3(keys: Keys) -> Options:
@@ -571,10 +578,7 @@ def _to_options_gpt2(keys: Keys) -> Options:
 
 
 def _to_keys_gpt2(model: TransformerConfig) -> Keys:
-    return {
-        "n_inner": model.d_ff,
-        "embd_pdrop": model.embedding_dropout,
-    }
+    return {"n_inner": model.d_ff, "embd_pdrop": model.embedding_dropout}
 
 
 def _mappings_gpt2(model: TransformerConfig) -> Iterator[TensorMapping]:

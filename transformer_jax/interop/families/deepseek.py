@@ -14,9 +14,14 @@ from transformer_jax.interop.families.base import (
     map_joined,
     map_layers,
 )
-from transformer_jax.interop.families.decoders import MATRICES, PRE_NORMS, map_frame, read_rope
+from transformer_jax.interop.families.decoders import (
+    MATRICES,
+    PRE_NORMS,
+    map_experts,
+    map_frame,
+    read_rope,
+)
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.experts import ExpertsOptions
 from transformer_jax.nn.latent_attention import LatentOptions
 from transformer_jax.nn.layer_pattern import pattern_text
 from transformer_jax.nn.positions.rotary import YarnOptions
@@ -168,13 +173,9 @@ def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
         up = (f"{path}/key_up", f"{path}/value_up")
         sizes = (model.d_k, model.d_v)
         yield from map_joined(up, sizes, f"{prefix}.kv_b_proj", heads=model.num_heads)
-        if model.of_layer(i).feed_forward == "dense":
-            continue
-        for ours, name in MATRICES.items():
-            for expert in range(model.options_of(ExpertsOptions).num_experts):
-                tensor = f"model.layers.{i}.mlp.experts.{expert}.{name}.weight"
-                array = f"decoder/layer_{i}/feed_forward/expert_{ours}/{expert}"
-                yield TensorMapping(array, (tensor,))
+        if model.of_layer(i).feed_forward != "dense":
+            layer = f"decoder/layer_{i}/feed_forward"
+            yield from map_experts(layer, f"model.layers.{i}.mlp", MATRICES, model)
 
 
 DEEPSEEK_V2 = Family(

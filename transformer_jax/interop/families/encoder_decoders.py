@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encoder-decoders: BART (Lewis et al. 2020), mBART (Liu et al. 2020), Marian (Junczys-Dowmunt et
 al. 2018) and PEGASUS (Zhang et al. 2020), which differ in positions and in the placement of norms;
-T5 (Raffel et al. 2020), T5 v1.1 (Shazeer 2020) and Flan-T5 (Chung et al. 2022)."""
+T5 (Raffel et al. 2020), T5 v1.1 (Shazeer 2020) and Flan-T5 (Chung et al. 2022); T5Gemma (Zhang et
+al. 2025), whose stacks are those of Gemma 2."""
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from transformer_jax.errors import UserError
 from transformer_jax.interop.families.base import (
     Family,
     Head,
@@ -21,6 +24,8 @@ from transformer_jax.interop.families.base import (
     read_option,
     shared_value,
 )
+from transformer_jax.interop.families.decoders import GEMMA2
+from transformer_jax.interop.families.decoders import LAYER as GEMMA_LAYER
 from transformer_jax.nn.config import TransformerConfig
 
 _SIDES = ("encoder", "decoder")
@@ -315,4 +320,105 @@ T5 = Family(
     },
     no_effect=("dense_act_fn", "is_gated_act", "classifier_dropout", "n_positions"),
     ignored_tensors=r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
+)
+
+
+def _to_options_t5gemma(keys: Keys) -> Options:
+    """Options of both stacks. In an encoder transformers counts a window of w tokens on either
+    side, here it is one of w + 1.
+
+    Raises:
+      UserError: the stacks differ in more than their number of layers.
+    """
+    missing = [side for side in _SIDES if not keys.get(side)]
+    if missing:
+        raise UserError(f"config.json has no {missing[0]}, which t5gemma needs")
+    encoder, decoder = (GEMMA2.options(keys[side]) for side in _SIDES)
+    depths = {
+        "num_encoder_layers": encoder.pop("num_layers"),
+        "num_decoder_layers": decoder.pop("num_layers"),
+    }
+    for field in sorted({*encoder, *decoder}):
+        if encoder.get(field) != decoder.get(field):
+            raise UserError(
+                f"config.json: encoder and decoder differ in {field} ({encoder.get(field)!r} and "
+                f"{decoder.get(field)!r}); models here have the same value for both"
+            )
+    if decoder.get("attention_window") is not None:
+        decoder["encoder_window"] = decoder["attention_window"] + 1
+    return {
+        **decoder,
+        **depths,
+        "architecture": "encoder_decoder",
+        "dropout_rate": keys["dropout_rate"],
+        "feed_forward_dropout_rate": keys["dropout_rate"],
+        "attention_dropout_rate": keys["attention_dropout"],
+        "tie_embeddings": "target" if keys["tie_word_embeddings"] else "none",
+    }
+
+
+def _to_keys_t5gemma(model: TransformerConfig) -> Keys:
+    depths = (model.num_encoder_layers, model.num_decoder_layers)
+    sizes = (model.source_vocab_size, model.target_vocab_size)
+    stacks = {
+        side: {
+            **GEMMA2.keys(dataclasses.replace(model, num_layers=layers)),
+            "model_type": "t5_gemma_module",
+            "vocab_size": size,
+        }
+        for side, layers, size in zip(_SIDES, depths, sizes, strict=True)
+    }
+    return {
+        **stacks,
+        "is_encoder_decoder": True,
+        "dropout_rate": model.dropout_rate,
+        "attention_dropout": model.attention_dropout_rate,
+        "tie_word_embeddings": model.tie_embeddings == "target",
+    }
+
+
+_T5GEMMA_LAYER = {
+    **GEMMA_LAYER,
+    **{
+        f"{sublayer}_residual/norm_{place}": f"{prefix}_{name}_layernorm"
+        for sublayer, name in (
+            ("self_attention", "self_attn"),
+            ("cross_attention", "cross_attn"),
+            ("feed_forward", "feedforward"),
+        )
+        for place, prefix in (("before", "pre"), ("after", "post"))
+    },
+    **attention_modules("cross_attention", "cross_attn", ("q_proj", "k_proj", "v_proj", "o_proj")),
+}
+
+
+def _mappings_t5gemma(model: TransformerConfig) -> Iterator[TensorMapping]:
+    head = ("lm_head.out_proj.weight",)
+    tied = head if model.tie_embeddings == "target" else ()
+    yield TensorMapping("source_embedding/table", ("model.encoder.embed_tokens.weight",))
+    yield TensorMapping("target_embedding/table", ("model.decoder.embed_tokens.weight", *tied))
+    yield TensorMapping("projection/table", head)
+    depths = (model.num_encoder_layers, model.num_decoder_layers)
+    for stack, layers in zip(_SIDES, depths, strict=True):
+        yield from map_modules("", "", {f"{stack}/final_norm": f"model.{stack}.norm"})
+        yield from map_layers(stack, f"model.{stack}.layers", layers, _T5GEMMA_LAYER)
+
+
+T5GEMMA = Family(
+    model_type="t5gemma",
+    architecture="encoder_decoder",
+    tasks={"T5GemmaForConditionalGeneration": "seq2seq"},
+    fields={},
+    fixed_fields={},
+    to_options=_to_options_t5gemma,
+    to_keys=_to_keys_t5gemma,
+    mappings=_mappings_t5gemma,
+    defaults={
+        **{"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2, "decoder_start_token_id": 2},
+        "dropout_rate": 0.0,
+        "attention_dropout": 0.0,
+        "tie_word_embeddings": True,
+    },
+    no_effect=("classifier_dropout_rate",),
+    prefix="model.",
 )

@@ -45,10 +45,7 @@ def attention(
 
 
 def hidden(run: Run, source: str, target: str | None = None) -> "Hidden":
-    """The residual stream after each layer, and its logits (the logit lens).
-
-    Arguments as of `attention`.
-    """
+    """The residual stream after each layer and its logit lens; arguments of `attention`."""
     from transformer_jax.lab.analysis import activations
 
     return activations.hidden(run.model, run.params, run.model_inputs(source, target))
@@ -63,14 +60,7 @@ def grid_of_patches(
     measure: "Measure | None" = None,
 ) -> "np.ndarray":
     """Measures [L, T] of the example with each position of each hook point changed in turn, in one
-    program (`analysis.patch_grid`).
-
-    Args:
-      source, target: as of `attention`.
-      pattern: pattern of the hook points, such as "encoder.layer_*".
-      change: an array [L, T, ...] of values that replace theirs, or a number that scales them.
-      measure: function of the logits [T, V]; None: log P(target).
-    """
+    program; `source` and `target` as of `attention`, the others of `analysis.patch_grid`."""
     from transformer_jax.lab.analysis import patch_grid as grid
 
     reading = run.model_inputs(source, target)
@@ -112,11 +102,7 @@ def tokens(run: Run, text: str, *others: str | Path) -> "Tokens":
 
 
 def plot(run: Run) -> "Picture":
-    """The curves of loss, score and learning rate, a matplotlib figure.
-
-    Raises:
-      UserError: nothing was recorded.
-    """
+    """The curves of loss, score and learning rate; UserError if nothing was recorded."""
     from transformer_jax.lab.pictures import draw_curves
 
     selected_by = selection_metric(run.settings, run.task).removeprefix("-")

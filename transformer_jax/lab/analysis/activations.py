@@ -20,8 +20,8 @@ from jaxtyping import Float
 from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import unpad
 from transformer_jax.inference.model_inputs import ModelInputs
-from transformer_jax.lab.analysis.pages.attention_page import attention_page
-from transformer_jax.lab.analysis.pages.document import frame
+from transformer_jax.lab.analysis.attention_page import attention_page
+from transformer_jax.lab.analysis.pages import frame
 from transformer_jax.models import apply_model
 from transformer_jax.nn.hooks import HookPoint, intercept_activations, matches_pattern
 from transformer_jax.parallel.sharding import place_like, round_up_rows
@@ -100,7 +100,6 @@ def _cut(
 
 
 def _stack(path: str, axis: str, reading: ModelInputs) -> str:
-    """Stack whose tokens an axis indexes."""
     if "cross_attention" in path and (axis == "key" or path.endswith((".keys", ".values"))):
         return "encoder"
     first = path.partition(".")[0].replace("source_positions", "encoder")
@@ -126,12 +125,7 @@ class Predicted(NamedTuple):
 
 
 class Predictions(NamedTuple):
-    """Predictions for an example.
-
-    Attributes:
-      what: "next token", "masked token" or "label".
-      each: the predictions, by position.
-    """
+    """Predictions for an example by position; `what` is "next token", "masked token" or "label"."""
 
     what: str
     each: tuple[Predicted, ...]
@@ -140,12 +134,7 @@ class Predictions(NamedTuple):
 def find_predictions(
     reading: ModelInputs, logits: np.ndarray, outputs: Tokenizer | Labels
 ) -> Predictions:
-    """Predictions for an example, from the model's output.
-
-    Args:
-      logits: of the last stack [T, V], or of a text classifier [1, C].
-      outputs: vocabulary or labels of the predictions.
-    """
+    """Predictions from logits of the last stack [T, V], or of a text classifier [1, C]."""
     kind, positions = _read_positions(reading, outputs)
     gold: Sequence[str | None] = reading.gold or [None] * len(positions)
     probabilities = np.asarray(jax.nn.softmax(logits))
@@ -256,7 +245,6 @@ class Attention(Summarized):
         return _example_summary(self.texts, self.tokens) | kinds
 
     def _repr_html_(self) -> str:
-        """HTML for notebooks: the attention page."""
         title = next(iter(self.texts.values()), "Attention")
         return frame(attention_page(self, title))
 

@@ -64,11 +64,5 @@ def errors(run: Run, split: str = "valid") -> Errors:
     labels, counts = confusion(decided)
     names = ["text", "expected", "predicted", "probability", "number"]
     table = pd.DataFrame(worst_errors(decided), columns=names)
-    return Errors(
-        table,
-        pd.DataFrame(
-            counts,
-            pd.Index(labels, name="expected"),
-            pd.Index(labels, name="predicted"),
-        ),
-    )
+    rows = pd.Index(labels, name="expected")
+    return Errors(table, pd.DataFrame(counts, rows, pd.Index(labels, name="predicted")))

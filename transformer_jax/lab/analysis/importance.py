@@ -95,9 +95,8 @@ def by_switching_off(
     importance = Importance()
     for place, count in heads.items():
         without = 1 - np.eye(count, dtype=np.float32)  # row i switches head i off
-        importance[place] = np.array(
-            [mean_loss({**ones, place: gates[None]}) - with_all for gates in without]
-        )
+        losses = [mean_loss({**ones, place: gates[None]}) for gates in without]
+        importance[place] = np.array(losses) - with_all
     return importance
 
 
@@ -125,15 +124,12 @@ MEASURES = {"gradient": by_gradient, "switching_off": by_switching_off}
 def head_importance(
     settings: Settings, task: Task, params: Params, frozen: Frozen, split: str, by: str
 ) -> Importance:
-    """Importance of each head for the loss of a split.
+    """Importance of each head for the loss of a split, [H] in nats a token by path of the heads.
 
     Args:
       frozen: parameters of other runs that its loss reads.
-      split: split of its data; examples longer than a row are left out.
+      split: of its data; examples longer than a row are left out.
       by: "gradient", or "switching_off", which takes a pass over the split for each head.
-
-    Returns:
-      Importance [H] in nats a token, by path of the heads.
 
     Raises:
       UserError: `by` is unknown, the model has no heads, or the split cannot be used.
@@ -156,13 +152,9 @@ def head_importance(
 
 def _examples_apart(task: Task, examples: Any, rows: int) -> Iterator[dict[str, np.ndarray]]:
     """Batches of equal shape with one example a row."""
-    items: list[Any] = [
-        task.preprocess(item, np.random.default_rng(0))
-        for item in task.prepare(examples, training=False)
-    ]
-    fitting = [
-        item for item in items if all(len(item[name]) <= task.lengths[name] for name in item)
-    ]
-    for chosen in batched(fitting, rows):
+    prepared = task.prepare(examples, training=False)
+    items: list[Any] = [task.preprocess(item, np.random.default_rng(0)) for item in prepared]
+    items = [item for item in items if all(len(item[name]) <= task.lengths[name] for name in item)]
+    for chosen in batched(items, rows):
         fillers = [dict.fromkeys(task.lengths, ())] * (rows - len(chosen))
         yield padded_batch([*chosen, *fillers], task.lengths)

@@ -61,9 +61,8 @@ def patch_grid(
         raise UserError(f"patch_grid: the model has no hook point {pattern}{hint}")
     for path in paths:
         if next(iter(points[path])) != "position":
-            raise UserError(
-                f"patch_grid: {path} has no position first, but {', '.join(points[path])}"
-            )
+            axes = ", ".join(points[path])
+            raise UserError(f"patch_grid: {path} has no position first, but {axes}")
     stack = paths[0].partition(".")[0]
     length = len(reading.tokens.get(stack, ()))
     sizes = tuple(points[paths[0]].values())[1:]
@@ -72,10 +71,8 @@ def patch_grid(
             f"patch_grid: an array of shape {np.shape(change)} does not fit; {pattern} takes "
             f"{(len(paths), length, *sizes)}"
         )
-    program = jax.jit(
-        _program(model, paths, measure or _log_prob_of(reading), reading),
-        compiler_options=platform.compiler_options(),
-    )
+    measures_of = _program(model, paths, measure or _log_prob_of(reading), reading)
+    program = jax.jit(measures_of, compiler_options=platform.compiler_options())
     cells = np.stack(np.meshgrid(range(len(paths)), range(length), indexing="ij"), -1)
     cells = cells.reshape(-1, 2).astype(np.int32)
     rows = round_up_rows(min(CELLS, len(cells)), params)
@@ -99,9 +96,8 @@ def _program(
 
         def patch(point: HookPoint, x: Array) -> Array:
             number = paths.index(point.path)
-            at = (point.positions["position"] == position_of_row[:, None]) & (
-                point_of_row == number
-            )[:, None]
+            at = point.positions["position"] == position_of_row[:, None]
+            at &= (point_of_row == number)[:, None]
             at = at.reshape(*at.shape, *[1] * (x.ndim - 2))
             if change.ndim:
                 value = change[number, position_of_row][:, None]

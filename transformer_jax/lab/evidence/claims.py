@@ -46,13 +46,7 @@ from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.shipped import find_file, shipped_files, shipped_modules
 from transformer_jax.runs.user_modules import Modules, load_modules
-from transformer_jax.runs.workdir import (
-    CONFIG,
-    SWEEP,
-    VERDICT,
-    lock_workdir,
-    open_for_writing,
-)
+from transformer_jax.runs.workdir import CONFIG, SWEEP, VERDICT, lock_workdir, open_for_writing
 from transformer_jax.runtime.files import write_atomic
 from transformer_jax.scoring.sequential import UNDECIDED, Look, Plan, decide
 from transformer_jax.summary import Summarized

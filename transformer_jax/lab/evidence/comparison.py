@@ -2,7 +2,8 @@
 """Comparison of runs: what differs between them, and whether their metrics do.
 
 Several seeds of each run are compared over seeds; the outputs of one seed of each on the same test
-set are compared over examples.
+set are compared over examples, and if asked for the bits that it needs for each reference, a byte:
+a model that tokenizes text without loss gives it a probability whatever its tokens are.
 """
 
 import base64
@@ -17,8 +18,7 @@ from transformer_jax.checkpoints.manifest import item_id
 from transformer_jax.checkpoints.step_folder import PARAMS, PROVENANCE, step_folders
 from transformer_jax.checkpoints.store import open_snapshot
 from transformer_jax.errors import UserError
-from transformer_jax.lab.analysis.pages.document import asset, page
-from transformer_jax.lab.evidence.example_loss import compare_losses
+from transformer_jax.lab.analysis.pages import asset, page
 from transformer_jax.lab.evidence.verdicts import PLACES, digest_of
 from transformer_jax.lab.pictures import draw_curves
 from transformer_jax.lab.pictures.curves import Records
@@ -32,9 +32,12 @@ from transformer_jax.lab.report import (
     shown_name,
 )
 from transformer_jax.lab.sweeps.results import last_validation, other_validation
-from transformer_jax.runs.config import load_json
+from transformer_jax.runs.config import load_json, override
 from transformer_jax.runs.evaluate import selecting_metrics
+from transformer_jax.runs.load import load
+from transformer_jax.runs.outside import open_data
 from transformer_jax.runs.provenance import newest_checkpoint
+from transformer_jax.runs.run import Run
 from transformer_jax.runs.user_modules import Modules
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
@@ -49,7 +52,7 @@ from transformer_jax.scoring import METRICS
 from transformer_jax.scoring.labels import classification_scores
 from transformer_jax.scoring.parseval import parseval
 from transformer_jax.scoring.significance import PairedScores, compare_outputs
-from transformer_jax.scoring.statistics import SeedTest, compare_seeds
+from transformer_jax.scoring.statistics import SeedTest, compare_seeds, over_examples
 from transformer_jax.suggestions import suggest
 from transformer_jax.tasks import TASKS
 
@@ -473,3 +476,83 @@ def _most_different(
         if output != other
     ]
     return sorted(disagreements, key=shared)[:_MOST_EXAMPLES]
+
+
+def compare_losses(
+    folders: Mapping[str, Path],
+    split: str,
+    same_tokens: bool,
+    modules: Modules = (),
+    overrides: Mapping[str, Any] | None = None,
+) -> dict[str, PairedScores]:
+    """Tests of each run against the first, over the examples of a split.
+
+    Args:
+      folders: name -> workdir of one seed.
+      split: split of the runs' data.
+      same_tokens: the runs have the same tokenizers.
+      overrides: places of the data, {"data.field": value}.
+
+    Raises:
+      UserError: a run cannot score references, its split has other examples, or the tokenizers
+        differ and one of them changes a text.
+    """
+    first_examples: list[Any] = []
+    losses: dict[str, list[float]] = {}
+    for name, folder in folders.items():
+        run = load(folder, modules=modules)
+        examples = list(open_data(override(run.settings, overrides or {}), split))
+        if losses and examples != first_examples:
+            first = next(iter(losses))
+            raise UserError(
+                f"compare: {first} and {name} have other examples in {split} "
+                f"({len(first_examples)} and {len(examples)}); give them the same data"
+            )
+        first_examples = examples
+        sources, targets, side = _pairs(run, examples, split)
+        if not same_tokens:
+            _require_lossless(run, side, targets, name)
+        losses[name] = _bits_per_byte(run, sources, targets)
+    (_, base), *others = losses.items()
+    return {name: _test(base, values) for name, values in others}
+
+
+def _pairs(run: Run, examples: Sequence[Any], split: str) -> tuple[list[str], list[str], str]:
+    """Sources, references, and the side of the references."""
+    for source, target in (("source", "target"), (None, "text")):
+        have_target = (isinstance(example, Mapping) and target in example for example in examples)
+        if examples and all(have_target):
+            sources = [example[source] if source else "" for example in examples]
+            return sources, [example[target] for example in examples], target
+    raise UserError(
+        f"compare: the examples of {split} have no reference texts, so that a run of task "
+        f"{run.settings.task.name} has no loss per example; leave --loss out"
+    )
+
+
+def _require_lossless(run: Run, side: str, texts: Sequence[str], name: str) -> None:
+    tokenizer = run.tokenizer.text(side)
+    for number, text in enumerate(texts, 1):
+        if tokenizer.decode(tokenizer.encode(text)) != text:
+            raise UserError(
+                f"compare: the runs have other tokenizers, and that of {name} changes text (such "
+                f"as example {number}), so that its loss is that of another text; leave --loss out"
+            )
+
+
+def _bits_per_byte(run: Run, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
+    scores = run.score(sources, targets)  # nats
+    sizes = (max(1, len(target.encode())) for target in targets)  # an empty text counts as a byte
+    return [-score / math.log(2) / size for score, size in zip(scores, sizes, strict=True)]
+
+
+def _test(first: Sequence[float], second: Sequence[float]) -> PairedScores:
+    test = over_examples(first, second)
+    return PairedScores(
+        metric="bits per byte",
+        first=sum(first) / len(first),
+        second=sum(second) / len(second),
+        p=test.p,
+        test=f"{test.test}, {len(first)} examples",
+        interval=(test.low, test.high),
+    )

@@ -11,21 +11,3 @@ from transformer_jax.lab.pictures.errors import (
 from transformer_jax.lab.pictures.example import draw_heads, draw_tree
 from transformer_jax.lab.pictures.style import picture_format, save_figure
 from transformer_jax.lab.pictures.sweep import draw_differences, draw_sweep, draw_sweep_curves
-
-__all__ = [
-    "Records",
-    "draw_calibration",
-    "draw_confusion",
-    "draw_curves",
-    "draw_differences",
-    "draw_heads",
-    "draw_profiles",
-    "draw_rates",
-    "draw_recipe",
-    "draw_sweep",
-    "draw_sweep_curves",
-    "draw_tree",
-    "draw_worst",
-    "picture_format",
-    "save_figure",
-]

@@ -15,7 +15,7 @@ from transformer_jax.lab.plan.mesh_search import SearchSizes
 from transformer_jax.models.classifier import body_config
 from transformer_jax.nn.fused_attention import KernelChoice, record_kernel_choices
 from transformer_jax.nn.int8 import convert_weights
-from transformer_jax.nn.layers import count_active
+from transformer_jax.nn.layers import count_active, count_parameters
 from transformer_jax.nn.ops import product_dtype
 from transformer_jax.parallel import sharding
 from transformer_jax.parallel.engines import Engine, TrainStep
@@ -170,7 +170,7 @@ def compile_training_step(settings: Settings, devices: Sequence[jax.Device]) -> 
             engine="jit" if engine.axis_name is None else "pmap",
             mesh=engine.mesh,
             dtype=product_dtype(settings.model.dtype).name,
-            parameters=_count(state.params),
+            parameters=count_parameters(state.params),
             active_parameters=count_active(body_config(task.model), state.params),
             held=held,
             flops=training.model_flops(),
@@ -212,7 +212,7 @@ def compile_search(settings: Settings, devices: Sequence[jax.Device]) -> Program
             engine="jit",
             mesh=mesh,
             dtype=product_dtype(settings.model.dtype).name,
-            parameters=_count(plain),  # without the scales of converted weights
+            parameters=count_parameters(plain),  # without the scales of converted weights
             active_parameters=count_active(body_config(task.model), plain),
             held=held,
             flops=None,
@@ -312,7 +312,3 @@ def _as_user_error(make: Callable[[], Any]) -> Any:
         return make()
     except ValueError as error:
         raise UserError(f"config.parallel: {error}") from error
-
-
-def _count(params: Any) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(params))

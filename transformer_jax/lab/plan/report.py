@@ -6,8 +6,7 @@ import re
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from transformer_jax.lab.plan.collectives import Collective, collectives
-from transformer_jax.lab.plan.costs import KernelCost, kernel_costs
+from transformer_jax.lab.plan.costs import Collective, KernelCost, collectives, kernel_costs
 from transformer_jax.lab.plan.hlo import parse_module
 from transformer_jax.lab.plan.program import Program, memory_of
 from transformer_jax.lab.plan.target import GIB, usable_bytes
@@ -20,11 +19,15 @@ _KERNEL_COLUMNS = ["ms", "limit", "times", "FLOPs", "bytes", "shape", "place"]
 _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 TABLE_ROWS = {
-    "mesh": lambda r: _named_axes(r["mesh"]),
+    "mesh": lambda r: (
+        " x ".join(f"{axis} {n}" for axis, n in r["mesh"].items() if n > 1) or "one device"
+    ),
     "engine, dtype": lambda r: f"{r['engine']}, {r['dtype']}",
     "accumulation, remat": lambda r: f"{r['accumulation_steps']}, {r['remat']}",
     "parameters": lambda r: f"{r['parameters']:,}",
-    "of which a token uses": lambda r: _if_fewer(r["active_parameters"], r["parameters"]),
+    "of which a token uses": lambda r: (
+        f"{r['active_parameters']:,}" if r["active_parameters"] < r["parameters"] else ""
+    ),
     "a device: parameters": lambda r: _gib(r, "parameters_gib"),
     "a device: optimizer": lambda r: _gib(r, "optimizer_gib"),
     "a device: temporaries": lambda r: _gib(r, "temporaries_gib"),
@@ -252,12 +255,9 @@ def _cache(cache: Mapping[str, int] | None) -> str:
     """Size of a decoding state, and what a token adds to it on average."""
     if cache is None:
         return ""
-    tokens, nbytes = cache["tokens"], cache["bytes"]
+    tokens = cache["tokens"]
+    nbytes = cache["bytes"]
     return f"{nbytes / 2**20:.1f} MiB, {tokens:,} tokens of {nbytes / tokens:,.0f} bytes"
-
-
-def _if_fewer(active: int, total: int) -> str:
-    return f"{active:,}" if active < total else ""
 
 
 def with_unit(number: float | None) -> str:
@@ -268,10 +268,6 @@ def with_unit(number: float | None) -> str:
         if number >= size:
             return f"{number / size:.2f}{unit}"
     return f"{number:.0f}"
-
-
-def _named_axes(mesh: Mapping[str, int]) -> str:
-    return " x ".join(f"{axis} {size}" for axis, size in mesh.items() if size > 1) or "one device"
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> str:

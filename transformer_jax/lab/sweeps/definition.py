@@ -45,7 +45,6 @@ class Sweep(Summarized):
         trained model under another config; None for a row whose model does not allow it.
       space: in place of rows, the values that a search tries (`sweeps.search`).
       search: method of the search, one of `METHODS`.
-      trials: number of trials; None: the whole grid.
       search_seed: seed of the method.
       halving: {"first": steps, "factor": 3}: of the trials that have trained `first` steps, only
         the best 1/factor continue (`sweeps.study`). Empty: all train in full.

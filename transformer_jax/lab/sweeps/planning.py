@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plan of a sweep: the cost of its rows, what is finished, and what remains; nothing is trained."""
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import jax
 
 from transformer_jax.buckets.bucket import NotInBucketError
 from transformer_jax.lab.plan.program import abstract_training, memory_of
@@ -18,6 +17,7 @@ from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.results import asked_of, readable_folder, row_records, saved_row
 from transformer_jax.lab.sweeps.shared_folder import folder_name
 from transformer_jax.lab.sweeps.sweep import check_row, row_data
+from transformer_jax.nn.layers import count_parameters
 from transformer_jax.runs.seeds import seed_configs
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import Modules, load_modules
@@ -34,15 +34,11 @@ class RowCost:
     """Cost of a row.
 
     Attributes:
-      name: of the row.
-      parameters: number of the model's parameters.
       memory: bytes that a training step of one seed needs on a device of this machine.
       flops: of the model's matrix products in a step of one seed.
       tokens: most tokens that the model reads in a step of one seed, padding included.
-      seeds: number of seeds that the sweep asks for.
-      finished: number of seeds that are measured.
-      steps: of all seeds together.
-      steps_left: of these, steps that are not trained yet.
+      seeds, finished: that the sweep asks for, and that are measured.
+      steps, steps_left: of all seeds together, and those that are not trained yet.
       seconds: time that the finished seeds took.
     """
 
@@ -93,13 +89,11 @@ class SweepPlan:
 
     def _left(self, rows: Sequence[RowCost]) -> list[str]:
         """The tokens, FLOPs and time that are left of rows."""
+        tokens = sum(row.tokens * row.steps_left for row in rows)
+        flops = sum(row.flops * row.steps_left for row in rows)
         times = [self.seconds_left(row) for row in rows]
         seconds = None if None in times else sum(time for time in times if time)
-        return [
-            with_unit(sum(row.tokens * row.steps_left for row in rows)),
-            with_unit(sum(row.flops * row.steps_left for row in rows)),
-            _duration(seconds),
-        ]
+        return [with_unit(tokens), with_unit(flops), _duration(seconds)]
 
 
 def plan_sweep(
@@ -113,12 +107,7 @@ def plan_sweep(
 ) -> SweepPlan:
     """Computes the cost of each row on the devices of this machine; trains and writes nothing.
 
-    Args:
-      workdir: of the sweep, where finished seeds and trained steps are counted; None: there are
-        none.
-      overrides: of all rows.
-      chosen: a regular expression; only rows whose name contains a match.
-      modules: the user's own, with components that configs name (`runs.user_modules`).
+    Arguments are those of `run_sweep`; without a workdir nothing counts as finished.
 
     Raises:
       UserError: a config or a module is invalid, or its model cannot be built here.
@@ -127,7 +116,10 @@ def plan_sweep(
     configs = sweep.configs(overrides or {}, chosen)
     for name, settings in configs.items():
         check_row(sweep, name, settings)
-    folder = _existing_folder(workdir)
+    folder = None
+    if workdir is not None:
+        with contextlib.suppress(NotInBucketError):
+            folder = readable_folder(workdir)
     use_compilation_cache()
     rows = []
     with shown(progress), Progress(len(configs), unit="row") as compiled:
@@ -136,15 +128,6 @@ def plan_sweep(
             compiled.advance(len(rows))
             logger.info("row %d of %d: %s", len(rows), len(configs), name)
     return SweepPlan(rows)
-
-
-def _existing_folder(workdir: str | Path | None) -> Path | None:
-    if workdir is None:
-        return None
-    try:
-        return readable_folder(workdir)
-    except NotInBucketError:
-        return None
 
 
 def _plan_row(sweep: Sweep, name: str, settings: Settings, folder: Path | None) -> RowCost:
@@ -167,7 +150,7 @@ def _plan_row(sweep: Sweep, name: str, settings: Settings, folder: Path | None) 
     steps_left = [max(length - step, 0) for step in list(steps.values())[finished:]]
     return RowCost(
         name=name,
-        parameters=sum(leaf.size for leaf in jax.tree.leaves(state.params)),
+        parameters=count_parameters(state.params),
         memory=memory,
         flops=flops,
         tokens=training.rows * sum(task.lengths[side] for side in task.read),

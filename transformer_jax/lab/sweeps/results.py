@@ -66,12 +66,7 @@ def asked_of(
     until: int | None = None,
     data: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Identity of a row's result, as JSON.
-
-    Args:
-      until: of a trial of a search, the step after which it is measured.
-      data: digests of its training and validation data, if they are known.
-    """
+    """Identity of a row's result, as JSON; `until` and `data` are as of `RowSpec`."""
     also = {column: dict(changes) for column, changes in sweep.also.items()}
     steps = {} if until is None else {"until": until}
     return {"config": nested(settings.values), "also": also, **steps, "data": dict(data or {})}
@@ -90,11 +85,7 @@ def is_complete(row: Row | None, sweep: Sweep) -> bool:
 
 def result_of(folder: SweepFolder, name: str, asked: Mapping[str, Any] | None) -> Row | None:
     """The finished row of this name in a sweep's folder, whichever process trained it; None if it
-    is not finished.
-
-    Args:
-      asked: identity of the result; None: any.
-    """
+    is not finished, or is not the one `asked` for."""
     content = folder.result(name)
     if content is None:
         return None
@@ -219,7 +210,6 @@ def merge_tables(*workdirs: str | Path) -> Rows:
 
 
 def _require_same_row(first: Result, second: Result) -> None:
-    """Raises UserError if rows of one name differ in their config or steps."""
     different = _differences(first.fields, second.fields, _PLACES)
     if different:
         raise UserError(
@@ -248,19 +238,15 @@ def other_validation(first: Mapping[str, Any], second: Mapping[str, Any]) -> str
 
 
 def _differing_names(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Names whose values differ.
-
-    Where both have digests of their data, these count, and the fields that say where data are do
-    not.
-    """
-    has_digests = all(
-        name in fields for name in (TRAINING_DATA, VALIDATION_DATA) for fields in (first, second)
-    )
+    """Names whose values differ. Where both have digests of their data, these count, and the fields
+    that say where data are do not."""
+    digests = (TRAINING_DATA, VALIDATION_DATA)
+    has_digests = all(name in fields for name in digests for fields in (first, second))
     return [
         name
         for name in dict.fromkeys((*first, *second))
         if first.get(name) != second.get(name)
-        and not (names_data(name) if has_digests else name in (TRAINING_DATA, VALIDATION_DATA))
+        and not (names_data(name) if has_digests else name in digests)
     ]
 
 
@@ -315,10 +301,7 @@ def _read_result(path: Path, name: str, consequence: str) -> Result | None:
 
 
 def _parse_result(content: bytes, place: str, name: str, consequence: str) -> Result | None:
-    """The result in a file; None if it is damaged.
-
-    Warns with the consequence, unless this is empty.
-    """
+    """The result in a file; None if it is damaged, with a warning of the consequence if any."""
     try:
         tree = parse_json(content)
         return Result(Row(name, **tree["row"]), _fields(tree["asked"], place), place)

@@ -34,15 +34,11 @@ from transformer_jax.lab.sweeps.results import (
     seed_folders,
 )
 from transformer_jax.lab.sweeps.tables import Row
+from transformer_jax.nn.layers import count_parameters
 from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs import build
 from transformer_jax.runs.run import Run
-from transformer_jax.runs.seeds import (
-    apart_reason,
-    program_fields,
-    seed_configs,
-    train_replicas,
-)
+from transformer_jax.runs.seeds import apart_reason, program_fields, seed_configs, train_replicas
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.train import train
 from transformer_jax.runs.user_modules import Modules
@@ -109,12 +105,8 @@ def plan_row(sweep: Sweep, spec: RowSpec, folder: Path) -> RowPlan:
 
 
 def group_rows(configs: Mapping[str, Settings], seeds: int, at_once: int) -> list[list[str]]:
-    """Groups rows that one program trains, in the order of their first rows.
-
-    Args:
-      seeds: number of seeds of each row.
-      at_once: most seeds in one program.
-    """
+    """Groups rows that one program trains, in the order of their first rows; `seeds` of each row,
+    at most `at_once` in one program."""
     alike: dict[str, list[str]] = {}
     for name, settings in configs.items():
         fields = {"row": name} if apart_reason(settings) else program_fields(settings)
@@ -135,11 +127,8 @@ def train_rows(
 ) -> list[Row]:
     """Trains what is left of rows that one program can train, and returns them.
 
-    If the memory is too small for all, they are trained one after another.
-
-    Args:
-      rows: by their folders.
-      at_once: most seeds to train in one program.
+    `rows` are by their folders. If memory is too small for `at_once` seeds, rows are trained one
+    after another.
     """
     plans = [plan_row(sweep, spec, folder) for folder, spec in rows.items()]
     left = [plan for plan in plans if plan.configs]
@@ -191,9 +180,8 @@ def _train_seeds(
     }
     if len(plans) > 1:
         names = ", ".join(plan.spec.name for plan in plans)
-        logger.info(
-            "training %d seeds of %d rows in one program: %s", len(configs), len(plans), names
-        )
+        message = "training %d seeds of %d rows in one program: %s"
+        logger.info(message, len(configs), len(plans), names)
     runs: dict[Path, Run | None] = dict.fromkeys(configs)
     with _timer(plans):
         for group in batched(configs, at_once):
@@ -241,12 +229,9 @@ def _train_program(
             set_records_aside(workdir)  # of a program with other seeds, which did not end
         return {workdir: train(settings, workdir, modules, until=until)}
     joint.mkdir(exist_ok=True)
-    folders = {
-        workdir.name
-        if workdir.parent == joint
-        else f"{workdir.parent.name}/{workdir.name}": workdir
-        for workdir in configs
-    }
+    folders: dict[str, Path] = {}
+    for path in configs:
+        folders[path.name if path.parent == joint else f"{path.parent.name}/{path.name}"] = path
     members = {name: configs[workdir] for name, workdir in folders.items()}
     runs = train_replicas(members, joint, modules, until, folders)
     return {folders[name]: run for name, run in runs.items()}
@@ -310,7 +295,7 @@ def _measure(sweep: Sweep, runs: Mapping[Path, Run | None], at_once: int) -> dic
     params = trained[0].params if trained else {}
     return {
         "metrics": metrics,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
+        "parameters": count_parameters(params),
         "tokens_per_s": statistics.median(speeds) * at_once if speeds else 0.0,
     }
 

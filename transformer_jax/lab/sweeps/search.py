@@ -61,8 +61,7 @@ class Interval:
       log: draw the logarithm uniformly.
 
     Raises:
-      ValueError: an end is no finite number, the ends are in the wrong order, or there is no
-        logarithm.
+      ValueError: the ends are no finite numbers in order, or have no logarithm.
     """
 
     low: float
@@ -82,7 +81,6 @@ class Interval:
 
     @property
     def is_integer(self) -> bool:
-        """Returns True if the values are integers."""
         return isinstance(self.low, int)
 
     @property
@@ -91,7 +89,6 @@ class Interval:
         return range(int(self.low), int(self.high) + 1) if self.is_integer else None
 
     def at(self, u: float) -> float:
-        """The value at a quantile `u` in [0, 1)."""
         low = self.low
         high = self.high + 1 if self.is_integer else self.high  # so that floor gives `high` too
         value = low * (high / low) ** u if self.log else low + u * (high - low)
@@ -104,7 +101,6 @@ class Interval:
         return min(max(value, self.low), self.high)
 
     def ends(self) -> Sequence[float]:
-        """The values that a config must accept for it to accept all."""
         return (self.low, self.high)
 
 
@@ -170,10 +166,8 @@ class Search:
     """Definition of a search.
 
     Attributes:
-      space: the values to try.
-      method: "grid", "random" or "optuna".
+      method: one of `METHODS`.
       limit: number of trials.
-      seed: seed of the method.
       rungs: numbers of steps after which a trial may end; the last is the full length.
       factor: 1/factor of the trials at a rung continue.
       goal: the metric that decides, with "-" before it if lower is better.
@@ -250,11 +244,12 @@ def search_of(sweep: Sweep, overrides: Mapping[str, Any]) -> Search:
         "factor": factor,
         "goal": goal,
         "seeds": sweep.seeds,
-        **_fixed_fields(sweep, settings),
     }
-    search = Search(
-        space, sweep.search, _limit(sweep, space), sweep.search_seed, rungs, factor, goal, fixed
-    )
+    for name, value in settings.values.items():  # that all trials share and that change them
+        if name.partition(".")[0] in FIXED and name not in CHANGEABLE and name not in sweep.space:
+            fixed[f"config.{name}"] = value
+    limit = _limit(sweep, space)
+    search = Search(space, sweep.search, limit, sweep.search_seed, rungs, factor, goal, fixed)
     if search.uses_study and importlib.util.find_spec("optuna") is None:
         name = "halving" if sweep.halving else "search 'optuna'"
         raise UserError(f"{name} needs a package; {install_hint('search')}")
@@ -274,12 +269,11 @@ def trial_config(sweep: Sweep, overrides: Mapping[str, Any], values: Mapping[str
 
 
 def row_name(trial: int) -> str:
-    """Name of a trial in tables; its folder has this name too."""
+    """Name of a trial, in tables and of its folder."""
     return f"trial {trial}"
 
 
 def _limit(sweep: Sweep, space: Space) -> int:
-    """The number of trials."""
     size = grid_size(space)
     if sweep.search == "grid" and size is None:
         endless = [name for name, choices in space.items() if choices.values is None]
@@ -314,12 +308,3 @@ def _rungs(sweep: Sweep, settings: Settings, factor: int) -> tuple[int, ...]:
             "anything; lower it"
         )
     return (*rungs, num_steps)
-
-
-def _fixed_fields(sweep: Sweep, settings: Settings) -> dict[str, Any]:
-    """The fields that all trials share and that change what they learn."""
-    return {
-        f"config.{name}": value
-        for name, value in settings.values.items()
-        if name.partition(".")[0] in FIXED and name not in CHANGEABLE and name not in sweep.space
-    }

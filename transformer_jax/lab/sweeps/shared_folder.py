@@ -114,8 +114,8 @@ class SweepFolder:
         return None
 
     def write(self, make: Callable[[Path], None]) -> None:
-        """Writes files into the folder: those that `make(folder)` writes. One process at a time
-        does so on a disk; in a bucket the last one wins."""
+        """Writes the files that `make(folder)` writes: one process at a time on a disk; in a bucket
+        the last one wins."""
         if self.bucket is None:
             with lock_workdir(self.path, SWEEP, wait=True):
                 make(self.path)

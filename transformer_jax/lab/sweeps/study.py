@@ -92,12 +92,9 @@ def open_study(folder: SweepFolder, search: Search) -> optuna.Study:
 
 
 def run_trials(folder: SweepFolder, search: Search, train: TrainTrial) -> Iterator[None]:
-    """Trains trials until the search ends; yields after each one.
+    """Trains trials, each in a row's folder, until the search ends; yields after each one.
 
     Trials that a killed process has left are taken over before new ones begin.
-
-    Args:
-      folder: in which each trial has a row's folder.
     """
     study = open_study(folder, search)
     while True:
@@ -161,11 +158,10 @@ def _values(search: Search, trial: optuna.Trial) -> dict[str, Any]:
         if isinstance(choices, Choices):
             values[name] = trial.suggest_categorical(name, choices.values)
         else:
-            suggest: Callable[..., float] = (
-                trial.suggest_int if choices.is_integer else trial.suggest_float
+            suggest: Any = trial.suggest_int if choices.is_integer else trial.suggest_float
+            values[name] = choices.rounded(
+                suggest(name, choices.low, choices.high, log=choices.log)
             )
-            number = suggest(name, choices.low, choices.high, log=choices.log)
-            values[name] = choices.rounded(number)
     return values
 
 

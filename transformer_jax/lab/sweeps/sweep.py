@@ -20,12 +20,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.errors import BusyError, DivergedError, UserError
 from transformer_jax.lab.sweeps.definition import Sweep, choose
-from transformer_jax.lab.sweeps.results import (
-    asked_of,
-    is_complete,
-    result_of,
-    warn_of_other_rows,
-)
+from transformer_jax.lab.sweeps.results import asked_of, is_complete, result_of, warn_of_other_rows
 from transformer_jax.lab.sweeps.row_training import AT_ONCE, RowSpec, group_rows, train_rows
 from transformer_jax.lab.sweeps.search import Search, row_name, search_of, trial_config
 from transformer_jax.lab.sweeps.shared_folder import SweepFolder
@@ -69,7 +64,6 @@ def run_sweep(
       at_once: most seeds to train in one program; None: all of a row, and 8 of several rows.
       chosen: a regular expression; only rows whose name contains a match are trained.
       modules: the user's own, with components that configs name (`runs.user_modules`).
-      progress: show the progress, as `train` does.
 
     Raises:
       UserError: a config, its data or a module is invalid, or the workdir holds another sweep.
@@ -194,11 +188,7 @@ def _train_trials(
 
 
 def _train_groups(
-    sweep: Sweep,
-    specs: Mapping[str, RowSpec],
-    folder: SweepFolder,
-    at_once: int,
-    modules: Modules,
+    sweep: Sweep, specs: Mapping[str, RowSpec], folder: SweepFolder, at_once: int, modules: Modules
 ) -> Iterator[None]:
     """Trains rows, those of one program together; yields after each group.
 
@@ -211,7 +201,7 @@ def _train_groups(
         return [name for name, row in rows.items() if not is_complete(row, sweep)]
 
     def train(names: Sequence[str], whole: bool) -> bool:
-        """Trains rows in one program, if no other process trains one of them or not `whole`."""
+        """Trains rows in one program, unless others train one of them and `whole`."""
         places: dict[Path, RowSpec] = {}
         with contextlib.ExitStack() as claims:
             for name in names:

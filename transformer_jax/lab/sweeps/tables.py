@@ -48,9 +48,7 @@ _SIZES = ("seeds", "parameters", "tokens_per_s", "seconds")
 @dataclasses.dataclass(frozen=True)
 class Row:
     """One variant of an experiment.
-
     Attributes:
-      name: of the variant.
       metrics: name -> one value for each seed: NaN if the seed diverged, None if it has no such
         metric.
       parameters: number of parameters of the model.
@@ -75,7 +73,6 @@ class Row:
 
     @property
     def seeds(self) -> int:
-        """Number of seeds."""
         return len(next(iter(self.metrics.values())))
 
     def first_seeds(self, count: int) -> "Row":
@@ -91,7 +88,6 @@ class Row:
         return [value for value in self.metrics.get(metric, ()) if value is not None]
 
     def finite(self, metric: str) -> list[float]:
-        """Values of a metric that are finite numbers."""
         return finite(self.metrics.get(metric, ()))
 
     def mean(self, metric: str) -> float:
@@ -192,24 +188,26 @@ def differences(rows: Sequence[Row]) -> list[SeedTest]:
 def _legend(rows: Sequence[Row]) -> list[str]:
     """A line on the marks, if a difference was tested."""
     names = " or ".join(dict.fromkeys(test.difference.test for test in differences(rows)))
-    first = shown_name(rows[0].name)
-    return (
-        [f"{MARK} differs from {first} ({names} over seeds, Holm-corrected, 0.05)"] if names else []
-    )
+    mark = f"{MARK} differs from {shown_name(rows[0].name)}"
+    return [f"{mark} ({names} over seeds, Holm-corrected, 0.05)"] if names else []
 
 
 def _test_values(test: SeedTest | None) -> dict[str, float]:
     """The numbers of a difference from the first row; NaN for what was not tested."""
     if test is None:
-        names = ("difference", "low", "high", "p_holm", "seeds_to_decide")
-        return dict.fromkeys(names, math.nan)
-    return {
-        "difference": test.difference.mean,
-        "low": test.difference.low,  # of the 95% interval
-        "high": test.difference.high,
-        "p_holm": test.p_adjusted,
-        "seeds_to_decide": math.nan if test.seeds_to_decide is None else test.seeds_to_decide,
-    }
+        numbers: tuple[float | None, ...] = (None,) * 5
+    else:
+        interval = test.difference  # of 95%
+        numbers = (
+            interval.mean,
+            interval.low,
+            interval.high,
+            test.p_adjusted,
+            test.seeds_to_decide,
+        )
+    names = ("difference", "low", "high", "p_holm", "seeds_to_decide")
+    values = [math.nan if number is None else number for number in numbers]
+    return dict(zip(names, values, strict=True))
 
 
 def _trial_columns(rows: Sequence[Row]) -> dict[str, str]:
@@ -261,12 +259,7 @@ def write_tables(rows: Sequence[Row], workdir: Path) -> None:
 
     If the figure cannot be drawn or written, only a warning is logged.
     """
-    writers = {
-        "txt": as_text_with_differences,
-        "md": as_markdown,
-        "tex": as_latex,
-        "csv": as_csv,
-    }
+    writers = {"txt": as_text_with_differences, "md": as_markdown, "tex": as_latex, "csv": as_csv}
     for ending, write in writers.items():
         write_atomic(workdir / f"{TABLE}.{ending}", write(rows).rstrip() + "\n")
     _write_figure(lambda: draw_table(rows), workdir / TABLE, ("png",))
@@ -278,11 +271,8 @@ def publish_tables(
     """Writes the tables of `write_tables` and figures as vectors (.pdf, .svg): table, curves, and
     differences if they were tested.
 
-    Args:
-      rows: of one or several sweeps.
-      records: row -> seed -> its records, for the curves.
-      folder: made if it does not exist. Earlier tables of `publish_tables` are replaced.
-
+    `records` of each row and seed make the curves. The folder is made if it does not exist; earlier
+    tables of `publish_tables` are replaced.
     Raises:
       UserError: the folder cannot be written, or it holds runs or files of others.
     """
@@ -295,10 +285,11 @@ def publish_tables(
         if tests:
             base = rows[0].name
             _write_figure(lambda: draw_differences(tests, base), folder / DIFFERENCES, _VECTORS)
-        metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))
         if records:
             curves = {name: list(seeds.values()) for name, seeds in records.items()}
-            _write_figure(lambda: draw_sweep_curves(curves, metrics), folder / CURVES, _VECTORS)
+            _write_figure(
+                lambda: draw_sweep_curves(curves, _metrics(rows)), folder / CURVES, _VECTORS
+            )
 
 
 def draw_table(rows: Sequence[Row]) -> Picture:

@@ -186,6 +186,7 @@ KINDS: Mapping[str, StepKind] = dict(_read_kinds())
 
 NORMS = {
     "layer": ("LayerNorm(x) = γ ⊙ (x − μ)/√(σ^2 + ε) + β", "section 3.1"),
+    "layer_unbiased": ("LayerNorm(x) = γ ⊙ (x − μ)/√(σ^2 + ε)", "section 3.1"),
     "rms": ("RMSNorm(x) = γ ⊙ x/√(mean(x^2) + ε)", "Zhang and Sennrich 2019"),
     "rms_plus_one": ("RMSNorm(x) = (1 + γ) ⊙ x/√(mean(x^2) + ε)", "Gemma (2024)"),
 }

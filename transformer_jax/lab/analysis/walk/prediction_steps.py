@@ -16,7 +16,7 @@ import numpy as np
 
 from transformer_jax.inference.batches import unpad
 from transformer_jax.lab.analysis.activations import LOGITS, keep_activations
-from transformer_jax.lab.analysis.walk.attention_steps import softmax
+from transformer_jax.lab.analysis.walk.layer_steps import softmax
 from transformer_jax.lab.analysis.walk.step import (
     Axis,
     Part,

@@ -5,7 +5,7 @@ import dataclasses
 import inspect
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -23,12 +23,6 @@ class Where(NamedTuple):
 
     file: str
     function: str
-
-    @classmethod
-    def of(cls, function: Callable[..., Any]) -> "Where":
-        """Location of a function, or of a method in the class that defines it."""
-        defined = inspect.unwrap(function)
-        return cls(f"{defined.__module__.replace('.', '/')}.py", defined.__qualname__)
 
 
 _ISOLATES = re.compile("[\N{FIRST STRONG ISOLATE}\N{POP DIRECTIONAL ISOLATE}]")
@@ -93,12 +87,11 @@ class WalkStep(Summarized):
     @property
     def shape(self) -> str:
         """Shape in words: "4 heads × 9 queries × 9 keys"."""
-        sizes = zip(self.values.shape, self.axes, strict=True)
-        return " × ".join(f"{size:,} {_plural(axis.name, size)}" for size, axis in sizes)
-
-
-def _plural(name: str, size: int) -> str:
-    return name if size == 1 else _PLURALS.get(name, f"{name}s")
+        parts = []
+        for size, axis in zip(self.values.shape, self.axes, strict=True):
+            plural = _PLURALS.get(axis.name, f"{axis.name}s")
+            parts.append(f"{size:,} {axis.name if size == 1 else plural}")
+        return " × ".join(parts)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -196,8 +189,7 @@ class Trace:
     """One example and all activations that a model computed for it.
 
     Attributes:
-      params: parameters of the model.
-      config: config of its body.
+      config: of the model's body.
       values: activations by path (`analysis.activations`).
       outputs: vocabulary or labels of the model's predictions.
     """
@@ -311,10 +303,11 @@ def step(
     texts |= {name: value for name, value in instead.items() if value is not None}
     written = {name: _written(value) for name, value in words.items()}
     texts["explanation"] = texts["explanation"].format(**written)
+    code = inspect.unwrap(texts.pop("code"))  # a method is that of the class that defines it
     return WalkStep(
         kind=kind,
         group=group,
-        where=Where.of(texts.pop("code")),
+        where=Where(f"{code.__module__.replace('.', '/')}.py", code.__qualname__),
         values=values,
         axes=tuple(axis if isinstance(axis, Axis) else Axis(axis) for axis in axes),
         places=tuple(places),

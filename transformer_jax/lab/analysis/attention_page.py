@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.lab.analysis.pages.document import asset, pack_scaled, pack_weights, page
+from transformer_jax.lab.analysis.pages import asset, pack_scaled, pack_weights, page
 
 BUDGET = 2_000_000
 """Size of a page in bytes up to which vectors for the neuron view are added."""
@@ -35,16 +35,11 @@ type BeamTree = Mapping[str, Any]
 
 
 def attention_page(
-    attention: Any,
-    title: str,
-    beams: BeamTree | None = None,
-    command: str = "",
+    attention: Any, title: str, beams: BeamTree | None = None, command: str = ""
 ) -> str:
-    """HTML page of the attention of an example.
+    """HTML page of an `analysis.activations.Attention`, which shows itself as this page.
 
     Args:
-      attention: an `analysis.activations.Attention`, which shows itself as this page.
-      title: plain text.
       beams: hypotheses that the beam search kept and dropped; None: no beam view.
       command: shell command that makes a page of another sentence; empty: the page shows none.
     """
@@ -148,11 +143,7 @@ def _without_infinities(beams: BeamTree) -> dict[str, Any]:
 
 
 def index_page(pages: Sequence[tuple[str, str]]) -> str:
-    """HTML page that links to other pages of its folder.
-
-    Args:
-      pages: file name, which begins with the line number, and line of each page.
-    """
+    """HTML page that links to other pages of its folder, (file name, line) of each."""
     title = f"{len(pages)} page{'s' if len(pages) != 1 else ''}"
     scripts = [asset("document.js"), asset("index.js")]
     return page(title, asset("index.html"), [asset("theme.css")], scripts, list(pages))

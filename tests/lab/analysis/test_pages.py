@@ -9,8 +9,8 @@ import zlib
 import numpy as np
 import pytest
 
-from transformer_jax.lab.analysis.pages import document
-from transformer_jax.lab.analysis.pages.document import asset, frame, page
+from transformer_jax.lab.analysis import pages
+from transformer_jax.lab.analysis.pages import asset, frame, page
 
 DRAWN = "performance.mark('drawn')"
 
@@ -58,16 +58,16 @@ def test_packed_arrays_keep_their_precision():
     """Weights have four decimals, scaled numbers half a step; floats are kept to the bit."""
     weights = np.arange(0, 1, 0.00003, np.float32).reshape(2, -1)
     expected = np.round(weights.astype(np.float64), 4)
-    np.testing.assert_array_equal(unpack(document.pack_weights(weights)), expected)
+    np.testing.assert_array_equal(unpack(pages.pack_weights(weights)), expected)
     values = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
     for scaled in (1e-6 * values, values, 1e6 * values):
         half_a_step = 0.51 * np.abs(scaled).max() / 32767
-        read = unpack(document.pack_scaled(scaled))
+        read = unpack(pages.pack_scaled(scaled))
         np.testing.assert_allclose(read, scaled, rtol=0, atol=half_a_step)
     values[0] = [np.inf, -np.inf, 0, 1e-40]
-    np.testing.assert_array_equal(unpack(document.pack_floats(values)), values)
+    np.testing.assert_array_equal(unpack(pages.pack_floats(values)), values)
     for few in (np.zeros((2, 3)), np.zeros((0, 3)), np.float32(2.5)):
-        for pack in (document.pack_scaled, document.pack_floats):
+        for pack in (pages.pack_scaled, pages.pack_floats):
             read = unpack(pack(few))
             assert read.shape == np.shape(few)
             np.testing.assert_array_equal(read, few)
@@ -76,7 +76,7 @@ def test_packed_arrays_keep_their_precision():
 def test_the_page_reads_each_kind(show):
     """Evaluates with `packed.js` alone."""
     values = np.linspace(0, 1, 6, dtype=np.float32).reshape(2, 3)
-    packers = (document.pack_weights, document.pack_scaled, document.pack_floats)
+    packers = (pages.pack_weights, pages.pack_scaled, pages.pack_floats)
     data = [pack(values) for pack in packers]
     scripts = [asset("packed.js"), asset("document.js"), "performance.mark('drawn')"]
     tab = show(page("arrays", "", [], scripts, data))

@@ -49,10 +49,8 @@ def page(title: str, body: str, styles: Sequence[str], scripts: Sequence[str], d
     """A complete HTML document.
 
     Args:
-      title: plain text.
       body: HTML of the project; must not contain user text.
-      styles: texts of the stylesheets, in order (`asset`).
-      scripts: texts of the scripts, in order (`asset`).
+      styles, scripts: texts, in order (`asset`).
       data: JSON value that `readData()` of `document.js` returns.
     """
     policy = {
@@ -69,7 +67,8 @@ def page(title: str, body: str, styles: Sequence[str], scripts: Sequence[str], d
         title=html.escape(title.encode("utf-8", "replace").decode("utf-8")),
         styles="\n".join(f"<style>{style}</style>" for style in styles),
         body=body,
-        data=_inert(data),
+        # Without "<", which could end the script element.
+        data=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
 
@@ -86,12 +85,6 @@ def inspect_command(workdir: str | Path, *flags: str) -> str:
     """Shell command that makes the page of another sentence, with the flags of `inspect` given."""
     words = ["transformer_jax", "inspect", f"--workdir={workdir}", *flags, "--to=another_page"]
     return f"echo 'Another sentence.' | {shlex.join(words)}"
-
-
-def _inert(data: Any) -> str:
-    """ASCII JSON without "<", which could end the script element."""
-    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c")
 
 
 def _hash(text: str) -> str:

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Encoder-decoders and encoders that start from a decoder (`train.init_from`)."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+from tests.refusals import assert_refused
+from transformer_jax.checkpoints.step_folder import named_leaves
+from transformer_jax.checkpoints.warm_start import warm_start
+from transformer_jax.models import MODELS
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory, tiny_config, language_model_workdir):
+    """An encoder-decoder from the language model after a step that changes next to nothing."""
+    workdir = tmp_path_factory.mktemp("adapted") / "run"
+    changes = {
+        "train.init_from": str(language_model_workdir),
+        "model.architecture": "encoder_decoder",
+        "model.num_encoder_layers": 1,
+        "model.num_decoder_layers": 1,
+        "task.name": "seq2seq",
+        "train.num_steps": 1,
+        "optimizer.learning_rate": 1e-12,
+    }
+    tj.train(tiny_config(changes), workdir)
+    return tj.load(workdir)
+
+
+def test_it_computes_what_the_decoder_did(adapted, language_model):
+    """Whatever the source is, the new cross-attention adds nothing."""
+    vocab_size = language_model.model.config.vocab_size
+    tokens = np.random.default_rng(0).integers(4, vocab_size, (2, 7))
+    expected = language_model.model.apply({"params": language_model.params}, tokens)
+    for source in (tokens[:, ::-1], np.zeros_like(tokens)):
+        logits = adapted.model.apply({"params": adapted.params}, source, target=tokens)
+        np.testing.assert_allclose(logits, expected, atol=1e-6)
+
+
+def fresh(language_model, architecture, **changes):
+    """Fresh parameters of another model with the language model's options."""
+    config = language_model.model.config
+    sizes = {"source_vocab_size": config.vocab_size, "target_vocab_size": config.vocab_size}
+    depth = {"num_encoder_layers": config.num_layers, "num_decoder_layers": config.num_layers}
+    config = dataclasses.replace(config, architecture=architecture, **(sizes | depth | changes))
+    model = MODELS[architecture](config)
+    tokens = np.ones((1, 3), np.int32)
+    return model.init(jax.random.key(1), tokens, target=tokens)["params"]
+
+
+def test_an_encoder_has_the_layers_of_the_decoder(language_model, language_model_workdir):
+    config = dataclasses.replace(language_model.model.config, architecture="encoder_only")
+    tokens = np.ones((1, 3), np.int32)
+    new = MODELS["encoder_only"](config).init(jax.random.key(1), tokens)["params"]
+    loaded = named_leaves(warm_start(new, language_model_workdir))
+    saved = named_leaves(language_model.params)
+    heads = {name for name in loaded if name.startswith("prediction_head/")}
+    for name in {*loaded} - heads:
+        np.testing.assert_array_equal(loaded[name], saved[name.replace("encoder", "decoder")])
+    assert {name.replace("encoder", "decoder") for name in {*loaded} - heads} == {*saved}
+
+
+def test_a_target_vocabulary_of_its_own_is_new(language_model, language_model_workdir):
+    """As the brackets of trees."""
+    vocab_size = language_model.model.config.vocab_size
+    sizes = {"target_vocab_size": vocab_size + 3, "tie_embeddings": "target"}
+    new = fresh(language_model, "encoder_decoder", **sizes)
+    loaded = warm_start(new, language_model_workdir)
+    table = language_model.params["embedding"]["table"]
+    np.testing.assert_array_equal(loaded["source_embedding"]["table"], table)
+    np.testing.assert_array_equal(
+        loaded["target_embedding"]["table"], new["target_embedding"]["table"]
+    )
+
+
+def test_other_vocabularies_and_sizes_are_refused(language_model, language_model_workdir):
+    def start(**changes):
+        warm_start(fresh(language_model, "encoder_decoder", **changes), language_model_workdir)
+
+    assert_refused(
+        {
+            "source_embedding/table has 49 rows and the model 7": lambda: start(
+                source_vocab_size=7, tie_embeddings="none"
+            ),
+            "feed_forward/inner/bias is saved as": lambda: start(d_ff=4),
+        }
+    )
