@@ -14,7 +14,12 @@ import optax
 from jax.sharding import Mesh
 
 from transformer_jax.data.batches.order import WindowedBlocks
-from transformer_jax.data.batches.pipeline import TrainBatches, describe_overlong, train_batches
+from transformer_jax.data.batches.pipeline import (
+    TrainBatches,
+    describe_overlong,
+    most_workers,
+    train_batches,
+)
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import LossOptions
@@ -376,6 +381,7 @@ def batches_of(
         message = describe_overlong(items, preprocess, training_lengths(task))
     if message:
         logger.warning("training data: %s", message)
+    workers = math.ceil(most_workers(settings.data.num_workers) / replicas)
     return train_batches(
         items,
         preprocess,
@@ -383,7 +389,8 @@ def batches_of(
         rows=rows,
         seed=settings.order_seed,
         shard=shard,
-        num_workers=math.ceil(settings.data.num_workers / replicas),
+        num_workers=0 if settings.data.num_workers == "auto" else workers,
+        most_workers=workers,
         slices=slices,
     )
 

@@ -154,8 +154,12 @@ class IndexedRng:
     """
 
     def __init__(self, seed: int):
+        self._seed = seed
         self._rng = np.random.Generator(np.random.Philox(seed))
         self._state = self._rng.bit_generator.state
+
+    def __reduce__(self) -> tuple[type, tuple[int]]:
+        return IndexedRng, (self._seed,)  # arrays that were pickled may be read-only
 
     def at(self, index: int) -> np.random.Generator:
         """Generator for an index, valid until the next call."""
@@ -181,6 +185,9 @@ class FixedFeatures:
     def __init__(self, num_bytes: int = 2**27) -> None:
         self._room = num_bytes
         self._features: dict[int, Features] = {}
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return FixedFeatures, ()  # each process keeps those of its own examples
 
     def get(self, index: int) -> Features | None:
         return self._features.get(index)
