@@ -20,7 +20,7 @@ def get_config(init_from: str | None = None) -> ConfigDict:
     config = ConfigDict()
     config.task = dict(name="classification")
     config.data = dict(name="table", max_length=128)
-    config.optimizer = dict(learning_rate=5e-5, warmup_steps=100, decay_steps=3000)
+    config.optimizer = dict(learning_rate=5e-5, warmup_steps=100)
     config.train = dict(num_steps=3000, tokens_per_batch=4096)
     config.eval = dict(every_steps=200, patience=4)
     config.checkpoint = dict(every_steps=200, keep=2)

@@ -20,7 +20,7 @@ def get_config() -> ConfigDict:
     config = ConfigDict()
     config.task = dict(name="instruction", template="alpaca")
     config.data = dict(name="conversations", max_length=1024)
-    config.optimizer = dict(learning_rate=2e-5, warmup_steps=100, decay_steps=2000)
+    config.optimizer = dict(learning_rate=2e-5, warmup_steps=100)
     config.train = dict(num_steps=2000, tokens_per_batch=16_384)
     config.eval = dict(every_steps=250)
     config.decode = dict(temperature=0.7, max_extra_length=512)

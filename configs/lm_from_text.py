@@ -23,7 +23,7 @@ def get_config() -> ConfigDict:
         max_length=256,
     )
     config.tokenizer = dict(vocab_size=4000)
-    config.optimizer = dict(learning_rate=1e-3, warmup_steps=200, decay_steps=4000)
+    config.optimizer = dict(learning_rate=1e-3, warmup_steps=200)
     config.train = dict(num_steps=4000, tokens_per_batch=4096)
     config.eval = dict(every_steps=500)
     config.decode = dict(temperature=0.8, top_k=200, max_extra_length=200)

@@ -147,9 +147,9 @@ OF_CONFIG = {
     "parallel_text": SIZES
     | {"model.num_encoder_layers": 1, "model.num_decoder_layers": 1, "train.scale_to_data": False}
     | {"eval.num_examples": 2, "decode.beam_size": 1, "decode.max_extra_length": 4},
-    "lm_from_text": SIZES | {"model.num_layers": 1, "optimizer.decay_steps": 2},
-    "classify_text": SIZES | {"model.num_layers": 1, "optimizer.decay_steps": 2},
-    "lora": {"decode.max_extra_length": 4, "optimizer.decay_steps": 2},
+    "lm_from_text": SIZES | {"model.num_layers": 1},
+    "classify_text": SIZES | {"model.num_layers": 1},
+    "lora": {"decode.max_extra_length": 4},
 }
 
 

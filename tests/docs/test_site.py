@@ -69,6 +69,7 @@ def test_every_page_is_found_by_the_search(site):
     pages = [*ROOT.glob("docs/*.md"), *ROOT.glob("experiments/notebooks/*.ipynb")]
     missing = [p for p in pages if f'"{p.relative_to(ROOT).with_suffix("")}"' not in index]
     assert missing == []
+    assert '"config field"' in index and '"label_smoothing"' in index  # which scorer.js puts first
 
 
 def test_notebooks_show_their_saved_outputs(site):

@@ -108,7 +108,7 @@ UNREAD = [
     (
         {"model.num_layers": 2},
         "config.model.num_layers is 2, but model.architecture 'encoder_decoder' does "
-        "not read it (decoder_only, encoder_only would); leave it out",
+        "not read it (decoder_only, encoder_only would); leave it out or change model.architecture",
     ),
     ({"model.num_token_types": 2}, "'encoder_decoder' does not read it (encoder_only would)"),
     (

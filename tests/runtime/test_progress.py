@@ -87,6 +87,14 @@ def test_the_users_handlers_get_what_they_got_before_and_nothing_is_shown_twice(
     assert caplog.messages[1] == "compiling" and "compiling" not in capsys.readouterr().err
 
 
+def test_a_handler_that_a_library_adds_is_not_the_users(monkeypatch, capsys):
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(logging.BASIC_FORMAT))  # as absl's, with Orbax
+    monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
+    train()
+    assert "warning: careful\n" in capsys.readouterr().err
+
+
 def test_on_a_terminal_lines_stay_above_the_bar(monkeypatch, capsys):
     configure_no_logging(monkeypatch)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)

@@ -91,7 +91,7 @@ def test_a_dry_run_lists_parameters_batch_and_memory(tiny_config, trained):
     assert found["parameters"].strip() == f"{sum(counts):,}"
     assert arrays.count("batch ") == 6
     assert "source_segment_ids" in arrays and "(4, 48)" in arrays
-    assert found["batch"].strip().startswith("4 rows")
+    assert found["batch"].strip().endswith("of the source and as many of the target")
     assert " GiB" in found["memory of a step"]
     assert found["task"].strip() == "translation on parallel_text"
 

@@ -44,13 +44,11 @@ def fetch_model(source: str) -> Path:
         return copies.fetch_folder(source)
     if not source.startswith(HUB):
         if not Path(source).is_dir():
-            raise UserError(f"--from: {source} is no directory (of the hub: hf:OWNER/NAME)")
+            raise UserError(f"{source} is no directory (of the hub: hf:OWNER/NAME)")
         return Path(source)
     match = _REPOSITORY.fullmatch(source.removeprefix(HUB))
     if match is None:
-        raise UserError(
-            f"--from: {source} is not of the form hf:OWNER/NAME or hf:OWNER/NAME@REVISION"
-        )
+        raise UserError(f"{source} is not of the form hf:OWNER/NAME or hf:OWNER/NAME@REVISION")
     return _download(source, match[1], match[2])
 
 
@@ -79,17 +77,17 @@ def _download(source: str, repository: str, revision: str | None) -> Path:
         return Path(folder)
     except GatedRepoError as error:
         raise UserError(
-            f"--from: {source} is gated: accept its terms at {api.endpoint}/{repository}, and set "
+            f"{source} is gated: accept its terms at {api.endpoint}/{repository}, and set "
             "HF_TOKEN to an access token of yours"
         ) from error
     except RepositoryNotFoundError as error:
         raise UserError(
-            f"--from: {source} is not on the hub, or is private: check the name, or set HF_TOKEN "
+            f"{source} is not on the hub, or is private: check the name, or set HF_TOKEN "
             "to an access token of yours"
         ) from error
     except (OSError, ValueError, HTTPError) as error:
         raise UserError(
-            f"--from: {source} cannot be fetched ({reason_of(error)}); is there a network, and is "
+            f"{source} cannot be fetched ({reason_of(error)}); is there a network, and is "
             "the name right? A directory that was downloaded elsewhere will do"
         ) from error
 
@@ -119,9 +117,9 @@ def _no_weights(api: Any, source: str, repository: str, files: Collection[str]) 
     """Message about a repository without safetensors."""
     pickles = [name for name in files if any(Path(name).match(pattern) for pattern in PICKLES)]
     if not pickles:
-        return f"--from: {source} has no weights: {WEIGHTS} is missing"
+        return f"{source} has no weights: {WEIGHTS} is missing"
     reason = (
-        f"--from: {source} has {short_repr(pickles[0])} but no {WEIGHTS}: pickles are not read, "
+        f"{source} has {short_repr(pickles[0])} but no {WEIGHTS}: pickles are not read, "
         "because loading one can execute anything"
     )
     number = _conversion(api, repository)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention (section 3.2): the pure function of equation 1, and the multi-head module around it.
+The notebook `experiments/notebooks/paper_to_code.ipynb` has both in a few lines of numpy.
 
 B batch, T queries, S keys, H heads, G heads of keys and values, D model, K key size of a head, V
 value size of a head. N rows: while decoding, each of B sentences may have several (its beams).

@@ -659,7 +659,8 @@ def refuse_unread(resolved: Resolved, names: Iterable[str], where: str = "") -> 
             raise UserError(
                 f"{where}config.{name} is {short_repr(resolved.values[name])}, but {chooser} "
                 f"{'none' if chosen is None else repr(chosen)} does not read it "
-                f"({', '.join(readers[:4] + ['...'] * (len(readers) > 4))} would); leave it out"
+                f"({', '.join(readers[:4] + ['...'] * (len(readers) > 4))} would); "
+                f"leave it out or change {chooser}"
             )
 
 

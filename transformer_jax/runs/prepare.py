@@ -458,7 +458,7 @@ def scaled_to_data(
     }
     sizes = {name: min(sizes[name], settings.values[name]) for name in SCALED}
     listed = ", ".join(f"{name} {value}" for name, value in sizes.items())
-    data = f"{len(examples):,} pairs of about {tokens:,} tokens a side"
+    data = f"{len(examples):,} pairs of about {tokens:,} tokens in each language"
     message = "scaled to %s: %s (train.scale_to_data=false takes the config's own values)"
     logger.info(message, data, listed)
     return override(settings, sizes | {"train.scale_to_data": False})

@@ -303,13 +303,18 @@ class _LineHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         root = logging.getLogger()
-        if record.levelno >= self._users_level and root.handlers:
+        if record.levelno >= self._users_level and not all(map(_is_basic, root.handlers)):
             root.callHandlers(record)
         elif record.levelno >= logging.WARNING:
             text = f"{record.levelname.lower()}: {record.getMessage()}"
             self._display.line(text, is_warning=True)
         else:
             self._display.line(self.format(record))
+
+
+def _is_basic(handler: logging.Handler) -> bool:
+    """Whether a handler is as of `logging.basicConfig()`: absl adds one as Orbax is imported."""
+    return getattr(handler.formatter, "_fmt", None) == logging.BASIC_FORMAT
 
 
 def sparkline(values: Sequence[float]) -> str:

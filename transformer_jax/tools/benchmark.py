@@ -316,11 +316,14 @@ def describe(settings: Settings) -> str:
     size = sum(leaf.size for _, leaf in leaves)
     devices = training.engine.mesh.devices.flatten()
     most = " at most, by the size of the data" if settings.train.scale_to_data else ""
+    tokens = f"{settings.train.tokens_per_batch:,} tokens"
+    if any("source" in name for name in training.batch):
+        tokens += " of the source and as many of the target"
     summary = {
         "task": f"{settings.task.name} on {settings.data.name}",
         "model": settings.model.architecture,
         "parameters": f"{size:,}",
-        "batch": f"{training.rows} rows, at most {settings.train.tokens_per_batch:,} tokens a side",
+        "batch": f"{training.rows} rows, at most {tokens}",
         "steps": f"{settings.train.num_steps:,}{most}",
         "devices": f"{devices.size} ({devices[0].device_kind})",
         "memory of a step": f"{peak / GIB:.2f} GiB a device (state, batch and temporaries)",

@@ -78,6 +78,9 @@ def test_a_frame_is_the_data_of_a_config(tmp_path, monkeypatch):
     assert list(open_split(data, "train")) == [{"text": t, "label": "1"} for t in "ac"]
     assert len(open_split(data, "valid")) == 1
     assert tj.config("cola", data={"train": frame.copy()}).data.train_text == data.train_text
+    unlabeled = tj.config("cola", data={"train": frame.assign(label=[1, None, 2])})
+    with pytest.raises(tj.UserError, match=r"^data\['train'\], row 2: no label"):
+        open_split(read_settings(unlabeled).data, "train")
 
 
 def test_what_is_no_table_is_refused(tmp_path):
@@ -104,6 +107,10 @@ def test_what_is_no_table_is_refused(tmp_path):
             ),
             "line 2: no column 'label'": of(
                 '{"text": "a", "label": 1}\n{"text": "b"}', "own.jsonl"
+            ),
+            "data: give a table for each split": lambda: stored_tables(pd.DataFrame(REVIEWS)),
+            "the columns of 'train' have no names": lambda: stored_tables(
+                {"train": (["a", "b"], ["x", "y"])}
             ),
             "'train' is no table": lambda: stored_tables({"train": 3}),
             "no split 'trian'; they are train, valid and test": lambda: stored_tables(

@@ -11,7 +11,7 @@ def test_errors_are_counted_beside_their_confusion(classifier, monkeypatch):
     metrics = classifier.evaluate("valid", progress=False)
     counts = found.confusion.to_numpy()
     assert counts.trace() / counts.sum() == pytest.approx(metrics["accuracy"])
-    assert counts.sum() - counts.trace() == found.table["number"].sum() > 0
+    assert counts.sum() - counts.trace() == found.table["times"].sum() > 0
     assert (found.table["expected"] != found.table["predicted"]).all()
     first = found.table.iloc[0]
     assert classifier.predict([first["text"]]) == [first["predicted"]]

@@ -160,9 +160,7 @@ def configured_paths(config: DataConfig, field: str) -> list[str]:
     """
     paths = getattr(config, field)
     if not paths:
-        raise MissingSplitError(
-            f"data.{field} is not set: {config.name} needs the path of a text file"
-        )
+        raise MissingSplitError(f"data.{field} is not set: {config.name} needs the path of a file")
     return expand_paths(paths, f"data.{field}")
 
 

@@ -3,6 +3,7 @@
 DataFrame. `data.text_field`, `data.pair_field` and `data.label_field` name the columns of texts and
 their labels, `data.source_language` and `data.target_language` those of pairs."""
 
+import dataclasses
 import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -37,6 +38,8 @@ def open_table(config: DataConfig, split: str) -> Sequence[Corpus]:
     def read(path: str) -> Corpus:
         has_objects = path.removesuffix(".gz").removesuffix(".zst").endswith(_OBJECT_ENDINGS)
         rows = open_rows(path) if has_objects else open_columns(path)
+        if Path(path).parent == _frames_folder():
+            rows = dataclasses.replace(rows, name=f"data[{split!r}]")
         return read_table(rows, _named_columns(config), split, config.on_bad_row)
 
     return open_files(config, split, read)
@@ -77,8 +80,10 @@ def stored_tables(tables: Mapping[str, Any]) -> dict[str, str]:
       tables: split -> a DataFrame, or columns or rows that pandas makes one of.
 
     Raises:
-      UserError: there is no such split, or no table can be made.
+      UserError: there is no such split, or no table with named columns can be made.
     """
+    if not isinstance(tables, Mapping):
+        raise UserError('data: give a table for each split: data={"train": table, "valid": table}')
     fields = {"data.name": "table"}
     for split, table in tables.items():
         if split not in ("train", "valid", "test"):
@@ -91,17 +96,26 @@ def _stored(table: Any, split: str) -> Path:
     import pandas as pd
 
     try:
-        content = pd.DataFrame(table).to_parquet(index=False)
+        frame = pd.DataFrame(table)
+        content = frame.to_parquet(index=False)
     except (ValueError, TypeError, OverflowError) as error:  # pyarrow's errors are ValueErrors too
         raise UserError(f"data: {split!r} is no table: {error}") from error
-    folder = cache_folder("tables") or Path(tempfile.gettempdir())
-    # Messages about a row name this file.
+    if isinstance(frame.columns, pd.RangeIndex):
+        raise UserError(
+            f"data: the columns of {split!r} have no names; a dict of columns names them, such as "
+            '{"text": texts, "label": labels}'
+        )
+    folder = _frames_folder()
     path = folder / f"{split}-{hashlib.sha256(content).hexdigest()[:32]}.parquet"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_writer(path) as file:
             file.write(content)
     return path
+
+
+def _frames_folder() -> Path:
+    return cache_folder("tables") or Path(tempfile.gettempdir(), "transformer_jax_tables")
 
 
 def pair_columns(config: DataConfig) -> dict[str, str]:

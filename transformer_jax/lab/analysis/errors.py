@@ -21,7 +21,7 @@ class Errors:
     Attributes:
       table: a row per text (of a tagger: word) and wrong label, the most frequent first and of
         equally frequent ones those that the model was surest of; columns text, expected, predicted,
-        probability (of a tagger: NaN) and number.
+        probability (of a tagger: NaN) and times, how often it occurs.
       confusion: counts, a row per expected and a column per predicted label.
     """
 
@@ -39,7 +39,7 @@ class Errors:
 
     @property
     def _title(self) -> str:
-        wrong = int(self.table["number"].sum())
+        wrong = int(self.table["times"].sum())
         title = f"{wrong:,} of {int(self.confusion.to_numpy().sum()):,} are wrong"
         hidden = len(self.table) - _SHOWN
         return f"{title}; {hidden:,} more rows are in .table" if hidden > 0 else title
@@ -62,7 +62,7 @@ def errors(run: Run, split: str = "valid") -> Errors:
         for example, output in zip(examples, outputs, strict=True)
     )
     labels, counts = confusion(decided)
-    names = ["text", "expected", "predicted", "probability", "number"]
+    names = ["text", "expected", "predicted", "probability", "times"]
     table = pd.DataFrame(worst_errors(decided), columns=names)
     rows = pd.Index(labels, name="expected")
     return Errors(table, pd.DataFrame(counts, rows, pd.Index(labels, name="predicted")))
