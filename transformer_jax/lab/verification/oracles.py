@@ -90,7 +90,7 @@ _RESUMED = "resumed = uninterrupted"
 _OF_DATA = "data read again = the same"
 _OF_SEARCHES = "search: alone = in a batch"
 _OF_OPTIMIZERS = "optimizer: stacked = single"
-_OF_CALLBACKS = "callbacks: resumed = uninterrupted"
+OF_CALLBACKS = "callbacks: resumed = uninterrupted"
 OWN: Mapping[str, Sequence[str]] = {
     "task.name": (_OF_DATA, "predictions: alone = together"),
     "train.loss": ("loss of states = of logits",),
@@ -103,8 +103,8 @@ OWN: Mapping[str, Sequence[str]] = {
     "optimizer.transforms": (_OF_OPTIMIZERS, _RESUMED),
     "optimizer.schedule": ("schedule: compiled = not", _RESUMED),
     "model.attention": ("kernel = plain",),
-    "train.callbacks": (_OF_CALLBACKS,),
-    "logging.trackers": (_OF_CALLBACKS,),
+    "train.callbacks": (OF_CALLBACKS,),
+    "logging.trackers": (OF_CALLBACKS,),
 }
 """Oracles of the component of a field alone."""
 _IN_MODEL = ("task.name", "train.loss")

@@ -96,7 +96,6 @@ def verify(
         settings = _settings_with(config)
     if not any(re.search(only, name) for name in ALL):
         raise UserError(f"no oracle is named like {only!r}; they are {', '.join(ALL)}")
-    refuse_loaded(settings, [name for name in settings.values if name.startswith("data.")])
     components = user_components(settings)
     kernel = ("model.attention", settings.model.attention)
     kernel_module = ATTENTION.module_of(kernel[1]) if kernel[1] in ATTENTION else None
@@ -108,6 +107,9 @@ def verify(
     fields = {field for field, _ in components} or {"model"}
     wanted = {name for field in fields for name in oracles.oracles_of(field, quick)}
     names = [name for name in ALL if name in wanted and re.search(only, name)]
+    trains = oracles.OF_CALLBACKS in names
+    read = [name for name in settings.values if trains or name.startswith("data.")]
+    refuse_loaded(settings, read)  # the other process takes all for the user's own
     _ = Subject(small).task  # errors of the config, at once
     files = [str(modules)] if isinstance(modules, str | Path) else list(map(str, modules))
     files += [location(module) for module in components.values() if module != _CELLS]
