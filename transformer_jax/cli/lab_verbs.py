@@ -405,7 +405,7 @@ def plan(args: argparse.Namespace) -> None:
     flags.CONFIG,
     flags.MODULES,
     Flag("--only REGEX", "only oracles whose name contains a match", ""),
-    Flag("--quick", "a first look: six oracles of the model, and those of the component's kind"),
+    Flag("--quick", "a first look: five oracles of the model, and those of the component's kind"),
     Flag("--seconds N", "time limit; what has not ended by then is not run (default: 600)"),
     Flag("--format text|json", "json: one object on stdout", "text"),
     requires=("config",),

@@ -6,6 +6,8 @@ import pytest
 
 from transformer_jax.lab.verification.component_oracles import (
     continued,
+    lost,
+    predicted,
     scheduled,
     scored,
     searched,
@@ -18,10 +20,16 @@ from transformer_jax.tokenization import TOKENIZERS
 WRONG = [
     (tokenized, {"tokenizer.kind": "loses_e"}, "is decoded to another text"),
     (searched, {"decode.search": "of_batch"}, "first at sentence 0 by itself"),
-    (searched, {"decode.constraint": "of_count"}, "first at sentence 0 by itself"),
-    (scheduled, {"optimizer.schedule": "below_zero"}, "in the rates: [0.00"),
+    (tokenized, {"tokenizer.kind": "marks_late"}, "with a mark of words in it"),
+    (searched, {"decode.search": "of_batch_entropy"}, "by itself"),
+    (searched, {"decode.constraint": "of_width"}, "by itself"),
+    (scheduled, {"optimizer.schedule": "below_zero"}, "in the rates: -0.999"),
+    (updated, {"optimizer.name": "counts_traces", "model.num_layers": 2}, "most in decoder/layer_"),
+    (updated, {"optimizer.transforms": "own_noise", "model.num_layers": 2}, "most in "),
+    (lost, {"train.loss": "lost_tile"}, "most in "),
+    (predicted, {"task.name": "sorted_lines", "data.name": "table"}, "first at line 1: "),
     (updated, {"optimizer.name": "of_stack", "model.num_layers": 2}, "most in decoder/layer_"),
-    (continued, {"train.callbacks": "counts_calls"}, "in the records: valid/calls at step 4"),
+    (continued, {"train.callbacks": "counts_calls"}, "in the records: valid/calls at step 3"),
 ]
 
 
@@ -58,6 +66,7 @@ def test_a_metric_has_its_own_name_and_knows_no_order(subject_of):
     subject_of()  # registers the metrics
     assert scored(Pairs("bleu")).is_equal and scored(Pairs("exact_match")).is_equal
     assert scored(Pairs("first_pair")).where == "most in first_pair"
+    assert scored(Pairs("last_of_reference")).where == "most in last_of_reference"
     assert "it returns other_name, no nameless" in scored(Pairs("nameless")).where
 
 

@@ -14,6 +14,7 @@ from transformer_jax.data.sources import SOURCES, SourceSet
 from transformer_jax.decoding import Sampler
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import CONSTRAINTS, SEARCHES
+from transformer_jax.losses import TOKEN_LOSSES, CrossEntropy
 from transformer_jax.models import MODELS
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.attention import MultiHeadAttention
@@ -26,11 +27,12 @@ from transformer_jax.nn.positions import POSITIONS, PositionEncoding
 from transformer_jax.nn.transformer import Block, Decoder
 from transformer_jax.scoring import METRICS
 from transformer_jax.tasks import TASKS
+from transformer_jax.tasks.classification import Classification
 from transformer_jax.tasks.interface import TaskKind
 from transformer_jax.tasks.language_modeling import LanguageModeling
 from transformer_jax.tokenization import TOKENIZERS, SentencePieceTokenizer
 from transformer_jax.training.callbacks import CALLBACKS, Callback
-from transformer_jax.training.optimizer import OPTIMIZERS, OptimizerKind
+from transformer_jax.training.optimizer import OPTIMIZERS, TRANSFORMS, OptimizerKind
 from transformer_jax.training.schedules import SCHEDULES, ScheduleKind
 
 COUNTER = itertools.count()
@@ -212,6 +214,26 @@ class NeverForgets(MultiHeadAttention):
         return StubbornCache(**{name: getattr(cache, name) for name in cache.__dataclass_fields__})
 
 
+@jax.custom_vjp
+def wrong_rule(x):
+    """Has a gradient rule that forgets a term."""
+    return nn.silu(x)
+
+
+wrong_rule.defvjp(lambda x: (nn.silu(x), x), lambda x, g: (g * nn.sigmoid(x),))
+ACTIVATIONS.register("wrong_rule", wrong_rule)
+
+
+@jax.custom_vjp
+def straight_through(x):
+    """Rounds, and passes the gradient through."""
+    return jnp.round(4 * x) / 4
+
+
+straight_through.defvjp(lambda x: (straight_through(x), None), lambda _, g: (g,))
+ACTIVATIONS.register("straight_through", straight_through)
+
+
 @ACTIVATIONS.register("unfinished")
 def unfinished(x):
     raise UserError("this activation is not finished")
@@ -233,6 +255,51 @@ KIND_OF_LOST = dataclasses.replace(
     TOKENIZERS["bpe"], train=train_bpe, load=LosesE, suffix=".lost.model"
 )
 TOKENIZERS.register("loses_e", KIND_OF_LOST)
+
+
+class MarksLate(SentencePieceTokenizer):
+    def starts_word(self, ids):
+        return [True, *super().starts_word(ids)[:-1]]
+
+
+TOKENIZERS.register(
+    "marks_late", dataclasses.replace(KIND_OF_LOST, load=MarksLate, suffix=".late.model")
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class OfBatchEntropy(Sampler):
+    """Keeps tokens that are likelier than the mean entropy of the batch says."""
+
+    def truncated(self, logits):
+        likelihoods = jax.nn.log_softmax(logits)
+        mean = (jnp.exp(likelihoods) * likelihoods).sum(-1).mean()
+        return jnp.where(likelihoods >= mean, logits, -jnp.inf)
+
+
+SEARCHES.register("of_batch_entropy", lambda decode, ids: OfBatchEntropy(1.0, None, None, **ids))
+
+
+@dataclasses.dataclass(frozen=True)
+class OfWidth:
+    """Outputs have half as many tokens as the longest prompt of the batch."""
+
+    eos: int
+    size: int
+
+    def begin(self, tokens, counts, limits):
+        return jnp.minimum(tokens.shape[1] // 2, limits - 1)
+
+    def allowed(self, left):
+        return jnp.ones((len(left), self.size), bool).at[:, self.eos].set(left <= 0)
+
+    def advance(self, left, tokens):
+        return left - 1, tokens
+
+
+CONSTRAINTS.register(
+    "of_width", lambda decode, tokenizer: OfWidth(tokenizer.specials.eos, tokenizer.vocab_size)
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,29 +327,15 @@ class ReadsHidden(Sampler):
 SEARCHES.register("reads_hidden", lambda decode, ids: ReadsHidden(1.0, 1, None, **ids))
 
 
-@dataclasses.dataclass(frozen=True)
-class OfCount:
-    """What a sentence may write depends on how many there are."""
-
-    vocab_size: int
-
-    def begin(self, tokens, counts, limits):
-        return jnp.zeros(len(counts))
-
-    def allowed(self, state):
-        allowed = jnp.arange(self.vocab_size) % len(state) == 0
-        return jnp.broadcast_to(allowed, (len(state), self.vocab_size))
-
-    def advance(self, state, tokens):
-        return state, tokens
-
-
-CONSTRAINTS.register("of_count", lambda decode, tokenizer: OfCount(tokenizer.vocab_size))
-
-
 @METRICS.register("first_pair")
 def first_pair(outputs, references):
     return {"first_pair": float(len(outputs[0]))}
+
+
+@METRICS.register("last_of_reference")
+def last_of_reference(outputs, references):
+    by_reference = dict(zip(references, outputs, strict=True))
+    return {"last_of_reference": float(sum(map(len, by_reference.values())))}
 
 
 @METRICS.register("nameless")
@@ -304,6 +357,49 @@ def scale_by_largest():
 
 OPTIMIZERS.register(
     "of_stack", OptimizerKind(lambda config: [scale_by_largest()], reads=(), stackable=True)
+)
+
+
+def counts_traces(config):
+    """Changes its rule with the number of times that it is traced."""
+    count = itertools.count()
+
+    def update(grads, state, params=None):
+        return (jax.tree.map(jnp.sign, grads) if next(count) > 1 else grads), state
+
+    return [optax.GradientTransformation(lambda params: optax.EmptyState(), update)]
+
+
+OPTIMIZERS.register("counts_traces", OptimizerKind(counts_traces, reads=()))
+
+
+def own_noise_of_gradients(config):
+    size = 0.1 * np.random.normal()
+    return optax.stateless(lambda grads, _: jax.tree.map(lambda x: x + size, grads))
+
+
+TRANSFORMS.register("own_noise", own_noise_of_gradients)
+
+
+@TOKEN_LOSSES.register("lost_tile")
+class LostTile(CrossEntropy):
+    """Loses the last tokens of a vocabulary that tiles of 16 do not divide."""
+
+    def of_hidden(self, predicted, labels, exact=True):
+        logits = predicted.logits(exact)
+        rest = logits.shape[-1] % 16
+        return self.of_logits(logits.at[..., logits.shape[-1] - rest :].set(-100.0), labels)
+
+
+class SortedLines(Classification):
+    def predict(self, params, lines, decode, first_line=1):
+        return super().predict(params, sorted(lines, key=len), decode, first_line)
+
+
+LABELS = TASKS["classification"]
+TASKS.register(
+    "sorted_lines",
+    TaskKind(SortedLines.build, LABELS.texts, labels=LABELS.labels, defaults=LABELS.defaults),
 )
 
 

@@ -4,11 +4,13 @@ schedules, optimizers on stacked layers, attention kernels, callbacks and tracke
 
 import contextlib
 import dataclasses
+import itertools
 import logging
 import re
 import tempfile
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ import numpy as np
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import open_split
 from transformer_jax.decoding.constraints import constrained, start_under
-from transformer_jax.decoding.interface import Hypotheses, Start
+from transformer_jax.decoding.interface import DecodeStep, Hypotheses, Start
 from transformer_jax.inference.config import make_constraint
 from transformer_jax.lab.verification.forward_oracles import BFLOAT16, Decoding
 from transformer_jax.lab.verification.outcomes import (
@@ -31,12 +33,17 @@ from transformer_jax.lab.verification.outcomes import (
 )
 from transformer_jax.lab.verification.subject import VOCAB, Subject, first_gradients
 from transformer_jax.logs import trackers
+from transformer_jax.losses import TokenLoss, TokenLosses
+from transformer_jax.models import apply_method
+from transformer_jax.nn.embeddings import Unprojected
 from transformer_jax.nn.fused_attention import record_kernel_choices
 from transformer_jax.nn.layer_scan import has_stacks, stack_layers, unstack_layers
 from transformer_jax.runs import build
 from transformer_jax.runs.config import override
+from transformer_jax.runs.prepare import build_tokenizers
+from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.train import train
-from transformer_jax.runs.workdir import read_metrics
+from transformer_jax.runs.workdir import TOKENIZER, read_metrics
 from transformer_jax.scoring import METRICS
 from transformer_jax.tokenization import (
     DEFAULT_SPECIALS,
@@ -46,11 +53,13 @@ from transformer_jax.tokenization import (
     load_tokenizers,
     train_tokenizers,
 )
-from transformer_jax.tokenization.specials import NUM_SPECIALS
 from transformer_jax.training.optimizer import make_optimizer, make_schedule
 
 _TEXTS = 200  # that a tokenizer reads and a metric scores
-_STEPS = 4  # of a training with callbacks
+_STEPS = 4  # of an optimizer, or of a training with callbacks
+_STEPS_APART = 64  # whose learning rates are computed one by one
+_DRAWS = 4  # of a search
+_LINES = 5  # that a task predicts
 _OUTPUT_LENGTHS = (8, 3, 5)  # limits of a search
 _TIMES = re.compile("share_|seconds|step_ms|per_s$|goodput|time")  # in names of metrics
 
@@ -78,8 +87,8 @@ def tokenized(subject: Subject) -> Comparison:
             == len(tokenizer.pieces(tokenizer.encode(text)))
             == len(tokenizer.starts_word(tokenizer.encode(text)))
         ),
-        "has a word without ids": lambda text: (
-            list(map(bool, tokenizer.encode_words(text.split()))) == [True] * len(text.split())
+        "has a word without ids, or with a mark of words in it": lambda text: _marks_words(
+            tokenizer, text.split()
         ),
     }
     if kind.is_lossless:
@@ -93,6 +102,18 @@ def tokenized(subject: Subject) -> Comparison:
 
 def _vocab_size(kind: str) -> int:
     return max(TOKENIZERS[kind].least_vocab_size, 400)
+
+
+def _marks_words(tokenizer: Tokenizer, words: Sequence[str]) -> bool:
+    """Returns True if the ids of each word begin with the mark of a word and, unless the word has
+    punctuation, have no other."""
+    ids_of_words = tokenizer.encode_words(words)
+    marks = iter(tokenizer.starts_word(itertools.chain(*ids_of_words)))
+    for word, ids in zip(words, ids_of_words, strict=True):
+        first, *others = [next(marks) for _ in ids] or [False]
+        if not first or (word.isalnum() and any(others)):
+            return False
+    return True
 
 
 def _gives_back(tokenizer: Tokenizer, text: str) -> bool:
@@ -110,64 +131,70 @@ def _texts() -> list[str]:
 
 
 def searched(subject: Subject) -> Comparison:
-    """A search finds the same outputs for a sentence by itself and in a batch, within their limits,
-    of known tokens, the best first; under the constraint, if there is one."""
+    """A search finds the same outputs for a sentence by itself and in a batch, under its
+    constraint, within their limits, of known tokens, the best first."""
     decode = subject.settings.decode
-    search = decode.make_search(DEFAULT_SPECIALS)
-    hidden = "_hidden" if getattr(search, "needs_hidden", False) else ""
     decoding = Decoding(subject)
-    state = decoding.prefill(f"prefill{hidden}")
-    constraint = make_constraint(decode, _tokenizer_of_characters())
-    banned_id = DEFAULT_SPECIALS.banned[0]
+    search: Any = decode.make_search(DEFAULT_SPECIALS)
+    with_hidden = "_hidden" if getattr(search, "needs_hidden", False) else ""
+    logits, memory, state, *hidden = decoding.prefill(f"prefill{with_hidden}")
+    constraint = make_constraint(decode, _letters() if decode.constraint else None)
+    banned = DEFAULT_SPECIALS.banned[0]
     limits = np.array(_OUTPUT_LENGTHS, np.int32)
-    count = decode.num_outputs
+
+    def step(params: Any, tokens: Any, memory: Any, state: Any) -> Any:
+        method = f"decode_step{with_hidden}"
+        logits, *others = apply_method(decoding.model, params, method, tokens, memory, state)
+        # Sentences are more and less certain of their next token, and outputs end early: that tells
+        # them apart.
+        logits = (logits * (1 + tokens % 4)[:, None]).at[:, DEFAULT_SPECIALS.eos].add(4)
+        return logits, *others
 
     @jax.jit
-    def find(params: Any, start: Start) -> Hypotheses:
-        def step(tokens: Any, memory: Any, state: Any) -> Any:
-            inputs = (tokens, memory, state)
-            return decoding.model.apply({"params": params}, *inputs, method=f"decode_step{hidden}")
+    def find(params: Any, start: Start, tokens: Any, counts: Any) -> Hypotheses:
+        decode_step: DecodeStep = partial(step, params)
+        if constraint is not None:
+            start = start_under(constraint, start, tokens, counts, banned)
+            decode_step = constrained(decode_step, constraint, banned)
+        options = {"num_outputs": decode.num_outputs, "max_length": int(limits.max())}
+        return search.find(decode_step, start, **options)
 
-        if constraint:
-            step = constrained(step, constraint, banned_id)
-        options = {"num_outputs": count, "max_length": int(limits.max())}
-        return search.find(step, start, **options)
-
-    keys = jax.random.split(jax.random.key(0), len(limits))
-    model_state = decoding.memory, state
-    start = Start(
-        decoding.first_logits, *model_state, jnp.asarray(limits), keys, *decoding.first_hidden
-    )
-    if constraint:
-        start = start_under(constraint, start, decoding.prompts, decoding.lengths, banned_id)
-    together = jax.device_get(find(subject.params, start))
-    parts = []
-    for i in range(len(limits)):
-        alone = jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], start)
-        parts.append(jax.device_get(find(subject.params, alone)))
-    apart = [np.concatenate(leaves) for leaves in zip(*(part[:2] for part in parts), strict=True)]
-    tokens = together.tokens
+    together = []
+    apart = []
+    for number in range(_DRAWS):
+        keys = jax.random.split(jax.random.key(number), len(limits))
+        start = Start(logits, memory, state, jnp.asarray(limits), keys, *hidden)
+        inputs = (start, decoding.prompts, decoding.lengths)
+        together.append(jax.device_get(find(subject.params, *inputs)))
+        for i, length in enumerate(decoding.lengths):
+            alone, tokens, counts = jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], inputs)
+            if constraint is not None:
+                tokens = tokens[:, :length]
+            apart.append(jax.device_get(find(subject.params, alone, tokens, counts).tokens))
+    tokens = np.concatenate([found.tokens for found in together])
+    scores = np.concatenate([found.scores for found in together])
     lengths = (tokens != DEFAULT_SPECIALS.pad).sum(axis=2)
     faults = {
-        "longer than its limit": lengths > limits[:, None],
+        "longer than its limit": lengths > np.tile(limits, _DRAWS)[:, None],
         "of unknown tokens": ((tokens < 0) | (tokens >= VOCAB)).any(axis=2),
-        "before a better one": np.diff(together.scores, axis=1, append=-np.inf) > 0,
-        "with a score that is no number": np.isnan(together.scores),
+        "before a better one": np.diff(scores, axis=1, append=-np.inf) > 0,
+        "with a score that is no number": np.isnan(scores),
     }
     for fault, places in faults.items():
         if places.any():
             sentence, output = np.argwhere(places)[0]
-            where = f"output {output} of sentence {sentence} is {fault}"
+            where = f"output {output} of sentence {sentence % len(limits)} is {fault}"
             return Comparison(np.inf, np.inf, where, BITS)
-    return compare_places(tokens, apart[0], lambda i: f"sentence {i} by itself", BITS)
+    expected = np.concatenate(apart)
+    return compare_places(tokens, expected, lambda i: f"sentence {i % 3} by itself", BITS)
 
 
-def _tokenizer_of_characters() -> Tokenizer:
-    """A tokenizer with as many tokens as the drawn ones."""
-    characters = "".join(chr(ord("0") + i) for i in range(VOCAB - NUM_SPECIALS))
+def _letters() -> Tokenizer:
+    """A tokenizer with as many ids as drawn tokens: of letters."""
+    letters = "".join(map(chr, range(65, 65 + VOCAB - 5)))  # four special ids, and whitespace
     with tempfile.TemporaryDirectory() as folder:
-        config = TokenizerConfig(kind="char", normalization="identity")
-        return train_tokenizers(config, {"text": [characters]}, Path(folder) / "new").text("text")
+        config = TokenizerConfig(kind="char")
+        return train_tokenizers(config, {"text": [letters]}, Path(folder) / "new").text("text")
 
 
 def scored(subject: Subject) -> Comparison:
@@ -175,8 +202,8 @@ def scored(subject: Subject) -> Comparison:
     name = subject.settings.task.metric
     if name is None:
         raise DoesNotApplyError("the task has no metric")
-    texts = _texts()
-    outputs = [text if i % 3 else texts[i - 1] for i, text in enumerate(texts)]
+    outputs = _texts()
+    texts = [outputs[i // 3 * 3] for i in range(len(outputs))]  # each that of three outputs
     order = np.random.default_rng(0).permutation(len(texts))
     score = METRICS[name]
     values = score(outputs, texts)
@@ -193,35 +220,60 @@ def scheduled(subject: Subject) -> Comparison:
     settings = subject.settings
     num_steps = settings.train.num_steps
     rate_at = make_schedule(settings.optimizer, settings.model.d_model, num_steps)
-    steps = range(num_steps + 1)
-    rates = np.array([np.asarray(rate_at(step), np.float32) for step in steps])
-    if rates.ndim > 1 or not np.isfinite(rates).all() or (rates < 0).any():
-        return Comparison(np.inf, np.inf, f"in the rates: {rates.tolist()}", BITS)
-    compiled = np.asarray(jax.jit(jax.vmap(rate_at))(jnp.asarray(steps)))
-    return compare_places(compiled, rates, lambda i: f"step {i}", 1e-6)
+    rates = np.asarray(jax.jit(jax.vmap(rate_at))(jnp.arange(num_steps + 1)))
+    wrong = ~np.isfinite(rates) | (rates < 0)
+    if rates.ndim > 1 or wrong.any():
+        step = int(np.argmax(wrong))
+        return Comparison(np.inf, np.inf, f"in the rates: {rates[step]} at step {step}", BITS)
+    steps = np.unique(np.geomspace(1, num_steps + 1, _STEPS_APART).astype(int)) - 1
+    apart = np.array([np.asarray(rate_at(int(step)), np.float32) for step in steps])
+    return compare_places(rates[steps], apart, lambda i: f"step {steps[i]}", 1e-6)
 
 
 def updated(subject: Subject) -> Comparison:
-    """An optimizer updates stacked layers as it updates them one by one."""
+    """An optimizer that is made again, and runs without being compiled on stacked layers, has the
+    updates of one that is compiled once."""
     settings = subject.settings
     schedule = make_schedule(settings.optimizer, settings.model.d_model, settings.train.num_steps)
-    optimizer = make_optimizer(settings.optimizer, schedule)
     params = subject.state.params
     stacked = stack_layers(params)
     if not has_stacks(stacked):
         raise DoesNotApplyError("the model has no layers that can be stacked")
     updates = []
     for tree in (params, stacked):
+        optimizer = make_optimizer(settings.optimizer, schedule)
+        update_of = jax.jit(optimizer.update) if tree is params else optimizer.update
         state = optimizer.init(tree)
         rng = np.random.default_rng(0)
-        for _ in range(2):
-            drawn = jax.tree.map(
-                lambda x, rng=rng: rng.normal(size=x.shape).astype(np.float32), params
-            )
+        for _ in range(_STEPS):
+            drawn = jax.tree.map(lambda x, rng=rng: np.float32(rng.normal(size=x.shape)), params)
             gradients = stack_layers(drawn) if tree is stacked else drawn
-            update, state = jax.jit(optimizer.update)(gradients, state, tree)
+            update, state = update_of(gradients, state, tree)
         updates.append(update)
     return compare_trees(unstack_layers(updates[1]), updates[0])
+
+
+def lost(subject: Subject) -> Comparison:
+    """A loss of hidden states, tile by tile say, has the values and gradients of the same loss of
+    all logits."""
+    loss = subject.task.loss_options.token_loss
+    if type(loss).of_hidden is TokenLoss.of_hidden:
+        raise DoesNotApplyError("it has no `of_hidden` of its own")
+    rng = np.random.default_rng(0)
+    shapes = {"x": (2, 5, 8), "table": (VOCAB, 8), "bias": (VOCAB,)}
+    arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    vocab_size = VOCAB - 3  # the last rows are padding, and tiles do not divide it
+    labels = rng.integers(0, vocab_size, (2, 5))
+
+    def losses(of: Callable[..., TokenLosses], arrays: Any) -> Any:
+        predicted = Unprojected(**arrays, dtype=jnp.dtype("float32"), vocab_size=vocab_size)
+        return of(predicted, labels).losses
+
+    results = []
+    for of in (loss.of_hidden, lambda x, labels: loss.of_logits(x.logits(), labels)):
+        values, backward = jax.vjp(partial(losses, of), arrays)
+        results.append({"losses": values, "gradients": backward(jnp.ones_like(values))[0]})
+    return compare_trees(*results)
 
 
 def fused(subject: Subject) -> Comparison:
@@ -242,23 +294,9 @@ def fused(subject: Subject) -> Comparison:
 def continued(subject: Subject) -> Comparison:
     """A training with callbacks and trackers that stops and goes on has the parameters and records
     of one that does not."""
-    small = {
-        # A loaded config may not name them; `verify` has refused that.
-        "train.callbacks": subject.settings.values["train.callbacks"],
-        "logging.trackers": subject.settings.values["logging.trackers"],
-        "model.vocab_multiple": 1,
-        "tokenizer.vocab_size": _vocab_size(subject.settings.tokenizer.kind),
-        "data.cache_dir": None,
-        "train.num_steps": _STEPS,
-        "train.tokens_per_batch": 512,
-        "logging.every_steps": 1,
-        "eval.every_steps": 2,
-        "eval.num_examples": 2,
-        "checkpoint.every_steps": 2,
-    }
     with tempfile.TemporaryDirectory() as folder, _failing_trackers():
         whole, parts = (Path(folder) / name for name in ("whole", "parts"))
-        config = override(subject.settings, small | _data_for(subject, Path(folder)))
+        config = _with_data(subject, Path(folder))
         uninterrupted = train(config, whole, progress=False)
         train(config, parts, until=_STEPS // 2, progress=False)
         resumed = train(config, parts, progress=False)
@@ -275,24 +313,60 @@ def continued(subject: Subject) -> Comparison:
     return found
 
 
-def _data_for(subject: Subject, folder: Path) -> dict[str, Any]:
-    """The fields of small data for the task, whose files are written to a folder."""
-    keys = build.task_kind(subject.settings).keys
-    if keys == {"source", "target"}:
-        return {"data.name": "synthetic_en_de", "data.synthetic_size": _TEXTS}
+def predicted(subject: Subject) -> Comparison:
+    """The outputs of several lines are those of each line by itself, in the order of the lines."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = _with_data(subject, Path(folder))
+        examples = open_split(settings.data, "train")
+        tokenizers = build_tokenizers(settings, Path(folder) / TOKENIZER, examples)
+        task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
+    rng = np.random.default_rng(0)  # initial parameters may predict the same for all lines
+    params = task.init(jax.random.key(0))
+    params = jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape), params)
+    lines = [example.get("source", example.get("text")) for example in examples[:_LINES]]
+    together = task.predict(params, lines, settings.decode)
+    for number, (line, (output, *_)) in enumerate(zip(lines, together, strict=True), 1):
+        (((alone, *_)),) = task.predict(params, [line], settings.decode, number)
+        if output.text != alone.text or not np.isclose(output.score, alone.score, 1e-4, 1e-5):
+            outputs = [f"{each.text!r} ({each.score:.3g})" for each in (output, alone)]
+            where = f"first at line {number}: {outputs[0]}, by itself {outputs[1]}"
+            return Comparison(np.inf, np.inf, where, BITS)
+    return Comparison(0.0, 0.0, "", BITS)
+
+
+def _with_data(subject: Subject, folder: Path) -> Settings:
+    """A short training on small data for the task, whose files are written to a folder."""
     texts = _texts()
-    if keys == {"text"}:
-        files = {"data.name": "text", "data.documents": "line"}
-        content = "\n".join(texts)
-    elif keys == {"text", "label"}:
-        files = {"data.name": "table"}
-        rows = (f"{text}\t{'ab'[i % 2]}" for i, text in enumerate(texts))
-        content = "\n".join(["text\tlabel", *rows])
-    else:
-        raise DoesNotApplyError(f"no data for task {subject.settings.task.name} is at hand")
     path = folder / "data.tsv"
-    path.write_text(content, encoding="utf-8")
-    return files | {f"data.{split}_text": str(path) for split in ("train", "valid")}
+    files = {f"data.{split}_text": str(path) for split in ("train", "valid")}
+    match sorted(build.task_kind(subject.settings).keys):
+        case ["source", "target"]:
+            files = {"data.name": "synthetic_en_de", "data.synthetic_size": _TEXTS}
+        case ["text"]:
+            files |= {"data.name": "text", "data.documents": "line"}
+            path.write_text("\n".join(texts), encoding="utf-8")
+        case ["label", "text"]:
+            files |= {"data.name": "table"}
+            rows = (f"{text}\t{'ab'[i % 2]}" for i, text in enumerate(texts))
+            path.write_text("\n".join(["text\tlabel", *rows]), encoding="utf-8")
+        case _:
+            name = subject.settings.task.name
+            raise DoesNotApplyError(f"no data for task {name} is at hand")
+    small = {
+        "model.vocab_multiple": 1,
+        "tokenizer.vocab_size": _vocab_size(subject.settings.tokenizer.kind),
+        "data.cache_dir": None,
+        "train.num_steps": _STEPS,
+        "train.tokens_per_batch": 512,
+        "logging.every_steps": 1,
+        "eval.every_steps": 1,
+        "eval.num_examples": 2,
+        "checkpoint.every_steps": 2,
+        "optimizer.learning_rate": 0.3,  # losses rise and fall
+        "decode.batch_size": _LINES - 2,
+        "decode.max_extra_length": 4,
+    }
+    return override(subject.settings, small | files)
 
 
 def _recorded(workdir: Path) -> dict[tuple[Any, ...], Any]:

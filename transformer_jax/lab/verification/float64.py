@@ -13,17 +13,27 @@ _INLINED = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "r
 _CUSTOM = ("custom_jvp_call", "custom_vjp_call")
 
 
-def in_float64(function: Callable[..., Any], *arguments: Any) -> Any:
+def in_float64(
+    function: Callable[..., Any],
+    *arguments: Any,
+    derive: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function,
+) -> Any:
     """The results of `function(*arguments)` without any rounding below float64, as NumPy arrays.
 
-    The program is that of the given dtypes, without its casts to lower precision.
+    The program is that of the given dtypes, without its casts to lower precision, and without
+    gradient rules of its own (`jax.custom_vjp`). `derive` is applied to it, such as `jax.grad`.
     """
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
+
+    def program(*arguments: Any) -> Any:
+        outputs = _evaluate(closed, jax.tree.leaves(arguments))
+        return jax.tree.unflatten(jax.tree.structure(shapes), outputs)
+
     with jax.enable_x64(True):
         leaves = zip(jax.tree.leaves(arguments), closed.in_avals, strict=True)
         inputs = [_widened(jnp.asarray(leaf, aval.dtype)) for leaf, aval in leaves]
-        outputs = jax.jit(lambda *inputs: _evaluate(closed, inputs))(*inputs)
-        return jax.tree.unflatten(jax.tree.structure(shapes), [np.asarray(x) for x in outputs])
+        wide = jax.tree.unflatten(jax.tree.structure(arguments), inputs)
+        return jax.tree.map(np.asarray, jax.jit(derive(program))(*wide))
 
 
 def _widened(value: Any) -> Any:

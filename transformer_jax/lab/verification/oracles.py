@@ -33,7 +33,7 @@ from transformer_jax.lab.verification.subject import Subject
 from transformer_jax.nn.parameters import PARAMETERS
 from transformer_jax.parallel.sharding import AXIS_NAMES, DATA
 from transformer_jax.runs.config import read_settings
-from transformer_jax.runs.settings import CHOICES, Origin
+from transformer_jax.runs.settings import CHOICES, COMMAND
 from transformer_jax.runs.user_modules import load_modules
 from transformer_jax.runtime.platform import use_compilation_cache
 
@@ -51,7 +51,6 @@ DEVICE_ORACLES: Mapping[str, Oracle] = {
 ORACLES: Mapping[str, Oracle] = {
     "packed = padded": forward_oracles.packed,
     "cached = full": forward_oracles.cached,
-    "rewound = never read": forward_oracles.rewound,
     "causal": forward_oracles.causal,
     "float32 near float64": forward_oracles.exact,
     "bfloat16 near float32": forward_oracles.bfloat16,
@@ -64,8 +63,10 @@ ORACLES: Mapping[str, Oracle] = {
     "resumed = uninterrupted": training_oracles.resumed,
     "seeds together = apart": training_oracles.seeds,
     "exported = imported": stored_oracles.exported,
-    "data read again = the same": stored_oracles.data,
     **DEVICE_ORACLES,
+    "data read again = the same": stored_oracles.data,
+    "predictions: alone = together": component_oracles.predicted,
+    "loss of states = of logits": component_oracles.lost,
     "tokenizer: text = text": component_oracles.tokenized,
     "search: alone = in a batch": component_oracles.searched,
     "metric: any order": component_oracles.scored,
@@ -79,40 +80,48 @@ where they have no meaning."""
 QUICK = (
     "packed = padded",
     "cached = full",
-    "rewound = never read",
     "causal",
     "float32 near float64",
     "accumulated = one batch",
 )
 """Oracles of the model for a first look, besides those of the component's own kind."""
 
-_RESUMED = ("resumed = uninterrupted",)
-_OF_CALLBACKS = ("callbacks: resumed = uninterrupted",)
-READ_BY: Mapping[str, Sequence[str]] = {
-    "data.name": ("data read again = the same",),
+_RESUMED = "resumed = uninterrupted"
+_OF_DATA = "data read again = the same"
+_OF_SEARCHES = "search: alone = in a batch"
+_OF_OPTIMIZERS = "optimizer: stacked = single"
+OF_CALLBACKS = "callbacks: resumed = uninterrupted"
+OWN: Mapping[str, Sequence[str]] = {
+    "task.name": (_OF_DATA, "predictions: alone = together"),
+    "train.loss": ("loss of states = of logits",),
+    "data.name": (_OF_DATA,),
     "tokenizer.kind": ("tokenizer: text = text",),
-    "decode.search": ("search: alone = in a batch",),
-    "decode.constraint": ("search: alone = in a batch",),
+    "decode.search": (_OF_SEARCHES,),
+    "decode.constraint": (_OF_SEARCHES,),
     "task.metric": ("metric: any order",),
-    "optimizer.name": ("optimizer: stacked = single", *_RESUMED),
-    "optimizer.schedule": ("schedule: compiled = not", *_RESUMED),
+    "optimizer.name": (_OF_OPTIMIZERS, _RESUMED),
+    "optimizer.transforms": (_OF_OPTIMIZERS, _RESUMED),
+    "optimizer.schedule": ("schedule: compiled = not", _RESUMED),
     "model.attention": ("kernel = plain",),
-    "train.callbacks": _OF_CALLBACKS,
-    "logging.trackers": _OF_CALLBACKS,
+    "train.callbacks": (OF_CALLBACKS,),
+    "logging.trackers": (OF_CALLBACKS,),
 }
-"""Oracles that read the component of a field; those of all other fields are part of the model or
-the task, which the others read."""
+"""Oracles of the component of a field alone."""
+_IN_MODEL = ("task.name", "train.loss")
+"""Fields of `OWN` whose components are part of the model or the task, as those of fields that it
+does not name."""
 OF_MODEL = (
-    *(name for name in ORACLES if not any(name in names for names in READ_BY.values())),
-    *_RESUMED,
+    *(name for name in ORACLES if not any(name in names for names in OWN.values())),
+    _RESUMED,
     BETWEEN_PROCESSES,
 )
 """Oracles that read all components of model and task."""
 
 
-def oracles_of(field: str) -> Sequence[str]:
-    """The oracles that read the component of a field."""
-    return READ_BY.get(field, OF_MODEL)
+def oracles_of(field: str, quick: bool = False) -> Sequence[str]:
+    """The oracles that read the component of a field; with `quick`, those of a first look."""
+    of_model = (QUICK if quick else OF_MODEL) if field not in OWN or field in _IN_MODEL else ()
+    return (*OWN.get(field, ()), *of_model)
 
 
 def between_processes(subject: Subject, work: Mapping[str, Any]) -> Comparison:
@@ -153,7 +162,8 @@ def main() -> None:
         components, PARAMETERS[:] = pickle.loads(work["cells"])
         for (field, name), (entry, options) in components.items():
             CHOICES[field].register(name, entry, options=options)
-    subject = Subject(read_settings(work["config"], {}, Origin("loaded run", "the shrunk config")))
+    # The caller has refused what a stranger's config would start.
+    subject = Subject(read_settings(work["config"], {}, COMMAND))
     between: Oracle = partial(between_processes, work=work)
     oracles = {**ORACLES, BETWEEN_PROCESSES: between}
     for name in work["oracles"]:

@@ -19,6 +19,8 @@ from ml_collections import ConfigDict
 from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.errors import UserError
+from transformer_jax.lab.verification.float64 import in_float64
+from transformer_jax.lab.verification.outcomes import Comparison, compare_trees
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.layer_pattern import PARAMETERS, pattern_text, read_pattern
 from transformer_jax.nn.parameters import parameter_at
@@ -63,7 +65,6 @@ _LIMITS = {
 }
 """Fields that a shrunk config limits to these values."""
 _SET = {
-    "train.num_steps": 8,
     "train.accumulation_steps": 1,
     "train.rows_per_device": None,
     "train.scale_to_data": False,
@@ -76,6 +77,7 @@ _SET = {
 }
 """Fields that oracles vary, or that say nothing about the model, and their values."""
 _SET_UNLESS_GIVEN = {
+    "train.num_steps": 8,
     "model.attention": "plain",
     "model.dropout_bits": "threefry",
     "task.mask_rate": 0.8,
@@ -245,10 +247,22 @@ class Subject:
         """The parameters of the model."""
         return self.state.model_params
 
+    def loss(self, params: Any, key: jax.Array | None = None) -> jax.Array:
+        """Loss of the batch; with a key, that of training."""
+        batch: Any = self.batch
+        return self.task.loss(params, batch, key, self.state.frozen)[0]
+
     @functools.cached_property
     def gradients(self) -> Any:
         """Loss sums and gradients of the first step on one device, without dropout."""
         return first_gradients(self, self.engine)
+
+    @functools.cached_property
+    def rounding(self) -> Comparison:
+        """The difference of the gradients from those without any rounding below float64, nor
+        gradient rules of functions' own."""
+        exact = in_float64(self.loss, self.params, derive=jax.grad)
+        return compare_trees(jax.jit(jax.grad(self.loss))(self.params), exact)
 
     @functools.cached_property
     def drawn_gradients(self) -> Any:

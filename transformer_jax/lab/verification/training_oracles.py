@@ -35,8 +35,20 @@ DEVICES = 2
 """Devices of a divided step."""
 _STEPS = 4
 _SAVED = 2  # step of the checkpoint
+_ROUNDING = 0.01  # larger differences are none of rounding
 _RANDOM = re.compile("random_bits|threefry|rng_bit_generator")  # in a printed program
 _REMAT = ("checkpoint", "remat2")  # names of the primitive in releases of jax
+
+
+def _compare(subject: Subject, computed: Any, expected: Any) -> Comparison:
+    """Compares gradients. Where rounding in float32 changes those of the model by more than usual,
+    as near a division by 0, another order of sums may do so too."""
+    found = compare_trees(computed, expected)
+    if found.tolerance < found.relative < _ROUNDING:
+        found = dataclasses.replace(
+            found, tolerance=max(found.tolerance, 3 * subject.rounding.relative)
+        )
+    return found
 
 
 def scanned(subject: Subject) -> Comparison:
@@ -45,23 +57,19 @@ def scanned(subject: Subject) -> Comparison:
         raise DoesNotApplyError("the architecture declares that its layers cannot be scanned")
     scans = subject.but(model__scan_layers=True)
     assert isinstance(scans.engine, ScanEngine)
-    return compare_trees(first_gradients(scans, scans.engine), subject.gradients)
+    return _compare(subject, first_gradients(scans, scans.engine), subject.gradients)
 
 
 def rematerialized(subject: Subject, remat: str) -> Comparison:
     """Activations that the backward pass computes again give the same gradients, with dropout."""
     saved = subject.with_dropout
-    batch: Any = saved.batch
-
-    def loss_of(params: Any) -> Any:
-        return saved.task.loss(params, batch, None, saved.state.frozen)[0]
-
     with rematerialized_layers(remat):
-        loss = jax.make_jaxpr(loss_of)(saved.params)
+        loss = jax.make_jaxpr(lambda params: saved.loss(params))(saved.params)
     if not any(equation.primitive.name in _REMAT for equation in loss.eqns):
         raise DoesNotApplyError("no layer of this architecture is one that train.remat knows")
     again = saved.but(train__remat=remat)
-    return compare_trees(first_gradients(again, again.engine, draws=True), saved.drawn_gradients)
+    gradients = first_gradients(again, again.engine, draws=True)
+    return _compare(subject, gradients, saved.drawn_gradients)
 
 
 def accumulated(subject: Subject) -> Comparison:
@@ -69,7 +77,7 @@ def accumulated(subject: Subject) -> Comparison:
     if build.task_kind(subject.settings).batch_dependent:
         raise DoesNotApplyError("the task declares that its loss depends on the batch")
     parts = subject.but(train__accumulation_steps=2)
-    return compare_trees(first_gradients(parts, parts.engine), subject.gradients)
+    return _compare(subject, first_gradients(parts, parts.engine), subject.gradients)
 
 
 def divided(subject: Subject, engine: str, axis: str) -> Comparison:
@@ -77,7 +85,7 @@ def divided(subject: Subject, engine: str, axis: str) -> Comparison:
     sizes = {f"parallel__{name}": DEVICES if name == axis else 1 for name in AXIS_NAMES}
     apart = subject.but(parallel__engine=engine, **sizes)
     engine_of_two = build.build_engine(apart.settings, jax.devices()[:DEVICES])
-    return compare_trees(first_gradients(apart, engine_of_two), subject.gradients)
+    return _compare(subject, first_gradients(apart, engine_of_two), subject.gradients)
 
 
 def repeated(subject: Subject) -> Comparison:
@@ -91,17 +99,12 @@ def repeated(subject: Subject) -> Comparison:
 
 def randomness(subject: Subject) -> Comparison:
     """What a component draws by itself: the same key gives the same bits, another step others."""
-    batch: Any = subject.batch
-
-    def loss_of(params: Any, key: jax.Array) -> Any:
-        return subject.task.loss(params, batch, key, subject.state.frozen)[0]
-
     keys = [jax.random.key(number) for number in range(2)]
-    if not _RANDOM.search(str(jax.make_jaxpr(loss_of)(subject.params, keys[0]))):
+    if not _RANDOM.search(str(jax.make_jaxpr(subject.loss)(subject.params, keys[0]))):
         raise DoesNotApplyError("it draws nothing by itself")
     # Compiled anew each time: what is drawn while tracing differs.
     first, again, other = (
-        jax.jit(lambda params, key: loss_of(params, key))(subject.params, key)
+        jax.jit(lambda params, key: subject.loss(params, key))(subject.params, key)
         for key in (keys[0], *keys)
     )
     if again == first == other:
@@ -146,7 +149,8 @@ def seeds(subject: Subject) -> Comparison:
     engine = make_replica_engine(ParallelConfig(data=1), len(numbers), same_batch=True)
     (together,) = _from_seeds(subject, engine, [numbers])
     apart = _from_seeds(subject, subject.engine, list(numbers))
-    return compare_trees(together, jax.tree.map(lambda *leaves: np.stack(leaves), *apart))
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *apart)
+    return _compare(subject, together, stacked)
 
 
 def _from_seeds(subject: Subject, engine: Engine, seeds: Sequence[Any]) -> list[dict[str, Any]]:

@@ -49,6 +49,12 @@ SECONDS = 600.0
 ALL = (*oracles.ORACLES, oracles.BETWEEN_PROCESSES)
 """Names of all oracles."""
 
+_STEPS = ("warmup_steps", "decay_steps", "cooldown_steps")
+_KEPT = {
+    "model.attention": ("model.attention",),
+    "optimizer.schedule": ("train.num_steps", *(f"optimizer.{name}" for name in _STEPS)),
+}
+"""Fields that are not shrunk for a component of the user's."""
 _CELLS = "__main__"  # the module of a notebook's cells
 _SHIPPED = {DecoderOnly: "tiny_shakespeare_cpu", EncoderOnly: "bert_small"}
 """Config for an architecture of a base class; for all other components: quickstart."""
@@ -79,7 +85,7 @@ def verify(
       modules: the user's modules, with components that the config names.
       keep: fields "section.field" that are not shrunk.
       only: regular expression of the oracles to run; the others are left out.
-      quick: run the oracles of `oracles.QUICK` and those of the components' own kinds.
+      quick: of the oracles of models, run those of `oracles.QUICK` only.
       seconds: time limit; oracles that have not ended by then are not run.
       progress: show the progress on stderr or, in a notebook, in one line.
 
@@ -94,16 +100,20 @@ def verify(
         settings = _settings_with(config)
     if not any(re.search(only, name) for name in ALL):
         raise UserError(f"no oracle is named like {only!r}; they are {', '.join(ALL)}")
-    acting = {name for name in settings.values if name.startswith("data.")}
     components = user_components(settings)
     kernel = ("model.attention", settings.model.attention)
     kernel_module = ATTENTION.module_of(kernel[1]) if kernel[1] in ATTENTION else None
     if kernel_module and not kernel_module.startswith("transformer_jax."):
         components[kernel] = kernel_module
-        keep = {*keep, "model.attention"}
+    for field, _ in components:
+        keep = {*keep, *_KEPT.get(field, ())}
     small = shrunk(settings, keep)
-    names = _chosen({field for field, _ in components}, only, quick)
-    refuse_loaded(settings, acting | {field for field, _ in components})
+    fields = {field for field, _ in components} or {"model"}
+    wanted = {name for field in fields for name in oracles.oracles_of(field, quick)}
+    names = [name for name in ALL if name in wanted and re.search(only, name)]
+    trains = oracles.OF_CALLBACKS in names
+    read = [name for name in settings.values if trains or name.startswith("data.")]
+    refuse_loaded(settings, read)  # the other process takes all for the user's own
     task = Subject(small).task  # errors of the config, at once
     unlisted = describe_unlisted(jax.eval_shape(task.init, jax.random.key(0)))
     if unlisted:
@@ -125,15 +135,6 @@ def verify(
             outcomes.append(Outcome(f"{field}={name}", NOT_RUN, reason))
     subject = ", ".join(f"{field}={name}" for field, name in components) or "the config"
     return Verification(subject, outcomes)
-
-
-def _chosen(fields: Collection[str], only: str, quick: bool) -> list[str]:
-    """Names of the oracles to run for components of these fields; without one, those of models."""
-    of_fields = {name for field in fields for name in oracles.READ_BY.get(field, ())}
-    in_model = not fields or any(field not in oracles.READ_BY for field in fields)
-    of_model = oracles.QUICK if quick else oracles.OF_MODEL
-    wanted = of_fields | set(of_model if in_model else ())
-    return [name for name in ALL if name in wanted and re.search(only, name)]
 
 
 def _settings_with(component: Any) -> Settings:
