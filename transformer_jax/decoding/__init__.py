@@ -9,6 +9,7 @@ from transformer_jax.decoding.beam_tree import BeamTree, beam_tree
 from transformer_jax.decoding.constraints import Constraint, constrained, masked_logits
 from transformer_jax.decoding.interface import Hypotheses, Search, Start, truncate_at_eos
 from transformer_jax.decoding.sampling import Sampler, truncated_logits
+from transformer_jax.decoding.unmasking import Unmasking
 
 __all__ = [
     "BeamSearch",
@@ -19,6 +20,7 @@ __all__ = [
     "Sampler",
     "Search",
     "Start",
+    "Unmasking",
     "beam_tree",
     "constrained",
     "length_penalty",
