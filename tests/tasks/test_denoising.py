@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Denoising with encoder-decoders and decoders: rows, no leaks, refusals."""
 
+import contextlib
 import dataclasses
 
 import jax
@@ -9,7 +10,7 @@ import pytest
 
 from tests.refusals import assert_refused
 from tests.tasks import compiled
-from transformer_jax.data.batches.pipeline import eval_batches
+from transformer_jax.data.batches.pipeline import eval_batches, train_batches
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.models import apply_model
 from transformer_jax.tasks.language_modeling import LanguageModeling
@@ -127,6 +128,23 @@ def test_scores_are_the_losses_of_source_and_target(build, random_params, tokeni
     log_probs = np.asarray(jax.nn.log_softmax(compiled.logits(task, params, *row)))[0]
     places = len(source) - 1 + np.arange(len(target))
     assert score.log_prob == pytest.approx(log_probs[places, target].sum(), rel=1e-4)
+
+
+@pytest.mark.parametrize("objective", ["spans", "infilling", "ul2", "diffusion"])
+def test_corruptions_are_drawn_by_the_place_in_the_order(build, objective):
+    encoder = {"model.architecture": "encoder_only"}
+    task = build(objective, encoder if objective == "diffusion" else PAIRS)
+    items = task.prepare([TEXT], training=True)
+
+    def batches():
+        return train_batches(items, task.preprocess, lengths=task.lengths, rows=8, seed=1)
+
+    with contextlib.closing(batches()) as plain, contextlib.closing(batches()) as resumed:
+        before = next(plain)
+        resumed.set_state(plain.get_state())
+        after = next(plain)
+        jax.tree.map(np.testing.assert_array_equal, next(resumed), after)
+        assert any((before[name] != after[name]).any() for name in before)
 
 
 def test_pairs_fill_the_blanks_of_a_line(build, random_params, tokenizers):

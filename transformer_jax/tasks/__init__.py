@@ -201,7 +201,7 @@ TASKS: Registry[TaskKind] = Registry(
             reads=(
                 *(*_DOCUMENTS, *_LOGITS, *_LOSS, _Z_LOSS, "task.objective"),
                 *("task.mask_rate", "task.whole_words", "task.pooling", "task.normalize"),
-                *(*_TARGET, *_CONTINUATION),
+                *dict.fromkeys((*_TARGET, *_CONTINUATION)),
             ),
         ),
         "classification": TaskKind(
