@@ -384,8 +384,8 @@ class Diffusion(Objective):
 
     With a share t of its tokens hidden, drawn from U(0, 1], the losses of a text divided by t add
     up to an upper bound of its negative log-likelihood, on average. Here the number k of hidden
-    tokens is drawn from 1 to L and the weight is L / k, which has the same mean (LLaDA, equation
-    14), less variance, and always a hidden token.
+    tokens is drawn from 1 to L and the weight is L / k, as LLaDA evaluates likelihoods: it has the
+    same mean, less variance, and always a hidden token.
     """
 
     text: TextTokens
