@@ -15,7 +15,9 @@ def test_defaults_are_those_of_the_paper():
 
 def test_settings_that_a_search_would_ignore_are_refused():
     settings = {
-        "search is 'bem', not one of beam, greedy, sample; did you mean beam?": {"search": "bem"},
+        "search is 'bem', not one of beam, greedy, sample, unmask; did you mean beam?": {
+            "search": "bem"
+        },
         "search 'sample' asks for a temperature": {"search": "sample"},
         "temperature is for sampling, and search is 'beam'": {"search": "beam", "temperature": 1.0},
         "top_k is for sampling; set temperature": {"top_k": 5},

@@ -144,7 +144,10 @@ UNREAD = [
     ({"model.architecture": "recurrent", "model.scan_layers": True}, "'recurrent' does not"),
     ({"model.architecture": "recurrent", "model.attention": "plain"}, "'recurrent' does not"),
     ({"model.architecture": "recurrent", "model.positions": "t5"}, "'recurrent' does not rea"),
-    ({"task.mask_rate": 0.3}, "task.name 'translation' does not read it (masked_lm would)"),
+    (
+        {"task.mask_rate": 0.3},
+        "task.name 'translation' does not read it (masked_lm, denoising would)",
+    ),
     ({"data.max_length": 64}, "task.name 'translation' does not read it"),
     ({"data.packing": "apart"}, "task.name 'translation' does not read it"),
     ({"data.dir": "/x"}, "data.name 'synthetic_en_de' does not read it (multi30k_en_de, "),
@@ -156,7 +159,7 @@ UNREAD = [
     ({"optimizer.weight_decay": 0.1}, "optimizer.name 'adam' does not read it (adamw, nadam,"),
     ({"optimizer.name": "sgd", "optimizer.beta2": 0.9}, "optimizer.name 'sgd' does not read"),
     ({"optimizer.decay_steps": 9999}, "optimizer.schedule 'transformer' does not read it"),
-    ({"decode.seed": 1}, "decode.search none does not read it (sample would)"),
+    ({"decode.seed": 1}, "decode.search none does not read it (sample, unmask would)"),
     ({"decode.stop": "."}, "task.name 'translation' does not read it (language_modeling, in"),
     ({"decode.temperature": 1.0, "decode.alpha": 1.0}, "decode.search none does not read it"),
     (

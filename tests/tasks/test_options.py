@@ -10,6 +10,8 @@ from transformer_jax import tasks
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.runs.run import Run, decode_options
 from transformer_jax.tasks.classification import Classification
+from transformer_jax.tasks.denoising import DenoisingPairs, DenoisingSequences
+from transformer_jax.tasks.diffusion import MaskedDiffusion
 from transformer_jax.tasks.instruction import Instruction
 from transformer_jax.tasks.language_modeling import LanguageModeling
 from transformer_jax.tasks.masked_lm import MaskedLanguageModeling
@@ -125,7 +127,9 @@ def test_the_registry_lists_the_search_fields_that_the_classes_read():
         name: sorted(field for field in kind.reads if field.startswith("decode."))
         for name, kind in tasks.TASKS.items()
     }
+    read = {name: {*cls.predicts_by} for name, cls in CLASSES.items()}
+    by_objective = (DenoisingPairs, DenoisingSequences, MaskedDiffusion)
+    read["denoising"] = {field for cls in by_objective for field in cls.predicts_by}
     assert listed == {
-        name: sorted(f"decode.{field}" for field in cls.predicts_by)
-        for name, cls in CLASSES.items()
+        name: sorted(f"decode.{field}" for field in fields) for name, fields in read.items()
     }

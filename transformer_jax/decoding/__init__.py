@@ -8,3 +8,4 @@ from transformer_jax.decoding.beam_search import LENGTH_PENALTIES, BeamSearch, l
 from transformer_jax.decoding.constraints import Constraint, constrained, masked_logits
 from transformer_jax.decoding.interface import Hypotheses, Search, Start, truncate_at_eos
 from transformer_jax.decoding.sampling import Sampler, truncated_logits
+from transformer_jax.decoding.unmasking import Unmasking

@@ -5,7 +5,15 @@ import dataclasses
 from collections.abc import Callable, Collection
 from typing import Annotated, Any, TypedDict
 
-from transformer_jax.decoding import LENGTH_PENALTIES, BeamSearch, Constraint, Sampler, Search
+from transformer_jax.decoding import (
+    LENGTH_PENALTIES,
+    BeamSearch,
+    Constraint,
+    Sampler,
+    Search,
+    Unmasking,
+)
+from transformer_jax.decoding.unmasking import ORDERS
 from transformer_jax.errors import UserError
 from transformer_jax.fields import Configurable
 from transformer_jax.nn.int8 import WEIGHTS
@@ -180,6 +188,33 @@ def _sample(decode: DecodeConfig, ids: TokenIds) -> Sampler:
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class UnmaskOptions:
+    """Options of the search `unmask`.
+
+    Attributes:
+      steps: passes of the model for a text, or for a block of it.
+      order: which tokens become visible first: those chosen with the highest probability
+        ("confidence"), or any ("random").
+      remask: a token that became visible may be hidden again if others are surer, as in
+        mask-predict (Ghazvininejad et al. 2019).
+    """
+
+    steps: Annotated[int, Range(1, 100_000)] = 32
+    order: Annotated[str, OneOf(*ORDERS)] = "confidence"
+    remask: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+def make_unmasking(decode: DecodeConfig, ids: TokenIds) -> Unmasking:
+    """Makes the search `unmask`, which fills masks: only tasks of diffusion have any."""
+    options = decode.options_of(UnmaskOptions)
+    banned_ids = ids["banned_ids"]
+    return Unmasking(options.steps, options.order, options.remask, decode.temperature, banned_ids)
+
+
 def _refuse_sampling(decode: DecodeConfig) -> None:
     for name in ("top_k", "top_p"):
         if getattr(decode, name) is not None:
@@ -195,10 +230,12 @@ class SearchKind:
     Attributes:
       make: makes the search.
       reads: fields, "decode.field", that this search reads and some other search does not.
+      options: its fields `decode.NAME.*`, a dataclass.
     """
 
-    make: Callable[[DecodeConfig, TokenIds], Search]
+    make: Callable[[DecodeConfig, TokenIds], Any]
     reads: Collection[str]
+    options: type | None = None
 
     def __call__(self, decode: DecodeConfig, ids: TokenIds) -> Search:
         return self.make(decode, ids)
@@ -208,12 +245,15 @@ _BEAM = ("decode.beam_size", "decode.alpha", "decode.length_penalty")
 _GREEDY = ("decode.repetition_penalty",)
 _SAMPLE = ("decode.temperature", "decode.top_k", "decode.top_p", "decode.seed", *_GREEDY)
 
+_UNMASK = ("decode.temperature", "decode.seed")
+
 SEARCHES: Registry[Callable[[DecodeConfig, TokenIds], Search]] = Registry(
     "decode.search",
     {
         "beam": SearchKind(_beam, _BEAM),
         "greedy": SearchKind(_greedy, _GREEDY),
         "sample": SearchKind(_sample, _SAMPLE),
+        "unmask": SearchKind(make_unmasking, _UNMASK, UnmaskOptions),
     },
 )
 """Searches by name: functions of the section `decode` and the special tokens.

@@ -29,6 +29,7 @@ from transformer_jax.decoding.interface import (
     is_refillable,
     replace_sentences,
 )
+from transformer_jax.decoding.unmasking import Unmasking
 from transformer_jax.errors import NonFiniteError, UserError
 from transformer_jax.inference.batches import PaddedBatch, unpad
 from transformer_jax.inference.config import DecodeConfig, make_constraint
@@ -287,7 +288,10 @@ class Seq2SeqSearch:
             decode = decode.greedy_if_one_beam()
             if self.constraint:
                 raise UserError("decode.draft: constrained outputs cannot be drafted; leave it out")
-        return searching(self.model, decode.make_search(self.specials))
+        search = decode.make_search(self.specials)
+        if isinstance(search, Unmasking):
+            raise UserError("decode.search 'unmask' fills masks; only runs of diffusion have any")
+        return searching(self.model, search)
 
     @functools.cached_property
     def compiled(self) -> jax.stages.Wrapped:

@@ -7,7 +7,12 @@ from typing import Any
 import jax
 
 from transformer_jax.nn.attention import MultiHeadAttention
-from transformer_jax.nn.attention_variants import AdditiveAttention, SinkAttention
+from transformer_jax.nn.attention_variants import (
+    AdditiveAttention,
+    BidirectionalAttention,
+    PrefixAttention,
+    SinkAttention,
+)
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.experts import Experts
 from transformer_jax.nn.feed_forward import FeedForward
@@ -23,6 +28,8 @@ ATTENTION_LAYERS: Registry[type[AttentionLayer]] = Registry(
         "multi_head": MultiHeadAttention,
         "sinks": SinkAttention,
         "additive": AdditiveAttention,
+        "prefix": PrefixAttention,
+        "bidirectional": BidirectionalAttention,
         "gated_delta": GatedDeltaNet,
         "latent": LatentAttention,
     },

@@ -56,7 +56,7 @@ def evaluator_of(
     Without any of them it is the test split's, or the validation split's if there is no test split.
     """
     if source is not None and target is not None:
-        if "source" not in task.tokenizers.sides:
+        if "source" not in build.task_kind(settings).keys:
             raise UserError(
                 "evaluate: this run's task has no pairs of source and target; give --split"
             )

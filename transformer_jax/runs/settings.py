@@ -35,6 +35,7 @@ from transformer_jax.registry import Registry, number_of_changes
 from transformer_jax.scoring import METRICS
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.config import TaskConfig
+from transformer_jax.tasks.corruptions import OBJECTIVES
 from transformer_jax.tokenization import TokenizerConfig
 from transformer_jax.tokenization.config import TOKENIZERS
 from transformer_jax.training.callbacks import CALLBACKS
@@ -190,7 +191,8 @@ DEFAULTS: dict[str, Any] = {name: field.default for name, field in FIELDS.items(
 
 
 _REGISTRIES: tuple[Registry[Any], ...] = (
-    *(TASKS, METRICS, MODELS, BLOCKS, RESIDUALS, ATTENTION_LAYERS, FEED_FORWARDS, POSITIONS),
+    *(TASKS, OBJECTIVES, METRICS, MODELS, BLOCKS, RESIDUALS, ATTENTION_LAYERS, FEED_FORWARDS),
+    POSITIONS,
     *(SCALINGS, ACTIVATIONS, NORMS, CELLS, TOKENIZERS, SOURCES, OPTIMIZERS, TRANSFORMS, SCHEDULES),
     *(SEARCHES, CONSTRAINTS, TOKEN_LOSSES, TRACKERS, CALLBACKS),
 )

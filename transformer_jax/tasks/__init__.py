@@ -48,6 +48,13 @@ _BERT_DEFAULTS: dict[str, Any] = {
 }
 """Optimizer settings of BERT's pre-training (Devlin et al. 2019, appendix A.2)."""
 
+_DENOISING_DEFAULTS: dict[str, Any] = {
+    **_ADAMW,
+    "task.objective": "spans",
+    "tokenizer.joint": True,
+    "data.name": "text",
+}
+
 _FINE_TUNING_DEFAULTS: dict[str, Any] = {
     **_BERT_DEFAULTS,
     "optimizer.learning_rate": 5e-5,
@@ -183,6 +190,18 @@ TASKS: Registry[TaskKind] = Registry(
                 *(*_DOCUMENTS, *_LOGITS, *_LOSS[:-1], _Z_LOSS),  # its labels are not smoothed
                 *("task.mask_rate", "task.whole_words", "task.pooling", "task.normalize"),
                 *_LABELS,
+            ),
+        ),
+        "denoising": TaskKind(
+            _imported("denoising:build"),
+            _TEXT,
+            defaults=_DENOISING_DEFAULTS,
+            metrics=_TOKEN_METRICS,
+            needs_mask=True,
+            reads=(
+                *(*_DOCUMENTS, *_LOGITS, *_LOSS, _Z_LOSS, "task.objective"),
+                *("task.mask_rate", "task.whole_words", "task.pooling", "task.normalize"),
+                *dict.fromkeys((*_TARGET, *_CONTINUATION)),
             ),
         ),
         "classification": TaskKind(

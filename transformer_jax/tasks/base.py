@@ -397,7 +397,7 @@ class LabelingTask(BaseTask):
         # Both stacks of an encoder-decoder read the text; other bodies read `vocab_size` alone.
         size_fields = ("vocab_size", "source_vocab_size", "target_vocab_size")
         vocab_sizes = dict.fromkeys(size_fields, parts.vocab_sizes["text"])
-        body = parts.make_model(*cls.bodies, reach=length, **vocab_sizes)
+        body = parts.make_model(*cls.bodies, reach=length, sees_targets=False, **vocab_sizes)
         model = cls.head(body, num_classes=parts.vocab_sizes[cls.label_side])
         return cls(model, parts.tokenizers, length, parts.loss)
 

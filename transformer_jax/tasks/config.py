@@ -8,6 +8,7 @@ from transformer_jax.conversations import ASSISTANT, MODEL, SYSTEM, TEMPLATES, U
 from transformer_jax.fields import Configurable
 from transformer_jax.ranges import OneOf, Range, check_fields
 from transformer_jax.scoring import METRICS
+from transformer_jax.tasks.corruptions import OBJECTIVES
 from transformer_jax.tokenization import Tokenizer
 
 
@@ -17,6 +18,8 @@ class TaskConfig(Configurable):
 
     Attributes:
       name: the task, an entry of `tasks.TASKS`.
+      objective: what the task denoising hides of a text and predicts, an entry of
+        `corruptions.OBJECTIVES`.
       mask_rate: share of tokens that masked language modeling hides.
       whole_words: mask all tokens of a word together (masked language modeling).
       tree_words: size of the word vocabulary that a parser's decoder reads: the most frequent
@@ -41,6 +44,7 @@ class TaskConfig(Configurable):
     """
 
     name: str = "translation"
+    objective: str | None = None
     mask_rate: Annotated[float, Range(0, 1, "()")] = 0.15
     whole_words: bool = False
     tree_words: Annotated[int, Range(0, 1_000_000)] = 0
@@ -59,6 +63,8 @@ class TaskConfig(Configurable):
             raise ValueError("normalize is set, and there are no vectors of texts; set pooling too")
         if self.metric is not None:
             METRICS.find(self.metric)
+        if self.objective is not None:
+            OBJECTIVES.find(self.objective)
         self.make_template()
 
     def make_template(self, tokenizer: Tokenizer | None = None) -> Template:

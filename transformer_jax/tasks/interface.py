@@ -21,6 +21,9 @@ from transformer_jax.losses import LossOptions
 from transformer_jax.metrics import LossSums
 from transformer_jax.models import MODELS
 from transformer_jax.models.config import ModelConfig
+from transformer_jax.models.encoder_only import EncoderOnly
+from transformer_jax.nn.attention_variants import BidirectionalAttention
+from transformer_jax.nn.layers import attention_class
 from transformer_jax.nn.positions import check_num_positions
 from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tokenization import Tokenizers
@@ -179,16 +182,19 @@ class TaskParts:
     def caching(self) -> TokenCache:
         return TokenCache(self.data.cache_dir, most_workers(self.data.num_workers))
 
-    def make_model(self, *wanted: type[Any], reach: int, **vocab_sizes: int) -> Any:
+    def make_model(
+        self, *wanted: type[Any], reach: int, sees_targets: bool = True, **vocab_sizes: int
+    ) -> Any:
         """Makes the model.
 
         Args:
           *wanted: model classes that the task accepts.
           reach: tokens of the longest row.
+          sees_targets: whether a decoder that looks ahead would see what it should predict.
 
         Raises:
           ValueError: the config names another class of models, its positions do not reach
-            `reach`, or the class computes logits that no loss would read.
+            `reach`, the class computes logits that no loss would read, or a decoder sees targets.
         """
         if not issubclass(self.model_class, wanted):
             fitting = [name for name, model in MODELS.items() if issubclass(model, wanted)]
@@ -197,12 +203,24 @@ class TaskParts:
                 f"{self.model.architecture!r}; it asks for {' or '.join(fitting)}"
             )
         _require_one_source_of_logits(self.model_class)
+        is_decoder = not issubclass(self.model_class, EncoderOnly)
+        if sees_targets and is_decoder and any(self.looks_ahead):
+            raise ValueError(
+                "attention_layer 'bidirectional' sees the tokens that task "
+                f"{self.task.name} predicts; take another one"
+            )
         specials = self.tokenizers.specials("text")
         fields: dict[str, Any] = {**vocab_sizes, "start_id": specials.start}
         fields["separator_id"] = specials.encoder.between[0]
         config = dataclasses.replace(self.model, **fields)
         check_num_positions(config, reach)
         return self.model_class(config)
+
+    @property
+    def looks_ahead(self) -> list[bool]:
+        """Whether each layer of the pattern sees later tokens in a decoder too."""
+        layers = map(self.model.of_layer, range(len(self.model.pattern)))
+        return [issubclass(attention_class(layer), BidirectionalAttention) for layer in layers]
 
 
 def _require_one_source_of_logits(model_class: type[Any]) -> None:

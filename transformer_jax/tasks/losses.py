@@ -88,20 +88,29 @@ class SupervisedLoss:
           rng: key for dropout; None: evaluation, without R-Drop and teacher.
           frozen: has the parameters of the teacher, if there is one.
         """
-        inputs, labels, counted = supervised
+        token_losses = self.token_losses(params, batch, supervised, rng, frozen)
+        return packed_loss(batch, self.read, token_losses, supervised.counted)
+
+    def token_losses(
+        self,
+        params: Params,
+        batch: Batch,
+        supervised: Supervised,
+        rng: jax.Array | None,
+        frozen: Frozen,
+    ) -> TokenLosses:
+        """Losses of all predictions, [B, M] each; arguments as of a call."""
+        inputs, labels, _ = supervised
         if rng is not None and self.options.r_drop:
-            token_losses = self._r_drop(params, inputs, labels, rng)
-            return packed_loss(batch, self.read, token_losses, counted)
+            return self._r_drop(params, inputs, labels, rng)
         predicted = apply_model(self.model, params, *inputs, rng=rng, method=self.method)
         loss = self.options.token_loss
         teacher = self.options.teacher
         if rng is None or teacher is None:
-            token_losses = loss.of(predicted, labels, exact=rng is None)
-        else:
-            assert isinstance(loss, Distillation)
-            taught = teacher.predictions(frozen["teacher"], batch, inputs, self.method)
-            token_losses = loss.of_taught(predicted, taught, labels)
-        return packed_loss(batch, self.read, token_losses, counted)
+            return loss.of(predicted, labels, exact=rng is None)
+        assert isinstance(loss, Distillation)
+        taught = teacher.predictions(frozen["teacher"], batch, inputs, self.method)
+        return loss.of_taught(predicted, taught, labels)
 
     def _r_drop(
         self, params: Params, inputs: Sequence[jax.Array], labels: jax.Array, rng: jax.Array

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Denoising: a model learns to restore corrupted text (`corruptions`), with any architecture.
+
+B batch, T slots of a row, V vocabulary.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from transformer_jax.data.batches.loss_masks import loss_mask_features
+from transformer_jax.data.examples import Corpus, Features
+from transformer_jax.inference.batches import PairScore
+from transformer_jax.inference.config import TARGET_FIELDS, DecodeConfig
+from transformer_jax.models import MODELS
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.models.encoder_decoder import Seq2Seq
+from transformer_jax.models.encoder_only import EncoderOnly
+from transformer_jax.tasks.base import BaseTask
+from transformer_jax.tasks.corruptions import (
+    OBJECTIVES,
+    Causal,
+    Diffusion,
+    MaskedTokens,
+    Rewriting,
+    TextTokens,
+)
+from transformer_jax.tasks.diffusion import MaskedDiffusion
+from transformer_jax.tasks.interface import Params, Prediction, Task, TaskParts
+from transformer_jax.tasks.language_modeling import DocumentWindows, LanguageModeling
+from transformer_jax.tasks.line_warnings import LineWarnings
+from transformer_jax.tasks.masked_lm import MaskedLanguageModeling, fill_blanks
+from transformer_jax.tasks.translation import Translation
+from transformer_jax.tokenization import Tokenizers
+
+SENTENCE_ENDS = (".", "!", "?")
+
+
+def build(parts: TaskParts) -> Task:
+    """Makes the task of `task.objective` for the architecture.
+
+    Raises:
+      ValueError: the objective does not go with the architecture, its options, the vocabulary or
+        the length of a text.
+    """
+    objective = OBJECTIVES.find(parts.task.objective or "")
+    by_model = next(tasks for base, tasks in TASKS_OF.items() if issubclass(objective, base))
+    for model, task in by_model.items():
+        if issubclass(parts.model_class, model):
+            return task.build(parts)
+    fitting = [name for name, model in MODELS.items() if issubclass(model, tuple(by_model))]
+    raise ValueError(
+        f"task.objective {parts.task.objective!r} does not go with architecture "
+        f"{parts.model.architecture!r}; it asks for {' or '.join(fitting)}"
+    )
+
+
+def rewriting(parts: TaskParts) -> Rewriting:
+    """Makes the corruption of the objective.
+
+    Raises:
+      ValueError: the vocabulary has too few extra tokens.
+    """
+    length = parts.data.max_length
+    objective: Any = OBJECTIVES.find(parts.task.objective or "")
+    ends_sentence = np.zeros(parts.vocab_sizes["text"], bool)
+    if parts.tokenizers.sides:
+        pieces = parts.tokenizers.text("text").pieces(range(len(ends_sentence)))
+        ends_sentence[:] = [piece.endswith(SENTENCE_ENDS) for piece in pieces]
+    text = TextTokens(parts.tokenizers.specials("text"), ends_sentence)
+    corruption: Rewriting = objective.of(parts.task, text)
+    needed = corruption.num_extra(length)
+    available = len(corruption.text.specials.extra)
+    if parts.tokenizers.sides and available < needed:
+        raise ValueError(
+            f"task.objective {parts.task.objective!r} needs {needed} extra tokens for texts of "
+            f"{length} tokens, and the tokenizer has {available}; set tokenizer.extra_tokens to "
+            f"{needed}, or lower data.max_length"
+        )
+    return corruption
+
+
+def whole_text(window: Features) -> np.ndarray:
+    """Tokens of a window, at least 2: the token before it belongs to a window of one token."""
+    target = window["target"]
+    return target if len(target) > 1 else np.concatenate([window["input"][:1], target])
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class DenoisingPairs(Translation):
+    """Denoising with an encoder-decoder: the source is read, the target is written.
+
+    Rows are as long as the longest source and target of a text of `data.max_length` tokens.
+
+    Attributes:
+      corruption: makes source and target of a text.
+      windows: cuts documents into texts.
+      text_length: tokens of a text.
+    """
+
+    corruption: Rewriting = dataclasses.field(kw_only=True)
+    windows: DocumentWindows = dataclasses.field(kw_only=True)
+    text_length: int = dataclasses.field(kw_only=True)
+    best_by: ClassVar[str] = "-loss"
+    evaluates_by: ClassVar[Sequence[str]] = ()
+    predicts_by: ClassVar[Sequence[str]] = TARGET_FIELDS
+
+    @classmethod
+    def build(cls, parts: TaskParts, **fields: Any) -> Self:
+        corruption = rewriting(parts)
+        sizes = corruption.longest(parts.data.max_length)
+        frame = parts.tokenizers.specials("text").translation
+        data = dataclasses.replace(
+            parts.data,
+            max_source_length=sizes.source + frame.size(),
+            max_target_length=sizes.target + frame.size(),
+        )
+        return super().build(
+            dataclasses.replace(
+                parts,
+                data=data,
+                vocab_sizes=dict.fromkeys(("source", "target"), parts.vocab_sizes["text"]),
+                tokenizers=both_sides(parts.tokenizers),
+            ),
+            corruption=corruption,
+            windows=DocumentWindows(data.packing, parts.caching, data.num_train_tokens),
+            text_length=data.max_length,
+        )
+
+    def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
+        """Returns windows, or pieces, of the documents' tokens."""
+        first = self.tokenizers.specials("text").eos
+        return self.windows.cut(
+            examples, self.tokenizers, first=first, length=self.text_length, training=training
+        )
+
+    def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
+        """Returns source and target of a text, corrupted anew at each visit."""
+        pair = self.corruption(whole_text(example), rng)
+        frame = self.tokenizers.specials("text").translation
+        return {
+            "source": np.array(frame.around(pair.source.tolist()), np.int32),
+            "target": np.array(frame.around(pair.target.tolist()), np.int32),
+        }
+
+    evaluate = BaseTask.evaluate
+
+    def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
+        """Accepts all settings: an evaluation searches for no outputs."""
+
+    def predict(
+        self, params: Params, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1
+    ) -> Iterator[list[Prediction]]:
+        """Yields the outputs for each line as a source. [MASK]s of a line are filled in place if
+        the objective writes a span for each; spans are separated by tabs otherwise."""
+        mask = self.corruption.text.specials.mask
+        mask_text = None if mask is None else self.tokenizers.text("text").pieces([mask])[0]
+        for line, outputs in zip(
+            lines, super().predict(params, lines, decode, first_line), strict=True
+        ):
+            if mask_text and mask_text in line and self.corruption.writes_spans:
+                filled = [fill_blanks(line, mask_text, o.text.split("\t")) for o in outputs]
+                yield [Prediction(f, o.score) for f, o in zip(filled, outputs, strict=True)]
+            else:
+                yield outputs
+
+    def _encode_source(
+        self, line: str, warnings: LineWarnings, number: int = 1, name: str = "the text"
+    ) -> list[int]:
+        frame = self.tokenizers.specials("text").translation
+        framed = super()._encode_source(line, warnings, number, name)
+        tokens = framed[len(frame.head) : len(framed) - len(frame.tail)]
+        return frame.around(self.corruption.prompt(tokens))
+
+    def _decode(self, prefix: Sequence[int], tokens: np.ndarray) -> str:
+        if not self.corruption.writes_spans:
+            return super()._decode(prefix, tokens)
+        starts = np.flatnonzero(np.isin(tokens, self.corruption.text.specials.extra))
+        before, *spans = np.split(tokens, starts)
+        parts = [before, *spans] if len(before) else spans
+        return "\t".join([super(DenoisingPairs, self)._decode(prefix, part) for part in parts])
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class DenoisingSequences(LanguageModeling):
+    """Denoising with a decoder: source, start token and target are one sequence, and the loss is
+    that of the target.
+
+    Attention is causal, or with `model.attention_layer` "prefix" in both directions up to the start
+    token (Raffel et al. 2020, section 3.2.1). Rows are as long as the longest sequence of a text of
+    `data.max_length` tokens.
+
+    Attributes:
+      corruption: makes source and target of a text.
+      text_length: tokens of a text.
+    """
+
+    corruption: Rewriting = dataclasses.field(kw_only=True)
+    text_length: int = dataclasses.field(kw_only=True)
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        return dict.fromkeys(("input", "target", "counted"), self.max_length)
+
+    @classmethod
+    def build(cls, parts: TaskParts, **fields: Any) -> Self:
+        corruption = rewriting(parts)
+        text_length = parts.data.max_length
+        # The start token is read, the end token is predicted alone.
+        data = dataclasses.replace(parts.data, max_length=corruption.longest(text_length).both + 1)
+        parts = dataclasses.replace(parts, data=data)
+        return super().build(parts, corruption=corruption, text_length=text_length, **fields)
+
+    def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
+        """Returns windows, or pieces, of the documents' tokens."""
+        first = self.tokenizers.specials("text").eos
+        return self.windows.cut(
+            examples, self.tokenizers, first=first, length=self.text_length, training=training
+        )
+
+    def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
+        """Returns the sequence of a text, corrupted anew at each visit: "input", "target", shifted
+        by one token, and "counted"."""
+        specials = self.tokenizers.specials("text")
+        pair = self.corruption(whole_text(example), rng)
+        source = [*pair.source.tolist(), specials.start]
+        target = [*pair.target.tolist(), specials.eos]
+        loss_mask = [False] * len(source) + [True] * len(target)
+        return loss_mask_features([*source, *target], loss_mask)
+
+    metrics = BaseTask.metrics  # of the targets alone: no bits per byte of the text
+
+    def score(
+        self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
+    ) -> list[PairScore]:
+        """Returns log P(target | source) of each pair in nats, without an end token; the source is
+        read as it is written."""
+        tokenizer = self.tokenizers.text("text")
+        start = tokenizer.specials.start
+        pairs = [
+            ([*tokenizer.encode(source), start], tokenizer.encode(target))
+            for source, target in zip(sources, targets, strict=True)
+        ]
+        return self.score_tokens(params, pairs, batch_size)
+
+    def _prompt(self, line: str, warnings: LineWarnings, number: int = 1) -> list[int]:
+        specials = self.tokenizers.specials("text")
+        first, *tokens = super()._prompt(line, warnings, number)
+        return [*self.corruption.prompt(tokens), specials.start]
+
+
+def both_sides(tokenizers: Tokenizers) -> Tokenizers:
+    """The tokenizer of the side "text" as that of source and target too."""
+    if not tokenizers.sides:
+        return tokenizers
+    sides = ("text", "source", "target")
+    return dataclasses.replace(
+        tokenizers,
+        sides=dict.fromkeys(sides, tokenizers.sides["text"]),
+        sha256=dict.fromkeys(sides, tokenizers.sha256["text"]) if tokenizers.sha256 else {},
+    )
+
+
+TASKS_OF: dict[type, dict[type, Any]] = {
+    Causal: {DecoderOnly: LanguageModeling},
+    MaskedTokens: {EncoderOnly: MaskedLanguageModeling},
+    Diffusion: {EncoderOnly: MaskedDiffusion, DecoderOnly: MaskedDiffusion},
+    Rewriting: {Seq2Seq: DenoisingPairs, DecoderOnly: DenoisingSequences},
+}
+"""For each kind of objective the task that learns it with a model, {objective: {model: task}}."""

@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Masked diffusion: a bound of the likelihood as the loss, and samples by iterative unmasking.
+
+B batch, T slots of a row, V vocabulary.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from itertools import batched
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax.data.batches.packing import padded_batch
+from transformer_jax.data.examples import Corpus, Features
+from transformer_jax.decoding import Unmasking, truncate_at_eos
+from transformer_jax.errors import UserError
+from transformer_jax.inference.batches import PaddedBatch, PairScore, row_bytes, score_pairs
+from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
+from transformer_jax.losses import LossOptions, token_sums
+from transformer_jax.metrics import padding_sums
+from transformer_jax.models import apply_model
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.models.encoder_only import EncoderOnly
+from transformer_jax.runtime import platform
+from transformer_jax.runtime.progress import track
+from transformer_jax.tasks.base import BaseTask
+from transformer_jax.tasks.corruptions import OBJECTIVES, Diffusion, Masked, TextTokens, bound_masks
+from transformer_jax.tasks.interface import (
+    Batch,
+    Frozen,
+    LossSums,
+    Params,
+    Prediction,
+    Supervised,
+    TaskParts,
+)
+from transformer_jax.tasks.language_modeling import DocumentWindows
+from transformer_jax.tasks.losses import (
+    SupervisedLoss,
+    row_inputs,
+    row_scores,
+    split_tokens,
+    text_frame,
+)
+from transformer_jax.tasks.masked_lm import fill_blanks
+from transformer_jax.tokenization import SpecialTokens, Tokenizers
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class MaskedDiffusion(BaseTask):
+    """Masked diffusion on documents {"text": str}, with a model that sees a whole text.
+
+    A row is a first token, which is always visible, and a window of tokens. Its loss per token is
+    an estimate of the bound of the negative log-likelihood.
+
+    Attributes:
+      model: maps tokens to logits of the tokens in the same places.
+      tokenizers: tokenizers of the side "text", with a mask token.
+      max_length: slots of a row.
+      corruption: hides tokens of a text.
+      windows: cuts documents into texts.
+      loss_options: settings of the training loss.
+    """
+
+    model: EncoderOnly | DecoderOnly
+    tokenizers: Tokenizers
+    max_length: int
+    corruption: Diffusion
+    windows: DocumentWindows
+    loss_options: LossOptions
+    read: ClassVar[Sequence[str]] = ("text",)
+    best_by: ClassVar[str] = "-loss"
+    predicts_by: ClassVar[Sequence[str]] = (
+        *("search", "temperature", "seed", "num_outputs", "max_extra_length", "batch_size"),
+    )
+
+    @classmethod
+    def build(cls, parts: TaskParts) -> Self:
+        """Makes the task of a run.
+
+        Raises:
+          ValueError: the parts do not fit together, the model does not see whole texts, or a block
+            is longer than a text.
+        """
+        length = parts.data.max_length
+        specials = parts.tokenizers.specials("text")
+        objective: Any = OBJECTIVES.find(parts.task.objective or "")
+        corruption: Diffusion = objective.of(parts.task, TextTokens(specials, np.zeros(0, bool)))
+        size = getattr(corruption.settings, "size", 1)
+        if size >= length:
+            raise ValueError(
+                f"task.block_diffusion.size is {size}; a row of {length} slots (data.max_length) "
+                f"has room for blocks of at most {length - 1}"
+            )
+        if issubclass(parts.model_class, DecoderOnly) and not all(parts.looks_ahead):
+            raise ValueError(
+                f"task.objective {parts.task.objective!r} predicts tokens from both sides, and a "
+                "decoder sees those before alone; set model.attention_layer to 'bidirectional'"
+            )
+        return cls(
+            model=parts.make_model(
+                EncoderOnly,
+                DecoderOnly,
+                reach=length,
+                sees_targets=False,
+                vocab_size=parts.vocab_sizes["text"],
+            ),
+            tokenizers=parts.tokenizers,
+            max_length=length,
+            corruption=corruption,
+            windows=DocumentWindows(parts.data.packing, parts.caching, parts.data.num_train_tokens),
+            loss_options=parts.loss,
+        )
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        return dict.fromkeys(("text", "labels", "counts"), self.max_length)
+
+    @property
+    def specials(self) -> SpecialTokens:
+        return self.tokenizers.specials("text")
+
+    @property
+    def first(self) -> int:
+        """Token before each text."""
+        return text_frame(self.model, self.tokenizers).head[0]
+
+    def init(self, rng: jax.Array) -> Params:
+        row = jnp.ones((1, 1), jnp.int32)
+        return self.model.init(rng, row, row, row)["params"]
+
+    def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
+        """Returns windows, or pieces, of the documents' tokens."""
+        length = self.max_length - 1
+        return self.windows.cut(
+            examples, self.tokenizers, first=self.specials.eos, length=length, training=training
+        )
+
+    def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
+        """Returns a text with hidden tokens, drawn anew at each visit, as `row`."""
+        tokens = example["target"]
+        return self.row(tokens, self.corruption(tokens, rng))
+
+    def row(self, tokens: np.ndarray, masked: Masked) -> Features:
+        """Features of a text: "text", with the first token; "labels", 1 + each hidden token, and 0
+        elsewhere; "counts" (`Masked`)."""
+        labels = np.where(masked.is_hidden, 1 + tokens[: len(masked.inputs)], 0)
+        return {
+            "text": np.append(self.first, masked.inputs).astype(np.int32),
+            "labels": np.append(0, labels).astype(np.int32),
+            "counts": np.append(0, masked.counts).astype(np.int32),
+        }
+
+    def supervised(self, batch: Batch) -> Supervised:
+        """Returns the model's inputs and the hidden tokens of a packed batch."""
+        labels = jnp.maximum(batch["labels"] - 1, 0)
+        return Supervised(row_inputs(batch, "text"), labels, batch["labels"] > 0)
+
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
+        """Returns the weighted losses of the hidden tokens, over the tokens that they stand for."""
+        supervised = self.supervised(batch)
+        loss = SupervisedLoss(self.model, self.loss_options, self.read)
+        token_losses = loss.token_losses(params, batch, supervised, rng, frozen)
+        weights = loss_weights(batch)
+        num_tokens = batch["counts"].sum().astype(jnp.float32)
+        sums = token_sums(token_losses, weights) | {"tokens": num_tokens}
+        total = (token_losses.losses * weights).sum()
+        return total, num_tokens, sums | padding_sums(batch, self.read)
+
+    def score(
+        self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
+    ) -> list[PairScore]:
+        """Returns a lower bound of log P(target | source) of each pair in nats, exact for targets
+        with few masks, otherwise estimated from `task.diffusion.draws` of them; a target is greedy
+        if each hidden token is the likeliest in all of them.
+
+        Raises:
+          UserError: a pair is longer than a row.
+        """
+        tokenizer = self.tokenizers.text("text")
+        pairs = []
+        for number, (source, target) in enumerate(zip(sources, targets, strict=True), 1):
+            (_, *context), tokens = split_tokens(tokenizer, source, target)
+            if len(context) + len(tokens) >= self.max_length:
+                raise UserError(
+                    f"score: line {number} has {len(context) + len(tokens)} tokens, more than the "
+                    f"{self.max_length - 1} of a row (data.max_length); make it shorter"
+                )
+            pairs.append((context, list(tokens)))
+        return self.score_tokens(params, pairs, batch_size)
+
+    def score_tokens(
+        self,
+        params: Params,
+        pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+        batch_size: int,
+    ) -> list[PairScore]:
+        """Scores pairs of tokens, without a first token, like `score`."""
+        rows: list[Features] = []
+        weights: list[float] = []
+        numbers: list[int] = []
+        for number, (source, target) in enumerate(pairs):
+            tokens = np.array([*source, *target], np.int32)
+            rng = np.random.default_rng(number)
+            for masked, weight in self._bound_rows(tokens, len(source), rng):
+                rows.append(self.row(tokens, masked))
+                weights.append(weight)
+                numbers.append(number)
+        config = self.model.config
+        size = functools.partial(row_bytes, config, config.vocab_size)
+        scores = score_pairs(self.scores, params, rows, batch_size, size)
+        log_probs = [0.0] * len(pairs)
+        is_greedy = [True] * len(pairs)
+        for number, weight, score in zip(numbers, weights, scores, strict=True):
+            log_probs[number] += weight * score.log_prob
+            is_greedy[number] &= score.is_greedy
+        return [PairScore(*values) for values in zip(log_probs, is_greedy, strict=True)]
+
+    def _bound_rows(
+        self, tokens: np.ndarray, num_read: int, rng: np.random.Generator
+    ) -> Iterator[tuple[Masked, float]]:
+        """Masked texts, and the weights with which their losses add up to the bound of the tokens
+        after the first `num_read`."""
+        for block in self.corruption.blocks(len(tokens)):
+            start = max(block.start, num_read)
+            length = max(0, block.stop - start)
+            for hidden, weight in bound_masks(length, self.corruption.settings.draws, rng):
+                is_hidden = np.zeros(block.stop, bool)
+                is_hidden[start:] = hidden
+                inputs = np.where(is_hidden, self.corruption.text.mask, tokens[: block.stop])
+                yield Masked(inputs, is_hidden, np.zeros(block.stop, np.int32)), weight
+
+    @functools.cached_property
+    def scores(self) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
+        """Compiled (parameters, packed batch) -> `row_scores` of the hidden tokens."""
+
+        def scores(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
+            inputs, labels, counted = self.supervised(batch)
+            predicted = apply_model(self.model, params, *inputs, method="unprojected")
+            token_losses = self.loss_options.unregularized.token_loss.of(predicted, labels)
+            return row_scores(token_losses, counted)
+
+        return jax.jit(scores, compiler_options=platform.compiler_options())
+
+    def predict(
+        self, params: Params, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1
+    ) -> Iterator[list[Prediction]]:
+        """Yields `decode.num_outputs` outputs for each line, most likely first: the line with its
+        [MASK]s filled or, if it has none, its continuation of at most `decode.max_extra_length`
+        tokens. A score adds up the log-probabilities of tokens when they were chosen.
+
+        Raises:
+          UserError: the search writes from left to right, or a line leaves no room.
+        """
+        unmasking = self.unmasking(decode)
+        tokenizer = self.tokenizers.text("text")
+        mask = self.corruption.text.mask
+        mask_text = tokenizer.pieces([mask])[0]
+        numbers = range(first_line, first_line + len(lines))
+        texts = [tokenizer.encode(line) for line in lines]
+        for number, text in zip(numbers, texts, strict=True):
+            room = self.max_length - 1 - (mask not in text)
+            if len(text) > room:
+                raise UserError(
+                    f"line {number} has {len(text)} tokens, and there is room for {room} "
+                    "(data.max_length); make it shorter"
+                )
+        requests = [
+            (number, sample, text)
+            for number, text in zip(numbers, texts, strict=True)
+            for sample in range(decode.num_outputs)
+        ]
+        outputs: list[Prediction] = []
+        for part in track(batched(requests, decode.batch_size), len(requests), "example"):
+            filled = self._fill(params, part, decode, unmasking)
+            for (number, _, text), (tokens, score) in zip(part, filled, strict=True):
+                if mask in text:
+                    chosen = [tokens[i] for i, token in enumerate(text) if token == mask]
+                    words = [tokenizer.decode([token]).removeprefix("##") for token in chosen]
+                    output = fill_blanks(lines[number - first_line], mask_text, words)
+                else:
+                    output = tokenizer.decode(tokens[len(text) :])
+                outputs.append(Prediction(output, score))
+        for of_line in batched(outputs, decode.num_outputs):
+            yield sorted(of_line, key=lambda output: -output.score)
+
+    def model_inputs(
+        self, params: Params, source: str, target: str | None, decode: DecodeConfig
+    ) -> ModelInputs:
+        """Returns a text as the model reads it; all its positions are predicted."""
+        text = self.tokenizers.text("text").encode(source)
+        tokens = [self.first, *text][: self.max_length]
+        return text_inputs(self.model, self.tokenizers, source, target, tokens)
+
+    def unmasking(self, decode: DecodeConfig) -> Unmasking:
+        """The search of `decode`, by default `unmask`.
+
+        Raises:
+          UserError: it is another one, or several outputs would be the same.
+        """
+        if decode.search not in (None, "unmask"):
+            raise UserError(
+                f"decode.search {decode.search!r} writes from left to right, and this run fills "
+                "masks; leave it out, or set it to 'unmask'"
+            )
+        decode = dataclasses.replace(decode, search="unmask")
+        unmasking: Any = decode.make_search(self.specials)
+        is_random = decode.temperature is not None or unmasking.order == "random"
+        if decode.num_outputs > 1 and not is_random:
+            raise UserError(
+                f"decode: num_outputs is {decode.num_outputs}, and they are all the same without "
+                "chance; set temperature, as to 1.0"
+            )
+        return unmasking
+
+    def _fill(
+        self,
+        params: Params,
+        requests: Sequence[tuple[int, int, list[int]]],
+        decode: DecodeConfig,
+        unmasking: Unmasking,
+    ) -> list[tuple[list[int], float]]:
+        """Tokens of the filled texts of (line, sample, tokens), and their scores. A text without
+        masks is continued, by one block after the other."""
+        mask = self.corruption.text.mask
+        texts = [list(text) for _, _, text in requests]
+        scores = [0.0] * len(texts)
+        limits = [
+            len(text)
+            if mask in text
+            else min(len(text) + decode.max_extra_length, self.max_length - 1)
+            for text in texts
+        ]
+        ended = [False] * len(texts)
+        keys = np.array([[number, sample] for number, sample, _ in requests], np.int32)
+        batch = PaddedBatch(([self.first], np.zeros(3, np.int32)), self._arrays)
+        for step, block in enumerate(self.corruption.blocks(self.max_length - 1)):
+            rows = []
+            for i, text in enumerate(texts):
+                # The masks of a line are one block, whichever blocks they are in.
+                stop = limits[i] if mask in text else min(block.stop, limits[i])
+                if not ended[i]:
+                    text += [mask] * (stop - len(text))
+                rows.append(([self.first, *text], np.append(keys[i], step)))
+            if not any(mask in text for text in texts):
+                continue
+            program = functools.partial(self._program, unmasking=unmasking, seed=decode.seed)
+            tokens, log_probs = batch.run(program, params, rows, decode.batch_size)
+            for i, text in enumerate(texts):
+                start = len(requests[i][2])
+                filled = tokens[i, 1 : 1 + len(text)].tolist()
+                continued = truncate_at_eos(filled[start:], self.specials.eos)
+                ended[i] |= self.specials.eos in filled[start:]
+                text[:] = [*filled[:start], *continued]
+                # Up to the end token; tokens of earlier steps have 0 here.
+                scores[i] += float(log_probs[i, : 1 + len(text)].sum())
+        return list(zip(texts, scores, strict=True))
+
+    @staticmethod
+    def _arrays(rows: Sequence[tuple[list[int], np.ndarray]]) -> dict[str, np.ndarray]:
+        batch = padded_batch([{"text": tokens} for tokens, _ in rows])
+        return {**batch, "keys": np.stack([keys for _, keys in rows])}
+
+    @functools.cached_property
+    def _program(self) -> Callable[..., tuple[jax.Array, jax.Array]]:
+        """Compiled (parameters, batch) -> filled rows, and log-probabilities, [B, T] each."""
+
+        def fill(
+            params: Params, batch: Batch, unmasking: Unmasking, seed: int
+        ) -> tuple[jax.Array, jax.Array]:
+            text, positions, segment_ids = row_inputs(batch, "text")
+
+            def logits_of(tokens: jax.Array) -> jax.Array:
+                logits: jax.Array = apply_model(self.model, params, tokens, positions, segment_ids)
+                return logits
+
+            fold_in = jax.vmap(jax.random.fold_in)
+            keys = jnp.broadcast_to(jax.random.key(seed), len(text))
+            for column in batch["keys"].T:
+                keys = fold_in(keys, column)
+            return unmasking(logits_of, text, self.corruption.text.mask, keys)
+
+        return jax.jit(
+            fill,
+            static_argnames=("unmasking", "seed"),
+            compiler_options=platform.compiler_options(),
+        )
+
+
+def loss_weights(batch: Batch) -> jax.Array:
+    """Weights of the losses of hidden tokens (`Masked`), float32 [B, T]; 0 elsewhere."""
+
+    def of_segment(is_one: jax.Array) -> jax.Array:
+        """Number of tokens for which it is true in each token's text, [B, T]."""
+        ids = batch["text_segment_ids"]
+        add = jax.vmap(lambda x, i: jnp.zeros(1 + len(x)).at[i].add(x)[i])
+        return add(is_one.astype(jnp.float32), ids)
+
+    is_hidden = batch["labels"] > 0
+    share = of_segment(batch["counts"] > 0) / jnp.maximum(of_segment(is_hidden), 1)
+    return jnp.where(is_hidden, batch["counts"] * share, 0)
