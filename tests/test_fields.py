@@ -3,6 +3,7 @@
 
 import dataclasses
 from functools import partial
+from typing import Literal
 
 import pytest
 
@@ -25,6 +26,7 @@ class Derived(Options):
 @dataclasses.dataclass(frozen=True)
 class Section(Configurable):
     width: int = 8
+    count: int | Literal["auto"] = "auto"
     computed: int = dataclasses.field(default=0, metadata=GIVEN)
 
 
@@ -36,10 +38,15 @@ def layers():
 
 
 def test_fields_that_a_config_can_set():
-    assert fields_of("model", Section) == {"model.width": Field(int, False, 8)}
+    fields = fields_of("model", Section)
+    assert fields == {
+        "model.width": Field(int, (), 8),
+        "model.count": Field(int, ("auto",), "auto"),
+    }
+    assert [fields["model.count"].typed(text) for text in ("4", "auto")] == [4, "auto"]
     assert fields_of("model.own", Options) == {
-        "model.own.size": Field(int, False, 3),
-        "model.own.rate": Field(float, True, None),
+        "model.own.size": Field(int, (), 3),
+        "model.own.rate": Field(float, (None,), None),
     }
 
 

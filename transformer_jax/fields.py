@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.ranges import read_text, short_repr
+from transformer_jax.ranges import Words, read_text, short_repr, type_and_words
 
 GIVEN = {"given": True}
 """Metadata of fields of a section whose value is computed, never set in a config file."""
@@ -36,12 +36,12 @@ class Field:
     """A field of the config.
 
     Attributes:
-      optional: whether it may also be None.
+      words: other values that it may have: None, or a word such as "auto".
       default: the default of its dataclass.
     """
 
     type: type
-    optional: bool
+    words: Words
     default: Any
 
     def typed(self, value: Any) -> Any:
@@ -56,8 +56,8 @@ class Field:
         if isinstance(value, np.generic):  # from a notebook
             value = value.item()
         literal = read_text(value) if isinstance(value, str) else value
-        if literal is None and self.optional:
-            return None
+        if isinstance(literal, str | None) and literal in self.words:
+            return literal
         if self.type is not str:
             value = literal
         if self.type is int and type(value) is float and value.is_integer():  # 5e3 is one
@@ -78,8 +78,8 @@ def fields_of(prefix: str, cls: Any) -> dict[str, Field]:
         if field.metadata.get("given"):
             continue
         hint = hints[field.name]
-        type_, *none = typing.get_args(hint) or (hint,)  # `int | None`, or `int`
-        fields[f"{prefix}.{field.name}"] = Field(type_, bool(none), field.default)
+        type_, words = type_and_words(hint)
+        fields[f"{prefix}.{field.name}"] = Field(type_, words, field.default)
     return fields
 
 

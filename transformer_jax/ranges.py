@@ -23,6 +23,8 @@ from typing import Annotated, Any, Protocol
 
 import numpy as np
 
+Words = tuple[str | None, ...]
+"""Values of a field besides those of its type."""
 _SHORT = reprlib.Repr(maxstring=200, maxlong=200, maxother=200)
 
 
@@ -128,11 +130,11 @@ def check_fields(config: Any) -> None:
     Raises:
       ValueError: one line with the field, its value and the allowed values.
     """
-    for name, (_, optional, _) in _limits(config.__class__).items():
+    for name, (_, words, _) in _limits(config.__class__).items():
         value = getattr(config, name)
         reason = violation(config.__class__, name, value)
         if reason is not None:
-            also = ", or be none" if optional else ""
+            also = "".join(f", or be {word or 'none'}" for word in words)
             raise ValueError(f"{name} is {short_repr(value)}{reason}{also}")
 
 
@@ -141,8 +143,8 @@ def violation(cls: type, field: str, value: Any) -> str | None:
 
     None if it may.
     """
-    type_, optional, limits = _limits(cls).get(field, (object, True, ()))
-    if value is None and optional:
+    type_, words, limits = _limits(cls).get(field, (object, (), ()))
+    if isinstance(value, str | None) and value in words:
         return None
     for limit in limits:
         reason = limit.violation(value, type_)
@@ -152,18 +154,24 @@ def violation(cls: type, field: str, value: Any) -> str | None:
 
 
 @functools.cache
-def _limits(cls: Any) -> dict[str, tuple[type, bool, tuple[Limit, ...]]]:
-    """(type, optional, limits) of each field of a dataclass that has limits."""
+def _limits(cls: Any) -> dict[str, tuple[type, Words, tuple[Limit, ...]]]:
+    """(type, words, limits) of each field of a dataclass that has limits."""
     hints = typing.get_type_hints(cls, include_extras=True)
     limits = {}
     for field in dataclasses.fields(cls):
-        hint = hints[field.name]
-        optional = not hasattr(hint, "__metadata__") and bool(typing.get_args(hint))
-        if optional:  # `Size | None`
-            hint = typing.get_args(hint)[0]
+        hint, words = type_and_words(hints[field.name])
         if hasattr(hint, "__metadata__"):
-            limits[field.name] = (hint.__origin__, optional, hint.__metadata__)
+            limits[field.name] = (hint.__origin__, words, hint.__metadata__)
     return limits
+
+
+def type_and_words(hint: Any) -> tuple[Any, Words]:
+    """Divides the hint of a field: `Size | None` has the word None, `Size | Literal["auto"]` the
+    word "auto", `Size` none."""
+    if hasattr(hint, "__metadata__"):
+        return hint, ()
+    type_, *others = typing.get_args(hint) or (hint,)
+    return type_, tuple(word for other in others for word in typing.get_args(other) or (None,))
 
 
 def _number(value: float) -> str:

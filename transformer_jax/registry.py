@@ -318,6 +318,15 @@ def require_shape(component: Any, method: str, x: Any, shape: Sequence[int | Non
     )
 
 
+def require_broadcast(component: Any, method: str, x: Any, shape: Sequence[int]) -> Any:
+    """As `require_shape`, but any axis may have size 1."""
+    sizes = getattr(x, "shape", ())
+    if len(sizes) == len(shape):
+        pairs = zip(sizes, shape, strict=True)
+        shape = [1 if size == 1 else wanted for size, wanted in pairs]
+    return require_shape(component, method, x, shape)
+
+
 def require_pair(component: Any, method: str, result: Any, parts: str) -> Any:
     """Returns what a method returned, if it is a pair of `parts`; UserError otherwise."""
     if isinstance(result, tuple) and len(result) == 2:

@@ -215,7 +215,7 @@ def test_numbers_are_short_on_a_terminal_alone(monkeypatch, is_terminal):
 def test_flags_reach_the_tools(shell, train_words, tmp_path, monkeypatch):
     """`train --dry_run`, `train --seeds` and `benchmark`."""
     tools = {
-        "tools.dry_run.describe": Mock(return_value="task  translation"),
+        "tools.benchmark.describe": Mock(return_value="task  translation"),
         "lab.sweeps.sweep.run_seeds": Mock(
             return_value=[Row("run", {"loss": [1.0, 2.0]}, 100, 5.0, 60.0)]
         ),

@@ -11,7 +11,7 @@ import pytest
 
 from tests.compiled import run
 from transformer_jax.decoding.interface import can_rewind
-from transformer_jax.nn.cache import KVCache, Memory, Recent, state_bytes
+from transformer_jax.nn.cache import Cache, KVCache, Memory, Recent, state_bytes
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.sublayers import Sequences
 
@@ -199,6 +199,21 @@ def test_a_cache_rewinds_what_it_can():
     stuck = WithState(**fields, state=jnp.zeros((1, 1, 3)))
     assert not can_rewind(stuck)
     assert stuck.reorder(jnp.zeros((1, 3), int)).state.shape == (1, 3, 3)
+
+
+class Around(Cache):
+    layer: Cache
+    recent: Recent
+
+
+def test_a_cache_may_hold_that_of_another_layer():
+    layer = WithState.empty(CONFIG, 2, 4).replace(state=jnp.zeros((2, 1, 3)))
+    around = Around(layer.length, layer, Recent.empty(2, 1, ()))
+    assert around.num_beams == around.recent.num_beams == 1
+    assert around.reorder(jnp.zeros((2, 3), int)).num_beams == 3
+    lengths = jnp.array([1, 3])
+    ended = around.ending_at(lengths)
+    assert ended.layer.length is ended.length is lengths
 
 
 def test_values_per_key_follow_their_keys():

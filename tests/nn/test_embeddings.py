@@ -4,12 +4,14 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.compiled import apply, run
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.embeddings import Embedding
+from transformer_jax.nn.embeddings import Embedding, gather_rows
+from transformer_jax.runtime import platform
 
 CONFIG = TransformerConfig(d_model=16, num_heads=4, dtype="float32")
 TOKENS = np.array([[3, 0, 10], [7, 7, 1]])
@@ -61,6 +63,24 @@ def test_padding_of_the_vocabulary_is_zero_and_has_no_logits(embedding):
     )
     assert logits.shape == (2, 3, 11)
     np.testing.assert_allclose(logits, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_product_adds_the_gradient_in_a_fixed_order(compiling_for, dtype):
+    """The gradient is that of the gather, which adds to the rows of equal tokens."""
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(11, 16)).astype(np.float32)
+    weights = jnp.asarray(rng.normal(size=(2, 3, 16)), dtype)
+
+    def gradient(table):
+        return jax.grad(lambda table: (gather_rows(table, TOKENS, dtype) * weights).sum())(table)
+
+    expected = jax.jit(gradient)(table)
+    compiling_for("gpu")
+    with platform.reproducible(True):
+        assert "scatter" not in str(jax.make_jaxpr(gradient)(table))
+        np.testing.assert_allclose(jax.jit(gradient)(table), expected, rtol=1e-6)
+    assert "scatter" in str(jax.make_jaxpr(gradient)(table))
 
 
 def test_vectors_start_with_unit_variance():

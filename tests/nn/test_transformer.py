@@ -13,6 +13,7 @@ from tests.compiled import apply
 from tests.models.formulas import layer_norm
 from tests.refusals import assert_refused
 from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.attention import MultiHeadAttention
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.feed_forward import ACTIVATIONS
@@ -108,6 +109,22 @@ class NoArguments(MultiHeadAttention):
         return x, None
 
 
+class FlatBias(MultiHeadAttention):
+    def logit_bias(self, inputs):
+        return jnp.zeros(inputs.key.shape[:2])
+
+
+class Unlisted(MultiHeadAttention):
+    def per_key(self, x, sequences, cache):
+        return {"age": x[..., 0]}
+
+
+class Misshaped(Unlisted):
+    @classmethod
+    def per_key_shapes(cls, config):
+        return {"age": (2,)}
+
+
 class Nothing(FeedForwardLayer):
     def __call__(self, x, deterministic, real=None):
         return None
@@ -135,6 +152,7 @@ class Stays(Residual):
 
 def test_wrong_results_are_named_with_file_and_shapes(with_entries):
     with_entries(ATTENTION_LAYERS, {"head": OneHead, "no_cache": NoCache, "none": NoArguments})
+    with_entries(ATTENTION_LAYERS, {"flat": FlatBias, "unlisted": Unlisted, "shape": Misshaped})
     with_entries(FEED_FORWARDS, {"nothing": Nothing})
     with_entries(ACTIVATIONS, {"mean": lambda x: x.mean(-1)})
     with_entries(BLOCKS, {"wider": Wider})
@@ -158,6 +176,15 @@ def test_wrong_results_are_named_with_file_and_shapes(with_entries):
             f"self_attend {here} takes (x, sequences); it is called with (x, seq": built(
                 attention_layer="none"
             ),
+            f"logit_bias {here} returned [1, 3]; it must return [1, 4, 3, 3]": built(
+                attention_layer="flat"
+            ),
+            f"per_key {here} returned age; per_key_shapes has none": built(
+                attention_layer="unlisted"
+            ),
+            f"per_key, 'age', {here} returned [1, 3]; it must return [1, 3, 2]": built(
+                attention_layer="shape"
+            ),
             f"__call__ {here} returned NoneType; it must return [1, 3, 8]": built(
                 feed_forward="nothing"
             ),
@@ -168,3 +195,14 @@ def test_wrong_results_are_named_with_file_and_shapes(with_entries):
             ),
         }
     )
+
+
+def test_merged_attention_needs_rotated_keys_or_none():
+    def init(**changes):
+        sizes = {"d_model": 16, "num_heads": 4, "source_vocab_size": 9, "target_vocab_size": 9}
+        config = TransformerConfig(block="merged", num_decoder_layers=1, **sizes, **changes)
+        tokens = np.ones((1, 3), np.int32)
+        jax.eval_shape(EncoderDecoder(config).init, jax.random.key(0), tokens, target=tokens)
+
+    words = "block 'merged' needs attention_layer 'multi_head' and positions that are rotary"
+    assert_refused({words: lambda: init(positions="t5")})

@@ -16,6 +16,7 @@ from transformer_jax.data.sources import SOURCES, open_split
 from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.runs import user_modules
 from transformer_jax.runs.config import read_settings
+from transformer_jax.runs.opened import open_workdir
 from transformer_jax.runs.seeds import seed_configs, train_replicas
 from transformer_jax.runs.settings import CHOICES
 from transformer_jax.runs.user_modules import load_modules
@@ -273,6 +274,7 @@ def test_a_run_is_loaded_with_its_modules_alone(run):
     assert told(tj.train, config, workdir) == asks
     from_it = {"train.init_from": str(workdir), "task.name": "language_modeling"}
     assert told(tj.config, "tiny_shakespeare_cpu", from_it) == asks
+    assert told(open_workdir, workdir, modules=None) == asks  # as of a teacher
     loaded = tj.load(workdir, modules=path)
     assert loaded.step == 1 and len(loaded.predict(["The dog"])) == 1
     assert tj.load(workdir).step == 1  # it is here now

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.data.batches.packing import PackedRows, padded_batch
+from transformer_jax.data.batches.packing import padded_batch
+from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
@@ -62,9 +63,9 @@ def loss(task):
 @pytest.fixture(scope="module")
 def pack(features_of):
     def packed_rows(task, examples, rows=3):
-        packed = PackedRows(task.lengths, rows)
-        assert all(map(packed.add, features_of(task, examples)))
-        return packed.arrays()
+        features = features_of(task, examples)
+        [batch] = eval_batches(features, lambda item, _: item, lengths=task.lengths, rows=rows)
+        return batch
 
     return packed_rows
 

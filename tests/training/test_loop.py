@@ -85,6 +85,10 @@ class Parts:
     def get_state(self):
         return {"0": "place"}
 
+    def add_workers(self):
+        self.events.append("add workers")
+        return self.events.count("add workers") < 2
+
     # As log.
     def advance(self, step):
         self.events.append(("advance", step))
@@ -263,6 +267,33 @@ def test_waiting_for_data_is_told_once(caplog, monkeypatch):
     assert not timer.waits_for_data
     timer._seconds["data"] = 30.0
     assert timer.waits_for_data
+
+
+def test_waiting_steps_get_workers_until_there_are_no_more(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(loop_module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    parts = Parts()
+
+    def train(waited, start, stop):
+        """Trains with records after two steps of a second, of which `waited` is for the batch."""
+
+        def batch(self):
+            clock[0] += waited
+            return "batch"
+
+        def compute(step):
+            clock[0] += 1.0 - waited
+
+        monkeypatch.setattr(Parts, "__next__", batch)
+        parts.before_step = compute
+        parts.loop(log_every=2).run(State(start), start=start, num_steps=stop)
+        return parts.events.count("add workers")
+
+    assert train(0.09, 0, 2) == 0
+    assert train(0.11, 2, 4) == 1
+    # The time for which the new workers start does not count: the next record adds none.
+    parts.events.clear()
+    assert train(0.11, 4, 10) == 2
 
 
 def test_overlong_examples_are_recorded():

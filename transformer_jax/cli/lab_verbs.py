@@ -391,6 +391,10 @@ def plan(args: argparse.Namespace) -> None:
         write_json(ranking)
         return
     report = planning.plan(settings, decode=args.decode, **target)
+    if not args.decode:
+        from transformer_jax.lab.plan.packing import packing_speed
+
+        report = report | {"packing": packing_speed(settings)}
     terminal.print_message(plan_as_text(report, args.kernels))
     write_json(report)
     if not report["memory"]["fits"]:

@@ -2,7 +2,7 @@
 """Section `data` of the config."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from transformer_jax.fields import Configurable
 from transformer_jax.ranges import OneOf, Range, Seed, check_fields, short_repr
@@ -63,9 +63,12 @@ class DataConfig(Configurable):
         text is tokenized only once; "auto": the user cache; none: no cache. Text that takes only a
         second or two to tokenize is not cached.
       num_workers: worker processes that tokenize and pack training data, per process of the job; 0:
-        a thread. The batches are the same for every value, and it may change when a run is resumed.
-        A worker takes some seconds to start and 0.3 GB. At most gcd(rows of a batch, 8) of them
-        pack; replicas share them.
+        a thread; "auto": a thread on CPUs, where steps need the cores. On other devices a thread
+        first, and twice as many workers whenever steps waited for batches for more than a tenth of
+        the time since the last record: 1, 2, 4, 8, at most one for each other core. The batches are
+        the same for every value, and it may change when a run is resumed. A worker takes some
+        seconds to start and 0.3 GB. At most gcd(rows of a batch, 8) of them pack; replicas share
+        them.
       order_seed: seed of the order of training examples and of what is drawn per example (such as
         masks); None: the run's `seed`.
       num_train_examples: train on the first N examples of the split; None: on all.
@@ -107,7 +110,7 @@ class DataConfig(Configurable):
     pair_field: str | None = None
     block_megabytes: Annotated[float, Range(1e-4, 1e5)] | None = None
     cache_dir: str | None = "auto"
-    num_workers: NumWorkers = 0
+    num_workers: NumWorkers | Literal["auto"] = "auto"
     order_seed: Seed | None = None
     num_train_examples: Count | None = None
     num_train_tokens: Count | None = None

@@ -141,8 +141,8 @@ class StepwiseSearch(Protocol):
 class Sampler:
     """Samples tokens from the model's distribution: a `RefillableSearch` and a `StepwiseSearch`.
 
-    A subclass may replace `truncated`, or `choose`. `begin_search_state` makes a state of its own,
-    `Samples.search_state`.
+    A subclass may replace `truncated`, `choose` or `advance`. `begin_search_state` makes a state of
+    its own, `Samples.search_state`.
 
     Attributes:
       temperature, top_k, top_p: see `truncated_logits`.
@@ -237,17 +237,18 @@ class Sampler:
         most_left: Count = 0,
     ) -> Samples:
         def step(samples: Samples) -> Samples:
-            return self._advanced(samples, decode_step, memory, length)
+            return self.advance(samples, decode_step, memory, length)
 
         def continues(samples: Samples) -> Bool[Array, ""]:
             return (~samples.is_done(length)).sum() > most_left
 
         return lax.while_loop(continues, step, samples)
 
-    def _advanced(
+    def advance(
         self, samples: Samples, decode_step: DecodeStep, memory: Memory, length: Count
     ) -> Samples:
-        """Samples after one step of the model, of at most `length` tokens."""
+        """Reads the last token of each sample and chooses the next. A subclass may read candidates
+        too before it chooses (`add_tokens`); samples stay within `length` tokens."""
         last = jnp.take_along_axis(samples.tokens, samples.lengths[:, None] - 1, axis=1)[:, 0]
         result: Any = decode_step(last, memory, samples.state)
         logits, state, *hidden = result
@@ -291,10 +292,21 @@ class Sampler:
     def _draw(
         self, samples: Samples, logits: Float[Array, "N V"], hidden: Float[Array, "N D"] | None
     ) -> Samples:
-        """Adds a token to each sample that has not ended."""
+        """Chooses a token for each sample."""
+        tokens, search_state = self.choose(samples, logits, hidden)
+        return self.add_tokens(samples, logits, tokens, search_state)
+
+    def add_tokens(
+        self,
+        samples: Samples,
+        logits: Float[Array, "N V"],
+        chosen: Int[Array, " N"],
+        search_state: Any = None,
+    ) -> Samples:
+        """Adds a token to each sample that has not ended; its log-probability is that of the
+        logits. `search_state` is the state of a subclass after it."""
         rows = jnp.arange(len(logits))
         positions = samples.lengths
-        chosen, search_state = self.choose(samples, logits, hidden)
         tokens = jnp.where(samples.ended, self.pad_id, chosen)
         log_probs = jnp.where(samples.ended, 0.0, token_log_probs(logits, chosen))
         seen = samples.seen

@@ -71,7 +71,7 @@ class SpeculativeSampler(Sampler):
         first = super().begin(start, **options)
         return dataclasses.replace(first, num_steps=jnp.zeros_like(first.limits))
 
-    def _advanced(
+    def advance(
         self, samples: Samples, decode_step: DecodeStep, memory: Memory, length: Count
     ) -> Samples:
         """Adds up to G + 1 tokens to each row by one step of the model. Rows then differ in length;

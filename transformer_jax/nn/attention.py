@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
+from transformer_jax.errors import UserError
 from transformer_jax.nn import fused_attention, restricted_attention, ring_attention
 from transformer_jax.nn.attention_inputs import AttentionInputs
 from transformer_jax.nn.cache import Cache, KVCache, Memory
@@ -25,7 +26,7 @@ from transformer_jax.nn.norms import RMSNorm
 from transformer_jax.nn.ops import head_outputs, head_products, product_dtype, soft_cap, softmax
 from transformer_jax.nn.positions import PositionEncoding, encoding_class
 from transformer_jax.nn.sublayers import AttentionLayer, Features, Sequences
-from transformer_jax.registry import require_shape
+from transformer_jax.registry import file_of, require_broadcast, require_shape
 from transformer_jax.runtime import platform
 
 Weights = Float[Array, "B H T S"]
@@ -114,7 +115,19 @@ class MultiHeadAttention(AttentionLayer):
             value = self.reuse(value, sequences.shared)
         query, key = encoding.rotate(query, key, sequences.positions)
         per_key = self.per_key(x, sequences, cache)
+        shapes = self.per_key_shapes(self.config)
+        if per_key.keys() != shapes.keys():
+            raise UserError(
+                f"per_key of {file_of(self)} returned {', '.join(per_key) or 'no names'}; "
+                f"per_key_shapes has {', '.join(shapes) or 'none'}"
+            )
+        for name, value in per_key.items():
+            require_shape(self, f"per_key, {name!r},", value, (*x.shape[:2], *shapes[name]))
         inputs, cache = self.self_inputs(query, key, value, sequences, cache, per_key)
+        if sequences.memory is not None:
+            inputs = inputs.and_those_of(sequences.memory.inputs(query))
+            # As in cross-attention; keys of the past are rotated already.
+            return self.attend(x, inputs, deterministic).reshape(x.shape), cache
         return self.attend(x, inputs, deterministic, encoding).reshape(x.shape), cache
 
     def self_inputs(
@@ -211,9 +224,13 @@ class MultiHeadAttention(AttentionLayer):
         if bias is not None:
             logits += self.expose("logit_bias", bias, _WEIGHT_AXES, **tokens)
         of_layer = self.logit_bias(inputs)
-        logits = logits if of_layer is None else logits + of_layer
+        if of_layer is not None:
+            logits += require_broadcast(self, "logit_bias", of_layer, shape)
         logits = soft_cap(logits, self.config.logit_cap)
-        weights = self.normalize(logits, self.visible(inputs))
+        mask = self.visible(inputs)
+        if mask is not None:
+            require_broadcast(self, "visible", mask, shape)
+        weights = self.normalize(logits, mask)
         weights = self.weigh(require_shape(self, "normalize", weights, shape), deterministic)
         weights = self.expose("weights", weights, _WEIGHT_AXES, **tokens)
         outputs = head_outputs(weights, inputs.value, product_dtype(self.config.dtype))

@@ -98,6 +98,10 @@ class Recent(struct.PyTreeNode):
         return cls(jnp.zeros((rows, 1, size, *shape), dtype), count)
 
     @property
+    def num_beams(self) -> int:
+        return self.values.shape[1]
+
+    @property
     def rewindable(self) -> bool:
         return self.values.shape[2] >= self.count + REWINDABLE_TOKENS
 
@@ -153,7 +157,8 @@ class Cache(struct.PyTreeNode):
     @property
     def num_beams(self) -> int:
         """Number of beams J of a sentence."""
-        beams: int = jax.tree.leaves(self._states())[0].shape[1]
+        part = jax.tree.leaves(self._states(), is_leaf=_is_part)[0]
+        beams: int = part.num_beams if _is_part(part) else part.shape[1]
         return beams
 
     def reorder(self, parents: Int[Array, "B K"]) -> "Cache":
@@ -186,7 +191,12 @@ class Cache(struct.PyTreeNode):
     def ending_at(self, lengths: Int[Array, " B"]) -> "Cache":
         """Cache that ends with the last real token of each prompt, for prompts of unequal lengths
         read in one batch."""
-        return self.replace(length=lengths)
+
+        def ended(part: Any) -> Any:
+            return part.ending_at(lengths) if isinstance(part, Cache) else part
+
+        parts = jax.tree.map(ended, self._states(), is_leaf=_is_part)
+        return self.replace(length=lengths, **parts)
 
 
 def _is_part(part: Any) -> bool:

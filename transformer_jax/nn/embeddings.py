@@ -21,8 +21,9 @@ from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.int8 import Int8Matrix
 from transformer_jax.nn.masks import PerToken
 from transformer_jax.nn.norms import make_norm
-from transformer_jax.nn.ops import einsum, product_dtype, soft_cap
+from transformer_jax.nn.ops import einsum, product, product_dtype, soft_cap
 from transformer_jax.nn.positions import encoding_class
+from transformer_jax.runtime import platform
 
 
 class Unprojected(struct.PyTreeNode):
@@ -107,7 +108,14 @@ def gather_rows(
 def _gather_rows_tangent(
     dtype: DTypeLike, primals: tuple[Array, Array], tangents: tuple[Array, Any]
 ) -> tuple[Array, Array]:
-    tangent = jnp.take(tangents[0], primals[1], axis=0)
+    tokens = primals[1]
+    if platform.needs_fixed_order():
+        # The transpose of a gather adds with atomics. Made to add in order, XLA sorts all numbers
+        # of the gradient one by one (experiments/results/devices.md).
+        one_hot = jax.nn.one_hot(tokens, tangents[0].shape[0], dtype=dtype)
+        tangent = product("...v,vd->...d", one_hot, tangents[0], dtype, exact=True)
+    else:
+        tangent = jnp.take(tangents[0], tokens, axis=0)
     return gather_rows(*primals, dtype), tangent.astype(dtype)
 
 

@@ -66,7 +66,7 @@ def einsum(
     Example:
       >>> einsum("btd,df->btf", x, kernel, jnp.bfloat16)
     """
-    return _product(subscripts, a.astype(dtype), b.astype(dtype), dtype, exact)
+    return product(subscripts, a.astype(dtype), b.astype(dtype), dtype, exact)
 
 
 @einsum.defjvp
@@ -80,15 +80,15 @@ def _einsum_tangent(
     """Two products, each linear in one tangent. The backward pass keeps only the rounded operands,
     and adds up gradients in float32."""
     a, b = (operand.astype(dtype) for operand in primals)
-    tangent_a = _product(subscripts, tangents[0], b, dtype)
+    tangent_a = product(subscripts, tangents[0], b, dtype)
     # The second operand is the parameter, if one is. Devices and micro-batches add up its gradient,
     # which is small beside activations: float32 costs an accelerator little.
-    tangent_b = _product(subscripts, a, tangents[1], dtype, exact=not platform.is_cpu())
-    return _product(subscripts, a, b, dtype, exact), tangent_a + tangent_b
+    tangent_b = product(subscripts, a, tangents[1], dtype, exact=not platform.is_cpu())
+    return product(subscripts, a, b, dtype, exact), tangent_a + tangent_b
 
 
-def _product(subscripts: str, a: Array, b: Array, dtype: DTypeLike, exact: bool = False) -> Array:
-    """Product in `dtype`; JAX differentiates it into products in `dtype`."""
+def product(subscripts: str, a: Array, b: Array, dtype: DTypeLike, exact: bool = False) -> Array:
+    """Product in `dtype`, as of `einsum`; JAX differentiates it into products in `dtype`."""
     is_rounded = jnp.dtype(dtype) == jnp.bfloat16 and not exact
     if not platform.is_cpu() and not is_rounded:
         # Operands are cast by the product itself, so that it may read a float32 cotangent.
@@ -99,8 +99,8 @@ def _product(subscripts: str, a: Array, b: Array, dtype: DTypeLike, exact: bool 
     a = a.astype(dtype)
     b = b.astype(dtype)
     result_dtype = jnp.float32 if exact else dtype
-    product = jnp.einsum(subscripts, a, b, preferred_element_type=result_dtype)
-    return product.astype(jnp.float32)
+    sums = jnp.einsum(subscripts, a, b, preferred_element_type=result_dtype)
+    return sums.astype(jnp.float32)
 
 
 _PRECISIONS: dict[jnp.dtype, jax.lax.Precision | jax.lax.DotAlgorithmPreset] = {

@@ -7,6 +7,9 @@ imported weights rely on them.
 
 import dataclasses
 import re
+from typing import Any
+
+import jax
 
 KINDS = (
     *("embedding", "vectors", "matrix", "matrices", "head", "bias", "scale", "counter"),
@@ -98,3 +101,23 @@ def parameter_at(path: str) -> Parameter | None:
     """Last entry that matches a path, such as "decoder/layer_0/feed_forward/inner/kernel"; None if
     no entry does. A user's file that is loaded again thus replaces its entries."""
     return next(reversed(parameters_at(path)), None)
+
+
+def describe_unlisted(params: Any) -> str | None:
+    """Names the arrays of a tree that no entry describes, or one with another number of axes, and
+    what that means; None if there are none."""
+    unlisted = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        parameter = parameter_at(name)
+        if parameter is None:
+            unlisted.append(f"{name} {list(leaf.shape)} has no row")
+        elif len(parameter.axes) != leaf.ndim:
+            unlisted.append(f"{name} {list(leaf.shape)} has a row with {len(parameter.axes)} axes")
+    if not unlisted:
+        return None
+    more = f" (and {len(unlisted) - 1} more)" if unlisted[1:] else ""
+    return (
+        f"{unlisted[0]} in the table of parameters{more}: each device holds a copy, and without a "
+        "row there is no weight decay; add it to `parameters` of its class"
+    )

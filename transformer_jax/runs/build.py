@@ -14,7 +14,12 @@ import optax
 from jax.sharding import Mesh
 
 from transformer_jax.data.batches.order import WindowedBlocks
-from transformer_jax.data.batches.pipeline import TrainBatches, describe_overlong, train_batches
+from transformer_jax.data.batches.pipeline import (
+    TrainBatches,
+    describe_overlong,
+    most_workers,
+    train_batches,
+)
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import LossOptions
@@ -34,7 +39,7 @@ from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import describe_module_error
 from transformer_jax.runtime.platform import require_memory_kind
 from transformer_jax.tasks import TASKS
-from transformer_jax.tasks.base import preprocess_sampled
+from transformer_jax.tasks.base import BaseTask, preprocess_sampled
 from transformer_jax.tasks.interface import Batch, Frozen, LossSums, Task, TaskKind, TaskParts
 from transformer_jax.tasks.teachers import StoredTeacher, Teacher, preprocess_numbered
 from transformer_jax.tokenization import Tokenizers, expected_sizes, resegmenter_of
@@ -368,14 +373,15 @@ def batches_of(
     if isinstance(teacher, StoredTeacher):  # whose predictions are found by the number of an item
         items = teacher.numbered(items)
         preprocess = functools.partial(preprocess_numbered, task)
-    documents = None
-    if preprocess == task.preprocess and hasattr(task, "documents"):  # translation
-        documents = task.documents(items)
+    slices = None
+    if preprocess == task.preprocess and isinstance(task, BaseTask):
+        slices = task.slices(items)
     message = None
     if tells and shard[0] == 0 and not isinstance(items, WindowedBlocks):
         message = describe_overlong(items, preprocess, training_lengths(task))
     if message:
         logger.warning("training data: %s", message)
+    workers = math.ceil(most_workers(settings.data.num_workers) / replicas)
     return train_batches(
         items,
         preprocess,
@@ -383,8 +389,9 @@ def batches_of(
         rows=rows,
         seed=settings.order_seed,
         shard=shard,
-        num_workers=math.ceil(settings.data.num_workers / replicas),
-        documents=documents,
+        num_workers=0 if settings.data.num_workers == "auto" else workers,
+        most_workers=workers,
+        slices=slices,
     )
 
 

@@ -105,9 +105,11 @@ def to_config(settings: Settings) -> Config:
             branch = config
             for group in groups:
                 branch = branch[group]
-            if fields[name].optional:
-                # A reference with a type lets the field change between None and a value.
-                value = config_dict.FieldReference(value, fields[name].type)
+            words = fields[name].words
+            if words:
+                # A reference with a type lets the field change between a word and a value.
+                kind = fields[name].type if words == (None,) else object
+                value = config_dict.FieldReference(value, kind)
             branch[field] = value
     return config
 

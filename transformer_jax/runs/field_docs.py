@@ -135,7 +135,7 @@ def documented(group: str) -> dict[tuple[str, ...], str]:
 def type_name(field: str) -> str:
     """Type of a field's values, such as "int or none"."""
     declared = tables().fields[field]
-    return declared.type.__name__ + (" or none" if declared.optional else "")
+    return " or ".join([declared.type.__name__, *(word or "none" for word in declared.words)])
 
 
 def other_defaults(field: str) -> dict[str, Any]:

@@ -82,4 +82,9 @@ def open_workdir(
         )
     if modules is not None:
         load_modules(modules, workdir)
-    return Opened(workdir, load_json(workdir / CONFIG, overrides), which)
+    try:
+        settings = load_json(workdir / CONFIG, overrides)
+    except UserError:
+        load_modules((), workdir)  # a component that is missing here may be that of a module
+        raise
+    return Opened(workdir, settings, which)

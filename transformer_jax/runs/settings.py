@@ -176,7 +176,7 @@ FIELDS: dict[str, Field] = {
     name: field
     for section, cls in SECTIONS.items()
     for name, field in fields_of(section, cls).items()
-} | {"seed": Field(int, optional=False, default=0)}
+} | {"seed": Field(int, words=(), default=0)}
 """The fields of the sections, {"section.field": field}."""
 
 SECTION_FIELDS: dict[str, tuple[str, ...]] = {

@@ -17,7 +17,6 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from transformer_jax.checkpoints.warm_start import WarmStart
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
 from transformer_jax.errors import DivergedError, Interrupted, UserError
 from transformer_jax.logs.records import read_records, recorded_splits, with_losses
@@ -25,6 +24,7 @@ from transformer_jax.logs.run_log import Console, Log, NoLog, RunLog, four_digit
 from transformer_jax.nn.fused_attention import KernelChoice, record_kernel_choices
 from transformer_jax.nn.layers import count_parameters
 from transformer_jax.nn.lora import merge_adapters
+from transformer_jax.nn.parameters import describe_unlisted
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.engines import Engine, create_state
 from transformer_jax.parallel.sharding import bytes_per_device, process_part
@@ -169,7 +169,11 @@ class SingleRun:
 
     def first_state(self, init_state: InitState, abstract: TrainState) -> TrainState:
         """The portable state before the first step, without the frozen parameters."""
-        start = WarmStart(abstract.params, self.warm_start) if self.warm_start else None
+        start = None
+        if self.warm_start:
+            from transformer_jax.checkpoints.warm_start import WarmStart
+
+            start = WarmStart(abstract.params, self.warm_start)
 
         def is_loaded(path: str) -> bool:
             part, _, name = path.partition("/")
@@ -294,9 +298,12 @@ def fit(run: SingleRun, clock: GoodputTimer, until: int | None = None) -> TrainS
         if _is_finished(run, point, until):
             return point.take_state()
         batches.set_state(point.data_state)
-    message = unfinished_decay(settings.optimizer, settings.model.d_model, settings.train.num_steps)
-    if message:
-        logger.warning(message)
+    for message in (
+        describe_unlisted(single.params),
+        unfinished_decay(settings.optimizer, settings.model.d_model, settings.train.num_steps),
+    ):
+        if message:
+            logger.warning(message)
     validate = run.validation()  # before any step: it refuses a split it cannot evaluate
     logger.info("compiling the training step")
     start = time.perf_counter()

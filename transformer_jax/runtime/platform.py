@@ -107,6 +107,12 @@ def reproducible(required: bool) -> AbstractContextManager[None]:
     return _reproducible(required)
 
 
+def needs_fixed_order() -> bool:
+    """Returns True if programs are compiled for GPUs in `reproducible`; other devices add in a
+    fixed order anyway."""
+    return target().platform == "gpu" and _reproducible.value
+
+
 def require_device() -> None:
     """Starts JAX's devices.
 
@@ -224,9 +230,9 @@ def compiler_options() -> dict[str, bool | int | str]:
 
     GPUs in `reproducible` add in a fixed order: scatters without atomics, cuDNN's backward pass of
     attention in its deterministic form, and no choice among kernels by their time. XLA refuses to
-    compile what it has no such kernel for. Other devices have a fixed order anyway.
+    compile what it has no such kernel for.
     """
-    if target().platform == "gpu" and _reproducible.value:
+    if needs_fixed_order():
         return {"xla_gpu_deterministic_ops": True}
     return ONEDNN if is_cpu() and multiplies_bfloat16() else {}
 

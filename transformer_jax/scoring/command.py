@@ -40,12 +40,13 @@ def scores_by_command(command: str, records: Sequence[Mapping[str, Any]]) -> dic
         scores = parse_json(ended.stdout)
     except (ValueError, RecursionError):
         scores = None
-    if not isinstance(scores, dict) or not scores or not all(map(_is_number, scores.values())):
+    if not isinstance(scores, dict) or not scores or not all(map(is_number, scores.values())):
         raise ValueError(
             f"{command!r} printed {ended.stdout[:80]!r}; it must print one JSON object of numbers"
         )
     return scores
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Returns True for a finite number; booleans are none."""
     return isinstance(value, int | float) and type(value) is not bool and math.isfinite(value)

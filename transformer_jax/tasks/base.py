@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.batches.loss_masks import loss_mask_features, resegmented
+from transformer_jax.data.batches.windows import Slices, find_slices
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import (
@@ -80,6 +81,11 @@ class BaseTask(Summarized):
         features: Features = example
         return features
 
+    def slices(self, items: Sequence[Any]) -> Slices | None:
+        """The features of all items as slices of arrays, equal to those that `preprocess` makes;
+        None if it must make them."""
+        return None
+
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """Returns loss, perplexity and accuracy of a token."""
         return compute_metrics(sums)
@@ -144,6 +150,11 @@ class CausalTask(BaseTask):
         if isinstance(tokenizer, SampledTokenizer):
             return resegmented(features, tokenizer.resegment)
         return features
+
+    def slices(self, items: Sequence[Any]) -> Slices | None:
+        if type(self).preprocess is not CausalTask.preprocess:
+            return None
+        return find_slices(items, lambda part: getattr(part, "slices", None))
 
     def init(self, rng: jax.Array) -> Params:
         row = jnp.ones((1, 1), jnp.int32)

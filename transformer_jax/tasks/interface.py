@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
+from transformer_jax.data.batches.pipeline import most_workers
 from transformer_jax.data.batches.token_cache import TokenCache
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Features
@@ -176,7 +177,7 @@ class TaskParts:
 
     @property
     def caching(self) -> TokenCache:
-        return TokenCache(self.data.cache_dir, self.data.num_workers)
+        return TokenCache(self.data.cache_dir, most_workers(self.data.num_workers))
 
     def make_model(self, *wanted: type[Any], reach: int, **vocab_sizes: int) -> Any:
         """Makes the model.

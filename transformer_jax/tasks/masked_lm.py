@@ -155,7 +155,9 @@ class MaskedLanguageModeling(BaseTask):
     def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
         """Returns a window as "text", partly masked, and "labels": 1 + the token at each position
         to predict, 0 elsewhere."""
-        text = np.array(self.specials.encoder.around(example["input"].tolist()), np.int32)
+        frame = self.specials.encoder
+        parts = (frame.head, example["input"], frame.tail)
+        text = np.concatenate(parts, dtype=np.int32, casting="unsafe")
         chosen = self._choose(text, rng)
         labels = np.zeros_like(text)
         labels[chosen] = 1 + text[chosen]

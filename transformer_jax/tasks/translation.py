@@ -7,15 +7,15 @@ B batch, S source, T target, V vocabulary.
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.batches.token_cache import CachedPairs, TokenCache, tokenize_pairs
-from transformer_jax.data.batches.windows import FramedDocuments
+from transformer_jax.data.batches.windows import Slices, TokenSlices, find_slices
 from transformer_jax.data.examples import Corpus, Features
-from transformer_jax.decoding import BeamTree, truncate_at_eos
+from transformer_jax.decoding import truncate_at_eos
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import TARGET_FIELDS, DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, pair_inputs
@@ -26,6 +26,9 @@ from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tasks.interface import Params, Prediction, TaskParts
 from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
 from transformer_jax.tokenization import SampledTokenizer, Tokenizer
+
+if TYPE_CHECKING:
+    from transformer_jax.decoding.beam_tree import BeamTree
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -71,17 +74,24 @@ class Translation(Seq2SeqTask):
             features[side] = np.array(tokenizer.specials.translation.around(tokens), np.int32)
         return features
 
-    def documents(self, items: Sequence[Any]) -> dict[str, FramedDocuments] | None:
-        """The features of all items as arrays, if they are cached and `preprocess` is the one
-        here."""
-        is_own = type(self).preprocess is Translation.preprocess
-        if not isinstance(items, CachedPairs) or not is_own:
+    def slices(self, items: Sequence[Any]) -> Slices | None:
+        """The features of all items as slices of arrays, if these are cached and `preprocess` is
+        the one here."""
+        if type(self).preprocess is not Translation.preprocess:
             return None
-        frames = {side: self.tokenizers.specials(side).translation for side in self.lengths}
-        return {
-            side: FramedDocuments(items.streams[side], frame.head, frame.tail)
-            for side, frame in frames.items()
-        }
+        return find_slices(items, self._cached_slices)
+
+    def _cached_slices(self, pairs: Sequence[Any]) -> dict[str, TokenSlices] | None:
+        if not isinstance(pairs, CachedPairs):
+            return None
+        slices = {}
+        for side in self.lengths:
+            stream = pairs.streams[side]
+            frame = self.tokenizers.specials(side).translation
+            slices[side] = TokenSlices(
+                stream.tokens, stream.document_ranges, head=frame.head, tail=frame.tail
+            )
+        return slices
 
     def encode_pair(self, pair: Mapping[str, str]) -> dict[str, list[int]]:
         return {side: _encode(self.tokenizers.text(side), pair[side]) for side in self.lengths}
@@ -168,7 +178,7 @@ class Translation(Seq2SeqTask):
         texts = {"source": source, "target": target}
         return pair_inputs(self.tokenizers, texts, source_ids, target_ids)
 
-    def beam_tree(self, params: Params, line: str, decode: DecodeConfig) -> BeamTree:
+    def beam_tree(self, params: Params, line: str, decode: DecodeConfig) -> "BeamTree":
         request = Request(self._encode_source(line, LineWarnings()), number=1)
         pieces = self.tokenizers.text("target").pieces
         return self.search.beam_tree(params, request, decode, pieces)

@@ -39,6 +39,8 @@ _ADVICE_AT_FIRST_STEP = (
     "no update was made yet, so the cause is the model, its first parameters or a kernel; "
     "in a new workdir, try model.attention=plain and model.dtype=float32"
 )
+_WAITS = 0.1
+"""Share of the time for which steps may wait for batches without another worker."""
 _LARGE_STEP = 1 << 28
 """Bytes of the buffers of a step that takes much longer than the host's work."""
 
@@ -78,11 +80,16 @@ class GoodputTimer:
         return {"goodput": 1 - sum(shares.values()), **shares}
 
     @property
+    def data_seconds(self) -> float:
+        """Seconds for which steps have waited for batches."""
+        return self._seconds.get("data", 0.0)
+
+    @property
     def waits_for_data(self) -> bool:
         """True if steps have waited for batches for more than a fifth of the time, after the first
         minute."""
         total = time.perf_counter() - self._start
-        return total > 60 and self._seconds.get("data", 0.0) > total / 5
+        return total > 60 and self.data_seconds > total / 5
 
     def _add(self, activity: str, seconds: float) -> None:
         self._seconds[activity] = self._seconds.get(activity, 0.0) + seconds
@@ -95,7 +102,13 @@ class Meter:
 
     Args:
       rewinds: a skipped step raises `SpikedError`.
+
+    Attributes:
+      waited_share: the share of the time between the last two records that steps waited for
+        batches.
     """
+
+    waited_share = 0.0
 
     def __init__(self, timer: GoodputTimer, rewinds: bool = False, step_bytes: int = 0) -> None:
         self._timer = timer
@@ -132,6 +145,7 @@ class Meter:
             }
         if skipped is not None:
             metrics["skipped"] = skipped
+        self.waited_share = (self._timer.data_seconds - self._waited) / seconds
         self._warn(metrics)
         self._reset()
         return metrics
@@ -143,6 +157,10 @@ class Meter:
             if value > limit:
                 message = "%s%s is %.2f: %s"
                 self.warn_once(name, message, auxiliary.TOTAL, name, value, advice)
+
+    def ignore_waiting(self) -> None:
+        """Leaves the time for which steps wait until the next record out of `waited_share`."""
+        self._waited = math.inf
 
     def warn_once(self, name: str, message: str, *args: Any) -> None:
         """Logs a warning, the first time for each name."""
@@ -163,6 +181,7 @@ class Meter:
         self._sums: dict[str, Any] = {}
         self._steps = 0
         self._since = time.perf_counter()
+        self._waited = self._timer.data_seconds
 
     def _read_pending(self, late: int = 0) -> None:
         while len(self._pending) > late:
@@ -388,7 +407,9 @@ class Loop:
         metrics = meter.read()
         metrics |= self.utilization(metrics["step_ms"] / 1e3)
         metrics |= self.timer.shares()
-        if self.timer.waits_for_data:
+        if meter.waited_share > _WAITS and self.batches.add_workers():
+            meter.ignore_waiting()  # until the new workers have started
+        elif self.timer.waits_for_data:
             meter.warn_once(
                 "data",
                 "steps wait for batches %.0f%% of the time (share_data): raise data.num_workers",

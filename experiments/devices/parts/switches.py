@@ -46,7 +46,7 @@ def float32_results() -> AbstractContextManager[Any]:
         precision = ops._PRECISIONS[jnp.dtype(dtype)]
         return jnp.einsum(subscripts, a, b, precision=precision, preferred_element_type=jnp.float32)
 
-    return mock.patch.object(ops, "_product", product)
+    return mock.patch.object(ops, "product", product)
 
 
 SWITCHES = {

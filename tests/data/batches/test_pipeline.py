@@ -14,6 +14,7 @@ from transformer_jax.data.batches.pipeline import (
     eval_batches,
     train_batches,
 )
+from transformer_jax.data.batches.windows import Windows, find_slices
 from transformer_jax.data.examples import Corpora
 from transformer_jax.errors import UserError
 
@@ -239,6 +240,45 @@ def test_training_resumes_exactly_after_any_batch(cut):
         if left is expected[-1]:
             break
     assert resumed.get_state() == batches.get_state()
+
+
+def unchanged(example, rng):
+    return example
+
+
+@pytest.mark.parametrize(
+    "divisions",
+    [
+        [{"num_workers": 1}],
+        [{"num_workers": 2}],
+        [{"shard": (0, 2)}, {"shard": (1, 2), "num_workers": 1}],
+    ],
+    ids=str,
+)
+def test_a_mixture_of_slices_resumes_within_a_group_for_any_division(divisions):
+    parts = tuple(Windows(np.arange(size, dtype=np.int32), 8, 8) for size in (90, 400))
+    items = Corpora(parts, weights=(3, 1))
+    options = {
+        "lengths": {"input": 12, "target": 12},
+        "rows": 8,
+        "slices": find_slices(items, lambda part: part.slices),
+    }
+    whole = train(items, unchanged, **options)
+    before = [next(whole) for _ in range(140)]
+    state = json.loads(json.dumps(whole.get_state()))
+    assert any(0 < stream["handed_out"] < 128 for stream in state.values())
+    expected = [next(whole) for _ in range(20)]
+    by_example = train(items, unchanged, **options | {"slices": None})
+    for batch in before + expected:
+        assert_equal(batch, next(by_example))
+    shares = [train(items, unchanged, **options, **division) for division in divisions]
+    for share in shares:
+        share.set_state(state)
+    for batch in expected:
+        rows = [next(share) for share in shares]
+        assert_equal(batch, {name: np.concatenate([part[name] for part in rows]) for name in batch})
+    for share in shares:
+        share.close()
 
 
 def test_starting_early_does_not_change_the_batches():

@@ -170,7 +170,7 @@ def test_each_token_and_each_end_is_a_target_exactly_once(stream, length):
     targets = [token for piece in pieces for token in piece["target"].tolist()]
     assert targets == [token for tokens in DOCUMENTS for token in [*tokens, SEP]]
     assert all(1 <= len(piece["input"]) <= length for piece in pieces)
-    assert pieces.ranges.dtype == np.int64
+    assert pieces.ranges(0)[0].dtype == np.int64
     # A separator begins an input, if it is in one at all.
     assert all(SEP not in piece["input"][1:] for piece in pieces)
     assert shifted(pieces[-1]) == shifted(pieces[len(pieces) - 1])

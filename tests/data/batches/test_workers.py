@@ -17,10 +17,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from transformer_jax.data.batches import pipeline
 from transformer_jax.data.batches.pipeline import train_batches
 from transformer_jax.data.batches.workers import SharedFile, _picklable
 from transformer_jax.data.files.lines import TextLines
 from transformer_jax.errors import UserError
+from transformer_jax.runtime.platform import DeviceKind
 
 
 def numbers(line, rng):
@@ -28,10 +30,10 @@ def numbers(line, rng):
     return {"tokens": words, "noise": rng.integers(1000, size=1, dtype=np.int32)}
 
 
-def batches(source, num_workers, preprocess=numbers):
+def batches(source, num_workers, preprocess=numbers, **more):
     lengths = {"tokens": 12, "noise": 12}
     return train_batches(
-        source, preprocess, lengths=lengths, rows=12, seed=1, num_workers=num_workers
+        source, preprocess, lengths=lengths, rows=12, seed=1, num_workers=num_workers, **more
     )
 
 
@@ -40,6 +42,30 @@ def lines(tmp_path_factory):
     path = tmp_path_factory.mktemp("workers") / "lines.txt"
     path.write_text("".join(" ".join(["7"] * (1 + i * 7 % 13)) + "\n" for i in range(90)))
     return TextLines(str(path))
+
+
+def test_workers_are_added_in_the_middle_of_the_same_batches(lines):
+    alone = batches(lines, 0)
+    growing = batches(lines, 0, most_workers=3)
+    try:
+        for added in (1, 2, 3, None):
+            for left, right in zip(itertools.islice(alone, 13), growing, strict=False):
+                np.testing.assert_array_equal(left["noise"], right["noise"])
+            assert alone.get_state() == growing.get_state()
+            assert growing.add_workers() == (added is not None)
+            if added:
+                assert len(multiprocessing.active_children()) <= added
+    finally:
+        alone.close()
+        growing.close()
+
+
+@pytest.mark.parametrize("kind, cores, count", [("cpu", 16, 0), ("gpu", 16, 8), ("tpu", 4, 3)])
+def test_automatic_workers_leave_a_core_to_the_process(monkeypatch, kind, cores, count):
+    monkeypatch.setattr(pipeline.platform, "target", lambda: DeviceKind(kind, "fake"))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)), raising=False)
+    assert pipeline.most_workers("auto") == count
+    assert pipeline.most_workers(5) == 5
 
 
 def test_batches_and_states_are_the_same_with_any_number_of_workers(lines):

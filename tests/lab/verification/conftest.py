@@ -10,8 +10,8 @@ import transformer_jax as tj
 from transformer_jax.lab.verification.subject import Subject, shrunk
 from transformer_jax.nn.parameters import PARAMETERS
 from transformer_jax.runs import user_modules
-from transformer_jax.runs.config import resolve_file
-from transformer_jax.runs.settings import CHOICES
+from transformer_jax.runs.config import nested, read_settings, resolve_file
+from transformer_jax.runs.settings import CHOICES, Origin
 
 WRONG = Path(__file__).with_name("wrong_components.py")
 CONFIG = Path(__file__).parents[3] / "configs" / "tiny_shakespeare_cpu.py"
@@ -43,11 +43,13 @@ def forgotten():
 
 @pytest.fixture(scope="module")
 def subject_of(forgotten):
-    """`subject_of({"section.field": value})`: a small language model with these fields."""
+    """`subject_of({"section.field": value})`: a small language model with these fields, as the
+    process of the oracles reads it."""
 
     def subject(changes=None):
         settings = resolve_file(CONFIG, SIZES | (changes or {}), WRONG)
-        return Subject(shrunk(settings, SIZES))
+        config = nested(shrunk(settings, SIZES).values)
+        return Subject(read_settings(config, {}, Origin("loaded run", "the shrunk config")))
 
     return subject
 

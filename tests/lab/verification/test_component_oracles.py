@@ -18,6 +18,7 @@ from transformer_jax.tokenization import TOKENIZERS
 WRONG = [
     (tokenized, {"tokenizer.kind": "loses_e"}, "is decoded to another text"),
     (searched, {"decode.search": "of_batch"}, "first at sentence 0 by itself"),
+    (searched, {"decode.constraint": "of_count"}, "first at sentence 0 by itself"),
     (scheduled, {"optimizer.schedule": "below_zero"}, "in the rates: [0.00"),
     (updated, {"optimizer.name": "of_stack", "model.num_layers": 2}, "most in decoder/layer_"),
     (continued, {"train.callbacks": "counts_calls"}, "in the records: valid/calls at step 4"),
@@ -33,6 +34,10 @@ def test_finds_the_fault(subject_of, oracle, changes, where):
 @pytest.mark.parametrize("oracle", [searched, scheduled, updated])
 def test_a_right_component_passes(subject_of, oracle):
     assert oracle(subject_of({"model.num_layers": 2})).is_equal
+
+
+def test_a_search_gets_hidden_states(subject_of):
+    assert searched(subject_of({"decode.search": "reads_hidden"})).is_equal
 
 
 @pytest.mark.parametrize("kind", [kind for kind in TOKENIZERS if kind != "file"])

@@ -13,7 +13,7 @@ import optax
 from transformer_jax.data.sources import SOURCES, SourceSet
 from transformer_jax.decoding import Sampler
 from transformer_jax.errors import UserError
-from transformer_jax.inference.config import SEARCHES
+from transformer_jax.inference.config import CONSTRAINTS, SEARCHES
 from transformer_jax.models import MODELS
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.attention import MultiHeadAttention
@@ -245,6 +245,39 @@ class OfBatch(Sampler):
 
 
 SEARCHES.register("of_batch", lambda decode, ids: OfBatch(1.0, 1, None, **ids))
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadsHidden(Sampler):
+    """Right: the likeliest token and a number of the hidden state choose."""
+
+    needs_hidden = True
+
+    def choose(self, samples, logits, hidden):
+        return super().choose(samples, logits + (hidden[:, :1] > 0), hidden)
+
+
+SEARCHES.register("reads_hidden", lambda decode, ids: ReadsHidden(1.0, 1, None, **ids))
+
+
+@dataclasses.dataclass(frozen=True)
+class OfCount:
+    """What a sentence may write depends on how many there are."""
+
+    vocab_size: int
+
+    def begin(self, tokens, counts, limits):
+        return jnp.zeros(len(counts))
+
+    def allowed(self, state):
+        allowed = jnp.arange(self.vocab_size) % len(state) == 0
+        return jnp.broadcast_to(allowed, (len(state), self.vocab_size))
+
+    def advance(self, state, tokens):
+        return state, tokens
+
+
+CONSTRAINTS.register("of_count", lambda decode, tokenizer: OfCount(tokenizer.vocab_size))
 
 
 @METRICS.register("first_pair")

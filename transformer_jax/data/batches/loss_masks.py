@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from transformer_jax.data.batches.windows import TokenSlices
 from transformer_jax.data.examples import Features, RandomAccess
 
 LOSS_MASK_FEATURES = ("input", "target", "counted")
@@ -91,6 +92,18 @@ class LossMaskedTexts(RandomAccess[Features]):
 
     def item(self, index: int) -> Features:
         return loss_mask_features(*self.text(index))
+
+    @property
+    def slices(self) -> dict[str, TokenSlices]:
+        """The features of all texts."""
+        return {
+            "input": TokenSlices(self.tokens, self._input_ranges),
+            "target": TokenSlices(self.tokens, self._input_ranges, shift=1),
+            "counted": TokenSlices(self.loss_mask, self._input_ranges, shift=1),
+        }
+
+    def _input_ranges(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.starts[indices], self.starts[indices + 1] - 1
 
     def text(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Tokens of a text, int32 [n], and its loss mask, bool [n]."""

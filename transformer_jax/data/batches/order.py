@@ -10,12 +10,12 @@ import functools
 import itertools
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from transformer_jax.data.batches.windows import FramedDocuments
+from transformer_jax.data.batches.windows import Slices
 from transformer_jax.data.examples import Corpora, Features, RandomAccess
 
 type Preprocess[Item] = Callable[[Item, np.random.Generator], Features]
@@ -66,6 +66,9 @@ class EpochOrder:
         return order
 
 
+_KEPT_BLOCKS = 63
+
+
 class MixedOrder:
     """Endless sequence that mixes others in stated shares.
 
@@ -83,7 +86,7 @@ class MixedOrder:
         self._seed = seed
         # The most frequent sequence has a place in a block for each of the others.
         self._block_size = max(256, 4 * len(weights) ** 2)
-        self._blocks: dict[int, np.ndarray] = {}  # the last two
+        self._blocks: dict[int, np.ndarray] = {}  # the last ones: streams draw from the same
 
     def __len__(self) -> int:
         return sys.maxsize
@@ -100,7 +103,7 @@ class MixedOrder:
 
     def _block(self, block: int) -> np.ndarray:
         if block not in self._blocks:
-            last = [*self._blocks.items()][-1:]
+            last = [*self._blocks.items()][-_KEPT_BLOCKS:]
             self._blocks = {**dict(last), block: self._draw(block)}
         return self._blocks[block]
 
@@ -138,6 +141,8 @@ def endless_order(source: Sequence[Any], seed: int) -> EpochOrder | MixedOrder:
     return MixedOrder(orders, weights, seed)
 
 
+_SIZED_AT_ONCE = 256  # examples whose sizes are looked up together
+
 _ARRAY_BYTES = 200
 """Size of an array without its values, and its share of a dictionary."""
 
@@ -149,8 +154,12 @@ class IndexedRng:
     """
 
     def __init__(self, seed: int):
+        self._seed = seed
         self._rng = np.random.Generator(np.random.Philox(seed))
         self._state = self._rng.bit_generator.state
+
+    def __reduce__(self) -> tuple[type, tuple[int]]:
+        return IndexedRng, (self._seed,)  # arrays that were pickled may be read-only
 
     def at(self, index: int) -> np.random.Generator:
         """Generator for an index, valid until the next call."""
@@ -177,6 +186,9 @@ class FixedFeatures:
         self._room = num_bytes
         self._features: dict[int, Features] = {}
 
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return FixedFeatures, ()  # each process keeps those of its own examples
+
     def get(self, index: int) -> Features | None:
         return self._features.get(index)
 
@@ -198,6 +210,11 @@ class FixedFeatures:
         return self._room > 0
 
 
+type SizedExample = tuple[Any, list[int], int]
+"""Features of an example, or its index in the source if they are slices; its tokens by feature; and
+the index of the next example."""
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class OrderedFeatures[Item](RandomAccess[Features]):
     """Features of examples in a given order.
@@ -208,8 +225,6 @@ class OrderedFeatures[Item](RandomAccess[Features]):
       preprocess: makes the features; its `rng` depends on `seed` and the index in `order` alone.
       seed: seed of the `rng`.
       first, step: this sequence has the indices first, first + step, ... of `order`.
-      documents: feature -> the features of all of `source`, many at a time, if they are arrays
-        already and do not depend on the `rng`.
       fixed: features of earlier visits, shared by all shards; None: each visit makes its own.
     """
 
@@ -219,7 +234,6 @@ class OrderedFeatures[Item](RandomAccess[Features]):
     seed: int
     first: int = 0
     step: int = 1
-    documents: Mapping[str, FramedDocuments] | None = None
     fixed: FixedFeatures | None = None
 
     def shard(self, index: int, count: int) -> "OrderedFeatures[Item]":
@@ -229,6 +243,30 @@ class OrderedFeatures[Item](RandomAccess[Features]):
 
     def __len__(self) -> int:
         return len(range(self.first, len(self.order), self.step))
+
+    def epoch(self) -> "OrderedFeatures[Item]":
+        """All of the source once, in its order."""
+        return dataclasses.replace(self, order=range(len(self.source)), first=0, step=1)
+
+    def sized(self, start: int, features: Sequence[str]) -> Iterator[SizedExample]:
+        """The examples from index `start` on, with their sizes by feature.
+
+        Raises:
+          ValueError: an example has not exactly these features.
+        """
+        count = len(self)
+        names = set(features)
+        index = start
+        while index < count:
+            example = self.item(index)
+            if example.keys() != names:
+                raise ValueError(f"got features {sorted(example)}, expected {sorted(names)}")
+            index = self.next_index(index)
+            yield example, [len(example[name]) for name in features], index
+
+    def tokens(self, feature: str, examples: Sequence[Any]) -> np.ndarray:
+        """A feature's tokens of examples of `sized`, one after another."""
+        return np.concatenate([example[feature] for example in examples])
 
     def next_index(self, index: int) -> int:
         """Index of the item after the one at `index`."""
@@ -248,15 +286,32 @@ class OrderedFeatures[Item](RandomAccess[Features]):
                 self.fixed.add(source_index, features)
         return features
 
-    def source_indices(self, start: int, count: int) -> np.ndarray:
-        """Indices in `source` of the next items from `start` on, at most `count`, int64 [n]."""
-        stop = min(start + count, len(self))
-        indices = self.first + np.arange(start, stop) * self.step
-        return indices if isinstance(self.order, range) else self.order.at(indices)
-
     @functools.cached_property
     def _rng(self) -> IndexedRng:
         return IndexedRng(self.seed)
+
+
+@dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
+class OrderedSlices(OrderedFeatures[Any]):
+    """Features that are slices of arrays, packed without an object for each example.
+
+    Attributes:
+      slices: the features of all of `source`, equal to those that `preprocess` makes.
+    """
+
+    slices: Slices
+
+    def sized(self, start: int, features: Sequence[str]) -> Iterator[SizedExample]:
+        for first in range(start, len(self), _SIZED_AT_ONCE):
+            stop = min(first + _SIZED_AT_ONCE, len(self))
+            places = self.first + np.arange(first, stop) * self.step
+            indices = places if isinstance(self.order, range) else self.order.at(places)
+            sizes = np.stack([self.slices[name].sizes(indices) for name in features], axis=1)
+            ends = range(first + 1, stop + 1)
+            yield from zip(indices.tolist(), sizes.tolist(), ends, strict=True)
+
+    def tokens(self, feature: str, examples: Sequence[Any]) -> np.ndarray:
+        return self.slices[feature].tokens(np.array(examples))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -13,6 +13,7 @@ from a saved state, which is little more than an index into each stream.
 import dataclasses
 import logging
 import math
+import os
 import weakref
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from transformer_jax.data.batches.order import (
     BlockFeatures,
     FixedFeatures,
     OrderedFeatures,
+    OrderedSlices,
     Preprocess,
     WindowedBlocks,
     endless_order,
@@ -35,9 +37,10 @@ from transformer_jax.data.batches.packing import (
     StreamGroups,
     pack_streams,
 )
-from transformer_jax.data.batches.windows import FramedDocuments
+from transformer_jax.data.batches.windows import Slices
 from transformer_jax.data.examples import RandomAccess
 from transformer_jax.errors import UserError
+from transformer_jax.runtime import platform
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +55,21 @@ _LOOKED_AT = 2000  # examples whose lengths are counted before training
 _LENGTH_FIELDS = {"source": "data.max_source_length", "target": "data.max_target_length"}
 _PREFETCHED_BATCHES = 16
 """Packed batches that are ready, so that a training step does not wait for the next group."""
+
+
+def most_workers(num_workers: int | str) -> int:
+    """The largest number of worker processes that `data.num_workers` allows.
+
+    For "auto" it is 0 where steps run on CPUs, else one for each stream, but never more than the
+    cores beside that of the process itself.
+    """
+    if num_workers != "auto":
+        return int(num_workers)
+    if platform.is_cpu():
+        return 0
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return min(_NUM_STREAMS, cores - 1)
 
 
 class BatchIterator:
@@ -87,16 +105,12 @@ class BatchIterator:
         }
         initial = {"group_start": 0, "handed_out": 0, "seen": 0, "overlong": 0}
         self._state = {i: dict(initial) for i in self._streams}
-        self._workers = None
-        if num_workers:
-            from transformer_jax.data.batches.workers import PackingWorkers
-
-            self._workers = PackingWorkers(self._streams, num_workers)
-        if num_workers > len(self._streams):
-            message = "only %d of %d data workers have rows to pack; a batch has %d rows"
-            logger.warning(message, len(self._streams), num_workers, num_streams * stream_rows)
         self._groups: Generator[StreamGroups] | None = None
         self._batches: list[Batch] = []  # batches of the current groups that are not returned yet
+        self.set_workers(num_workers)
+        if num_workers > len(self._streams):
+            message = "only %d of %d data workers have rows to pack; a batch has %d rows"
+            logger.warning(message, len(self._streams), num_workers, packer.rows)
 
     def __next__(self) -> Batch:
         try:
@@ -119,6 +133,20 @@ class BatchIterator:
                 raise UserError(f"the saved position in the data has no stream {i}")
         self.close()
         self._state = {i: dict(state[i]) for i in self._streams}
+
+    @property
+    def num_streams(self) -> int:
+        """Streams that this process packs."""
+        return len(self._streams)
+
+    def set_workers(self, count: int) -> None:
+        """Packs with this many worker processes from the next group on; 0: with a thread."""
+        self.close()
+        self._workers = None
+        if count:
+            from transformer_jax.data.batches.workers import PackingWorkers
+
+            self._workers = PackingWorkers(self._streams, count)
 
     def stop(self) -> None:
         """Ends the worker processes; a thread that waits for a batch gets an error."""
@@ -178,9 +206,16 @@ class TrainBatches(Iterator[Batch]):
 
     The state and the counts are those of the batches returned so far; prefetched batches do not
     count.
+
+    Args:
+      num_workers: worker processes at first, as of `BatchIterator`.
+      most_workers: limit of `add_workers`.
     """
 
-    def __init__(self, streams: BatchIterator):
+    def __init__(self, streams: BatchIterator, num_workers: int = 0, most_workers: int = 0):
+        self._streams = streams
+        self._num_workers = num_workers
+        self._most_workers = min(most_workers, streams.num_streams)
         self._batches = grain.experimental.ThreadPrefetchDatasetIterator(
             streams, _PREFETCHED_BATCHES
         )
@@ -195,6 +230,21 @@ class TrainBatches(Iterator[Batch]):
     def start(self) -> None:
         """Starts to pack in the background."""
         self._batches.start_prefetch()
+
+    def add_workers(self) -> bool:
+        """Doubles the worker processes, as far as `data.num_workers` lets; False if it does not.
+
+        The same batches follow. Streams are a power of two, so that no number between would pack
+        faster.
+        """
+        count = min(max(1, 2 * self._num_workers), self._most_workers)
+        if count <= self._num_workers:
+            return False
+        self._num_workers = count
+        self._batches.set_state(self._batches.get_state())  # ends the thread
+        self._streams.set_workers(count)
+        self._batches.start_prefetch()
+        return True
 
     def get_state(self) -> dict[str, dict[str, int]]:
         """State of each stream by its number: integers, for JSON.
@@ -252,6 +302,10 @@ class StackedBatches(Iterator[Batch]):
         """Starts to pack in the background."""
         for replica in self._replicas:
             replica.start()
+
+    def add_workers(self) -> bool:
+        """`TrainBatches.add_workers` of each replica."""
+        return any([replica.add_workers() for replica in self._replicas])
 
     def close(self) -> None:
         """Ends the threads and the worker processes."""
@@ -319,7 +373,8 @@ def train_batches[Item](
     seed: int,
     shard: tuple[int, int] = (0, 1),
     num_workers: int = 0,
-    documents: Mapping[str, FramedDocuments] | None = None,
+    most_workers: int = 0,
+    slices: Slices | None = None,
 ) -> TrainBatches:
     """Makes endless packed batches: every example once per epoch, each epoch in a new order.
 
@@ -339,7 +394,8 @@ def train_batches[Item](
         share.
       num_workers: processes that encode and pack instead of a thread. The batches and the state are
         the same for any number; at most one process per stream is used.
-      documents: as of `OrderedFeatures`; the same features as by `preprocess`, faster.
+      most_workers: limit of `TrainBatches.add_workers`.
+      slices: the same features as by `preprocess`, as slices of arrays: faster.
 
     Returns:
       The batches, with the rows of this process.
@@ -353,17 +409,16 @@ def train_batches[Item](
     if rows % shard[1]:
         raise ValueError(f"{rows} rows cannot be shared equally by {shard[1]} processes")
     order = endless_order(source, seed)
+    examples: OrderedFeatures[Any]
     if isinstance(source, WindowedBlocks):
-        blocks = BlockFeatures(source, order, preprocess, seed)
-        packer = Packer(blocks, (), lengths, rows)  # no window is too long
+        examples = BlockFeatures(source, order, preprocess, seed)
+    elif slices is not None:
+        examples = OrderedSlices(source, order, preprocess, seed, slices=slices)
     else:
-        fixed = FixedFeatures()
-        examples = OrderedFeatures(
-            source, order, preprocess, seed, documents=documents, fixed=fixed
-        )
-        epoch = dataclasses.replace(examples, order=range(len(source)))
-        packer = Packer(examples, epoch, lengths, rows)
-    return TrainBatches(BatchIterator(packer, shard, num_workers))
+        examples = OrderedFeatures(source, order, preprocess, seed, fixed=FixedFeatures())
+    packer = Packer(examples, lengths, rows)
+    streams = BatchIterator(packer, shard, num_workers)
+    return TrainBatches(streams, num_workers, most_workers)
 
 
 def eval_batches[Item](
@@ -385,7 +440,7 @@ def eval_batches[Item](
     if not len(source):
         raise UserError("no examples to evaluate: the source is empty")
     examples = OrderedFeatures(source, range(len(source)), preprocess, seed=0)
-    packer = Packer(examples, examples, lengths, rows)
+    packer = Packer(examples, lengths, rows)
     batches = []
     index = 0
     overlong = 0

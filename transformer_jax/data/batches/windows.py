@@ -8,15 +8,18 @@ import errno
 import itertools
 import tempfile
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from transformer_jax.data.examples import Features, RandomAccess
+from transformer_jax.data.examples import Corpora, Features, RandomAccess
 from transformer_jax.errors import UserError
+
+type Indices = int | np.ndarray
 
 BAR_AFTER_SECONDS = 2
 """Delay of the progress bar of tokenization, so that short work shows none."""
@@ -115,40 +118,109 @@ class TokenStream:
 
     def document(self, index: int) -> np.ndarray:
         """Tokens of one document, int32 [n], without its first and end token."""
-        return self.tokens[self.starts[index] + 1 : self.ends[index]]
+        return self.tokens[slice(*self.document_ranges(index))]
+
+    def document_ranges(self, indices: Indices) -> tuple[Any, Any]:
+        """Starts and stops of the tokens of these documents, as `document`, int64 [n] each."""
+        return self.starts[indices] + 1, self.ends[indices]
 
 
 @dataclass(frozen=True)
-class FramedDocuments:
-    """Documents of a stream with special tokens around them, many at a time.
+class TokenSlices:
+    """One feature of all examples of a source: slices of an array, with special tokens around each.
 
     Attributes:
-      stream: the documents.
-      head, tail: tokens before and after each.
+      stream: the array, [N].
+      ranges: indices of examples -> starts and stops of their slices, int64 [n] each.
+      shift: added to starts and stops.
+      head, tail: tokens before and after each slice.
     """
 
-    stream: TokenStream
-    head: tuple[int, ...]
-    tail: tuple[int, ...]
+    stream: np.ndarray
+    ranges: Callable[[np.ndarray], tuple[Any, Any]]
+    shift: int = 0
+    head: Sequence[int] = ()
+    tail: Sequence[int] = ()
 
-    def sizes(self, items: np.ndarray) -> np.ndarray:
-        """Tokens of these documents, int64 [n]."""
-        inner = self.stream.ends[items] - self.stream.starts[items] - 1
-        return inner + len(self.head) + len(self.tail)
+    def sizes(self, indices: np.ndarray) -> np.ndarray:
+        """Tokens of these examples, int64 [n]."""
+        starts, stops = self.ranges(indices)
+        sizes: np.ndarray = stops - starts + len(self.head) + len(self.tail)
+        return sizes
 
-    def tokens(self, items: np.ndarray) -> np.ndarray:
-        """Tokens of these documents, one after another, int32."""
-        sizes = self.sizes(items)
-        offsets = np.cumsum(sizes) - sizes
-        places = np.repeat(self.stream.starts[items] + 1 - len(self.head) - offsets, sizes)
+    def tokens(self, indices: np.ndarray) -> np.ndarray:
+        """These examples, one after another."""
+        sizes = self.sizes(indices)
+        ends = np.cumsum(sizes)
+        starts, _ = self.ranges(indices)
+        places = np.repeat(starts + self.shift - len(self.head) - (ends - sizes), sizes)
         places += np.arange(len(places))
-        # Places beside the first and last document hold special tokens, which are set below.
-        tokens = self.stream.tokens[np.clip(places, 0, len(self.stream.tokens) - 1)]
+        # Places beside the first and last slice hold special tokens, which are set below.
+        tokens = self.stream.take(places, mode="clip")
         for i, token in enumerate(self.head):
-            tokens[offsets + i] = token
+            tokens[ends - sizes + i] = token
         for i, token in enumerate(self.tail, start=-len(self.tail)):
-            tokens[offsets + sizes + i] = token
+            tokens[ends + i] = token
         return tokens
+
+
+@dataclass(frozen=True)
+class CorporaSlices:
+    """One feature of all examples of `Corpora`; as `TokenSlices`.
+
+    Attributes:
+      parts: the slices of each part.
+      starts: index of the first example of each part.
+    """
+
+    parts: Sequence[TokenSlices]
+    starts: Sequence[int]
+
+    def sizes(self, indices: np.ndarray) -> np.ndarray:
+        sizes = np.empty(len(indices), np.int64)
+        for part, is_inside, inside in self._by_part(indices):
+            sizes[is_inside] = part.sizes(inside)
+        return sizes
+
+    def tokens(self, indices: np.ndarray) -> np.ndarray:
+        sizes = self.sizes(indices)
+        tokens = np.empty(sizes.sum(), np.int32)
+        for part, is_inside, inside in self._by_part(indices):
+            tokens[np.repeat(is_inside, sizes)] = part.tokens(inside)
+        return tokens
+
+    def _by_part(self, indices: np.ndarray) -> Iterator[tuple[TokenSlices, np.ndarray, np.ndarray]]:
+        """Each part that has some of the examples: which they are, and their indices in it."""
+        numbers = np.searchsorted(self.starts, indices, side="right") - 1
+        for number in np.unique(numbers).tolist():
+            is_inside = numbers == number
+            yield self.parts[number], is_inside, indices[is_inside] - self.starts[number]
+
+
+type Slices = Mapping[str, TokenSlices | CorporaSlices]
+"""All features of a source, by name."""
+
+
+def find_slices(
+    items: Sequence[Any], slices_of: Callable[[Sequence[Any]], Mapping[str, TokenSlices] | None]
+) -> Slices | None:
+    """Slices of items or of the parts of `Corpora`; None if there are none for one part.
+
+    Args:
+      slices_of: items that are no `Corpora` -> their slices.
+    """
+    if not isinstance(items, Corpora):
+        return slices_of(items)
+    parts = []
+    for part in items.parts:
+        slices = slices_of(part)
+        if slices is None:
+            return None
+        parts.append(slices)
+    return {
+        feature: CorporaSlices([part[feature] for part in parts], items.starts[:-1])
+        for feature in parts[0]
+    }
 
 
 @dataclass(frozen=True)
@@ -184,8 +256,17 @@ class Windows(RandomAccess[Features]):
         return 1 - (-after_first // self.stride)
 
     def item(self, index: int) -> Features:
-        start = index * self.stride
-        return _window(self.tokens, start, min(start + self.length, len(self.tokens) - 1))
+        return _window(self.tokens, *self.ranges(index))
+
+    def ranges(self, indices: Indices) -> tuple[Any, Any]:
+        """Starts and stops of the inputs of these windows, int64 [n] each."""
+        starts = indices * self.stride
+        return starts, np.minimum(starts + self.length, len(self.tokens) - 1)
+
+    @property
+    def slices(self) -> dict[str, TokenSlices]:
+        """The features of all windows."""
+        return _window_slices(self.tokens, self.ranges)
 
 
 @dataclass(frozen=True)
@@ -211,21 +292,30 @@ class DocumentPieces(RandomAccess[Features]):
         _require_text(self.stream.tokens)
 
     @cached_property
-    def ranges(self) -> np.ndarray:
-        """Range of the inputs of each piece, int64 [number of pieces, 2]."""
+    def _starts_and_stops(self) -> tuple[np.ndarray, np.ndarray]:
         starts = self.stream.starts
         ends = self.stream.ends
         counts = -((starts - ends) // self.length)  # pieces of each document, rounded up
         # Number of each piece in its document.
         number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         first = np.repeat(starts, counts) + number * self.length
-        return np.stack([first, np.minimum(first + self.length, np.repeat(ends, counts))], axis=1)
+        return first, np.minimum(first + self.length, np.repeat(ends, counts))
 
     def __len__(self) -> int:
-        return len(self.ranges)
+        return len(self._starts_and_stops[0])
 
     def item(self, index: int) -> Features:
-        return _window(self.stream.tokens, *self.ranges[index])
+        return _window(self.stream.tokens, *self.ranges(index))
+
+    def ranges(self, indices: Indices) -> tuple[Any, Any]:
+        """Starts and stops of the inputs of these pieces, int64 [n] each."""
+        starts, stops = self._starts_and_stops
+        return starts[indices], stops[indices]
+
+    @property
+    def slices(self) -> dict[str, TokenSlices]:
+        """The features of all pieces."""
+        return _window_slices(self.stream.tokens, self.ranges)
 
 
 def store_token_stream(documents: Iterable[Sequence[int]], first: int, end: int) -> TokenStream:
@@ -273,6 +363,15 @@ def _store(documents: Iterable[Sequence[int]], first: int, end: int) -> TokenStr
 
 def _window(tokens: np.ndarray, start: int, stop: int) -> Features:
     return {"input": tokens[start:stop], "target": tokens[start + 1 : stop + 1]}
+
+
+def _window_slices(
+    tokens: np.ndarray, ranges: Callable[[np.ndarray], tuple[Any, Any]]
+) -> dict[str, TokenSlices]:
+    return {
+        "input": TokenSlices(tokens, ranges),
+        "target": TokenSlices(tokens, ranges, shift=1),
+    }
 
 
 def _require_text(tokens: np.ndarray) -> None:

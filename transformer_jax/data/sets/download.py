@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Public data sets: where their files are, and downloads pinned by size and SHA-256."""
 
+import contextlib
 import hashlib
 import logging
 import os
 import shutil
 import tempfile
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
@@ -22,6 +24,19 @@ from transformer_jax.runtime.files import cache_folder
 _TIMEOUT_SECONDS = 30
 
 logger = logging.getLogger(__name__)
+
+
+_downloads = ContextVar("downloads", default=True)
+
+
+@contextlib.contextmanager
+def without_downloads() -> Iterator[None]:
+    """Context: a file that is missing is a UserError."""
+    token = _downloads.set(False)
+    try:
+        yield
+    finally:
+        _downloads.reset(token)
 
 
 class RemoteFile(NamedTuple):
@@ -49,6 +64,8 @@ def download(remote: RemoteFile, path: Path) -> None:
       UserError: no network, a wrong size or hash, or a folder that cannot be written.
     """
     folder = path.parent
+    if not _downloads.get():
+        raise UserError(f"{path} is not on this machine")
     logger.info("downloading %s to %s", remote.url, folder)
     try:
         for missing in reversed([folder, *folder.parents]):  # `mkdir(parents=True)` ignores modes

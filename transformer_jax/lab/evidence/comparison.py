@@ -49,6 +49,7 @@ from transformer_jax.runs.workdir import (
     workdir_path,
 )
 from transformer_jax.scoring import METRICS
+from transformer_jax.scoring.command import is_number
 from transformer_jax.scoring.labels import classification_scores
 from transformer_jax.scoring.parseval import parseval
 from transformer_jax.scoring.significance import PairedScores, compare_outputs
@@ -299,7 +300,7 @@ def _common_metrics(
     common = [
         name
         for name in validations[0]
-        if name not in _NO_METRICS and all(_is_number(record.get(name)) for record in validations)
+        if name not in _NO_METRICS and all(is_number(record.get(name)) for record in validations)
     ]
     by_tokens = [] if same_tokens else [name for name in common if name in _BY_TOKENS]
     for name in wanted:
@@ -316,10 +317,6 @@ def _common_metrics(
         for name in wanted or common
         if name not in by_tokens
     }
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _comparable_predictions(

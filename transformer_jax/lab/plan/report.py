@@ -47,9 +47,16 @@ TABLE_ROWS = {
     "  launches, 3 us each, not counted": lambda r: f"{r['launches_ms']:.2f}",
     "MFU at most": lambda r: "" if r["mfu"] is None else f"{r['mfu']:.1%}",
     "tokens/s at most": lambda r: f"{r['tokens_per_s']:,}",
+    "tokens/s packed here, one process": lambda r: _packing(r.get("packing", {})),
     "compilation, s": lambda r: f"{r['compile_s']:.0f}",
 }
 """Rows of the table: title -> function from a report to the cell."""
+
+
+def _packing(packing: Mapping[str, Any]) -> str:
+    if "tokens_per_s" in packing:
+        return f"{packing['tokens_per_s']:,}"
+    return f"not measured: {packing['reason']}" if packing else ""
 
 
 def time_kernel(kernel: KernelCost, accelerator: Accelerator) -> tuple[float, str]:

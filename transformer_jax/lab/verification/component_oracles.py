@@ -18,7 +18,9 @@ import numpy as np
 
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import open_split
+from transformer_jax.decoding.constraints import constrained, start_under
 from transformer_jax.decoding.interface import Hypotheses, Start
+from transformer_jax.inference.config import make_constraint
 from transformer_jax.lab.verification.forward_oracles import BFLOAT16, Decoding
 from transformer_jax.lab.verification.outcomes import (
     BITS,
@@ -40,9 +42,11 @@ from transformer_jax.tokenization import (
     DEFAULT_SPECIALS,
     TOKENIZERS,
     Tokenizer,
+    TokenizerConfig,
     load_tokenizers,
     train_tokenizers,
 )
+from transformer_jax.tokenization.specials import NUM_SPECIALS
 from transformer_jax.training.optimizer import make_optimizer, make_schedule
 
 _TEXTS = 200  # that a tokenizer reads and a metric scores
@@ -107,24 +111,35 @@ def _texts() -> list[str]:
 
 def searched(subject: Subject) -> Comparison:
     """A search finds the same outputs for a sentence by itself and in a batch, within their limits,
-    of known tokens, the best first."""
+    of known tokens, the best first; under the constraint, if there is one."""
+    decode = subject.settings.decode
+    search = decode.make_search(DEFAULT_SPECIALS)
+    hidden = "_hidden" if getattr(search, "needs_hidden", False) else ""
     decoding = Decoding(subject)
-    state = decoding.prefill()
-    search = subject.settings.decode.make_search(DEFAULT_SPECIALS)
+    state = decoding.prefill(f"prefill{hidden}")
+    constraint = make_constraint(decode, _tokenizer_of_characters())
+    banned_id = DEFAULT_SPECIALS.banned[0]
     limits = np.array(_OUTPUT_LENGTHS, np.int32)
-    count = subject.settings.decode.num_outputs
+    count = decode.num_outputs
 
     @jax.jit
     def find(params: Any, start: Start) -> Hypotheses:
         def step(tokens: Any, memory: Any, state: Any) -> Any:
             inputs = (tokens, memory, state)
-            return decoding.model.apply({"params": params}, *inputs, method="decode_step")
+            return decoding.model.apply({"params": params}, *inputs, method=f"decode_step{hidden}")
 
+        if constraint:
+            step = constrained(step, constraint, banned_id)
         options = {"num_outputs": count, "max_length": int(limits.max())}
         return search.find(step, start, **options)
 
     keys = jax.random.split(jax.random.key(0), len(limits))
-    start = Start(decoding.first_logits, decoding.memory, state, jnp.asarray(limits), keys)
+    model_state = decoding.memory, state
+    start = Start(
+        decoding.first_logits, *model_state, jnp.asarray(limits), keys, *decoding.first_hidden
+    )
+    if constraint:
+        start = start_under(constraint, start, decoding.prompts, decoding.lengths, banned_id)
     together = jax.device_get(find(subject.params, start))
     parts = []
     for i in range(len(limits)):
@@ -145,6 +160,14 @@ def searched(subject: Subject) -> Comparison:
             where = f"output {output} of sentence {sentence} is {fault}"
             return Comparison(np.inf, np.inf, where, BITS)
     return compare_places(tokens, apart[0], lambda i: f"sentence {i} by itself", BITS)
+
+
+def _tokenizer_of_characters() -> Tokenizer:
+    """A tokenizer with as many tokens as the drawn ones."""
+    characters = "".join(chr(ord("0") + i) for i in range(VOCAB - NUM_SPECIALS))
+    with tempfile.TemporaryDirectory() as folder:
+        config = TokenizerConfig(kind="char", normalization="identity")
+        return train_tokenizers(config, {"text": [characters]}, Path(folder) / "new").text("text")
 
 
 def scored(subject: Subject) -> Comparison:
@@ -220,6 +243,9 @@ def continued(subject: Subject) -> Comparison:
     """A training with callbacks and trackers that stops and goes on has the parameters and records
     of one that does not."""
     small = {
+        # A loaded config may not name them; `verify` has refused that.
+        "train.callbacks": subject.settings.values["train.callbacks"],
+        "logging.trackers": subject.settings.values["logging.trackers"],
         "model.vocab_multiple": 1,
         "tokenizer.vocab_size": _vocab_size(subject.settings.tokenizer.kind),
         "data.cache_dir": None,

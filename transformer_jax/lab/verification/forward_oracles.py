@@ -243,8 +243,8 @@ class Decoding:
         self.model = _decoder(subject)
         lengths = np.array(_PROMPTS, np.int32)
         tokens = _draw_tokens(len(lengths), max(_PROMPTS))
-        self._prompts = np.where(np.arange(lengths.max()) < lengths[:, None], tokens, 0)
-        self._lengths = lengths
+        self.prompts = np.where(np.arange(lengths.max()) < lengths[:, None], tokens, 0)
+        self.lengths = lengths
         pairs = zip(tokens, lengths, strict=True)
         self._read = [list(row[:length]) for row, length in pairs]  # by hypothesis
         self._num_beams = 1
@@ -259,17 +259,17 @@ class Decoding:
 
         self._step = step
 
-    def prefill(self) -> Any:
-        """Reads the prompts; returns the state."""
+    def prefill(self, method: str = "prefill") -> Any:
+        """Reads the prompts; returns the state. With "prefill_hidden" there are hidden states."""
         rows = len(_PROMPTS)
         sources = _source(self.subject, rows)[:2] if isinstance(self.model, Seq2Seq) else ()
-        inputs = (*sources, self._prompts.astype(np.int32), self._lengths, _LONGEST)
+        inputs = (*sources, self.prompts.astype(np.int32), self.lengths, _LONGEST)
 
         @jax.jit
         def prefill(params: Any) -> Any:
-            return self.model.apply({"params": params}, *inputs, method="prefill")
+            return self.model.apply({"params": params}, *inputs, method=method)
 
-        logits, self.memory, state = prefill(self.subject.params)
+        logits, self.memory, state, *self.first_hidden = prefill(self.subject.params)
         self.first_logits = logits
         self._keep(np.asarray(logits)[:, None], "the prompt's end")
         return state

@@ -92,6 +92,7 @@ READ_BY: Mapping[str, Sequence[str]] = {
     "data.name": ("data read again = the same",),
     "tokenizer.kind": ("tokenizer: text = text",),
     "decode.search": ("search: alone = in a batch",),
+    "decode.constraint": ("search: alone = in a batch",),
     "task.metric": ("metric: any order",),
     "optimizer.name": ("optimizer: stacked = single", *_RESUMED),
     "optimizer.schedule": ("schedule: compiled = not", *_RESUMED),

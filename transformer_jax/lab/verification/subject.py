@@ -16,7 +16,8 @@ import numpy as np
 from jax.tree_util import KeyPath
 from ml_collections import ConfigDict
 
-from transformer_jax.data.batches.packing import PackedRows, padded_batch
+from transformer_jax.data.batches.packing import padded_batch
+from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.errors import UserError
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.layer_pattern import PARAMETERS, pattern_text, read_pattern
@@ -203,12 +204,10 @@ class Subject:
     @functools.cached_property
     def batch(self) -> dict[str, np.ndarray]:
         """The examples packed into rows, from nearly empty to full."""
-        packed = []
+        packed: list[dict[str, np.ndarray]] = []
         for examples in self.rows:
-            row = PackedRows(self.task.lengths, rows=1)
-            for example in examples:
-                row.add(example)
-            packed.append(row.arrays())
+            lengths = self.task.lengths
+            packed += eval_batches(examples, lambda example, _: example, lengths=lengths, rows=1)
         return {name: np.concatenate([row[name] for row in packed]) for name in packed[0]}
 
     @property

@@ -3,6 +3,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import pickle
 import re
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import jax
 from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
@@ -27,7 +29,7 @@ from transformer_jax.lab.verification.training_oracles import DEVICES
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.nn.fused_attention import ATTENTION
-from transformer_jax.nn.parameters import PARAMETERS
+from transformer_jax.nn.parameters import PARAMETERS, describe_unlisted
 from transformer_jax.runs.config import nested, resolve, resolve_file
 from transformer_jax.runs.outside import refuse_loaded
 from transformer_jax.runs.settings import CHOICES, COMMAND, Settings
@@ -39,6 +41,8 @@ from transformer_jax.runs.user_modules import (
     user_components,
 )
 from transformer_jax.runtime.progress import Progress, shown
+
+logger = logging.getLogger(__name__)
 
 SECONDS = 600.0
 """Default time limit."""
@@ -90,7 +94,7 @@ def verify(
         settings = _settings_with(config)
     if not any(re.search(only, name) for name in ALL):
         raise UserError(f"no oracle is named like {only!r}; they are {', '.join(ALL)}")
-    refuse_loaded(settings, [name for name in settings.values if name.startswith("data.")])
+    acting = {name for name in settings.values if name.startswith("data.")}
     components = user_components(settings)
     kernel = ("model.attention", settings.model.attention)
     kernel_module = ATTENTION.module_of(kernel[1]) if kernel[1] in ATTENTION else None
@@ -99,7 +103,11 @@ def verify(
         keep = {*keep, "model.attention"}
     small = shrunk(settings, keep)
     names = _chosen({field for field, _ in components}, only, quick)
-    _ = Subject(small).task  # errors of the config, at once
+    refuse_loaded(settings, acting | {field for field, _ in components})
+    task = Subject(small).task  # errors of the config, at once
+    unlisted = describe_unlisted(jax.eval_shape(task.init, jax.random.key(0)))
+    if unlisted:
+        logger.warning(unlisted)
     files = [str(modules)] if isinstance(modules, str | Path) else list(map(str, modules))
     files += [location(module) for module in components.values() if module != _CELLS]
     work = {
