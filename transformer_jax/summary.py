@@ -66,7 +66,7 @@ def _shown(summary: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _short(text: str) -> str:
-    """One line without control characters; a long one is cut in the middle, a list between entries."""
+    """One line without control characters, cut in the middle if long, a list between entries."""
     line = escape_controls(" ".join(text.split()))
     if len(line) <= _MOST_CHARACTERS:
         return line
