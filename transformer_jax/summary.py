@@ -66,11 +66,11 @@ def _shown(summary: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _short(text: str) -> str:
-    """One line without control characters; a long one is cut in the middle, between words."""
+    """One line without control characters, cut in the middle if long, a list between entries."""
     line = escape_controls(" ".join(text.split()))
     if len(line) <= _MOST_CHARACTERS:
         return line
     half = (_MOST_CHARACTERS - 5) // 2
-    start = line[:half].rpartition(" ")[0] or line[:half]
-    end = line[-half:].partition(" ")[2] or line[-half:]
+    start = line[:half].rpartition(", ")[0] or line[:half]
+    end = line[-half:].partition(", ")[2] or line[-half:]
     return f"{start} ... {end}"
