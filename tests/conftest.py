@@ -120,10 +120,13 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items):
-    """Gives the tests of a module that share its fixtures to one worker; the longest come first."""
+    """Gives the tests of a module that share its fixtures to one worker, and those that need the
+    eight devices, for whose minute another worker would wait; the longest come first."""
     for item in items:
         definitions = item._fixtureinfo.name2fixturedefs.values()
-        if any(fixtures[-1].scope == "module" for fixtures in definitions):
+        if "eight_devices" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("eight_devices"))
+        elif any(fixtures[-1].scope == "module" for fixtures in definitions):
             item.add_marker(pytest.mark.xdist_group(item.path.relative_to(ROOT).as_posix()))
     items.sort(key=lambda item: item.path.relative_to(ROOT / "tests").parts[0] not in LONGEST)
 
@@ -275,10 +278,10 @@ def tiny(shared_dir):
 @pytest.fixture(scope="session")
 def tiny_language_model(tiny):
     """Overrides for a character language model on one side of the text; its programs are smaller,
-    as there is no beam search."""
+    as there is neither a beam search nor dropout."""
     changes = {"task.name": "language_modeling", "model.architecture": "decoder_only"}
-    changes |= {"model.num_layers": 1, "decode.beam_size": 1, "data.name": "text"}
-    changes |= {"tokenizer.kind": "char", "tokenizer.vocab_size": 100}
+    changes |= {"model.num_layers": 1, "model.dropout_rate": 0.0, "decode.beam_size": 1}
+    changes |= {"tokenizer.kind": "char", "tokenizer.vocab_size": 100, "data.name": "text"}
     changes |= {f"data.{split}_text": tiny[f"data.{split}_source"] for split in ("train", "valid")}
     changes |= {"data.documents": "line", "data.packing": "apart", "data.max_length": 96}
     return tiny | {name: DEFAULTS[name] for name in OF_PAIRS} | changes
@@ -300,6 +303,7 @@ def tiny_classifier(tiny, shared_dir):
     labeled = _folder_once(shared_dir / "labeled", write_labeled)
     changes = {"task.name": "classification", "model.architecture": "encoder_only"}
     changes |= {"model.num_layers": 1, "model.max_length": 96, "data.max_length": 96}
+    changes |= {"model.dropout_rate": 0.0}
     changes |= {"tokenizer.kind": "char", "tokenizer.vocab_size": 100, "data.name": "table"}
     changes |= {f"data.{split}_text": str(labeled / f"{split}.tsv") for split in PAIRS}
     unread = (*OF_PAIRS, "decode.max_extra_length")

@@ -89,3 +89,26 @@ def test_other_vocabularies_and_sizes_are_refused(language_model, language_model
             "feed_forward/inner/bias is saved as": lambda: start(d_ff=4),
         }
     )
+
+
+def test_merged_attention_has_the_parameters_of_the_decoder(language_model, language_model_workdir):
+    """Without a source token it computes what the decoder did."""
+    new = fresh(language_model, "encoder_decoder", block="merged")
+    params = warm_start(new, language_model_workdir)
+    assert not any("cross_attention" in name for name in named_leaves(params))
+    config = dataclasses.replace(
+        language_model.model.config,
+        block="merged",
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        source_vocab_size=language_model.model.config.vocab_size,
+        target_vocab_size=language_model.model.config.vocab_size,
+    )
+    model = MODELS["encoder_decoder"](config)
+    tokens = np.random.default_rng(0).integers(4, config.vocab_size, (2, 7))
+    expected = language_model.model.apply({"params": language_model.params}, tokens)
+    empty = np.zeros_like(tokens)
+    logits = model.apply({"params": params}, tokens, empty, empty, target=tokens)
+    np.testing.assert_allclose(logits, expected, atol=1e-6)
+    logits = model.apply({"params": params}, tokens, target=tokens)
+    assert np.abs(logits - expected).max() > 1e-3

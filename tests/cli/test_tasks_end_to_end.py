@@ -22,6 +22,7 @@ SMALL = {
     "model.num_layers": 1,
     "model.max_length": 32,
     "model.dtype": "float32",
+    "model.dropout_rate": 0.0,
     "data.max_length": 32,
     "optimizer.warmup_steps": 2,
     "train.num_steps": 8,
@@ -195,7 +196,7 @@ def assistant(tmp_path_factory):
     (folder / "alpaca_data.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows * 4))
     changes = {"data.dir": str(folder), "data.max_length": 160, "model.max_length": 160}
     changes |= {"train.tokens_per_batch": 640, "decode.max_extra_length": 6}
-    changes |= {"tokenizer.vocab_size": 300, "model.dropout_rate": 0.0}
+    changes |= {"tokenizer.vocab_size": 300}
     config = tj.config(ROOT / "configs" / "alpaca.py", SMALL | changes)
     tj.train(config, folder / "run")
     return folder / "run"

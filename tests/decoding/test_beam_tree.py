@@ -13,7 +13,8 @@ import pytest
 
 from tests.decoding.toy_models import BANNED, EOS, PAD, Historian, MarkovChain, log_softmax, score
 from tests.refusals import assert_refused
-from transformer_jax.decoding import BeamSearch, Start, beam_tree
+from transformer_jax.decoding import BeamSearch, Start
+from transformer_jax.decoding.beam_tree import beam_tree
 
 CASES = {
     "all": (Historian(4, 1, 17, eos_bonus=3.0), 4, 4, 12, "gnmt"),

@@ -142,6 +142,7 @@ MINUTES = ("quickstart", "sweep")  # have tests of their own
 BRIEF = {"train.num_steps": 2, "train.tokens_per_batch": 256, "eval.every_steps": 2}
 BRIEF |= {"checkpoint.every_steps": 2, "optimizer.warmup_steps": 1}
 SIZES = {"model.d_model": 16, "model.d_ff": 32, "model.num_heads": 2, "tokenizer.vocab_size": 300}
+SIZES |= {"model.dropout_rate": 0.0}
 OF_CONFIG = {
     "parallel_text": SIZES
     | {"model.num_encoder_layers": 1, "model.num_decoder_layers": 1, "train.scale_to_data": False}

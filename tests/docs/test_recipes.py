@@ -38,6 +38,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "extending.md"
 RECIPES = sorted(ROOT.glob("docs/recipes/*.py"))
 STEPS = {"train.num_steps": 3, "eval.every_steps": 3, "checkpoint.every_steps": 3}
+STEPS |= {"model.dropout_rate": 0.0}
 
 PAIRS = STEPS | {
     **{"task.name": "seq2seq", "task.metric": "character_accuracy", "data.name": "sums"},

@@ -21,9 +21,11 @@ def gelu(x):
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
-def attention(params, x, memory=None, causal=False):
-    """Concat(head_1, ..., head_h) W^O: cross-attention with a memory, else self-attention."""
+def attention(params, x, memory=None, causal=False, source=None):
+    """Concat(head_1, ..., head_h) W^O: cross-attention with a memory, else self-attention, which
+    may see a source, too."""
     memory = x if memory is None else memory
+    memory = memory if source is None else np.concatenate([memory, source])
     heads = []
     for h in range(params["query"]["kernel"].shape[1]):
         query, key, value = (
@@ -32,7 +34,9 @@ def attention(params, x, memory=None, causal=False):
         )
         logits = query @ key.T / math.sqrt(query.shape[-1])
         if causal:
-            logits = np.where(np.tri(len(x)) > 0, logits, -np.inf)
+            visible = np.tri(len(x), len(memory)) > 0
+            visible[:, len(x) :] = True  # the source
+            logits = np.where(visible, logits, -np.inf)
         weights = np.exp(logits)
         heads.append(weights / weights.sum(-1, keepdims=True) @ value)
     kernel = params["output"]["kernel"]
@@ -63,8 +67,9 @@ def stack(placement, params, x, memory=None, causal=False, activation=relu):
     """Encoder stack; a decoder stack is causal, and may have the encoder's output as memory."""
     for name in sorted(name for name in params if name.startswith("layer_")):
         layer = params[name]
-        x = sublayer(placement, layer, "self_attention", x, attention, causal=causal)
-        if memory is not None:
+        merged = None if "cross_attention" in layer else memory
+        x = sublayer(placement, layer, "self_attention", x, attention, causal=causal, source=merged)
+        if memory is not None and merged is None:
             x = sublayer(placement, layer, "cross_attention", x, attention, memory=memory)
         x = sublayer(placement, layer, "feed_forward", x, feed_forward, activation=activation)
     return x if placement == "post" else layer_norm(params["final_norm"], x)

@@ -133,7 +133,13 @@ def written_out(config, params, source, target):
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {**DEEP, "tie_embeddings": "none"}, {"norm_placement": "sandwich"}]
+    "changes",
+    [
+        {},
+        {**DEEP, "tie_embeddings": "none"},
+        {"norm_placement": "sandwich"},
+        {"block": "merged", "norm_placement": "pre"},
+    ],
 )
 def test_logits_are_those_of_the_formulas(build, changes):
     model, variables = build(**changes)
@@ -259,6 +265,7 @@ decode_step = jax.jit(
     "changes",
     [
         {"positions": "sinusoidal", "norm_placement": "post", "tie_embeddings": "none"},
+        {"positions": "rotary", "block": "merged", "attention_window": 2, **DEEP},
         {"positions": "homemade", "attention_bias": "all", "key_size": 6, "value_size": 3}
         | {"num_decoder_layers": 2, "activation": "gelu", **AROUND},
     ],
@@ -285,8 +292,9 @@ def test_packed_and_cached_pairs_equal_single_pairs(build, changes):
     assert [cache.length.tolist() for cache in state] == [[4, 6]] * len(state)
 
 
-def test_beams_share_the_memory_of_their_sentence(build):
-    model, variables = build(positions="homemade")
+@pytest.mark.parametrize("changes", [{"positions": "homemade"}, {"block": "merged"}])
+def test_beams_share_the_memory_of_their_sentence(build, changes):
+    model, variables = build(**changes)
     targets = np.array([[2, 5, 6, 7], [2, 8, 9, 3], [2, 9, 10, 3], [2, 4, 4, 5]])  # [B x beams, T]
     batch = padded([SOURCES[i] for i in (0, 0, 1, 1)], targets.tolist())
     full, (logits, memory, state) = whole_and_prefilled(

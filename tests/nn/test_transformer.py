@@ -13,6 +13,7 @@ from tests.compiled import apply
 from tests.models.formulas import layer_norm
 from tests.refusals import assert_refused
 from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.attention import MultiHeadAttention
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.feed_forward import ACTIVATIONS
@@ -168,3 +169,14 @@ def test_wrong_results_are_named_with_file_and_shapes(with_entries):
             ),
         }
     )
+
+
+def test_merged_attention_needs_rotated_keys_or_none():
+    def init(**changes):
+        sizes = {"d_model": 16, "num_heads": 4, "source_vocab_size": 9, "target_vocab_size": 9}
+        config = TransformerConfig(block="merged", num_decoder_layers=1, **sizes, **changes)
+        tokens = np.ones((1, 3), np.int32)
+        jax.eval_shape(EncoderDecoder(config).init, jax.random.key(0), tokens, target=tokens)
+
+    words = "block 'merged' needs attention_layer 'multi_head' and positions that are rotary"
+    assert_refused({words: lambda: init(positions="t5")})

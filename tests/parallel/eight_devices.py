@@ -94,7 +94,7 @@ def task_and_settings(name, dropout_rate, rank=None, teacher=False, **fields):
     sizes = dict.fromkeys(("source", "target", "text"), VOCAB) | {"label": 3}
     if not teacher:
         return build.build_task(settings, sizes, None), settings
-    model = dataclasses.replace(settings.model, d_model=16, num_layers=4, layers=None)
+    model = dataclasses.replace(settings.model, d_model=16, num_layers=2, layers=None)
     of_teacher = build.build_task(dataclasses.replace(settings, model=model), sizes, None)
     train = dataclasses.replace(settings.train, loss="distillation")
     settings = dataclasses.replace(settings, train=train)

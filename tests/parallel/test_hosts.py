@@ -39,6 +39,7 @@ def overrides(tiny_language_model):
     """Overrides for a run whose batches have four rows, one for each device, whose vocabulary can
     be divided, and whose step is the same program when it continues without an end."""
     changes = {"data.max_length": 48, "model.vocab_multiple": 4, "optimizer.decay_steps": 100_000}
+    changes |= {"model.dropout_rate": 0.1}
     return tiny_language_model | changes
 
 

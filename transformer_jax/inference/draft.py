@@ -15,7 +15,6 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.decoding.interface import DecodeStep, Search, can_rewind
 from transformer_jax.decoding.sampling import Sampler
-from transformer_jax.decoding.speculative import DraftedStep, SpeculativeSampler
 from transformer_jax.errors import UserError
 from transformer_jax.models import apply_method
 from transformer_jax.models.patches import WrappedModel
@@ -188,6 +187,8 @@ def searching(model: Any, search: Search) -> Search:
             "decode.draft: a draft serves greedy search and sampling; set decode.search to "
             "'greedy', or decode.temperature"
         )
+    from transformer_jax.decoding.speculative import SpeculativeSampler
+
     return SpeculativeSampler(**vars(search), draft_length=model.length)
 
 
@@ -205,4 +206,6 @@ def decode_step_of(
     step = step_by("decode_step_hidden" if needs_hidden else "decode_step")
     if not isinstance(model, DraftedModel):
         return step
+    from transformer_jax.decoding.speculative import DraftedStep
+
     return DraftedStep(step, step_by("draft_step"))

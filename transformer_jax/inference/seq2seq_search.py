@@ -9,7 +9,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import batched, groupby
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,6 @@ import numpy as np
 
 from transformer_jax.data.batches.packing import pad_rows, rounded_length, row_lengths
 from transformer_jax.decoding.beam_search import BeamSearch
-from transformer_jax.decoding.beam_tree import BeamTree, beam_tree
 from transformer_jax.decoding.constraints import Constraint, constrained, start_under
 from transformer_jax.decoding.interface import (
     DecodeStep,
@@ -42,6 +41,9 @@ from transformer_jax.parallel.sharding import mesh_of
 from transformer_jax.runtime.platform import require_memory
 from transformer_jax.runtime.progress import track
 from transformer_jax.tokenization import SpecialTokens, Tokenizer
+
+if TYPE_CHECKING:
+    from transformer_jax.decoding.beam_tree import BeamTree
 
 GROUPS = 4
 """Groups of a batch. More groups leave fewer places idle, and pause the search more often: greedy
@@ -312,8 +314,10 @@ class Seq2SeqSearch:
         request: Request,
         decode: DecodeConfig,
         to_pieces: Callable[[Sequence[int]], Sequence[str]],
-    ) -> BeamTree:
+    ) -> "BeamTree":
         """Record of the beam search for a source."""
+        from transformer_jax.decoding.beam_tree import beam_tree
+
         search = self._search(decode)
         if not isinstance(search, BeamSearch):
             raise UserError(f"decode: search {decode.searches[0]!r} has no beams; take search beam")

@@ -114,6 +114,10 @@ class MultiHeadAttention(AttentionLayer):
         query, key = encoding.rotate(query, key, sequences.positions)
         per_key = self.per_key(x, sequences, cache)
         inputs, cache = self.self_inputs(query, key, value, sequences, cache, per_key)
+        if sequences.memory is not None:
+            inputs = inputs.and_those_of(sequences.memory.inputs(query))
+            # As in cross-attention; keys of the past are rotated already.
+            return self.attend(x, inputs, deterministic).reshape(x.shape), cache
         return self.attend(x, inputs, deterministic, encoding).reshape(x.shape), cache
 
     def self_inputs(

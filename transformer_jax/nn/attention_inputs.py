@@ -7,6 +7,7 @@ of a head.
 
 from collections.abc import Mapping
 
+import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
@@ -53,6 +54,22 @@ class AttentionInputs(struct.PyTreeNode):
             return self.past
         assert self.segments is not None
         return segment_mask(self.segments.query, self.segments.key)
+
+    def and_those_of(self, other: "AttentionInputs") -> "AttentionInputs":
+        """The queries of this attention, which see its keys and those of another, too. Each row of
+        the other serves equally many rows: the samples of a sentence."""
+        assert other.mask is not None
+        samples = len(self.key) // len(other.key)
+        other_key, other_value, other_mask = (
+            jnp.repeat(x, samples, axis=0) for x in (other.key, other.value, other.mask)
+        )
+        masks = [self.windowed_mask, other_mask]
+        shape = jnp.broadcast_shapes(*(mask.shape[:-1] for mask in masks))
+        masks = [jnp.broadcast_to(mask, (*shape, mask.shape[-1])) for mask in masks]
+        key = jnp.concatenate([self.key, other_key.astype(self.key.dtype)], axis=1)
+        value = jnp.concatenate([self.value, other_value.astype(self.value.dtype)], axis=1)
+        mask = jnp.concatenate(masks, axis=-1)
+        return AttentionInputs(self.query, key, value, mask, self.query_positions)
 
     @property
     def windowed_mask(self) -> Bool[Array, "#B #H #T #S"]:

@@ -50,7 +50,8 @@ class TransformerConfig(Configurable):
       num_key_value_heads: heads G of keys and values, shared by groups of query heads: 1 is
         multi-query (Shazeer 2019), more is grouped-query attention (Ainslie et al. 2023); None:
         num_heads.
-      block: class of a layer, an entry of `nn.transformer.BLOCKS`.
+      block: class of a layer, an entry of `nn.transformer.BLOCKS`: "sequential", or "merged", whose
+        self-attention sees the source, too, in place of cross-attention (T5Gemma 2, 2025).
       residual: residual stream between the sublayers, an entry of `nn.transformer.RESIDUALS`.
       attention_layer: layer that mixes the tokens of a sequence, in self-attention, an entry of
         `nn.layers.ATTENTION_LAYERS`.

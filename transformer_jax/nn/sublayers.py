@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from transformer_jax.errors import UserError
 from transformer_jax.nn import per_device
-from transformer_jax.nn.cache import Cache, Recent
+from transformer_jax.nn.cache import Cache, Memory, Recent
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.masks import Segments
 from transformer_jax.nn.parameters import PARAMETERS, Parameter
@@ -46,6 +46,7 @@ class Sequences(struct.PyTreeNode):
         are read into a cache, a recurrent state passes over the padding.
       shared: what the stack's first layer shares with all layers (`AttentionLayer.share`).
       tokens: [N, T], their ids; None if the model has none.
+      memory: keys and values of the source that self-attention reads, too (`MergedBlock`).
     """
 
     encoding: PositionEncoding
@@ -55,6 +56,7 @@ class Sequences(struct.PyTreeNode):
     real: Bool[Array, "N T"] | None = None
     shared: Any = None
     tokens: Int[Array, "N T"] | None = None
+    memory: Memory | None = None
 
     @classmethod
     def packed(

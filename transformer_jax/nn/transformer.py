@@ -22,7 +22,9 @@ from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.layer_scan import apply_first_layer, is_stacked, scan_layers
 from transformer_jax.nn.layers import attention_class, check_layers, feed_forward_class
 from transformer_jax.nn.norms import final_norm, make_norm, real_tokens
+from transformer_jax.nn.positions import encoding_class
 from transformer_jax.nn.sublayers import (
+    POSITION_HOOKS,
     AttentionLayer,
     Features,
     LayerPart,
@@ -141,14 +143,19 @@ class Block(LayerPart):
 
     def setup(self) -> None:
         residual = residual_class(self.config)
-        num_sublayers = (3 if self.attends_to_encoder else 2) * self.depth
+        num_sublayers = (3 if self.has_cross_attention else 2) * self.depth
         self.self_attention = attention_class(self.config)(self.config, num_sublayers)
         self.self_attention_residual = residual(self.config, normalizes=self.config.first_norm)
-        if self.attends_to_encoder:
+        if self.has_cross_attention:
             self.cross_attention = MultiHeadAttention(self.config, num_sublayers)
             self.cross_attention_residual = residual(self.config)
         self.feed_forward = feed_forward_class(self.config)(self.config, num_sublayers)
         self.feed_forward_residual = residual(self.config)
+
+    @property
+    def has_cross_attention(self) -> bool:
+        """Returns True if cross-attention is a sublayer of its own."""
+        return self.attends_to_encoder
 
     @classmethod
     def init_cache(cls, config: TransformerConfig, rows: int, max_length: int) -> Cache:
@@ -204,9 +211,53 @@ class Block(LayerPart):
         return after
 
 
+class MergedBlock(Block):
+    """Layer of a decoder that attends to its past and to the source in one softmax, with the same
+    projections (T5Gemma 2, 2025); it has the parameters of a layer without a source.
+
+    Only the keys of the past have positions.
+
+    Raises:
+      ValueError: the attention layer or the positions cannot do that.
+    """
+
+    divides_tokens: ClassVar[bool] = False
+
+    def setup(self) -> None:
+        c = self.config
+        hooks = [hook for hook in POSITION_HOOKS if encoding_class(c).has(hook)]
+        if attention_class(c) is not MultiHeadAttention or not {*hooks} <= {"rotate"}:
+            raise ValueError(
+                "block 'merged' needs attention_layer 'multi_head' and positions that are rotary, "
+                f"added to embeddings or 'none', not {c.attention_layer!r} and {c.positions!r}"
+            )
+        super().setup()
+
+    @property
+    def has_cross_attention(self) -> bool:
+        return False
+
+    def remember(self, encoded: EncoderOutput) -> Memory:
+        key, value = self.self_attention.keys_values(encoded.features)
+        return Memory.of(key, value, encoded.visible)
+
+    def __call__(
+        self,
+        stream: Stream,
+        sequences: Sequences,
+        memory: Memory | None,
+        deterministic: bool,
+        cache: Cache | None = None,
+    ) -> tuple[Stream, Cache | None]:
+        sequences = sequences.replace(memory=memory)
+        return super().__call__(stream, sequences, None, deterministic, cache)
+
+
 DecoderLayer = Block  # layers of users are subclasses by this name too
 
-BLOCKS: Registry[type[Block]] = Registry("model.block", {"sequential": Block})
+BLOCKS: Registry[type[Block]] = Registry(
+    "model.block", {"sequential": Block, "merged": MergedBlock}
+)
 
 
 def block_class(config: TransformerConfig) -> type[Block]:

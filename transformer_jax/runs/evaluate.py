@@ -15,8 +15,6 @@ from jax.sharding import Mesh
 from transformer_jax.buckets.bucket import BucketError
 from transformer_jax.buckets.copies import write_back
 from transformer_jax.data.examples import Corpus
-from transformer_jax.data.files.json_lines import read_choices
-from transformer_jax.data.files.pairs import read_aligned
 from transformer_jax.data.sources import open_corpora, open_split
 from transformer_jax.errors import MissingSplitError, UserError
 from transformer_jax.inference.config import DecodeConfig, search_options
@@ -29,8 +27,6 @@ from transformer_jax.runs.provenance import open_same_data
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.workdir import CONFIG, PREDICTIONS
 from transformer_jax.tasks.interface import Params, Prediction, Task
-from transformer_jax.tasks.language_modeling import LanguageModeling
-from transformer_jax.tasks.multiple_choice import MultipleChoice
 from transformer_jax.training.evaluation import Evaluator, add_command_scores, write_predictions
 from transformer_jax.training.state import TrainState
 
@@ -64,6 +60,8 @@ def evaluator_of(
             raise UserError(
                 "evaluate: this run's task has no pairs of source and target; give --split"
             )
+        from transformer_jax.data.files.pairs import read_aligned
+
         name = Path(source).name
         open_examples = functools.partial(read_aligned, source, target, once=True)
     elif source is None and target is None:
@@ -96,6 +94,10 @@ def _default_split(settings: Settings) -> str:
 
 def evaluate_choices(task: Task, params: Params, path: str, decode: DecodeConfig) -> dict[str, Any]:
     """Accuracy of a language model on a file of multiple-choice questions."""
+    from transformer_jax.data.files.json_lines import read_choices
+    from transformer_jax.tasks.language_modeling import LanguageModeling
+    from transformer_jax.tasks.multiple_choice import MultipleChoice
+
     if not isinstance(task, LanguageModeling):
         raise UserError("--choices asks for a language model, and this run's task is another")
     examples, _ = open_same_data(Path(path).name, lambda: read_choices(path))

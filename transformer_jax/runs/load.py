@@ -9,7 +9,6 @@ from typing import Any
 
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.models.ensemble import EnsembleModel
 from transformer_jax.nn.positions import check_num_positions
 from transformer_jax.parallel.sharding import mesh_of
 from transformer_jax.runs.build import task_kind
@@ -106,6 +105,8 @@ class EnsembleRun(Run):
     @classmethod
     def of(cls, members: Sequence[Run]) -> "EnsembleRun":
         """The ensemble; UserError if the runs predict other tokens, or from other inputs."""
+        from transformer_jax.models.ensemble import EnsembleModel
+
         first = members[0]
         _check_members(members)
         return cls(

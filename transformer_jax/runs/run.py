@@ -21,7 +21,6 @@ from transformer_jax.checkpoints.manifest import item_id
 from transformer_jax.checkpoints.step_folder import PARAMS, PROVENANCE, TRAINING, named_leaves
 from transformer_jax.checkpoints.store import Checkpoints, open_snapshot
 from transformer_jax.data.batches.pipeline import eval_batches
-from transformer_jax.decoding import BeamTree
 from transformer_jax.errors import NonFiniteError, UserError
 from transformer_jax.inference.batches import PairScore
 from transformer_jax.inference.config import (
@@ -78,6 +77,7 @@ logger = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from transformer_jax.decoding.beam_tree import BeamTree
     from transformer_jax.models.patches import HookPointAxes
 
 
@@ -322,7 +322,7 @@ class Run(Summarized):
         inputs: ModelInputs = read(self.params, source, target, self.settings.decode)
         return inputs
 
-    def beam_tree(self, line: str, **decode: Any) -> BeamTree:
+    def beam_tree(self, line: str, **decode: Any) -> "BeamTree":
         """The hypotheses that beam search considered for a line: which it kept and why."""
         search = ability(self.task, "beam_tree")
         tree: BeamTree = search(self.params, line, self._decode("predict", decode))

@@ -17,7 +17,6 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from transformer_jax.checkpoints.warm_start import WarmStart
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
 from transformer_jax.errors import DivergedError, Interrupted, UserError
 from transformer_jax.logs.records import read_records, recorded_splits, with_losses
@@ -169,7 +168,11 @@ class SingleRun:
 
     def first_state(self, init_state: InitState, abstract: TrainState) -> TrainState:
         """The portable state before the first step, without the frozen parameters."""
-        start = WarmStart(abstract.params, self.warm_start) if self.warm_start else None
+        start = None
+        if self.warm_start:
+            from transformer_jax.checkpoints.warm_start import WarmStart
+
+            start = WarmStart(abstract.params, self.warm_start)
 
         def is_loaded(path: str) -> bool:
             part, _, name = path.partition("/")

@@ -5,12 +5,12 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from transformer_jax.data.examples import Corpus, Example, Features
-from transformer_jax.decoding import BeamTree, truncate_at_eos
+from transformer_jax.decoding import truncate_at_eos
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, pair_inputs
@@ -40,6 +40,9 @@ from transformer_jax.trees import (
     with_lookahead,
     without_lookahead,
 )
+
+if TYPE_CHECKING:
+    from transformer_jax.decoding.beam_tree import BeamTree
 
 
 class SentencePart(NamedTuple):
@@ -278,7 +281,7 @@ class Parsing(Seq2SeqTask):
         target_ids = self.encode_pair(texts)["target"]
         return pair_inputs(self.tokenizers, texts, part.tokens, target_ids)
 
-    def beam_tree(self, params: Params, line: str, decode: DecodeConfig) -> BeamTree:
+    def beam_tree(self, params: Params, line: str, decode: DecodeConfig) -> "BeamTree":
         part = self._first_part(line)
         self._check(len(part.tokens), decode)
         pieces = self.tokenizers.text("target").pieces

@@ -7,7 +7,7 @@ B batch, S source, T target, V vocabulary.
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from transformer_jax.data.batches.token_cache import CachedPairs, TokenCache, tokenize_pairs
 from transformer_jax.data.batches.windows import FramedDocuments
 from transformer_jax.data.examples import Corpus, Features
-from transformer_jax.decoding import BeamTree, truncate_at_eos
+from transformer_jax.decoding import truncate_at_eos
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import TARGET_FIELDS, DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, pair_inputs
@@ -26,6 +26,9 @@ from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tasks.interface import Params, Prediction, TaskParts
 from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
 from transformer_jax.tokenization import SampledTokenizer, Tokenizer
+
+if TYPE_CHECKING:
+    from transformer_jax.decoding.beam_tree import BeamTree
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -168,7 +171,7 @@ class Translation(Seq2SeqTask):
         texts = {"source": source, "target": target}
         return pair_inputs(self.tokenizers, texts, source_ids, target_ids)
 
-    def beam_tree(self, params: Params, line: str, decode: DecodeConfig) -> BeamTree:
+    def beam_tree(self, params: Params, line: str, decode: DecodeConfig) -> "BeamTree":
         request = Request(self._encode_source(line, LineWarnings()), number=1)
         pieces = self.tokenizers.text("target").pieces
         return self.search.beam_tree(params, request, decode, pieces)

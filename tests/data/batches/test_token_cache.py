@@ -345,6 +345,11 @@ def test_no_example_of_a_file_is_made(opened, kind, suffix, monkeypatch):
     text_digest(Selection(documents, np.arange(1)))
 
 
+def test_the_key_covers_the_code_that_makes_tokens():
+    """Renamed folders would leave it out, and stale tokens would stay."""
+    assert all(any(token_cache._PACKAGE.glob(pattern)) for pattern in token_cache._SOURCES)
+
+
 def test_selections_and_concatenations_have_different_digests(opened):
     one, other = opened("line", ["a", "b"]), opened("line", ["c"])
     corpora = [

@@ -13,18 +13,15 @@ from transformer_jax.lab.analysis import patch_grid as grid
 from transformer_jax.models.patches import patched_model
 
 
-def one_by_one(drawn, pattern, change, measure):
-    rows = []
-    for layer in range(2):
-        path = pattern.replace("*", str(layer))
-        length = len(drawn.reading.tokens[path.partition(".")[0]])
-        rows.append([])
-        for position in range(length):
-            value = change if np.ndim(change) == 0 else change[layer, position]
-            patches = {f"{path}[{position}]": value}
-            model = patched_model(drawn.model, patches, drawn.hook_points)
-            rows[-1].append(measure(drawn.logits(model)))
-    return rows
+def one_by_one(drawn, pattern, change, measure, cells):
+    """Measures of the cells (layer, position), each of a model of its own."""
+    measures = []
+    for layer, position in cells:
+        value = change if np.ndim(change) == 0 else change[layer, position]
+        patches = {f"{pattern.replace('*', str(layer))}[{position}]": value}
+        model = patched_model(drawn.model, patches, drawn.hook_points)
+        measures.append(measure(drawn.logits(model)))
+    return measures
 
 
 def test_a_grid_equals_single_patches(random_params, monkeypatch):
@@ -38,12 +35,18 @@ def test_a_grid_equals_single_patches(random_params, monkeypatch):
     def log_prob(logits):
         return log_softmax(logits, axis=-1)[range(4), target].sum()
 
-    found = patch("encoder.layer_*", values)
-    expected = one_by_one(drawn, "encoder.layer_*", values, log_prob)
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
-    found = patch("decoder.layer_*", 0, lambda logits: logits[-1].max())
-    expected = one_by_one(drawn, "decoder.layer_*", 0, lambda logits: logits[-1].max())
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    def largest(logits):
+        return logits[-1].max()
+
+    grids = {
+        "encoder.layer_*": (patch("encoder.layer_*", values), values, log_prob),
+        "decoder.layer_*": (patch("decoder.layer_*", 0, largest), 0, largest),
+    }
+    for pattern, (measures, change, measure) in grids.items():
+        assert measures.shape == (2, 5 if "encoder" in pattern else 4)
+        cells = ((0, 0), (0, 3), (1, 3))  # the second batch begins in layer 1
+        expected = one_by_one(drawn, pattern, change, measure, cells)
+        np.testing.assert_allclose([measures[cell] for cell in cells], expected, rtol=1e-4)
     without_target = partial(grid.patch_grid, drawn.model, drawn.params, drawn.reading)
     assert_refused(
         {

@@ -69,7 +69,7 @@ def trained_claim(tiny_language_model, tmp_path_factory):
     base = tiny_language_model | {"train.num_steps": 24, "eval.every_steps": 24}
     claim = tj.Claim(
         "A learning rate helps.",
-        {"learns": {}, "hardly": {"optimizer.learning_rate": 1e-9, "model.dropout_rate": 0.3}},
+        {"learns": {}, "hardly": {"optimizer.learning_rate": 1e-9}},
         config="quickstart",
         base=base | {"checkpoint.every_steps": 24},
         looks=(2,),

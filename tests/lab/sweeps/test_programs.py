@@ -32,7 +32,7 @@ TOGETHER = ["base", "slow", "dropped"]
 @pytest.fixture
 def sweep(tiny_language_model):
     steps = {"train.num_steps": 6, "eval.every_steps": 3, "checkpoint.every_steps": 2}
-    base = tiny_language_model | steps | {"logging.every_steps": 1}
+    base = tiny_language_model | steps | {"logging.every_steps": 1, "model.dropout_rate": 0.1}
     rows = {name: ROWS[name] for name in ("base", "dropped")}
     return tj.Sweep(str(QUICKSTART), rows, base, seeds=1)
 

@@ -78,7 +78,7 @@ def test_searches_that_cannot_run_are_refused_before_any_training(tiny_search, t
         "num_heads is 0.5; it must be of type int": {"model.num_heads": {"low": 0.5, "high": 4}},
         "'a' is no number; give a list": {"model.norm": {"low": "a", "high": "b"}},
         "did you mean layer": {"model.norm": ["layer", "lyer"]},
-        "1.5; it must lie in [0, 1)": {"model.dropout_rate": {"low": 0, "high": 1.5}},
+        "1.5; it must lie in [0, 1)": {"train.label_smoothing": {"low": 0, "high": 1.5}},
         "config.model.num_heads=3: ": {"model.num_heads": [3]},
         "config.seed cannot be searched": {"seed": [0, 1]},
         "config.train.num_steps cannot be searched": {"train.num_steps": [4, 8]},

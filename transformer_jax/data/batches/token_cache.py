@@ -25,7 +25,6 @@ from typing import BinaryIO
 import numpy as np
 from tqdm import tqdm
 
-from transformer_jax import conversations, data, tokenization, trees
 from transformer_jax.buckets.bucket import Bucket, is_address
 from transformer_jax.data.batches.windows import (
     BAR_AFTER_SECONDS,
@@ -68,7 +67,8 @@ _MIN_BYTES = 2**22
 _PARTS_PER_HELPER = 8
 """Fewer parts are encoded before another process has started."""
 _LIBRARIES = ("tokenizers", "sentencepiece")
-_PACKAGES = (conversations, data, tokenization, trees)
+_PACKAGE = Path(__file__).parents[2]
+_SOURCES = ("conversations/**/*.py", "data/**/*.py", "tokenization/**/*.py", "trees.py")
 """Code that converts files to text, and text to tokens."""
 
 
@@ -251,9 +251,8 @@ def token_key(tokenizer_digest: str, documents: Corpus, tokenizer: Tokenizer, fi
 
 
 def _code_digest(tokenizer: Tokenizer) -> str:
-    """Digest of `_PACKAGES` and of the file of the tokenizer's class, which may be a user's."""
-    folders = [Path(str(package.__file__)).parent for package in _PACKAGES]
-    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    """Digest of `_SOURCES` and of the file of the tokenizer's class, which may be a user's."""
+    files = [path for pattern in _SOURCES for path in sorted(_PACKAGE.glob(pattern))]
     with contextlib.suppress(OSError, TypeError):  # defined in a notebook
         files.append(Path(inspect.getfile(type(tokenizer))))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
