@@ -256,7 +256,8 @@ def updated(subject: Subject) -> Comparison:
 def lost(subject: Subject) -> Comparison:
     """A loss of hidden states, tile by tile say, has the values and gradients of the same loss of
     all logits."""
-    loss = subject.task.loss_options.token_loss
+    task: Any = subject.task
+    loss = task.loss_options.token_loss
     if type(loss).of_hidden is TokenLoss.of_hidden:
         raise DoesNotApplyError("it has no `of_hidden` of its own")
     rng = np.random.default_rng(0)
@@ -273,7 +274,8 @@ def lost(subject: Subject) -> Comparison:
     for of in (loss.of_hidden, lambda x, labels: loss.of_logits(x.logits(), labels)):
         values, backward = jax.vjp(partial(losses, of), arrays)
         results.append({"losses": values, "gradients": backward(jnp.ones_like(values))[0]})
-    return compare_trees(*results)
+    of_states, of_logits = results
+    return compare_trees(of_states, of_logits)
 
 
 def fused(subject: Subject) -> Comparison:
@@ -323,13 +325,14 @@ def predicted(subject: Subject) -> Comparison:
     rng = np.random.default_rng(0)  # initial parameters may predict the same for all lines
     params = task.init(jax.random.key(0))
     params = jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape), params)
-    lines = [example.get("source", example.get("text")) for example in examples[:_LINES]]
+    read = "source" if "source" in examples[0] else "text"
+    lines = [example[read] for example in examples[:_LINES]]
     together = task.predict(params, lines, settings.decode)
     for number, (line, (output, *_)) in enumerate(zip(lines, together, strict=True), 1):
         (((alone, *_)),) = task.predict(params, [line], settings.decode, number)
         if output.text != alone.text or not np.isclose(output.score, alone.score, 1e-4, 1e-5):
-            outputs = [f"{each.text!r} ({each.score:.3g})" for each in (output, alone)]
-            where = f"first at line {number}: {outputs[0]}, by itself {outputs[1]}"
+            texts = [f"{x.text!r} ({x.score:.3g})" for x in (output, alone)]
+            where = f"first at line {number}: {texts[0]}, by itself {texts[1]}"
             return Comparison(np.inf, np.inf, where, BITS)
     return Comparison(0.0, 0.0, "", BITS)
 
@@ -338,7 +341,7 @@ def _with_data(subject: Subject, folder: Path) -> Settings:
     """A short training on small data for the task, whose files are written to a folder."""
     texts = _texts()
     path = folder / "data.tsv"
-    files = {f"data.{split}_text": str(path) for split in ("train", "valid")}
+    files: dict[str, Any] = {f"data.{split}_text": str(path) for split in ("train", "valid")}
     match sorted(build.task_kind(subject.settings).keys):
         case ["source", "target"]:
             files = {"data.name": "synthetic_en_de", "data.synthetic_size": _TEXTS}

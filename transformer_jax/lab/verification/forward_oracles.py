@@ -152,7 +152,8 @@ def _compare_outputs(
     """Compares the logits that the loss counts."""
     if not _is_supervised(subject):
         return compare_places(computed, expected, lambda i: "the loss", tolerance)
-    places = np.argwhere(np.asarray(subject.task.supervised(subject.batch).counted))
+    task: Any = subject.task
+    places = np.argwhere(np.asarray(task.supervised(subject.batch).counted))
     return compare_places(
         computed, expected, lambda i: _place(subject.batch, *places[i]), tolerance
     )
