@@ -19,7 +19,7 @@ import numpy as np
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import open_split
 from transformer_jax.decoding.constraints import constrained, start_under
-from transformer_jax.decoding.interface import Hypotheses, Start
+from transformer_jax.decoding.interface import DecodeStep, Hypotheses, Start
 from transformer_jax.inference.config import make_constraint
 from transformer_jax.lab.verification.forward_oracles import BFLOAT16, Decoding
 from transformer_jax.lab.verification.outcomes import (
@@ -124,10 +124,11 @@ def searched(subject: Subject) -> Comparison:
 
     @jax.jit
     def find(params: Any, start: Start) -> Hypotheses:
-        def step(tokens: Any, memory: Any, state: Any) -> Any:
+        def model_step(tokens: Any, memory: Any, state: Any) -> Any:
             inputs = (tokens, memory, state)
             return decoding.model.apply({"params": params}, *inputs, method=f"decode_step{hidden}")
 
+        step: DecodeStep = model_step
         if constraint:
             step = constrained(step, constraint, banned_id)
         options = {"num_outputs": count, "max_length": int(limits.max())}
@@ -139,7 +140,8 @@ def searched(subject: Subject) -> Comparison:
         decoding.first_logits, *model_state, jnp.asarray(limits), keys, *decoding.first_hidden
     )
     if constraint:
-        start = start_under(constraint, start, decoding.prompts, decoding.lengths, banned_id)
+        prompts = jnp.asarray(decoding.prompts), jnp.asarray(decoding.lengths)
+        start = start_under(constraint, start, *prompts, banned_id)
     together = jax.device_get(find(subject.params, start))
     parts = []
     for i in range(len(limits)):
