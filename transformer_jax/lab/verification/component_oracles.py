@@ -29,7 +29,12 @@ from transformer_jax.lab.verification.outcomes import (
     compare_places,
     compare_trees,
 )
-from transformer_jax.lab.verification.subject import VOCAB, Subject, first_gradients
+from transformer_jax.lab.verification.subject import (
+    FIRST_TOKEN,
+    VOCAB,
+    Subject,
+    first_gradients,
+)
 from transformer_jax.logs import trackers
 from transformer_jax.nn.fused_attention import record_kernel_choices
 from transformer_jax.nn.layer_scan import has_stacks, stack_layers, unstack_layers
@@ -46,7 +51,6 @@ from transformer_jax.tokenization import (
     load_tokenizers,
     train_tokenizers,
 )
-from transformer_jax.tokenization.specials import NUM_SPECIALS
 from transformer_jax.training.optimizer import make_optimizer, make_schedule
 
 _TEXTS = 200  # that a tokenizer reads and a metric scores
@@ -166,7 +170,7 @@ def searched(subject: Subject) -> Comparison:
 
 def _tokenizer_of_characters() -> Tokenizer:
     """A tokenizer with as many tokens as the drawn ones."""
-    characters = "".join(chr(ord("0") + i) for i in range(VOCAB - NUM_SPECIALS))
+    characters = "".join(chr(ord("0") + i) for i in range(VOCAB - FIRST_TOKEN))
     with tempfile.TemporaryDirectory() as folder:
         config = TokenizerConfig(kind="char", normalization="identity")
         return train_tokenizers(config, {"text": [characters]}, Path(folder) / "new").text("text")
