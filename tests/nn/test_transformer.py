@@ -137,6 +137,8 @@ class Wider(Block):
 
 
 class Stays(Residual):
+    axes = ("position", "stream", "feature")
+
     def enter(self, x):
         return jnp.stack([x, x], axis=2)
 
@@ -150,13 +152,22 @@ class Stays(Residual):
         return stream
 
 
+class Unnamed(Stays):
+    axes = Residual.axes
+
+
+class Loses(Block):
+    def __call__(self, *inputs):
+        return super().__call__(*inputs)[0], None
+
+
 def test_wrong_results_are_named_with_file_and_shapes(with_entries):
     with_entries(ATTENTION_LAYERS, {"head": OneHead, "no_cache": NoCache, "none": NoArguments})
     with_entries(ATTENTION_LAYERS, {"flat": FlatBias, "unlisted": Unlisted, "shape": Misshaped})
     with_entries(FEED_FORWARDS, {"nothing": Nothing})
     with_entries(ACTIVATIONS, {"mean": lambda x: x.mean(-1)})
-    with_entries(BLOCKS, {"wider": Wider})
-    with_entries(RESIDUALS, {"stays": Stays})
+    with_entries(BLOCKS, {"wider": Wider, "loses": Loses})
+    with_entries(RESIDUALS, {"stays": Stays, "unnamed": Unnamed})
     sizes = {"d_model": 8, "d_ff": 6, "num_heads": 4, "num_layers": 1, "vocab_size": 5}
     tokens = np.ones((1, 3), np.int32)
 
@@ -165,6 +176,8 @@ def test_wrong_results_are_named_with_file_and_shapes(with_entries):
         return partial(jax.eval_shape, model.init, jax.random.key(0), tokens)
 
     here = "of test_transformer.py"
+    losing = DecoderOnly(TransformerConfig(**sizes, block="loses"))
+    decoded = partial(losing.init, jax.random.key(0), tokens, np.array([3]), 8, method="prefill")
     assert_refused(
         {
             f"combine {here} returned [1, 3, 1, 2]; it must return [1, 3, 4, 2]": built(
@@ -193,6 +206,10 @@ def test_wrong_results_are_named_with_file_and_shapes(with_entries):
             f"leave {here} returned [1, 3, 2, 8]; it must return [1, 3, 8]": built(
                 residual="stays", norm_placement="pre"
             ),
+            f"enter {here} returned [1, 3, 2, 8]; it must return [1, 3, any]": built(
+                residual="unnamed"
+            ),
+            f"__call__ {here} returned no cache; it must return": partial(jax.eval_shape, decoded),
         }
     )
 

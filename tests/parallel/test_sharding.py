@@ -39,6 +39,7 @@ def test_axes_that_do_not_fit_the_devices_name_sizes_that_do():
         "expert 4 x sequence 4 cannot divide the 8 devices": {"sequence": 4, "expert": 4},
         "data 2 x tensor 2 has 4 devices; ": {"data": 2, "tensor": 2},
         "set data to 4 or none": {"data": 2, "tensor": 2},
+        "the mesh data 1 has 1 devices; here are 8: set data to 8": {"data": 1},
         "has 16 devices; here are 8: set data to 8": {"data": 16},
     }
     assert_refused(

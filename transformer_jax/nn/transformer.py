@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from transformer_jax.errors import UserError
 from transformer_jax.nn import ring_attention
 from transformer_jax.nn.attention import MultiHeadAttention
 from transformer_jax.nn.cache import Cache, EncoderOutput, Memory
@@ -32,7 +33,7 @@ from transformer_jax.nn.sublayers import (
     Stream,
     at_layer,
 )
-from transformer_jax.registry import Registry, require_pair, require_shape
+from transformer_jax.registry import Registry, file_of, require_pair, require_shape
 
 
 class Residual(LayerPart):
@@ -185,8 +186,9 @@ class Block(LayerPart):
         x = self._read(self.self_attention_residual, stream, shape)
         layer = self.self_attention
         result = layer.self_attend(x, sequences, deterministic, cache)
-        y, cache = require_pair(layer, "self_attend", result, "(y [N, T, D], cache)")
+        y, grown = require_pair(layer, "self_attend", result, "(y [N, T, D], cache)")
         require_shape(layer, "self_attend", y, shape)
+        _require_grown(layer, "self_attend", cache, grown)
         stream = self._write(self.self_attention_residual, stream, y, deterministic)
 
         if memory is not None:
@@ -197,7 +199,7 @@ class Block(LayerPart):
         x = self._read(self.feed_forward_residual, stream, shape)
         y = self.feed_forward(x, deterministic, sequences.real)
         require_shape(self.feed_forward, "__call__", y, shape)
-        return self._write(self.feed_forward_residual, stream, y, deterministic), cache
+        return self._write(self.feed_forward_residual, stream, y, deterministic), grown
 
     def _read(self, residual: Residual, stream: Stream, shape: tuple[int, ...]) -> Features:
         x: Array = require_shape(residual, "read", residual.read(stream), shape)
@@ -341,8 +343,10 @@ class Stack(nn.Module):
         grown: list[Cache | None] = []
         with real_tokens(sequences.real):
             residual = getattr(self, "residual", None)  # a subclass may set up its layers alone
-            stream = x if residual is None else residual.enter(x)
-            require_shape(residual, "enter", stream, (*x.shape[:2], *[None] * (stream.ndim - 2)))
+            stream = x
+            if residual is not None:
+                axes = [None] * (len(residual.axes) - 1)
+                stream = require_shape(residual, "enter", residual.enter(x), (*x.shape[:2], *axes))
             with at_layer(0, self.num_layers):
                 shared = apply_first_layer(self, lambda layer, stream: layer.share(stream), stream)
             sequences = sequences.replace(shared=shared)
@@ -355,8 +359,8 @@ class Stack(nn.Module):
                     layer_memory = memory[i] if memory else None
                     cache = caches[i] if caches else None
                     with at_layer(i, self.num_layers):
-                        inputs = sequences, layer_memory, deterministic, cache
-                        stream, cache = _apply_block(layer, stream, *inputs)
+                        inputs = sequences, layer_memory, deterministic
+                        stream, cache = _apply_block(layer, stream, *inputs, cache=cache)
                     grown.append(cache)
             left = stream if residual is None else residual.leave(stream)
             x = require_shape(residual, "leave", left, x.shape)
@@ -377,11 +381,23 @@ class Stack(nn.Module):
         return apply
 
 
-def _apply_block(layer: Block, stream: Stream, *inputs: Any) -> tuple[Stream, Cache | None]:
+def _apply_block(
+    layer: Any, stream: Stream, *inputs: Any, cache: Cache | None = None
+) -> tuple[Stream, Cache | None]:
     """Applies a layer, and checks what it returns."""
-    result = layer(stream, *inputs)
-    after, cache = require_pair(layer, "__call__", result, "(stream, cache)")
-    return require_shape(layer, "__call__", after, stream.shape), cache
+    result = layer(stream, *inputs, cache)
+    after, grown = require_pair(layer, "__call__", result, "(stream, cache)")
+    _require_grown(layer, "__call__", cache, grown)
+    return require_shape(layer, "__call__", after, stream.shape), grown
+
+
+def _require_grown(component: Any, method: str, cache: Cache | None, grown: Cache | None) -> None:
+    """Raises UserError if a component got a cache and returned none."""
+    if cache is not None and grown is None:
+        raise UserError(
+            f"{method} of {file_of(component)} returned no cache; it must return the one that it "
+            "got, grown by the tokens"
+        )
 
 
 class Encoder(Stack):

@@ -355,8 +355,8 @@ def _is_gpu(device: jax.Device) -> bool:
 
 
 def _named_sizes(sizes: Mapping[str, int]) -> str:
-    """Text such as "fsdp 2 x tensor 4", without axes of size 1."""
-    return " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
+    """Text such as "fsdp 2 x tensor 4", without axes of size 1, if there are others."""
+    return " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) or f"{DATA} 1"
 
 
 def _divisors(count: int) -> str:

@@ -11,7 +11,7 @@ from transformer_jax.lab.verification.subject import Subject, shrunk
 from transformer_jax.nn.parameters import PARAMETERS
 from transformer_jax.runs import user_modules
 from transformer_jax.runs.config import nested, read_settings, resolve_file
-from transformer_jax.runs.settings import CHOICES, Origin
+from transformer_jax.runs.settings import CHOICES, COMMAND
 
 WRONG = Path(__file__).with_name("wrong_components.py")
 CONFIG = Path(__file__).parents[3] / "configs" / "tiny_shakespeare_cpu.py"
@@ -49,7 +49,7 @@ def subject_of(forgotten):
     def subject(changes=None):
         settings = resolve_file(CONFIG, SIZES | (changes or {}), WRONG)
         config = nested(shrunk(settings, SIZES).values)
-        return Subject(read_settings(config, {}, Origin("loaded run", "the shrunk config")))
+        return Subject(read_settings(config, {}, COMMAND))
 
     return subject
 

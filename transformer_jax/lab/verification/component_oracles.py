@@ -31,7 +31,11 @@ from transformer_jax.lab.verification.outcomes import (
     compare_places,
     compare_trees,
 )
-from transformer_jax.lab.verification.subject import VOCAB, Subject, first_gradients
+from transformer_jax.lab.verification.subject import (
+    VOCAB,
+    Subject,
+    first_gradients,
+)
 from transformer_jax.logs import trackers
 from transformer_jax.losses import TokenLoss, TokenLosses
 from transformer_jax.models import apply_method

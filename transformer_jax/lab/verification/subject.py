@@ -38,7 +38,7 @@ from transformer_jax.training.state import TrainState
 ROWS = 8
 VOCAB = 64
 LABELS = 3
-_FIRST_TOKEN = 4  # tokens before it are special
+FIRST_TOKEN = 4  # tokens before it are special
 _SEGMENTS = 3  # examples packed into one row
 _NOISE = 0.1
 _LARGEST_OPTION = 8
@@ -344,7 +344,7 @@ def draw_examples(task: Task, vocab_sizes: Mapping[str, int]) -> list[list[dict[
         for i in range(count):
             example = {}
             for feature, length in lengths.items():
-                least = _FIRST_TOKEN if feature in task.read else 0
+                least = FIRST_TOKEN if feature in task.read else 0
                 vocab_size = vocab_sizes.get(feature, VOCAB)
                 example[feature] = rng.integers(least, vocab_size, sizes[length][i])
             examples.append(example)
