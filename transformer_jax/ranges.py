@@ -144,7 +144,7 @@ def violation(cls: type, field: str, value: Any) -> str | None:
     None if it may.
     """
     type_, words, limits = _limits(cls).get(field, (object, (), ()))
-    if isinstance(value, str | None) and value in words:
+    if isinstance(value, str | None) and value in words:  # such as None or "auto"
         return None
     for limit in limits:
         reason = limit.violation(value, type_)

@@ -86,7 +86,7 @@ def take_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
             continue
         flag, has_value, value = word.partition("=")
         if not has_value:
-            value = next(rest, "--")
+            value = next(rest, "--")  # at the end as before a flag: no value
             if value.startswith("--"):
                 raise UserError(f"{flag} has no value; write {flag}=VALUE")
         overrides[flag.removeprefix(OVERRIDE)] = value

@@ -140,7 +140,8 @@ class Seq2SeqSearch:
         self._check_requests(requests, decode)
         extra = decode.max_extra_length
         to_arrays = functools.partial(request_arrays, self.specials, max_extra_length=extra)
-        batch = PaddedBatch(Request([self.specials.eos]), to_arrays)
+        filler = Request([self.specials.eos])
+        batch = PaddedBatch(filler, to_arrays)
         arrays = batch.place(params, requests, decode.batch_size)
         hypotheses = self.compiled(params, arrays, decode, longest_output(arrays, extra))
         return self._checked(unpad(hypotheses, len(requests)))
@@ -151,8 +152,8 @@ class Seq2SeqSearch:
         self.check(longest_source + longest_prefix, decode)
 
     def _checked(self, hypotheses: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens and scores of `Hypotheses` on the host. Counts the steps of a search with a
-        draft."""
+        """Tokens and scores of `Hypotheses` on the host; NonFiniteError if a score is NaN. Counts
+        the steps of a search with a draft."""
         tokens, scores, num_steps = hypotheses
         if np.isnan(scores).any():
             raise NonFiniteError

@@ -80,15 +80,14 @@ def _import(source: str, workdir: Path, allow_nonfinite: bool) -> None:
     keys = ReadKeys(config_json.read_json(directory / config_json.CONFIG))
     family, class_name = config_json.find_family(keys)
     tensors = Tensors(directory)
+    # A classifier or tagger, whose task has labels, has no `generate`.
     generates = not TASKS[family.tasks[class_name]].labels
     generation = read_generation(directory, keys, family.architecture if generates else None)
     fields = {**_config_fields(source, family, class_name, keys), **generation.fields}
     is_masked_lm = fields["task.name"] == "masked_lm"
     sentences = read_sentence_modules(directory) if is_masked_lm else SentenceModules()
     if sentences.fields:
-        limit = min(
-            sentences.fields.get("data.max_length", _MAX_LENGTH), fields.get("data.max_length", 1)
-        )
+        limit = min(sentences.fields.get("data.max_length", _MAX_LENGTH), fields["data.max_length"])
         fields |= {**sentences.fields, "data.max_length": limit}
     try:
         settings = resolve(nested(fields), {}, (), Origin("published model", "its options"))

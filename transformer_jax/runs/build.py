@@ -128,11 +128,11 @@ def build_task(
 
 
 def _require_segmentations(task: Task, settings: Settings) -> None:
-    """Raises UserError if `tokenizer.sampling` is on, and the tokenizers or the task cannot."""
+    """Raises UserError if `tokenizer.sampling` is on, and each tokenizer has one segmentation."""
     if not settings.tokenizer.sampling:
         return
-    sides = task.tokenizers.sides.values()
-    if sides and not any(map(resegmenter_of, sides)):
+    tokenizers = task.tokenizers.sides.values()
+    if tokenizers and not any(map(resegmenter_of, tokenizers)):
         raise UserError(
             "config.tokenizer.sampling: the tokenizer of this run is neither byte-pair encoding "
             "nor unigram, and has one way to cut a text; leave it out"
@@ -156,6 +156,7 @@ def build_taught(settings: Settings, teacher: Settings, tokenizers: Tokenizers |
     Raises:
       UserError: the teacher's model cannot do the task, or has too few positions for its rows.
     """
+    # The default `train`: a loss without a teacher.
     taught = dataclasses.replace(settings, model=teacher.model, train=TrainConfig())
     sizes = vocab_sizes(tokenizers) if tokenizers else assumed_vocab_sizes(settings)
     try:
@@ -223,6 +224,7 @@ def build_training(
     schedule, optimizer = _optimizer(settings)
     train = settings.train
     ema_decay = settings.optimizer.ema_decay
+    # All frozen trees but the teacher's ("base", "reference") are of the task's own model.
     inits: dict[str, Any] = {name: task.init for name in held_trees(settings) if name != "teacher"}
     teacher = _teacher_of(task)
     if teacher:

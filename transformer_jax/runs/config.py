@@ -540,7 +540,7 @@ def names_data(name: str) -> bool:
 def flatten(tree: Mapping[Any, Any]) -> dict[str, Any]:
     """Flattens nested sections and options, {section: {field: value, entry: {option: value}}}, to
     {"section.field": value, "section.entry.option": value}."""
-    entries = tables().options
+    with_options = tables().options
     values = {}
     for section, content in tree.items():
         if section not in SECTIONS or not isinstance(content, Mapping):
@@ -548,8 +548,8 @@ def flatten(tree: Mapping[Any, Any]) -> dict[str, Any]:
             continue
         for name, value in content.items():
             path = f"{section}.{name}"
-            if path in entries and isinstance(value, Mapping):
-                values |= {f"{path}.{option}": value[option] for option in value}
+            if path in with_options and isinstance(value, Mapping):
+                values |= {f"{path}.{option}": chosen for option, chosen in value.items()}
             else:
                 values[path] = value
     return values
@@ -597,6 +597,7 @@ def _read_layers(value: Any, where: str) -> Any:
         return None
     try:
         text = pattern_text(value)
+        # Only for its errors; `Field.typed` refuses what is no text.
         layers_of(text if isinstance(text, str) else None)
     except ValueError as error:
         raise UserError(f"{where}: config.model.{error}") from error

@@ -54,7 +54,8 @@ class Rate(NamedTuple):
 
 
 class Bin(NamedTuple):
-    """Decisions of similar probability: their mean probability, and the share that is right."""
+    """Decisions of similar probability: their mean probability, the share that is right, and how
+    many they are."""
 
     probability: float
     accuracy: float

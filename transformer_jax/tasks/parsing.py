@@ -234,14 +234,14 @@ class Parsing(Seq2SeqTask):
         """
         parts = [self.parts(line) for line in lines]
         requests = []
-        limit = f"joined under one root (data.max_source_length is {self.max_source_length})"
+        joined = f"joined under one root (data.max_source_length is {self.max_source_length})"
         with collect_warnings(len(lines)) as warnings:
             for number, line_parts in enumerate(parts, first_line):
                 requests += [self.tree_codec.request(part, number) for part in line_parts]
                 if len(line_parts) > 1:
                     message = f"line {number} is too long: it is parsed in {len(line_parts)} parts"
-                    several = f"are too long: they are parsed in parts, {limit}"
-                    warnings.add(number, f"{message}, {limit}", several)
+                    several = f"are too long: they are parsed in parts, {joined}"
+                    warnings.add(number, f"{message}, {joined}", several)
         outputs_of_parts = iter(self._search(params, requests, decode))
         for line_parts in parts:
             trees = [self.tree_codec.decode(part, next(outputs_of_parts)) for part in line_parts]

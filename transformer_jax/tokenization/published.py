@@ -315,6 +315,7 @@ def _read_files(path: Path) -> tuple[str, Files]:
         name = "tokenizer.json" if path.suffix == ".json" else path.name
         beside = [path.parent / config_name for config_name in _CONFIG_FILES]
         paths = {file.name: file for file in beside if file.is_file()}
+        # Resolved: a file that the user names may be a link to anywhere.
         return _find_format(path, {name: path.resolve(), **paths})
     folder = path.parent if path.is_file() else path
     if not folder.is_dir():

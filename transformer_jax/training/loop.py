@@ -398,6 +398,7 @@ class Loop:
         return state
 
     def _set_rate(self, state: TrainState) -> TrainState:
+        """Sets the factor of the learning rate, which plateaus lower, in states that have one."""
         if state.rate is None:
             return state
         rate = np.full(state.rate.shape, self.patience.rate, np.float32)

@@ -48,14 +48,15 @@ def resegmented(features: Features, resegment: Callable[[list[int]], Sequence[in
       features: `loss_mask_features` of a text.
       resegment: tokens -> others of the same text.
     """
+    # "input" begins one token before "target".
     first, *tokens = features["input"][:1].tolist() + features["target"].tolist()
     new_tokens = [first]
     loss_mask = [False]  # the first token is never a target
     pairs = zip(features["counted"].tolist(), tokens, strict=True)
     for in_loss, group in itertools.groupby(pairs, lambda pair: pair[0] > 0):
-        drawn = resegment([token for _, token in group])
-        new_tokens += drawn
-        loss_mask += [in_loss] * len(drawn)
+        others = resegment([token for _, token in group])
+        new_tokens += others
+        loss_mask += [in_loss] * len(others)
     return loss_mask_features(new_tokens, loss_mask)
 
 

@@ -247,7 +247,7 @@ def _copied(content: BinaryIO | gzip.GzipFile, path: str) -> mmap.mmap:
 
 def _line_ends(data: mmap.mmap) -> np.ndarray:
     """Index of each line feed, and of the end of the file if the last line has none."""
-    ends = [np.empty(0, np.int64)]
+    ends: list[np.ndarray] = []  # at least one: empty files are refused before
     for start in range(0, len(data), _CHUNK_BYTES):
         chunk = np.frombuffer(data[start : start + _CHUNK_BYTES], np.uint8)
         ends.append(np.flatnonzero(chunk == ord("\n")) + start)

@@ -194,10 +194,10 @@ def open_rows(path: str) -> Rows:
     if path.removesuffix(".gz").removesuffix(".zst").endswith(COLUMN_ENDINGS):
         return open_columns(path)
     lines = TextLines(path)
-    numbers = np.flatnonzero(~lines.blank_mask())
-    if len(numbers) and lines[int(numbers[0])].lstrip().startswith("["):
+    indices = np.flatnonzero(~lines.blank_mask())
+    if len(indices) and lines[int(indices[0])].lstrip().startswith("["):
         return Rows(_read_array(lines), path)
-    return Rows(Selection(lines, numbers), path, "line", numbers + 1, parse_json)
+    return Rows(Selection(lines, indices), path, "line", indices + 1, parse_json)
 
 
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

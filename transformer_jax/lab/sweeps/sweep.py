@@ -201,7 +201,8 @@ def _train_groups(
         return [name for name, row in rows.items() if not is_complete(row, sweep)]
 
     def train(names: Sequence[str], whole: bool) -> bool:
-        """Trains rows in one program, unless others train one of them and `whole`."""
+        """Trains the rows that no other process trains, in one program. False if there are none,
+        or, with `whole`, if others train one: then nothing is trained."""
         places: dict[Path, RowSpec] = {}
         with contextlib.ExitStack() as claims:
             for name in names:
