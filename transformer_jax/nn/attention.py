@@ -121,8 +121,8 @@ class MultiHeadAttention(AttentionLayer):
                 f"per_key of {file_of(self)} returned {', '.join(per_key) or 'no names'}; "
                 f"per_key_shapes has {', '.join(shapes) or 'none'}"
             )
-        for name, value in per_key.items():
-            require_shape(self, f"per_key, {name!r},", value, (*x.shape[:2], *shapes[name]))
+        for name, carried in per_key.items():
+            require_shape(self, f"per_key, {name!r},", carried, (*x.shape[:2], *shapes[name]))
         inputs, cache = self.self_inputs(query, key, value, sequences, cache, per_key)
         if sequences.memory is not None:
             inputs = inputs.and_those_of(sequences.memory.inputs(query))
