@@ -7,24 +7,26 @@
         --config.data.test_source=test.en   --config.data.test_target=test.de
 
 Steps, warm-up and vocabulary are scaled to the size of the data, from hundreds to hundreds of
-thousands of pairs; the values below are upper limits. For more pairs, see wmt14_en_de_base.
+thousands of pairs; the values below are upper limits. For more pairs, see wmt14_en_de_base. With
+`--config.train.init_from=RUN` sizes and vocabulary are those of that run.
 """
 
 from ml_collections import ConfigDict
 
 
-def get_config() -> ConfigDict:
+def get_config(init_from: str | None = None) -> ConfigDict:
     config = ConfigDict()
-    config.model = dict(
-        d_model=256,
-        d_ff=1024,
-        num_heads=4,
-        num_encoder_layers=3,
-        num_decoder_layers=3,
-        dropout_rate=0.2,
-        norm_placement="pre",
-    )
-    config.tokenizer = dict(kind="bpe", vocab_size=8000)
+    if init_from is None:
+        config.model = dict(
+            d_model=256,
+            d_ff=1024,
+            num_heads=4,
+            num_encoder_layers=3,
+            num_decoder_layers=3,
+            dropout_rate=0.2,
+            norm_placement="pre",
+        )
+        config.tokenizer = dict(kind="bpe", vocab_size=8000)
     config.data = dict(name="parallel_text", max_source_length=96, max_target_length=96)
     config.optimizer = dict(
         schedule="inverse_sqrt", learning_rate=1.5e-3, warmup_steps=1000, clip_norm=1.0
