@@ -21,7 +21,7 @@ class Unmasking:
     """Replaces mask tokens step by step, an equal number of them in each.
 
     Attributes:
-      steps: passes of the model; a row with fewer masks needs as many as it has.
+      steps: passes of the model; a row with fewer masks has passes in which none becomes visible.
       order: "confidence": the tokens chosen with the highest probability become visible first;
         "random": any.
       remask: a token that became visible may be hidden again if others are surer (mask-predict).

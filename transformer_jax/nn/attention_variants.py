@@ -101,7 +101,7 @@ class PrefixAttention(MultiHeadAttention):
     (Raffel et al. 2020, figure 4); the tokens after it see what is before them.
 
     The prefix of a sentence ends with its first start token; without one there is none. Written
-    tokens follow the prompt, which is the prefix.
+    tokens follow the prompt, which is the prefix. `attention_window` hides no token of the prefix.
     """
 
     divides_tokens = False
@@ -130,7 +130,7 @@ class PrefixAttention(MultiHeadAttention):
         return {"prefix": in_prefix.astype(jnp.float32)}
 
     def visible(self, inputs: AttentionInputs) -> Bool[Array, "#B #H #T #S"]:
-        # Queries after the prefix see it in any case.
+        # Queries after the prefix see it at any distance.
         in_prefix = inputs.per_key["prefix"][:, None, None] > 0
         return inputs.windowed_mask | (inputs.sentence_mask & in_prefix)
 

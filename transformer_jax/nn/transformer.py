@@ -78,9 +78,11 @@ class Residual(LayerPart):
         return x
 
     def read(self, stream: Stream) -> Features:
-        """Returns the sublayer's input: the stream, normalized unless the placement is "post"."""
-        is_read = self.config.norm_placement == "post" or not self.normalizes
-        return stream if is_read else self.norm_before(stream)
+        """Returns the sublayer's input: the stream, normalized unless the placement is "post" or
+        `normalizes` is False."""
+        if self.config.norm_placement == "post" or not self.normalizes:
+            return stream
+        return self.norm_before(stream)
 
     def write(self, stream: Stream, y: Features, deterministic: bool) -> Stream:
         """Adds the sublayer's output y to the stream, in the dtype of the stream; without

@@ -358,14 +358,14 @@ def batches_of(
     rows: int,
     shard: tuple[int, int] = (0, 1),
     replicas: int = 1,
-    tells: bool = True,
+    logs_overlong: bool = True,
 ) -> TrainBatches:
     """The training data, in the order of the settings' seed.
 
     Args:
       shard: (process, number of processes).
       replicas: the number of replicas that share the worker processes.
-      tells: log the share of the examples that are longer than a row, in process 0.
+      logs_overlong: log the share of the examples that are longer than a row, in process 0.
     """
     items = task.prepare(examples, training=True)
     preprocess = task.preprocess
@@ -379,7 +379,7 @@ def batches_of(
     if preprocess == task.preprocess and isinstance(task, BaseTask):
         slices = task.slices(items)
     message = None
-    if tells and shard[0] == 0 and not isinstance(items, WindowedBlocks):
+    if logs_overlong and shard[0] == 0 and not isinstance(items, WindowedBlocks):
         message = describe_overlong(items, preprocess, training_lengths(task))
     if message:
         logger.warning("training data: %s", message)

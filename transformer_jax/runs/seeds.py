@@ -302,7 +302,12 @@ class Replicas(SingleRun):
         count = len(self.members)
         batches = [
             build.batches_of(
-                member, self.task, self.training.examples, rows, replicas=count, tells=number == 0
+                member,
+                self.task,
+                self.training.examples,
+                rows,
+                replicas=count,
+                logs_overlong=number == 0,
             )
             for number, member in enumerate(self.members)
         ]

@@ -83,7 +83,7 @@ def rewriting(parts: TaskParts) -> Rewriting:
 
 
 def whole_text(window: Features) -> np.ndarray:
-    """Tokens of a window, at least 2: the token before it belongs to a window of one token."""
+    """Tokens of a window; one that has a single token gets the token before it, too."""
     target = window["target"]
     return target if len(target) > 1 else np.concatenate([window["input"][:1], target])
 

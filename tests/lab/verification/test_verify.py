@@ -85,7 +85,8 @@ def test_what_no_oracle_read_or_is_not_finished_is_not_proven(flags, capfd):
     (outcome,) = json.loads(capfd.readouterr().out)["outcomes"]
     assert outcome["oracle"] == "decode.search=of_batch" and outcome["verdict"] == "not run"
     assert (
-        outcome["reason"] == "no oracle that was asked reads it; search: alone = in a batch would"
+        outcome["reason"]
+        == "none of the oracles that were asked for reads it; search: alone = in a batch would"
     )
 
 

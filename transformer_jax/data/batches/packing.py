@@ -60,7 +60,7 @@ class FirstFit:
                 break  # what is free in other features no longer matters
             free[row] = after
             lost = slice(after + 1, before + 1)
-            room[lost] = [rows ^ bit for rows in room[lost]]
+            room[lost] = [open_rows ^ bit for open_rows in room[lost]]
         return row
 
 

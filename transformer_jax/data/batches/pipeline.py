@@ -232,7 +232,7 @@ class TrainBatches(Iterator[Batch]):
         self._batches.start_prefetch()
 
     def add_workers(self) -> bool:
-        """Doubles the worker processes, as far as `data.num_workers` lets; False if it does not.
+        """Doubles the worker processes, as far as `data.num_workers` allows; False if it does not.
 
         The same batches follow. Streams are a power of two, so that no number between would pack
         faster.

@@ -257,7 +257,9 @@ def _to_options_modernbert(keys: Keys) -> Options:
     kinds = [LAYER_TYPES[i % every == 0] for i in layers]
     reach, odd = divmod(keys["local_attention"], 2)  # tokens on either side
     if odd:
-        raise UserError(f"config.json: local_attention is {keys['local_attention']}; it is even")
+        raise UserError(
+            f"config.json: local_attention is {keys['local_attention']}; it must be even"
+        )
     options = {**window_options(keys, kinds, reach + 1)}
     bases = {"sliding_attention": keys["local_rope_theta"]}
     bases["full_attention"] = keys["global_rope_theta"]

@@ -56,7 +56,7 @@ def _measure(settings: Settings, folder: Path) -> int:
     tokenizers = load_tokenizers(folder)
     task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
     rows = build.batch_rows(settings, task)
-    batches = build.batches_of(settings, task, texts, rows, tells=False)
+    batches = build.batches_of(settings, task, texts, rows, logs_overlong=False)
     try:
         return _tokens_per_s(batches, task)
     finally:

@@ -175,8 +175,8 @@ def searched(subject: Subject) -> Comparison:
             if constraint is not None:
                 tokens = tokens[:, :length]
             apart.append(jax.device_get(find(subject.params, alone, tokens, counts).tokens))
-    tokens = np.concatenate([found.tokens for found in together])
-    scores = np.concatenate([found.scores for found in together])
+    tokens = np.concatenate([hypotheses.tokens for hypotheses in together])
+    scores = np.concatenate([hypotheses.scores for hypotheses in together])
     lengths = (tokens != DEFAULT_SPECIALS.pad).sum(axis=2)
     faults = {
         "longer than its limit": lengths > np.tile(limits, _DRAWS)[:, None],
@@ -190,7 +190,7 @@ def searched(subject: Subject) -> Comparison:
             where = f"output {output} of sentence {sentence % len(limits)} is {fault}"
             return Comparison(np.inf, np.inf, where, BITS)
     expected = np.concatenate(apart)
-    return compare_places(tokens, expected, lambda i: f"sentence {i % 3} by itself", BITS)
+    return compare_places(tokens, expected, lambda i: f"sentence {i % len(limits)} by itself", BITS)
 
 
 def _letters() -> Tokenizer:
@@ -212,8 +212,8 @@ def scored(subject: Subject) -> Comparison:
     score = METRICS[name]
     values = score(outputs, texts)
     if name not in values:
-        found = ", ".join(values) or "nothing"
-        return Comparison(np.inf, np.inf, f"in the names: it returns {found}, no {name}", BITS)
+        names = ", ".join(values) or "nothing"
+        return Comparison(np.inf, np.inf, f"in the names: it returns {names}, no {name}", BITS)
     shuffled = score([outputs[i] for i in order], [texts[i] for i in order])
     numbers = {key: value for key, value in values.items() if isinstance(value, int | float)}
     return compare_trees({key: shuffled[key] for key in numbers}, numbers, 1e-9)
@@ -298,8 +298,8 @@ def fused(subject: Subject) -> Comparison:
 
 
 def continued(subject: Subject) -> Comparison:
-    """A training with callbacks and trackers that stops and goes on has the parameters and records
-    of one that does not."""
+    """A training with callbacks and trackers that stops and continues has the parameters and
+    records of one that does not."""
     with tempfile.TemporaryDirectory() as folder, _failing_trackers():
         whole, parts = (Path(folder) / name for name in ("whole", "parts"))
         config = _with_data(subject, Path(folder))
@@ -307,16 +307,16 @@ def continued(subject: Subject) -> Comparison:
         train(config, parts, until=_STEPS // 2, progress=False)
         resumed = train(config, parts, progress=False)
         records = [_recorded(path) for path in (parts, whole)]
-    found = compare_trees(resumed.params, uninterrupted.params, BITS)
+    comparison = compare_trees(resumed.params, uninterrupted.params, BITS)
     differ = [
         key
         for key in records[0].keys() | records[1].keys()
         if records[0].get(key) != records[1].get(key)
     ]
-    if found.is_equal and differ:
+    if comparison.is_equal and differ:
         step, split, name = min(differ)
         return Comparison(np.inf, np.inf, f"in the records: {split}/{name} at step {step}", BITS)
-    return found
+    return comparison
 
 
 def predicted(subject: Subject) -> Comparison:
@@ -333,7 +333,7 @@ def predicted(subject: Subject) -> Comparison:
     lines = [example[read] for example in examples[:_LINES]]
     together = task.predict(params, lines, settings.decode)
     for number, (line, (output, *_)) in enumerate(zip(lines, together, strict=True), 1):
-        (((alone, *_)),) = task.predict(params, [line], settings.decode, number)
+        ((alone, *_),) = task.predict(params, [line], settings.decode, number)
         if output.text != alone.text or not np.isclose(output.score, alone.score, 1e-4, 1e-5):
             texts = [f"{x.text!r} ({x.score:.3g})" for x in (output, alone)]
             where = f"first at line {number}: {texts[0]}, by itself {texts[1]}"

@@ -92,8 +92,8 @@ def _reduce(params: Any, inputs: list[Any]) -> Sequence[Any]:
     count = len(inputs) // 2
     body = _closed(params["jaxpr"])
 
-    def combine(one: Sequence[Any], other: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(_evaluate(body, [*one, *other]))
+    def combine(left: Sequence[Any], right: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(_evaluate(body, [*left, *right]))
 
     operands, starts = tuple(inputs[:count]), tuple(inputs[count:])
     results: Sequence[Any] = jax.lax.reduce(operands, starts, combine, params["dimensions"])

@@ -58,11 +58,11 @@ def packed(subject: Subject) -> Comparison:
     logits = _compare_outputs(
         subject, _counted_outputs(subject, batch), _counted_outputs(subject, unpacked)
     )
-    found = logits if logits.relative >= losses.relative else losses
-    if not found.is_equal:
-        return found
+    comparison = logits if logits.relative >= losses.relative else losses
+    if not comparison.is_equal:
+        return comparison
     leaked = _leaked_gradients(subject)
-    return found if leaked.is_equal else leaked
+    return comparison if leaked.is_equal else leaked
 
 
 def _leaked_gradients(subject: Subject) -> Comparison:
@@ -376,9 +376,11 @@ def bfloat16(subject: Subject) -> Comparison:
     low = subject.but(model__dtype="bfloat16", model__activation_dtype="bfloat16")
     rounded = _counted_outputs(low, subject.batch)
     expected = _counted_outputs(subject, subject.batch)
-    found = _compare_outputs(subject, rounded, expected, BFLOAT16)
+    comparison = _compare_outputs(subject, rounded, expected, BFLOAT16)
     norm = float(np.linalg.norm(rounded - expected) / np.linalg.norm(expected))
-    return dataclasses.replace(found, relative=norm) if norm <= BFLOAT16 else found
+    if norm > BFLOAT16:
+        return comparison
+    return dataclasses.replace(comparison, relative=norm)
 
 
 def exact(subject: Subject) -> Comparison:

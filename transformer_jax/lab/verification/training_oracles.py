@@ -43,12 +43,11 @@ _REMAT = ("checkpoint", "remat2")  # names of the primitive in releases of jax
 def _compare(subject: Subject, computed: Any, expected: Any) -> Comparison:
     """Compares gradients. Where rounding in float32 changes those of the model by more than usual,
     as near a division by 0, another order of sums may do so too."""
-    found = compare_trees(computed, expected)
-    if found.tolerance < found.relative < _ROUNDING:
-        found = dataclasses.replace(
-            found, tolerance=max(found.tolerance, 3 * subject.rounding.relative)
-        )
-    return found
+    comparison = compare_trees(computed, expected)
+    if not comparison.tolerance < comparison.relative < _ROUNDING:
+        return comparison
+    tolerance = max(comparison.tolerance, 3 * subject.rounding.relative)
+    return dataclasses.replace(comparison, tolerance=tolerance)
 
 
 def scanned(subject: Subject) -> Comparison:

@@ -131,7 +131,7 @@ def verify(
     for field, name in components:
         if not any(oracle in names for oracle in oracles.oracles_of(field)):
             read_by = ", ".join(oracles.oracles_of(field))
-            reason = f"no oracle that was asked reads it; {read_by} would"
+            reason = f"none of the oracles that were asked for reads it; {read_by} would"
             outcomes.append(Outcome(f"{field}={name}", NOT_RUN, reason))
     subject = ", ".join(f"{field}={name}" for field, name in components) or "the config"
     return Verification(subject, outcomes)
