@@ -195,7 +195,7 @@ def test_long_conversations_are_split_between_exchanges(tokenizer, chats, caplog
     splitter.report(1)
     longer, lost = caplog.messages
     assert " conversations are longer than " in longer
-    assert " conversations lost questions w" in lost
+    assert " conversations were shortened: a question" in lost
     assert len(ConversationSplitter(chat, one).split(conversation, None)) == 5
     assert ConversationSplitter(chat, 3).split(conversation, None) == []
 

@@ -334,7 +334,7 @@ def test_a_finished_run_says_so(workdir, trained, tiny_config, caplog):
     assert_same_arrays(run.params, trained.params)
 
 
-def test_what_cannot_be_validated_is_refused_before_the_first_step(tiny_config, tmp_path):
+def test_refusals_before_the_first_step(tiny_config, tmp_path):
     long = tmp_path / "long"
     long.write_text("The dog sees a cat and a dog. " * 30 + "\n")
 
@@ -346,6 +346,7 @@ def test_what_cannot_be_validated_is_refused_before_the_first_step(tiny_config, 
     learned["decode__max_extra_length"] = 60
     assert_refused(
         {
+            "train needs a folder": lambda: tj.train(tiny_config()),
             "stop": train(decode__stop="."),
             "lower decode.max_extra_length": train(**learned),
             "longer than": train(data__valid_target=str(long), data__valid_source=str(long)),

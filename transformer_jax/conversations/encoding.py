@@ -253,8 +253,8 @@ class ConversationSplitter:
             ),
             (
                 self.num_shortened,
-                f"lost questions with their answers that are longer than a row of "
-                f"{self.max_length} tokens (data.max_length)",
+                "were shortened: a question and its answer take more than a row of "
+                f"{self.max_length} tokens (data.max_length), and are left out",
             ),
             (self.num_rejected, "contain text that looks like the template's markup, left out"),
         ):

@@ -69,7 +69,7 @@ parameters, batch 64, took 21 GB with kept blocks and 5.9 GB without, in 1.2 tim
 
 def train(
     config: Settings | ConfigDict,
-    workdir: str | Path,
+    workdir: str | Path | None = None,
     modules: Modules = (),
     *,
     until: int | None = None,
@@ -80,7 +80,7 @@ def train(
     In a job of many processes each calls this, with the same workdir, shared or at an address.
 
     Args:
-      workdir: the workdir of the run; created if it does not exist.
+      workdir: the workdir of the run, which is required; created if it does not exist.
       modules: the user's modules, with components that the config names (`runs.user_modules`).
       until: the step to pause after. The same call with a later step, or none, resumes there; if
         the run is evaluated at this step anyway, it ends as a run that was not paused.
@@ -92,6 +92,8 @@ def train(
       Stopped: a SIGTERM or an interrupt (`Interrupted`) came; the state is saved, and the same call
         continues. In a notebook an interrupted run is returned.
     """
+    if workdir is None:  # a line in a notebook, where a TypeError is a traceback
+        raise UserError('train needs a folder for the run: tj.train(config, "runs/mine")')
     try:
         return _train(config, workdir, modules, until, progress)
     except Interrupted as stop:

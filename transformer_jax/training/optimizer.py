@@ -223,12 +223,14 @@ def unfinished_decay(config: OptimizerConfig, d_model: int, num_steps: int) -> s
     if last <= floor + 0.01 * config.learning_rate:
         return None
     names = ["warmup_steps"] if num_steps <= config.warmup_steps else []
-    names += ["decay_steps"] if "optimizer.decay_steps" in kind.reads else []
+    if "optimizer.decay_steps" in kind.reads and (config.decay_steps or not names):
+        names.append("decay_steps")  # without a number the schedule ends at num_steps
     ends = ", ".join(f"{name} {getattr(config, name)}" for name in names)
     return (
         f"the learning rate of the last step is {last:.2g}, not {floor:.2g}: train.num_steps is "
         f"{num_steps}, but optimizer.schedule {config.schedule!r} has {ends}; lower "
-        "them (decay_steps none: until num_steps)"
+        f"{'them' if len(names) > 1 else 'it'}"
+        f"{' (decay_steps none: until num_steps)' if config.decay_steps else ''}"
     )
 
 
