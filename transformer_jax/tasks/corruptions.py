@@ -283,7 +283,7 @@ class Infilling(Rewriting):
         while left > 0 and len(lengths) < length:
             lengths.append(min(int(rng.poisson(self.settings.mean_length)), left))
             left -= lengths[-1]
-        return lengths
+        return [int(length) for length in rng.permutation(lengths)]  # the cut one anywhere
 
     def longest(self, length: int) -> Sizes:
         return Sizes(2 * length, length, 3 * length)

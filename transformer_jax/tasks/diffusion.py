@@ -206,7 +206,7 @@ class MaskedDiffusion(BaseTask):
         numbers: list[int] = []
         for number, (source, target) in enumerate(pairs):
             tokens = np.array([*source, *target], np.int32)
-            rng = np.random.default_rng(number)
+            rng = np.random.default_rng(tokens.tolist())  # the same masks wherever the pair is
             for masked, weight in self._bound_rows(tokens, len(source), rng):
                 rows.append(self.row(tokens, masked))
                 weights.append(weight)
