@@ -90,7 +90,10 @@ class WarmStart:
         fixed = {name: wanted[name] for name in saved if name not in refitted}
         problems = misfits(saved, fixed)
         if problems:
-            raise UserError(f"train.init_from: {folder} does not fit: {first_few(problems)}")
+            raise UserError(
+                f"train.init_from: {folder} does not fit: {first_few(problems)} (the section model "
+                f"of {workdir / 'config.json'} has its sizes)"
+            )
         if not saved:
             raise UserError(f"train.init_from: {folder} has no parameter of this model")
         has_types = _POSITIONS[0] in refitted and _TOKEN_TYPES in checkpoint
