@@ -38,12 +38,13 @@ FIELDS_OF_ALL |= {f"data.{split}_source": "a.en" for split in ("train", "valid")
 FIELDS_OF_ALL |= {f"data.{split}_target": "a.de" for split in ("train", "valid")}
 OTHERS: dict[str, Any] = {
     "data.dir": "elsewhere",
+    "data.num_workers": 1,
     "model.layers": "qk_norm=true",
     "optimizer.frozen": "embedding",
     "task.metric": "exact_match",
     "train.init_from": "run",
 }
-"""Other values of text fields that are not registry names."""
+"""Other values of fields that say no other by their type or registry."""
 MODULE = """
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 
@@ -90,10 +91,10 @@ def field_cases() -> Iterator[Case]:
 
     config = load_config(CONFIG, FIELDS_OF_ALL)
     for name, field in FIELDS.items():
-        if name in CHOICES and not CHOICES[name]:
-            continue  # a registry of the user's own entries has no other value
         section, _, own = name.partition(".")
         value = config[section][own] if own else config[section]
+        if name in CHOICES and {*CHOICES[name]} <= {value}:
+            continue  # only entries of the user's own would be another value
         words = (f"--config.{name}={another(name, value, field.type)}",)
         if MAY_DIFFER.fullmatch(name) and name != "data.dir":  # which `parallel_text` refuses
             dry = ("--dry_run",)
