@@ -247,7 +247,9 @@ def test_runs_trained_one_by_one_are_not_overwritten(config, alone, tmp_path):
 def test_one_replica_tells_what_is_left_out(tiny_config, monkeypatch):
     """All read the same examples, in other orders."""
     told = []
-    monkeypatch.setattr(build, "batches_of", lambda *_, tells, **__: told.append(tells))
+    monkeypatch.setattr(
+        build, "batches_of", lambda *_, logs_overlong, **__: told.append(logs_overlong)
+    )
     members = [read_settings(tiny_config({"seed": seed})) for seed in range(3)]
     training = Training(tuple(members), (), [], None, {})
     Replicas(training, Path(), None, [], []).batches(8)

@@ -378,9 +378,8 @@ def bfloat16(subject: Subject) -> Comparison:
     expected = _counted_outputs(subject, subject.batch)
     comparison = _compare_outputs(subject, rounded, expected, BFLOAT16)
     norm = float(np.linalg.norm(rounded - expected) / np.linalg.norm(expected))
-    if norm > BFLOAT16:
-        return comparison
-    return dataclasses.replace(comparison, relative=norm)
+    # NaN is within no tolerance.
+    return dataclasses.replace(comparison, relative=norm) if norm <= BFLOAT16 else comparison
 
 
 def exact(subject: Subject) -> Comparison:
