@@ -47,6 +47,7 @@ from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
 from transformer_jax.tasks.losses import (
     ContextTarget,
     SupervisedLoss,
+    compiled_scores,
     row_inputs,
     row_scores,
     split_tokens,
@@ -353,14 +354,7 @@ class Seq2SeqTask(BaseTask):
     @functools.cached_property
     def scores(self) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
         """Compiled (parameters, packed batch) -> `row_scores` of the targets."""
-
-        def scores(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-            inputs, labels, counted = self.supervised(batch)
-            predicted = apply_model(self.model, params, *inputs, method="unprojected")
-            token_losses = self.loss_options.unregularized.token_loss.of(predicted, labels)
-            return row_scores(token_losses, counted)
-
-        return jax.jit(scores, compiler_options=platform.compiler_options())
+        return compiled_scores(self.model, self.supervised, self.loss_options)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -42,8 +42,8 @@ from transformer_jax.tasks.interface import (
 from transformer_jax.tasks.language_modeling import DocumentWindows
 from transformer_jax.tasks.losses import (
     SupervisedLoss,
+    compiled_scores,
     row_inputs,
-    row_scores,
     split_tokens,
     text_frame,
 )
@@ -238,14 +238,7 @@ class MaskedDiffusion(BaseTask):
     @functools.cached_property
     def scores(self) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
         """Compiled (parameters, packed batch) -> `row_scores` of the hidden tokens."""
-
-        def scores(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-            inputs, labels, counted = self.supervised(batch)
-            predicted = apply_model(self.model, params, *inputs, method="unprojected")
-            token_losses = self.loss_options.unregularized.token_loss.of(predicted, labels)
-            return row_scores(token_losses, counted)
-
-        return jax.jit(scores, compiler_options=platform.compiler_options())
+        return compiled_scores(self.model, self.supervised, self.loss_options)
 
     def predict(
         self, params: Params, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1

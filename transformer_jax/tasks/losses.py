@@ -5,7 +5,7 @@ B batch, T slots of a row, M predictions of a row.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from transformer_jax.metrics import padding_sums
 from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.embeddings import Unprojected
+from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Batch, Frozen, LossSums, Params, Supervised
 from transformer_jax.tokenization import Frame, Tokenizer, Tokenizers
 
@@ -132,14 +133,28 @@ class SupervisedLoss:
         return TokenLosses(losses, of_copies.nll[::2], of_copies.correct[::2])
 
 
-def row_scores(found: TokenLosses, counted: jax.Array) -> tuple[jax.Array, jax.Array]:
+def compiled_scores(
+    model: Any, supervised: Callable[[Batch], Supervised], options: LossOptions
+) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
+    """Compiles (parameters, packed batch) -> `row_scores` of the batch's labels."""
+
+    def scores(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        inputs, labels, counted = supervised(batch)
+        predicted = apply_model(model, params, *inputs, method="unprojected")
+        token_losses = options.unregularized.token_loss.of(predicted, labels)
+        return row_scores(token_losses, counted)
+
+    return jax.jit(scores, compiler_options=platform.compiler_options())
+
+
+def row_scores(losses: TokenLosses, counted: jax.Array) -> tuple[jax.Array, jax.Array]:
     """log P of each row in nats, float32 [B], and whether greedy search gives it, bool [B].
 
     Args:
-      found: unsmoothed losses of the predictions, [B, M] each.
+      losses: unsmoothed losses of the predictions, [B, M] each.
       counted: bool [B, M], the predictions that count.
     """
-    return -(found.nll * counted).sum(axis=1), (found.correct | ~counted).all(axis=1)
+    return -(losses.nll * counted).sum(axis=1), (losses.correct | ~counted).all(axis=1)
 
 
 def split_tokens(tokenizer: Tokenizer, source: str, target: str) -> ContextTarget:

@@ -120,7 +120,7 @@ def run_sweep(
 
 def row_data(configs: Mapping[str, Settings]) -> dict[str, dict[str, str]]:
     """Digests of the training and validation data of each row; empty, with a warning, if they are
-    not here: then finished rows are told by their configs alone."""
+    not here: finished rows are then recognized by their configs alone."""
     try:
         return data_digests(configs)
     except UserError as error:
