@@ -32,7 +32,13 @@ from transformer_jax.runs import build
 from transformer_jax.runs.config import errors_of
 from transformer_jax.runs.evaluate import Scores, score_of, selection_metric, validation
 from transformer_jax.runs.prepare import Training, open_training, prepare
-from transformer_jax.runs.provenance import check_provenance
+from transformer_jax.runs.provenance import (
+    STEP,
+    Provenance,
+    check_provenance,
+    compare_bits,
+    machine_provenance,
+)
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import Modules
@@ -313,15 +319,19 @@ def fit(run: SingleRun, clock: GoodputTimer, until: int | None = None) -> TrainS
         step = engine.compile(train_step, abstract, batch)
     _log_attention(settings.model.attention, attention)
     # The step is compiled in the background, while the first state and the first batches are made.
+    saved = {} if point is None else point.provenance
     point = point or _first_point(run, init_state, abstract)
     batches.start()
     clock.attribute_rest("starting")
     with clock.measure("compiling"):
         buffers = step_bytes(step)
+        checkpoints.provenance |= {STEP: step.fingerprint.result(), **machine_provenance()}
         step_utilization = utilization(
             engine.num_replicas * model.flops, settings.model.dtype, step
         )
     logger.info("compiled in %.1f s", time.perf_counter() - start)
+    if saved:
+        logger.info("%s: %s", run.workdir, compare_bits(checkpoints.provenance, saved))
     limit_kept_memory(buffers)
     make_loop = functools.partial(
         Loop,
@@ -381,6 +391,7 @@ class _ResumePoint:
     patience: Patience
     data_state: Any = None
     evaluate_first: bool = False
+    provenance: Provenance = dataclasses.field(default_factory=dict)
 
     def take_state(self) -> TrainState:
         """Returns the state and drops it here: an engine may replace it by its own copy."""
@@ -413,6 +424,7 @@ def _latest_point(run: SingleRun, abstract: TrainState) -> _ResumePoint | None:
         _patience(settings, run.scores(snapshot.step)),
         snapshot.data_state,
         evaluate_first=is_due and not run.is_validated(snapshot.step),
+        provenance=snapshot.provenance,
     )
 
 
