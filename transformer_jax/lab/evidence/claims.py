@@ -20,14 +20,17 @@ from typing import Any, NamedTuple
 
 from transformer_jax.errors import UserError
 from transformer_jax.lab.evidence.comparison import run_digests
+from transformer_jax.lab.evidence.fingerprints import (
+    PROGRAMS,
+    code_fingerprint,
+    experiment_fingerprint,
+    row_fingerprints,
+)
 from transformer_jax.lab.evidence.verdicts import (
-    MODULE,
-    PART,
     PLACES,
-    code_digests,
+    STATISTIC,
     describe_machine,
     digest_of,
-    module_digests,
     read_verdict,
     stated_configs,
     verdict_report,
@@ -41,7 +44,7 @@ from transformer_jax.runs.config import load_json
 from transformer_jax.runs.field_docs import as_override
 from transformer_jax.runs.load import load
 from transformer_jax.runs.outside import acts_outside
-from transformer_jax.runs.provenance import TEST_DATA, data_digests
+from transformer_jax.runs.provenance import CODE, LIBRARIES, PROCESSOR, STEP, TEST_DATA
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.shipped import find_file, shipped_files, shipped_modules
@@ -245,11 +248,10 @@ def decide_claim(
             "seconds": round(seconds, 1),
             "asked": asked,
             "configs": stated_configs(configs),
+            "modules": [module.name for module in user_modules],
             "digests": {
-                **code_digests(),
-                **module_digests(user_modules),
+                **_fingerprints(claim, configs, modules),
                 # Those of the runs are last: files may have changed since they were trained.
-                **_data_digests(claim, configs),
                 **_run_digests(handle.folder, configs, decision.seeds),
             },
             "machine": describe_machine(),
@@ -285,18 +287,17 @@ class Freshness(NamedTuple):
 
     Attributes:
       changed: parts that differ from those of the verdict.
-      unchecked: why configs or data could not be compared; empty if all were.
+      unchecked: why parts could not be compared; empty if all were.
     """
 
     changed: list[str]
     unchecked: str
 
     def __str__(self) -> str:
-        code = [name.removeprefix(PART) for name in self.changed if name.startswith(PART)]
-        parts = [name for name in self.changed if not name.startswith(PART)]
-        parts += [f"code ({', '.join(code)})"] * bool(code)
-        state = f"out of date: {', '.join(parts)} changed" if parts else "up to date"
-        return state + (f"; not all was checked: {self.unchecked}" if self.unchecked else "")
+        if self.changed:
+            state = f"out of date: {', '.join(self.changed)} changed"
+            return state + (f"; not all was checked: {self.unchecked}" if self.unchecked else "")
+        return self.unchecked or "fresh"
 
 
 def check_claim(
@@ -305,7 +306,8 @@ def check_claim(
     overrides: Mapping[str, Any] | None = None,
     modules: Modules = (),
 ) -> Freshness:
-    """Compares what a verdict depends on with what is here now.
+    """Compares what a verdict's numbers were computed from with what is here now, without training:
+    if nothing changed, they would be the same.
 
     Args:
       verdict: as `read_verdict` returns it.
@@ -314,30 +316,36 @@ def check_claim(
         the verdict.
       modules: the user's own; shipped ones that the verdict names are added.
     """
-    paths = [modules] if isinstance(modules, str | Path) else [*modules]
-    shipped = {f"{MODULE}{name}": path for name, path in shipped_modules().items()}
-    paths += [shipped[name] for name in verdict["digests"] if name in shipped]
     saved = {**verdict["digests"], "claim": verdict["asked"].get("claim")}
-    now = {"claim": claim.identity, **code_digests()}
+    if STATISTIC not in saved:
+        return Freshness([], "decided before fingerprints; decide again")
+    paths = [modules] if isinstance(modules, str | Path) else [*modules]
+    shipped = shipped_modules()
+    paths += [shipped[name] for name in verdict["modules"] if name in shipped]
+    now = {"claim": claim.identity}
     changed_fields: list[str] = []
-    unchecked = ""
+    unchecked = []
     try:
-        now |= module_digests(load_modules(paths))
+        load_modules(paths)
         configs = _configs_with_places(claim, verdict["asked"]["overrides"], overrides or {})
-        changed_fields = _changed_fields(verdict.get("configs"), stated_configs(configs))
-        data = _data_digests(claim, configs)
-        now |= {name: digest for name, digest in data.items() if name in saved}
-        # Those of test data are new, and no measure of an earlier verdict reads them.
-        of_loss = (name for name in data if not name.startswith(TEST_DATA))
-        lacking = dict.fromkeys(_kind(name) for name in of_loss if name not in saved)
-        if lacking:
-            unchecked = f"the verdict, of an earlier version, has no digest of {', '.join(lacking)}"
+        changed_fields = _changed_fields(verdict["configs"], stated_configs(configs))
+        now |= _fingerprints(claim, configs, paths)
     except UserError as error:
-        unchecked = str(error)
-    # Code that is new or gone, too; data and configs that are not here count as unchecked.
-    compared = [*now, *(name for name in saved if name.startswith(PART) and name not in now)]
-    differing = [_kind(name) for name in compared if now.get(name) != saved.get(name)]
-    return Freshness([*dict.fromkeys([*differing, *changed_fields])], unchecked)
+        unchecked.append(str(error))
+    here = describe_machine()
+    there = verdict["machine"]
+    incomparable: set[str] = set()
+    for name, depending in {"jax": PROGRAMS, "python": (STATISTIC, "metrics", "loop")}.items():
+        if here[name] != there.get(name):
+            incomparable |= {*depending}
+            unchecked.append(f"another {name} version ({there.get(name)}; here: {here[name]})")
+    unknown = [name for name in now if name not in saved]
+    if unknown:
+        rows = dict.fromkeys(name.partition(" of ")[2] for name in unknown)
+        unchecked.append(f"no fingerprint of {', '.join(rows)}, trained before with other code")
+    differing = [_kind(name) for name in now if now[name] != saved.get(name, now[name])]
+    changed = [name for name in differing if name not in incomparable]
+    return Freshness([*dict.fromkeys([*changed_fields, *changed])], "; ".join(unchecked))
 
 
 def _configs_with_places(
@@ -360,26 +368,37 @@ def _configs_with_places(
     return claim.configs({**fields, **{k: v for k, v in overrides.items() if k not in unread}})
 
 
-def _changed_fields(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:
-    """The part "config (FIELD, FIELD)" of rows whose configs differ; empty if none do.
-
-    Raises:
-      UserError: the verdict has no configs.
-    """
-    if before is None and now:
-        raise UserError("the verdict, of an earlier version, has no configs")
+def _changed_fields(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The part "config (FIELD, FIELD)" of rows whose configs differ; empty if none do."""
     missing = object()  # None is a value
     changed: set[str] = set()
     for row, fields in now.items():
-        saved = (before or {}).get(row, {})
+        saved = before.get(row, {})
         names = fields | saved
         changed |= {n for n in names if fields.get(n, missing) != saved.get(n, missing)}
     return [f"config ({', '.join(sorted(changed))})"] if changed else []
 
 
 def _kind(name: str) -> str:
-    """A digest's name without the row; in full if it is of a part of the code."""
-    return name if name.startswith(PART) else name.partition(" of ")[0]
+    """A digest's name without the row."""
+    return name.partition(" of ")[0]
+
+
+def _fingerprints(
+    claim: Claim, configs: Mapping[str, Settings], modules: Modules
+) -> dict[str, str]:
+    """Fingerprints of all that the claim's numbers are computed from (`fingerprints`).
+
+    Raises:
+      UserError: as `row_fingerprints`.
+    """
+    measures = claim.measure.values() if isinstance(claim.measure, Mapping) else [claim.measure]
+    functions = [f for f in (*measures, claim.experiment) if f is not None]
+    digests = {STATISTIC: code_fingerprint(*functions, _differences, decide)}
+    if claim.experiment is not None:
+        return digests | {"programs": experiment_fingerprint(claim.experiment)}
+    rows = row_fingerprints(configs, modules, claim.measure is not None)
+    return digests | {f"{part} of {row}": rows[row][part] for row in rows for part in rows[row]}
 
 
 def _values(
@@ -429,20 +448,9 @@ def _seed_workdirs(folder: Path, row: str, count: int) -> list[Path]:
     return [workdirs[seed] for seed in sorted(workdirs)[:count]]
 
 
-def _data_digests(claim: Claim, configs: Mapping[str, Settings]) -> dict[str, str]:
-    """Digests of the data of each row; of test data only if a measure may read them.
-
-    Raises:
-      UserError: the data are not here.
-    """
-    splits = ("train", "valid") if claim.measure is None else ("train", "valid", "test")
-    digests = data_digests(configs, splits)
-    return {f"{part} of {row}": of_row[part] for row, of_row in digests.items() for part in of_row}
-
-
 def _run_digests(folder: Path, rows: Iterable[str], count: int) -> dict[str, str]:
     """Digests of what made each row's values; none for a row without a checkpoint."""
-    left_out = {"code", TEST_DATA}  # a measure reads the test data that are here now
+    left_out = {CODE, LIBRARIES, PROCESSOR, STEP, TEST_DATA}  # those of the fingerprints are used
     digests: dict[str, str] = {}
     for row in rows:
         with contextlib.suppress(UserError):
