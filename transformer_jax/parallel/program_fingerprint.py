@@ -6,7 +6,6 @@ its body, operations without a reader do not count, and the operands of commutat
 no order (a + b and b + a have the same bits; a + (b + c) and (a + b) + c do not).
 """
 
-import dataclasses
 import functools
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -17,34 +16,11 @@ import jax
 _COMMUTATIVE = {
     f"stablehlo.{name}" for name in ("add", "multiply", "maximum", "minimum", "and", "or", "xor")
 }
-_DIGITS = 32  # of a SHA-256
 _RETURNS = ("func.return", "stablehlo.return")
 _EFFECTS = ("has_side_effect = true", "stablehlo.infeed", "stablehlo.outfeed", "stablehlo.send")
-_PLACES = ("backend_config", "mhlo.backend_config")
-"""Attributes of a call into Python: the number of the callback in this process."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Statement:
-    """An operation; values are numbered within their function.
-
-    Attributes:
-      text: the operation's name, attributes and types.
-      callee: name of the function that it calls; empty for other operations.
-    """
-
-    name: str
-    text: str
-    callee: str
-    operands: Sequence[int]
-    results: Sequence[int]
-    regions: Sequence["_Block"]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Block:
-    arguments: Sequence[int]
-    statements: Sequence[_Statement]
+_CALLBACK = "backend_config"
+"""Attribute of a call into Python: the number of the callback in this process."""
+_DIGITS = 32  # of a SHA-256
 
 
 def program_fingerprint(lowered: jax.stages.Lowered) -> str:
@@ -53,59 +29,27 @@ def program_fingerprint(lowered: jax.stages.Lowered) -> str:
     Shardings, donated buffers and the module's name do not count. The numbers of the arguments do:
     they are those of the flattened trees.
     """
-    module: Any = lowered.compiler_ir("stablehlo")
-    return module_fingerprint(module)
+    return module_fingerprint(lowered.compiler_ir("stablehlo"))
 
 
 def module_fingerprint(module: Any) -> str:
     """The fingerprint of a module of StableHLO; see `program_fingerprint`."""
-    functions = {}
-    types = []
-    for view in module.body.operations:
-        if view.operation.name != "func.func":
-            continue
-        name = view.attributes["sym_name"].value
-        block = view.regions[0].blocks[0]
-        functions[name] = _read_block(block, {})
-        if name == "main":
-            types = [str(argument.type) for argument in block.arguments]
-    arguments = [f"argument {i} {kind}" for i, kind in enumerate(types)]
-    outputs = _Dataflow(functions).call("main", tuple(arguments), 0)
-    return f"SHA-256 {_digest(*outputs)}"
-
-
-def _read_block(block: Any, numbers: dict[Any, int]) -> _Block:
-    for argument in block.arguments:
-        numbers[argument] = len(numbers)
-    arguments = [numbers[argument] for argument in block.arguments]
-    statements = [_read_statement(view.operation, numbers) for view in block.operations]
-    return _Block(arguments, statements)
-
-
-def _read_statement(operation: Any, numbers: dict[Any, int]) -> _Statement:
-    operands = [numbers[operand] for operand in operation.operands]
-    regions = [_read_block(region.blocks[0], numbers) for region in operation.regions]
-    results = operation.results
-    for result in results:
-        numbers[result] = len(numbers)
-    attributes = {name: str(operation.attributes[name]) for name in operation.attributes}
-    if "python" in attributes.get("call_target_name", ""):
-        attributes = {name: text for name, text in attributes.items() if name not in _PLACES}
-    parts = [f"{name} = {text}" for name, text in sorted(attributes.items())]
-    return _Statement(
-        name=operation.name,
-        text="; ".join([operation.name, *parts, *(str(result.type) for result in results)]),
-        callee=attributes["callee"].removeprefix("@") if operation.name == "func.call" else "",
-        operands=operands,
-        results=[numbers[result] for result in results],
-        regions=regions,
-    )
+    functions = {
+        view.attributes["sym_name"].value: view.regions[0].blocks[0]
+        for view in module.body.operations
+        if view.operation.name == "func.func"
+    }
+    arguments = [
+        f"argument {number} {argument.type}"
+        for number, argument in enumerate(functions["main"].arguments)
+    ]
+    return f"SHA-256 {_digest(*_Dataflow(functions).call('main', tuple(arguments), 0))}"
 
 
 class _Dataflow:
     """Digests of values: what each is computed from, and how."""
 
-    def __init__(self, functions: Mapping[str, _Block]):
+    def __init__(self, functions: Mapping[str, Any]):
         self._functions = functions
 
     @functools.cache  # noqa: B019 lives as long as one fingerprint
@@ -114,45 +58,48 @@ class _Dataflow:
         return self._run(self._functions[name], arguments, {}, depth)
 
     def _run(
-        self, block: _Block, arguments: Sequence[str], values: Mapping[int, str], depth: int
+        self, block: Any, arguments: Sequence[str], values: Mapping[Any, str], depth: int
     ) -> list[str]:
         """Digests of a block's results, and of its effects in their order."""
         values = {**values, **dict(zip(block.arguments, arguments, strict=True))}
         effects: list[str] = []
-        outputs: list[str] = []
-        for statement in block.statements:
-            operands = [values[number] for number in statement.operands]
-            if statement.name in _RETURNS:
-                outputs = operands
-                continue
-            results = self._results(statement, operands, values, depth)
-            values |= dict(zip(statement.results, results, strict=False))
-            effects += results[len(statement.results) :]
-        return [*outputs, *effects]
+        for view in block.operations:
+            operation = view.operation
+            operands = [values[operand] for operand in operation.operands]
+            if operation.name in _RETURNS:
+                return [*operands, *effects]
+            digests = self._results(operation, operands, values, depth)
+            results = list(operation.results)
+            values |= dict(zip(results, digests, strict=False))
+            effects += digests[len(results) :]
+        raise AssertionError("a block without a return")
 
     def _results(
-        self, statement: _Statement, operands: list[str], values: Mapping[int, str], depth: int
+        self, operation: Any, operands: list[str], values: Mapping[Any, str], depth: int
     ) -> list[str]:
-        """Digests of a statement's results, and of its effects."""
-        if statement.callee:
-            return self.call(statement.callee, tuple(operands), depth)
-        if statement.name == "stablehlo.optimization_barrier":
-            return [_digest(statement.name, operand) for operand in operands]
-        if statement.name == "stablehlo.while":
-            return self._loop(statement, operands, values, depth)
-        if statement.name in _COMMUTATIVE:
+        """Digests of an operation's results, and of its effects."""
+        if operation.name == "func.call":
+            callee = operation.attributes["callee"].value
+            return self.call(callee, tuple(operands), depth)
+        if operation.name == "stablehlo.optimization_barrier":
+            return [_digest(operation.name, operand) for operand in operands]
+        if operation.name == "stablehlo.while":
+            return self._loop(operation, operands, values, depth)
+        if operation.name in _COMMUTATIVE:
             operands = sorted(operands)
         bodies = []
-        for region in statement.regions:
-            arguments = [f"argument {depth} {i}" for i in range(len(region.arguments))]
-            bodies.append(_digest(*self._run(region, arguments, values, depth + 1)))
-        whole = _digest(statement.text, *operands, "regions", *bodies)
-        results = [_digest(whole, str(i)) for i in range(len(statement.results))]
-        has_effect = any(word in statement.text for word in _EFFECTS)
+        for region in operation.regions:
+            block = region.blocks[0]
+            arguments = [f"argument {depth} {i}" for i in range(len(block.arguments))]
+            bodies.append(_digest(*self._run(block, arguments, values, depth + 1)))
+        text = _text(operation)
+        whole = _digest(text, *operands, "regions", *bodies)
+        results = [_digest(whole, str(number)) for number in range(len(operation.results))]
+        has_effect = any(word in text for word in _EFFECTS)
         return [*results, whole] if has_effect else results
 
     def _loop(
-        self, statement: _Statement, initial: list[str], values: Mapping[int, str], depth: int
+        self, operation: Any, initial: list[str], values: Mapping[Any, str], depth: int
     ) -> list[str]:
         """Digests of the results of a loop, whose carried values have no order.
 
@@ -160,21 +107,30 @@ class _Dataflow:
         Colors are refined until that tells no more values apart (Moore's minimization of automata);
         values of one color are equal in each iteration.
         """
-        condition, body = statement.regions
+        condition, body = (region.blocks[0] for region in operation.regions)
+        count = len(initial)
         colors = initial
         while True:
             arguments = [_digest("carried", str(depth), color) for color in colors]
             outputs = self._run(body, arguments, values, depth + 1)
-            updates = outputs[: len(colors)]
-            refined = [_digest(*pair) for pair in zip(colors, updates, strict=True)]
+            refined = [_digest(*pair) for pair in zip(colors, outputs[:count], strict=True)]
             if len(set(refined)) == len(set(colors)):
                 break
             colors = refined
         stops = self._run(condition, arguments, values, depth + 1)
-        effects = outputs[len(colors) :]
-        whole = _digest(statement.name, *sorted(set(refined)), "stops", *stops, "effects", *effects)
+        effects = outputs[count:]
+        whole = _digest(operation.name, *sorted({*refined}), "stops", *stops, "effects", *effects)
         results = [_digest(whole, color) for color in refined]
-        return [*results, whole] if effects or len(stops) > 1 else results
+        return [*results, whole] if effects else results
+
+
+def _text(operation: Any) -> str:
+    """Name, attributes and types of an operation."""
+    attributes = {name: str(operation.attributes[name]) for name in operation.attributes}
+    if "python" in attributes.get("call_target_name", ""):
+        attributes = {k: text for k, text in attributes.items() if not k.endswith(_CALLBACK)}
+    parts = [f"{name} = {text}" for name, text in sorted(attributes.items())]
+    return "; ".join([operation.name, *parts, *(str(result.type) for result in operation.results)])
 
 
 def _digest(*parts: str) -> str:

@@ -52,6 +52,7 @@ _DATA = {"train": TRAINING_DATA, "valid": VALIDATION_DATA, "test": TEST_DATA}
 CODE = "code"
 STEP = "step"
 LIBRARIES = "libraries"
+PYTHON = "python"
 PROCESSOR = "processor"
 _SAMPLED = 10_000  # examples at the beginning, and as many spread evenly over all
 _MOST_BYTES = 2**26
@@ -72,12 +73,13 @@ def run_provenance(splits: Mapping[str, Corpus]) -> dict[str, str]:
 def machine_provenance() -> dict[str, str]:
     """Describes what decides on the bits of a compiled program: libraries with flags, and devices
     with the processor."""
-    versions = [f"{name} {metadata.version(name)}" for name in ("jax", "jaxlib")]
-    flags = os.environ.get("XLA_FLAGS", "").split()
+    libraries = _libraries()
+    versions = [f"{name} {libraries[name]}" for name in ("jax", "jaxlib")]
     devices = f"{jax.device_count()} {jax.devices()[0].device_kind}"
     models = [line.partition(": ")[2] for line in processor_lines() if line.startswith("model")]
     return {
-        LIBRARIES: ", ".join([*versions, *sorted(flags)]),
+        LIBRARIES: ", ".join([*versions, *libraries["XLA_FLAGS"].split()]),
+        PYTHON: libraries["python"],
         PROCESSOR: ", ".join([devices, *models]),
     }
 

@@ -330,7 +330,7 @@ def fit(run: SingleRun, clock: GoodputTimer, until: int | None = None) -> TrainS
             engine.num_replicas * model.flops, settings.model.dtype, step
         )
     logger.info("compiled in %.1f s", time.perf_counter() - start)
-    if saved:
+    if STEP in saved:
         logger.info("%s: %s", run.workdir, compare_bits(checkpoints.provenance, saved))
     limit_kept_memory(buffers)
     make_loop = functools.partial(

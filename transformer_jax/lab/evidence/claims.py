@@ -14,12 +14,12 @@ import logging
 import math
 import shlex
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.evidence.comparison import run_digests
+from transformer_jax.lab.evidence.comparison import provenance_of, run_digests
 from transformer_jax.lab.evidence.fingerprints import (
     PROGRAMS,
     code_fingerprint,
@@ -29,12 +29,10 @@ from transformer_jax.lab.evidence.fingerprints import (
 from transformer_jax.lab.evidence.verdicts import (
     PLACES,
     STATISTIC,
-    describe_machine,
     digest_of,
     read_verdict,
     stated_configs,
     verdict_report,
-    without_words,
 )
 from transformer_jax.lab.report import Report, json_number
 from transformer_jax.lab.sweeps.definition import Sweep, load_definition
@@ -44,10 +42,19 @@ from transformer_jax.runs.config import load_json
 from transformer_jax.runs.field_docs import as_override
 from transformer_jax.runs.load import load
 from transformer_jax.runs.outside import acts_outside
-from transformer_jax.runs.provenance import CODE, LIBRARIES, PROCESSOR, STEP, TEST_DATA
+from transformer_jax.runs.provenance import (
+    CODE,
+    LIBRARIES,
+    PROCESSOR,
+    PYTHON,
+    STEP,
+    TEST_DATA,
+    code_version,
+    machine_provenance,
+)
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import Settings
-from transformer_jax.runs.shipped import find_file, shipped_files, shipped_modules
+from transformer_jax.runs.shipped import shipped_files, shipped_modules
 from transformer_jax.runs.user_modules import Modules, load_modules
 from transformer_jax.runs.workdir import CONFIG, SWEEP, VERDICT, lock_workdir, open_for_writing
 from transformer_jax.runtime.files import write_atomic
@@ -81,7 +88,7 @@ class Claim(Summarized):
       experiment: seed -> values of the first and the second row, in place of training.
       source: where the statement is from.
       published: metric -> what the source found for the first and the second row.
-      name, digest: of the file, set by `load_claim`; the digest leaves docstrings and comments out.
+      name: of the file, set by `load_claim`.
 
     Raises:
       ValueError: there are not two rows or measures, the rows are equal, or a field has no meaning.
@@ -101,7 +108,6 @@ class Claim(Summarized):
     source: str = ""
     published: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     name: str = ""
-    digest: str = ""
 
     def __post_init__(self) -> None:
         if isinstance(self.measure, Mapping) and len(self.rows) != 1:
@@ -130,7 +136,7 @@ class Claim(Summarized):
 
     @property
     def identity(self) -> str:
-        """Digest of what the claim states and tests, and of its file."""
+        """Digest of what the claim states and tests; of functions the names count."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del fields["published"]  # says what others found
         return digest_of(_stated(fields))
@@ -182,9 +188,7 @@ def load_claim(path: str | Path) -> Claim:
       UserError: there is no such file, it fails, or its fields are invalid.
     """
     claim = load_definition(path, "claim", Claim)
-    source = find_file(path, "claim").read_text(encoding="utf-8-sig")
-    digest = digest_of(without_words(source))
-    return dataclasses.replace(claim, name=Path(path).stem, digest=digest)
+    return dataclasses.replace(claim, name=Path(path).stem)
 
 
 def find_claims(paths: Sequence[str | Path] = ()) -> dict[str, Callable[[], Claim]]:
@@ -216,7 +220,7 @@ def decide_claim(
     """
     overrides = overrides or {}
     fields = {name: value for name, value in overrides.items() if name not in PLACES}
-    asked = {"claim": claim.identity, "overrides": fields}
+    asked = {"claim": claim.identity, STATISTIC: _statistic(claim), "overrides": fields}
     user_modules = load_modules(modules, workdir)
     configs = claim.configs(overrides)
     with open_for_writing(workdir) as handle:
@@ -249,12 +253,8 @@ def decide_claim(
             "asked": asked,
             "configs": stated_configs(configs),
             "modules": [module.name for module in user_modules],
-            "digests": {
-                **_fingerprints(claim, configs, modules),
-                # Those of the runs are last: files may have changed since they were trained.
-                **_run_digests(handle.folder, configs, decision.seeds),
-            },
-            "machine": describe_machine(),
+            "digests": _digests(claim, configs, modules, handle.folder, decision.seeds),
+            "machine": machine_provenance(),
         }
         write_atomic(path, json.dumps(verdict, indent=2) + "\n")
     return verdict_report(verdict)
@@ -280,6 +280,14 @@ def _decide(
         if decision.verdict != UNDECIDED:
             break
     return values, seconds, decision
+
+
+_VERSIONS = {
+    LIBRARIES: ("jax version", PROGRAMS),
+    PYTHON: ("Python version", (STATISTIC, "metrics", "loop")),
+    PROCESSOR: ("processor, where the last bits may differ", ()),
+}
+"""Parts of `machine_provenance`, and the fingerprints that cannot be compared with another one."""
 
 
 class Freshness(NamedTuple):
@@ -321,7 +329,7 @@ def check_claim(
         return Freshness([], "decided before fingerprints; decide again")
     paths = [modules] if isinstance(modules, str | Path) else [*modules]
     shipped = shipped_modules()
-    paths += [shipped[name] for name in verdict["modules"] if name in shipped]
+    paths += [shipped[name] for name in verdict.get("modules", ()) if name in shipped]
     now = {"claim": claim.identity}
     changed_fields: list[str] = []
     unchecked = []
@@ -332,17 +340,16 @@ def check_claim(
         now |= _fingerprints(claim, configs, paths)
     except UserError as error:
         unchecked.append(str(error))
-    here = describe_machine()
+    here = machine_provenance()
     there = verdict["machine"]
     incomparable: set[str] = set()
-    for name, depending in {"jax": PROGRAMS, "python": (STATISTIC, "metrics", "loop")}.items():
+    for name, (title, depending) in _VERSIONS.items():
         if here[name] != there.get(name):
             incomparable |= {*depending}
-            unchecked.append(f"another {name} version ({there.get(name)}; here: {here[name]})")
-    unknown = [name for name in now if name not in saved]
+            unchecked.append(f"another {title} ({there.get(name)}; here: {here[name]})")
+    unknown = [row for row in claim.rows if f"{STEP} of {row}" in now.keys() - saved.keys()]
     if unknown:
-        rows = dict.fromkeys(name.partition(" of ")[2] for name in unknown)
-        unchecked.append(f"no fingerprint of {', '.join(rows)}, trained before with other code")
+        unchecked.append(f"{', '.join(unknown)} were trained by other code, before the decision")
     differing = [_kind(name) for name in now if now[name] != saved.get(name, now[name])]
     changed = [name for name in differing if name not in incomparable]
     return Freshness([*dict.fromkeys([*changed_fields, *changed])], "; ".join(unchecked))
@@ -384,6 +391,13 @@ def _kind(name: str) -> str:
     return name.partition(" of ")[0]
 
 
+def _statistic(claim: Claim) -> str:
+    """Fingerprint of the code that makes values of runs, and the verdict of values."""
+    measures = claim.measure.values() if isinstance(claim.measure, Mapping) else [claim.measure]
+    functions = [f for f in (*measures, claim.experiment) if f is not None]
+    return code_fingerprint(*functions, _differences, decide)
+
+
 def _fingerprints(
     claim: Claim, configs: Mapping[str, Settings], modules: Modules
 ) -> dict[str, str]:
@@ -392,9 +406,7 @@ def _fingerprints(
     Raises:
       UserError: as `row_fingerprints`.
     """
-    measures = claim.measure.values() if isinstance(claim.measure, Mapping) else [claim.measure]
-    functions = [f for f in (*measures, claim.experiment) if f is not None]
-    digests = {STATISTIC: code_fingerprint(*functions, _differences, decide)}
+    digests = {STATISTIC: _statistic(claim)}
     if claim.experiment is not None:
         return digests | {"programs": experiment_fingerprint(claim.experiment)}
     rows = row_fingerprints(configs, modules, claim.measure is not None)
@@ -448,13 +460,19 @@ def _seed_workdirs(folder: Path, row: str, count: int) -> list[Path]:
     return [workdirs[seed] for seed in sorted(workdirs)[:count]]
 
 
-def _run_digests(folder: Path, rows: Iterable[str], count: int) -> dict[str, str]:
-    """Digests of what made each row's values; none for a row without a checkpoint."""
-    left_out = {CODE, LIBRARIES, PROCESSOR, STEP, TEST_DATA}  # those of the fingerprints are used
-    digests: dict[str, str] = {}
-    for row in rows:
-        with contextlib.suppress(UserError):
-            of_row = run_digests(_seed_workdirs(folder, row, count))
+def _digests(
+    claim: Claim, configs: Mapping[str, Settings], modules: Modules, folder: Path, count: int
+) -> dict[str, str]:
+    """Digests of all that made the values; no fingerprints of a row that other code trained."""
+    digests = _fingerprints(claim, configs, modules)
+    left_out = {CODE, LIBRARIES, PROCESSOR, PYTHON, STEP, TEST_DATA}
+    for row in configs:
+        workdirs = _seed_workdirs(folder, row, count)
+        with contextlib.suppress(UserError):  # a row that diverged has no checkpoint
+            of_row = run_digests(workdirs)
+            if any(provenance_of(workdir)[CODE] != code_version() for workdir in workdirs):
+                digests = {k: v for k, v in digests.items() if not k.endswith(f" of {row}")}
+            # Files may have changed since the runs were trained.
             digests |= {f"{part} of {row}": of_row[part] for part in of_row if part not in left_out}
     return digests
 

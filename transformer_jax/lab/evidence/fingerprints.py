@@ -51,6 +51,13 @@ _PACKAGE = Path(__file__).parents[2]
 _FOLLOWED = ("scoring", "metrics")
 """Parts of the package whose functions count by their code wherever they are called."""
 _DIGITS = 32  # of a SHA-256
+_LOOP = [
+    method
+    for kind in (Loop, ReplicaEngine, StackedBatches, Evaluator)
+    for method in vars(kind).values()
+    if isinstance(method, types.FunctionType)
+]
+"""Methods that call the programs."""
 _BATCHES = 4
 _STARTS = (0, 10**6)
 """Places in the endless order of the examples from which `_BATCHES` batches count."""
@@ -81,6 +88,8 @@ def _of_row(settings: Settings, modules: Modules, measures_runs: bool) -> dict[s
         settings = training.settings
         left_out = (CODE,) if measures_runs else (CODE, TEST_DATA)
         provenance = training.checkpoints.provenance
+        name = settings.task.metric or build.task_kind(settings).metric
+        metric = [METRICS.find(name)] if name else []
         rows = build.batch_rows(settings, task)
         batches = build.batches_of(settings, task, training.examples, rows, logs_overlong=False)
         with contextlib.closing(batches):
@@ -88,8 +97,8 @@ def _of_row(settings: Settings, modules: Modules, measures_runs: bool) -> dict[s
         return {
             **{name: text for name, text in provenance.items() if name not in left_out},
             "order": order,
-            "metrics": _metrics_fingerprint(settings, task),
-            "loop": code_fingerprint(Loop, ReplicaEngine, StackedBatches, Evaluator),
+            "metrics": code_fingerprint(type(task).metrics, type(task).evaluate, *metric),
+            "loop": code_fingerprint(*_LOOP),
             **_programs(settings, task, rows, measures_runs),
         }
 
@@ -141,126 +150,98 @@ def _order(batches: TrainBatches) -> str:
     return _shown(digest)
 
 
-def _metrics_fingerprint(settings: Settings, task: Task) -> str:
-    """Fingerprint of the code that turns sums and outputs into metrics."""
-    name = settings.task.metric or build.task_kind(settings).metric
-    metric = [METRICS.find(name)] if name else []
-    return code_fingerprint(type(task).metrics, type(task).evaluate, *metric)
-
-
 def experiment_fingerprint(experiment: Callable[[int], Any], seed: int = 0) -> str:
     """Fingerprint of the programs that an experiment runs for a seed, in any order; it is run."""
-    before = jax.config.values["jax_dump_ir_to"]
     with tempfile.TemporaryDirectory() as folder:
-        jax.clear_caches()  # a program is written when it is compiled
-        jax.config.update("jax_dump_ir_to", folder)
+        # Programs are written before they are compiled, which need not take long.
+        options = {"jax_dump_ir_to": folder, "jax_disable_most_optimizations": True}
+        before = {name: jax.config.values[name] for name in options}
+        jax.clear_caches()
+        _update(options)
         try:
             experiment(seed)
         finally:
-            jax.config.update("jax_dump_ir_to", before)
+            _update(before)
+            jax.clear_caches()
         texts = [path.read_text() for path in Path(folder).glob("*_compile.mlir")]
     module: Any = jax.jit(lambda: 0).lower().compiler_ir("stablehlo")
     with module.context:
         return _joined({module_fingerprint(ir.Module.parse(text)) for text in texts})
 
 
-def code_fingerprint(*roots: Any) -> str:
-    """Fingerprint of functions and classes by their bytecode, which has no names of variables,
-    comments, docstrings or places.
+def _update(options: Mapping[str, Any]) -> None:
+    for name, value in options.items():
+        jax.config.update(name, value)
 
-    Functions that they call count by their code if they are in the same file, beside a file outside
-    of this package, or in `scoring` or `metrics`; others by their names.
+
+def code_fingerprint(*functions: Any) -> str:
+    """Fingerprint of functions by their bytecode, which has no names of variables, comments,
+    docstrings or places.
+
+    Functions that they call count by their code if they are in `scoring`, `metrics`, or no part of
+    an installed package; others by their names.
     """
-    return _joined(_Code(root).describe(root) for root in roots)
+    return _joined(_describe(_unwrapped(function), {}, True) for function in functions)
 
 
-class _Code:
-    """Describes the code of a root."""
+def _describe(value: Any, visited: dict[Any, int], follows: bool = False) -> str:
+    """Text of a function or a constant, without addresses.
 
-    def __init__(self, root: Any):
-        self._file = _file_of(root)
-        self._visited: dict[int, int] = {}
-
-    def describe(self, value: Any) -> str:
-        """Text of a function, a class or a constant, without addresses."""
-        if isinstance(value, functools.partial):
-            return self.describe(["partial", value.func, value.args, value.keywords])
-        if callable(value) and hasattr(value, "__wrapped__"):  # by jit, cache or a decorator
-            return self.describe(inspect.unwrap(value))
-        if isinstance(value, types.ModuleType):
-            return value.__name__.rpartition(".")[2]
-        if isinstance(value, types.FunctionType | type):
-            return self._definition(value)
-        if isinstance(value, Mapping):
-            return self.describe([pair for pair in value.items()])
-        if isinstance(value, list | tuple):
-            return f"({', '.join(map(self.describe, value))})"
-        if isinstance(value, set | frozenset):
-            return self.describe(sorted(value, key=repr))
-        if isinstance(value, np.ndarray | jax.Array):
-            return f"{value.dtype} {np.asarray(value).tolist()}"
-        text = repr(value)
-        return type(value).__qualname__ if " at 0x" in text else text
-
-    def _definition(self, value: Any) -> str:
-        if not self._is_followed(_file_of(value)):
-            return str(value.__qualname__)
-        if id(value) in self._visited:  # it may call itself
-            return f"definition {self._visited[id(value)]}"
-        self._visited[id(value)] = len(self._visited)
-        if isinstance(value, types.FunctionType):
-            cells = [cell.cell_contents for cell in value.__closure__ or ()]
-            code = self._instructions(value.__code__, value.__globals__)
-            return self.describe([code, value.__defaults__, value.__kwdefaults__, cells])
-        members = [(name, _function_of(member)) for name, member in sorted(vars(value).items())]
-        return self.describe(
-            [
-                (name, member)
-                for name, member in members
-                if not name.startswith("__") or _file_of(member) == _file_of(value)
-            ]
-        )
-
-    def _instructions(self, code: types.CodeType, names: Mapping[str, Any]) -> str:
-        parts = [str(code.co_argcount), str(code.co_kwonlyargcount), code.co_exceptiontable.hex()]
-        for instruction in dis.get_instructions(code):
-            argument: Any = instruction.arg
-            if isinstance(instruction.argval, types.CodeType):
-                argument = self._instructions(instruction.argval, names)
-            elif instruction.opname in ("LOAD_CONST", "RETURN_CONST", "KW_NAMES"):
-                argument = self.describe(instruction.argval)
-            elif instruction.opname == "LOAD_GLOBAL" and instruction.argval in names:
-                argument = self.describe(names[instruction.argval])
-            elif instruction.opcode in dis.hasname:
-                argument = instruction.argval
-            parts.append(f"{instruction.opname} {argument}")
-        return "; ".join(parts)
-
-    def _is_followed(self, file: str) -> bool:
-        if not file or file == self._file:
-            return file != ""
-        if Path(file).is_relative_to(_PACKAGE):
-            return Path(file).relative_to(_PACKAGE).parts[0].removesuffix(".py") in _FOLLOWED
-        return Path(file).parent == Path(self._file).parent
-
-
-def _function_of(member: Any) -> Any:
-    """The function of a property or a method of a class; other members as they are."""
-    for name in ("fget", "func", "__func__"):
-        if not isinstance(member, functools.partial) and hasattr(member, name):
-            return getattr(member, name)
-    return member
-
-
-def _file_of(value: Any) -> str:
-    """File that defines a function or a class; empty for others."""
+    Args:
+      visited: functions that were described, and their numbers.
+      follows: the function counts by its code, wherever it is.
+    """
+    value = _unwrapped(value)
     if isinstance(value, functools.partial):
-        return _file_of(value.func)
-    value = inspect.unwrap(value)
-    if isinstance(value, types.FunctionType):
-        return value.__code__.co_filename
-    module = sys.modules.get(value.__module__) if isinstance(value, type) else None
-    return getattr(module, "__file__", None) or ""
+        function = _describe(value.func, visited, follows)
+        return function + _describe([value.args, value.keywords], visited)
+    if isinstance(value, types.FunctionType) and (follows or _is_followed(value.__code__)):
+        if value in visited:  # it may call itself
+            return f"function {visited[value]}"
+        visited[value] = len(visited)
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        bound = _describe([value.__defaults__, value.__kwdefaults__, cells], visited)
+        return _instructions(value.__code__, value.__globals__, visited) + bound
+    if isinstance(value, Mapping):
+        value = [*value.items()]
+    if isinstance(value, set | frozenset):
+        value = sorted(value, key=repr)
+    if isinstance(value, list | tuple):
+        return f"({', '.join(_describe(member, visited) for member in value)})"
+    if isinstance(value, np.ndarray | jax.Array):
+        return f"{value.dtype} {np.asarray(value).tolist()}"
+    if isinstance(value, types.ModuleType):
+        return value.__name__.rpartition(".")[2]
+    text = getattr(value, "__qualname__", None) or repr(value)
+    return type(value).__qualname__ if " at 0x" in text else text
+
+
+def _unwrapped(value: Any) -> Any:
+    """The function within a compiled, cached or decorated one."""
+    return inspect.unwrap(value) if callable(value) else value
+
+
+def _instructions(code: types.CodeType, names: Mapping[str, Any], visited: dict[Any, int]) -> str:
+    parts = [f"{code.co_argcount} {code.co_kwonlyargcount} {code.co_exceptiontable.hex()}"]
+    for instruction in dis.get_instructions(code):
+        argument = instruction.argval
+        if isinstance(argument, types.CodeType):
+            argument = _instructions(argument, names, visited)
+        elif instruction.opname == "LOAD_GLOBAL" and argument in names:
+            argument = _describe(names[argument], visited)
+        elif instruction.opname in ("LOAD_CONST", "RETURN_CONST", "KW_NAMES"):
+            argument = _describe(argument, visited)
+        elif instruction.opcode not in dis.hasname:
+            argument = instruction.arg
+        parts.append(f"{instruction.opname} {argument}")
+    return "; ".join(parts)
+
+
+def _is_followed(code: types.CodeType) -> bool:
+    file = Path(code.co_filename)
+    if file.is_relative_to(_PACKAGE):
+        return file.relative_to(_PACKAGE).parts[0].removesuffix(".py") in _FOLLOWED
+    return not file.is_relative_to(sys.base_prefix) and "site-packages" not in file.parts
 
 
 def _add(digest: Any, arrays: Mapping[str, np.ndarray]) -> None:

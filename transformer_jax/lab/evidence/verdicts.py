@@ -5,21 +5,16 @@ A verdict names by digests all that it depends on: the claim, and of each row th
 its numbers are computed from (`fingerprints`). `claims.check_claim` computes them again.
 """
 
-import ast
 import hashlib
 import json
 import math
-import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from transformer_jax.errors import UserError
 from transformer_jax.lab.report import Report, shown_mean
 from transformer_jax.runs.config import chosen_fields
-from transformer_jax.runs.provenance import PROCESSOR, machine_provenance
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.shipped import shipped_files
 from transformer_jax.runtime.files import parse_json, read_regular
@@ -30,7 +25,6 @@ PLACES = ("data.dir", "data.cache_dir", "data.num_workers")
 STATISTIC = "statistic"
 """Name of a digest that every verdict with fingerprints has."""
 _DIGITS = 32  # of a SHA-256
-_DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _FIELDS: dict[str, Any] = {"name": str, "verdict": str, "asked": dict, "digests": dict}
 """Fields of a verdict that are read, and their types."""
 
@@ -98,17 +92,6 @@ def verdict_report(verdict: Mapping[str, Any]) -> Report:
     )
 
 
-def without_words(source: str) -> str:
-    """Python source without docstrings, comments, layout and a claim's published numbers."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):  # of a claim: what others found is not tested
-            node.keywords = [word for word in node.keywords if word.arg != "published"]
-        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
-    return ast.unparse(tree)
-
-
 def stated_configs(configs: Mapping[str, Settings]) -> dict[str, dict[str, Any]]:
     """The fields that each row's config sets, {"section.field": value}, without places of data.
 
@@ -120,17 +103,6 @@ def stated_configs(configs: Mapping[str, Settings]) -> dict[str, dict[str, Any]]
         chosen = chosen_fields(settings.values)
         stated[row] = {name: value for name, value in chosen.items() if name not in PLACES}
     return json.loads(json.dumps(stated))  # a verdict's file has lists for tuples
-
-
-def describe_machine() -> dict[str, str]:
-    """Kind of machine; the bits of the values depend on it."""
-    return {
-        "device": jax.devices()[0].device_kind,
-        "processor": machine_provenance()[PROCESSOR],
-        "system": platform.system(),
-        "jax": jax.__version__,
-        "python": ".".join(platform.python_version_tuple()[:2]),
-    }
 
 
 def digest_of(value: Any) -> str:
