@@ -263,7 +263,7 @@ def compare(args: argparse.Namespace) -> None:
 @verb(
     Flag("names CLAIM...", "a claim file; with --check verdicts"),
     Flag("--workdir DIR", "of the runs; the same command resumes"),
-    Flag("--check", "only say which are out of date"),
+    Flag("--check", "only say which are fresh"),
     Flag("--format text|json", default="text"),
     flags.MODULES,
     requires=("workdir|check",),
@@ -273,9 +273,9 @@ def claim(args: argparse.Namespace) -> None:
     """Decides a claim about models by a sequential test over seeds.
 
     Trains both rows of a claim with more and more seeds until the test decides or the seeds of its
-    last look are trained, and writes NAME.verdict.json. --check says which verdicts are out of date
-    because the claim, code, a config or data have changed; without names, of all recorded verdicts
-    on shipped claims.
+    last look are trained, and writes NAME.verdict.json. --check says without training which
+    verdicts are fresh, and what has changed for others (claim, config, step, data, order and so
+    on); without names, of all recorded verdicts on shipped claims.
     """
     from transformer_jax.lab.evidence.claims import decide_claim, load_claim
 

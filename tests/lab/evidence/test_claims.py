@@ -221,7 +221,7 @@ def test_rows_that_other_code_trained_have_no_fingerprints(trained_claim, tmp_pa
     monkeypatch.setattr(claims, "code_version", lambda: "transformer_jax 9")
     claim = dataclasses.replace(claim, name="again")
     verdict = tj.decide(claim, copy, progress=False).record
-    assert {"statistic", "training data of learns"} <= set(verdict["digests"])
+    assert {"statistic", "checkpoints of learns"} <= set(verdict["digests"])
     assert "step of learns" not in verdict["digests"]
     found = check_claim(verdict, claim)
     assert str(found) == "learns, hardly were trained by other code, before the decision"

@@ -48,7 +48,6 @@ from transformer_jax.runs.provenance import (
     PROCESSOR,
     PYTHON,
     STEP,
-    TEST_DATA,
     code_version,
     machine_provenance,
 )
@@ -378,11 +377,12 @@ def _configs_with_places(
 def _changed_fields(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """The part "config (FIELD, FIELD)" of rows whose configs differ; empty if none do."""
     missing = object()  # None is a value
-    changed: set[str] = set()
-    for row, fields in now.items():
-        saved = before.get(row, {})
-        names = fields | saved
-        changed |= {n for n in names if fields.get(n, missing) != saved.get(n, missing)}
+    changed = {
+        name
+        for row, fields in now.items()
+        for name in {**fields, **before.get(row, {})}
+        if fields.get(name, missing) != before.get(row, {}).get(name, missing)
+    }
     return [f"config ({', '.join(sorted(changed))})"] if changed else []
 
 
@@ -465,15 +465,13 @@ def _digests(
 ) -> dict[str, str]:
     """Digests of all that made the values; no fingerprints of a row that other code trained."""
     digests = _fingerprints(claim, configs, modules)
-    left_out = {CODE, LIBRARIES, PROCESSOR, PYTHON, STEP, TEST_DATA}
     for row in configs:
         workdirs = _seed_workdirs(folder, row, count)
         with contextlib.suppress(UserError):  # a row that diverged has no checkpoint
             of_row = run_digests(workdirs)
             if any(provenance_of(workdir)[CODE] != code_version() for workdir in workdirs):
                 digests = {k: v for k, v in digests.items() if not k.endswith(f" of {row}")}
-            # Files may have changed since the runs were trained.
-            digests |= {f"{part} of {row}": of_row[part] for part in of_row if part not in left_out}
+            digests |= {f"{part} of {row}": of_row[part] for part in ("checkpoints", "config")}
     return digests
 
 

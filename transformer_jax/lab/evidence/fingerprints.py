@@ -26,7 +26,7 @@ import numpy as np
 from jax.extend.mlir import ir
 
 from transformer_jax.checkpoints.step_folder import step_folders
-from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
+from transformer_jax.data.batches.pipeline import TrainBatches
 from transformer_jax.data.sources import open_split
 from transformer_jax.lab.plan.program import lower_search
 from transformer_jax.parallel.program_fingerprint import module_fingerprint, program_fingerprint
@@ -48,15 +48,10 @@ from transformer_jax.training.loop import Loop
 PROGRAMS = (STEP, "evaluation", "initial parameters", "programs")
 """Fingerprints that another version of jax changes."""
 _PACKAGE = Path(__file__).parents[2]
-_FOLLOWED = ("scoring", "metrics")
+_FOLLOWED = ("examples", "scoring", "metrics")
 """Parts of the package whose functions count by their code wherever they are called."""
 _DIGITS = 32  # of a SHA-256
-_LOOP = [
-    method
-    for kind in (Loop, ReplicaEngine, StackedBatches, Evaluator)
-    for method in vars(kind).values()
-    if isinstance(method, types.FunctionType)
-]
+_LOOP = (Loop.run, ReplicaEngine.compile, Evaluator.__call__, Evaluator.loss_metrics)
 """Methods that call the programs."""
 _BATCHES = 4
 _STARTS = (0, 10**6)
@@ -181,7 +176,7 @@ def code_fingerprint(*functions: Any) -> str:
     Functions that they call count by their code if they are in `scoring`, `metrics`, or no part of
     an installed package; others by their names.
     """
-    return _joined(_describe(_unwrapped(function), {}, True) for function in functions)
+    return _joined(_describe(function, {}, True) for function in functions)
 
 
 def _describe(value: Any, visited: dict[Any, int], follows: bool = False) -> str:
@@ -191,10 +186,10 @@ def _describe(value: Any, visited: dict[Any, int], follows: bool = False) -> str
       visited: functions that were described, and their numbers.
       follows: the function counts by its code, wherever it is.
     """
-    value = _unwrapped(value)
+    value = inspect.unwrap(value)
     if isinstance(value, functools.partial):
-        function = _describe(value.func, visited, follows)
-        return function + _describe([value.args, value.keywords], visited)
+        bound = _describe([value.args, value.keywords], visited)
+        return _describe(value.func, visited, follows) + bound
     if isinstance(value, types.FunctionType) and (follows or _is_followed(value.__code__)):
         if value in visited:  # it may call itself
             return f"function {visited[value]}"
@@ -214,11 +209,6 @@ def _describe(value: Any, visited: dict[Any, int], follows: bool = False) -> str
         return value.__name__.rpartition(".")[2]
     text = getattr(value, "__qualname__", None) or repr(value)
     return type(value).__qualname__ if " at 0x" in text else text
-
-
-def _unwrapped(value: Any) -> Any:
-    """The function within a compiled, cached or decorated one."""
-    return inspect.unwrap(value) if callable(value) else value
 
 
 def _instructions(code: types.CodeType, names: Mapping[str, Any], visited: dict[Any, int]) -> str:
