@@ -107,7 +107,10 @@ def _programs(settings: Settings, task: Task, rows: int, measures_runs: bool) ->
         _, step, init_state = build.build_training(settings, task, engine)
         state = build.abstract_state(settings, init_state, engine.mesh)
         batch = batch_shapes(build.training_lengths(task), rows)
-        start = [program_fingerprint(init_state.lower(settings.seed)), f"seed {settings.seed}"]
+        start = [
+            program_fingerprint(jax.jit(init_state).lower(settings.seed)),
+            f"seed {settings.seed}",
+        ]
         if settings.train.init_from:
             run = workdir_path(settings.train.init_from)
             start.append(newest_checkpoint(step_folders(run / CHECKPOINTS)))
@@ -118,7 +121,8 @@ def _programs(settings: Settings, task: Task, rows: int, measures_runs: bool) ->
             _add(tokens, arrays)
         held = {name: state.frozen[name] for name in build.task_kind(settings).held}
         shapes = batch_shapes(task.lengths, evaluator.rows)
-        evaluations = [evaluator.batch_sums.lower(state.model_params, shapes, held)]
+        evaluate = jax.jit(evaluator.batch_sums)
+        evaluations = [evaluate.lower(state.model_params, shapes, held)]
         searches = [greedy_search(settings)] if getattr(task, "decodes", True) else []
         searches += [settings.decode] if measures_runs else []
         for decode in searches:
