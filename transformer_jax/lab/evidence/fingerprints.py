@@ -107,10 +107,8 @@ def _programs(settings: Settings, task: Task, rows: int, measures_runs: bool) ->
         _, step, init_state = build.build_training(settings, task, engine)
         state = build.abstract_state(settings, init_state, engine.mesh)
         batch = batch_shapes(build.training_lengths(task), rows)
-        start = [
-            program_fingerprint(jax.jit(init_state).lower(settings.seed)),
-            f"seed {settings.seed}",
-        ]
+        first = jax.jit(init_state).lower(settings.seed)
+        start = [program_fingerprint(first), f"seed {settings.seed}"]
         if settings.train.init_from:
             run = workdir_path(settings.train.init_from)
             start.append(newest_checkpoint(step_folders(run / CHECKPOINTS)))
@@ -121,7 +119,7 @@ def _programs(settings: Settings, task: Task, rows: int, measures_runs: bool) ->
             _add(tokens, arrays)
         held = {name: state.frozen[name] for name in build.task_kind(settings).held}
         shapes = batch_shapes(task.lengths, evaluator.rows)
-        evaluate = jax.jit(evaluator.batch_sums)
+        evaluate: Any = evaluator.batch_sums  # compiled already
         evaluations = [evaluate.lower(state.model_params, shapes, held)]
         searches = [greedy_search(settings)] if getattr(task, "decodes", True) else []
         searches += [settings.decode] if measures_runs else []
