@@ -16,7 +16,7 @@ from transformer_jax.lab.evidence import claims, fingerprints, verdicts
 from transformer_jax.lab.evidence.claims import check_claim, load_claim
 from transformer_jax.lab.evidence.verdicts import read_verdict
 from transformer_jax.lab.sweeps import row_training
-from transformer_jax.runs.provenance import machine_provenance
+from transformer_jax.runs import provenance
 from transformer_jax.runs.shipped import shipped_files
 from transformer_jax.tasks.language_modeling import LanguageModeling
 
@@ -178,7 +178,7 @@ def checked(tiny_language_model, tmp_path):
         "asked": {"claim": claim.identity, "overrides": {}},
         "configs": verdicts.stated_configs(configs),
         "digests": claims._fingerprints(claim, configs, ()),
-        "machine": machine_provenance(),
+        "machine": provenance.machine_provenance(),
     }
     return claim, verdict, texts
 
@@ -190,14 +190,16 @@ def test_a_verdict_is_out_of_date_if_code_config_or_data_change(checked, monkeyp
     wider = check_claim(verdict, claim, {"model.d_model": 32, "seed": 1})
     parts = ("step", "initial parameters", "evaluation")
     assert wider.changed == ["config (model.d_model, seed)", *parts]
+    with_test = verdict | {"digests": verdict["digests"] | {"test data of wide": "SHA-256 1"}}
+    assert check_claim(with_test, claim).changed == ["test data"]  # which is gone
     monkeypatch.setattr(LanguageModeling, "metrics", lambda *_: {})
     texts["valid"].write_text("a b c\n" * 50)
-    fingerprints._of_row.cache_clear()
+    fingerprints.of_row.cache_clear()
     found = check_claim(verdict, claim)
     assert found.changed == ["validation data", "metrics", "validation tokens"]
     assert str(found) == "out of date: validation data, metrics, validation tokens changed"
     texts["train"].unlink()
-    fingerprints._of_row.cache_clear()
+    fingerprints.of_row.cache_clear()
     found = check_claim(verdict, claim)
     assert not found.changed
     assert str(texts["train"]) in str(found)
@@ -218,7 +220,7 @@ def test_another_version_of_a_library_is_its_own_answer(checked):
 def test_rows_that_other_code_trained_have_no_fingerprints(trained_claim, tmp_path, monkeypatch):
     claim, workdir, _ = trained_claim
     copy = shutil.copytree(workdir, tmp_path / "copy")
-    monkeypatch.setattr(claims, "code_version", lambda: "transformer_jax 9")
+    monkeypatch.setattr(provenance, "code_version", lambda: "transformer_jax 9")
     claim = dataclasses.replace(claim, name="again")
     verdict = tj.decide(claim, copy, progress=False).record
     assert {"statistic", "checkpoints of learns"} <= set(verdict["digests"])

@@ -31,7 +31,7 @@ def row(tiny_language_model, tmp_path_factory):
     def of(overrides=None, train=LINES, valid=LINES[:20]):
         for name, lines in {"train": train, "valid": valid}.items():
             (folder / name).write_text("".join(lines))
-        fingerprints._of_row.cache_clear()
+        fingerprints.of_row.cache_clear()
         settings = resolve(tj.config("quickstart", base | (overrides or {})), {}, (), COMMAND)
         return fingerprints.row_fingerprints({"row": settings}, (), False)["row"]
 

@@ -19,13 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.errors import UserError
+from transformer_jax.lab.evidence import fingerprints
 from transformer_jax.lab.evidence.comparison import provenance_of, run_digests
-from transformer_jax.lab.evidence.fingerprints import (
-    PROGRAMS,
-    code_fingerprint,
-    experiment_fingerprint,
-    row_fingerprints,
-)
 from transformer_jax.lab.evidence.verdicts import (
     PLACES,
     STATISTIC,
@@ -38,19 +33,11 @@ from transformer_jax.lab.report import Report, json_number
 from transformer_jax.lab.sweeps.definition import Sweep, load_definition
 from transformer_jax.lab.sweeps.shared_folder import folder_name
 from transformer_jax.lab.sweeps.sweep import run_sweep
+from transformer_jax.runs import provenance
 from transformer_jax.runs.config import load_json
 from transformer_jax.runs.field_docs import as_override
 from transformer_jax.runs.load import load
 from transformer_jax.runs.outside import acts_outside
-from transformer_jax.runs.provenance import (
-    CODE,
-    LIBRARIES,
-    PROCESSOR,
-    PYTHON,
-    STEP,
-    code_version,
-    machine_provenance,
-)
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.shipped import shipped_files, shipped_modules
@@ -253,7 +240,7 @@ def decide_claim(
             "configs": stated_configs(configs),
             "modules": [module.name for module in user_modules],
             "digests": _digests(claim, configs, modules, handle.folder, decision.seeds),
-            "machine": machine_provenance(),
+            "machine": provenance.machine_provenance(),
         }
         write_atomic(path, json.dumps(verdict, indent=2) + "\n")
     return verdict_report(verdict)
@@ -282,9 +269,9 @@ def _decide(
 
 
 _VERSIONS = {
-    LIBRARIES: ("jax version", PROGRAMS),
-    PYTHON: ("Python version", (STATISTIC, "metrics", "loop")),
-    PROCESSOR: ("processor, where the last bits may differ", ()),
+    provenance.LIBRARIES: ("jax version", fingerprints.PROGRAMS),
+    provenance.PYTHON: ("Python version", (STATISTIC, "metrics", "loop")),
+    provenance.PROCESSOR: ("processor, where the last bits may differ", ()),
 }
 """Parts of `machine_provenance`, and the fingerprints that cannot be compared with another one."""
 
@@ -339,17 +326,20 @@ def check_claim(
         now |= _fingerprints(claim, configs, paths)
     except UserError as error:
         unchecked.append(str(error))
-    here = machine_provenance()
+    here = provenance.machine_provenance()
     there = verdict["machine"]
     incomparable: set[str] = set()
     for name, (title, depending) in _VERSIONS.items():
         if here[name] != there.get(name):
             incomparable |= {*depending}
             unchecked.append(f"another {title} ({there.get(name)}; here: {here[name]})")
-    unknown = [row for row in claim.rows if f"{STEP} of {row}" in now.keys() - saved.keys()]
+    unknown = [row for row in claim.rows if f"step of {row}" in now.keys() - saved.keys()]
     if unknown:
         unchecked.append(f"{', '.join(unknown)} were trained by other code, before the decision")
-    differing = [_kind(name) for name in now if now[name] != saved.get(name, now[name])]
+    of_runs = ("checkpoints", "config")
+    gone = [name for name in saved if name not in now and _kind(name) not in of_runs]
+    compared = [*(name for name in now if name in saved), *(gone if STATISTIC in now else [])]
+    differing = [_kind(name) for name in compared if now.get(name) != saved[name]]
     changed = [name for name in differing if name not in incomparable]
     return Freshness([*dict.fromkeys([*changed_fields, *changed])], "; ".join(unchecked))
 
@@ -395,7 +385,7 @@ def _statistic(claim: Claim) -> str:
     """Fingerprint of the code that makes values of runs, and the verdict of values."""
     measures = claim.measure.values() if isinstance(claim.measure, Mapping) else [claim.measure]
     functions = [f for f in (*measures, claim.experiment) if f is not None]
-    return code_fingerprint(*functions, _differences, decide)
+    return fingerprints.code_fingerprint(*functions, _differences, decide)
 
 
 def _fingerprints(
@@ -408,8 +398,8 @@ def _fingerprints(
     """
     digests = {STATISTIC: _statistic(claim)}
     if claim.experiment is not None:
-        return digests | {"programs": experiment_fingerprint(claim.experiment)}
-    rows = row_fingerprints(configs, modules, claim.measure is not None)
+        return digests | {"programs": fingerprints.experiment_fingerprint(claim.experiment)}
+    rows = fingerprints.row_fingerprints(configs, modules, claim.measure is not None)
     return digests | {f"{part} of {row}": rows[row][part] for row in rows for part in rows[row]}
 
 
@@ -464,12 +454,14 @@ def _digests(
     claim: Claim, configs: Mapping[str, Settings], modules: Modules, folder: Path, count: int
 ) -> dict[str, str]:
     """Digests of all that made the values; no fingerprints of a row that other code trained."""
+    fingerprints.of_row.cache_clear()  # files may have changed since this process read them
     digests = _fingerprints(claim, configs, modules)
     for row in configs:
         workdirs = _seed_workdirs(folder, row, count)
         with contextlib.suppress(UserError):  # a row that diverged has no checkpoint
             of_row = run_digests(workdirs)
-            if any(provenance_of(workdir)[CODE] != code_version() for workdir in workdirs):
+            code = {provenance_of(workdir).get(provenance.CODE) for workdir in workdirs}
+            if code != {provenance.code_version()}:
                 digests = {k: v for k, v in digests.items() if not k.endswith(f" of {row}")}
             digests |= {f"{part} of {row}": of_row[part] for part in ("checkpoints", "config")}
     return digests

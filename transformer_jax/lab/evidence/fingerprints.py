@@ -71,11 +71,12 @@ def row_fingerprints(
     """
     paths = (modules,) if isinstance(modules, str | Path) else tuple(modules)
     with sharing_tokenizers():
-        return {row: _of_row(config, paths, measures_runs) for row, config in configs.items()}
+        return {row: of_row(config, paths, measures_runs) for row, config in configs.items()}
 
 
 @functools.cache  # claims share rows
-def _of_row(settings: Settings, modules: Modules, measures_runs: bool) -> dict[str, str]:
+def of_row(settings: Settings, modules: Modules, measures_runs: bool) -> dict[str, str]:
+    """Fingerprints of one row, kept while the process lives; see `row_fingerprints`."""
     with tempfile.TemporaryDirectory() as scratch, open_for_writing(scratch) as handle:
         training = open_training([settings], modules, handle)
         prepare(training, handle.folder)
