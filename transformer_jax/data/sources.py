@@ -207,7 +207,7 @@ def open_split(config: DataConfig, split: str) -> Corpus:
     return _first(_concatenate(corpora, weights), config.num_train_examples)
 
 
-def _with_tags(corpora: Sequence[Corpus], config: DataConfig) -> Sequence[Corpus]:
+def _with_tags(corpora: list[Corpus], config: DataConfig) -> list[Corpus]:
     """Puts the tag of each corpus, if it has one, before a side of its examples."""
     if config.tags is None:
         return corpora
