@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 USER_ERROR = 2
 BROKEN_PIPE = 141
 
+_RESUMED = ("train", "sweep")
+"""Verbs that the same command continues after an interrupt."""
+
 _MAX_MESSAGE = 1000  # characters
 
 
@@ -55,10 +58,12 @@ def _run(args: argparse.Namespace) -> int:
     try:
         status = VERBS[args.verb].run(args)
         terminal.flush()
-    except KeyboardInterrupt:
-        return terminal.INTERRUPTED
-    except Exception as error:
-        if terminal.was_interrupted():  # compiled code turns an interrupt into another error
+    except (KeyboardInterrupt, Exception) as error:
+        # Compiled code turns an interrupt into another error.
+        is_interrupt = isinstance(error, KeyboardInterrupt) or terminal.was_interrupted()
+        if is_interrupt and not isinstance(error, Stopped):
+            if args.verb in _RESUMED:
+                logger.info("%s", Interrupted())
             return terminal.INTERRUPTED
         return _exit_status(error, args.traceback)
     return status or 0
