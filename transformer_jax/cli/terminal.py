@@ -18,6 +18,7 @@ from types import FrameType
 from typing import TextIO, cast
 
 from transformer_jax.errors import UserError, escape_controls
+from transformer_jax.summary import counted
 
 logger = logging.getLogger(__name__)
 
@@ -251,4 +252,5 @@ def counted_lines(participle: str, total: int | None = None) -> Iterator[Callabl
     seconds = time.perf_counter() - start
     if seconds > _REPORTED_SECONDS:
         rate = number / seconds
-        logger.info("%s %d lines in %.1f s, %.1f a second", participle, number, seconds, rate)
+        lines = counted(number, "line")
+        logger.info("%s %s in %.1f s, %.1f a second", participle, lines, seconds, rate)
