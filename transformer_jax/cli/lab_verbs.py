@@ -395,7 +395,7 @@ def plan(args: argparse.Namespace) -> None:
     if not args.decode:
         from transformer_jax.lab.plan.packing import packing_speed
 
-        report = report | {"packing": packing_speed(settings)}
+        report["packing"] = packing_speed(settings)
     # On a terminal the table comes last, without the hundreds of groups before it.
     hidden = {"kernel_groups"} if terminal.is_stdout_terminal() else set()
     write_json({name: value for name, value in report.items() if name not in hidden})

@@ -58,15 +58,20 @@ def _run(args: argparse.Namespace) -> int:
     try:
         status = VERBS[args.verb].run(args)
         terminal.flush()
-    except (KeyboardInterrupt, Exception) as error:
+    except KeyboardInterrupt:
+        return _interrupted(args.verb)
+    except Exception as error:
         # Compiled code turns an interrupt into another error.
-        is_interrupt = isinstance(error, KeyboardInterrupt) or terminal.was_interrupted()
-        if is_interrupt and not isinstance(error, Stopped):
-            if args.verb in _RESUMED:
-                logger.info("%s", Interrupted())
-            return terminal.INTERRUPTED
+        if terminal.was_interrupted() and not isinstance(error, Stopped):
+            return _interrupted(args.verb)
         return _exit_status(error, args.traceback)
     return status or 0
+
+
+def _interrupted(verb: str) -> int:
+    if verb in _RESUMED:
+        logger.info("%s", Interrupted())
+    return terminal.INTERRUPTED
 
 
 def _exit_status(error: Exception, with_traceback: bool) -> int:
