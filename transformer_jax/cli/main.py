@@ -55,23 +55,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    terminal.announce_interrupt(str(Interrupted()) if args.verb in _RESUMED else "")
     try:
         status = VERBS[args.verb].run(args)
         terminal.flush()
     except KeyboardInterrupt:
-        return _interrupted(args.verb)
+        return terminal.report_interrupt()
     except Exception as error:
         # Compiled code turns an interrupt into another error.
         if terminal.was_interrupted() and not isinstance(error, Stopped):
-            return _interrupted(args.verb)
+            return terminal.report_interrupt()
         return _exit_status(error, args.traceback)
     return status or 0
-
-
-def _interrupted(verb: str) -> int:
-    if verb in _RESUMED:
-        logger.info("%s", Interrupted())
-    return terminal.INTERRUPTED
 
 
 def _exit_status(error: Exception, with_traceback: bool) -> int:
