@@ -112,7 +112,8 @@ def test_errors_have_a_status_and_one_line(api, capsys, error, status, message):
     assert told.startswith(message) and told.count("\n") == bool(message)
 
 
-def test_an_interrupted_training_says_how_to_continue(api, capfd, monkeypatch):
+def test_an_interrupted_training_says_how_to_continue(api, capfd, caplog, monkeypatch):
+    caplog.set_level("INFO")
     monkeypatch.setattr(terminal, "was_interrupted", lambda: True)
     errors = {
         KeyboardInterrupt(): "interrupted; the same command continues",
@@ -122,7 +123,8 @@ def test_an_interrupted_training_says_how_to_continue(api, capfd, monkeypatch):
     for error, message in errors.items():
         monkeypatch.setattr("transformer_jax.runs.config.resolve_file", Mock(side_effect=error))
         assert main(["train", "--config=quickstart", "--workdir=x"]) == 130
-        assert message in capfd.readouterr().err
+        assert message in capfd.readouterr().err + caplog.text
+        caplog.clear()
 
 
 def test_other_errors_are_raised_unless_an_interrupt_caused_them(api, capsys, monkeypatch):
