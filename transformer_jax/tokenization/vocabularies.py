@@ -28,7 +28,7 @@ import numpy as np
 from transformer_jax.errors import UserError
 from transformer_jax.ranges import short_repr
 from transformer_jax.runtime.files import read_regular, remove
-from transformer_jax.summary import Summarized
+from transformer_jax.summary import Summarized, counted
 from transformer_jax.tokenization.config import TOKENIZERS, TokenizerConfig
 from transformer_jax.tokenization.specials import DEFAULT_SPECIALS, MASK_PIECE, SpecialTokens
 from transformer_jax.tokenization.subword_sampling import (
@@ -309,8 +309,8 @@ def train_vocabulary(config: TokenizerConfig, texts: Iterable[str], name: str) -
     start = time.perf_counter()
     model = train(config, sample, name)
     seconds = time.perf_counter() - start
-    message = "trained the %s %s tokenizer on %d texts in %.1f s"
-    logger.info(message, name, config.kind, len(sample), seconds)
+    message = "trained the %s %s tokenizer on %s in %.1f s"
+    logger.info(message, name, config.kind, counted(len(sample), "text"), seconds)
     return model
 
 
