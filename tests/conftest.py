@@ -17,12 +17,12 @@ import time
 import types
 from pathlib import Path
 
-# Test programs run for moments, so most time is compilation; programs with oneDNN's products cannot
-# be cached. JAX reads this when it starts, here and in the processes that tests start.
+# Test programs run for moments, so most time is compilation; programs with oneDNN's products or its
+# softmax cannot be cached. JAX reads this when it starts, here and in the processes that tests start.
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    " --xla_disable_hlo_passes=onednn-contraction-rewriter",
+    " --xla_disable_hlo_passes=onednn-contraction-rewriter,onednn-ops-rewriter",
 )
 
 # The hundred processes that tests start use the modules that the first has compiled: a second less.
