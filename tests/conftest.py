@@ -89,7 +89,7 @@ TINY = {
     **{"tokenizer.vocab_size": 800, "data.name": "parallel_text", "optimizer.warmup_steps": 5},
     **{"train.num_steps": 30, "train.tokens_per_batch": 192},
     **{"eval.every_steps": 15, "eval.num_examples": 3},
-    **{"decode.batch_size": 8, "decode.max_extra_length": 8},
+    **{"decode.batch_size": 24, "decode.max_extra_length": 8},
     **{"checkpoint.every_steps": 15, "checkpoint.keep_params": 2, "logging.every_steps": 5},
 }
 """Changes that shrink the quick start's config to a run of seconds."""
