@@ -17,8 +17,8 @@ import time
 import types
 from pathlib import Path
 
-# Test programs run for moments, so most time is compilation; programs with oneDNN's products or its
-# softmax cannot be cached. JAX reads this when it starts, here and in the processes that tests start.
+# Test programs run for moments, so most time is compilation; programs with products or a softmax of
+# oneDNN cannot be cached. JAX reads this when it starts, here and in processes that tests start.
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"

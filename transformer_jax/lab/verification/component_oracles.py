@@ -235,8 +235,8 @@ def scheduled(subject: Subject) -> Comparison:
 
 
 def updated(subject: Subject) -> Comparison:
-    """An optimizer that is made again, and is compiled anew for each step of stacked layers, has the
-    updates of one that is compiled once."""
+    """An optimizer that is made again, and is compiled anew for each step on stacked layers, has
+    the updates of one that is compiled once."""
     settings = subject.settings
     schedule = make_schedule(settings.optimizer, settings.model.d_model, settings.train.num_steps)
     params = subject.state.params
