@@ -7,6 +7,7 @@ import gzip
 import json
 import multiprocessing
 import os
+import pickle
 import time
 
 import numpy as np
@@ -14,7 +15,12 @@ import pytest
 
 from transformer_jax.data.batches import token_cache, workers
 from transformer_jax.data.batches.pipeline import train_batches
-from transformer_jax.data.batches.token_cache import TokenCache, text_digest, tokenize_pairs
+from transformer_jax.data.batches.token_cache import (
+    LazyPairs,
+    TokenCache,
+    text_digest,
+    tokenize_pairs,
+)
 from transformer_jax.data.batches.windows import store_token_stream
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpora, LinePairs, Parsed, Selection
@@ -25,6 +31,7 @@ from transformer_jax.tokenization import Tokenizers
 from transformer_jax.tokenization.specials import DEFAULT_SPECIALS
 
 EOS = DEFAULT_SPECIALS.eos
+SIDES = ("source", "target")
 TEXTS = [f"document {i} " * (i % 7) + "Ü\ud800\n" * (i % 2) for i in range(100)]
 
 
@@ -218,7 +225,7 @@ def tokenizers():
 
 
 def num_encoded(tokenizers):
-    return [tokenizers.text(side).encoded for side in ("source", "target")]
+    return [tokenizers.text(side).encoded for side in SIDES]
 
 
 def assert_same_pairs(found, expected):
@@ -244,6 +251,24 @@ def test_cached_pairs_equal_newly_encoded_ones(tokenizers, tmp_path):
     assert num_encoded(tokenizers) == once
     assert_same_pairs(kept, plain)
     assert_same_pairs(again, plain)
+
+
+def test_pairs_without_a_cache_are_encoded_once_while_there_is_room(tokenizers):
+    expected = {
+        side: [tokenizers.text(side).encode(pair[side]) for pair in PAIRS] for side in SIDES
+    }
+    before = num_encoded(tokenizers)
+    indices = np.random.default_rng(0).permutation(len(PAIRS))
+    pairs = LazyPairs(PAIRS, tokenizers)
+    for copy in (pairs, pickle.loads(pickle.dumps(pairs)), LazyPairs(PAIRS, tokenizers, room=999)):
+        for part in (*np.array_split(indices, 9), indices):
+            for side, slices in copy.slices.items():
+                tokens = slices.tokens(part).tolist()
+                assert tokens == sum([expected[side][i] for i in part], [])
+        if copy is pairs:
+            assert num_encoded(tokenizers) == [count + len(PAIRS) for count in before]
+    assert num_encoded(tokenizers) > [count + 2 * len(PAIRS) for count in before]  # no room
+    assert_same_pairs(copy, pairs)
 
 
 def test_few_pairs_are_not_cached(tokenizers, tmp_path):
