@@ -287,23 +287,27 @@ def test_tokenized_corpora_keep_their_weights(tokenizers, tmp_path):
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_batches_of_cached_pairs_equal_those_of_encoded_ones(tokenizers, tmp_path, num_workers):
-    def batches(caching, num_workers=0):
+    def batches(caching, num_workers=0, sliced=False):
         pairs = tokenize_pairs(LinePairs(*2 * [PAIRS.targets[1:]]), tokenizers, caching)
         lengths = {"source": 150, "target": 150}
         made = train_batches(
-            pairs, _unchanged, lengths=lengths, rows=8, seed=0, num_workers=num_workers
+            pairs,
+            _unchanged,
+            lengths=lengths,
+            rows=8,
+            seed=0,
+            num_workers=num_workers,
+            slices=pairs.slices if sliced else None,
         )
         taken = [next(made) for _ in range(3)]
         made.close()
         return taken
 
-    for kept, plain in zip(
-        batches(TokenCache(str(tmp_path)), num_workers),
-        batches(TokenCache()),
-        strict=True,
-    ):
-        for name in plain:
-            np.testing.assert_array_equal(kept[name], plain[name])
+    plain = batches(TokenCache())
+    for caching in (TokenCache(str(tmp_path)), TokenCache()):
+        for batch, expected in zip(batches(caching, num_workers, True), plain, strict=True):
+            for name in expected:
+                np.testing.assert_array_equal(batch[name], expected[name])
 
 
 def _unchanged(features, rng):

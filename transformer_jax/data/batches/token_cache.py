@@ -21,7 +21,7 @@ from dataclasses import dataclass, fields
 from itertools import batched
 from pathlib import Path
 from types import FunctionType
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import numpy as np
 from tqdm import tqdm
@@ -378,9 +378,13 @@ class LazyPairs(RandomAccess[Features]):
     def slices(self) -> dict[str, TokenSlices]:
         """The tokens of all pairs."""
         return {
-            side: TokenSlices(self._tokens, functools.partial(self._ranges, i))
+            side: TokenSlices(self, functools.partial(self._ranges, i))
             for i, side in enumerate(_SIDES)
         }
+
+    def take(self, places: np.ndarray, mode: Literal["clip"]) -> np.ndarray:
+        """`np.ndarray.take` of the tokens so far."""
+        return self._tokens.take(places, mode=mode)
 
     def _ranges(self, side: int, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Starts and ends in `_tokens`, int32 [n] each."""
@@ -403,8 +407,8 @@ class LazyPairs(RandomAccess[Features]):
         ends = self._used + np.cumsum([len(tokens) for tokens in texts]).reshape(-1, 2)
         used = int(ends[-1, -1])
         if used > len(self._tokens):
-            # In place: slices hold this array.
-            self._tokens.resize(max(used, 2 * len(self._tokens)), refcheck=False)
+            more = max(used, 2 * len(self._tokens)) - len(self._tokens)
+            self._tokens = np.append(self._tokens, np.zeros(more, np.int32))
         self._tokens[self._used : used] = list(itertools.chain.from_iterable(texts))
         self._borders[indices, 1:] = ends
         self._borders[indices, 0] = np.append(self._used, ends[:-1, 1])
