@@ -77,7 +77,7 @@ class SentencePieceTokenizer(BaseTokenizer):
         self._is_word_start = [
             piece.startswith("▁") or piece[:1].isspace() for piece in self._pieces
         ]
-        self._word_ids: dict[str, list[int]] = {}
+        self._word_ids: dict[str, tuple[int, ...]] = {}
 
     def __reduce__(self) -> tuple[type["SentencePieceTokenizer"], tuple[bytes]]:
         return SentencePieceTokenizer, (self.model,)
@@ -109,7 +109,7 @@ class SentencePieceTokenizer(BaseTokenizer):
             encoded.append(ids)
         return encoded
 
-    def _ids_of(self, words: set[str]) -> Mapping[str, list[int]]:
+    def _ids_of(self, words: set[str]) -> Mapping[str, tuple[int, ...]]:
         """Ids of these words, among others."""
         word_ids = self._word_ids
         new = words.difference(word_ids)
@@ -118,7 +118,8 @@ class SentencePieceTokenizer(BaseTokenizer):
             word_ids = self._word_ids = {}
             new = words
         if new:
-            word_ids.update(zip(new, self._encode_texts([*new]), strict=True))
+            # Of tuples of numbers, unlike lists, the garbage collector does not keep track.
+            word_ids.update(zip(new, map(tuple, self._encode_texts([*new])), strict=True))
         return word_ids
 
     def _encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
