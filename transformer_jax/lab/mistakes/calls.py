@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of a user's function: roles of its parameters by name, its library, a limit of time."""
+
+import inspect
+import re
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer_jax.errors import UserError, reason_of
+
+SECONDS = 30.0
+"""Limit of one call: compiling a small program takes up to a few seconds."""
+
+_NAMES = {
+    "query": r"x?q|quer(y|ies)|qs",
+    "key": r"x?k|keys?|ks|k_?cache|key_?cache|cached_keys?",
+    "value": r"x?v|values?|vs|v_?cache|value_?cache|cached_values?",
+    "wq": r"w_?q|w_?query|q_?(w|weight|proj|kernel)|query_(w|weight|proj|kernel)",
+    "wk": r"w_?k|w_?key|k_?(w|weight|proj|kernel)|key_(w|weight|proj|kernel)",
+    "wv": r"w_?v|w_?value|v_?(w|weight|proj|kernel)|value_(w|weight|proj|kernel)",
+    "wo": r"w_?o|w_?out(put)?|o_?(w|weight|proj|kernel)|out(put)?_?(w|weight|proj|kernel)",
+    "heads": r"h|n_?heads?|num_?heads?|heads|nhead",
+    "mask": r"mask|attn_?mask|attention_?mask|.*_mask|masks|keep|valid|where|counted",
+    "causal": r"(is_)?causal|use_causal_mask",
+    "index": r"(cache_?|cur(rent)?_?)?(index|idx|pos(ition)?)|t|step|i",
+    "x": r"x|xs|inputs?|hidden(_states)?|h_?in|emb(edded|eddings|s)?|src|embs",
+    "tokens": r"tokens?|ids|input_?ids|token_?ids|idx|seqs?|sequences?|batch|text|sentences?",
+    "length": r"n|t|length|seq_?len(gth)?|size|sz|max_?len(gth)?|num_positions|positions?|steps",
+    "lengths": r"lens|lengths|valid_?lens?|seq_?lens|seq_?lengths",
+    "d_model": r"d|dim|d_?model|model_?(dim|size)|depth|embed_?dim|emb_?dim|d_?emb|hidden_?size",
+    "pad": r"pad|pad_?(id|token|idx|token_id|index)|padding_?(id|idx|token)|ignore_?index",
+    "bos": r"bos|sos|start|bos_?id|sos_?id|start_?(id|token)|bos_?token|begin",
+    "eos": r"eos|end|eos_?id|end_?(id|token)|eos_?token|stop",
+    "logits": r"logits|input|preds?|predictions?|outputs?|scores|y_?pred|y_?hat|yhat",
+    "labels": r"labels?|targets?|y|y_?true|gold|tgt|trg",
+    "smoothing": r"smoothing|label_smoothing|eps(ilon)?|alpha|ls",
+    "step": r"step|step_?num|i|it|t|count|global_?step|s|n|epoch|k",
+    "factor": r"factor|scale|multiplier|init_lr",
+    "warmup": r"warm_?up(_?steps)?|n_?warmup_?steps|num_?warmup_?steps|w",
+    "peak": r"peak(_?(lr|value|rate))?|max_?lr|lr|base_?lr|learning_?rate",
+    "total": r"total(_?steps)?|num_?(training_)?steps|max_?steps|decay_steps|t_?max",
+    "scale": r"gamma|scale|weight|g|a",
+    "shift": r"beta|shift|bias|b",
+    "rate": r"rate|p|p_?drop|drop(out)?(_?(rate|prob|p))?",
+    "train": r"train(ing)?|is_?train(ing)?",
+    "deterministic": r"deterministic|eval|inference",
+    "rng": r"rng|key|seed|generator",
+    "norm_eps": r"eps(ilon)?",
+    "table": r"table|embedding(_?(table|matrix))?|emb(edding)?s?|e|w|weights?|w_?e|matrix",
+    "sublayer": r"sublayer|layer|f|fn|sub_?layer|block|sub",
+    "norm": r"norm|layer_?norm|ln|normalize",
+    "gradients": r"grads?|gradients|grad_?list|micro_?grads",
+    "losses": r"loss(es)?|values|nll",
+    "counts": r"counts?|num_?tokens|n_?tokens|weights|sizes|tokens",
+    "model": r"model|step_?fn|next_?(log_?probs?|token|logits)|log_?probs?(_fn)?|score(_?fn)?|"
+    r"predict|decoder?|f|fn|logits(_fn)?|decode(_?step)?",
+    "beams": r"beams?|beam_?(size|width)|k|width|num_?beams|n_?beams|b",
+    "penalty": r"alpha|length_?(penalty|alpha)|lp",
+    "params": r"params?|w|theta|weights",
+    "batches": r"batches|micro_?batches|data|chunks",
+    "grad": r"grad(_?fn)?|gradient(_?fn)?|loss_and_grad|value_and_grad",
+    "lr": r"lr|learning_?rate|eta|step_?size",
+}
+"""Role -> names of parameters that have it, in lower case."""
+
+
+class RejectedError(Exception):
+    """The function refuses the inputs of a layout, or returns another shape."""
+
+
+class Subject:
+    """A user's function, called with values by role.
+
+    Args:
+      fn: the function or module.
+      roles: those that the check can serve, in the usual order; parameters with other names take
+        the roles that are left, in this order.
+      seconds: limit of a call; the thread of a call that exceeds it is left behind.
+    """
+
+    def __init__(self, fn: Callable[..., Any], roles: Sequence[str], seconds: float = SECONDS):
+        if not callable(fn):
+            raise UserError(f"a check takes a function, and {type(fn).__name__} is none")
+        self.name = getattr(fn, "__name__", type(fn).__name__)
+        self.library: str | None = None
+        self.first_reason = ""
+        self._fn = fn
+        self._seconds = seconds
+        self.roles, self.required, self.by_name = _roles_of(fn, roles, self.name)
+
+    def has(self, *roles: str) -> bool:
+        """Returns True if the function has parameters of all these roles."""
+        return set(roles) <= set(self.roles.values())
+
+    def __call__(self, **values: Any) -> Any:
+        """The result as NumPy arrays, in the first library in which the function takes the values.
+
+        Raises:
+          RejectedError: it takes them in none.
+          UserError: it does not return in time, or changes its arguments.
+        """
+        missing = [name for name in self.required if self.roles[name] not in values]
+        if missing:
+            raise RejectedError(f"`{missing[0]}` has no value here")
+        reasons = []
+        for library in [self.library] if self.library else libraries(self._fn):
+            try:
+                result = self._call(values, library)
+            except RejectedError as error:
+                reasons.append(str(error))
+                continue
+            self.library = library
+            return result
+        self.first_reason = self.first_reason or reasons[0]
+        raise RejectedError(reasons[0])
+
+    def array(self, shape: Sequence[int], **values: Any) -> np.ndarray:
+        """The first array of the result, which must have this shape."""
+        result = self(**values)
+        first = result[0] if isinstance(result, (tuple, list)) else result
+        try:
+            array = np.asarray(first, np.float64)
+        except (TypeError, ValueError) as error:
+            raise RejectedError(f"it returns {type(result).__name__}, no array") from error
+        if array.shape != tuple(shape):
+            reason = f"it returns the shape {list(array.shape)}, not {list(shape)}"
+            self.first_reason = self.first_reason or reason
+            raise RejectedError(reason)
+        return array
+
+    def refusal(self) -> UserError:
+        """What to tell a user whose function took no layout."""
+        return UserError(
+            f"{self.name}: no layout that was tried works; in the first, {self.first_reason}. "
+            "Wrap it in a function of the usual arguments (docs/mistakes.md)"
+        )
+
+    def _call(self, values: Mapping[str, Any], library: str) -> Any:
+        arguments = {}
+        for name, role in self.roles.items():
+            if role in values:
+                arguments[name] = converted(values[role], library)
+        before = {name: to_numpy(value) for name, value in arguments.items()}
+        before = {name: np.array(v) for name, v in before.items() if isinstance(v, np.ndarray)}
+        result = in_time(lambda: self._bound(arguments), self._seconds, self.name)
+        for name, array in before.items():
+            if not np.array_equal(array, to_numpy(arguments[name])):
+                raise UserError(
+                    f"{self.name} changes its argument `{name}` in place: copy it first"
+                )
+        return to_numpy(result)
+
+    def _bound(self, arguments: Mapping[str, Any]) -> Any:
+        try:
+            signature = inspect.signature(self._fn)
+        except (TypeError, ValueError):  # written in C
+            return self._fn(*arguments.values())
+        positional = []
+        named = {}
+        leading = True
+        for name, parameter in signature.parameters.items():
+            if name not in arguments:
+                leading = False
+            elif leading and parameter.kind is not parameter.KEYWORD_ONLY:
+                positional.append(arguments[name])
+            else:
+                named[name] = arguments[name]
+        return self._fn(*positional, **named)
+
+
+def _roles_of(
+    fn: Callable[..., Any], roles: Sequence[str], title: str
+) -> tuple[dict[str, str], list[str], set[str]]:
+    """Role of each parameter, parameters without a default, and roles that a name has told."""
+    try:
+        parameters = [*inspect.signature(fn).parameters.values()]
+    except (TypeError, ValueError):
+        return {role: role for role in roles[:4]}, list(roles[:3]), set()
+    forward = getattr(fn, "forward", None)
+    if parameters and parameters[0].kind is inspect.Parameter.VAR_POSITIONAL and forward:
+        parameters = [*inspect.signature(forward).parameters.values()]  # a module of PyTorch
+    parameters = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    named: dict[str, str] = {}
+    for parameter in parameters:
+        for role in roles:
+            if role not in named.values() and re.fullmatch(_NAMES[role], parameter.name.lower()):
+                named[parameter.name] = role
+                break
+    by_name = set(named.values())
+    required = [p.name for p in parameters if p.default is p.empty]
+    left = [role for role in roles if role not in named.values()]
+    for name in required:
+        if name not in named:
+            if not left:
+                raise UserError(
+                    f"{title}: what is the parameter `{name}`? Known are {', '.join(roles)}; "
+                    "wrap the function in one of these arguments"
+                )
+            named[name] = left.pop(0)
+    order = {p.name: named[p.name] for p in parameters if p.name in named}
+    return order, required, by_name
+
+
+def libraries(fn: Callable[..., Any]) -> list[str]:
+    """Libraries to try: those whose modules the function names come first."""
+    torch = sys.modules.get("torch")
+    names = ["numpy", "jax"] + (["torch"] if torch else [])
+    if torch and (isinstance(fn, torch.nn.Module) or type(fn).__module__.startswith("torch")):
+        return ["torch"]
+    if getattr(fn, "__module__", None) and str(fn.__module__).startswith("torch"):
+        return ["torch"]
+    code = getattr(fn, "__code__", None)
+    spaces = getattr(fn, "__globals__", {})
+    used = [spaces.get(name) for name in getattr(code, "co_names", ())]
+    cells = getattr(fn, "__closure__", None) or ()
+    used += [cell.cell_contents for cell in cells]
+    modules = [getattr(v, "__name__", "") + " " + str(getattr(v, "__module__", "")) for v in used]
+    modules += [type(value).__module__ for value in used]
+    named = [n for n in names if any(re.search(rf"\b{n}\b", module) for module in modules)]
+    if torch and "torch" in named:
+        return ["torch", "numpy"]
+    return sorted(names, key=lambda name: name not in named)
+
+
+def converted(value: Any, library: str) -> Any:
+    """An array, or a list of arrays, in a library; other values stay."""
+    if isinstance(value, list):
+        return [converted(element, library) for element in value]
+    if isinstance(value, tuple):
+        return tuple(converted(element, library) for element in value)
+    if not isinstance(value, np.ndarray):
+        return value
+    if library == "jax":
+        return jax.numpy.asarray(value)
+    if library == "torch":
+        torch = sys.modules["torch"]
+        tensor = torch.from_numpy(np.array(value))
+        return tensor.float() if tensor.is_floating_point() else tensor
+    return np.array(value)
+
+
+def to_numpy(value: Any) -> Any:
+    """Arrays of any library as NumPy's, also those in tuples and lists."""
+    if isinstance(value, tuple):
+        return tuple(to_numpy(element) for element in value)
+    if isinstance(value, list):
+        return [to_numpy(element) for element in value]
+    if hasattr(value, "detach"):
+        return value.detach().cpu().numpy()
+    if isinstance(value, jax.Array):
+        if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+            return value
+        return np.asarray(value)
+    return value
+
+
+def in_time(call: Callable[[], Any], seconds: float, name: str) -> Any:
+    """Result of a call in a thread of its own; its exception as a RejectedError."""
+    outcome: dict[str, Any] = {}
+
+    def target() -> None:
+        try:
+            with np.errstate(all="ignore"):
+                outcome["result"] = call()
+        except BaseException as error:  # also SystemExit: it is the user's function
+            outcome["error"] = error
+
+    thread = threading.Thread(target=target, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise UserError(f"{name} did not return within {seconds:g} s; `seconds=` changes the limit")
+    if "error" in outcome:
+        error = outcome["error"]
+        if isinstance(error, UserError):
+            raise error
+        reason = f"it raises {type(error).__name__}: {reason_of(error)}"
+        raise RejectedError(reason) from error
+    return outcome["result"]
