@@ -45,9 +45,9 @@ SHAPES: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 MEANINGS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "True shows": lambda keep: keep,
     "1 shows": lambda keep: keep.astype(np.float64),
-    "is added": lambda keep: np.where(keep, 0.0, -1e9),
     "True hides": lambda keep: ~keep,
     "1 hides": lambda keep: (~keep).astype(np.float64),
+    "is added": lambda keep: np.where(keep, 0.0, -1e9),  # last: what hides at True hides at -1e9
 }
 
 
@@ -276,7 +276,7 @@ def _check_masked(
         seen = keep[:, :, 2:3] if shape in ("[batch, 1, 1, time]", "[batch, time]") else keep
         seen = keep[:1] if shape == "[time, time]" else seen
         for words, encode in MEANINGS.items():
-            if meaning and words.endswith("hides" if meaning == "keep" else "shows"):
+            if meaning and not words.endswith({"keep": "shows", "hide": "hides"}[meaning]):
                 continue
             masks.append((f", mask {shape} {words}", encode(cut(seen)), seen))
     trials = []

@@ -156,14 +156,13 @@ class Subject:
         return to_numpy(result)
 
     def _bound(self, arguments: Mapping[str, Any]) -> Any:
-        try:
-            signature = inspect.signature(self._fn)
-        except (TypeError, ValueError):  # written in C
+        parameters = _parameters(self._fn)
+        if parameters is None:
             return self._fn(*arguments.values())
         positional = []
         named = {}
         leading = True
-        for name, parameter in signature.parameters.items():
+        for name, parameter in parameters.items():
             if name not in arguments:
                 leading = False
             elif leading and parameter.kind is not parameter.KEYWORD_ONLY:
@@ -173,17 +172,22 @@ class Subject:
         return self._fn(*positional, **named)
 
 
+def _parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+    """Parameters of a function or of a module's `forward`; None for one written in C."""
+    try:
+        return inspect.signature(getattr(fn, "forward", fn)).parameters
+    except (TypeError, ValueError):
+        return None
+
+
 def _roles_of(
     fn: Callable[..., Any], roles: Sequence[str], title: str
 ) -> tuple[dict[str, str], list[str], set[str]]:
     """Role of each parameter, parameters without a default, and roles that a name has told."""
-    try:
-        parameters = [*inspect.signature(fn).parameters.values()]
-    except (TypeError, ValueError):
+    known = _parameters(fn)
+    if known is None:
         return {role: role for role in roles[:4]}, list(roles[:3]), set()
-    forward = getattr(fn, "forward", None)
-    if parameters and parameters[0].kind is inspect.Parameter.VAR_POSITIONAL and forward:
-        parameters = [*inspect.signature(forward).parameters.values()]  # a module of PyTorch
+    parameters = [*known.values()]
     parameters = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     named: dict[str, str] = {}
     for parameter in parameters:

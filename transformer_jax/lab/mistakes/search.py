@@ -13,7 +13,7 @@ from transformer_jax.lab.mistakes.answer import Answer, Trial, diagnose
 from transformer_jax.lab.mistakes.answer import found as finding
 from transformer_jax.lab.mistakes.calls import SECONDS, RejectedError, Subject
 
-VOCABULARY, BOS, EOS = 6, 1, 2
+VOCABULARY, PAD, BOS, EOS = 7, 0, 1, 2
 LENGTH, BEAMS, ALPHA, MODELS = 5, 3, 0.9, 10
 
 
@@ -73,12 +73,21 @@ def beam_search(
     done += live
     ranked = sorted(done, key=lambda h: final(*h), reverse=True)
     best = ranked[-1 if pick == "worst" else 0][0][1:]
-    return best[: best.index(EOS)] if EOS in best and stop != "never" else best
+    return until_end(best)
+
+
+def until_end(tokens: list[int]) -> list[int]:
+    """Tokens before EOS, unless others than EOS and padding follow it."""
+    if EOS not in tokens:
+        return tokens
+    end = tokens.index(EOS)
+    return tokens if set(tokens[end:]) - {EOS, PAD} else tokens[:end]
 
 
 def telling_models(rng: np.random.Generator) -> np.ndarray:
     """Drawn models [model, V, V, V] whose outputs differ most between right and wrong searches."""
     tables = np.log(rng.dirichlet(np.full(VOCABULARY, 0.6), (120, VOCABULARY, VOCABULARY)) + 1e-6)
+    tables[..., [PAD, BOS]] -= 20
     tables[..., EOS] += 0.5  # searches end, at different lengths
     tables -= np.log(np.exp(tables).sum(-1, keepdims=True))
     variants: list[dict[str, Any]] = [{}, {"alpha": ALPHA}, {"beams": 1}, {"reorder": False}]
@@ -166,11 +175,7 @@ def _run(
         if tokens is None:
             raise RejectedError(f"it returns {type(result).__name__}, no tokens")
         tokens = tokens[1:] if tokens[:1] == [BOS] else tokens
-        if EOS in tokens:
-            end = tokens.index(EOS)
-            rest = set(tokens[end:]) - {EOS, 0}
-            tokens = tokens if rest else tokens[:end]
-        rows.append(_padded(tokens))
+        rows.append(_padded(until_end(tokens)))
     return np.stack(rows)
 
 
