@@ -33,16 +33,7 @@ tj.check_attention(my_attention)
         change    softmax over the last axis of scores [..., queries, keys]
         source    https://github.com/PetrochukM/PyTorch-NLP/issues/2
 
-| check | functions |
-| --- | --- |
-| `tj.check_attention` | `fn(q, k, v, mask)`; `fn(x, wq, wk, wv, wo, num_heads)`; a module of PyTorch; `fn(q, k_cache, v_cache, index)` |
-| `tj.check_mask` | `fn(length)`, `fn(tokens, pad)`, `fn(lengths, max_length)` |
-| `tj.check_positions` | `fn(length, d_model)`, `fn(x)` that adds or rotates, `fn(tokens, embedding)` |
-| `tj.check_loss` | `fn(logits, labels)`, with a mask, a padding id or smoothing |
-| `tj.check_schedule` | `fn(step)`, `fn(step, d_model, warmup)` |
-| `tj.check_model` | `fn(tokens)`; `fn(x, gamma, beta)`, `fn(x, sublayer, norm)`, `fn(x, rate, training)` |
-| `tj.check_training` | `fn(tokens, bos)`, `fn(losses, counts)`, `fn(gradients)`, `fn(params, batches, grad_fn, lr)` |
-| `tj.check_search` | `fn(model, bos, eos, max_length, beams)` |
+{checks}
 
 A check draws inputs, calls the function in each usual layout (heads apart or together, batch or
 time first, a mask that shows, hides or is added) and compares with a reference in NumPy. If none
@@ -58,6 +49,20 @@ arguments. The check runs where the function runs: a module of PyTorch has to be
 The notebook [`find_my_mistake`](../experiments/notebooks/find_my_mistake.ipynb) mends three wrong
 functions. For a component of this package, [`verify`](extending.md#prove-it) does the same.
 """
+
+CHECKS = {
+    "attention": "`fn(q, k, v, mask)`; `fn(x, wq, wk, wv, wo, num_heads)`; a module of PyTorch; "
+    "`fn(q, k_cache, v_cache, index)`",
+    "mask": "`fn(length)`, `fn(tokens, pad)`, `fn(lengths, max_length)`",
+    "positions": "`fn(length, d_model)`, `fn(x)` that adds or rotates, `fn(tokens, embedding)`",
+    "loss": "`fn(logits, labels)`, with a mask, a padding id or smoothing",
+    "schedule": "`fn(step)`, `fn(step, d_model, warmup)`",
+    "model": "`fn(tokens)`; layers `fn(x, gamma, beta)`, `fn(x, sublayer, norm)`, "
+    "`fn(x, rate, training)`",
+    "training": "`fn(tokens, bos)`, `fn(losses, counts)`, `fn(gradients)`, "
+    "`fn(params, batches, grad_fn, lr)`",
+    "search": "`fn(model, bos, eos, max_length, beams)`",
+}
 
 PARTS = {
     "attention": "Attention", "properties": "Attention: unusual inputs", "mask": "Masks",
@@ -111,7 +116,10 @@ def curves() -> str:
 def page() -> str:
     """The whole page."""
     groups = groupby(MISTAKES.values(), lambda mistake: mistake.about)
-    parts = [INTRODUCTION, *(section(name, list(mistakes)) for name, mistakes in groups), curves()]
+    rows = [f"| `tj.check_{name}` | {functions} |" for name, functions in CHECKS.items()]
+    checks = "\n".join(["| check | functions |", "| --- | --- |", *rows])
+    introduction = INTRODUCTION.replace("{checks}", checks)
+    parts = [introduction, *(section(name, list(mistakes)) for name, mistakes in groups), curves()]
     return "\n".join(filter(None, parts))
 
 

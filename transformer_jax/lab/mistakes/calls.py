@@ -126,7 +126,9 @@ class Subject:
         try:
             array = np.asarray(first, np.float64)
         except (TypeError, ValueError) as error:
-            raise RejectedError(f"it returns {type(result).__name__}, no array") from error
+            reason = f"it returns {type(first).__name__}, no array"
+            self.first_reason = self.first_reason or reason
+            raise RejectedError(reason) from error
         if array.shape != tuple(shape):
             reason = f"it returns the shape {list(array.shape)}, not {list(shape)}"
             self.first_reason = self.first_reason or reason
