@@ -106,12 +106,13 @@ def diagnose(check: str, about: str, trials: Iterable[Trial]) -> Answer:
             return Answer(check, True, layout, evidence=evidence)
         kept.append((distance, layout, output, reference, options))
     singles = [(m, wrong) for m in MISTAKES.values() if m.about == about for wrong in m.wrong]
-    pairs = [
+    pairs: list[tuple[tuple[Mistake, Mapping[str, Any]], ...]] = [
         pair
         for pair in itertools.combinations(singles, 2)
         if not pair[0][1].keys() & pair[1][1].keys() and pair[0][0] is not pair[1][0]
     ]
-    for group in [[(single,) for single in singles], pairs]:
+    alone: list[tuple[tuple[Mistake, Mapping[str, Any]], ...]] = [(single,) for single in singles]
+    for group in (alone, pairs):
         for (distance, layout, output, reference, options), mistakes in itertools.product(
             kept, group
         ):

@@ -5,7 +5,9 @@ import inspect
 import re
 import sys
 import threading
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,57 +18,8 @@ from transformer_jax.errors import UserError, reason_of
 SECONDS = 30.0
 """Limit of one call: compiling a small program takes up to a few seconds."""
 
-_NAMES = {
-    "query": r"x?q|quer(y|ies)|qs",
-    "key": r"x?k|keys?|ks|k_?cache|key_?cache|cached_keys?",
-    "value": r"x?v|values?|vs|v_?cache|value_?cache|cached_values?",
-    "wq": r"w_?q|w_?query|q_?(w|weight|proj|kernel)|query_(w|weight|proj|kernel)",
-    "wk": r"w_?k|w_?key|k_?(w|weight|proj|kernel)|key_(w|weight|proj|kernel)",
-    "wv": r"w_?v|w_?value|v_?(w|weight|proj|kernel)|value_(w|weight|proj|kernel)",
-    "wo": r"w_?o|w_?out(put)?|o_?(w|weight|proj|kernel)|out(put)?_?(w|weight|proj|kernel)",
-    "heads": r"h|n_?heads?|num_?heads?|heads|nhead",
-    "mask": r"mask|attn_?mask|attention_?mask|.*_mask|masks|keep|valid|where|counted",
-    "causal": r"(is_)?causal|use_causal_mask",
-    "index": r"(cache_?|cur(rent)?_?)?(index|idx|pos(ition)?)|t|step|i",
-    "x": r"x|xs|inputs?|hidden(_states)?|h_?in|emb(edded|eddings|s)?|src|embs",
-    "tokens": r"tokens?|ids|input_?ids|token_?ids|idx|seqs?|sequences?|batch|text|sentences?",
-    "length": r"n|t|length|seq_?len(gth)?|size|sz|max_?len(gth)?|num_positions|positions?|steps",
-    "lengths": r"lens|lengths|valid_?lens?|seq_?lens|seq_?lengths",
-    "d_model": r"d|dim|d_?model|model_?(dim|size)|depth|embed_?dim|emb_?dim|d_?emb|hidden_?size",
-    "pad": r"pad|pad_?(id|token|idx|token_id|index)|padding_?(id|idx|token)|ignore_?index",
-    "bos": r"bos|sos|start|bos_?id|sos_?id|start_?(id|token)|bos_?token|begin",
-    "eos": r"eos|end|eos_?id|end_?(id|token)|eos_?token|stop",
-    "logits": r"logits|input|preds?|predictions?|outputs?|scores|y_?pred|y_?hat|yhat",
-    "labels": r"labels?|targets?|y|y_?true|gold|tgt|trg",
-    "smoothing": r"smoothing|label_smoothing|eps(ilon)?|alpha|ls",
-    "step": r"step|step_?num|i|it|t|count|global_?step|s|n|epoch|k",
-    "factor": r"factor|scale|multiplier|init_lr",
-    "warmup": r"warm_?up(_?steps)?|n_?warmup_?steps|num_?warmup_?steps|w",
-    "peak": r"peak(_?(lr|value|rate))?|max_?lr|lr|base_?lr|learning_?rate",
-    "total": r"total(_?steps)?|num_?(training_)?steps|max_?steps|decay_steps|t_?max",
-    "scale": r"gamma|scale|weight|g|a",
-    "shift": r"beta|shift|bias|b",
-    "rate": r"rate|p|p_?drop|drop(out)?(_?(rate|prob|p))?",
-    "train": r"train(ing)?|is_?train(ing)?",
-    "deterministic": r"deterministic|eval|inference",
-    "rng": r"rng|key|seed|generator",
-    "norm_eps": r"eps(ilon)?",
-    "table": r"table|embedding(_?(table|matrix))?|emb(edding)?s?|e|w|weights?|w_?e|matrix",
-    "sublayer": r"sublayer|layer|f|fn|sub_?layer|block|sub",
-    "norm": r"norm|layer_?norm|ln|normalize",
-    "gradients": r"grads?|gradients|grad_?list|micro_?grads",
-    "losses": r"loss(es)?|values|nll",
-    "counts": r"counts?|num_?tokens|n_?tokens|weights|sizes|tokens",
-    "model": r"model|step_?fn|next_?(log_?probs?|token|logits)|log_?probs?(_fn)?|score(_?fn)?|"
-    r"predict|decoder?|f|fn|logits(_fn)?|decode(_?step)?",
-    "beams": r"beams?|beam_?(size|width)|k|width|num_?beams|n_?beams|b",
-    "penalty": r"alpha|length_?(penalty|alpha)|lp",
-    "params": r"params?|w|theta|weights",
-    "batches": r"batches|micro_?batches|data|chunks",
-    "grad": r"grad(_?fn)?|gradient(_?fn)?|loss_and_grad|value_and_grad",
-    "lr": r"lr|learning_?rate|eta|step_?size",
-}
-"""Role -> names of parameters that have it, in lower case."""
+_NAMES = tomllib.loads(Path(__file__).with_name("names.toml").read_text(encoding="utf-8"))
+"""Role -> regular expression of the names of parameters that have it."""
 
 
 class RejectedError(Exception):

@@ -201,7 +201,7 @@ def check_positions(
         answer = _check_added(subject, rng, width, batch_first)
     if not answer.right:
         return answer
-    values = {"length": max_length, "d_model": width}
+    values: dict[str, Any] = {"length": max_length, "d_model": width}
     if subject.has("x"):
         values = {"x": np.zeros((1, max_length, width))}
         if "heads" in answer.layout:

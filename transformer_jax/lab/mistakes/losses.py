@@ -135,7 +135,7 @@ def check_loss(
 
 def _with_shift(trials: list[Trial], shift: int) -> list[Trial]:
     return [
-        (layout, output, reference, options | {"shift": shift})
+        (layout, output, reference, {**options, "shift": shift})
         for layout, output, reference, options in trials
         if not shift or "[batch, time" in layout
     ]
@@ -196,7 +196,7 @@ def _trials(subject: Subject, padded: bool, smoothing: float, pad: int) -> Itera
                 result = cross_entropy(logits, labels, keep, **options)
                 return result.reshape(tokens) if result.size == BATCH * TIME else result
 
-            smooth = [("", {})]
+            smooth: list[tuple[str, dict[str, Any]]] = [("", {})]
             if smoothing:
                 smooth = [
                     (f", {words}{less}", {"smooth": form, "divergence": divergence})

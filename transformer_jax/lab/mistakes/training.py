@@ -184,8 +184,8 @@ def _check_average(subject: Subject, rng: np.random.Generator) -> Answer:
     def average(weights: str = "counts") -> np.ndarray:
         sums = {"counts": counts.sum(), "sum": 1.0, "batches": len(losses)}
         if weights == "none":
-            return losses.mean()
-        return (losses * counts).sum() / sums[weights]
+            return np.asarray(losses.mean())
+        return np.asarray((losses * counts).sum() / sums[weights])
 
     try:
         output = subject.array((), losses=losses, counts=counts)
