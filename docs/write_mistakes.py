@@ -58,7 +58,7 @@ CHECKS = {
     "loss": "`fn(logits, labels)`, with a mask, a padding id or smoothing",
     "schedule": "`fn(step)`, `fn(step, d_model, warmup)`",
     "model": "`fn(tokens)`; layers `fn(x, gamma, beta)`, `fn(x, sublayer, norm)`, "
-    "`fn(x, rate, training)`",
+    "`fn(x, mask)`, `fn(x, rate, training)`",
     "training": "`fn(tokens, bos)`, `fn(losses, counts)`, `fn(gradients)`, "
     "`fn(params, batches, grad_fn, lr)`",
     "search": "`fn(model, bos, eos, max_length, beams)`",
@@ -67,7 +67,8 @@ CHECKS = {
 PARTS = {
     "attention": "Attention", "properties": "Attention: unusual inputs", "mask": "Masks",
     "positions": "Positions", "rotary": "Rotary positions", "length": "Long inputs",
-    "embedding": "Embeddings", "norm": "Norms", "residual": "Residuals", "dropout": "Dropout",
+    "embedding": "Embeddings", "norm": "Norms", "pool": "Means over time",
+    "residual": "Residuals", "dropout": "Dropout",
     "model": "Whole models", "loss": "Losses", "schedule": "Schedules", "batch": "Batches",
     "average": "Averages", "accumulation": "Accumulated gradients", "search": "Searches",
 }  # fmt: skip

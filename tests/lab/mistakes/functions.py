@@ -227,6 +227,7 @@ WRONG = {
         "norm_side": lambda x, sublayer, norm: x + norm(sublayer(x)),
         "dropout_unscaled": lambda x, rate, training: dropout(x, rate, training, scaled=False),
         "dropout_at_evaluation": lambda x, rate, training: dropout(x, rate, training, always=True),
+        "padding_in_pool": lambda x, mask: (x * mask[..., None]).mean(1),
         "dropout_missing": lambda x, rate, training: x,
         "future_leaks": lambda tokens: model(tokens, ahead=1),
         "positions_missing": lambda tokens: model(tokens, places=0),
@@ -238,6 +239,9 @@ WRONG = {
         "start_missing": lambda tokens, bos: (tokens[:, :-1], tokens[:, 1:]),
         "mean_of_means": lambda losses, counts: np.mean(losses),
         "accumulation_undivided": update,
+        "update_sign": lambda params, batches, loss_fn, lr: (
+            params + lr * sum(jax.grad(loss_fn)(params, batch) for batch in batches) / len(batches)
+        ),
         "accumulation_last": lambda gradients: gradients[-1],
     },
     "check_search": {

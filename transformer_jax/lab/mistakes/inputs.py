@@ -191,7 +191,7 @@ def check_positions(
       max_length: the longest input that a table must serve.
     """
     roles = ["length", "d_model", "x"]
-    subject = Subject(fn, roles, seconds) if not _embeds(fn) else Subject(fn, ["tokens", "table"])
+    subject = Subject(fn, roles, seconds) if not embeds(fn) else Subject(fn, ["tokens", "table"])
     rng = np.random.default_rng(0)
     if subject.has("tokens", "table"):
         return _check_embedding(subject, rng, width)
@@ -216,7 +216,8 @@ def check_positions(
     return Answer(answer.check, False, answer.layout, [finding("table_short", reason)])
 
 
-def _embeds(fn: Callable[..., Any]) -> bool:
+def embeds(fn: Callable[..., Any]) -> bool:
+    """Returns True for a function of tokens and a table of embeddings."""
     try:
         return {"tokens", "table"} <= Subject(fn, ["tokens", "table"]).by_name
     except UserError:

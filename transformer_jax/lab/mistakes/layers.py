@@ -11,9 +11,10 @@ from transformer_jax.errors import UserError
 from transformer_jax.lab.mistakes.answer import TOLERANCE, Answer, Finding, diagnose, difference
 from transformer_jax.lab.mistakes.answer import found as finding
 from transformer_jax.lab.mistakes.calls import SECONDS, RejectedError, Subject
+from transformer_jax.lab.mistakes.inputs import check_positions, embeds
 
 BATCH, TIME = 3, 7
-PARTS = ("norm", "residual", "dropout", "model")
+PARTS = ("norm", "residual", "dropout", "pool", "model")
 EPSILON = 1e-5
 
 
@@ -30,11 +31,12 @@ def check_model(
 ) -> Answer:
     """Finds the mistake in a model `fn(tokens) -> logits [B, T, V]`, or in a layer.
 
-    A layer is `fn(x, gamma, beta)` (norm), `fn(x, sublayer, norm)` (residual) or
-    `fn(x, rate, training)` (dropout, also with `deterministic` and `rng`).
+    A layer is `fn(x, gamma, beta)` (norm), `fn(x, sublayer, norm)` (residual), `fn(x, mask)` (pool:
+    the mean over time of what counts) or `fn(x, rate, training)` (dropout, also with
+    `deterministic` and `rng`).
 
     Args:
-      part: "norm", "residual", "dropout" or "model", where the parameters do not tell.
+      part: "norm", "residual", "dropout", "pool" or "model", where the parameters do not tell.
       causal: the model may not see later tokens.
       pad: the padding token, to test that trailing padding changes nothing.
       cached: the model's logits [B, T, V] of tokens, computed by decoding with its cache.
@@ -43,6 +45,8 @@ def check_model(
     """
     if part not in (None, *PARTS):
         raise UserError(f"part={part!r}: one of {', '.join(PARTS)}")
+    if part is None and embeds(fn):
+        return check_positions(fn, width=width, seconds=seconds)
     part = part or _part_of(fn)
     rng = np.random.default_rng(0)
     if part == "model":
@@ -51,6 +55,8 @@ def check_model(
     if part == "dropout":
         return _check_dropout(fn, seconds)
     x = rng.normal(1.0, 2.0, (BATCH, TIME, width))
+    if part == "pool":
+        return _check_pool(Subject(fn, ["x", "mask"], seconds), x)
     if part == "residual":
         return _check_residual(Subject(fn, ["x", "sublayer", "norm"], seconds), x)
     subject = Subject(fn, ["x", "scale", "shift", "norm_eps"], seconds)
@@ -83,10 +89,11 @@ def check_model(
 
 def _part_of(fn: Callable[..., Any]) -> str:
     name = getattr(fn, "__name__", type(fn).__name__).lower()
-    for part in ("norm", "dropout", "residual"):
+    for part in ("norm", "dropout", "residual", "pool"):
         if part in name:
             return part
-    roles = {"residual": "sublayer", "dropout": "rate", "norm": "scale", "model": "tokens"}
+    roles = {"residual": "sublayer", "dropout": "rate", "norm": "scale", "pool": "mask"}
+    roles["model"] = "tokens"
     for part, role in roles.items():
         if (
             role
@@ -94,6 +101,21 @@ def _part_of(fn: Callable[..., Any]) -> str:
         ):
             return part
     raise UserError(f"{name}: what is it? Say part=, one of {', '.join(PARTS)}")
+
+
+def _check_pool(subject: Subject, x: np.ndarray) -> Answer:
+    keep = np.arange(TIME) < np.array([[7], [4], [2]])
+
+    def pooled(counted: str = "kept", divisor: str = "kept") -> np.ndarray:
+        weights = np.where(counted == "all", 1.0, keep)[..., None]
+        divisors = weights.sum(1) if divisor == "kept" else TIME
+        return (x * weights).sum(1) / divisors
+
+    try:
+        output = subject.array(pooled().shape, x=x, mask=keep.astype(np.float64))
+    except RejectedError:
+        raise subject.refusal() from None
+    return diagnose("check_model", "pool", [("mean over time", output, pooled, {})])
 
 
 def _check_residual(subject: Subject, x: np.ndarray) -> Answer:

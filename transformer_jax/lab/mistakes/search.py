@@ -116,7 +116,7 @@ def check_search(
       beams: number of beams of a function that has it inside; without any it is greedy.
       alpha: exponent of the length penalty inside.
     """
-    roles = ["model", "bos", "eos", "length", "beams", "penalty", "labels"]
+    roles = ["model", "bos", "eos", "length", "beams", "penalty", "labels", "vocabulary"]
     subject = Subject(fn, roles, seconds)
     rng = np.random.default_rng(0)
     tables = telling_models(rng)
@@ -128,6 +128,7 @@ def check_search(
         "length": LENGTH,
         "beams": count,
         "penalty": penalty,
+        "vocabulary": VOCABULARY,
     }
     outputs: dict[str, np.ndarray] = {}
     for every in (False, True):

@@ -125,11 +125,12 @@ def check_training(fn: Callable[..., Any], *, seconds: float = SECONDS) -> Answe
 
     `fn(tokens)` or `fn(tokens, bos)` makes inputs and targets; `fn(losses, counts)` averages means
     of batches; `fn(gradients)` averages gradients of equal micro-batches, and
-    `fn(params, batches, grad_fn, lr)` updates with them: `grad_fn(params, batch)` is given.
+    `fn(params, batches, grad_fn, lr)` updates with them: `grad_fn(params, batch)`, or `loss_fn`, is
+    given.
     """
     names = set(_by_name(fn))
     rng = np.random.default_rng(0)
-    if {"params", "batches", "grad"} <= names or "gradients" in names:
+    if {"params", "batches"} <= names or "gradients" in names:
         return _check_accumulation(fn, "gradients" in names, rng, seconds)
     if "losses" in names:
         return _check_average(Subject(fn, ["losses", "counts"], seconds), rng)
@@ -167,7 +168,7 @@ def check_training(fn: Callable[..., Any], *, seconds: float = SECONDS) -> Answe
 
 
 def _by_name(fn: Callable[..., Any]) -> set[str]:
-    groups = (["params", "batches", "grad", "lr"], ["gradients"], ["losses", "counts"])
+    groups = (["params", "batches", "grad", "loss_fn", "lr"], ["gradients"], ["losses", "counts"])
     names: set[str] = set()
     for roles in groups:
         try:
@@ -198,7 +199,7 @@ def _check_accumulation(
     fn: Callable[..., Any], averages: bool, rng: np.random.Generator, seconds: float
 ) -> Answer:
     """Checks gradients of three micro-batches: the gradient is params - target of the batch."""
-    roles = ["gradients"] if averages else ["params", "batches", "grad", "lr"]
+    roles = ["gradients"] if averages else ["params", "batches", "grad", "loss_fn", "lr"]
     subject = Subject(fn, roles, seconds)
     params = rng.normal(size=4)
     targets = [rng.normal(size=4) for _ in range(3)]
@@ -221,6 +222,7 @@ def _check_accumulation(
         "params": params,
         "batches": targets,
         "grad": lambda now, batch: now - batch,
+        "loss_fn": lambda now, batch: ((now - batch) ** 2).sum() / 2,
         "lr": lr,
     }
     try:
