@@ -125,8 +125,10 @@ def diagnose(check: str, about: str, trials: Iterable[Trial]) -> Answer:
             except ValueError:  # these options have no meaning for these shapes
                 continue
             if remaining <= TOLERANCE:
-                evidence = f"differs by {distance:.2g} from the right result, by {remaining:.1e} "
-                evidence += "from this one"
+                apart = f"by {distance:.2g}" if np.isfinite(distance) else "in its shape or by NaN"
+                evidence = (
+                    f"differs {apart} from the right result, by {remaining:.1e} from this one"
+                )
                 findings = [Finding(mistake, evidence) for mistake, _ in mistakes]
                 return Answer(check, False, layout, findings)
     distance, layout, *_ = min(kept, key=lambda row: row[0])
