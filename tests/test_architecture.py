@@ -36,7 +36,7 @@ LAYERS = [
     {"lab"},
     {"lab.pictures"},
     {"lab.report"},
-    {"lab.analysis", "lab.plan"},
+    {"lab.analysis", "lab.mistakes", "lab.plan"},
     {"lab.sweeps", "lab.verification"},
     {"lab.evidence", "lab.plots"},
     {"tools"},
