@@ -315,6 +315,40 @@ def _check_verdicts(args: argparse.Namespace) -> None:
         write_json(states)
 
 
+@verb(
+    Flag("folder DIR", "the folder of the night, with night.py and proposals"),
+    Flag("--next", "only print what is open and what was decided, one JSON object"),
+    Flag("--wait N", "wait so many seconds for another proposal, after the last one", 0),
+    Flag(
+        "--finish",
+        "evaluate the winner on fresh seeds and, once, on the test split; ends the night",
+        excludes=("next", "wait"),
+    ),
+)
+def night(args: argparse.Namespace) -> int:
+    """Tests proposals to change a baseline, with one error rate for all; promotes what is better.
+
+    Prints a JSON line for each proposal that is decided, and writes DIR/night.html. The same
+    command continues. Exit status 1: the budget is used up.
+    """
+    from transformer_jax.lab.night import loop, report
+    from transformer_jax.runtime.platform import require_device
+
+    if args.next:
+        write_json(report.night_state(args.folder))
+        return 0
+    require_device()
+    if args.finish:
+        write_json(loop.finish_night(args.folder))
+        report.write_page(args.folder)
+        return 0
+    for line in loop.decide_proposals(args.folder, args.wait):
+        write_json(line)
+        terminal.flush()
+        report.write_page(args.folder)
+    return int(report.night_state(args.folder)["is_spent"])
+
+
 _SIZES = (
     Flag("--batch_size N"),
     Flag("--source_length N"),

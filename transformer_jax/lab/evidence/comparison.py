@@ -176,7 +176,7 @@ def comparison_page(report: Report) -> str:
         },
     }
     styles = [asset("theme.css"), asset("comparison.css")]
-    scripts = [asset("document.js"), asset("comparison.js")]
+    scripts = [asset(name) for name in ("document.js", "tables.js", "comparison.js")]
     return page(report.title, asset("comparison.html"), styles, scripts, data)
 
 
