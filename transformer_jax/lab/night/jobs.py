@@ -310,6 +310,16 @@ def _rule_of_error(error: BaseException) -> str:
     return "config" if isinstance(error, UserError) else "crash"
 
 
+def do_job(kind: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What a job returns; the rule and reason of an error of the proposal."""
+    try:
+        return JOBS[kind](**arguments)
+    except Stopped:
+        raise
+    except Exception as error:
+        return {"rule": _rule_of_error(error), "reason": describe_error(error)}
+
+
 def main() -> None:
     """Does the work on the first line of stdin, and writes its answer to the file that it names."""
     work = json.loads(sys.stdin.buffer.readline())
@@ -319,13 +329,8 @@ def main() -> None:
         os._exit(1)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
-    guard_files(work["arguments"].pop("guarded", ()))
-    try:
-        result = JOBS[work["kind"]](**work["arguments"])
-    except Stopped:
-        raise
-    except Exception as error:
-        result = {"rule": _rule_of_error(error), "reason": describe_error(error)}
+    guard_files(work["arguments"].pop("guarded"))
+    result = do_job(work["kind"], work["arguments"])
     path = Path(work["answer"])
     partial = path.with_suffix(".partial")
     partial.write_text(to_json(result), encoding="utf-8")

@@ -102,7 +102,11 @@ class OpenNight:
 
     def _digests(self) -> dict[Path, str]:
         """Digests of the files that define the night and its baseline."""
-        names = [self.folder / DEFINITION, self.night.config, *self.baseline().modules]
+        names: list[str | Path] = [
+            self.folder / DEFINITION,
+            self.night.config,
+            *self.baseline().modules,
+        ]
         paths = [Path(name) for name in names]  # a shipped config has no path
         return {path: sha256_of(path) for path in paths if path.is_file()}
 
