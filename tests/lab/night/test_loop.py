@@ -181,10 +181,10 @@ def test_failures_and_edits_are_records_by_rule(night, monkeypatch):
     }
     for i, (rule, run) in enumerate(cases.items()):
         overrides = {"optimizer.learning_rate": 1e12 if rule == "diverged" else 0.3 + i / 100}
-        propose(night, f"{rule}.json", overrides, 10 + i)
+        propose(night, f"{rule}_case.json", overrides, 10 + i)
         monkeypatch.setattr(loop, "run_job", run)
         (line,) = decide_proposals(night)
-        assert (line["verdict"], line["rule"]) == ("refused", rule)
+        assert (line["verdict"], line["rule"]) == ("refused", rule), line["reason"]
     assert (night / "ledger.jsonl").read_text().startswith(before)
 
 

@@ -197,8 +197,9 @@ def train(
       folders: {name: folder of the row}.
 
     Returns:
-      Of each row: its parameters, the seconds of all seeds, the workdirs of its seeds, and which
-      of these diverged; and the largest memory of this process, in bytes.
+      Of each row: its parameters, the seconds of all seeds, the workdirs of its seeds (empty for
+      one without records), and which of these diverged; and the largest memory of this process,
+      in bytes.
     """
     configs = {name: resolve_file(config, fields, modules) for name, fields in rows.items()}
     data = row_data(configs)
@@ -216,7 +217,7 @@ def train(
             trained[row.name] = {
                 "parameters": row.parameters,
                 "seconds": row.seconds,
-                "workdirs": [str(workdirs[f"seed_{first + i}"]) for i in range(seeds)],
+                "workdirs": [str(workdirs.get(f"seed_{first + i}", "")) for i in range(seeds)],
                 "diverged": [value is None or not math.isfinite(value) for value in values],
             }
     return {"rows": trained, "memory": _peak_memory()}

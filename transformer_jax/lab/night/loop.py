@@ -411,7 +411,7 @@ class OpenNight:
                 digests=evaluated["digests"],
                 parameters=of_row["parameters"],
                 memory=trained["memory"],
-                workdirs=[str(Path(path).relative_to(self.folder)) for path in workdirs],
+                workdirs=[path.removeprefix(f"{self.folder}/") for path in workdirs],
                 spent={"runs": len(workdirs), "seconds": seconds},
             )
 
