@@ -46,7 +46,7 @@ OVERRIDES = {{"model.activation": "{name}"}}
 def {name}(x):
     {code}
 '''
-OTHER_PARAMETERS = '''"""The same layer, whose parameters have other paths and other first values."""
+OTHER_PARAMETERS = '''"""The same layer; its parameters have other paths and so other values."""
 
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.layers import FEED_FORWARDS

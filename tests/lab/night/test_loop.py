@@ -4,222 +4,259 @@
 import json
 import math
 import os
-import shutil
 
+import numpy as np
 import pytest
 
+import transformer_jax as tj
 from tests.refusals import assert_refused
 from transformer_jax.cli.main import main
-from transformer_jax.errors import UserError
 from transformer_jax.lab.night import jobs, loop
 from transformer_jax.lab.night.jobs import JobError
+from transformer_jax.lab.night.ledger import Ledger
 from transformer_jax.lab.night.loop import decide_proposals, finish_night, paired_differences
-from transformer_jax.lab.night.report import night_state, write_page
+from transformer_jax.lab.night.report import night_state
 from transformer_jax.lab.verification.outcomes import DIFFERS, Outcome, Verification
 from transformer_jax.logs.records import to_json
 
-FAST = {"optimizer.learning_rate": 0.5}
-FIELDS = {"config": "quickstart", "smallest": 0.01, "budget": {"runs": 30}, "looks": (2, 4)}
+FIELDS = {"config": "quickstart", "smallest": 0.01, "budget": {"runs": 99}, "looks": (2, 4)}
 
 
-def write_night(folder, **fields):
+def write_night(folder, end="", **fields):
     """A folder with a definition; fields replace or extend those of `FIELDS`."""
     (folder / "proposals").mkdir(parents=True, exist_ok=True)
-    text = f"def get_night():\n    return {FIELDS | fields!r}\n"
+    text = f"def get_night():\n    return {FIELDS | fields!r} {end}\n"
     (folder / "night.py").write_text(text)
     return folder
 
 
-def propose(folder, name, overrides, arrived, why="It may help."):
-    path = folder / "proposals" / name
-    path.parent.mkdir(exist_ok=True, parents=True)
-    path.write_text(json.dumps({"why": why, "overrides": overrides}))
+def propose(folder, name, overrides, arrived):
+    path = folder / "proposals" / f"{name}.json"
+    path.write_text(json.dumps({"why": "It may help.", "overrides": overrides}))
     os.utime(path, (arrived, arrived))
 
 
-def run_here(kind, limits, **arguments):
+def rate(value):
+    return {"optimizer.learning_rate": value}
+
+
+def run_here(kind, limits, guarded, **arguments):
     """`run_job` in this process."""
-    arguments.pop("guarded")
-    limits.folder.mkdir(parents=True, exist_ok=True)
     result = json.loads(to_json(jobs.do_job(kind, arguments)))
     if "rule" in result:
         raise JobError(result["rule"], result["reason"])
     return result
 
 
-@pytest.fixture(autouse=True)
-def in_this_process(monkeypatch):
-    """Jobs run here, and the baseline's oracles are those of other tests."""
-    monkeypatch.setattr(loop, "run_job", run_here)
-    monkeypatch.setattr(jobs, "verify", lambda *_, **__: Verification("", []))
+class Drawn:
+    """`run_job` that trains nothing: losses are drawn, lower by the learning rate."""
 
+    def __init__(self):
+        self.rates = {}
+        self.shared = {"data": "same"}
+        self.jobs = []
 
-@pytest.fixture(scope="module")
-def base(tiny_language_model):
-    """The baseline, which hardly learns."""
-    steps = {"train.num_steps": 24, "eval.every_steps": 24, "checkpoint.every_steps": 24}
-    return tiny_language_model | steps | {"optimizer.learning_rate": 1e-9}
+    def __call__(self, kind, limits, **arguments):
+        self.jobs.append(kind)
+        return getattr(self, kind)(**arguments)
 
+    def check(self, **_):
+        return {"failing": []}
 
-@pytest.fixture(scope="module")
-def finished(base, tmp_path_factory):
-    """Folder of a night of three proposals that is not finished yet, and the lines it gave."""
-    folder = write_night(tmp_path_factory.mktemp("nights") / "night", base=base, question="Faster?")
-    propose(folder, "fast.json", FAST, 1)
-    propose(folder, "longer.json", {"train.num_steps": 48}, 2)
-    propose(folder, "same.json", {"train.remat": "full"}, 3)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "run_job", run_here)
-        patch.setattr(jobs, "verify", lambda *_, **__: Verification("", []))
-        lines = list(decide_proposals(folder))
-    return folder, lines
+    def train(self, rows, folders, seeds, **_):
+        trained = {}
+        for name, overrides in rows.items():
+            self.rates[name] = overrides["optimizer.learning_rate"]
+            paths = [f"{folders[name]}/seed_{overrides['seed'] + i}" for i in range(seeds)]
+            diverged = self.rates[name] > 100
+            trained[name] = {"parameters": 7, "seconds": 2.0 * seeds, "workdirs": paths}
+            trained[name]["workdirs"] = [""] * seeds if diverged else paths
+        return {"rows": trained, "memory": 10**6}
+
+    def evaluate(self, workdirs, **_):
+        values = []
+        for path in workdirs:
+            row, _, seed = path.rpartition("/seed_")
+            noise = (
+                np.random.default_rng([int(seed), *path.encode()]).normal(0, 0.01) if path else 0
+            )
+            values.append(3.0 + noise - self.rates[row.rpartition("/")[2]] if path else None)
+        return {"values": values, "digests": dict(self.shared)}
 
 
 @pytest.fixture
-def night(finished, tmp_path):
-    return shutil.copytree(finished[0], tmp_path / "night")
+def drawn(monkeypatch):
+    job = Drawn()
+    monkeypatch.setattr(loop, "run_job", job)
+    return job
 
 
-def test_better_is_promoted_and_rules_and_ties_refuse(finished):
-    folder, lines = finished
-    verdicts = {line["name"]: (line["verdict"], line["rule"]) for line in lines}
-    assert verdicts == {
-        "fast": ("promoted", "better"),
-        "longer": ("refused", "budget"),
-        "same": ("refused", "screening"),
-    }
-    fast, longer, same = lines
-    assert fast["difference"] > fast["interval"][0] > 0 and longer["number"] is None
-    assert same["number"] == 1 and same["baseline"] == 1 and same["difference"] == 0
-    assert fast["costs"].keys() == {"seconds", "memory", "parameters", "lines"}
-    ledger = loop.Ledger(folder)
-    assert ledger.spent()["runs"] == sum(len(m["values"]) for m in ledger.of_kind("measured"))
-    # A new baseline has seeds that no test has used.
-    seeds = {m["baseline"]: m["workdirs"][0][-6:] for m in ledger.of_kind("measured")}
-    assert seeds == {0: "seed_0", 1: "d_1000"}
+@pytest.fixture
+def night(tmp_path):
+    return write_night(tmp_path / "night", base=rate(0.1))
 
 
-def test_it_continues_where_it_was_and_needs_new_names(night, monkeypatch):
-    assert list(decide_proposals(night)) == []
-    propose(night, "fast.json", FAST | {"optimizer.beta1": 0.5}, 4)
-    propose(night, "same/proposal.json", {"train.remat": "dots"}, 5)
-    lines = list(decide_proposals(night))
-    assert [line["rule"] for line in lines] == ["name", "name"]
-    state = night_state(night)
-    assert state["open"] == [] and state["promoted"] == ["fast"]
-    assert state["baseline"]["overrides"]["optimizer.learning_rate"] == 0.5
+def decided(folder):
+    return {line["name"]: (line["verdict"], line["rule"]) for line in decide_proposals(folder)}
 
-    propose(night, "slow.json", {"optimizer.learning_rate": 0.4}, 6)
-    monkeypatch.setattr(loop, "run_job", stop_after("train"))
-    with pytest.raises(KeyboardInterrupt):
-        list(decide_proposals(night))
-    begun = loop.Ledger(night).of_kind("start")
+
+def test_a_night_of_trained_proposals(tiny_language_model, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(loop, "run_job", run_here)
+    monkeypatch.setattr(jobs, "verify", lambda *_, **__: Verification("", []))
+    steps = {"train.num_steps": 24, "eval.every_steps": 24, "checkpoint.every_steps": 24}
+    base = tiny_language_model | steps | rate(1e-9)
+    folder = write_night(tmp_path / "night", base=base, question="Faster?", finish_seeds=2)
+    propose(folder, "fast", rate(0.5), 1)
+    propose(folder, "longer", {"train.num_steps": 48}, 2)
+    propose(folder, "same", {"train.remat": "full"}, 3)
+    assert main(["night", str(folder)]) == 0
+    fast, longer, same = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (fast["verdict"], fast["rule"]) == ("promoted", "better")
+    assert (longer["verdict"], longer["rule"], longer["number"]) == ("refused", "budget", None)
+    assert (same["verdict"], same["rule"], same["difference"]) == ("refused", "screening", 0)
+    assert fast["interval"][0] > 0 and same["baseline"] == 1 and same["number"] == 1
+    assert fast["costs"].keys() == {"seconds", "memory", "parameters", "lines"}
+    # A new baseline has seeds that no test has used.
+    measured = Ledger(folder).of_kind("measured")
+    seeds = {line["baseline"]: line["workdirs"][0].rpartition("/")[2] for line in measured}
+    assert seeds == {0: "seed_0", 1: "seed_1000"}
+
+    assert main(["night", str(folder), "--next"]) == 0
+    state = json.loads(capsys.readouterr().out)
+    assert state["promoted"] == ["fast"] and state["open"] == [] and not state["is_finished"]
+    assert state["refused"] == {"longer": "budget", "same": "screening"}
+    finish = finish_night(folder)
+    assert finish["values"]["test"] == {"baseline": None, "winner": None}  # there is no such split
+    assert finish["differences"]["valid"]["difference"] > 0.1
+    assert main(["night", str(folder)]) == 2
+    assert "is finished" in capsys.readouterr().err
+
+
+def test_it_continues_where_it_was(night, drawn, monkeypatch):
+    def stop(**_):
+        raise KeyboardInterrupt
+
+    assert decided(night) == {}
+    propose(night, "slow", rate(0.105), 1)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(drawn, "evaluate", stop)
+        decided(night)
+    (start,) = Ledger(night).of_kind("start")
     (line,) = decide_proposals(night)
-    assert line["number"] == begun[-1]["number"]  # no second test
-    assert len(loop.Ledger(night).of_kind("start")) == len(begun)
+    assert (line["number"], line["level"]) == (start["number"], start["level"])  # no second test
+    assert len(Ledger(night).of_kind("start")) == 1 and drawn.jobs.count("check") == 2
+    torn = (night / "ledger.jsonl").read_text() + '{"line": 9, "ki'
+    (night / "ledger.jsonl").write_text(torn)  # by a kill
+    propose(night, "fast", rate(0.9), 2)
+    assert decided(night) == {"fast": ("promoted", "better")}
+    assert night_state(night)["baseline"]["overrides"] == rate(0.9)
+    assert "fast: It may help." in tj.night(night, finish=True).as_text()
+    assert "It may help." in (night / "night.html").read_text()
 
 
-def stop_after(last):
-    def run(kind, limits, **arguments):
-        result = run_here(kind, limits, **arguments)
-        if kind == last:
-            raise KeyboardInterrupt
-        return result
+def test_failures_and_edits_are_records_by_rule(night, drawn, monkeypatch):
+    """Whatever a proposal does, the next one is tested; an edit of the ledger is undone."""
+
+    def fail(rule):
+        def check(**_):
+            raise JobError(rule, "why")
+
+        return {"check": check}
+
+    def edit(name):
+        def check(**_):
+            path = night / name
+            path.write_text(path.read_text().replace("0.05", "0.10") + "# more")
+            return {"failing": []}
+
+        return {"check": check}
+
+    other = {**drawn.shared, "data": "other"}
+    changes = {
+        **{rule: fail(rule) for rule in ("time", "disk", "crash")},
+        "oracles": {"check": lambda **_: {"failing": ["causal differs"]}},
+        "data": {"shared": other},
+        "diverged": {},
+        "screening": {},
+        "ledger": edit("ledger.jsonl"),
+        "baseline": edit("night.py"),
+    }
+    assert decided(night) == {}
+    for i, (rule, attributes) in enumerate(changes.items()):
+        value = {"diverged": 1000.0, "screening": 0.01}.get(rule, 0.5 + i)
+        propose(night, f"{rule}_case", rate(value), i)
+        with monkeypatch.context() as patch:
+            for name, attribute in attributes.items():
+                patch.setattr(drawn, name, attribute)
+            assert decided(night) == {f"{rule}_case": ("refused", rule)}
+    propose(night, "time_case", rate(0.7), 20)
+    assert decided(night) == {"time_case": ("refused", "name")}
+
+
+def test_costs_budget_and_other_workers(night, drawn, monkeypatch):
+    priced = "| dict(price=lambda own, base: own['parameters'] - base['parameters'] + 1.0)"
+    folder = write_night(night.parent / "priced", priced, base=rate(0.1))
+    propose(folder, "dear", rate(0.9), 1)
+    assert decided(folder) == {"dear": ("refused", "screening")}
+
+    folder = write_night(night.parent / "poor", base=rate(0.1), budget={"runs": 3})
+    propose(folder, "first", rate(0.01), 1)
+    propose(folder, "second", rate(0.9), 2)
+    assert main(["night", str(folder)]) == 1
+    assert night_state(folder)["open"] == ["second"]
+
+    propose(night, "late", rate(0.7), 1)
+    monkeypatch.setattr(drawn, "train", rival_wins(night, drawn.train))
+    verdicts = [(line["verdict"], line["baseline"]) for line in decide_proposals(night)]
+    assert verdicts == [("superseded", 0), ("refused", 1)]
+
+
+def rival_wins(folder, train):
+    """Training during which another process promotes a proposal."""
+
+    def run(rows, **arguments):
+        ledger = Ledger(folder)
+        if any(name.startswith("late") for name in rows) and not ledger.promoted:
+            fields = {"name": "rival", "digest": "", "rule": "better", "number": None}
+            fields |= {"overrides": rate(0.8), "files": {}, "lines": 0, "verdict": "promoted"}
+            with ledger.adding():
+                ledger.add("end", **fields)
+        return train(rows=rows, **arguments)
 
     return run
 
 
-def test_the_end_opens_held_out_data_once_and_a_page_shows_all(night, base, capsys):
-    assert main(["night", str(night), "--next"]) == 0
-    assert json.loads(capsys.readouterr().out)["is_finished"] is False
-    line = finish_night(night)
-    assert line["rows"]["winner"]["test"] is None  # these data have no test split
-    assert line["differences"]["valid"]["interval"][0] > 0
-    report = write_page(night)
-    assert "fast" in report.as_text() and "winner" in report.as_markdown()
-    assert "It may help." in (night / "night.html").read_text()
-    with pytest.raises(UserError, match="is finished"):
-        list(decide_proposals(night))
-
-
-def test_failures_and_edits_are_records_by_rule(night, monkeypatch):
-    """Whatever a proposal does, the next one is tested; an edit of the ledger is undone."""
-
-    def failing(rule):
-        def run(kind, limits, **arguments):
-            raise JobError(rule, "why")
-
-        return run
-
-    def edit_ledger(kind, limits, **arguments):
-        text = (night / "ledger.jsonl").read_text()
-        (night / "ledger.jsonl").write_text(text.replace("fast", "slow"))
-        return {"failing": []}
-
-    def edit_definition(kind, limits, **arguments):
-        with (night / "night.py").open("a") as file:
-            file.write("# edited\n")
-        return {"failing": []}
-
-    def other_data(kind, limits, **arguments):
-        result = run_here(kind, limits, **arguments)
-        if kind == "evaluate":
-            result["digests"]["data"] = "other"
-        return result
-
-    before = (night / "ledger.jsonl").read_text()
-    cases = {
-        "time": failing("time"),
-        "disk": failing("disk"),
-        "crash": failing("crash"),
-        "oracles": lambda *_, **__: {"failing": ["causal differs"]},
-        "ledger": edit_ledger,
-        "data": other_data,
-        "diverged": run_here,
-        "baseline": edit_definition,
-    }
-    for i, (rule, run) in enumerate(cases.items()):
-        overrides = {"optimizer.learning_rate": 1e12 if rule == "diverged" else 0.3 + i / 100}
-        propose(night, f"{rule}_case.json", overrides, 10 + i)
-        monkeypatch.setattr(loop, "run_job", run)
-        (line,) = decide_proposals(night)
-        assert (line["verdict"], line["rule"]) == ("refused", rule), line["reason"]
-    assert (night / "ledger.jsonl").read_text().startswith(before)
-
-
-def test_what_cannot_begin_or_continue_is_one_line(night, base, tmp_path, monkeypatch):
+def test_what_cannot_begin_or_continue_is_one_line(night, drawn, tmp_path, monkeypatch):
+    propose(night, "fast", rate(0.9), 1)
+    decided(night)
+    ledger = (night / "ledger.jsonl").read_text()
     failing = Verification("", [Outcome("causal", DIFFERS, "", 1.0, 1.0, "", 0.0)])
     monkeypatch.setattr(jobs, "verify", lambda *_, **__: failing)
     number = iter(range(100))
 
     def starts(**fields):
-        folder = write_night(tmp_path / str(next(number)), **({"base": base} | fields))
+        folder = write_night(tmp_path / str(next(number)), **fields)
+
+        def run():
+            monkeypatch.setattr(loop, "run_job", run_here)
+            return list(decide_proposals(folder))
+
+        return run
+
+    def continues(content=ledger, **fields):
+        folder = write_night(tmp_path / f"copy{next(number)}", **({"base": rate(0.1)} | fields))
+        (folder / "ledger.jsonl").write_text(content)
+        (folder / ".ledger.jsonl.lock").write_text((night / ".ledger.jsonl.lock").read_text())
         return lambda: list(decide_proposals(folder))
 
-    def continues(edit):
-        folder = shutil.copytree(night, tmp_path / str(next(number)))
-        edit(folder)
-        return lambda: list(decide_proposals(folder))
-
-    def without_last(folder):
-        path = folder / "ledger.jsonl"
-        path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-
-    def edited(folder):
-        path = folder / "ledger.jsonl"
-        path.write_text(path.read_text().replace('"promoted"', '"refused"'))
-
-    asked = {"base": base, "question": "Faster?"}
-    rate = continues(lambda folder: write_night(folder, error_rate=0.1, **asked))
-    budget = continues(lambda folder: write_night(folder, **(asked | {"budget": {"runs": 99}})))
-    assert budget() == []
+    continues(budget={"seconds": 5})()
     assert_refused(
         {
             "holds no night.py": lambda: list(decide_proposals(tmp_path)),
-            "error_rate was 0.05": rate,
-            "edited (line": continues(edited),
-            "its last lines are missing": continues(without_last),
+            "error_rate was 0.05": continues(error_rate=0.1),
+            "optimizer.learning_rate was 0.1": continues(base=rate(0.2)),
+            "edited (line": continues(ledger.replace('"promoted"', '"refused"')),
+            "its last lines are missing": continues("".join(ledger.splitlines(True)[:-2])),
             "no metric 'bleus'": starts(metric="bleus"),
             "fails its own oracles: causal": starts(),
             "there is no field smalest": starts(smalest=1),
@@ -233,9 +270,5 @@ def test_what_cannot_begin_or_continue_is_one_line(night, base, tmp_path, monkey
 
 def test_a_seed_that_diverged_is_the_worse_one():
     nan = math.nan
-    assert paired_differences([1.0, nan, 1.0, nan], [2.0, 1.0, nan, nan], -1) == [
-        1.0,
-        -math.inf,
-        math.inf,
-        0.0,
-    ]
+    differences = paired_differences([1.0, nan, 1.0, nan], [2.0, 1.0, nan, nan], -1)
+    assert differences == [1.0, -math.inf, math.inf, 0.0]

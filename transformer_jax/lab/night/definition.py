@@ -6,7 +6,6 @@ them.
 fields of `Night`.
 """
 
-import ast
 import dataclasses
 import hashlib
 import math
@@ -105,10 +104,6 @@ class Night(Summarized):
         }
 
 
-FREE = ("question", "budget", "slower", "gigabytes", "finish_seeds")
-"""Fields that may change while a night is under way: they bear on no verdict's error rate."""
-
-
 def load_night(folder: Path) -> Night:
     """Reads `night.py` in the folder of a night; its paths become absolute.
 
@@ -125,18 +120,21 @@ def load_night(folder: Path) -> Night:
     return dataclasses.replace(night, config=place, modules=modules)
 
 
-def stated(night: Night, folder: Path) -> dict[str, Any]:
-    """What a night tests, by which it is recognized: its fields, without those of `FREE`.
+_TESTED = ("metric", "better", "smallest", "error_rate", "control")
 
-    A `price` counts by the code of `night.py`, without comments.
+
+def stated(night: Night) -> dict[str, Any]:
+    """What a night tests, by which it is recognized beside the fields of its config.
+
+    Budget, limits and question may change while it is under way.
     """
-    fields = {field.name: getattr(night, field.name) for field in dataclasses.fields(night)}
-    source = ast.unparse(ast.parse((folder / DEFINITION).read_text(encoding="utf-8-sig")))
-    fields["price"] = night.price and hashlib.sha256(source.encode()).hexdigest()
-    fields["looks"] = list(night.looks)
-    fields["config"] = Path(night.config).name
-    fields["modules"] = {Path(m).name: sha256_of(Path(m)) for m in night.modules}
-    return {name: value for name, value in fields.items() if name not in FREE}
+    fields = {name: getattr(night, name) for name in _TESTED}
+    code = night.price and night.price.__code__
+    return fields | {
+        "looks": list(night.looks),
+        "modules": {Path(module).name: sha256_of(Path(module)) for module in night.modules},
+        "price": code and hashlib.sha256(code.co_code + repr(code.co_names).encode()).hexdigest(),
+    }
 
 
 def sha256_of(path: Path) -> str:

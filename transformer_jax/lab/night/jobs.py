@@ -34,7 +34,7 @@ from transformer_jax.errors import (
     UserError,
 )
 from transformer_jax.lab.evidence.comparison import run_digests
-from transformer_jax.lab.evidence.verdicts import digest_of, stated_configs
+from transformer_jax.lab.evidence.verdicts import digest_of
 from transformer_jax.lab.night.proposals import rule_of
 from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.results import seed_folders
@@ -161,16 +161,13 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
 
 def check(
     config: str,
-    overrides: Mapping[str, Any],
-    modules: Sequence[str],
     metric: str,
+    modules: Sequence[str],
+    overrides: Mapping[str, Any],
     verifies: bool,
 ) -> dict[str, Any]:
-    """Checks that a row can train and, with `verifies`, its components by the quick oracles.
-
-    Returns:
-      The config's fields; of the oracles that were run, those that differ or could not be run.
-    """
+    """Checks that a row can train; "failing" are the quick oracles, run with `verifies`, that
+    differ or could not be run."""
     settings = resolve_file(config, overrides, modules)
     check_row(Sweep(config, {"row": {}}, metrics=[metric]), "row", settings)
     failing = []
@@ -179,15 +176,15 @@ def check(
         for outcome in outcomes:
             if outcome.verdict not in (EQUAL, DOES_NOT_APPLY):
                 failing.append(f"{outcome.oracle} {outcome.verdict}: {outcome.describe()}")
-    return {"config": stated_configs({"row": settings})["row"], "failing": failing}
+    return {"failing": failing}
 
 
 def train(
     config: str,
+    metric: str,
+    modules: Sequence[str],
     rows: Mapping[str, Mapping[str, Any]],
     folders: Mapping[str, str],
-    modules: Sequence[str],
-    metric: str,
     seeds: int,
 ) -> dict[str, Any]:
     """Trains the seeds of rows that are left; rows that differ in numbers alone in one program.
@@ -197,9 +194,8 @@ def train(
       folders: {name: folder of the row}.
 
     Returns:
-      Of each row: its parameters, the seconds of all seeds, the workdirs of its seeds (empty for
-      one without records), and which of these diverged; and the largest memory of this process,
-      in bytes.
+      Of each row: its parameters, the seconds of all seeds, and the workdirs of its seeds, empty
+      for one that diverged; and the largest memory of this process, in bytes.
     """
     configs = {name: resolve_file(config, fields, modules) for name, fields in rows.items()}
     data = row_data(configs)
@@ -214,11 +210,14 @@ def train(
             workdirs = seed_folders(Path(folders[row.name]))
             first = configs[row.name].seed
             values = row.metrics[metric]
+            paths = []
+            for i, value in enumerate(values):
+                is_finite = value is not None and math.isfinite(value)
+                paths.append(str(workdirs[f"seed_{first + i}"]) if is_finite else "")
             trained[row.name] = {
                 "parameters": row.parameters,
                 "seconds": row.seconds,
-                "workdirs": [str(workdirs.get(f"seed_{first + i}", "")) for i in range(seeds)],
-                "diverged": [value is None or not math.isfinite(value) for value in values],
+                "workdirs": paths,
             }
     return {"rows": trained, "memory": _peak_memory()}
 
@@ -231,26 +230,27 @@ def _peak_memory() -> int:
 
 
 def evaluate(
-    workdirs: Sequence[str], modules: Sequence[str], metric: str, split: str
+    config: str, metric: str, modules: Sequence[str], workdirs: Sequence[str], split: str
 ) -> dict[str, Any]:
-    """Evaluates trained parameters on a split.
+    """Evaluates trained parameters on a split; `config` is not read.
 
     Returns:
-      "values", NaN for parameters that are not finite; "digests" of what made the first: of the
-      checkpoints, and by rule of what all rows of a night share (`proposals.RULES`).
+      "values", NaN where a workdir is empty or parameters are not finite; None if there is no such
+      split. "digests" by rule of what all rows of a night share (`proposals.RULES`).
     """
-    values = []
+    values = [math.nan] * len(workdirs)
     digests: dict[str, str] = {}
-    for workdir in workdirs:
+    for i, workdir in enumerate(workdirs):
+        if not workdir:
+            continue
         run = load(workdir, modules=modules)
+        digests = digests or _shared_digests(run.settings, run.step, Path(workdir))
         try:
-            value = run.evaluate(split, progress=False)[metric]
+            values[i] = run.evaluate(split, progress=False)[metric]
         except NonFiniteError:
-            value = math.nan
+            continue
         except MissingSplitError:
             return {"values": None, "digests": digests}
-        values.append(value)
-        digests = digests or _shared_digests(run.settings, run.step, Path(workdir))
     return {"values": values, "digests": digests}
 
 

@@ -23,9 +23,11 @@ from typing import Any, TextIO
 
 from transformer_jax.errors import UserError
 from transformer_jax.lab.night.definition import LEDGER
+from transformer_jax.lab.night.proposals import Proposal
 from transformer_jax.logs.records import to_json
 from transformer_jax.runtime.files import open_locked, write_atomic
 
+FINISH = "finish"
 PROMOTED = "promoted"
 REFUSED = "refused"
 SUPERSEDED = "superseded"
@@ -120,11 +122,12 @@ class Ledger:
                 outcomes[line["number"]] = line["verdict"] == PROMOTED
         return outcomes
 
-    def start_of(self, name: str, digest: str, baseline: int) -> Line | None:
+    def start_of(self, proposal: Proposal, baseline: int) -> Line | None:
         """The line of a test that has begun and not ended."""
         ended = {line["number"] for line in self.of_kind("end")}
+        test = (proposal.name, proposal.digest, baseline)
         for line in self.of_kind("start"):
-            is_same = (line["name"], line["digest"], line["baseline"]) == (name, digest, baseline)
+            is_same = (line["name"], line["digest"], line["baseline"]) == test
             if is_same and line["number"] not in ended:
                 return line
         return None

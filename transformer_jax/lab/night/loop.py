@@ -6,26 +6,27 @@ Any number of processes may work on one night; each continues where it, or anoth
 """
 
 import contextlib
-import dataclasses
 import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer_jax.errors import BusyError, UserError
 from transformer_jax.lab.evidence.verdicts import describe_machine, stated_configs
 from transformer_jax.lab.night.decision import CONTINUE, PROMOTE, ErrorControl, decide_proposal
-from transformer_jax.lab.night.definition import (
-    DEFINITION,
-    RUNS,
-    load_night,
-    sha256_of,
-    stated,
-)
+from transformer_jax.lab.night.definition import DEFINITION, RUNS, load_night, sha256_of, stated
 from transformer_jax.lab.night.jobs import JobError, Limits, raise_if_stopped, run_job
-from transformer_jax.lab.night.ledger import PROMOTED, REFUSED, SUPERSEDED, Ledger, Line, Stage
+from transformer_jax.lab.night.ledger import (
+    FINISH,
+    PROMOTED,
+    REFUSED,
+    SUPERSEDED,
+    Ledger,
+    Line,
+    Stage,
+)
 from transformer_jax.lab.night.proposals import BASELINE, RULES, Proposal, read_proposals
 from transformer_jax.parallel import hosts
 from transformer_jax.runs.config import resolve_file
@@ -34,20 +35,25 @@ from transformer_jax.runtime.files import remove
 from transformer_jax.runtime.progress import set_title
 from transformer_jax.scoring.sequential import Plan, decide
 
+WINNER = "winner"
 _POLL_SECONDS = 1.0
 _SECONDS_TO_START = 120  # a process: imports, data, compilation
 _SECONDS_TO_CHECK = 600
 _SEEDS_APART = 1000  # of successive baselines, more than any proposal is tested with
-FINISH = "finish"
-WINNER = "winner"
+_REASONS = {
+    "better": "the difference is above 0, at the level of this test",
+    "screening": "the first pairs do not favour it",
+    "not better": "no difference was found",
+    "diverged": "the loss of every seed was no longer finite",
+}
 
 logger = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
-class Variant:
-    """A row of a night: what it overrides in the config, and the files of its components."""
+class Variant(NamedTuple):
+    """A row of a night: its name, what it overrides in the config, the files of its components."""
 
+    name: str
     overrides: Mapping[str, Any]
     modules: Sequence[str]
 
@@ -62,7 +68,6 @@ class OpenNight:
     Attributes:
       night: its definition.
       ledger: what happened so far.
-      first_seed: of the first baseline.
 
     Raises:
       UserError: the definition or the ledger cannot be used, the night began with another
@@ -72,43 +77,26 @@ class OpenNight:
     def __init__(self, folder: str | Path, *, begins: bool = True) -> None:
         self.folder = Path(folder)
         self.night = load_night(self.folder)
-        self._watched: dict[Path, str] = {}
         self.control = ErrorControl(self.night.control, self.night.error_rate)
         self.ledger = Ledger(self.folder)
         settings = resolve_file(self.night.config, self.night.base, self.night.modules)
-        self.first_seed = settings.seed
-        asked = stated(self.night, self.folder)
-        asked["fields of the config"] = stated_configs({BASELINE: settings})[BASELINE]
+        self._first_seed = settings.seed
+        asked = stated(self.night) | stated_configs({BASELINE: settings})[BASELINE]
         if begins and not self.ledger.lines:
             self._begin(asked)
         for line in self.ledger.lines[:1]:
             _require_same(line["asked"], asked)
-        self._watched = self._digests()
 
     def _begin(self, asked: Mapping[str, Any]) -> None:
         """Checks the baseline, and adds the first line."""
-        night = self.night
-        variant = Variant(night.base, night.modules)
         try:
-            failing = self._check(variant, self.folder, verifies=True)
+            self._check(self.baseline(), self.folder, verifies=True)
         except JobError as error:
-            raise UserError(f"night: the baseline cannot train: {error}") from error
-        if failing:
-            raise UserError(f"night: the baseline fails its own oracles: {'; '.join(failing)}")
+            fails = "fails its own oracles" if error.rule == "oracles" else "cannot train"
+            raise UserError(f"night: the baseline {fails}: {error}") from error
         with self.ledger.adding():
             if not self.ledger.lines:
-                machine = describe_machine()
-                self.ledger.add("night", question=night.question, asked=asked, machine=machine)
-
-    def _digests(self) -> dict[Path, str]:
-        """Digests of the files that define the night and its baseline."""
-        names: list[str | Path] = [
-            self.folder / DEFINITION,
-            self.night.config,
-            *self.baseline().modules,
-        ]
-        paths = [Path(name) for name in names]  # a shipped config has no path
-        return {path: sha256_of(path) for path in paths if path.is_file()}
+                self.ledger.add("night", asked=asked, machine=describe_machine())
 
     @property
     def number(self) -> int:
@@ -126,14 +114,14 @@ class OpenNight:
         for line in self.ledger.promoted[:number]:
             overrides |= line["overrides"]
             for name, digest in line["files"].items():
-                path = self.folder / name
+                path = (self.folder / name).resolve()
                 if sha256_of(path) != digest:
                     raise UserError(
                         f"night: {path} is part of the baseline and was edited; restore it, or "
                         "begin another night in a new folder"
                     )
-                modules.append(str(path.resolve()))
-        return Variant(overrides, modules)
+                modules.append(str(path))
+        return Variant(BASELINE, overrides, modules)
 
     def is_spent(self) -> bool:
         """Returns True if the budget is used up."""
@@ -151,12 +139,6 @@ class OpenNight:
         None if there is none or the budget is used up."""
         self.ledger.read()
         for proposal in self.open_proposals():
-            self._require_unchanged()
-            if proposal.fault:
-                with self.ledger.adding():
-                    if (proposal.name, proposal.digest) not in self.ledger.decided():
-                        return self._end(proposal, None, REFUSED, *proposal.fault)
-                continue
             with contextlib.suppress(BusyError), lock_workdir(self._folder(proposal.row), SWEEP):
                 self.ledger.read()
                 if (proposal.name, proposal.digest) not in self.ledger.decided():
@@ -165,27 +147,21 @@ class OpenNight:
                         return line
         return None
 
-    def _folder(self, row: str, baseline: Stage | None = None) -> Path:
-        """Folder of a row's runs beside a baseline, by default the present one."""
-        number = self.number if baseline is None else baseline
-        return self.folder / RUNS / str(number) / row
-
-    def _require_unchanged(self) -> None:
-        for path, digest in self._watched.items():
-            if sha256_of(path) != digest:
-                raise UserError(f"night: {path} was edited while the night ran; start it again")
+    def _folder(self, row: str, stage: Stage | None = None) -> Path:
+        """Folder of a row's runs, by default beside the present baseline."""
+        return self.folder / RUNS / str(self.number if stage is None else stage) / row
 
     def _decide(self, proposal: Proposal) -> Line | None:
         number = self.number
         base = self.baseline()
         set_title(proposal.name)
-        files = [str(file) for file in proposal.files]
-        variant = Variant({**base.overrides, **proposal.overrides}, [*base.modules, *files])
-        start = self.ledger.start_of(proposal.name, proposal.digest, number)
+        modules = [*base.modules, *map(str, proposal.files)]
+        variant = Variant(proposal.row, {**base.overrides, **proposal.overrides}, modules)
+        start = self.ledger.start_of(proposal, number)
         try:
             if start is None:
                 start = self._start(proposal, variant, number)
-            return self._test(proposal, start, base, variant) if start else None
+            return self._test(proposal, start, [base, variant]) if start else None
         except JobError as error:
             if error.rule == "disk":
                 for path in self._folder(proposal.row, number).glob("*"):
@@ -194,95 +170,83 @@ class OpenNight:
             with self.ledger.adding():
                 return self._end(proposal, start, REFUSED, error.rule, str(error), spent=spent)
 
-    def _start(self, proposal: Proposal, variant: Variant, baseline: int) -> Line | None:
+    def _start(self, proposal: Proposal, variant: Variant, number: int) -> Line | None:
         """Checks a proposal, and adds the line with which its test begins; None if the baseline
         has changed meanwhile."""
         # The file of one that could not be read may be mended.
-        others = [e for e in self.ledger.of_kind("end") if e["digest"] != proposal.digest]
-        if proposal.name in {line["name"] for line in others if line["rule"] != "form"}:
+        ends = [end for end in self.ledger.of_kind("end") if end["rule"] != "form"]
+        if proposal.fault:
+            raise JobError(*proposal.fault)
+        if any(e["name"] == proposal.name and e["digest"] != proposal.digest for e in ends):
             raise JobError("name", "a proposal of this name was decided; give this one a new name")
-        folder = self._folder(proposal.row, baseline)
-        failing = self._check(variant, folder, verifies=bool(proposal.files))
-        if failing:
-            raise JobError("oracles", "; ".join(failing))
+        self._check(variant, self._folder(proposal.row, number), verifies=bool(proposal.files))
         with self.ledger.adding():
-            if self.number != baseline:
+            if self.number != number:
                 return None
             outcomes = self.ledger.tests()
-            return self.ledger.add(
-                "start",
-                name=proposal.name,
-                digest=proposal.digest,
-                number=len(outcomes),
-                level=self.control.level(len(outcomes), outcomes),
-                baseline=baseline,
-            )
+            level = self.control.level(len(outcomes), outcomes)
+            fields = {"name": proposal.name, "digest": proposal.digest, "baseline": number}
+            return self.ledger.add("start", **fields, number=len(outcomes), level=level)
 
-    def _check(self, variant: Variant, folder: Path, *, verifies: bool) -> list[str]:
-        """Oracles that a row fails; raises JobError if it cannot train."""
+    def _check(self, row: Variant, folder: Path, *, verifies: bool) -> None:
+        """Raises JobError if a row cannot train, or an oracle of its components fails."""
         limits = Limits(_SECONDS_TO_CHECK, self.night.gigabytes, folder)
-        return self._run(
-            "check",
-            limits,
-            config=self.night.config,
-            overrides=variant.overrides,
-            modules=variant.modules,
-            metric=self.night.metric,
-            verifies=verifies,
-        )["failing"]
+        checked = self._run("check", limits, row, overrides=row.overrides, verifies=verifies)
+        if checked["failing"]:
+            raise JobError("oracles", "; ".join(checked["failing"]))
 
-    def _run(self, kind: str, limits: Limits, **arguments: Any) -> dict[str, Any]:
+    def _run(self, kind: str, limits: Limits, row: Variant, **arguments: Any) -> dict[str, Any]:
         """Runs a job; JobError also if what a proposal may not edit was edited meanwhile."""
         fault = None
-        begun = time.monotonic()
-        guarded = [path for path in arguments["modules"] if path not in self.night.modules]
+        start = time.monotonic()
+        arguments |= {"config": self.night.config, "metric": self.night.metric}
+        guarded = [path for path in row.modules if path not in self.night.modules]
+        before = self._digests()
         try:
-            result = run_job(kind, limits, **arguments, guarded=guarded)
+            result = run_job(kind, limits, **arguments, modules=row.modules, guarded=guarded)
         except JobError as error:
             fault = error
         if self.ledger.lines and self.ledger.restored():
             fault = JobError("ledger", "the ledger was edited while it ran; it is restored")
-        for path, digest in self._watched.items():
-            if not path.exists() or sha256_of(path) != digest:
-                fault = JobError("baseline", f"{path.name} was edited while it ran")
+        if self._digests() != before:
+            fault = JobError("baseline", "a file of the baseline was edited while it ran")
         if fault:
-            fault.seconds = time.monotonic() - begun
+            fault.seconds = time.monotonic() - start
             raise fault
         return result
 
-    def _test(
-        self, proposal: Proposal, start: Line, base: Variant, variant: Variant
-    ) -> Line | None:
+    def _digests(self) -> list[str]:
+        """Digests of the files that define the night; a shipped config has no path."""
+        names = [str(self.folder / DEFINITION), self.night.config, *self.night.modules]
+        return [sha256_of(path) if path.is_file() else "" for path in map(Path, names)]
+
+    def _test(self, proposal: Proposal, start: Line, rows: Sequence[Variant]) -> Line | None:
         """Adds pairs of seeds until the proposal is decided; None if the budget is used up."""
+        ledger = self.ledger
+        night = self.night
         number = start["baseline"]
-        rows = {BASELINE: base, proposal.row: variant}
-        for count in self.night.looks:
-            if not self._measure(rows, number, count, proposal):
+        lines = sum(line["lines"] for line in ledger.promoted[:number])
+        for count in night.looks:
+            if self.is_spent():
                 return None
-            costs = {name: self._costs(name, number) for name in rows}
-            lines = sum(line["lines"] for line in self.ledger.promoted[:number])
-            costs[BASELINE]["lines"] = lines
-            costs[proposal.row]["lines"] = lines + proposal.lines
-            price = 0.0
-            if self.night.price is not None:
-                price = float(self.night.price(costs[proposal.row], costs[BASELINE]))
-            values = self.ledger.values(proposal.row, number)[:count]
-            differences = paired_differences(
-                values, self.ledger.values(BASELINE, number)[:count], self.night.sign
-            )
-            decision = decide_proposal(
-                [difference - price for difference in differences],
-                start["level"],
-                self.night.smallest,
-                self.night.looks,
-            )
+            self._measure(rows, number, count)
+            # At all looks the costs of the first one, so that all test the same difference.
+            base_costs, costs = (ledger.measured(row.name, number)[0]["costs"] for row in rows)
+            base_costs = base_costs | {"lines": lines}
+            costs = costs | {"lines": lines + proposal.lines}
+            price = night.price(costs, base_costs) if night.price else 0.0
+            base_values, values = (ledger.values(row.name, number)[:count] for row in rows)
+            differences = paired_differences(values, base_values, night.sign)
+            differences = [difference - price for difference in differences]
+            decision = decide_proposal(differences, start["level"], night.smallest, night.looks)
             logger.info("%s: %d pairs, %s", proposal.name, count, decision.verdict)
             if decision.verdict != CONTINUE:
                 break
-        rule = "better" if decision.verdict == PROMOTE else "not better"
+        verdict = PROMOTED if decision.verdict == PROMOTE else REFUSED
+        rule = "better" if verdict == PROMOTED else "not better"
         if not any(map(math.isfinite, values)):
             rule = "diverged"
-        elif rule == "not better" and count == self.night.looks[0]:
+        elif verdict == REFUSED and count == night.looks[0]:
             rule = "screening"
         fields = {
             "difference": decision.mean,
@@ -290,157 +254,89 @@ class OpenNight:
             "pairs": count,
             "values": values,
             "price": price,
-            "costs": costs[proposal.row],
+            "costs": costs,
         }
-        with self.ledger.adding():
-            verdict = PROMOTED if decision.verdict == PROMOTE else REFUSED
+        with ledger.adding():
             if verdict == PROMOTED and self.number != number:
                 verdict = SUPERSEDED
-            line = self._end(proposal, start, verdict, rule, _REASONS[rule], **fields)
-        self._watched = self._digests()
-        return line
+            return self._end(proposal, start, verdict, rule, _REASONS[rule], **fields)
 
-    def _costs(self, row: str, baseline: Stage) -> dict[str, float]:
-        """Costs of a row at its first look, so that they are the same at all looks."""
-        first = self.ledger.measured(row, baseline)[0]
-        seconds = first["spent"]["seconds"] / first["spent"]["runs"]
-        return {
-            "seconds": seconds,
-            "memory": first["memory"],
-            "parameters": first["parameters"],
-            "lines": 0,
-        }
+    def _measure(self, rows: Sequence[Variant], stage: Stage, count: int) -> None:
+        """Trains and evaluates a proposal, and the baseline before it, up to a number of seeds."""
 
-    def _measure(
-        self, rows: Mapping[str, Variant], baseline: int, count: int, proposal: Proposal
-    ) -> bool:
-        """Trains and evaluates rows up to a number of seeds; False if the budget is used up."""
-        ledger = self.ledger
-        folder = self._folder(BASELINE, baseline)
-        with lock_workdir(folder, SWEEP, wait=True):
-            ledger.read()
-            lacking = [name for name in rows if len(ledger.values(name, baseline)) < count]
-            timed = bool(ledger.measured(BASELINE, baseline))
-            # A component's code runs in a process of its own, and the baseline's time comes first.
-            together = timed and not proposal.files
-            if BASELINE in lacking:
-                if self.is_spent():
-                    return False
-                group = lacking if together else [BASELINE]
-                self.train({name: rows[name] for name in group}, baseline, count)
-        lacking = [name for name in rows if len(ledger.values(name, baseline)) < count]
-        if lacking and self.is_spent():
-            return False
-        if lacking:
-            self.train({name: rows[name] for name in lacking}, baseline, count)
-        return True
+        def lacking() -> list[Variant]:
+            return [row for row in rows if len(self.ledger.values(row.name, stage)) < count]
 
-    def train(self, rows: Mapping[str, Variant], baseline: Stage, count: int) -> None:
+        with lock_workdir(self._folder(BASELINE, stage), SWEEP, wait=True):
+            self.ledger.read()
+            if rows[0] in lacking():
+                # A component's code runs apart, and the time of the baseline is measured first.
+                is_timed = bool(self.ledger.measured(BASELINE, stage))
+                together = is_timed and rows[0].modules == rows[-1].modules
+                self.train(lacking() if together else rows[:1], stage, count)
+        if lacking():
+            self.train(lacking(), stage, count)
+
+    def train(self, rows: Sequence[Variant], stage: Stage, count: int) -> None:
         """Trains rows up to a number of seeds, evaluates them, and adds their values.
 
         Raises:
           JobError: a proposal fails; the baseline alone: UserError.
         """
-        number = baseline if isinstance(baseline, int) else self.number + 1
-        seed = self.first_seed + _SEEDS_APART * number
-        before = {name: len(self.ledger.values(name, baseline)) for name in rows}
-        runs = sum(count - number for number in before.values())
-        limits = self._limits([*rows][-1], baseline, runs)
-        modules = [*rows.values()][-1].modules
+        number = stage if isinstance(stage, int) else self.number + 1
+        seed = {"seed": self._first_seed + _SEEDS_APART * number}
+        before = {row.name: len(self.ledger.values(row.name, stage)) for row in rows}
+        limits = self._limits(rows[-1], stage, count * len(rows) - sum(before.values()))
         try:
             trained = self._run(
                 "train",
                 limits,
-                config=self.night.config,
-                rows={name: {**row.overrides, "seed": seed} for name, row in rows.items()},
-                folders={name: str(self._folder(name, baseline)) for name in rows},
-                modules=modules,
-                metric=self.night.metric,
+                rows[-1],
+                rows={row.name: {**row.overrides, **seed} for row in rows},
+                folders={row.name: str(self._folder(row.name, stage)) for row in rows},
                 seeds=count,
             )
-            for name in rows:
-                self._evaluate(name, baseline, modules, trained, before[name])
+            for row in rows:
+                of_row = trained["rows"][row.name]
+                workdirs = of_row["workdirs"][before[row.name] :]
+                evaluated = self.evaluate(row, stage, workdirs, "valid")
+                self._require_same(stage, evaluated["digests"])
+                earlier = self.ledger.measured(row.name, stage)
+                seconds = of_row["seconds"] - sum(line["spent"]["seconds"] for line in earlier)
+                costs = {
+                    "seconds": seconds / len(workdirs),
+                    "memory": trained["memory"],
+                    "parameters": of_row["parameters"],
+                }
+                spent = {"runs": len(workdirs), "seconds": seconds}
+                names = {"row": row.name, "baseline": stage, "workdirs": workdirs}
+                with self.ledger.adding():
+                    self.ledger.add("measured", **names, **evaluated, costs=costs, spent=spent)
         except JobError as error:
-            if [*rows] == [BASELINE]:
+            if rows[-1].name == BASELINE:
                 raise UserError(f"night: the baseline cannot train: {error}") from error
             raise
 
-    def _limits(self, row: str, baseline: Stage, runs: int) -> Limits:
-        """Limits of a job that trains or evaluates runs; none in time for the first baseline."""
-        measured = self.ledger.measured(BASELINE, baseline)
+    def evaluate(
+        self, row: Variant, stage: Stage, workdirs: Sequence[str], split: str
+    ) -> dict[str, Any]:
+        """Values and digests of trained seeds (`jobs.evaluate`)."""
+        limits = self._limits(row, stage, len(workdirs))
+        return self._run("evaluate", limits, row, workdirs=workdirs, split=split)
+
+    def _limits(self, row: Variant, stage: Stage, runs: int) -> Limits:
+        """Limits of a job that trains or evaluates runs; the baseline has all the time."""
         seconds = math.inf
-        if measured and row != BASELINE:
-            of_run = self._costs(BASELINE, baseline)["seconds"]
+        if row.name != BASELINE:
+            of_run = self.ledger.measured(BASELINE, stage)[0]["costs"]["seconds"]
             seconds = _SECONDS_TO_START + self.night.slower * of_run * runs
-        return Limits(seconds, self.night.gigabytes, self._folder(row, baseline))
+        return Limits(seconds, self.night.gigabytes, self._folder(row.name, stage))
 
-    def _evaluate(
-        self,
-        row: str,
-        baseline: Stage,
-        modules: Sequence[str],
-        trained: Mapping[str, Any],
-        before: int,
-    ) -> None:
-        """Evaluates the seeds of a row that are new, and adds their values."""
-        of_row = trained["rows"][row]
-        diverged = of_row["diverged"][before:]
-        workdirs = of_row["workdirs"][before:]
-        finite = [path for path, is_lost in zip(workdirs, diverged, strict=True) if not is_lost]
-        limits = self._limits(row, baseline, len(workdirs))
-        evaluated: dict[str, Any] = {"values": [], "digests": {}}
-        if finite:
-            evaluated = self._run(
-                "evaluate",
-                limits,
-                workdirs=finite,
-                modules=modules,
-                metric=self.night.metric,
-                split="valid",
-            )
-        self._require_same_digests(baseline, evaluated["digests"])
-        values = iter(evaluated["values"])
-        measured = self.ledger.measured(row, baseline)
-        seconds = of_row["seconds"] - sum(line["spent"]["seconds"] for line in measured)
-        with self.ledger.adding():
-            self.ledger.add(
-                "measured",
-                row=row,
-                baseline=baseline,
-                values=[None if is_lost else next(values) for is_lost in diverged],
-                digests=evaluated["digests"],
-                parameters=of_row["parameters"],
-                memory=trained["memory"],
-                workdirs=[path.removeprefix(f"{self.folder}/") for path in workdirs],
-                spent={"runs": len(workdirs), "seconds": seconds},
-            )
-
-    def held_out(self, row: str, baseline: Stage, modules: Sequence[str]) -> list[float] | None:
-        """Values of a measured row on the test split; None if the data have none."""
-        workdirs: list[str] = []
-        is_lost: list[bool] = []
-        for line in self.ledger.measured(row, baseline):
-            workdirs += [str(self.folder / path) for path in line["workdirs"]]
-            is_lost += [value is None for value in line["values"]]
-        result = self._run(
-            "evaluate",
-            Limits(math.inf, self.night.gigabytes, self._folder(row, baseline)),
-            workdirs=[path for path, lost in zip(workdirs, is_lost, strict=True) if not lost],
-            modules=modules,
-            metric=self.night.metric,
-            split="test",
-        )
-        if result["values"] is None:
-            return None
-        finite = iter(result["values"])
-        values = [None if lost else next(finite) for lost in is_lost]
-        return [math.nan if value is None else value for value in values]
-
-    def _require_same_digests(self, baseline: Stage, digests: Mapping[str, str]) -> None:
+    def _require_same(self, stage: Stage, digests: Mapping[str, str]) -> None:
         """Raises JobError if a row has not what it must share with the baseline."""
-        for line in self.ledger.measured(BASELINE, baseline)[:1]:
+        for line in self.ledger.measured(BASELINE, stage)[:1]:
             for rule, digest in digests.items():
-                if rule in RULES and line["digests"].get(rule, digest) != digest:
+                if line["digests"].get(rule, digest) != digest:
                     raise JobError(rule, f"its run differs: {RULES[rule][1]}")
 
     def _end(
@@ -453,31 +349,19 @@ class OpenNight:
         **fields: Any,
     ) -> Line:
         """Adds the line of a proposal's end (within `adding`)."""
-        files = {str(f.relative_to(self.folder.resolve())): sha256_of(f) for f in proposal.files}
+        folder = self.folder.resolve()
+        named = ("name", "why", "lines", "digest", "overrides")
+        test = {name: start[name] if start else None for name in ("number", "level", "baseline")}
         return self.ledger.add(
             "end",
-            name=proposal.name,
-            why=proposal.why,
+            **{name: getattr(proposal, name) for name in named},
+            files={str(path.relative_to(folder)): sha256_of(path) for path in proposal.files},
+            **test,
             verdict=verdict,
             rule=rule,
             reason=reason,
-            number=start["number"] if start else None,
-            level=start["level"] if start else None,
-            baseline=start["baseline"] if start else self.number,
             **fields,
-            overrides=dict(proposal.overrides),
-            files=files,
-            lines=proposal.lines,
-            digest=proposal.digest,
         )
-
-
-_REASONS = {
-    "better": "the difference is above 0, at the level of this test",
-    "screening": "the first pairs do not favour it",
-    "not better": "no difference was found",
-    "diverged": "the loss of every seed was no longer finite",
-}
 
 
 def _require_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -492,14 +376,17 @@ def _require_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 
 def paired_differences(values: Sequence[float], base: Sequence[float], sign: int) -> list[float]:
     """Differences of pairs of seeds, positive where the values are better; infinite where one of
-    the two diverged, 0 where both did."""
+    the two diverged, 0 where both did.
+
+    Args:
+      sign: 1 if higher values are better, else -1.
+    """
+    worst = -sign * math.inf
     differences = []
-    for value, other in zip(values, base, strict=True):
-        if math.isfinite(value) and math.isfinite(other):
-            differences.append(sign * (value - other))
-        else:
-            differences.append(math.inf * (math.isfinite(value) - math.isfinite(other) or 0))
-    return [0.0 if math.isnan(difference) else difference for difference in differences]
+    for pair in zip(values, base, strict=True):
+        value, other = (number if math.isfinite(number) else worst for number in pair)
+        differences.append(0.0 if value == other else sign * (value - other))
+    return differences
 
 
 def decide_proposals(folder: str | Path, wait: float = 0.0) -> Iterator[Line]:
@@ -538,29 +425,32 @@ def finish_night(folder: str | Path) -> Line:
     night = OpenNight(folder)
     _require_unfinished(night)
     ledger = night.ledger
-    rows = {BASELINE: night.baseline(0)}
+    rows = [night.baseline(0)]
     if night.number:
-        rows[WINNER] = night.baseline()
-    key = f"{FINISH}_{night.number}"
+        rows.append(night.baseline()._replace(name=WINNER))
+    stage = f"{FINISH}_{night.number}"
     count = night.night.finish_seeds
-    values: dict[str, dict[str, Any]] = {}
-    with lock_workdir(night.folder / RUNS / key, SWEEP):
-        for name, row in rows.items():
-            if len(ledger.values(name, key)) < count:
-                night.train({name: row}, key, count)
-        for name, row in rows.items():
-            held_out = night.held_out(name, key, row.modules)
-            values[name] = {"valid": ledger.values(name, key), "test": held_out}
+    values: dict[str, dict[str, Any]] = {"valid": {}, "test": {}}
+    for row in rows:
+        if len(ledger.values(row.name, stage)) < count:
+            night.train([row], stage, count)
+        values["valid"][row.name] = ledger.values(row.name, stage)
+    for row in rows:
+        workdirs = [path for line in ledger.measured(row.name, stage) for path in line["workdirs"]]
+        values["test"][row.name] = night.evaluate(row, stage, workdirs, "test")["values"]
     differences = {}
-    for split in ("valid", "test") if WINNER in rows else ():
-        of_rows = [values[name][split] for name in (WINNER, BASELINE)]
-        if None not in of_rows:
-            pairs = paired_differences(of_rows[0], of_rows[1], night.night.sign)
-            # Both sides together 5%.
-            look = decide(pairs, Plan((count,), error_rate=0.025))
+    for split, of_rows in values.items():
+        if WINNER in of_rows and None not in of_rows.values():
+            with_nan = [_with_nan(of_rows[name]) for name in (WINNER, BASELINE)]
+            pairs = paired_differences(with_nan[0], with_nan[1], night.night.sign)
+            look = decide(pairs, Plan((count,), error_rate=0.025))  # of each side: a 95% interval
             differences[split] = {"difference": look.mean, "interval": [look.low, look.high]}
     with ledger.adding():
-        return ledger.add(FINISH, rows=values, differences=differences, promoted=night.number)
+        return ledger.add(FINISH, values=values, differences=differences, promoted=night.number)
+
+
+def _with_nan(values: Sequence[float | None]) -> list[float]:
+    return [math.nan if value is None else value for value in values]
 
 
 def _require_unfinished(night: OpenNight) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.lab.night.definition import PROPOSALS
+from transformer_jax.lab.sweeps.shared_folder import folder_name
 from transformer_jax.runtime.files import parse_json, read_regular
 
 _NAME = re.compile(r"[A-Za-z0-9][\w-]{0,63}", re.ASCII)
@@ -70,7 +71,7 @@ class Proposal:
     @property
     def row(self) -> str:
         """Name of its row among the runs; a changed proposal has another."""
-        return f"{self.name}-{self.digest[:8]}"
+        return f"{folder_name(self.name)}-{self.digest[:8]}"
 
 
 def rule_of(field: str) -> str:

@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a night has found: as JSON for programs, as tables, and as a page."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.lab.analysis.pages import asset, page
 from transformer_jax.lab.night.definition import PAGE
-from transformer_jax.lab.night.ledger import PROMOTED, REFUSED, Line
-from transformer_jax.lab.night.loop import (
-    FINISH,
-    OpenNight,
-    decide_proposals,
-    finish_night,
-)
+from transformer_jax.lab.night.ledger import FINISH, PROMOTED, REFUSED, Line
+from transformer_jax.lab.night.loop import OpenNight, decide_proposals, finish_night
 from transformer_jax.lab.night.proposals import BASELINE
 from transformer_jax.lab.report import Cells, Report, json_number, shown_mean, shown_name
 from transformer_jax.runtime.files import write_atomic
@@ -91,7 +86,7 @@ def night_report(night: OpenNight) -> Report:
     values: Mapping[str, Mapping[str, Any]] = {}
     for line in ledger.of_kind(FINISH):
         tables[_FRESH] = _fresh_cells(line)
-        values = {metric: {name: splits["valid"] for name, splits in line["rows"].items()}}
+        values = {metric: {name: _with_nan(v) for name, v in line["values"]["valid"].items()}}
     spent = ledger.spent()
     notes = [
         f"Differences of {metric} on the validation split, positive where the proposal is better, "
@@ -134,22 +129,15 @@ def _interval_cells(line: Mapping[str, Any]) -> list[str]:
 
 
 def _fresh_cells(line: Line) -> Cells:
-    cells = [["", "validation", "test"]]
-    for name, splits in line["rows"].items():
-        means = []
-        for split in ("valid", "test"):
-            values = splits[split]
-            means.append("no test split" if values is None else shown_mean(_with_nan(values)))
-        cells.append([name, *means])
-    if line["differences"]:
-        shown = ["-", "-"]
-        for i, split in enumerate(("valid", "test")):
-            if split in line["differences"]:
-                difference, interval = _interval_cells(line["differences"][split])
-                shown[i] = f"{difference} [{interval}]"
-        cells.append(["difference (better is positive)", *shown])
-    return cells
+    splits = ("valid", "test")
+    cells = [["", *splits]]
+    for name in line["values"]["valid"]:
+        of_row = [line["values"][split][name] for split in splits]
+        cells.append([name, *("none" if v is None else shown_mean(_with_nan(v)) for v in of_row)])
+    differences = [line["differences"].get(split) for split in splits]
+    shown = ["{} [{}]".format(*_interval_cells(found)) if found else "-" for found in differences]
+    return [*cells, ["difference (positive is better)", *shown]]
 
 
-def _with_nan(values: list[float | None]) -> list[float]:
+def _with_nan(values: Sequence[float | None]) -> list[float]:
     return [float("nan") if value is None else value for value in values]

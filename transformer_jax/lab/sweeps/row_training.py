@@ -282,7 +282,7 @@ def _measure(sweep: Sweep, runs: Mapping[Path, Run | None], at_once: int) -> dic
     if not names:
         criteria = [run.task.best_by.removeprefix("-") for run in trained[:1]]
         names = list(dict.fromkeys(["loss", *criteria]))
-    records = []
+    records: list[Sequence[Mapping[str, Any]]] = []
     for path in runs:
         records.append([])
         with contextlib.suppress(UserError):  # a seed may diverge before its first record
