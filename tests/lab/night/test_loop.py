@@ -2,7 +2,6 @@
 """Nights: what is promoted and refused, by which rule, and that a night continues."""
 
 import json
-import math
 import os
 
 import numpy as np
@@ -14,12 +13,18 @@ from transformer_jax.cli.main import main
 from transformer_jax.lab.night import jobs, loop
 from transformer_jax.lab.night.jobs import JobError
 from transformer_jax.lab.night.ledger import Ledger
-from transformer_jax.lab.night.loop import decide_proposals, finish_night, paired_differences
+from transformer_jax.lab.night.loop import decide_proposals, finish_night
 from transformer_jax.lab.night.report import night_state
 from transformer_jax.lab.verification.outcomes import DIFFERS, Outcome, Verification
 from transformer_jax.logs.records import to_json
 
-FIELDS = {"config": "quickstart", "smallest": 0.01, "budget": {"runs": 99}, "looks": (2, 4)}
+FIELDS = {
+    "config": "quickstart",
+    "smallest": 0.01,
+    "budget": {"runs": 99},
+    "looks": (2, 4),
+    "proposals": 4,
+}
 
 
 def write_night(folder, end="", **fields):
@@ -63,15 +68,12 @@ class Drawn:
     def check(self, **_):
         return {"failing": []}
 
-    def train(self, rows, folders, seeds, **_):
-        trained = {}
-        for name, overrides in rows.items():
-            self.rates[name] = overrides["optimizer.learning_rate"]
-            paths = [f"{folders[name]}/seed_{overrides['seed'] + i}" for i in range(seeds)]
-            diverged = self.rates[name] > 100
-            trained[name] = {"parameters": 7, "seconds": 2.0 * seeds, "workdirs": paths}
-            trained[name]["workdirs"] = [""] * seeds if diverged else paths
-        return {"rows": trained, "memory": 10**6}
+    def train(self, overrides, folder, seeds, **_):
+        rate = overrides["optimizer.learning_rate"]
+        self.rates[folder] = rate
+        first = overrides["seed"]
+        workdirs = [f"{folder}/seed_{first + i}" if rate < 100 else "" for i in range(seeds)]
+        return {"workdirs": workdirs, "seconds": 2.0 * seeds, "parameters": 7, "memory": 10**6}
 
     def evaluate(self, workdirs, **_):
         values = []
@@ -214,14 +216,14 @@ def test_costs_budget_and_other_workers(night, drawn, monkeypatch):
 def rival_wins(folder, train):
     """Training during which another process promotes a proposal."""
 
-    def run(rows, **arguments):
+    def run(**arguments):
         ledger = Ledger(folder)
-        if any(name.startswith("late") for name in rows) and not ledger.promoted:
+        if "late" in arguments["folder"] and not ledger.promoted:
             fields = {"name": "rival", "digest": "", "rule": "better", "number": None}
             fields |= {"overrides": rate(0.8), "files": {}, "lines": 0, "verdict": "promoted"}
             with ledger.adding():
                 ledger.add("end", **fields)
-        return train(rows=rows, **arguments)
+        return train(**arguments)
 
     return run
 
@@ -266,9 +268,3 @@ def test_what_cannot_begin_or_continue_is_one_line(night, drawn, tmp_path, monke
             "better is 'more'": starts(better="more"),
         }
     )
-
-
-def test_a_seed_that_diverged_is_the_worse_one():
-    nan = math.nan
-    differences = paired_differences([1.0, nan, 1.0, nan], [2.0, 1.0, nan, nan], -1)
-    assert differences == [1.0, -math.inf, math.inf, 0.0]

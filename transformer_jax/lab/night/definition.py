@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.night.decision import CONTROLS
+from transformer_jax.lab.night.decision import CONTROLS, LOOKS
 from transformer_jax.lab.sweeps.definition import load_definition
 from transformer_jax.summary import Summarized
 
@@ -43,7 +43,9 @@ class Night(Summarized):
         may spend.
       error_rate: of the whole night.
       control: what the error rate bounds, an entry of `decision.CONTROLS`.
-      looks: numbers of pairs of seeds at which a proposal is tested; after the last it is refused.
+      proposals: planned number of proposals; more are possible, at lower levels.
+      looks: numbers of seeds at which a proposal is tested; after the last it is refused. The
+        baseline has the seeds of the last.
       base: overrides of the config for baseline and proposals.
       modules: files of components that the baseline needs, relative to the folder of the night.
       price: costs of a proposal and of the baseline -> the difference that the proposal must bring
@@ -64,7 +66,8 @@ class Night(Summarized):
     better: str = "lower"
     error_rate: float = 0.05
     control: str = "alpha_spending"
-    looks: Sequence[int] = (2, 4, 6, 8, 12)
+    proposals: int = 100
+    looks: Sequence[int] = LOOKS
     base: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     modules: Sequence[str] = ()
     price: Callable[[Costs, Costs], float] | None = None
@@ -85,13 +88,10 @@ class Night(Summarized):
                 raise ValueError(f"{name} is {value!r}; it is a number above 0")
         if not 0 < self.error_rate < 0.5:
             raise ValueError(f"error_rate is {self.error_rate}; it must be between 0 and 0.5")
-        if not self.looks or self.looks[0] < 2 or sorted(set(self.looks)) != list(self.looks):
-            raise ValueError(f"looks is {self.looks}; give increasing numbers of pairs from 2 on")
-
-    @property
-    def sign(self) -> int:
-        """1 if higher values of the metric are better, else -1."""
-        return 1 if self.better == "higher" else -1
+        if not self.looks or self.looks[0] < 1 or sorted(set(self.looks)) != list(self.looks):
+            raise ValueError(f"looks is {self.looks}; give increasing numbers of seeds from 1 on")
+        if type(self.proposals) is not int or self.proposals < 1:
+            raise ValueError(f"proposals is {self.proposals!r}; it is a number of at least 1")
 
     def summary(self) -> Mapping[str, Any]:
         """What decides, and what may be spent."""
@@ -120,7 +120,7 @@ def load_night(folder: Path) -> Night:
     return dataclasses.replace(night, config=place, modules=modules)
 
 
-_TESTED = ("metric", "better", "smallest", "error_rate", "control")
+_TESTED = ("metric", "better", "smallest", "error_rate", "control", "proposals")
 
 
 def stated(night: Night) -> dict[str, Any]:

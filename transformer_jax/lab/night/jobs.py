@@ -38,7 +38,7 @@ from transformer_jax.lab.evidence.verdicts import digest_of
 from transformer_jax.lab.night.proposals import rule_of
 from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.results import seed_folders
-from transformer_jax.lab.sweeps.row_training import AT_ONCE, RowSpec, group_rows, train_rows
+from transformer_jax.lab.sweeps.row_training import RowSpec, train_rows
 from transformer_jax.lab.sweeps.sweep import check_row, row_data
 from transformer_jax.lab.verification.outcomes import DOES_NOT_APPLY, EQUAL
 from transformer_jax.lab.verification.verify import verify
@@ -183,43 +183,27 @@ def train(
     config: str,
     metric: str,
     modules: Sequence[str],
-    rows: Mapping[str, Mapping[str, Any]],
-    folders: Mapping[str, str],
+    overrides: Mapping[str, Any],
+    folder: str,
     seeds: int,
 ) -> dict[str, Any]:
-    """Trains the seeds of rows that are left; rows that differ in numbers alone in one program.
-
-    Args:
-      rows: {name: overrides}.
-      folders: {name: folder of the row}.
+    """Trains the seeds of a row that are left, in one program.
 
     Returns:
-      Of each row: its parameters, the seconds of all seeds, and the workdirs of its seeds, empty
-      for one that diverged; and the largest memory of this process, in bytes.
+      "workdirs" of all seeds, empty for one that diverged; "seconds" of all; "parameters"; "memory"
+      of this process at most, in bytes.
     """
-    configs = {name: resolve_file(config, fields, modules) for name, fields in rows.items()}
-    data = row_data(configs)
-    sweep = Sweep(config, rows, seeds=seeds, metrics=[metric])
-    at_once = max(seeds, AT_ONCE)
-    trained: dict[str, Any] = {}
-    for group in group_rows(configs, seeds, at_once):
-        specs = {
-            Path(folders[name]): RowSpec(name, configs[name], data=data[name]) for name in group
-        }
-        for row in train_rows(sweep, specs, at_once, modules):
-            workdirs = seed_folders(Path(folders[row.name]))
-            first = configs[row.name].seed
-            values = row.metrics[metric]
-            paths = []
-            for i, value in enumerate(values):
-                is_finite = value is not None and math.isfinite(value)
-                paths.append(str(workdirs[f"seed_{first + i}"]) if is_finite else "")
-            trained[row.name] = {
-                "parameters": row.parameters,
-                "seconds": row.seconds,
-                "workdirs": paths,
-            }
-    return {"rows": trained, "memory": _peak_memory()}
+    settings = resolve_file(config, overrides, modules)
+    sweep = Sweep(config, {"row": overrides}, seeds=seeds, metrics=[metric])
+    spec = RowSpec("row", settings, data=row_data({"row": settings})["row"])
+    (row,) = train_rows(sweep, {Path(folder): spec}, seeds, modules)
+    folders = seed_folders(Path(folder))
+    workdirs = []
+    for i, value in enumerate(row.metrics[metric]):
+        is_finite = value is not None and math.isfinite(value)
+        workdirs.append(str(folders[f"seed_{settings.seed + i}"]) if is_finite else "")
+    sizes = {"parameters": row.parameters, "memory": _peak_memory()}
+    return {"workdirs": workdirs, "seconds": row.seconds, **sizes}
 
 
 def _peak_memory() -> int:

@@ -33,7 +33,7 @@ from transformer_jax.runs.config import resolve_file
 from transformer_jax.runs.workdir import SWEEP, lock_workdir
 from transformer_jax.runtime.files import remove
 from transformer_jax.runtime.progress import set_title
-from transformer_jax.scoring.sequential import Plan, decide
+from transformer_jax.scoring.sequential import Plan, decide, oriented, paired_differences
 
 WINNER = "winner"
 _POLL_SECONDS = 1.0
@@ -42,7 +42,7 @@ _SECONDS_TO_CHECK = 600
 _SEEDS_APART = 1000  # of successive baselines, more than any proposal is tested with
 _REASONS = {
     "better": "the difference is above 0, at the level of this test",
-    "screening": "the first pairs do not favour it",
+    "screening": "its first seeds do not favour it",
     "not better": "no difference was found",
     "diverged": "the loss of every seed was no longer finite",
 }
@@ -77,7 +77,8 @@ class OpenNight:
     def __init__(self, folder: str | Path, *, begins: bool = True) -> None:
         self.folder = Path(folder)
         self.night = load_night(self.folder)
-        self.control = ErrorControl(self.night.control, self.night.error_rate)
+        night = self.night
+        self.control = ErrorControl(night.control, night.error_rate, night.proposals)
         self.ledger = Ledger(self.folder)
         settings = resolve_file(self.night.config, self.night.base, self.night.modules)
         self._first_seed = settings.seed
@@ -221,37 +222,44 @@ class OpenNight:
         return [sha256_of(path) if path.is_file() else "" for path in map(Path, names)]
 
     def _test(self, proposal: Proposal, start: Line, rows: Sequence[Variant]) -> Line | None:
-        """Adds pairs of seeds until the proposal is decided; None if the budget is used up."""
+        """Adds seeds until the proposal is decided; None if the budget is used up."""
         ledger = self.ledger
         night = self.night
+        base, row = rows
         number = start["baseline"]
         lines = sum(line["lines"] for line in ledger.promoted[:number])
+        if self.is_spent():
+            return None
+        base_values = self.measure(base, number, night.looks[-1])
         for count in night.looks:
             if self.is_spent():
                 return None
-            self._measure(rows, number, count)
+            values = self.measure(row, number, count)
             # At all looks the costs of the first one, so that all test the same difference.
-            base_costs, costs = (ledger.measured(row.name, number)[0]["costs"] for row in rows)
+            base_costs, costs = (ledger.measured(r.name, number)[0]["costs"] for r in rows)
             base_costs = base_costs | {"lines": lines}
             costs = costs | {"lines": lines + proposal.lines}
             price = night.price(costs, base_costs) if night.price else 0.0
-            base_values, values = (ledger.values(row.name, number)[:count] for row in rows)
-            differences = paired_differences(values, base_values, night.sign)
-            differences = [difference - price for difference in differences]
-            decision = decide_proposal(differences, start["level"], night.smallest, night.looks)
-            logger.info("%s: %d pairs, %s", proposal.name, count, decision.verdict)
+            decision = decide_proposal(
+                (oriented(values, night.better) - price).tolist(),
+                oriented(base_values, night.better).tolist(),
+                start["level"],
+                night.smallest,
+                night.looks,
+            )
+            logger.info("%s: %d seeds, %s", proposal.name, count, decision.verdict)
             if decision.verdict != CONTINUE:
                 break
         verdict = PROMOTED if decision.verdict == PROMOTE else REFUSED
         rule = "better" if verdict == PROMOTED else "not better"
         if not any(map(math.isfinite, values)):
             rule = "diverged"
-        elif verdict == REFUSED and count == night.looks[0]:
+        elif verdict == REFUSED and count < night.looks[-1]:
             rule = "screening"
         fields = {
-            "difference": decision.mean,
+            "difference": decision.gain,
             "interval": [decision.low, decision.high],
-            "pairs": count,
+            "seeds": count,
             "values": values,
             "price": price,
             "costs": costs,
@@ -261,61 +269,55 @@ class OpenNight:
                 verdict = SUPERSEDED
             return self._end(proposal, start, verdict, rule, _REASONS[rule], **fields)
 
-    def _measure(self, rows: Sequence[Variant], stage: Stage, count: int) -> None:
-        """Trains and evaluates a proposal, and the baseline before it, up to a number of seeds."""
-
-        def lacking() -> list[Variant]:
-            return [row for row in rows if len(self.ledger.values(row.name, stage)) < count]
-
-        with lock_workdir(self._folder(BASELINE, stage), SWEEP, wait=True):
-            self.ledger.read()
-            if rows[0] in lacking():
-                # A component's code runs apart, and the time of the baseline is measured first.
-                is_timed = bool(self.ledger.measured(BASELINE, stage))
-                together = is_timed and rows[0].modules == rows[-1].modules
-                self.train(lacking() if together else rows[:1], stage, count)
-        if lacking():
-            self.train(lacking(), stage, count)
-
-    def train(self, rows: Sequence[Variant], stage: Stage, count: int) -> None:
-        """Trains rows up to a number of seeds, evaluates them, and adds their values.
+    def measure(self, row: Variant, stage: Stage, count: int) -> list[float]:
+        """Values of a row's first seeds; trains and evaluates those that are not there.
 
         Raises:
-          JobError: a proposal fails; the baseline alone: UserError.
+          JobError: a proposal fails; the baseline: UserError.
         """
+        # Another process may be measuring the baseline; it holds the lock of a proposal already.
+        shared = row.name in (BASELINE, WINNER)
+        lock = lock_workdir(self._folder(row.name, stage), SWEEP, wait=True)
+        with lock if shared else contextlib.nullcontext():
+            self.ledger.read()
+            if len(self.ledger.values(row.name, stage)) < count:
+                try:
+                    self._train(row, stage, count)
+                except JobError as error:
+                    if shared:
+                        raise UserError(f"night: the {row.name} cannot train: {error}") from error
+                    raise
+        return self.ledger.values(row.name, stage)[:count]
+
+    def _train(self, row: Variant, stage: Stage, count: int) -> None:
+        """Trains a row up to a number of seeds, evaluates those that are new, adds their values."""
+        earlier = self.ledger.measured(row.name, stage)
+        before = sum(line["spent"]["runs"] for line in earlier)
         number = stage if isinstance(stage, int) else self.number + 1
-        seed = {"seed": self._first_seed + _SEEDS_APART * number}
-        before = {row.name: len(self.ledger.values(row.name, stage)) for row in rows}
-        limits = self._limits(rows[-1], stage, count * len(rows) - sum(before.values()))
-        try:
-            trained = self._run(
-                "train",
-                limits,
-                rows[-1],
-                rows={row.name: {**row.overrides, **seed} for row in rows},
-                folders={row.name: str(self._folder(row.name, stage)) for row in rows},
-                seeds=count,
-            )
-            for row in rows:
-                of_row = trained["rows"][row.name]
-                workdirs = of_row["workdirs"][before[row.name] :]
-                evaluated = self.evaluate(row, stage, workdirs, "valid")
-                self._require_same(stage, evaluated["digests"])
-                earlier = self.ledger.measured(row.name, stage)
-                seconds = of_row["seconds"] - sum(line["spent"]["seconds"] for line in earlier)
-                costs = {
-                    "seconds": seconds / len(workdirs),
-                    "memory": trained["memory"],
-                    "parameters": of_row["parameters"],
-                }
-                spent = {"runs": len(workdirs), "seconds": seconds}
-                names = {"row": row.name, "baseline": stage, "workdirs": workdirs}
-                with self.ledger.adding():
-                    self.ledger.add("measured", **names, **evaluated, costs=costs, spent=spent)
-        except JobError as error:
-            if rows[-1].name == BASELINE:
-                raise UserError(f"night: the baseline cannot train: {error}") from error
-            raise
+        trained = self._run(
+            "train",
+            self._limits(row, stage, count - before),
+            row,
+            overrides={**row.overrides, "seed": self._first_seed + _SEEDS_APART * number},
+            folder=str(self._folder(row.name, stage)),
+            seeds=count,
+        )
+        workdirs = trained["workdirs"][before:]
+        evaluated = self.evaluate(row, stage, workdirs, "valid")
+        for line in self.ledger.measured(BASELINE, stage)[:1]:
+            for rule, digest in evaluated["digests"].items():
+                if line["digests"].get(rule, digest) != digest:
+                    raise JobError(rule, f"its run differs: {RULES[rule][1]}")
+        seconds = trained["seconds"] - sum(line["spent"]["seconds"] for line in earlier)
+        costs = {
+            "seconds": seconds / len(workdirs),
+            "memory": trained["memory"],
+            "parameters": trained["parameters"],
+        }
+        names = {"row": row.name, "baseline": stage, "workdirs": workdirs}
+        spent = {"runs": len(workdirs), "seconds": seconds}
+        with self.ledger.adding():
+            self.ledger.add("measured", **names, **evaluated, costs=costs, spent=spent)
 
     def evaluate(
         self, row: Variant, stage: Stage, workdirs: Sequence[str], split: str
@@ -331,13 +333,6 @@ class OpenNight:
             of_run = self.ledger.measured(BASELINE, stage)[0]["costs"]["seconds"]
             seconds = _SECONDS_TO_START + self.night.slower * of_run * runs
         return Limits(seconds, self.night.gigabytes, self._folder(row.name, stage))
-
-    def _require_same(self, stage: Stage, digests: Mapping[str, str]) -> None:
-        """Raises JobError if a row has not what it must share with the baseline."""
-        for line in self.ledger.measured(BASELINE, stage)[:1]:
-            for rule, digest in digests.items():
-                if line["digests"].get(rule, digest) != digest:
-                    raise JobError(rule, f"its run differs: {RULES[rule][1]}")
 
     def _end(
         self,
@@ -372,21 +367,6 @@ def _require_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
                 f"night: {name} was {before.get(name)!r} when this night began, and is now "
                 f"{now.get(name)!r}; restore it, or begin another night in a new folder"
             )
-
-
-def paired_differences(values: Sequence[float], base: Sequence[float], sign: int) -> list[float]:
-    """Differences of pairs of seeds, positive where the values are better; infinite where one of
-    the two diverged, 0 where both did.
-
-    Args:
-      sign: 1 if higher values are better, else -1.
-    """
-    worst = -sign * math.inf
-    differences = []
-    for pair in zip(values, base, strict=True):
-        value, other = (number if math.isfinite(number) else worst for number in pair)
-        differences.append(0.0 if value == other else sign * (value - other))
-    return differences
 
 
 def decide_proposals(folder: str | Path, wait: float = 0.0) -> Iterator[Line]:
@@ -432,25 +412,19 @@ def finish_night(folder: str | Path) -> Line:
     count = night.night.finish_seeds
     values: dict[str, dict[str, Any]] = {"valid": {}, "test": {}}
     for row in rows:
-        if len(ledger.values(row.name, stage)) < count:
-            night.train([row], stage, count)
-        values["valid"][row.name] = ledger.values(row.name, stage)
+        values["valid"][row.name] = night.measure(row, stage, count)
     for row in rows:
         workdirs = [path for line in ledger.measured(row.name, stage) for path in line["workdirs"]]
         values["test"][row.name] = night.evaluate(row, stage, workdirs, "test")["values"]
     differences = {}
     for split, of_rows in values.items():
         if WINNER in of_rows and None not in of_rows.values():
-            with_nan = [_with_nan(of_rows[name]) for name in (WINNER, BASELINE)]
-            pairs = paired_differences(with_nan[0], with_nan[1], night.night.sign)
-            look = decide(pairs, Plan((count,), error_rate=0.025))  # of each side: a 95% interval
+            sides = [oriented(of_rows[name], night.night.better) for name in (WINNER, BASELINE)]
+            plan = Plan((count,), error_rate=0.025)  # of each side: a 95% interval
+            look = decide(paired_differences(sides[0], sides[1]).tolist(), plan)
             differences[split] = {"difference": look.mean, "interval": [look.low, look.high]}
     with ledger.adding():
         return ledger.add(FINISH, values=values, differences=differences, promoted=night.number)
-
-
-def _with_nan(values: Sequence[float | None]) -> list[float]:
-    return [math.nan if value is None else value for value in values]
 
 
 def _require_unfinished(night: OpenNight) -> None:

@@ -81,7 +81,7 @@ def night_report(night: OpenNight) -> Report:
     ledger = night.ledger
     metric = night.night.metric
     ends = ledger.of_kind("end")
-    columns = ["verdict", "rule", "difference", "interval", "pairs", "seconds", "lines"]
+    columns = ["verdict", "rule", "difference", "interval", "seeds", "seconds", "lines"]
     tables: dict[str, Cells] = {_PROPOSALS: [["", *columns], *map(_cells, ends)]}
     values: Mapping[str, Mapping[str, Any]] = {}
     for line in ledger.of_kind(FINISH):
@@ -90,7 +90,7 @@ def night_report(night: OpenNight) -> Report:
     spent = ledger.spent()
     notes = [
         f"Differences of {metric} on the validation split, positive where the proposal is better, "
-        f"of pairs of seeds; of interest from {night.night.smallest:g}.",
+        f"a median over seeds; of interest from {night.night.smallest:g}.",
         f"Error rate {night.night.error_rate:g} for all proposals together, by "
         f"{night.night.control}.",
         f"{spent['runs']:g} runs and {spent['seconds']:.0f} s of training.",
@@ -118,7 +118,7 @@ def _cells(end: Line) -> list[str]:
     if "interval" not in end:
         return [*cells, "-", "-", "-", "-", str(end["lines"])]
     seconds = f"{end['costs']['seconds']:.1f}"
-    return [*cells, *_interval_cells(end), str(end["pairs"]), seconds, str(end["lines"])]
+    return [*cells, *_interval_cells(end), str(end["seeds"]), seconds, str(end["lines"])]
 
 
 def _interval_cells(line: Mapping[str, Any]) -> list[str]:

@@ -14,11 +14,11 @@ function proposalRow(end) {
   cells.push(number(end.difference === null ? "" : signed(end.difference)));
   const [low, high] = end.interval;
   cells.push(tested.includes(end) ? intervalBar({ low, mean: end.difference, high }, reach) : element("td"));
-  cells.push(number(String(end.pairs)), number(end.costs.seconds.toFixed(1)), number(String(end.lines)));
+  cells.push(number(String(end.seeds)), number(end.costs.seconds.toFixed(1)), number(String(end.lines)));
   return row(...cells, isolated(end.reason));
 }
 
-const columns = ["", "why", "verdict", "difference", "", "pairs", "seconds", "lines", "reason"];
+const columns = ["", "why", "verdict", "difference", "", "seeds", "seconds", "lines", "reason"];
 document
   .getElementById("proposals")
   .append(night.proposals.length ? table(columns, night.proposals.map(proposalRow)) : "None yet.");
