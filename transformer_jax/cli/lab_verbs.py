@@ -318,11 +318,10 @@ def _check_verdicts(args: argparse.Namespace) -> None:
 @verb(
     Flag("folder DIR", "the folder of the night, with night.py and proposals"),
     Flag("--next", "only print what is open and what was decided, one JSON object"),
-    Flag("--wait N", "wait so many seconds for another proposal, after the last one", 0),
     Flag(
         "--finish",
         "evaluate the winner on fresh seeds and, once, on the test split; ends the night",
-        excludes=("next", "wait"),
+        excludes=("next",),
     ),
 )
 def night(args: argparse.Namespace) -> int:
@@ -342,7 +341,7 @@ def night(args: argparse.Namespace) -> int:
         write_json(loop.finish_night(args.folder))
         report.write_page(args.folder)
         return 0
-    for line in loop.decide_proposals(args.folder, args.wait):
+    for line in loop.decide_proposals(args.folder):
         write_json(line)
         terminal.flush()
         report.write_page(args.folder)

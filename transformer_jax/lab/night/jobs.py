@@ -109,7 +109,8 @@ def run_job(kind: str, limits: Limits, **arguments: Any) -> dict[str, Any]:
                     process.stdin.flush()  # it stays open: the process ends when it closes
                 _wait(process, limits, stops)
             finally:
-                _signal(process, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # with the processes that it started
         if answer.exists():
             result: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
             if "rule" in result:
@@ -129,18 +130,12 @@ def _wait(process: subprocess.Popen[bytes], limits: Limits, stops: hosts.Stops) 
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_SECONDS_TO_SAVE)
-        raise_if_stopped(stops)
+            kind = Interrupted if stops.cause == hosts.INTERRUPT else Stopped
+            raise kind(f"stopped by {stops.cause}; the same command continues the night")
         if time.monotonic() > start + limits.seconds:
             raise JobError("time", f"it had not ended after {limits.seconds:.0f} s")
         if _bytes_below(limits.folder) > before + limits.gigabytes * 1e9:
             raise JobError("disk", f"it wrote more than {limits.gigabytes:g} GB")
-
-
-def raise_if_stopped(stops: hosts.Stops) -> None:
-    """Raises Stopped if a SIGTERM or an interrupt came."""
-    if stops.cause:
-        kind = Interrupted if stops.cause == hosts.INTERRUPT else Stopped
-        raise kind(f"stopped by {stops.cause}; the same command continues the night")
 
 
 def _bytes_below(folder: Path) -> int:
@@ -151,12 +146,6 @@ def _bytes_below(folder: Path) -> int:
         except OSError:  # a temporary file that is gone
             continue
     return total
-
-
-def _signal(process: subprocess.Popen[bytes], number: int) -> None:
-    """Signals a process and those that it has started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
 
 
 def check(

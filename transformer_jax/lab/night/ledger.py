@@ -14,7 +14,6 @@ put in is found; whoever computes all digests again is not. Kinds of lines:
 import contextlib
 import hashlib
 import json
-import logging
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.lab.night.definition import LEDGER
 from transformer_jax.lab.night.proposals import Proposal
 from transformer_jax.logs.records import to_json
-from transformer_jax.runtime.files import open_locked, write_atomic
+from transformer_jax.runtime.files import open_locked
 
 FINISH = "finish"
 PROMOTED = "promoted"
@@ -38,8 +37,6 @@ _DIGEST = "sha256"
 type Line = Mapping[str, Any]
 type Stage = int | str
 """Number of the baseline that rows are measured beside; at the end of a night a name."""
-
-logger = logging.getLogger(__name__)
 
 
 class Ledger:
@@ -74,19 +71,6 @@ class Ledger:
             self.lines = lines
             self._head = head
             yield
-
-    def restored(self) -> bool:
-        """Undoes an edit of the lines that this process knows. Returns True if there was one."""
-        with self._locked() as head:
-            lines, fault = self._on_disk(head)
-            if not fault and lines[: len(self.lines)] == self.lines:
-                return False
-            mended = [*self.lines, *lines[len(self.lines) :]]
-            mended = mended[: _num_chained(mended)]
-            write_atomic(self.path, "".join(f"{to_json(line)}\n" for line in mended))
-            _replace(head, mended[-1][_DIGEST])
-            logger.warning("%s was edited; its lines are restored", self.path)
-            return True
 
     def add(self, kind: str, **fields: Any) -> Line:
         """Adds a line (within `adding`), and returns it."""

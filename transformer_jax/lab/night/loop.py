@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from transformer_jax.errors import BusyError, UserError
 from transformer_jax.lab.evidence.verdicts import describe_machine, stated_configs
 from transformer_jax.lab.night.decision import CONTINUE, PROMOTE, ErrorControl, decide_proposal
-from transformer_jax.lab.night.definition import DEFINITION, RUNS, load_night, sha256_of, stated
-from transformer_jax.lab.night.jobs import JobError, Limits, raise_if_stopped, run_job
+from transformer_jax.lab.night.definition import RUNS, load_night, sha256_of, stated
+from transformer_jax.lab.night.jobs import JobError, Limits, run_job
 from transformer_jax.lab.night.ledger import (
     FINISH,
     PROMOTED,
@@ -28,7 +28,6 @@ from transformer_jax.lab.night.ledger import (
     Stage,
 )
 from transformer_jax.lab.night.proposals import BASELINE, RULES, Proposal, read_proposals
-from transformer_jax.parallel import hosts
 from transformer_jax.runs.config import resolve_file
 from transformer_jax.runs.workdir import SWEEP, lock_workdir
 from transformer_jax.runtime.files import remove
@@ -36,7 +35,6 @@ from transformer_jax.runtime.progress import set_title
 from transformer_jax.scoring.sequential import Plan, decide, oriented, paired_differences
 
 WINNER = "winner"
-_POLL_SECONDS = 1.0
 _SECONDS_TO_START = 120  # a process: imports, data, compilation
 _SECONDS_TO_CHECK = 600
 _SEEDS_APART = 1000  # of successive baselines, more than any proposal is tested with
@@ -197,29 +195,15 @@ class OpenNight:
             raise JobError("oracles", "; ".join(checked["failing"]))
 
     def _run(self, kind: str, limits: Limits, row: Variant, **arguments: Any) -> dict[str, Any]:
-        """Runs a job; JobError also if what a proposal may not edit was edited meanwhile."""
-        fault = None
-        start = time.monotonic()
+        """Runs a job of a row; components of proposals may not open files."""
         arguments |= {"config": self.night.config, "metric": self.night.metric}
         guarded = [path for path in row.modules if path not in self.night.modules]
-        before = self._digests()
+        start = time.monotonic()
         try:
-            result = run_job(kind, limits, **arguments, modules=row.modules, guarded=guarded)
+            return run_job(kind, limits, **arguments, modules=row.modules, guarded=guarded)
         except JobError as error:
-            fault = error
-        if self.ledger.lines and self.ledger.restored():
-            fault = JobError("ledger", "the ledger was edited while it ran; it is restored")
-        if self._digests() != before:
-            fault = JobError("baseline", "a file of the baseline was edited while it ran")
-        if fault:
-            fault.seconds = time.monotonic() - start
-            raise fault
-        return result
-
-    def _digests(self) -> list[str]:
-        """Digests of the files that define the night; a shipped config has no path."""
-        names = [str(self.folder / DEFINITION), self.night.config, *self.night.modules]
-        return [sha256_of(path) if path.is_file() else "" for path in map(Path, names)]
+            error.seconds = time.monotonic() - start
+            raise
 
     def _test(self, proposal: Proposal, start: Line, rows: Sequence[Variant]) -> Line | None:
         """Adds seeds until the proposal is decided; None if the budget is used up."""
@@ -369,11 +353,8 @@ def _require_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
             )
 
 
-def decide_proposals(folder: str | Path, wait: float = 0.0) -> Iterator[Line]:
-    """Decides proposals until none is open; yields the line of each.
-
-    Args:
-      wait: seconds to wait for another proposal, after the last one.
+def decide_proposals(folder: str | Path) -> Iterator[Line]:
+    """Decides proposals until none is open or the budget is used up; yields the line of each.
 
     Raises:
       UserError: as `OpenNight`; or the night is finished.
@@ -381,18 +362,10 @@ def decide_proposals(folder: str | Path, wait: float = 0.0) -> Iterator[Line]:
     """
     night = OpenNight(folder)
     _require_unfinished(night)
-    last = time.monotonic()
-    while True:
+    line = night.decide_next()
+    while line is not None:
+        yield line
         line = night.decide_next()
-        if line is not None:
-            yield line
-            last = time.monotonic()
-        elif night.is_spent() or time.monotonic() >= last + wait:
-            return
-        else:
-            with hosts.catch_stops() as stops:
-                time.sleep(_POLL_SECONDS)
-                raise_if_stopped(stops)
 
 
 def finish_night(folder: str | Path) -> Line:

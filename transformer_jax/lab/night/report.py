@@ -14,12 +14,11 @@ from transformer_jax.lab.report import Cells, Report, json_number, shown_mean, s
 from transformer_jax.runtime.files import write_atomic
 
 
-def night(folder: str | Path, *, wait: float = 0.0, finish: bool = False) -> Report:
+def night(folder: str | Path, *, finish: bool = False) -> Report:
     """Decides the proposals in a night's folder; begins the night if it is new.
 
     Args:
       folder: with `night.py` and `proposals` (docs/nights.md).
-      wait: seconds to wait for another proposal, after the last one.
       finish: then opens the held-out data and ends the night.
 
     Raises:
@@ -27,7 +26,7 @@ def night(folder: str | Path, *, wait: float = 0.0, finish: bool = False) -> Rep
         definition or is finished, or the baseline cannot train or fails its own oracles.
       Stopped: a SIGTERM or an interrupt came; the same call continues.
     """
-    for _ in decide_proposals(folder, wait):
+    for _ in decide_proposals(folder):
         write_page(folder)
     if finish:
         finish_night(folder)
