@@ -85,6 +85,7 @@ def run_job(kind: str, limits: Limits, **arguments: Any) -> dict[str, Any]:
       JobError: it failed, or exceeded its limits.
       Stopped: a SIGTERM or an interrupt came; what it trained is saved.
     """
+    limits.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=limits.folder) as scratch:
         answer = Path(scratch) / "answer.json"
         errors = Path(scratch) / "stderr"

@@ -138,7 +138,8 @@ class OpenNight:
         None if there is none or the budget is used up."""
         self.ledger.read()
         for proposal in self.open_proposals():
-            with contextlib.suppress(BusyError), lock_workdir(self._folder(proposal.row), SWEEP):
+            lock = lock_workdir(self._folder(proposal.row, "claimed"), SWEEP)
+            with contextlib.suppress(BusyError), lock:
                 self.ledger.read()
                 if (proposal.name, proposal.digest) not in self.ledger.decided():
                     line = self._decide(proposal)
@@ -146,9 +147,9 @@ class OpenNight:
                         return line
         return None
 
-    def _folder(self, row: str, stage: Stage | None = None) -> Path:
-        """Folder of a row's runs, by default beside the present baseline."""
-        return self.folder / RUNS / str(self.number if stage is None else stage) / row
+    def _folder(self, row: str, stage: Stage) -> Path:
+        """Folder of a row's runs beside a baseline."""
+        return self.folder / RUNS / str(stage) / row
 
     def _decide(self, proposal: Proposal) -> Line | None:
         number = self.number
@@ -214,6 +215,7 @@ class OpenNight:
         lines = sum(line["lines"] for line in ledger.promoted[:number])
         if self.is_spent():
             return None
+        self.measure(base, number, night.looks[0])  # so that costs are of as many seeds
         base_values = self.measure(base, number, night.looks[-1])
         for count in night.looks:
             if self.is_spent():
