@@ -74,7 +74,7 @@ PROPOSALS = {
     },
     "improvement": {
         "muon": {"optimizer.name": "muon"},
-        "rotary": {"model.positions": "rotary"},
+        "rotary": {"model.positions": "rotary", "model.max_length": 512},
         "qk_norm": {"model.qk_norm": True},
     },
     "mistake": {
