@@ -145,8 +145,18 @@ def test_it_continues_where_it_was(night, drawn, monkeypatch):
     propose(night, "fast", rate(0.9), 2)
     assert decided(night) == {"fast": ("promoted", "better")}
     assert night_state(night)["baseline"]["overrides"] == rate(0.9)
-    assert "fast: It may help." in tj.night(night, finish=True).as_text()
-    assert "It may help." in (night / "night.html").read_text()
+
+
+def test_a_page_shows_proposals_and_the_winner(night, drawn, show):
+    propose(night, "fast", rate(0.9), 1)
+    propose(night, "longer", {"train.num_steps": 9}, 2)
+    report = tj.night(night, finish=True)
+    assert "fast" in report.as_text() and "winner" in report.as_markdown()
+    page = show((night / "night.html").read_text())
+    assert not page.complaints()
+    assert page.texts("#proposals .verdict") == ["promoted: better", "refused: budget"]
+    assert "+0.8" in page.texts("#proposals td.number")[0]
+    assert page.texts("#finish th")[3:5] == ["baseline", "winner"]
 
 
 def test_failures_are_records_by_rule(night, drawn, monkeypatch):

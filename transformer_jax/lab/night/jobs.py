@@ -52,7 +52,6 @@ from transformer_jax.runtime.files import entries_below
 
 _POLL_SECONDS = 0.5
 _SECONDS_TO_SAVE = 60  # a checkpoint, after SIGTERM
-_SECONDS_TO_START = 120  # a process, its imports and its data
 _GUARDED = ("open", "os.remove", "os.rename", "subprocess.Popen", "os.system", "socket.connect")
 """Audit events that a proposal's own code may not raise."""
 _STANDARD = sysconfig.get_path("stdlib")

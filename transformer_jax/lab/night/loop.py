@@ -36,7 +36,7 @@ from transformer_jax.scoring.sequential import Plan, decide, oriented, paired_di
 
 WINNER = "winner"
 _SECONDS_TO_START = 120  # a process: imports, data, compilation
-_SECONDS_TO_CHECK = 600
+_SECONDS_TO_CHECK = 300
 _SEEDS_APART = 1000  # of successive baselines, more than any proposal is tested with
 _REASONS = {
     "better": "the difference is above 0, at the level of this test",
@@ -300,7 +300,8 @@ class OpenNight:
             "memory": trained["memory"],
             "parameters": trained["parameters"],
         }
-        names = {"row": row.name, "baseline": stage, "workdirs": workdirs}
+        below = [path.removeprefix(f"{self.folder}/") for path in workdirs]
+        names = {"row": row.name, "baseline": stage, "workdirs": below}
         spent = {"runs": len(workdirs), "seconds": seconds}
         with self.ledger.adding():
             self.ledger.add("measured", **names, **evaluated, costs=costs, spent=spent)
@@ -389,7 +390,8 @@ def finish_night(folder: str | Path) -> Line:
     for row in rows:
         values["valid"][row.name] = night.measure(row, stage, count)
     for row in rows:
-        workdirs = [path for line in ledger.measured(row.name, stage) for path in line["workdirs"]]
+        below = [path for line in ledger.measured(row.name, stage) for path in line["workdirs"]]
+        workdirs = [path and str(night.folder / path) for path in below]
         values["test"][row.name] = night.evaluate(row, stage, workdirs, "test")["values"]
     differences = {}
     for split, of_rows in values.items():
