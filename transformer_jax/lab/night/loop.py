@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.errors import BusyError, UserError
-from transformer_jax.lab.evidence.verdicts import describe_machine, stated_configs
+from transformer_jax.lab.evidence.verdicts import stated_configs
 from transformer_jax.lab.night.decision import CONTINUE, PROMOTE, ErrorControl, decide_proposal
 from transformer_jax.lab.night.definition import RUNS, load_night, sha256_of, stated
 from transformer_jax.lab.night.jobs import JobError, Limits, run_job
@@ -95,7 +95,7 @@ class OpenNight:
             raise UserError(f"night: the baseline {fails}: {error}") from error
         with self.ledger.adding():
             if not self.ledger.lines:
-                self.ledger.add("night", asked=asked, machine=describe_machine())
+                self.ledger.add("night", asked=asked)
 
     @property
     def number(self) -> int:
