@@ -30,3 +30,5 @@ if (night.finish_table.length) {
 }
 
 document.getElementById("notes").append(...night.notes.map((note) => element("li", {}, note)));
+setUpTheme(document.getElementById("theme"), () => {});
+performance.mark("drawn");
