@@ -17,11 +17,11 @@ from transformer_jax.scoring.sequential import (
 PROMOTE = "promote"
 REFUSE = "refuse"
 CONTINUE = "continue"
-LOOKS = (1, 2, 4, 8, 12, 16)
+LOOKS = (1, 2, 4, 9, 15)
 _WINS = 0.75
-"""A proposal continues if it wins this share of all comparisons of one of its seeds with one of the
-baseline's: half of them without an effect, 0.76 with one of a deviation. Refusals promote nothing,
-so that they cost no error."""
+"""A proposal continues if it wins this share of all comparisons of its seeds with the baseline's
+(half of them without an effect, 0.76 with one of a deviation), or more of the pairs. Refusals
+promote nothing, so that they cost no error."""
 _PLANNED = 0.8
 """Share of the error rate that the planned proposals get."""
 
@@ -103,8 +103,9 @@ def decide_proposal(
     """Promotes a proposal, refuses it, or continues with more seeds.
 
     It is promoted if the interval of its gain is above 0 and the gain at least `smallest`. It is
-    refused if it wins fewer than three of four comparisons with the baseline, or gains less than
-    half of `smallest`, or the looks are over.
+    refused if it gains less than half of `smallest`, or the looks are over, or it wins fewer than
+    three of four comparisons of its seeds with all of the baseline's and no more of the pairs; one
+    pair is not enough for that.
 
     Two tests share the level equally. The rank test of the proposal's seeds against all of the
     baseline's is exact whatever the distribution, with ties and runs that diverged, if a proposal
@@ -144,11 +145,13 @@ def judge(
     count = values.shape[-1]
     # Half for each test; later looks decide more, and get more.
     share = np.asarray(level) / 2 * count / sum(looks)
+    pairs = paired_differences(values, baseline[..., :count])
     differences = paired_differences(values[..., :, None], baseline[..., None, :])
     differences = differences.reshape(*values.shape[:-1], -1)
     low, high = interval_of_shift(differences, count, share)
+    is_behind = _share_of_wins(differences) < _WINS
     if count > 1:
-        pairs = paired_differences(values, baseline[..., :count])
+        is_behind &= _share_of_wins(pairs) <= _WINS
         by_mean = np.isfinite(pairs).all(-1) & ~has_ties(pairs)
         with np.errstate(invalid="ignore"):  # of infinite differences
             low_mean, high_mean = interval_of_mean(pairs, share)
@@ -156,7 +159,10 @@ def judge(
         high = np.where(by_mean, np.minimum(high, high_mean), high)
     gain = np.median(differences, -1)
     promotes = (low > 0) & (gain >= smallest)
-    wins = (differences > 0).mean(-1)
-    is_futile = (wins < _WINS) | (gain < smallest / 2)
-    refuses = ~promotes & (is_futile | (count >= looks[-1]))
-    return Judgements(promotes, refuses, gain, low, high)
+    is_over = is_behind | (gain < smallest / 2) | (count >= looks[-1])
+    return Judgements(promotes, ~promotes & is_over, gain, low, high)
+
+
+def _share_of_wins(differences: np.ndarray) -> np.ndarray:
+    """Share of the differences [..., n] that are above 0; a tie counts half."""
+    return (1 + np.sign(differences)).mean(-1) / 2
