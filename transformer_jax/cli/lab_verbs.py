@@ -331,12 +331,10 @@ def night(args: argparse.Namespace) -> int:
     command continues. Exit status 1: the budget is used up.
     """
     from transformer_jax.lab.night import loop, report
-    from transformer_jax.runtime.platform import require_device
 
     if args.next:
         write_json(report.night_state(args.folder))
         return 0
-    require_device()
     if args.finish:
         write_json(loop.finish_night(args.folder))
         report.write_page(args.folder)
