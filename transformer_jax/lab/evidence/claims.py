@@ -279,7 +279,7 @@ def _decide(
             values[name] += added[name]
         seconds += spent
         first, second = (oriented(side, claim.better) for side in values.values())
-        decision = decide(paired_differences(first, second), claim.plan)
+        decision = decide(paired_differences(first, second).tolist(), claim.plan)
         interval = f"[{decision.low:.4g}, {decision.high:.4g}]"
         logger.info("%d seeds: %s, %.4g %s", count, decision.verdict, decision.mean, interval)
         if decision.verdict != UNDECIDED:
