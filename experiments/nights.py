@@ -30,6 +30,8 @@ def get_night():
         config="tiny_shakespeare_claims",
         smallest=0.02,
         budget={{"runs": 400}},
+        proposals=13,
+        looks=(1, 2, 4, 9),
         base={{"seed": {seed}, "data.dir": {data!r}}},
     )
 '''
