@@ -10,6 +10,7 @@ from transformer_jax.errors import Stopped
 from transformer_jax.lab.night import jobs
 from transformer_jax.lab.night.jobs import JobError, Limits, run_job
 from transformer_jax.parallel import hosts
+from transformer_jax.runs.config import resolve_file
 
 COMPONENT = """
 from transformer_jax.nn.feed_forward import ACTIVATIONS
@@ -71,3 +72,13 @@ def test_a_component_that_crashes_or_reads_files_is_named(code, rule, words, tmp
             guarded=[str(path)],
         )
     assert failure.value.rule == rule
+
+
+def test_a_test_split_that_is_the_validation_split_holds_nothing_out(tiny_language_model):
+    names = {"missing": None, "same": "valid", "other": "train"}
+    held_out = {}
+    for name, split in names.items():
+        path = tiny_language_model.get(f"data.{split}_text")
+        settings = resolve_file("quickstart", {**tiny_language_model, "data.test_text": path})
+        held_out[name] = jobs._has_held_out_data(settings)
+    assert held_out == {"missing": False, "same": False, "other": True}

@@ -28,7 +28,6 @@ import numpy as np
 
 from transformer_jax.errors import (
     Interrupted,
-    MissingSplitError,
     NonFiniteError,
     Stopped,
     UserError,
@@ -46,6 +45,7 @@ from transformer_jax.logs.records import to_json
 from transformer_jax.parallel import hosts
 from transformer_jax.runs.config import resolve_file
 from transformer_jax.runs.load import load
+from transformer_jax.runs.provenance import TEST_DATA, VALIDATION_DATA, data_digests
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import describe_error
 from transformer_jax.runtime.files import entries_below
@@ -208,8 +208,9 @@ def evaluate(
     """Evaluates trained parameters on a split; `config` is not read.
 
     Returns:
-      "values", NaN where a workdir is empty or parameters are not finite; None if there is no such
-      split. "digests" by rule of what all rows of a night share (`proposals.RULES`).
+      "values", NaN where a workdir is empty or parameters are not finite; None of a test split that
+      does not exist, or has the examples of the validation split. "digests" by rule of what all
+      rows of a night share (`proposals.RULES`).
     """
     values = [math.nan] * len(workdirs)
     digests: dict[str, str] = {}
@@ -218,13 +219,18 @@ def evaluate(
             continue
         run = load(workdir, modules=modules)
         digests = digests or _shared_digests(run.settings, run.step, Path(workdir))
+        if split == "test" and not _has_held_out_data(run.settings):
+            return {"values": None, "digests": digests}
         try:
             values[i] = run.evaluate(split, progress=False)[metric]
         except NonFiniteError:
             continue
-        except MissingSplitError:
-            return {"values": None, "digests": digests}
     return {"values": values, "digests": digests}
+
+
+def _has_held_out_data(settings: Settings) -> bool:
+    data = data_digests({"row": settings}, ("valid", "test"))["row"]
+    return TEST_DATA in data and data[TEST_DATA] != data[VALIDATION_DATA]
 
 
 def _shared_digests(settings: Settings, step: int, workdir: Path) -> dict[str, str]:
