@@ -132,9 +132,8 @@ def _fresh_cells(line: Line) -> Cells:
     cells = [["", *splits]]
     for name in line["values"]["valid"]:
         of_row = [line["values"][split][name] for split in splits]
-        cells.append(
-            [name, *("no held-out data" if v is None else shown_mean(_with_nan(v)) for v in of_row)]
-        )
+        means = ["no held-out data" if v is None else shown_mean(_with_nan(v)) for v in of_row]
+        cells.append([name, *means])
     differences = [line["differences"].get(split) for split in splits]
     shown = ["{} [{}]".format(*_interval_cells(found)) if found else "-" for found in differences]
     return [*cells, ["difference (positive is better)", *shown]]
