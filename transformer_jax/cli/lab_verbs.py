@@ -245,8 +245,8 @@ def compare(args: argparse.Namespace) -> None:
     """Says whether runs differ: over seeds, and over the examples of a test set.
 
     Compares runs with the first one: what differs in config, data and code, and whether metrics do,
-    by tests over seeds (Welch, permutation, Holm) and over examples (sacreBLEU's paired tests,
-    approximate randomization).
+    by tests over seeds (paired t, Welch, permutation, Holm) and over examples (sacreBLEU's paired
+    tests, approximate randomization).
     """
     from transformer_jax.lab.evidence.comparison import compare, comparison_page
 

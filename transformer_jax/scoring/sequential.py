@@ -10,7 +10,6 @@ are infinite, the interval is that of a sign test.
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -109,7 +108,7 @@ def verdict_of(low: float, high: float, smallest: float) -> str:
     return FAILS if is_small else UNDECIDED
 
 
-def decide(differences: Sequence[float], plan: Plan) -> Look:
+def decide(differences: ArrayLike, plan: Plan) -> Look:
     """Decides from the differences of the seeds so far, positive where the claim is right.
 
     Where differences tie, as those of metrics with few values do, a t-test would not keep its rate:
