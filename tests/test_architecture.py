@@ -39,6 +39,7 @@ LAYERS = [
     {"lab.analysis", "lab.mistakes", "lab.plan"},
     {"lab.sweeps", "lab.verification"},
     {"lab.evidence", "lab.plots"},
+    {"lab.night"},
     {"tools"},
     {"cli"},
     {"__main__", PACKAGE},  # entry points of the shell and, lazily, of the notebook

@@ -8,6 +8,7 @@
     rows = tj.sweep(tj.Sweep(...), workdir)          # variants, each with several seeds
     tj.merge_tables(workdir, another)                # rows of several sweeps in one table
     tj.compare(workdir, another)                     # is one better? tests over seeds and examples
+    tj.night(folder)                                 # proposals, tested with one error rate for all
     tj.plan(config, "h100:8")                        # cost of a training step there
     tj.verify(config, modules="mine.py")             # oracles on a component of yours
     tj.check_attention(my_attention)                 # finds the mistake in a function of yours
@@ -41,6 +42,7 @@ __all__ = [
     "load",
     "load_ensemble",
     "merge_tables",
+    "night",
     "plan",
     "read_data",
     "sweep",
@@ -66,6 +68,7 @@ _LAZY = {
     "load": ("transformer_jax.runs.load", "load"),
     "load_ensemble": ("transformer_jax.runs.load", "load_ensemble"),
     "merge_tables": ("transformer_jax.lab.sweeps.results", "merge_tables"),
+    "night": ("transformer_jax.lab.night.report", "night"),
     "plan": ("transformer_jax.lab.plan.plan", "plan"),
     "read_data": ("transformer_jax.runs.prepare", "read_data"),
     "sweep": ("transformer_jax.lab.sweeps.sweep", "run_sweep"),

@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import json
 import logging
-import math
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +43,14 @@ from transformer_jax.runs.shipped import shipped_files, shipped_modules
 from transformer_jax.runs.user_modules import Modules, load_modules
 from transformer_jax.runs.workdir import CONFIG, SWEEP, VERDICT, lock_workdir, open_for_writing
 from transformer_jax.runtime.files import write_atomic
-from transformer_jax.scoring.sequential import UNDECIDED, Look, Plan, decide
+from transformer_jax.scoring.sequential import (
+    UNDECIDED,
+    Look,
+    Plan,
+    decide,
+    oriented,
+    paired_differences,
+)
 from transformer_jax.summary import Summarized
 
 logger = logging.getLogger(__name__)
@@ -260,7 +266,8 @@ def _decide(
         for name in values:
             values[name] += added[name]
         seconds += spent
-        decision = decide(_differences(claim, values), claim.plan)
+        first, second = (oriented(side, claim.better) for side in values.values())
+        decision = decide(paired_differences(first, second).tolist(), claim.plan)
         interval = f"[{decision.low:.4g}, {decision.high:.4g}]"
         logger.info("%d seeds: %s, %.4g %s", count, decision.verdict, decision.mean, interval)
         if decision.verdict != UNDECIDED:
@@ -465,18 +472,6 @@ def _digests(
                 digests = {k: v for k, v in digests.items() if not k.endswith(f" of {row}")}
             digests |= {f"{part} of {row}": of_row[part] for part in ("checkpoints", "config")}
     return digests
-
-
-def _differences(claim: Claim, values: Mapping[str, Sequence[float]]) -> list[float]:
-    """Differences of the seeds, positive where the claim is right; infinite if a side diverged."""
-    first, second = values.values()
-    sign = 1 if claim.better == "higher" else -1
-    worst = -sign * math.inf
-    pairs = [
-        tuple(value if math.isfinite(value) else worst for value in pair)
-        for pair in zip(first, second, strict=True)
-    ]
-    return [0.0 if a == b else sign * (a - b) for a, b in pairs]  # both may be infinite
 
 
 def _command(claim: Claim, overrides: Mapping[str, Any], modules: Modules) -> str:

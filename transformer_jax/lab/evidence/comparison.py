@@ -108,7 +108,13 @@ def compare(
     records = {name: [read_metrics(seed) for seed in of_run] for name, of_run in seeds.items()}
     same_tokens = not any(field.startswith("tokenizer of ") for field in differing)
     values = _common_metrics(records, metrics, same_tokens)
-    over_seeds = [test for metric in values for test in compare_seeds(metric, values[metric])]
+    numbers = {
+        name: [load_json(seed / CONFIG).seed for seed in of_run] for name, of_run in seeds.items()
+    }
+    paired = [name for name in names if numbers[name] == numbers[names[0]]]
+    over_seeds = [
+        test for metric in values for test in compare_seeds(metric, values[metric], paired)
+    ]
     predictions, notes_on_outputs = _comparable_predictions(first_seeds, split, records)
     notes = [*_notes(seeds, same_tokens), *notes_on_outputs]
     outputs = {name: of_run.records for name, of_run in predictions.items()}
@@ -176,7 +182,7 @@ def comparison_page(report: Report) -> str:
         },
     }
     styles = [asset("theme.css"), asset("comparison.css")]
-    scripts = [asset("document.js"), asset("comparison.js")]
+    scripts = [asset(name) for name in ("document.js", "tables.js", "comparison.js")]
     return page(report.title, asset("comparison.html"), styles, scripts, data)
 
 
