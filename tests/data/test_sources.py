@@ -100,8 +100,19 @@ def test_several_files_are_several_corpora(tmp_path, assert_refused):
     train = open_split(config, "train")
     assert [pair["source"] for pair in train] == ["1", "11", "2", "22"]
     assert train.weights == (3.0, 1.0)
+    tagged = open_split(dataclasses.replace(config, tags="target:<a>,<b>"), "train")
+    assert list(tagged)[1:3] == [
+        {"source": "11", "target": "<a>11"},
+        {"source": "<b>2", "target": "2"},
+    ]
+    assert tagged.weights == (3.0, 1.0)
     assert_refused(
         {
+            "other number of tags": (
+                opening(config, "train", tags="<bt>"),
+                "has 1 tags, but parallel_text has 2 corpora",
+            ),
+            "tag of another side": (opening(config, "train", tags=",text:<bt>"), "has no text"),
             "other numbers of files": (
                 opening(config, "train", train_target=f"{tmp_path}/1.de"),
                 "names 2 files, data.train_target 1",

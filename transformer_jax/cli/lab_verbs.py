@@ -263,7 +263,7 @@ def compare(args: argparse.Namespace) -> None:
 @verb(
     Flag("names CLAIM...", "a claim file; with --check verdicts"),
     Flag("--workdir DIR", "of the runs; the same command resumes"),
-    Flag("--check", "only say which are out of date"),
+    Flag("--check", "only say which are fresh"),
     Flag("--format text|json", default="text"),
     flags.MODULES,
     requires=("workdir|check",),
@@ -273,9 +273,9 @@ def claim(args: argparse.Namespace) -> None:
     """Decides a claim about models by a sequential test over seeds.
 
     Trains both rows of a claim with more and more seeds until the test decides or the seeds of its
-    last look are trained, and writes NAME.verdict.json. --check says which verdicts are out of date
-    because the claim, code, a config or data have changed; without names, of all recorded verdicts
-    on shipped claims.
+    last look are trained, and writes NAME.verdict.json. --check says without training which
+    verdicts are fresh, and what has changed for others (claim, config, step, data, order and so
+    on); without names, of all recorded verdicts on shipped claims.
     """
     from transformer_jax.lab.evidence.claims import decide_claim, load_claim
 
@@ -387,16 +387,20 @@ def plan(args: argparse.Namespace) -> None:
     target = {"device": args.device, "slices": args.slices, "modules": args.modules}
     if args.search:
         ranking = planning.search_meshes(settings, **target)
-        terminal.print_message(ranking_as_text(ranking["meshes"]))
         write_json(ranking)
+        terminal.flush()
+        terminal.print_message(ranking_as_text(ranking["meshes"]))
         return
     report = planning.plan(settings, decode=args.decode, **target)
     if not args.decode:
         from transformer_jax.lab.plan.packing import packing_speed
 
-        report = report | {"packing": packing_speed(settings)}
+        report["packing"] = packing_speed(settings)
+    # On a terminal the table comes last, without the hundreds of groups before it.
+    hidden = {"kernel_groups"} if terminal.is_stdout_terminal() else set()
+    write_json({name: value for name, value in report.items() if name not in hidden})
+    terminal.flush()
     terminal.print_message(plan_as_text(report, args.kernels))
-    write_json(report)
     if not report["memory"]["fits"]:
         raise UserError(planning.does_not_fit_message(report))
 

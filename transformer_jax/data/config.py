@@ -41,6 +41,9 @@ class DataConfig(Configurable):
       remove_function_tags: strip function tags from labels, NP-SBJ=1 to NP (`bracketed_trees`).
       weights: relative frequencies with which training draws from the corpora, for example "2,1";
         None: each example once per epoch.
+      tags: what training puts before the source, or the text, of each corpus: one a corpus,
+        separated by commas, empty for none; "target:TAG" before the target. For example ",<bt>" for
+        back-translations in the second corpus, with `tokenizer.tags="<bt>"`.
       on_bad_row: what happens to a row that is not as the set demands (no JSON, a missing field, a
         number instead of text, a key that is not read): "stop" with an error that names file and
         row, or "skip", which leaves it out and logs how many were. Rows whose text is null or blank
@@ -99,6 +102,7 @@ class DataConfig(Configurable):
     remove_traces: bool = True
     remove_function_tags: bool = True
     weights: str | None = None
+    tags: str | None = None
     on_bad_row: Annotated[str, OneOf("stop", "skip")] = "stop"
     tfds_name: str | None = None
     hf_name: str | None = None

@@ -67,7 +67,7 @@ from transformer_jax.runs.workdir import (
     workdir_path,
 )
 from transformer_jax.runtime.files import remove
-from transformer_jax.summary import Summarized
+from transformer_jax.summary import Summarized, counted
 from transformer_jax.tasks.interface import Task, TaskKind
 from transformer_jax.tokenization import (
     TOKENIZERS,
@@ -184,15 +184,16 @@ def open_splits(settings: Settings) -> dict[str, Corpus]:
       UserError: they cannot be used, or there is no validation split: now, not after a tokenizer
         has been trained and a step compiled.
     """
-    count = jax.device_count()
-    devices = f"{count} device{'s' * (count != 1)} ({jax.devices()[0].device_kind})"
+    devices = f"{counted(jax.device_count(), 'device')} ({jax.devices()[0].device_kind})"
     message = "%s on %s: reading the training data of %s"
     logger.info(message, settings.task.name, devices, settings.data.name)
     start = time.perf_counter()
     examples = open_split(settings.data, "train")
-    unit = "blocks of text" if isinstance(examples, TextBlocks) else "examples"
+    read = counted(len(examples), "example")
+    if isinstance(examples, TextBlocks):
+        read = f"{counted(len(examples), 'block')} of text"
     seconds = time.perf_counter() - start
-    logger.info("read %s %s in %.1f s", f"{len(examples):,}", unit, seconds)
+    logger.info("read %s in %.1f s", read, seconds)
     try:
         splits = {"train": examples, "valid": open_split(settings.data, "valid")}
     except MissingSplitError as error:

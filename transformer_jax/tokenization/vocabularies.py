@@ -28,7 +28,7 @@ import numpy as np
 from transformer_jax.errors import UserError
 from transformer_jax.ranges import short_repr
 from transformer_jax.runtime.files import read_regular, remove
-from transformer_jax.summary import Summarized
+from transformer_jax.summary import Summarized, counted
 from transformer_jax.tokenization.config import TOKENIZERS, TokenizerConfig
 from transformer_jax.tokenization.specials import DEFAULT_SPECIALS, MASK_PIECE, SpecialTokens
 from transformer_jax.tokenization.subword_sampling import (
@@ -154,14 +154,32 @@ def train_tokenizers(
     else:
         is_joint = config.joint and len(texts) > 1
         corpora = {"joint": chain.from_iterable(texts.values())} if is_joint else texts
-        trained = {name: train_vocabulary(config, corpus, name) for name, corpus in corpora.items()}
+        trained = {
+            name: train_vocabulary(config, _without(config.tag_pieces, corpus), name)
+            for name, corpus in corpora.items()
+        }
         models = {side: trained["joint" if is_joint else side] for side in texts}
     suffix = kind.suffix
-    added = config.adds_mask(needs_mask), config.extra_tokens
-    if any(added):
+    if config.num_added(needs_mask):
+        for model in set(models.values()):
+            _check_tags(config.tag_pieces, kind.load(model))
+        added = config.adds_mask(needs_mask), config.extra_tokens, config.tag_pieces
         models = {side: extended_content(suffix, model, *added) for side, model in models.items()}
         suffix = _EXTENDED_SUFFIX
     return _store(suffix, models, is_joint, directory, labels)
+
+
+def _without(tags: Iterable[str], texts: Iterable[str]) -> Iterable[str]:
+    """The texts without tags, which would be cut into tokens of the vocabulary."""
+    pattern = re.compile("|".join(map(re.escape, tags)))
+    return (pattern.sub("", text) for text in texts) if pattern.pattern else texts
+
+
+def _check_tags(tags: Sequence[str], tokenizer: Tokenizer) -> None:
+    """Raises UserError if the vocabulary has a tag as a token."""
+    pieces = set(tokenizer.pieces(range(tokenizer.vocab_size))) if tags else set()
+    for tag in pieces.intersection(tags):
+        raise UserError(f"tokenizer.tags: {tag!r} is a token already; choose another, such as <bt>")
 
 
 def store_tokenizers(
@@ -212,7 +230,7 @@ def expected_sizes(
       UserError: the files are missing or damaged.
     """
     kind = TOKENIZERS[config.kind]
-    added = config.adds_mask(needs_mask) + config.extra_tokens
+    added = config.num_added(needs_mask)
     if not kind.import_files:
         return dict.fromkeys(sides, config.vocab_size + added)
     contents = {side: kind.import_files(str(config.path), side) for side in sides}
@@ -291,8 +309,8 @@ def train_vocabulary(config: TokenizerConfig, texts: Iterable[str], name: str) -
     start = time.perf_counter()
     model = train(config, sample, name)
     seconds = time.perf_counter() - start
-    message = "trained the %s %s tokenizer on %d texts in %.1f s"
-    logger.info(message, name, config.kind, len(sample), seconds)
+    message = "trained the %s %s tokenizer on %s in %.1f s"
+    logger.info(message, name, config.kind, counted(len(sample), "text"), seconds)
     return model
 
 
@@ -424,22 +442,30 @@ def _damaged(path: Path) -> str:
 class ExtendedTokenizer(BaseTokenizer):
     """A `Tokenizer` with special tokens after those of another one.
 
-    `encode` reads "[MASK]" in a text as the token. No text spells an extra token, whose piece is
-    "⟨extra_0⟩" and so on; their ids are `specials.extra`. Decoding drops both.
+    `encode` reads "[MASK]" and tags in a text as their tokens. No text spells an extra token, whose
+    piece is "⟨extra_0⟩" and so on; their ids are `specials.extra`. Decoding drops all.
 
     Args:
       base: the tokenizer of text.
       masks: add a token for the role `mask`.
       num_extra: number of extra tokens.
+      tags: pieces of further tokens, which come last.
     """
 
-    def __init__(self, base: Tokenizer, masks: bool, num_extra: int):
+    def __init__(self, base: Tokenizer, masks: bool, num_extra: int, tags: Sequence[str] = ()):
         first = base.vocab_size
         extra = tuple(range(first + masks, first + masks + num_extra))
         mask = first if masks else base.specials.mask
         self.base = base
         self.specials = replace(base.specials, mask=mask, extra=extra)
-        self._added = [MASK_PIECE] * masks + [f"⟨extra_{i}⟩" for i in range(num_extra)]
+        extra_pieces = [f"⟨extra_{i}⟩" for i in range(num_extra)]
+        self._added = [*[MASK_PIECE] * masks, *extra_pieces, *tags]
+        self._spelled = {
+            piece: first + i for i, piece in enumerate(self._added) if piece not in extra_pieces
+        }
+        # The longest first: a tag may begin another one.
+        pieces = sorted(self._spelled, key=len, reverse=True)
+        self._pattern = re.compile(f"({'|'.join(map(re.escape, pieces))})")
 
     @property
     def vocab_size(self) -> int:
@@ -451,16 +477,15 @@ class ExtendedTokenizer(BaseTokenizer):
         return resegmenter_of(self.base)
 
     def encode(self, text: str) -> list[int]:
-        if self._added[:1] != [MASK_PIECE]:
+        if not self._spelled:
             return self.base.encode(text)
-        first, *others = text.split(MASK_PIECE)
-        ids = self.base.encode(first)
-        for part in others:
-            ids += [self.base.vocab_size, *self.base.encode(part)]
+        ids: list[int] = []
+        for part in self._pattern.split(text):
+            ids += [self._spelled[part]] if part in self._spelled else self.base.encode(part)
         return ids
 
     def encode_plain(self, text: str) -> list[int]:
-        """Token ids of a text, with "[MASK]" encoded as ordinary characters."""
+        """Token ids of a text, with "[MASK]" and tags encoded as ordinary characters."""
         return encode_plain(self.base, text)
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
@@ -478,7 +503,9 @@ class ExtendedTokenizer(BaseTokenizer):
         return self.base.starts_word([self.specials.eos if i >= size else i for i in ids])
 
 
-def extended_content(suffix: str, content: bytes, masks: bool, num_extra: int) -> bytes:
+def extended_content(
+    suffix: str, content: bytes, masks: bool, num_extra: int, tags: Sequence[str] = ()
+) -> bytes:
     """Content of the file of an `ExtendedTokenizer`.
 
     Args:
@@ -486,7 +513,8 @@ def extended_content(suffix: str, content: bytes, masks: bool, num_extra: int) -
       content: that file.
     """
     tokenizer = {"suffix": suffix, "content": base64.b64encode(content).decode()}
-    return json.dumps(tokenizer | {"masks": masks, "num_extra": num_extra}, indent=1).encode()
+    added = {"masks": masks, "num_extra": num_extra, "tags": list(tags)}
+    return json.dumps(tokenizer | added, indent=1).encode()
 
 
 def load_extended(
@@ -498,4 +526,7 @@ def load_extended(
     masks, num_extra = stored["masks"], stored["num_extra"]
     if not isinstance(masks, bool) or not isinstance(num_extra, int) or num_extra < 0:
         raise ValueError("masks or num_extra is no number of tokens")
-    return ExtendedTokenizer(base, masks, num_extra)
+    tags = stored.get("tags", [])  # the first version had none
+    if not (isinstance(tags, list) and all(isinstance(tag, str) and tag for tag in tags)):
+        raise ValueError("tags is no list of pieces")
+    return ExtendedTokenizer(base, masks, num_extra, tags)
