@@ -392,7 +392,7 @@ def _statistic(claim: Claim) -> str:
     """Fingerprint of the code that makes values of runs, and the verdict of values."""
     measures = claim.measure.values() if isinstance(claim.measure, Mapping) else [claim.measure]
     functions = [f for f in (*measures, claim.experiment) if f is not None]
-    return fingerprints.code_fingerprint(*functions, _differences, decide)
+    return fingerprints.code_fingerprint(*functions, oriented, paired_differences, decide)
 
 
 def _fingerprints(
