@@ -10,7 +10,7 @@ import json
 from itertools import groupby
 from pathlib import Path
 
-from transformer_jax.lab.mistakes.table import MISTAKES, Mistake
+from transformer_jax.lab.mistakes.answer import MISTAKES, Mistake
 
 PAGE = Path(__file__).with_name("mistakes.md")
 CURVES = PAGE.parents[1] / "experiments" / "results" / "mistakes"
@@ -41,10 +41,11 @@ is equal, it compares with references that are wrong, each in one way of the tab
 two. The answer has `right`, `layout`, `mistakes` and `warnings`. What a name does not tell is
 asked for: whether True in a mask shows or hides a key, the steps of warm-up inside a schedule.
 
-"Right" means equal to the reference to 2e-4 on the inputs that were drawn. A parameter is
-recognized by its name; wrap a function that has others. A call that takes longer than 30 s ends
-the check (`seconds=`; its thread is left behind), and so does a function that changes its
-arguments. The check runs where the function runs: a module of PyTorch has to be on the CPU.
+"Right" means equal to the reference to 2e-4 on the inputs that were drawn, and one number to 1e-5.
+A parameter is recognized by its name; wrap a function that has others. A call that takes longer
+than 30 s ends the check (`seconds=`; its thread is left behind), and so does a function that
+changes its arguments. The check runs where the function runs: a module of PyTorch has to be on
+the CPU.
 
 The notebook [`find_my_mistake`](../experiments/notebooks/find_my_mistake.ipynb) mends three wrong
 functions. For a component of this package, [`verify`](extending.md#prove-it) does the same.
@@ -73,7 +74,7 @@ PARTS = {
     "average": "Averages", "accumulation": "Accumulated gradients", "search": "Searches",
 }  # fmt: skip
 FOUND_BY = {
-    "properties": "too large scores or a fully hidden row are given",
+    "properties": "a mask hides all keys",
     "length": "600 positions are asked for",
     "dropout": "ones are given, in training and at evaluation",
     "model": "an input is changed, and the outputs that change are looked at",
@@ -87,7 +88,9 @@ def section(name: str, mistakes: list[Mistake]) -> str:
     lines += ["| name | mistake | what it looks like | change | source |", "|---|---|---|---|---|"]
     for mistake in mistakes:
         address, _, place = mistake.source.partition(" ")
-        source = f"[{place or address.split('/')[2]}]({address})"
+        source = mistake.source
+        if source.startswith("https:"):
+            source = f"[{place or address.split('/')[2]}]({address})"
         cells = [f"`{mistake.name}`", mistake.title, mistake.looks, mistake.change, source]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines) + "\n"

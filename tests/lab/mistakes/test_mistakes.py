@@ -11,7 +11,7 @@ import transformer_jax as tj
 from tests.lab.mistakes import functions
 from tests.lab.mistakes.functions import RIGHT, WRONG
 from tests.refusals import assert_refused
-from transformer_jax.lab.mistakes.table import MISTAKES
+from transformer_jax.lab.mistakes.answer import MISTAKES
 
 PLANTED = [(check, name) for check, rows in WRONG.items() for name in rows]
 
@@ -39,6 +39,7 @@ def test_two_mistakes_at_once_are_both_named():
 def test_an_unknown_mistake_has_no_name():
     answer = tj.check_attention(lambda q, k, v: functions.attention(q, k, v) ** 2)
     assert not answer.right and not answer.mistakes and "no known mistake" in repr(answer)
+    assert not tj.check_positions(lambda x: x).mistakes
 
 
 def test_rows_that_see_no_key_are_a_warning():

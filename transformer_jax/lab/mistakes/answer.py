@@ -1,36 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of the checks, and how outputs of a user's function are told apart."""
+"""The table of mistakes, answers, and the diagnosis: which wrong reference an output equals."""
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from transformer_jax.errors import escape_controls
-from transformer_jax.lab.mistakes.table import MISTAKES, Mistake
+from transformer_jax.lab.mistakes.calls import Subject, Trial
 
 TOLERANCE = 2e-4
 """Largest difference of equal outputs, relative to the largest element: float32, other order."""
+TOLERANCE_OF_ONE = 1e-5
+"""That of an output of one number, which many wrong references come close to."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """A mistake with its evidence.
+class Mistake(NamedTuple):
+    """A row of table.toml.
 
     Attributes:
-      mistake: the row of the table.
-      evidence: the numbers that prove it.
+      about: part of the model whose reference it makes wrong.
+      looks: what is seen in training or at test time.
+      source: a paper, tutorial or thread that has the right form, or warns.
+      wrong: options of the reference; several are variants. Without any, a property of the outputs
+        shows the mistake.
     """
 
-    mistake: Mistake
-    evidence: str
+    about: str
+    name: str
+    title: str
+    looks: str
+    change: str
+    source: str
+    wrong: Sequence[Mapping[str, Any]]
 
-    @property
-    def name(self) -> str:
-        """Name of the mistake, as in docs/mistakes.md."""
-        return self.mistake.name
+
+_PARTS = tomllib.loads(Path(__file__).with_name("table.toml").read_text(encoding="utf-8"))
+MISTAKES = {
+    name: Mistake(about, name, *row) for about, rows in _PARTS.items() for name, row in rows.items()
+}
+
+
+class Finding(NamedTuple):
+    """A mistake by its name in docs/mistakes.md, with the numbers that prove it."""
+
+    name: str
+    evidence: str
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -42,28 +61,30 @@ class Answer:
       right: the function equals the reference.
       layout: the one in which it is right, or was compared.
       mistakes: those found, with evidence.
-      warnings: what goes wrong only for unusual inputs, with evidence.
       evidence: the difference from the reference, and what was seen of an unknown mistake.
+      warnings: what goes wrong only for unusual inputs, with evidence.
+      trial: the inputs, output and reference that were compared.
     """
 
     check: str
     right: bool
     layout: str
     mistakes: Sequence[Finding] = ()
-    warnings: Sequence[Finding] = ()
     evidence: str = ""
+    warnings: Sequence[Finding] = ()
+    trial: Trial | None = None
 
     def __repr__(self) -> str:
+        names = ", ".join(finding.name for finding in self.mistakes)
         if self.right:
-            lines = [f"{self.check}: right, in this layout: {self.layout}", f"  {self.evidence}"]
-        elif self.mistakes:
-            names = ", ".join(finding.name for finding in self.mistakes)
-            lines = [f"{self.check}: {names} (layout: {self.layout})"]
+            lines = [f"{self.check}: right, in this layout: {self.layout}"]
         else:
-            lines = [f"{self.check}: wrong, by no known mistake (layout: {self.layout})"]
+            lines = [f"{self.check}: {names or 'wrong, by no known mistake'}"]
+            lines[0] += f" (layout: {self.layout})"
+        if not names:
             lines += [f"  {self.evidence}"]
         for finding in [*self.mistakes, *self.warnings]:
-            mistake = finding.mistake
+            mistake = MISTAKES[finding.name]
             lines += [
                 f"  {mistake.name}: {mistake.title}",
                 f"    evidence  {finding.evidence}",
@@ -71,6 +92,10 @@ class Answer:
                 f"    source    {mistake.source}",
             ]
         return escape_controls("\n".join(lines))
+
+
+type _Wrongs = tuple[tuple[str, ...], Mapping[str, Any]]
+"""Names of mistakes, and their options of the reference together."""
 
 
 def difference(output: np.ndarray, reference: np.ndarray) -> float:
@@ -84,53 +109,46 @@ def difference(output: np.ndarray, reference: np.ndarray) -> float:
     return float(np.abs(output[claimed] - reference[claimed]).max() / largest)
 
 
-def found(name: str, evidence: str) -> Finding:
-    """The mistake of this name with its evidence."""
-    return Finding(MISTAKES[name], evidence)
+def distance(trial: Trial, wrong: Mapping[str, Any] | None = None) -> float:
+    """Difference of an output from the reference, right or with options of mistakes."""
+    try:
+        with np.errstate(all="ignore"):
+            reference = trial.reference(**{**trial.options, **(wrong or {})})
+            return difference(trial.output, reference)
+    except ValueError:  # these options have no meaning for these shapes
+        return float("inf")
 
 
-type Trial = tuple[str, np.ndarray, Callable[..., np.ndarray], Mapping[str, Any]]
-"""A layout, the output in it, the reference, and the options of the reference in this layout."""
-
-
-def diagnose(check: str, about: str, trials: Iterable[Trial]) -> Answer:
+def diagnose(subject: Subject, about: str, trials: Sequence[Trial]) -> Answer:
     """The answer for outputs in several layouts: right in one, else the mistakes that explain it.
 
     One mistake is preferred to two, and earlier layouts to later ones.
+
+    Raises:
+      UserError: there is no output.
     """
-    kept = []
-    for layout, output, reference, options in trials:
-        distance = difference(output, reference(**options))
-        if distance <= TOLERANCE:
-            evidence = f"the difference from the reference is {distance:.1e}"
-            return Answer(check, True, layout, evidence=evidence)
-        kept.append((distance, layout, output, reference, options))
-    singles = [(m, wrong) for m in MISTAKES.values() if m.about == about for wrong in m.wrong]
-    pairs: list[tuple[tuple[Mistake, Mapping[str, Any]], ...]] = [
-        pair
-        for pair in itertools.combinations(singles, 2)
-        if not pair[0][1].keys() & pair[1][1].keys() and pair[0][0] is not pair[1][0]
+    if not trials:
+        raise subject.refusal()
+    rows = [mistake for mistake in MISTAKES.values() if mistake.about == about]
+    right: list[_Wrongs] = [((), {})]
+    singles: list[_Wrongs] = [((row.name,), wrong) for row in rows for wrong in row.wrong]
+    pairs: list[_Wrongs] = [
+        ((*first, *second), {**options, **others})
+        for (first, options), (second, others) in itertools.combinations(singles, 2)
+        if first != second and not options.keys() & others.keys()
     ]
-    alone: list[tuple[tuple[Mistake, Mapping[str, Any]], ...]] = [(single,) for single in singles]
-    for group in (alone, pairs):
-        for (distance, layout, output, reference, options), mistakes in itertools.product(
-            kept, group
-        ):
-            changed = dict(options)
-            for _, wrong in mistakes:
-                changed |= wrong
-            try:
-                with np.errstate(all="ignore"):
-                    remaining = difference(output, reference(**changed))
-            except ValueError:  # these options have no meaning for these shapes
+    for group in (right, singles, pairs):
+        for trial, (names, wrong) in itertools.product(trials, group):
+            remaining = distance(trial, wrong)
+            if remaining > (TOLERANCE if trial.output.size > 1 else TOLERANCE_OF_ONE):
                 continue
-            if remaining <= TOLERANCE:
-                apart = f"by {distance:.2g}" if np.isfinite(distance) else "in its shape or by NaN"
-                evidence = (
-                    f"differs {apart} from the right result, by {remaining:.1e} from this one"
-                )
-                findings = [Finding(mistake, evidence) for mistake, _ in mistakes]
-                return Answer(check, False, layout, findings)
-    distance, layout, *_ = min(kept, key=lambda row: row[0])
-    evidence = f"the smallest difference from the reference is {distance:.2g}"
-    return Answer(check, False, layout, evidence=evidence)
+            evidence = f"the difference from the reference is {remaining:.1e}"
+            if names:
+                apart = distance(trial)
+                how = f"by {apart:.2g}" if np.isfinite(apart) else "in its shape or by NaN"
+                evidence = f"differs {how} from the right result, by {remaining:.1e} from this one"
+            findings = [Finding(name, evidence) for name in names]
+            return Answer(subject.check, not names, trial.name, findings, evidence, trial=trial)
+    nearest = min(trials, key=distance)
+    evidence = f"the smallest difference from the reference is {distance(nearest):.2g}"
+    return Answer(subject.check, False, nearest.name, (), evidence, trial=nearest)

@@ -6,9 +6,9 @@ import re
 import sys
 import threading
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -21,223 +21,237 @@ SECONDS = 30.0
 _NAMES = tomllib.loads(Path(__file__).with_name("names.toml").read_text(encoding="utf-8"))
 """Role -> regular expression of the names of parameters that have it."""
 
+_AXES = {"b": "batch", "h": "heads", "t": "time", "s": "time", "d": "depth", "f": "features"}
+
 
 class RejectedError(Exception):
-    """The function refuses the inputs of a layout, or returns another shape."""
+    """The function refuses the inputs of a layout."""
+
+
+class Trial(NamedTuple):
+    """A layout of arguments by role, its reference, and the output once the function was called.
+
+    Attributes:
+      options: those of the reference that make it the right one.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+    reference: Callable[..., np.ndarray]
+    options: Mapping[str, Any] = {}
+    output: np.ndarray = np.zeros(0)
+
+
+def arranged(array: np.ndarray, axes: str, order: str) -> np.ndarray:
+    """An array of axes such as "bhtd" in another order; of an axis that it lacks, the last."""
+    array = array[tuple(slice(None) if axis in order else -1 for axis in axes)]
+    kept = [axis for axis in axes if axis in order]
+    array = array.transpose([kept.index(axis) for axis in order if axis != "1"])
+    return np.expand_dims(array, tuple(i for i, axis in enumerate(order) if axis == "1"))
+
+
+def named_axes(order: str) -> str:
+    """An order of axes in words."""
+    return f"[{', '.join(_AXES.get(axis, axis) for axis in order)}]"
+
+
+def laid_out(
+    axes: str,
+    orders: Iterable[str],
+    tensors: Mapping[str, np.ndarray],
+    reference: Callable[..., np.ndarray],
+    values: Mapping[str, Any],
+    words: str = "",
+) -> list[Trial]:
+    """Layouts of tensors, and of the reference's result, in orders of these axes."""
+    layouts = []
+    for order in orders:
+        moved = {role: arranged(tensor, axes, order) for role, tensor in tensors.items()}
+
+        def moved_reference(order: str = order, **options: Any) -> np.ndarray:
+            return arranged(reference(**options), axes, order)
+
+        layouts.append(Trial(named_axes(order) + words, {**moved, **values}, moved_reference))
+    return layouts
 
 
 class Subject:
     """A user's function, called with values by role.
 
     Args:
-      fn: the function or module.
+      check: the check that asks, such as "check_attention".
       roles: those that the check can serve, in the usual order; parameters with other names take
         the roles that are left, in this order.
       seconds: limit of a call; the thread of a call that exceeds it is left behind.
     """
 
-    def __init__(self, fn: Callable[..., Any], roles: Sequence[str], seconds: float = SECONDS):
+    def __init__(self, check: str, fn: Any, roles: Sequence[str], seconds: float = SECONDS):
         if not callable(fn):
             raise UserError(f"a check takes a function, and {type(fn).__name__} is none")
+        self.check = check
         self.name = getattr(fn, "__name__", type(fn).__name__)
-        self.library: str | None = None
-        self.first_reason = ""
         self._fn = fn
         self._seconds = seconds
-        self.roles, self.required, self.by_name = _roles_of(fn, roles, self.name)
+        self._libraries = _libraries(fn)
+        self._first_reason = ""
+        self._signature = _signature(fn, roles)
+        parameters = self._signature.parameters.values()
+        single = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        left = list(roles)
+        self.roles: dict[str, str] = {}
+        for parameter in single:
+            told = [r for r in left if re.fullmatch(_NAMES[r], parameter.name.lower())]
+            if told:
+                self.roles[parameter.name] = told[0]
+                left.remove(told[0])
+        self.by_name = set(self.roles.values())
+        untold = [p.name for p in single if p.default is p.empty and p.name not in self.roles]
+        if len(untold) > len(left):
+            raise UserError(
+                f"{self.name}: what is the parameter `{untold[len(left)]}`? Known are "
+                f"{', '.join(roles)}; wrap the function in one of these arguments"
+            )
+        self.roles |= zip(untold, left, strict=False)
+        self._required = [p.name for p in single if p.default is p.empty]
 
-    def has(self, *roles: str) -> bool:
-        """Returns True if the function has parameters of all these roles."""
-        return set(roles) <= set(self.roles.values())
+    def has(self, role: str) -> bool:
+        """Returns True if the function has a parameter of this role."""
+        return role in self.roles.values()
 
     def __call__(self, **values: Any) -> Any:
-        """The result as NumPy arrays, in the first library in which the function takes the values.
-
-        Raises:
-          RejectedError: it takes them in none.
-          UserError: it does not return in time, or changes its arguments.
-        """
-        missing = [name for name in self.required if self.roles[name] not in values]
-        if missing:
-            raise RejectedError(f"`{missing[0]}` has no value here")
+        """The result as NumPy arrays, in the first library in which the function takes values."""
+        for name in self._required:
+            if self.roles[name] not in values:
+                raise self.rejected(f"`{name}` has no value here")
         reasons = []
-        for library in [self.library] if self.library else libraries(self._fn):
+        for library in self._libraries:
             try:
                 result = self._call(values, library)
             except RejectedError as error:
                 reasons.append(str(error))
                 continue
-            self.library = library
+            self._libraries = [library]
             return result
-        self.first_reason = self.first_reason or reasons[0]
-        raise RejectedError(reasons[0])
+        raise self.rejected(reasons[0])
 
-    def array(self, shape: Sequence[int], **values: Any) -> np.ndarray:
-        """The first array of the result, which must have this shape."""
+    def array(self, **values: Any) -> np.ndarray:
+        """The first array of the result."""
         result = self(**values)
         first = result[0] if isinstance(result, (tuple, list)) else result
         try:
-            array = np.asarray(first, np.float64)
-        except (TypeError, ValueError) as error:
-            reason = f"it returns {type(first).__name__}, no array"
-            self.first_reason = self.first_reason or reason
-            raise RejectedError(reason) from error
-        if array.shape != tuple(shape):
-            reason = f"it returns the shape {list(array.shape)}, not {list(shape)}"
-            self.first_reason = self.first_reason or reason
-            raise RejectedError(reason)
-        return array
+            return np.asarray(first, np.float64)
+        except (TypeError, ValueError):
+            raise self.rejected(f"it returns {type(first).__name__}, no array") from None
+
+    def output(self, **values: Any) -> np.ndarray:
+        """The first array of the result; a UserError where the function refuses the values."""
+        try:
+            return self.array(**values)
+        except RejectedError:
+            raise self.refusal() from None
+
+    def trials(
+        self, layouts: Iterable[Trial], readings: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> list[Trial]:
+        """The layouts that it takes with outputs, and with options that give their shapes."""
+        trials = []
+        for layout in layouts:
+            try:
+                output = self.array(**layout.arguments)
+            except RejectedError:
+                continue
+            for words, options in (readings or {"": {}}).items():
+                shape = layout.reference(**options).shape
+                if output.shape == shape:
+                    trials.append(Trial(layout.name + words, *layout[1:3], options, output))
+                else:
+                    self.rejected(f"it returns the shape {list(output.shape)}, not {list(shape)}")
+        return trials
+
+    def rejected(self, reason: str) -> RejectedError:
+        """The error of a layout; the first reason is kept for `refusal`."""
+        self._first_reason = self._first_reason or reason
+        return RejectedError(reason)
 
     def refusal(self) -> UserError:
         """What to tell a user whose function took no layout."""
         return UserError(
-            f"{self.name}: no layout that was tried works; in the first, {self.first_reason}. "
+            f"{self.name}: no layout that was tried works; in the first, {self._first_reason}. "
             "Wrap it in a function of the usual arguments (docs/mistakes.md)"
         )
 
     def _call(self, values: Mapping[str, Any], library: str) -> Any:
-        arguments = {}
-        for name, role in self.roles.items():
-            if role in values:
-                arguments[name] = converted(values[role], library)
-        before = {name: to_numpy(value) for name, value in arguments.items()}
-        before = {name: np.array(v) for name, v in before.items() if isinstance(v, np.ndarray)}
-        result = in_time(lambda: self._bound(arguments), self._seconds, self.name)
-        for name, array in before.items():
-            if not np.array_equal(array, to_numpy(arguments[name])):
+        arguments = {
+            name: jax.tree.map(lambda leaf: _in_library(leaf, library), values[role])
+            for name, role in self.roles.items()
+            if role in values
+        }
+        bound = inspect.BoundArguments(self._signature, arguments)
+        outcome: dict[str, Any] = {}
+
+        def target() -> None:
+            try:
+                with np.errstate(all="ignore"):
+                    outcome["result"] = self._fn(*bound.args, **bound.kwargs)
+            except BaseException as error:  # also SystemExit: it is the user's function
+                outcome["error"] = error
+
+        thread = threading.Thread(target=target, daemon=True)
+        thread.start()
+        thread.join(self._seconds)
+        if thread.is_alive():
+            raise UserError(f"{self.name} did not return within {self._seconds:g} s (`seconds=`)")
+        if "error" in outcome:
+            error = outcome["error"]
+            raise RejectedError(f"it raises {type(error).__name__}: {reason_of(error)}") from error
+        for name, argument in arguments.items():
+            before = values[self.roles[name]]
+            is_array = isinstance(before, np.ndarray)
+            if is_array and not np.allclose(to_numpy(argument), before, 1e-6, equal_nan=True):
                 raise UserError(
                     f"{self.name} changes its argument `{name}` in place: copy it first"
                 )
-        return to_numpy(result)
-
-    def _bound(self, arguments: Mapping[str, Any]) -> Any:
-        parameters = _parameters(self._fn)
-        if parameters is None:
-            return self._fn(*arguments.values())
-        positional = []
-        named = {}
-        leading = True
-        for name, parameter in parameters.items():
-            if name not in arguments:
-                leading = False
-            elif leading and parameter.kind is not parameter.KEYWORD_ONLY:
-                positional.append(arguments[name])
-            else:
-                named[name] = arguments[name]
-        return self._fn(*positional, **named)
+        return jax.tree.map(to_numpy, outcome["result"])
 
 
-def _parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
-    """Parameters of a function or of a module's `forward`; None for one written in C."""
+def _signature(fn: Any, roles: Sequence[str]) -> inspect.Signature:
+    """Signature of a function or a module's `forward`; of one in C, the first roles."""
     try:
-        return inspect.signature(getattr(fn, "forward", fn)).parameters
+        return inspect.signature(getattr(fn, "forward", fn))
     except (TypeError, ValueError):
-        return None
+        kind = inspect.Parameter.POSITIONAL_ONLY
+        defaults = zip(roles, [inspect.Parameter.empty] * 3 + [None], strict=False)
+        return inspect.Signature([inspect.Parameter(r, kind, default=d) for r, d in defaults])
 
 
-def _roles_of(
-    fn: Callable[..., Any], roles: Sequence[str], title: str
-) -> tuple[dict[str, str], list[str], set[str]]:
-    """Role of each parameter, parameters without a default, and roles that a name has told."""
-    known = _parameters(fn)
-    if known is None:
-        return {role: role for role in roles[:4]}, list(roles[:3]), set()
-    parameters = [*known.values()]
-    parameters = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    named: dict[str, str] = {}
-    for parameter in parameters:
-        for role in roles:
-            if role not in named.values() and re.fullmatch(_NAMES[role], parameter.name.lower()):
-                named[parameter.name] = role
-                break
-    by_name = set(named.values())
-    required = [p.name for p in parameters if p.default is p.empty]
-    left = [role for role in roles if role not in named.values()]
-    for name in required:
-        if name not in named:
-            if not left:
-                raise UserError(
-                    f"{title}: what is the parameter `{name}`? Known are {', '.join(roles)}; "
-                    "wrap the function in one of these arguments"
-                )
-            named[name] = left.pop(0)
-    order = {p.name: named[p.name] for p in parameters if p.name in named}
-    return order, required, by_name
-
-
-def libraries(fn: Callable[..., Any]) -> list[str]:
-    """Libraries to try: those whose modules the function names come first."""
+def _libraries(fn: Any) -> list[str]:
+    """Libraries to try; PyTorch first where the function names it."""
     torch = sys.modules.get("torch")
-    names = ["numpy", "jax"] + (["torch"] if torch else [])
-    if torch and (isinstance(fn, torch.nn.Module) or type(fn).__module__.startswith("torch")):
+    if torch is None:
+        return ["numpy", "jax"]
+    if isinstance(fn, torch.nn.Module):
         return ["torch"]
-    if getattr(fn, "__module__", None) and str(fn.__module__).startswith("torch"):
-        return ["torch"]
-    code = getattr(fn, "__code__", None)
-    spaces = getattr(fn, "__globals__", {})
-    used = [spaces.get(name) for name in getattr(code, "co_names", ())]
-    cells = getattr(fn, "__closure__", None) or ()
-    used += [cell.cell_contents for cell in cells]
-    modules = [getattr(v, "__name__", "") + " " + str(getattr(v, "__module__", "")) for v in used]
-    modules += [type(value).__module__ for value in used]
-    named = [n for n in names if any(re.search(rf"\b{n}\b", module) for module in modules)]
-    if torch and "torch" in named:
-        return ["torch", "numpy"]
-    return sorted(names, key=lambda name: name not in named)
+    names = getattr(getattr(fn, "__code__", None), "co_names", ())
+    is_first = "torch" in names or str(getattr(fn, "__module__", "")).startswith("torch")
+    return ["torch", "numpy", "jax"] if is_first else ["numpy", "jax", "torch"]
 
 
-def converted(value: Any, library: str) -> Any:
-    """An array, or a list of arrays, in a library; other values stay."""
-    if isinstance(value, list):
-        return [converted(element, library) for element in value]
-    if isinstance(value, tuple):
-        return tuple(converted(element, library) for element in value)
+def _in_library(value: Any, library: str) -> Any:
+    """A copy of an array, or a generator, in a library; other values stay."""
+    if isinstance(value, np.random.Generator) and library == "jax":
+        return jax.random.key(0)
     if not isinstance(value, np.ndarray):
         return value
     if library == "jax":
         return jax.numpy.asarray(value)
     if library == "torch":
-        torch = sys.modules["torch"]
-        tensor = torch.from_numpy(np.array(value))
+        tensor = sys.modules["torch"].from_numpy(np.array(value))
         return tensor.float() if tensor.is_floating_point() else tensor
     return np.array(value)
 
 
 def to_numpy(value: Any) -> Any:
-    """Arrays of any library as NumPy's, also those in tuples and lists."""
-    if isinstance(value, tuple):
-        return tuple(to_numpy(element) for element in value)
-    if isinstance(value, list):
-        return [to_numpy(element) for element in value]
+    """An array of any library as NumPy's; other values stay."""
     if hasattr(value, "detach"):
         return value.detach().cpu().numpy()
-    if isinstance(value, jax.Array):
-        if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
-            return value
-        return np.asarray(value)
-    return value
-
-
-def in_time(call: Callable[[], Any], seconds: float, name: str) -> Any:
-    """Result of a call in a thread of its own; its exception as a RejectedError."""
-    outcome: dict[str, Any] = {}
-
-    def target() -> None:
-        try:
-            with np.errstate(all="ignore"):
-                outcome["result"] = call()
-        except BaseException as error:  # also SystemExit: it is the user's function
-            outcome["error"] = error
-
-    thread = threading.Thread(target=target, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
-        raise UserError(f"{name} did not return within {seconds:g} s; `seconds=` changes the limit")
-    if "error" in outcome:
-        error = outcome["error"]
-        if isinstance(error, UserError):
-            raise error
-        reason = f"it raises {type(error).__name__}: {reason_of(error)}"
-        raise RejectedError(reason) from error
-    return outcome["result"]
+    return np.asarray(value) if isinstance(value, jax.Array) else value

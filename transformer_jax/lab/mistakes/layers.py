@@ -1,21 +1,73 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks layers and whole models: norm, residual, dropout, and what a model may depend on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
 
 from transformer_jax.errors import UserError
 from transformer_jax.lab.mistakes.answer import TOLERANCE, Answer, Finding, diagnose, difference
-from transformer_jax.lab.mistakes.answer import found as finding
-from transformer_jax.lab.mistakes.calls import SECONDS, RejectedError, Subject
-from transformer_jax.lab.mistakes.inputs import check_positions, embeds
+from transformer_jax.lab.mistakes.calls import SECONDS, Subject, Trial
 
 BATCH, TIME = 3, 7
-PARTS = ("norm", "residual", "dropout", "pool", "model")
+KEEP = (np.arange(TIME) < np.array([[7], [4], [2]])).astype(np.float64)
 EPSILON = 1e-5
+ROLES: Mapping[str, Sequence[str]] = {
+    "residual": ["sublayer", "x", "norm"],
+    "dropout": ["rate", "x", "train", "deterministic", "rng"],
+    "norm": ["scale", "x", "shift", "norm_eps"],
+    "pool": ["mask", "x"],
+    "model": ["tokens"],
+}
+"""Part -> roles of its parameters, that which tells the part first."""
+
+
+def normed(x: np.ndarray, scale: Any, shift: Any, center: bool = True, **wrong: Any) -> np.ndarray:
+    """LayerNorm over features, without `center` RMSNorm; `wrong` are options of table.toml."""
+    axes = tuple(wrong.get("axis", [-1]))
+    mean = x.mean(axes, keepdims=True)
+    variance = x.var(axes, ddof=wrong.get("ddof", 0), keepdims=True) + (not center) * mean**2
+    result = (x - mean * center) / (variance + EPSILON) ** wrong.get("power", 0.5)
+    affine = wrong.get("affine")
+    if affine == "swapped":
+        return result * shift + scale
+    return result * (1.0 if affine == "none" else scale) + shift * (affine is None)
+
+
+def pooled(x: np.ndarray, counted: str = "", divisor: str = "") -> np.ndarray:
+    """Mean over time of what the mask keeps."""
+    weights = np.ones_like(KEEP) if counted == "all" else KEEP
+    return (x * weights[..., None]).sum(1) / (TIME if divisor == "all" else weights.sum(1)[:, None])
+
+
+def sublayer(x: Any, *_: Any) -> Any:
+    """A layer that does not commute with `norm`."""
+    return x + 0.3 * x * x
+
+
+def norm(x: Any, *_: Any) -> Any:
+    """A norm of any library."""
+    return x / (1 + (x * x).sum(-1)[..., None])
+
+
+RESIDUALS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "norm after the sum": lambda x: norm(x + sublayer(x)),
+    "norm before the layer": lambda x: x + sublayer(norm(x)),
+    "norms around the layer": lambda x: x + norm(sublayer(norm(x))),
+    "norm of the branch": lambda x: x + norm(sublayer(x)),
+    "norm of both": lambda x: norm(x) + sublayer(norm(x)),
+    "norm of x": lambda x: norm(x) + sublayer(x),
+    "no residual": lambda x: norm(sublayer(x)),
+    "no residual, norm first": lambda x: sublayer(norm(x)),
+    "layer only": lambda x: sublayer(x),
+}
+
+
+def residual(x: np.ndarray, form: str) -> np.ndarray:
+    """A layer with norms and the residual, in one of the forms, of which three are right."""
+    return RESIDUALS[form](x)
 
 
 def check_model(
@@ -43,226 +95,125 @@ def check_model(
       vocab_size: tokens are drawn below it.
       width: features that a layer takes.
     """
-    if part not in (None, *PARTS):
-        raise UserError(f"part={part!r}: one of {', '.join(PARTS)}")
-    if part is None and embeds(fn):
-        return check_positions(fn, width=width, seconds=seconds)
     part = part or _part_of(fn)
-    rng = np.random.default_rng(0)
+    if part not in ROLES:
+        raise UserError(f"part={part!r}: one of {', '.join(ROLES)}")
+    first, *others = ROLES[part]
+    subject = Subject("check_model", fn, [*others[:1], first, *others[1:]], seconds)
     if part == "model":
-        subject = Subject(fn, ["tokens"], seconds)
-        return _check_whole(subject, rng, causal, pad, cached, vocab_size)
+        drawn = np.array([token for token in range(vocab_size) if token != pad])
+        return _check_whole(subject, drawn, causal, pad, cached)
     if part == "dropout":
-        return _check_dropout(fn, seconds)
+        return _check_dropout(subject, fn)
+    rng = np.random.default_rng(0)
     x = rng.normal(1.0, 2.0, (BATCH, TIME, width))
-    if part == "pool":
-        return _check_pool(Subject(fn, ["x", "mask"], seconds), x)
-    if part == "residual":
-        return _check_residual(Subject(fn, ["x", "sublayer", "norm"], seconds), x)
-    subject = Subject(fn, ["x", "scale", "shift", "norm_eps"], seconds)
     scale, shift = rng.normal(size=(2, width))
-    has_affine = subject.has("scale")
-
-    def normed(
-        axis: Any = -1, ddof: int = 0, root: bool = True, center: bool = True, affine: str = "both"
-    ) -> np.ndarray:
-        axes = axis if isinstance(axis, int) else tuple(axis)
-        mean = x.mean(axes, keepdims=True)
-        if center:
-            variance = x.var(axes, ddof=ddof, keepdims=True)
-        else:
-            variance = (x * x).mean(axes, keepdims=True)
-        result = (x - mean * center) / (variance + EPSILON) ** (0.5 if root else 1)
-        factors = {"both": scale, "none": 1.0, "swapped": shift, "scale": scale}
-        offsets = {"both": shift, "none": 0.0, "swapped": scale, "scale": 0.0}
-        return result * factors[affine] + offsets[affine] if has_affine else result
-
-    try:
-        output = subject.array(x.shape, x=x, scale=scale, shift=shift, norm_eps=EPSILON)
-    except RejectedError:
-        raise subject.refusal() from None
-    options: dict[str, Any] = {} if subject.has("shift") else {"affine": "scale"}
-    if "rms" in subject.name.lower():
-        options = {"center": False, "affine": "scale"}
-    return diagnose("check_model", "norm", [("over features", output, normed, options)])
+    values = {"x": x, "mask": KEEP, "sublayer": sublayer, "norm": norm}
+    values |= {"scale": scale, "shift": shift, "norm_eps": EPSILON}
+    readings: dict[str, dict[str, Any]] = {part: {}}
+    if part == "pool":
+        reference = partial(pooled, x)
+    elif part == "residual":
+        reference = partial(residual, x)
+        readings = {form: {"form": form} for form in list(RESIDUALS)[:3]}
+    else:
+        factor = scale if subject.has("scale") else 1.0
+        offset = shift if subject.has("shift") else 0.0
+        reference = partial(normed, x, factor, offset, center="rms" not in subject.name.lower())
+    return diagnose(subject, part, subject.trials([Trial("", values, reference)], readings))
 
 
 def _part_of(fn: Callable[..., Any]) -> str:
+    """The part that a function's name or parameters tell."""
     name = getattr(fn, "__name__", type(fn).__name__).lower()
-    for part in ("norm", "dropout", "residual", "pool"):
-        if part in name:
+    roles = dict.fromkeys(["x", *(roles[0] for roles in ROLES.values())])
+    roles |= dict.fromkeys(role for roles in ROLES.values() for role in roles)
+    by_name = Subject("check_model", fn, [*roles]).by_name
+    for part in ROLES:
+        if part in name.replace("model", "") or ROLES[part][0] in by_name:
             return part
-    roles = {"residual": "sublayer", "dropout": "rate", "norm": "scale", "pool": "mask"}
-    roles["model"] = "tokens"
-    for part, role in roles.items():
-        if (
-            role
-            in Subject(fn, ["x", role, "norm", "shift", "train", "deterministic", "rng"]).by_name
-        ):
-            return part
-    raise UserError(f"{name}: what is it? Say part=, one of {', '.join(PARTS)}")
+    raise UserError(f"{name}: what is it? Say part=, one of {', '.join(ROLES)}")
 
 
-def _check_pool(subject: Subject, x: np.ndarray) -> Answer:
-    keep = np.arange(TIME) < np.array([[7], [4], [2]])
-
-    def pooled(counted: str = "kept", divisor: str = "kept") -> np.ndarray:
-        weights = np.where(counted == "all", 1.0, keep)[..., None]
-        divisors = weights.sum(1) if divisor == "kept" else TIME
-        return (x * weights).sum(1) / divisors
-
-    try:
-        output = subject.array(pooled().shape, x=x, mask=keep.astype(np.float64))
-    except RejectedError:
-        raise subject.refusal() from None
-    return diagnose("check_model", "pool", [("mean over time", output, pooled, {})])
-
-
-def _check_residual(subject: Subject, x: np.ndarray) -> Answer:
-    def sublayer(a: Any, *_: Any) -> Any:
-        return a + 0.3 * a * a
-
-    def norm(a: Any, *_: Any) -> Any:
-        return a / (1 + (a * a).sum(-1)[..., None])
-
-    def residual(form: str = "post") -> np.ndarray:
-        return {
-            "post": lambda: norm(x + sublayer(x)),
-            "pre": lambda: x + sublayer(norm(x)),
-            "both": lambda: x + norm(sublayer(norm(x))),
-            "branch": lambda: x + norm(sublayer(x)),
-            "normed": lambda: norm(x) + sublayer(norm(x)),
-            "after": lambda: norm(x) + sublayer(x),
-            "none": lambda: norm(sublayer(x)),
-            "none_pre": lambda: sublayer(norm(x)),
-            "none_bare": lambda: sublayer(x),
-        }[form]()
-
-    try:
-        output = subject.array(x.shape, x=x, sublayer=sublayer, norm=norm)
-    except RejectedError:
-        raise subject.refusal() from None
-    words = {
-        "post": "norm after the sum",
-        "pre": "norm before the layer",
-        "both": "norms around it",
-    }
-    trials = [(text, output, residual, {"form": form}) for form, text in words.items()]
-    return diagnose("check_model", "residual", trials)
-
-
-def _check_dropout(fn: Any, seconds: float) -> Answer:
+def _check_dropout(subject: Subject, fn: Any) -> Answer:
     """Checks the share that is dropped, the scale of what is kept, and evaluation."""
-    subject = Subject(fn, ["x", "rate", "train", "deterministic", "rng"], seconds)
-    rate = 0.2
+    is_module = hasattr(fn, "train") and hasattr(fn, "eval")  # of PyTorch
+    rate = getattr(fn, "p", 0.2)
     x = np.ones((200, 50))
-    outputs = {}
-    for training in (True, False):
-        if hasattr(fn, "train") and hasattr(fn, "eval"):  # a module of PyTorch
-            fn.train(training)
-            rate = getattr(fn, "p", rate)
-        values = {"x": x, "rate": rate, "train": training, "deterministic": not training}
-        for rng in (np.random.default_rng(0), jax.random.key(0), 0):
-            try:
-                outputs[training] = subject.array(x.shape, **values, rng=rng)
-                break
-            except RejectedError:
-                continue
-        else:
-            raise subject.refusal()
-    share = float((outputs[True] == 0).mean())
-    largest = float(outputs[True].max())
-    findings = []
-    changed = difference(outputs[False], x)
-    switch = subject.has("train") or subject.has("deterministic") or hasattr(fn, "eval")
-    if switch and changed > TOLERANCE:
-        findings.append(finding("dropout_at_evaluation", f"evaluation changes x by {changed:.2g}"))
-    if share == 0:
-        findings.append(finding("dropout_missing", f"no element is 0 at the rate {rate}"))
-    elif abs(share - (1 - rate)) < 0.05 and abs(share - rate) > 0.05:
-        findings.append(finding("dropout_inverted", f"{share:.0%} are 0 at the rate {rate}"))
-    elif abs(largest - 1) < 1e-3:
-        evidence = f"what is kept is multiplied by {largest:.3g}, not by {1 / (1 - rate):.3g}"
-        findings.append(finding("dropout_unscaled", evidence))
-    evidence = f"{share:.1%} are 0 at the rate {rate}, others are multiplied by {largest:.4g}"
-    right = abs(share - rate) < 0.05 and abs(largest - 1 / (1 - rate)) < 1e-3 and not findings
-    return Answer("check_model", right, "dropout", findings, evidence=evidence)
+    values = {"x": x, "rate": rate, "rng": np.random.default_rng(0)}
+    if is_module:
+        fn.train(True)
+    output = subject.output(**values, train=True, deterministic=False)
+    if is_module:
+        fn.train(False)
+    evaluated = subject.output(**values, train=False, deterministic=True)
+    dropped = (output == 0).mean()
+    factor = output.max()
+    changed = difference(evaluated, x)
+    has_switch = subject.has("train") or subject.has("deterministic") or is_module
+    signs = {
+        "dropout_at_evaluation": has_switch and changed > TOLERANCE,
+        "dropout_missing": dropped == 0,
+        "dropout_inverted": abs(dropped - (1 - rate)) < 0.05 < abs(dropped - rate),
+        "dropout_unscaled": abs(dropped - rate) < 0.05 and abs(factor - 1) < 1e-3 < rate,
+    }
+    evidence = f"{dropped:.1%} are 0 at the rate {rate}, others are multiplied by {factor:.4g}; "
+    evidence += f"evaluation changes x by {changed:.2g}"
+    findings = [Finding(name, evidence) for name, shows in signs.items() if shows]
+    right = abs(dropped - rate) < 0.05 and abs(factor * (1 - rate) - 1) < 1e-3 and not findings
+    return Answer("check_model", right, "dropout", findings, evidence)
 
 
 def _check_whole(
     subject: Subject,
-    rng: np.random.Generator,
+    drawn: np.ndarray,
     causal: bool,
     pad: int | None,
     cached: Callable[..., Any] | None,
-    vocab_size: int,
 ) -> Answer:
-    """Changes inputs, and looks at which outputs change."""
-    drawn = np.arange(vocab_size) if pad is None else np.delete(np.arange(vocab_size), pad)
-    tokens = rng.choice(drawn, (BATCH, TIME))
-    tokens[:, 1] = (tokens[:, 0] + 1) % vocab_size  # two that differ, to swap
+    """Changes inputs, drawn from these tokens, and looks at which outputs change."""
+    indices = np.random.default_rng(0).integers(0, len(drawn), (BATCH, TIME))
+    indices[:, 1] = (indices[:, 0] + 1) % len(drawn)  # two that differ, to swap
+    tokens = drawn[indices]
+    others = drawn[(indices + 1) % len(drawn)]
 
     def logits(ids: np.ndarray, of: Subject = subject) -> np.ndarray:
-        try:
-            result = np.asarray(of(tokens=ids), np.float64)
-        except RejectedError:
-            raise of.refusal() from None
+        result = of.output(tokens=ids)
         if result.ndim != 3 or result.shape[:2] != ids.shape:
-            raise UserError(
-                f"{of.name} returns the shape {list(result.shape)} for tokens {list(ids.shape)}; "
-                "a model returns logits [batch, time, vocabulary]"
-            )
+            raise UserError(f"{of.name} has to return logits [batch, time, vocabulary]")
         return result
 
     output = logits(tokens)
-    findings: list[Finding] = []
-
-    def compare(name: str, text: str, first: np.ndarray, second: np.ndarray) -> None:
-        change = difference(first, second)
-        if change > TOLERANCE:
-            findings.append(finding(name, f"{text} by {change:.2g}"))
-
-    again = logits(tokens)
-    if difference(again, output) > TOLERANCE:
-        compare(
-            "dropout_at_evaluation", "a second call with the same tokens differs", again, output
-        )
-        return Answer("check_model", False, "[batch, time, vocabulary]", findings)
-    other = tokens.copy()
-    other[1] = rng.permutation(tokens[1])[::-1]
-    other[1, 0] = drawn[(np.searchsorted(drawn, other[1, 0]) + 1) % len(drawn)]
-    text = "other tokens in row 1 change row 0"
-    compare("rows_mix", text, logits(other)[0], output[0])
-    if causal:
-        for place in range(1, TIME):
-            other = tokens.copy()
-            other[:, place] = drawn[(np.searchsorted(drawn, tokens[:, place]) + 1) % len(drawn)]
-            changed = np.abs(logits(other) - output).max((0, 2))[:place]
-            if (changed > TOLERANCE * np.abs(output).max()).any():
-                first = int(changed.argmax())
-                evidence = f"the token at {place} changes the logits at {first} by "
-                findings.append(finding("future_leaks", f"{evidence}{changed[first]:.2g}"))
-                break
-    swapped = tokens.copy()
-    swapped[:, [0, 1]] = tokens[:, [1, 0]]
-    moved = difference(logits(swapped)[:, 2:], output[:, 2:])
-    if moved <= TOLERANCE:
-        evidence = f"swapping the first two tokens changes later logits by {moved:.1e}"
-        findings.append(finding("positions_missing", evidence))
+    layout = "[batch, time, vocabulary]" + ", causal" * causal
+    change = difference(logits(tokens), output)
+    if change > TOLERANCE:
+        findings = [Finding("dropout_at_evaluation", f"a second call differs by {change:.2g}")]
+        return Answer("check_model", False, layout, findings)
+    changed = logits(np.concatenate([tokens[:1], others[1:]]))
+    changes = [("rows_mix", "other rows change row 0", difference(changed[0], output[0]))]
+    for place in range(1, TIME if causal else 1):
+        changed = logits(np.concatenate([tokens[:, :place], others[:, place:]], 1))
+        change = difference(changed[:, :place], output[:, :place])
+        changes.append(("future_leaks", f"tokens from {place} on change logits before", change))
     if pad is not None:
         longer = np.concatenate([tokens, np.full((BATCH, 2), pad)], 1)
-        text = "two more padding tokens change the logits before them"
-        compare("padding_leaks", text, logits(longer)[:, :TIME], output)
-    sums = output.sum(-1)
-    if output.min() >= 0 and np.abs(sums - 1).max() < 1e-3:
-        findings.append(finding("returns_probabilities", "all outputs are positive and sum to 1"))
+        change = difference(logits(longer)[:, :TIME], output)
+        changes.append(("padding_leaks", "two padding tokens change logits before", change))
     if cached is not None:
-        steps = logits(tokens, Subject(cached, ["tokens"]))
-        changed = np.abs(steps - output).max((0, 2)) / np.abs(output).max()
-        if changed.max() > TOLERANCE:
-            first = int((changed > TOLERANCE).argmax())
-            evidence = f"logits differ from position {first} on, by {changed.max():.2g}"
-            findings.append(finding("cache_differs", evidence))
-    layout = "[batch, time, vocabulary]" + (", causal" if causal else "")
+        change = difference(logits(tokens, Subject("check_model", cached, ["tokens"])), output)
+        changes.append(("cache_differs", "logits with and without the cache differ", change))
+    largest = {name: (words, change) for name, words, change in sorted(changes, key=lambda c: c[2])}
+    findings = [
+        Finding(name, f"{words} by {change:.2g}")
+        for name, (words, change) in largest.items()
+        if change > TOLERANCE
+    ]
+    swapped = logits(tokens[:, [1, 0, *range(2, TIME)]])
+    moved = difference(swapped[:, 2:], output[:, 2:])
+    if moved <= TOLERANCE:
+        evidence = f"swapping the first two tokens changes later logits by {moved:.1e}"
+        findings.append(Finding("positions_missing", evidence))
+    if output.min() >= 0 and np.abs(output.sum(-1) - 1).max() < 1e-3:
+        findings.append(Finding("returns_probabilities", "all outputs are positive and sum to 1"))
     evidence = "what may not change its logits does not"
-    return Answer("check_model", not findings, layout, findings, evidence=evidence)
+    return Answer("check_model", not findings, layout, findings, evidence)

@@ -2,82 +2,64 @@
 """Checks losses: cross-entropy of logits and labels, with masks and smoothing."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.mistakes.answer import Answer, Trial, diagnose
+from transformer_jax.lab.mistakes.answer import Answer, diagnose
 from transformer_jax.lab.mistakes.attention import softmax
-from transformer_jax.lab.mistakes.calls import SECONDS, RejectedError, Subject
+from transformer_jax.lab.mistakes.calls import SECONDS, Subject, Trial
 
 BATCH, TIME, VOCABULARY = 3, 6, 8
 LENGTHS = np.array([6, 3, 2])
 SMOOTHING = 0.2
+REDUCTIONS = ("mean", "sum", "sum / batch", "rows", "row sums", "none")
 
 
 def cross_entropy(
-    logits: np.ndarray,
-    labels: np.ndarray,
-    keep: np.ndarray,
-    *,
-    reduction: str = "mean",
-    softmaxes: int = 1,
-    sign: float = 1.0,
-    shift: int = 0,
-    counted: str = "kept",
-    divisor: str = "kept",
-    smooth: str = "all",
-    smoothing: float = 0.0,
-    divergence: bool = False,
-    unit: str = "nats",
+    logits: np.ndarray, labels: np.ndarray, keep: np.ndarray, **options: Any
 ) -> np.ndarray:
-    """Cross-entropy of logits [B, T, V] and labels [B, T], right by default."""
-    if shift > 0:
-        logits, labels, keep = logits[:, :-shift], labels[:, shift:], keep[:, shift:]
-    elif shift < 0:
-        logits, labels, keep = logits[:, -shift:], labels[:, :shift], keep[:, :shift]
-    vocabulary = logits.shape[-1]
-    logs = logits
-    for _ in range(softmaxes - 1):
+    """Cross-entropy of logits [B, T, V] and labels [B, T], by default right and a mean.
+
+    Options are those of table.toml. `softmaxes` is how many are applied, 0 for none and -1 for one
+    without a logarithm.
+    """
+    shift = options.get("shift", 0)
+    predictions = slice(max(-shift, 0), TIME - max(shift, 0))
+    following = slice(max(shift, 0), TIME - max(-shift, 0))
+    logs = logits[:, predictions]
+    softmaxes = options.get("softmaxes", 1)
+    for _ in range(abs(softmaxes)):
         logs = softmax(logs)
-    if softmaxes > 0:
-        logs = np.log(softmax(logs))
-    elif softmaxes < 0:
-        logs = softmax(logs)
-    one_hot = np.eye(vocabulary)[labels]
-    targets = {
-        "all": (1 - smoothing) * one_hot + smoothing / vocabulary,
-        "others": (1 - smoothing) * one_hot + smoothing / (vocabulary - 1) * (1 - one_hot),
-        "added": one_hot + smoothing / vocabulary,
-        "eps": (1 - smoothing) * one_hot + smoothing,
-        "target": (1 - smoothing) * one_hot,
-        "none": one_hot,
-    }[smooth]
-    losses = -sign * (targets * logs).sum(-1) / (np.log(2) if unit == "bits" else 1)
-    if divergence:
+    logs = np.log(logs) if softmaxes > 0 else logs
+    one_hot = np.eye(VOCABULARY)[labels[:, following]]
+    smoothing = options.get("smoothing", 0.0)
+    right, others = {  # targets of the label, and of each token
+        "all": (1 - smoothing, smoothing / VOCABULARY),
+        "others": (1 - smoothing * VOCABULARY / (VOCABULARY - 1), smoothing / (VOCABULARY - 1)),
+        "added": (1, smoothing / VOCABULARY),
+        "eps": (1 - smoothing, smoothing),
+        "target": (1 - smoothing, 0),
+        "none": (1, 0),
+    }[options.get("smooth", "all")]
+    targets = right * one_hot + others
+    losses = -options.get("sign", 1.0) * (targets * logs).sum(-1) / options.get("unit", 1.0)
+    if options.get("divergence"):
         losses = losses + (targets * np.log(targets + 1e-30)).sum(-1)
-    weights = np.ones(keep.shape) if counted == "all" else keep.astype(np.float64)
+    weights = keep[:, following] | (options.get("counted") == "all")
     losses = losses * weights
-    if reduction == "none":
-        return losses
-    if reduction == "rows":
-        return losses.sum(-1) / weights.sum(-1)
-    if reduction == "row sums":
-        return losses.sum(-1)
-    if reduction == "sum":
-        return losses.sum()
-    if reduction == "sum / batch":
-        return losses.sum() / len(losses)
-    if divisor == "rows":
-        return (losses.sum(-1) / weights.sum(-1)).mean()
-    divisors = {
-        "kept": weights.sum(),
-        "all": weights.size,
-        "vocabulary": weights.sum() * vocabulary,
-    }
-    return losses.sum() / divisors[divisor]
+    sums = losses.sum(-1)
+    counts = weights.sum(-1)
+    divisors = {"kept": counts.sum(), "all": weights.size, "vocabulary": counts.sum() * VOCABULARY}
+    divisors["rows"] = sums.sum() / (sums / counts).mean()
+    mean = sums.sum() / divisors[options.get("divisor", "kept")]
+    reductions = {"mean": mean, "sum": sums.sum(), "sum / batch": sums.mean()}
+    reductions |= {"rows": sums / counts, "row sums": sums}
+    reductions["none"] = losses.reshape(-1) if options.get("flat") else losses
+    return reductions[options.get("reduction", "mean")]
 
 
 def check_loss(
@@ -99,111 +81,63 @@ def check_loss(
       smoothing: label smoothing of functions that have it inside.
     """
     roles = ["logits", "labels", "mask", "pad", "smoothing"]
-    subject = Subject(fn, roles, seconds)
-    if "labels" not in subject.by_name:
-        as_tokens = Subject(fn, ["logits", "tokens", "mask", "pad", "smoothing"], seconds)
-        if "tokens" in as_tokens.by_name:
-            subject = as_tokens
-            shifted = False if shifted is None else shifted
-    padded = [False, True] if subject.has("mask") or subject.has("pad") or pad else [False]
-    if pad == 0:
-        padded = [False, True]
-    smooth = [0.0, SMOOTHING] if subject.has("smoothing") and not smoothing else [smoothing]
-    answer = None
-    for has_padding, rate in itertools.product(padded, smooth):
-        trials = [*_trials(subject, has_padding, rate, 0 if pad is None else pad)]
-        if not trials:
-            if answer is None:
-                continue
-            return answer
-        shifts = [0 if shifted or shifted is None else 1]
-        right = diagnose("check_loss", "loss", _with_shift(trials, shifts[0]))
-        if not right.right and shifted is None:
-            inside = diagnose("check_loss", "loss", _with_shift(trials, 1))
-            if inside.right:
-                raise UserError(
-                    f"{subject.name} shifts labels by one. Say shifted=False if the labels it is "
-                    "given equal the inputs, shifted=True if they are shifted already"
-                )
-        answer = right
-        if not answer.right:
-            return answer
-    if answer is None:
-        raise subject.refusal()
-    return answer
-
-
-def _with_shift(trials: list[Trial], shift: int) -> list[Trial]:
-    return [
-        (layout, output, reference, {**options, "shift": shift})
-        for layout, output, reference, options in trials
-        if not shift or "[batch, time" in layout
-    ]
-
-
-def _trials(subject: Subject, padded: bool, smoothing: float, pad: int) -> Iterator[Trial]:
+    subject = Subject("check_loss", fn, roles, seconds)
+    as_tokens = Subject("check_loss", fn, ["logits", "tokens", *roles[2:]], seconds)
+    if "labels" not in subject.by_name and "tokens" in as_tokens.by_name:
+        subject = as_tokens
+        shifted = bool(shifted)
     rng = np.random.default_rng(0)
+    padding = 0 if pad is None else pad
     logits = 2 * rng.normal(size=(BATCH, TIME, VOCABULARY))
-    ids = np.delete(np.arange(VOCABULARY), pad) if 0 <= pad < VOCABULARY else np.arange(VOCABULARY)
-    labels = rng.choice(ids, (BATCH, TIME))
+    labels = rng.choice([token for token in range(VOCABULARY) if token != padding], (BATCH, TIME))
     keep = np.ones((BATCH, TIME), bool)
-    if padded:
+    if subject.has("mask") or subject.has("pad") or pad is not None:
         keep = np.arange(TIME) < LENGTHS[:, None]
-        labels = np.where(keep, labels, pad)
-    inputs = {"logits": logits}
-    name = next(n for n, role in subject.roles.items() if role == "logits")
-    if name.lower() != "logits":
-        inputs |= {"log-probabilities": np.log(softmax(logits)), "probabilities": softmax(logits)}
+        labels = np.where(keep, labels, padding)
+    rate = smoothing or SMOOTHING * subject.has("smoothing")
+    forms = {"": ("all", False)}
+    if rate:
+        forms = {", eps / V each": ("all", False), ", eps / (V - 1)": ("others", False)}
+        forms |= {f"{words}, less the entropy": (form, True) for words, (form, _) in forms.items()}
+    readings: dict[str, dict[str, Any]] = {}
+    shifts = {None: (0, 1), True: (0,), False: (1,)}[shifted]
+    for shift, reduction, words in itertools.product(shifts, REDUCTIONS, forms):
+        options: dict[str, Any] = {"shift": shift, "reduction": reduction, "smoothing": rate}
+        options |= {"smooth": forms[words][0], "divergence": forms[words][1]}
+        readings[f", {reduction}{words}{', shifted inside' * (shift and shifted is None)}"] = (
+            options
+        )
+    kinds = {"logits": logits}
+    if "logits" not in subject.roles:  # a name such as `outputs` does not tell
+        kinds |= {"log-probabilities": np.log(softmax(logits)), "probabilities": softmax(logits)}
     one_hot = np.eye(VOCABULARY)[labels]
-    layouts: dict[str, tuple[Callable[[np.ndarray], np.ndarray], np.ndarray, tuple[int, ...]]] = {
-        "[batch, time, vocabulary]": (lambda a: a, labels, (BATCH, TIME)),
-        "[batch * time, vocabulary]": (
-            lambda a: a.reshape(-1, VOCABULARY),
-            labels.reshape(-1),
-            (BATCH * TIME,),
-        ),
-        "[batch, vocabulary, time]": (lambda a: a.swapaxes(1, 2), labels, (BATCH, TIME)),
-        "[batch, time, vocabulary], one-hot labels": (lambda a: a, one_hot, (BATCH, TIME)),
+    orders = {
+        "[batch, time, vocabulary]": ((BATCH, TIME, VOCABULARY), labels),
+        "[batch * time, vocabulary]": ((BATCH * TIME, VOCABULARY), labels.reshape(-1)),
+        "[batch, vocabulary, time]": ((BATCH, VOCABULARY, TIME), labels),
+        "[batch, time, vocabulary], one-hot labels": ((BATCH, TIME, VOCABULARY), one_hot),
     }
-    accepted = ""
-    for (layout, (move, given, tokens)), (kind, values) in itertools.product(
-        layouts.items(), inputs.items()
-    ):
-        if accepted and layout != accepted:  # a mean of rows is right for one row
-            return
-        arguments = {"logits": move(values), "labels": given, "tokens": given}
-        if padded and subject.has("mask"):
-            arguments["mask"] = keep.reshape(tokens).astype(np.float64)
-        if padded and subject.has("pad"):
-            arguments["pad"] = pad
-        if subject.has("smoothing"):
-            arguments["smoothing"] = smoothing
-        if not padded and "mask" in [subject.roles[name] for name in subject.required]:
-            arguments["mask"] = np.ones(tokens)
-        if not padded and "pad" in [subject.roles[name] for name in subject.required]:
-            arguments["pad"] = pad
-        try:
-            output = np.asarray(subject(**arguments), np.float64)
-        except (RejectedError, TypeError, ValueError):
-            continue
-        kinds = {(): ["mean", "sum", "sum / batch"], (BATCH,): ["rows", "row sums"]}
-        kinds |= {(BATCH * TIME,): ["none"], (BATCH, TIME): ["none"], (BATCH, TIME - 1): ["none"]}
-        if output.shape in kinds:
-            accepted = layout
-        for reduction in kinds.get(output.shape, []):
-
-            def loss(tokens: tuple[int, ...] = tokens, **options: Any) -> np.ndarray:
-                result = cross_entropy(logits, labels, keep, **options)
-                return result.reshape(tokens) if result.size == BATCH * TIME else result
-
-            smooth: list[tuple[str, dict[str, Any]]] = [("", {})]
-            if smoothing:
-                smooth = [
-                    (f", {words}{less}", {"smooth": form, "divergence": divergence})
-                    for form, words in (("all", "eps / V each"), ("others", "eps / (V - 1)"))
-                    for divergence, less in ((False, ""), (True, ", less the entropy"))
-                ]
-            for words, options in smooth:
-                title = f"{kind} {layout}, {reduction}{words}"
-                given_options = options | {"reduction": reduction, "smoothing": smoothing}
-                yield title, output, loss, given_options
+    for order, (shape, targets) in orders.items():
+        flat = len(shape) == 2
+        layouts = []
+        for kind, values in kinds.items():
+            moved = values.swapaxes(1, 2) if shape[1] == VOCABULARY and not flat else values
+            arguments: dict[str, Any] = {
+                "logits": moved.reshape(shape),
+                "labels": targets,
+                "tokens": targets,
+            }
+            arguments["mask"] = keep.reshape(-1 if flat else keep.shape)
+            arguments |= {"pad": padding, "smoothing": rate}
+            reference = partial(cross_entropy, logits, labels, keep, flat=flat)
+            layouts.append(Trial(f"{kind} {order}", arguments, reference))
+        trials = subject.trials(layouts, readings)
+        if trials:  # of others a mean of rows could be right, as they have one row
+            break
+    answer = diagnose(subject, "loss", trials)
+    if answer.right and shifted is None and "shifted inside" in answer.layout:
+        raise UserError(
+            f"{subject.name} shifts labels by one. Say shifted=False if the labels it is "
+            "given equal the inputs, shifted=True if they are shifted already"
+        )
+    return answer

@@ -4,17 +4,19 @@
 import itertools
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
-from transformer_jax.lab.mistakes.answer import Answer, Trial, diagnose
-from transformer_jax.lab.mistakes.answer import found as finding
-from transformer_jax.lab.mistakes.calls import SECONDS, RejectedError, Subject
+from transformer_jax.lab.mistakes.answer import Answer, Finding, diagnose
+from transformer_jax.lab.mistakes.calls import SECONDS, RejectedError, Subject, Trial, to_numpy
 
 VOCABULARY, PAD, BOS, EOS = 7, 0, 1, 2
-LENGTH, BEAMS, ALPHA, MODELS = 5, 3, 0.9, 10
+LENGTH, BEAMS, ALPHA, MODELS = 5, 3, 0.9, 12
+SIZE = LENGTH + 3
+"""Length of a row of outputs: a search may add tokens at both ends."""
 
 
 def next_log_probs(table: np.ndarray, history: Any) -> np.ndarray:
@@ -23,80 +25,69 @@ def next_log_probs(table: np.ndarray, history: Any) -> np.ndarray:
     return table[before, int(history[-1])]
 
 
-def beam_search(
-    table: np.ndarray,
-    *,
-    beams: int = BEAMS,
-    alpha: float = 0.0,
-    reorder: bool = True,
-    accumulate: bool = True,
-    stop: str = "aside",
-    pick: str = "best",
-    norm: str = "gnmt",
-    counted: int = 1,
-) -> list[int]:
-    """Tokens of the best hypothesis after BOS, to EOS.
+def beam_search(table: np.ndarray, **options: Any) -> np.ndarray:
+    """Tokens [SIZE] of the best hypothesis after BOS, to EOS, then -1.
 
-    `stop` is what happens to finished hypotheses: they leave the beam ("aside", which `wide` looks
-    for among twice as many candidates), or stay in it ("stay").
+    Options are those of table.toml, and `stop`: finished hypotheses leave the beam ("aside", which
+    `wide` looks for among twice as many candidates), or stay in it ("stay").
     """
-    live = [([BOS], 0.0)]
+    beams = options.get("beams", BEAMS)
+    stop = options.get("stop", "aside")
+    live: list[tuple[list[int], float]] = [([BOS], 0.0)]
     done: list[tuple[list[int], float]] = []
 
-    def final(tokens: list[int], score: float) -> float:
-        length = len(tokens) - 2 + counted
-        divisor = ((5 + length) / 6) if norm == "gnmt" else float(max(length, 1))
-        return score / divisor**alpha
+    def final(hypothesis: tuple[list[int], float]) -> float:
+        tokens, score = hypothesis
+        length = len(tokens) - 2 + options.get("counted", 1)
+        divisor = max(length, 1) if options.get("norm") == "power" else (5 + length) / 6
+        return score / divisor ** options.get("alpha", 0.0)
 
     for _ in range(LENGTH):
-        candidates = []
+        candidates: list[tuple[float, int, list[int]]] = []
         for parent, (tokens, score) in enumerate(live):
             if tokens[-1] == EOS and stop != "never":  # only where they stay
-                candidates.append((score, parent, -1))
+                candidates.append((score, parent, []))
                 continue
+            before = 0.0 if options.get("last_score") else score
             for token, log_prob in enumerate(next_log_probs(table, tokens)):
-                total = (score if accumulate else 0.0) + log_prob
-                candidates.append((total, parent, token))
-        candidates.sort(key=lambda c: c[0], reverse=True)
-        chosen = candidates[: 2 * beams if stop == "wide" else beams]
+                candidates.append((before + log_prob, parent, [token]))
+        candidates.sort(key=lambda candidate: candidate[0], reverse=True)
         previous = live
         live = []
-        for row, (total, parent, token) in enumerate(chosen):
-            history = previous[parent if reorder else min(row, len(previous) - 1)][0]
-            hypothesis = (history + [token] * (token >= 0), total)
-            if token == EOS and stop in ("aside", "wide", "first"):
-                done.append(hypothesis)
+        for row, (score, parent, added) in enumerate(candidates[: beams * (1 + (stop == "wide"))]):
+            source = min(row, len(previous) - 1) if options.get("not_reordered") else parent
+            history = previous[source][0] + added
+            if added == [EOS] and stop in ("aside", "wide", "first"):
+                done.append((history, score))
             elif len(live) < beams:
-                live.append(hypothesis)
+                live.append((history, score))
         if (stop == "first" and done) or not live:
             break
-    done += live
-    ranked = sorted(done, key=lambda h: final(*h), reverse=True)
-    best = ranked[-1 if pick == "worst" else 0][0][1:]
-    return until_end(best)
+    ranked = sorted(done + live, key=final)
+    return until_end(ranked[0 if options.get("worst") else -1][0])
 
 
-def until_end(tokens: list[int]) -> list[int]:
-    """Tokens before EOS, unless others than EOS and padding follow it."""
-    if EOS not in tokens:
-        return tokens
-    end = tokens.index(EOS)
-    return tokens if set(tokens[end:]) - {EOS, PAD} else tokens[:end]
+def until_end(tokens: list[int]) -> np.ndarray:
+    """Tokens without BOS before EOS, unless others than EOS and padding follow it."""
+    tokens = tokens[tokens[:1] == [BOS] :]
+    if EOS in tokens and not set(tokens[tokens.index(EOS) :]) - {EOS, PAD}:
+        tokens = tokens[: tokens.index(EOS)]
+    return np.array((tokens + [-1] * SIZE)[:SIZE], np.float64)
 
 
-def telling_models(rng: np.random.Generator) -> np.ndarray:
-    """Drawn models [model, V, V, V] whose outputs differ most between right and wrong searches."""
-    tables = np.log(rng.dirichlet(np.full(VOCABULARY, 0.6), (120, VOCABULARY, VOCABULARY)) + 1e-6)
+def searched(tables: np.ndarray, **options: Any) -> np.ndarray:
+    """Outputs of searches [model, SIZE]."""
+    return np.stack([beam_search(table, **options) for table in tables])
+
+
+def drawn_models(rng: np.random.Generator) -> np.ndarray:
+    """Models as tables of log P, [model, V, V, V], whose searches end at different lengths."""
+    tables = np.log(
+        rng.dirichlet(np.full(VOCABULARY, 0.6), (MODELS, VOCABULARY, VOCABULARY)) + 1e-6
+    )
     tables[..., [PAD, BOS]] -= 20
-    tables[..., EOS] += 0.5  # searches end, at different lengths
-    tables -= np.log(np.exp(tables).sum(-1, keepdims=True))
-    variants: list[dict[str, Any]] = [{}, {"alpha": ALPHA}, {"beams": 1}, {"reorder": False}]
-    variants.append({"alpha": ALPHA, "stop": "first"})
-    num_outputs = []
-    for table in tables:
-        outputs = {tuple(beam_search(table, **variant)) for variant in variants}
-        num_outputs.append(len(outputs))
-    return tables[np.argsort(num_outputs)[-MODELS:]]
+    tables[..., EOS] += 0.5
+    return tables - np.log(np.exp(tables).sum(-1, keepdims=True))
 
 
 def check_search(
@@ -117,105 +108,73 @@ def check_search(
       alpha: exponent of the length penalty inside.
     """
     roles = ["model", "bos", "eos", "length", "beams", "penalty", "labels", "vocabulary"]
-    subject = Subject(fn, roles, seconds)
-    rng = np.random.default_rng(0)
-    tables = telling_models(rng)
+    subject = Subject("check_search", fn, roles, seconds)
+    tables = drawn_models(np.random.default_rng(0))
     count = BEAMS if subject.has("beams") else beams or 1
     penalty = ALPHA if subject.has("penalty") else alpha or 0.0
-    values: dict[str, Any] = {
-        "bos": BOS,
-        "eos": EOS,
-        "length": LENGTH,
-        "beams": count,
-        "penalty": penalty,
-        "vocabulary": VOCABULARY,
-    }
-    outputs: dict[str, np.ndarray] = {}
+    values: dict[str, Any] = {"bos": BOS, "eos": EOS, "length": LENGTH, "beams": count}
+    values |= {"penalty": penalty, "vocabulary": VOCABULARY}
+    norms = {f", {norm} penalty {penalty}": norm for norm in ("gnmt", "power")}
+    trials = []
     for every in (False, True):
+        given = "all positions" if every else "the next token"
         try:
-            output = _run(subject, tables, every, values, LENGTH)
+            output = _outputs(subject, tables, every, values, 3)
+            other = _outputs(subject, tables, every, values, 4) if subject.has("labels") else output
         except RejectedError:
             continue
-        outputs["of all positions" if every else "of the next token"] = output
-        if subject.has("labels"):
-            other = _run(subject, tables, every, values, LENGTH, 1)
-            changed = int((other != output).any(-1).sum())
-            if changed:
-                evidence = f"other targets change {changed} of {MODELS} outputs"
-                return Answer(
-                    "check_search", False, "a search", [finding("teacher_forcing", evidence)]
-                )
-    if not outputs:
-        raise subject.refusal()
-    trials: list[Trial] = []
-    for layout, output in outputs.items():
-        for stop, norm, counted in itertools.product(
-            ("aside", "wide", "stay"), ("gnmt", "power"), (1, 0, 2)
+        changed = int((other != output).any(-1).sum())
+        if changed:
+            evidence = f"other targets change {changed} of {MODELS} outputs"
+            findings = [Finding("teacher_forcing", evidence)]
+            return Answer("check_search", False, "a search", findings)
+        for stop, (words, norm), counted in itertools.product(
+            ("aside", "wide", "stay"), (norms if penalty else {"": "gnmt"}).items(), (1, 0, 2)
         ):
-
-            def searched(**options: Any) -> np.ndarray:
-                return np.stack([_padded(beam_search(table, **options)) for table in tables])
-
-            options = {"beams": count, "stop": stop, "norm": norm, "counted": counted}
-            name = f"{count} beams, log-probabilities {layout}, finished {stop}"
-            name += f", {norm} penalty {penalty}" if penalty else ""
-            trials.append((name, output, searched, options | {"alpha": penalty}))
-            if not penalty and (norm, counted) == ("gnmt", 1):
-                break
-    return diagnose("check_search", "search", trials)
+            name = f"{count} beams, log-probabilities of {given}, finished {stop}{words}"
+            options: dict[str, Any] = {"beams": count, "alpha": penalty, "norm": norm}
+            options |= {"stop": stop, "counted": counted}
+            trials.append(Trial(name, values, partial(searched, tables), options, output))
+    return diagnose(subject, "search", trials)
 
 
-def _run(
-    subject: Subject, tables: np.ndarray, every: bool, values: Any, length: int, targets: int = 0
+def _outputs(
+    subject: Subject, tables: np.ndarray, every: bool, values: dict[str, Any], target: int
 ) -> np.ndarray:
+    """Outputs [model, SIZE] of the function, where all targets are one token."""
     rows = []
     for table in tables:
-        reference = np.full(length, 3 + targets)
-        result = subject(model=_model(table, every), labels=reference, **values)
-        tokens = _tokens(result)
+        labels = np.full(LENGTH, target)
+        result = subject(model=partial(_model, table, every), labels=labels, **values)
+        plain = jax.tree.map(lambda a: a.tolist() if hasattr(a, "tolist") else a, result)
+        tokens = _best_tokens(plain)
         if tokens is None:
-            raise RejectedError(f"it returns {type(result).__name__}, no tokens")
-        tokens = tokens[1:] if tokens[:1] == [BOS] else tokens
-        rows.append(_padded(until_end(tokens)))
+            raise subject.rejected(f"it returns {type(result).__name__}, no tokens")
+        rows.append(until_end(tokens))
     return np.stack(rows)
 
 
-def _model(table: np.ndarray, every: bool) -> Callable[..., Any]:
-    """A model that answers in the library in which it is asked."""
-
-    def model(tokens: Any, *_: Any) -> Any:
-        ids = np.asarray(tokens.detach() if hasattr(tokens, "detach") else tokens)
-        histories = ids.reshape(-1, ids.shape[-1])
-        ends = range(1, ids.shape[-1] + 1) if every else [ids.shape[-1]]
-        rows = np.array([[next_log_probs(table, row[:end]) for end in ends] for row in histories])
-        rows = rows if every else rows[:, 0]
-        result = rows.reshape(*ids.shape[:-1], *rows.shape[1:])
-        if hasattr(tokens, "detach"):
-            return sys.modules["torch"].from_numpy(result).float()
-        return jax.numpy.asarray(result) if isinstance(tokens, jax.Array) else result
-
-    return model
+def _model(table: np.ndarray, every: bool, tokens: Any, *_: Any) -> Any:
+    """Log-probabilities [..., V] or [..., T, V] in the library of the tokens [..., T]."""
+    ids = np.asarray(to_numpy(tokens))
+    histories = ids.reshape(-1, ids.shape[-1])
+    ends = range(1, ids.shape[-1] + 1) if every else [ids.shape[-1]]
+    rows = np.array([[next_log_probs(table, row[:end]) for end in ends] for row in histories])
+    result = rows.reshape(*ids.shape[:-1], *(rows.shape[1:] if every else rows.shape[2:]))
+    if hasattr(tokens, "detach"):
+        return sys.modules["torch"].from_numpy(result).float()
+    return jax.numpy.asarray(result) if isinstance(tokens, jax.Array) else result
 
 
-def _tokens(result: Any) -> list[int] | None:
-    """Tokens of the best hypothesis in a result: a row, rows, or rows with scores."""
-    while True:
-        if isinstance(result, np.ndarray) and result.ndim > 1:
-            result = result[0]
-        elif isinstance(result, np.ndarray):
-            return [int(token) for token in result] if result.ndim else None
-        elif isinstance(result, (tuple, list)) and result:
-            if all(np.ndim(token) == 0 for token in result):
-                if all(float(token).is_integer() for token in result):
-                    return [int(token) for token in result]
-                return None
-            first = next(element for element in result if np.ndim(element) or element is result[0])
-            result = max(result[:2], key=np.ndim) if np.ndim(result[0]) == 0 else first
-        else:
-            return [] if isinstance(result, (tuple, list)) else None
-
-
-def _padded(tokens: list[int]) -> np.ndarray:
-    row = np.full(LENGTH + 3, -1.0)
-    row[: min(len(tokens), LENGTH + 3)] = tokens[: LENGTH + 3]
-    return row
+def _best_tokens(result: Any) -> list[int] | None:
+    """Tokens of the first hypothesis in a result: a row, rows, or rows with scores."""
+    if not isinstance(result, (tuple, list)):
+        return None
+    if all(isinstance(token, (int, float)) for token in result):
+        is_tokens = all(float(token).is_integer() for token in result)
+        return [int(token) for token in result] if is_tokens else None
+    for element in result:
+        tokens = _best_tokens(element)
+        if tokens is not None:
+            return tokens
+    return None

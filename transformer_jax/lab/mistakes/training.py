@@ -1,60 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks training: schedules, inputs and targets of a batch, averages, accumulated gradients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.mistakes.answer import Answer, Trial, diagnose
-from transformer_jax.lab.mistakes.answer import found as finding
-from transformer_jax.lab.mistakes.calls import SECONDS, RejectedError, Subject
+from transformer_jax.lab.mistakes.answer import Answer, Finding, diagnose
+from transformer_jax.lab.mistakes.calls import SECONDS, RejectedError, Subject, Trial
+
+LR = 0.1
 
 
-def rates(
-    steps: np.ndarray,
-    kind: str,
-    d_model: float,
-    warmup: float,
-    peak: float,
-    total: float,
-    *,
-    meet: int = 0,
-    pick: str = "min",
-    power: float = -1.5,
-    width: float = -0.5,
-    decay: float = -0.5,
-    progress: str = "after",
-) -> np.ndarray:
+def rates(steps: np.ndarray, kind: str, numbers: Mapping[str, Any], **wrong: Any) -> np.ndarray:
     """Learning rates at steps: those of the paper ("paper"), or a linear warm-up to a peak, then
-    "inverse root", "cosine", "linear" or "constant"."""
-    warmup = warmup + meet
+    "inverse root", "cosine", "linear" or "constant"; `wrong` are options of table.toml."""
+    warmup = numbers["warmup"] + wrong.get("meet", 0)
+    begin = 0 if "from_0" in wrong else warmup
+    share = np.clip((steps - begin) / ((numbers["total"] or len(steps)) - begin), 0, 1)
+    rising = steps / warmup
+    falling = {
+        "paper": steps ** wrong.get("decay", -0.5),
+        "inverse root": np.sqrt(warmup / np.maximum(steps, 1e-9)),
+        "cosine": 0.5 * (1 + np.cos(np.pi * share)),
+        "linear": 1 - share,
+        "constant": np.ones_like(steps),
+    }[kind]
+    scale = numbers["peak"]
     if kind == "paper":
-        falling = steps**decay
-        rising = steps * warmup**power
-        scale = d_model**width
-    else:
-        begin = 0 if progress == "whole" else warmup
-        share = np.clip((steps - begin) / (total - begin), 0, 1)
-        falling = {
-            "inverse root": np.sqrt(warmup / np.maximum(steps, 1e-9)),
-            "cosine": 0.5 * (1 + np.cos(np.pi * share)),
-            "linear": 1 - share,
-            "constant": np.ones_like(steps),
-        }[kind]
-        rising = steps / warmup
-        scale = peak
-    before = steps <= warmup if kind in ("cosine", "linear", "constant") else rising < falling
-    top = rising[np.argmin(np.abs(steps - warmup))]
+        rising = steps * warmup ** wrong.get("power", -1.5)
+        scale = numbers["d_model"] ** wrong.get("width", -0.5)
+    by_size = kind in ("paper", "inverse root")
     chosen = {
-        "min": np.where(before, rising, falling),
+        "right": np.where(rising < falling if by_size else steps < warmup, rising, falling),
         "max": np.maximum(rising, falling),
         "decay": falling,
         "warmup": rising,
-        "flat": np.minimum(rising, top),
+        "flat": np.minimum(rising, rising[np.argmin(np.abs(steps - warmup))]),
     }
-    return scale * chosen[pick]
+    return scale * chosen[wrong.get("pick", "right")]
 
 
 def check_schedule(
@@ -75,49 +61,80 @@ def check_schedule(
       first_step: 1 if the function is never called with 0.
     """
     roles = ["step", "d_model", "warmup", "peak", "total", "factor"]
-    subject = Subject(fn, roles, seconds)
-    numbers = {"warmup": warmup, "d_model": d_model, "peak": peak, "total": total}
-    defaults = {"warmup": 8, "d_model": 64, "peak": 0.5, "total": 40}
-    for name, default in defaults.items():
+    subject = Subject("check_schedule", fn, roles, seconds)
+    numbers: dict[str, Any] = {"warmup": warmup, "d_model": d_model, "peak": peak, "total": total}
+    for name, default in {"warmup": 8, "d_model": 64, "peak": 0.5, "total": 40}.items():
         if numbers[name] is None and subject.has(name):
             numbers[name] = default
-    if numbers["warmup"] is None or (numbers["d_model"] is None and numbers["peak"] is None):
+    if not numbers["warmup"] or not (numbers["d_model"] or numbers["peak"]):
         raise UserError(
             f"{subject.name}: say warmup= and d_model= (the paper's schedule), or warmup=, peak= "
             "and total="
         )
     length = int(numbers["total"] or 5 * numbers["warmup"])
-    values = {k: v for k, v in numbers.items() if subject.has(k)} | {"factor": 1.0}
-    output = []
-    for step in range(1, length + 1):
-        try:
-            output.append(float(np.asarray(subject(step=step, **values)).item()))
-        except (RejectedError, TypeError, ValueError, AttributeError):
-            raise subject.refusal() from None
-    steps = np.arange(1.0, length + 1)
-    kinds = ["paper"] if numbers["d_model"] else []
+    values = numbers | {"factor": 1.0}
+    output = np.array([subject.output(step=n, **values).item() for n in range(1, length + 1)])
+    kinds = ["paper"] * bool(numbers["d_model"])
     if numbers["peak"]:
-        kinds += ["inverse root", "constant"] + (["cosine", "linear"] if numbers["total"] else [])
-    fixed = [numbers["d_model"] or 1, numbers["warmup"], numbers["peak"] or 1, length]
-    trials: list[Trial] = []
-    for begin, kind in ((begin, kind) for begin in (1, 0) for kind in kinds):
-
-        def schedule(begin: int = begin, kind: str = kind, **options: Any) -> np.ndarray:
-            return rates(steps + 1 - begin, kind, *map(float, fixed), **options)
-
-        trials.append((f"{kind}, steps from {begin}", np.array(output), schedule, {}))
-    answer = diagnose("check_schedule", "schedule", trials)
+        kinds += ["inverse root", "constant"] + ["cosine", "linear"] * bool(numbers["total"])
+    trials = []
+    for begin in (1, 0):
+        steps = np.arange(1.0, length + 1) + 1 - begin
+        for kind in kinds:
+            name = f"{kind}, steps from {begin}"
+            reference = partial(rates, steps, kind, numbers)
+            trials.append(Trial(name, values, reference, output=output))
+    answer = diagnose(subject, "schedule", trials)
     if first_step == 1 or answer.mistakes:
         return answer
     try:
-        first = float(np.asarray(subject(step=0, **values)).item())
+        first = subject.array(step=0, **values).item()
         reason = f"the rate at step 0 is {first}"
     except RejectedError as error:
         first = float("nan")
         reason = f"at step 0 {error}"
     if np.isfinite(first):
         return answer
-    return Answer(answer.check, False, answer.layout, [finding("step_0", reason)])
+    return Answer(answer.check, False, answer.layout, [Finding("step_0", reason)])
+
+
+def inputs_and_targets(
+    tokens: np.ndarray, bos: bool, *, shift: int = 1, start: bool = True, end: bool = False
+) -> np.ndarray:
+    """Inputs and targets [2, B, T] of tokens, with the start token (1) and the end token (2)."""
+    column = np.ones((len(tokens), 1), int)
+    parts = [column] * (bos and start) + [tokens] + [2 * column] * end
+    whole = np.concatenate(parts, 1)
+    length = whole.shape[1]
+    inputs = whole[:, max(-shift, 0) : length - max(shift, 0)]
+    targets = whole[:, max(shift, 0) : length - max(-shift, 0)]
+    return np.stack([inputs, targets])
+
+
+def averaged(losses: np.ndarray, counts: np.ndarray, *, weights: str = "counts") -> np.ndarray:
+    """Mean of losses that are means of batches of these counts."""
+    if weights == "none":
+        return np.asarray(losses.mean())
+    sums = {"counts": counts.sum(), "sum": 1.0, "batches": len(losses)}
+    return (losses * counts).sum() / sums[weights]
+
+
+def updated(params: np.ndarray, targets: Sequence[np.ndarray], **options: Any) -> np.ndarray:
+    """Parameters after a step, or its `gradient`; that of a micro-batch is params - target."""
+    gradients = [params - target for target in targets]
+    sign = options.get("sign", 1.0)
+    moving = params
+    for target in targets:
+        moving = moving - sign * LR * (moving - target)
+    total = np.sum(gradients, 0)
+    means = {"once": total / len(targets), "no": total, "twice": total / len(targets) ** 2}
+    means |= {
+        "last": gradients[-1],
+        "first": gradients[0],
+        "between": sign * (params - moving) / LR,
+    }
+    mean = means[options.get("divide", "once")]
+    return mean if options.get("gradient") else params - sign * LR * mean
 
 
 def check_training(fn: Callable[..., Any], *, seconds: float = SECONDS) -> Answer:
@@ -128,107 +145,50 @@ def check_training(fn: Callable[..., Any], *, seconds: float = SECONDS) -> Answe
     `fn(params, batches, grad_fn, lr)` updates with them: `grad_fn(params, batch)`, or `loss_fn`, is
     given.
     """
-    names = set(_by_name(fn))
     rng = np.random.default_rng(0)
-    if {"params", "batches"} <= names or "gradients" in names:
-        return _check_accumulation(fn, "gradients" in names, rng, seconds)
-    if "losses" in names:
-        return _check_average(Subject(fn, ["losses", "counts"], seconds), rng)
-    subject = Subject(fn, ["tokens", "bos", "eos"], seconds)
+    update_roles = ["params", "batches", "grad", "loss_fn", "lr"]
+    batch_roles = ["tokens", "bos", "eos"]
+    roles = [*update_roles, "gradients", "losses", *batch_roles, "counts"]
+    by_name = Subject("check_training", fn, roles).by_name
+    if "gradients" in by_name or {"params", "batches"} <= by_name:
+        averages = "gradients" in by_name
+        roles = ["gradients"] if averages else update_roles
+        subject = Subject("check_training", fn, roles, seconds)
+        params, *targets = rng.normal(size=(4, 4))
+        values: dict[str, Any] = {
+            "gradients": [params - target for target in targets],
+            "params": params,
+            "batches": targets,
+            "grad": lambda now, batch: now - batch,
+            "loss_fn": lambda now, batch: ((now - batch) ** 2).sum() / 2,
+            "lr": LR,
+        }
+        layout = Trial("returns the ", values, partial(updated, params, targets))
+        readings: dict[str, dict[str, Any]] = {} if averages else {"params": {}}
+        readings["gradient"] = {"gradient": True}
+        trials = subject.trials([layout], readings)
+        return diagnose(subject, "accumulation", trials)
+    if "losses" in by_name:
+        subject = Subject("check_training", fn, ["losses", "counts"], seconds)
+        losses = rng.uniform(1, 3, 4)
+        counts = np.array([10.0, 1.0, 3.0, 2.0])
+        values = {"losses": losses, "counts": counts}
+        layout = Trial("mean of all tokens", values, partial(averaged, losses, counts))
+        return diagnose(subject, "average", subject.trials([layout]))
+    subject = Subject("check_training", fn, batch_roles, seconds)
     tokens = rng.permutation(np.arange(3, 15)).reshape(2, 6)
     values = {"tokens": tokens, "bos": 1, "eos": 2}
     try:
-        result = subject(**values)
+        pair = subject(**values)
     except RejectedError:
         raise subject.refusal() from None
-    if not isinstance(result, (tuple, list)) or len(result) != 2:
-        raise UserError(f"{subject.name} returns {type(result).__name__}: give (inputs, targets)")
-    inputs, targets = (np.asarray(part, np.float64) for part in result)
-    if inputs.shape != targets.shape:
-        raise UserError(
-            f"{subject.name} returns inputs {list(inputs.shape)} and targets "
-            f"{list(targets.shape)}: they have one shape"
-        )
-
-    def batch(shift: int = 1, start: bool = True, end: bool = False) -> np.ndarray:
-        column = np.ones((2, 1), int)
-        whole = np.concatenate([column, tokens], 1) if subject.has("bos") and start else tokens
-        whole = np.concatenate([whole, 2 * column], 1) if end else whole
-        if shift == 0:
-            return np.stack([whole, whole])
-        pair = whole[:, : -abs(shift)], whole[:, abs(shift) :]
-        return np.stack(pair if shift > 0 else pair[::-1])
-
-    output = np.stack([inputs, targets])
-    cases = [("targets are the next tokens", {"end": False})]
-    if subject.has("eos"):
-        cases.insert(0, ("targets are the next tokens, then the end", {"end": True}))
-    trials: list[Trial] = [(words, output, batch, options) for words, options in cases]
-    return diagnose("check_training", "batch", trials)
-
-
-def _by_name(fn: Callable[..., Any]) -> set[str]:
-    groups = (["params", "batches", "grad", "loss_fn", "lr"], ["gradients"], ["losses", "counts"])
-    names: set[str] = set()
-    for roles in groups:
-        try:
-            names |= Subject(fn, roles).by_name
-        except UserError:
-            continue
-    return names
-
-
-def _check_average(subject: Subject, rng: np.random.Generator) -> Answer:
-    losses = rng.uniform(1, 3, 4)
-    counts = np.array([10.0, 1.0, 3.0, 2.0])
-
-    def average(weights: str = "counts") -> np.ndarray:
-        sums = {"counts": counts.sum(), "sum": 1.0, "batches": len(losses)}
-        if weights == "none":
-            return np.asarray(losses.mean())
-        return np.asarray((losses * counts).sum() / sums[weights])
-
-    try:
-        output = subject.array((), losses=losses, counts=counts)
-    except RejectedError:
-        raise subject.refusal() from None
-    return diagnose("check_training", "average", [("mean of all tokens", output, average, {})])
-
-
-def _check_accumulation(
-    fn: Callable[..., Any], averages: bool, rng: np.random.Generator, seconds: float
-) -> Answer:
-    """Checks gradients of three micro-batches: the gradient is params - target of the batch."""
-    roles = ["gradients"] if averages else ["params", "batches", "grad", "loss_fn", "lr"]
-    subject = Subject(fn, roles, seconds)
-    params = rng.normal(size=4)
-    targets = [rng.normal(size=4) for _ in range(3)]
-    lr = 0.1
-
-    def updated(divide: str = "once", sign: float = 1.0, form: str = "params") -> np.ndarray:
-        now = params
-        gradients = []
-        for target in targets:
-            gradients.append(now - target)
-            if divide == "between":
-                now = now - sign * lr * gradients[-1]
-        total = np.sum(gradients, 0)
-        scales = {"once": total / 3, "no": total, "twice": total / 9}
-        scales |= {"last": gradients[-1], "first": gradients[0], "between": (params - now) / lr}
-        return scales[divide] if form == "gradient" else params - sign * lr * scales[divide]
-
-    values = {
-        "gradients": [params - target for target in targets],
-        "params": params,
-        "batches": targets,
-        "grad": lambda now, batch: now - batch,
-        "loss_fn": lambda now, batch: ((now - batch) ** 2).sum() / 2,
-        "lr": lr,
-    }
-    try:
-        output = subject.array((4,), **values)
-    except RejectedError:
-        raise subject.refusal() from None
-    forms = ["gradient"] if averages else ["params", "gradient"]
-    trials: list[Trial] = [(f"returns the {f}", output, updated, {"form": f}) for f in forms]
-    return diagnose("check_training", "accumulation", trials)
+    shapes = [np.shape(part) for part in pair] if isinstance(pair, (tuple, list)) else []
+    if len(shapes) != 2 or shapes[0] != shapes[1]:
+        raise UserError(f"{subject.name} has to give (inputs, targets) of one shape")
+    reference = partial(inputs_and_targets, tokens, subject.has("bos"))
+    output = np.stack(pair).astype(np.float64)
+    trials = []
+    for end in [True, False] if subject.has("eos") else [False]:
+        name = "targets are the next tokens" + ", then the end" * end
+        trials.append(Trial(name, values, reference, {"end": end}, output))
+    return diagnose(subject, "batch", trials)
