@@ -163,6 +163,31 @@ def test_weights_that_are_not_positive_are_rejected(weights):
         DataConfig(weights=weights)
 
 
+def test_a_tag_comes_before_the_sources_of_its_corpus(parallel_text, tmp_path, assert_refused):
+    made = write_lines(tmp_path / "made.en", "four"), write_lines(tmp_path / "made.de", "vier")
+    config = dataclasses.replace(
+        parallel_text,
+        train_source=f"{parallel_text.train_source},{made[0]}",
+        train_target=f"{parallel_text.train_target},{made[1]}",
+        tags=",<BT>",
+    )
+    sources = [pair["source"] for pair in open_split(config, "train")]
+    assert sources == ["one", "three", "<BT>four"]
+    assert list(open_split(config, "test")) == list(open_split(parallel_text, "test"))
+    assert_refused(
+        {
+            "places": (
+                lambda: open_split(dataclasses.replace(config, tags="<BT>"), "train"),
+                "data.tags has 1 places, but parallel_text has 2 corpora",
+            ),
+            "spaces": (
+                lambda: dataclasses.replace(config, tags=", <BT>"),
+                "a tag has no spaces",
+            ),
+        }
+    )
+
+
 @pytest.mark.parametrize(
     "name, line", [("seq2seq_tsv", "a\tb"), ("json_lines", '{"source": "a", "target": "b"}')]
 )

@@ -50,6 +50,23 @@ def test_extra_tokens_follow_the_vocabulary(kind, size, tmp_path):
         assert drawn.count(mask) == 1 and tokenizer.decode(drawn) == tokenizer.decode(masked)
 
 
+@pytest.mark.parametrize("kind", ["bpe", "byte_bpe"])
+def test_tags_are_tokens_that_text_spells(kind, tmp_path):
+    config = TokenizerConfig(
+        kind=kind, vocab_size=270 if kind == "byte_bpe" else 60, extra_tokens=1
+    )
+    train_tokenizers(config, TEXTS, tmp_path / "tokenizer", tags=("<BT>", "<BT2>"))
+    tokenizer = load_tokenizers(tmp_path / "tokenizer").text("text")
+    extra, tag, longer = tokenizer.specials.extra
+    words = tokenizer.base.encode("a dog")
+    assert tokenizer.encode("<BT>a dog<BT2>") == [tag, *words, longer]
+    assert tokenizer.decode([tag, *words, extra]) == "a dog"
+    assert tokenizer.pieces([tag]) == ["<BT>"]
+    assert tokenizer.vocab_size <= expected_sizes(config, TEXTS, num_tags=2)["text"]
+    with pytest.raises(UserError, match="'a' is a token of the text vocabulary already"):
+        train_tokenizers(config, TEXTS, tmp_path / "other", tags=("a",))
+
+
 def test_a_damaged_file_is_named(tmp_path):
     folder = tmp_path / "tokenizer"
     config = TokenizerConfig(kind="char", vocab_size=40, extra_tokens=1)

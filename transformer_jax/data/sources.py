@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.examples import Corpora, Corpus, Selection
+from transformer_jax.data.examples import Corpora, Corpus, Example, Parsed, Selection
 from transformer_jax.data.files.lines import expand_paths, open_files
 from transformer_jax.data.files.text import TextBlocks
 from transformer_jax.errors import MissingSplitError, UserError
@@ -199,6 +199,15 @@ def open_split(config: DataConfig, split: str) -> Corpus:
         raise UserError(
             f"data.weights has {len(weights)} numbers, but {config.name} has {len(corpora)} corpora"
         )
+    tags = config.corpus_tags()
+    if tags and len(tags) != len(corpora):
+        raise UserError(
+            f"data.tags has {len(tags)} places, but {config.name} has {len(corpora)} corpora; "
+            "write a tag for each, or nothing between the commas"
+        )
+    for i, tag in enumerate(tags):
+        if tag:
+            corpora[i] = _tagged(corpora[i], tag)
     if config.num_train_examples and isinstance(corpora[0], TextBlocks):
         raise UserError(
             "data.num_train_examples cannot be combined with data.block_megabytes: leave one out"
@@ -232,6 +241,16 @@ def open_corpora(config: DataConfig, split: str) -> dict[str, Corpus]:
     if len(set(names)) != len(corpora):
         names = [str(i) for i in range(len(corpora))]
     return dict(zip(names, corpora, strict=True))
+
+
+def _tagged(pairs: Corpus, tag: str) -> Corpus:
+    if len(pairs) and "source" not in pairs[0]:
+        raise UserError("data.tags come before the sources of pairs, and these data have none")
+    return Parsed(pairs, functools.partial(_with_tag, tag))
+
+
+def _with_tag(tag: str, pair: Example) -> Example:
+    return {**pair, "source": tag + pair["source"]}
 
 
 def _first(examples: Corpus, count: int | None) -> Corpus:

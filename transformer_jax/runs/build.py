@@ -187,7 +187,8 @@ def assumed_vocab_sizes(settings: Settings) -> dict[str, int]:
     """
     kind = task_kind(settings)
     listed = dict.fromkeys(kind.labels, 2) | dict.fromkeys(kind.symbols, 80)
-    return expected_sizes(settings.tokenizer, kind.texts, kind.needs_mask) | listed
+    num_tags = len({*filter(None, settings.data.corpus_tags())})
+    return expected_sizes(settings.tokenizer, kind.texts, kind.needs_mask, num_tags) | listed
 
 
 def build_engine(settings: Settings, devices: Sequence[jax.Device] | None = None) -> Engine:

@@ -382,9 +382,18 @@ def _train_tokenizers(
         listed[side] = SymbolTokenizer(sorted(symbols_of(settings.task, parts)))
     if settings.tokenizers_from:
         source = workdir_path(settings.tokenizers_from) / TOKENIZER
-        return copy_tokenizers(source, directory, listed, kind.texts)
-    texts = {side: _lines(examples, parts) for side, parts in kind.texts.items()}
-    return train_tokenizers(settings.tokenizer, texts, directory, listed, kind.needs_mask)
+        tokenizers = copy_tokenizers(source, directory, listed, kind.texts)
+        for tag in filter(None, settings.data.corpus_tags()):
+            (token, *others) = tokenizers.text("source").encode(tag)
+            if others or token not in tokenizers.specials("source").extra:
+                raise UserError(
+                    f"data.tags: the tokenizer of {settings.tokenizers_from} has no token {tag!r}; "
+                    "train that run with the tags, too, or leave them out"
+                )
+        return tokenizers
+    tags = tuple(filter(None, dict.fromkeys(settings.data.corpus_tags())))
+    texts = {side: _lines(examples, parts, tags) for side, parts in kind.texts.items()}
+    return train_tokenizers(settings.tokenizer, texts, directory, listed, kind.needs_mask, tags)
 
 
 def _labels(
@@ -403,10 +412,15 @@ def _check_examples(settings: Settings, kind: TaskKind, example: Mapping[str, st
         )
 
 
-def _lines(examples: Sequence[Mapping[str, str]], parts: Sequence[str]) -> Iterator[str]:
+def _lines(
+    examples: Sequence[Mapping[str, str]], parts: Sequence[str], tags: Sequence[str]
+) -> Iterator[str]:
+    """Lines of text, without the tags before them."""
     for example in examples:
         for part in parts:
-            yield from io.StringIO(example.get(part, ""), newline="\n")
+            text = example.get(part, "")
+            tag = next(filter(text.startswith, tags), "") if part == "source" else ""
+            yield from io.StringIO(text.removeprefix(tag), newline="\n")
 
 
 SCALED = (

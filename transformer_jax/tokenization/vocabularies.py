@@ -133,6 +133,7 @@ def train_tokenizers(
     directory: str | Path,
     labels: Mapping[str, LabelSource] | None = None,
     needs_mask: bool = False,
+    tags: Sequence[str] = (),
 ) -> Tokenizers:
     """Trains a run's vocabularies, or imports them if the kind is not trained, and stores them.
 
@@ -141,9 +142,10 @@ def train_tokenizers(
       directory: folder to create.
       labels: side -> its labels or symbols.
       needs_mask: add a mask token to vocabularies of a kind that has none.
+      tags: texts that become tokens of their own (`data.tags`).
 
     Raises:
-      UserError: the texts do not fit the config, or a side has no labels.
+      UserError: the texts do not fit the config, a side has no labels, or a tag is a token already.
       ValueError: a side has both texts and labels.
       OSError: `directory` is not empty.
     """
@@ -157,8 +159,10 @@ def train_tokenizers(
         trained = {name: train_vocabulary(config, corpus, name) for name, corpus in corpora.items()}
         models = {side: trained["joint" if is_joint else side] for side in texts}
     suffix = kind.suffix
-    added = config.adds_mask(needs_mask), config.extra_tokens
+    added = config.adds_mask(needs_mask), config.extra_tokens, tags
     if any(added):
+        for side, model in models.items():
+            _check_tags(tags, kind.load(model), side)
         models = {side: extended_content(suffix, model, *added) for side, model in models.items()}
         suffix = _EXTENDED_SUFFIX
     return _store(suffix, models, is_joint, directory, labels)
@@ -203,7 +207,7 @@ def _store(
 
 
 def expected_sizes(
-    config: TokenizerConfig, sides: Iterable[str], needs_mask: bool = False
+    config: TokenizerConfig, sides: Iterable[str], needs_mask: bool = False, num_tags: int = 0
 ) -> dict[str, int]:
     """Vocabulary size of each side before any text is read: from the config, or from the files;
     `needs_mask` as of `train_tokenizers`.
@@ -212,7 +216,7 @@ def expected_sizes(
       UserError: the files are missing or damaged.
     """
     kind = TOKENIZERS[config.kind]
-    added = config.adds_mask(needs_mask) + config.extra_tokens
+    added = config.adds_mask(needs_mask) + config.extra_tokens + num_tags
     if not kind.import_files:
         return dict.fromkeys(sides, config.vocab_size + added)
     contents = {side: kind.import_files(str(config.path), side) for side in sides}
@@ -421,25 +425,40 @@ def _damaged(path: Path) -> str:
     return f"{path}: the tokenizer is damaged; restore the file or train in a new workdir"
 
 
+def _check_tags(tags: Sequence[str], tokenizer: Tokenizer, side: str) -> None:
+    pieces = {*tokenizer.pieces(range(tokenizer.vocab_size))} if tags else set()
+    for tag in tags:
+        if {tag, f"▁{tag}", f"Ġ{tag}"} & pieces or tag == MASK_PIECE:
+            raise UserError(
+                f"data.tags: {tag!r} is a token of the {side} vocabulary already; take another tag"
+            )
+
+
 class ExtendedTokenizer(BaseTokenizer):
     """A `Tokenizer` with special tokens after those of another one.
 
-    `encode` reads "[MASK]" in a text as the token. No text spells an extra token, whose piece is
-    "⟨extra_0⟩" and so on; their ids are `specials.extra`. Decoding drops both.
+    `encode` reads "[MASK]" and tags in a text as tokens. No text spells an extra token, whose piece
+    is "⟨extra_0⟩" and so on; their ids are `specials.extra`, tags last. Decoding drops all.
 
     Args:
       base: the tokenizer of text.
       masks: add a token for the role `mask`.
       num_extra: number of extra tokens.
+      tags: texts of tokens after these.
     """
 
-    def __init__(self, base: Tokenizer, masks: bool, num_extra: int):
+    def __init__(self, base: Tokenizer, masks: bool, num_extra: int, tags: Sequence[str] = ()):
         first = base.vocab_size
-        extra = tuple(range(first + masks, first + masks + num_extra))
+        extra = tuple(range(first + masks, first + masks + num_extra + len(tags)))
         mask = first if masks else base.specials.mask
         self.base = base
         self.specials = replace(base.specials, mask=mask, extra=extra)
-        self._added = [MASK_PIECE] * masks + [f"⟨extra_{i}⟩" for i in range(num_extra)]
+        spelled = [MASK_PIECE] * masks
+        self._added = [*spelled, *(f"⟨extra_{i}⟩" for i in range(num_extra)), *tags]
+        self._spelled = {piece: first + self._added.index(piece) for piece in [*spelled, *tags]}
+        # The longest first: one may begin with another.
+        pieces = sorted(self._spelled, key=len, reverse=True)
+        self._pattern = re.compile("(" + "|".join(map(re.escape, pieces)) + ")")
 
     @property
     def vocab_size(self) -> int:
@@ -451,16 +470,15 @@ class ExtendedTokenizer(BaseTokenizer):
         return resegmenter_of(self.base)
 
     def encode(self, text: str) -> list[int]:
-        if self._added[:1] != [MASK_PIECE]:
+        if not self._spelled:
             return self.base.encode(text)
-        first, *others = text.split(MASK_PIECE)
-        ids = self.base.encode(first)
-        for part in others:
-            ids += [self.base.vocab_size, *self.base.encode(part)]
+        ids: list[int] = []
+        for part in self._pattern.split(text):
+            ids += [self._spelled[part]] if part in self._spelled else self.base.encode(part)
         return ids
 
     def encode_plain(self, text: str) -> list[int]:
-        """Token ids of a text, with "[MASK]" encoded as ordinary characters."""
+        """Token ids of a text, with "[MASK]" and tags encoded as ordinary characters."""
         return encode_plain(self.base, text)
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
@@ -478,7 +496,9 @@ class ExtendedTokenizer(BaseTokenizer):
         return self.base.starts_word([self.specials.eos if i >= size else i for i in ids])
 
 
-def extended_content(suffix: str, content: bytes, masks: bool, num_extra: int) -> bytes:
+def extended_content(
+    suffix: str, content: bytes, masks: bool, num_extra: int, tags: Sequence[str] = ()
+) -> bytes:
     """Content of the file of an `ExtendedTokenizer`.
 
     Args:
@@ -486,7 +506,10 @@ def extended_content(suffix: str, content: bytes, masks: bool, num_extra: int) -
       content: that file.
     """
     tokenizer = {"suffix": suffix, "content": base64.b64encode(content).decode()}
-    return json.dumps(tokenizer | {"masks": masks, "num_extra": num_extra}, indent=1).encode()
+    added: dict[str, Any] = {"masks": masks, "num_extra": num_extra}
+    if tags:
+        added["tags"] = [*tags]
+    return json.dumps(tokenizer | added, indent=1).encode()
 
 
 def load_extended(
@@ -498,4 +521,7 @@ def load_extended(
     masks, num_extra = stored["masks"], stored["num_extra"]
     if not isinstance(masks, bool) or not isinstance(num_extra, int) or num_extra < 0:
         raise ValueError("masks or num_extra is no number of tokens")
-    return ExtendedTokenizer(base, masks, num_extra)
+    tags = stored.get("tags", [])
+    if not isinstance(tags, list) or not all(isinstance(tag, str) and tag for tag in tags):
+        raise ValueError("tags are no texts")
+    return ExtendedTokenizer(base, masks, num_extra, tags)
