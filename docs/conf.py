@@ -5,9 +5,11 @@ The source folder is the repository's root, so that links between pages, noteboo
 source files are the same on the site and on GitHub.
 """
 
+import json
 import os
 import re
 import sys
+from collections import Counter
 from importlib import import_module
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -134,10 +136,40 @@ def index_fields(app: Any, doctree: Any) -> None:
                 domain.note_object("field", field, name["ids"][0], location=name)
 
 
+WORD_SHARES = "word_shares.js"
+
+
+def write_word_shares(app: Any, exception: Exception | None) -> None:
+    """Writes for each stem how much of a page it is, by which scorer.js orders pages.
+
+    Divided by the root of the page's length: by the length itself, short pages would come first,
+    and undivided the long ones.
+    """
+    shares: dict[str, dict[str, int]] = {}
+    language = None if exception else app.builder.indexer.lang
+    for page in app.env.found_docs if language else ():
+        if not re.fullmatch(r"docs/\w+", page):
+            continue
+        words = language.split(app.env.get_doctree(page).astext().lower())
+        for stem, count in Counter(map(language.stem, words)).items():
+            share = round(50 * count / len(words) ** 0.5)
+            if share > 1:
+                shares.setdefault(stem, {})[page] = share
+    script = Path(app.outdir) / "_static" / WORD_SHARES
+    script.write_text(f"var WORD_SHARES = {json.dumps(shares, sort_keys=True)};\n")
+
+
+def add_word_shares(app: Any, page: str, *_: Any) -> None:
+    if page == "search":
+        app.add_js_file(WORD_SHARES)
+
+
 def setup(app: Any) -> None:
     import_module("transformer_jax.lab.analysis")  # gives `Run` the methods that look inside it
     app.add_object_type("field", "config-field", objname="config field")
     app.connect("doctree-read", mark_commands)
     app.connect("doctree-read", index_fields)
+    app.connect("html-page-context", add_word_shares)
+    app.connect("build-finished", write_word_shares)
     app.connect("autodoc-process-docstring", hide_colon, priority=400)  # before napoleon
     app.connect("autodoc-process-docstring", to_rst, priority=900)

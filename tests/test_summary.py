@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Summaries of objects in terminals and notebooks are short, and text in them is escaped."""
 
-from transformer_jax.summary import MOST_LINES, Summarized
+from transformer_jax.summary import MOST_LINES, Summarized, counted
 
 
 class Shown(Summarized):
@@ -28,6 +28,11 @@ def test_a_value_is_one_short_line():
     assert "field_2=value ... field_6=value" in cut
     line = repr(Shown({"text": "a\nb\x1b[2J" + "x" * 500})).splitlines()[1]
     assert "a b\\x1b[2J" in line and " ... " in line and len(line) < 120
+
+
+def test_a_noun_is_singular_for_one():
+    assert counted(1, "example") == "1 example"
+    assert counted(2000, "example") == "2,000 examples"
 
 
 def test_html_escapes_text():

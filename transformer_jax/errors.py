@@ -87,4 +87,14 @@ class Stopped(Exception):
 
 
 class Interrupted(Stopped):
-    """Ctrl-C, or the stop button of a notebook, stopped a run."""
+    """Ctrl-C, or the stop button of a notebook, stopped a run.
+
+    Without a message: outside of the loop of steps, so that nothing new is saved.
+    """
+
+    def __init__(
+        self,
+        message: str = "interrupted; the same command continues from the last checkpoint, or "
+        "starts again if there is none",
+    ) -> None:
+        super().__init__(message)

@@ -51,6 +51,11 @@ def numbers(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in values.items())
 
 
+def counted(count: int, noun: str) -> str:
+    """A number with its noun: "1 example", "2,000 examples"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def shape(array: Any) -> str:
     """The dtype and the shape of an array: "float32 [2, 4, 9, 9]"."""
     return f"{array.dtype} {list(array.shape)}"

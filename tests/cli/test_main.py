@@ -19,7 +19,7 @@ import pytest
 from transformer_jax.cli import terminal
 from transformer_jax.cli.main import main
 from transformer_jax.cli.terminal import log_to_stderr
-from transformer_jax.errors import Stopped, UserError
+from transformer_jax.errors import Interrupted, Stopped, UserError
 
 ROOT = Path(__file__).parents[2]
 
@@ -110,6 +110,21 @@ def test_errors_have_a_status_and_one_line(api, capsys, error, status, message):
     assert main(["evaluate", "--workdir=x"]) == status
     told = capsys.readouterr().err
     assert told.startswith(message) and told.count("\n") == bool(message)
+
+
+def test_an_interrupted_training_says_how_to_continue(api, capfd, caplog, monkeypatch):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(terminal, "was_interrupted", lambda: True)
+    errors = {
+        KeyboardInterrupt(): "interrupted; the same command continues",
+        SystemError("of compiled code"): "interrupted; the same command continues",
+        Interrupted("at step 3, saved"): "at step 3, saved",
+    }
+    for error, message in errors.items():
+        monkeypatch.setattr("transformer_jax.runs.config.resolve_file", Mock(side_effect=error))
+        assert main(["train", "--config=quickstart", "--workdir=x"]) == 130
+        assert message in capfd.readouterr().err + caplog.text
+        caplog.clear()
 
 
 def test_other_errors_are_raised_unless_an_interrupt_caused_them(api, capsys, monkeypatch):

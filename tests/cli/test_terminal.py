@@ -78,6 +78,8 @@ def interrupt(*_):
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(0.001)
 def load(*_, **__):
+    from transformer_jax.cli import terminal
+    terminal.announce_interrupt("what is saved")
     {how}
     print("lost", file=sys.stderr, flush=True)
     time.sleep(200)
@@ -90,18 +92,21 @@ runpy.run_module("transformer_jax", run_name="__main__")
 
 
 @pytest.mark.parametrize(
-    ("how", "first", "status"),
+    ("how", "first", "status", "message"),
     [
-        ("gc.callbacks.append(interrupt); gc.collect()", "", 130),  # Python would ignore it
-        ("try: interrupt()\n    except KeyboardInterrupt: interrupt()", "", 130),
-        ("interrupt(); sys.exit(7)", "signal.signal(signal.SIGINT, signal.SIG_IGN)\n", 7),
+        # Python would ignore the first.
+        ("gc.callbacks.append(interrupt); gc.collect()", "", 130, "what is saved\n"),
+        ("try: interrupt()\n    except KeyboardInterrupt: interrupt()", "", 130, "what is saved\n"),
+        ("interrupt(); sys.exit(7)", "signal.signal(signal.SIGINT, signal.SIG_IGN)\n", 7, ""),
     ],
     ids=["in a callback of the garbage collector", "twice", "ignored, as under nohup"],
 )
-def test_an_interrupt_ends_the_program_unless_it_is_ignored(without_xla_flags, how, first, status):
+def test_an_interrupt_ends_the_program_unless_it_is_ignored(
+    without_xla_flags, how, first, status, message
+):
     program = f"import signal\n{first}{PROGRAM.format(how=how)}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (status, "")
+    assert (done.returncode, done.stderr) == (status, message)
 
 
 def test_an_interrupt_during_the_imports_is_quiet():

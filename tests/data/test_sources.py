@@ -100,8 +100,19 @@ def test_several_files_are_several_corpora(tmp_path, assert_refused):
     train = open_split(config, "train")
     assert [pair["source"] for pair in train] == ["1", "11", "2", "22"]
     assert train.weights == (3.0, 1.0)
+    tagged = open_split(dataclasses.replace(config, tags="target:<a>,<b>"), "train")
+    assert list(tagged)[1:3] == [
+        {"source": "11", "target": "<a>11"},
+        {"source": "<b>2", "target": "2"},
+    ]
+    assert tagged.weights == (3.0, 1.0)
     assert_refused(
         {
+            "other number of tags": (
+                opening(config, "train", tags="<bt>"),
+                "has 1 tags, but parallel_text has 2 corpora",
+            ),
+            "tag of another side": (opening(config, "train", tags=",text:<bt>"), "has no text"),
             "other numbers of files": (
                 opening(config, "train", train_target=f"{tmp_path}/1.de"),
                 "names 2 files, data.train_target 1",
@@ -161,23 +172,6 @@ def test_a_set_with_an_empty_folder_is_found_below_the_data_root(
 def test_weights_that_are_not_positive_are_rejected(weights):
     with pytest.raises(ValueError, match="weights is "):
         DataConfig(weights=weights)
-
-
-def test_a_tag_comes_before_the_sources_of_its_corpus(parallel_text, tmp_path):
-    made = write_lines(tmp_path / "made.en", "four"), write_lines(tmp_path / "made.de", "vier")
-    config = dataclasses.replace(
-        parallel_text,
-        train_source=f"{parallel_text.train_source},{made[0]}",
-        train_target=f"{parallel_text.train_target},{made[1]}",
-        tags=",<BT>",
-    )
-    sources = [pair["source"] for pair in open_split(config, "train")]
-    assert sources == ["one", "three", "<BT>four"]
-    assert list(open_split(config, "test")) == list(open_split(parallel_text, "test"))
-    with pytest.raises(UserError, match="data.tags has 1 places, but parallel_text has 2 corpora"):
-        open_split(dataclasses.replace(config, tags="<BT>"), "train")
-    with pytest.raises(ValueError, match="a tag has no spaces"):
-        dataclasses.replace(config, tags=", <BT>")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 """The documentation site builds without warnings, and its links have targets."""
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -70,6 +71,15 @@ def test_every_page_is_found_by_the_search(site):
     missing = [p for p in pages if f'"{p.relative_to(ROOT).with_suffix("")}"' not in index]
     assert missing == []
     assert '"config field"' in index and '"label_smoothing"' in index  # which scorer.js puts first
+
+
+def test_the_search_knows_which_page_a_word_is_about(site):
+    script = (site / "_static" / "word_shares.js").read_text(encoding="utf-8")
+    shares = json.loads(script.removeprefix("var WORD_SHARES = ").removesuffix(";\n"))
+    first = {stem: max(shares[stem], key=shares[stem].get) for stem in ("notebook", "csv", "lora")}
+    pages = {"notebook": "docs/notebooks", "csv": "docs/classification", "lora": "docs/lora"}
+    assert first == pages
+    assert "word_shares.js" in (site / "search.html").read_text(encoding="utf-8")
 
 
 def test_notebooks_show_their_saved_outputs(site):

@@ -13,7 +13,7 @@ from tests.refusals import assert_refused
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import open_split
 from transformer_jax.runs import prepare
-from transformer_jax.runs.build import vocab_sizes
+from transformer_jax.runs.build import build_task, vocab_sizes
 from transformer_jax.runs.config import load_json, override, read_settings, resolve_file
 from transformer_jax.runs.prepare import SCALED, build_tokenizers, scaled_to_data
 from transformer_jax.tasks import TASKS
@@ -103,6 +103,30 @@ def test_a_mistyped_origin_is_named(tiny_config, tmp_path):
     message = f"config.train.init_from: {tmp_path}/gtp2 holds no run: config.json is missing; "
     message += f"did you mean {tmp_path}/gpt2?"
     assert_refused({message: lambda: tj.train(config, tmp_path / "run")})
+
+
+def test_an_origin_of_another_kind_is_named(tiny_config, tmp_path):
+    published = tmp_path / "published"
+    published.mkdir()
+    (published / "config.json").write_text('{"model_type": "bert"}')
+    from_it = tiny_config({"train.init_from": str(published)})
+    changes = {"model.architecture": "encoder_only", "train.init_from": "runs/bert"}
+    from_bert = read_settings(tiny_config(), changes)
+
+    def build(**vocab_sizes):
+        return lambda: build_task(from_bert, vocab_sizes, None)
+
+    assert_refused(
+        {
+            f"config.train.init_from: {published} holds a published model, not a run; "
+            f"`transformer_jax import --from={published} --workdir=DIR`": (
+                lambda: tj.train(from_it, tmp_path / "run")
+            ),
+            "it asks for encoder_decoder or recurrent; what the config does not set is that of "
+            "runs/bert (train.init_from)": build(source=9, target=9),
+            "start from another run than runs/bert (train.init_from)": build(text=9),
+        }
+    )
 
 
 # --- Sizes by the size of the data ---

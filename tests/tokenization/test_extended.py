@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens after those of a vocabulary: [MASK], and extra ones."""
+"""Tokens after those of a vocabulary: [MASK], extra ones, and tags."""
 
 import json
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
 
+from tests.refusals import assert_refused
 from transformer_jax.errors import UserError
 from transformer_jax.tokenization import (
     SampledTokenizer,
@@ -18,6 +20,7 @@ from transformer_jax.tokenization import (
 from transformer_jax.tokenization.subword_sampling import resegmenter_of
 
 TEXTS = {"text": ["the old man sees a dog", "a dog sees the man", "⟨extra_0⟩ is text"] * 4}
+NO_TAGS = ["", "bt", "<bt>,", "<bt>,<bt>", "<b t>", "<>"]
 
 
 @pytest.mark.parametrize(
@@ -50,21 +53,30 @@ def test_extra_tokens_follow_the_vocabulary(kind, size, tmp_path):
         assert drawn.count(mask) == 1 and tokenizer.decode(drawn) == tokenizer.decode(masked)
 
 
-@pytest.mark.parametrize("kind", ["bpe", "byte_bpe"])
-def test_tags_are_tokens_that_text_spells(kind, tmp_path):
-    config = TokenizerConfig(
-        kind=kind, vocab_size=270 if kind == "byte_bpe" else 60, extra_tokens=1
+@pytest.mark.parametrize(("kind", "size"), [("bpe", 60), ("byte_bpe", 270), ("wordpiece", 60)])
+def test_tags_are_spelled_and_leave_the_text_as_it_is(kind, size, tmp_path):
+    plain = train_tokenizers(TokenizerConfig(kind, size), TEXTS, tmp_path / "plain").text("text")
+    config = TokenizerConfig(kind, size, extra_tokens=1, tags="<bt>,<bt2>")
+    tagged_texts = {"text": [f"<bt>{text}" for text in TEXTS["text"]]}
+    train_tokenizers(config, tagged_texts, tmp_path / "tagged")
+    tokenizer = load_tokenizers(tmp_path / "tagged").text("text")
+    first, second = plain.vocab_size + 1, plain.vocab_size + 2
+    assert tokenizer.vocab_size == second + 1 <= expected_sizes(config, TEXTS)["text"]
+    ids = plain.encode("a dog sees the man")
+    assert tokenizer.encode("<bt>a dog sees the man<bt2>") == [first, *ids, second]
+    assert tokenizer.encode_plain("<bt>") == plain.encode("<bt>")
+    assert tokenizer.pieces([first, second]) == ["<bt>", "<bt2>"]
+    assert tokenizer.decode([first, *ids, second]) == plain.decode(ids)
+    assert not {first, second} & {*tokenizer.specials.banned}
+
+
+def test_tags_that_are_none_are_refused(folder_of, tmp_path):
+    refused = {f"tags is {tags!r}": partial(TokenizerConfig, tags=tags) for tags in NO_TAGS}
+    taken = TokenizerConfig("file", path=str(folder_of("roberta")), tags="<mask>")
+    refused["'<mask>' is a token already"] = partial(
+        train_tokenizers, taken, TEXTS, tmp_path / "tokenizer"
     )
-    train_tokenizers(config, TEXTS, tmp_path / "tokenizer", tags=("<BT>", "<BT2>"))
-    tokenizer = load_tokenizers(tmp_path / "tokenizer").text("text")
-    extra, tag, longer = tokenizer.specials.extra
-    words = tokenizer.base.encode("a dog")
-    assert tokenizer.encode("<BT>a dog<BT2>") == [tag, *words, longer]
-    assert tokenizer.decode([tag, *words, extra]) == "a dog"
-    assert tokenizer.pieces([tag]) == ["<BT>"]
-    assert tokenizer.vocab_size <= expected_sizes(config, TEXTS, num_tags=2)["text"]
-    with pytest.raises(UserError, match="'a' is a token of the text vocabulary already"):
-        train_tokenizers(config, TEXTS, tmp_path / "other", tags=("a",))
+    assert_refused(refused)
 
 
 def test_a_damaged_file_is_named(tmp_path):

@@ -80,14 +80,16 @@ def test_impossible_search_options_are_rejected(tiny_config, changes, beam_size,
 
 
 def test_a_dry_run_lists_parameters_batch_and_memory(tiny_config, trained):
-    config = tiny_config({"data.train_source": "/not/read"})
-    summary, arrays = describe(read_settings(config)).split("\n\n")
+    config = tiny_config({"data.train_source": "/not/read", "model.num_encoder_layers": 2})
+    arrays, summary = describe(read_settings(config)).split("\n\n")
     found = dict(line.split("  ", 1) for line in summary.replace(" step ", " step  ").splitlines())
     leaves = jax.tree.leaves(trained.params)
     parameters = [line for line in arrays.splitlines() if not line.startswith("batch ")]
     counts = [int(line.split()[-1].replace(",", "")) for line in parameters]
-    assert len(counts) == len(leaves)
-    assert sum(counts) == sum(leaf.size for leaf in leaves)
+    layer = sum(leaf.size for leaf in jax.tree.leaves(trained.params["encoder"]["layer_0"]))
+    assert len(counts) == len(leaves)  # of one layer
+    assert any("encoder/layer_*" in line and "2 x (" in line for line in parameters)
+    assert sum(counts) == sum(leaf.size for leaf in leaves) + layer
     assert found["parameters"].strip() == f"{sum(counts):,}"
     assert arrays.count("batch ") == 6
     assert "source_segment_ids" in arrays and "(4, 48)" in arrays

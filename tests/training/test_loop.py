@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training loop with fakes: order of events, metrics, shares of time, and patience."""
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -345,11 +346,30 @@ def test_a_signal_ends_the_loop_with_the_step_saved_and_not_evaluated(step, numb
 
 
 def test_an_interrupt_of_an_evaluation_saves_the_step():
-    parts = Parts()
-    parts.evaluate = lambda step, state: os.kill(os.getpid(), signal.SIGINT)
-    with pytest.raises(Interrupted, match="at step 4 of 10, saved"):
-        parts.loop(save_every=9, evaluate_every=4).run(State(0), start=0, num_steps=10)
-    assert list(parts.saved) == [4] and not parts.metrics("valid")
+    on_interrupt = signal.getsignal(signal.SIGINT)
+
+    def interrupt(step, state):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def compiled(step, state):
+        with contextlib.suppress(KeyboardInterrupt):
+            interrupt(step, state)
+        raise SystemError("of compiled code")
+
+    for evaluate in (interrupt, compiled):
+        parts = Parts()
+        parts.evaluate = evaluate
+        with pytest.raises(Interrupted, match="at step 4 of 10, saved"):
+            parts.loop(save_every=9, evaluate_every=4).run(State(0), start=0, num_steps=10)
+        assert list(parts.saved) == [4] and not parts.metrics("valid")
+    # One of a saved step, before the next one, loses nothing; then a program ends at the next.
+    parts.evaluate = interrupt
+    signal.signal(signal.SIGINT, lambda *_: pytest.fail("a first interrupt is the loop's"))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            parts.loop().run(State(4), start=4, num_steps=10, evaluate_start=True)
+    finally:
+        signal.signal(signal.SIGINT, on_interrupt)
 
 
 def test_a_second_interrupt_stops_at_once():

@@ -387,16 +387,20 @@ def plan(args: argparse.Namespace) -> None:
     target = {"device": args.device, "slices": args.slices, "modules": args.modules}
     if args.search:
         ranking = planning.search_meshes(settings, **target)
-        terminal.print_message(ranking_as_text(ranking["meshes"]))
         write_json(ranking)
+        terminal.flush()
+        terminal.print_message(ranking_as_text(ranking["meshes"]))
         return
     report = planning.plan(settings, decode=args.decode, **target)
     if not args.decode:
         from transformer_jax.lab.plan.packing import packing_speed
 
-        report = report | {"packing": packing_speed(settings)}
+        report["packing"] = packing_speed(settings)
+    # On a terminal the table comes last, without the hundreds of groups before it.
+    hidden = {"kernel_groups"} if terminal.is_stdout_terminal() else set()
+    write_json({name: value for name, value in report.items() if name not in hidden})
+    terminal.flush()
     terminal.print_message(plan_as_text(report, args.kernels))
-    write_json(report)
     if not report["memory"]["fits"]:
         raise UserError(planning.does_not_fit_message(report))
 

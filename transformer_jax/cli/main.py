@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 USER_ERROR = 2
 BROKEN_PIPE = 141
 
+_RESUMED = ("train", "sweep")
+"""Verbs that the same command continues after an interrupt."""
+
 _MAX_MESSAGE = 1000  # characters
 
 
@@ -52,14 +55,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    terminal.announce_interrupt(str(Interrupted()) if args.verb in _RESUMED else "")
     try:
         status = VERBS[args.verb].run(args)
         terminal.flush()
     except KeyboardInterrupt:
-        return terminal.INTERRUPTED
+        return terminal.report_interrupt()
     except Exception as error:
-        if terminal.was_interrupted():  # compiled code turns an interrupt into another error
-            return terminal.INTERRUPTED
+        # Compiled code turns an interrupt into another error.
+        if terminal.was_interrupted() and not isinstance(error, Stopped):
+            return terminal.report_interrupt()
         return _exit_status(error, args.traceback)
     return status or 0
 

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import TextIO, cast
 
 from transformer_jax.errors import UserError, escape_controls
+from transformer_jax.summary import counted
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ _LEVELS = {_PACKAGE: logging.INFO, "absl": logging.ERROR, "asyncio": logging.CRI
 _REPORTED_SECONDS = 5  # runs that take longer report lines a second
 
 _was_interrupted = False
+_interrupt_message = ""
 
 
 def prepare_streams() -> None:
@@ -120,10 +122,26 @@ def was_interrupted() -> bool:
     return _was_interrupted
 
 
+def announce_interrupt(message: str) -> None:
+    """Sets the line that an interrupt writes to stderr, however it ends the program."""
+    global _interrupt_message
+    _interrupt_message = message
+
+
+def report_interrupt() -> int:
+    """Writes the line of `announce_interrupt` once; returns the exit status."""
+    global _interrupt_message
+    if _interrupt_message:
+        with contextlib.suppress(OSError):  # below sys.stderr, which may be writing a line
+            os.write(2, f"{_interrupt_message}\n".encode())
+        _interrupt_message = ""
+    return INTERRUPTED
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:
     global _was_interrupted
     if _was_interrupted:
-        os._exit(INTERRUPTED)
+        os._exit(report_interrupt())
     _was_interrupted = True
     raise KeyboardInterrupt
 
@@ -132,7 +150,7 @@ def _report_unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
     # Nothing can catch an interrupt in a destructor, or in the callback of the garbage collector
     # that jax has: the program would continue.
     if isinstance(unraisable.exc_value, KeyboardInterrupt):
-        os._exit(INTERRUPTED)
+        os._exit(report_interrupt())
     # After a failed save, threads below Python report to an event loop that is closed.
     if not _was_interrupted and str(unraisable.exc_value) != "Event loop is closed":
         sys.__unraisablehook__(unraisable)
@@ -251,4 +269,5 @@ def counted_lines(participle: str, total: int | None = None) -> Iterator[Callabl
     seconds = time.perf_counter() - start
     if seconds > _REPORTED_SECONDS:
         rate = number / seconds
-        logger.info("%s %d lines in %.1f s, %.1f a second", participle, number, seconds, rate)
+        lines = counted(number, "line")
+        logger.info("%s %s in %.1f s, %.1f a second", participle, lines, seconds, rate)

@@ -59,7 +59,7 @@ def quickstart(args: argparse.Namespace) -> None:
 @verb(
     flags.CONFIG,
     Flag("--workdir DIR", "the run's directory; made if absent"),
-    Flag("--dry_run", "print parameters, batch shapes and a memory estimate, and exit"),
+    Flag("--dry_run", "print batch shapes, parameters and the memory of a step, and exit"),
     Flag(
         "--seeds COUNT",
         "train this many seeds together, counted up from the config's; each has a workdir in DIR",

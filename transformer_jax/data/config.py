@@ -41,9 +41,9 @@ class DataConfig(Configurable):
       remove_function_tags: strip function tags from labels, NP-SBJ=1 to NP (`bracketed_trees`).
       weights: relative frequencies with which training draws from the corpora, for example "2,1";
         None: each example once per epoch.
-      tags: a tag for each of the corpora, separated by commas, which comes before each of its
-        sources as a token of its own: ",<BT>" for back-translated pairs after genuine ones (Caswell
-        et al. 2019). An empty place: no tag. Evaluations add none.
+      tags: what training puts before the source, or the text, of each corpus: one a corpus,
+        separated by commas, empty for none; "target:TAG" before the target. For example ",<bt>" for
+        back-translations in the second corpus, with `tokenizer.tags="<bt>"`.
       on_bad_row: what happens to a row that is not as the set demands (no JSON, a missing field, a
         number instead of text, a key that is not read): "stop" with an error that names file and
         row, or "skip", which leaves it out and logs how many were. Rows whose text is null or blank
@@ -124,18 +124,12 @@ class DataConfig(Configurable):
         check_fields(self)
         if self.corpus_weights() and self.num_train_examples:
             raise ValueError("weights and num_train_examples exclude each other: leave one out")
-        if any(tag != "".join(tag.split()) for tag in self.corpus_tags()):
-            raise ValueError(f"tags is {short_repr(self.tags)}; a tag has no spaces, such as <BT>")
         if self.num_train_tokens:
             for name in ("weights", "num_train_examples", "block_megabytes"):
                 if getattr(self, name) is not None:
                     raise ValueError(
                         f"{name} and num_train_tokens exclude each other: leave one out"
                     )
-
-    def corpus_tags(self) -> tuple[str, ...]:
-        """Tag of each corpus, "" for none; () if there are no tags."""
-        return () if self.tags is None else tuple(self.tags.split(","))
 
     def corpus_weights(self) -> tuple[float, ...] | None:
         """Parses `weights`.

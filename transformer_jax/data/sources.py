@@ -199,20 +199,46 @@ def open_split(config: DataConfig, split: str) -> Corpus:
         raise UserError(
             f"data.weights has {len(weights)} numbers, but {config.name} has {len(corpora)} corpora"
         )
-    tags = config.corpus_tags()
-    if tags and len(tags) != len(corpora):
-        raise UserError(
-            f"data.tags has {len(tags)} places, but {config.name} has {len(corpora)} corpora; "
-            "write a tag for each, or nothing between the commas"
-        )
-    for i, tag in enumerate(tags):
-        if tag:
-            corpora[i] = _tagged(corpora[i], tag)
+    corpora = _with_tags(corpora, config)
     if config.num_train_examples and isinstance(corpora[0], TextBlocks):
         raise UserError(
             "data.num_train_examples cannot be combined with data.block_megabytes: leave one out"
         )
     return _first(_concatenate(corpora, weights), config.num_train_examples)
+
+
+def _with_tags(corpora: list[Corpus], config: DataConfig) -> list[Corpus]:
+    """Puts the tag of each corpus, if it has one, before a side of its examples."""
+    if config.tags is None:
+        return corpora
+    tags = config.tags.split(",")
+    if len(tags) != len(corpora):
+        raise UserError(
+            f"data.tags has {len(tags)} tags, but {config.name} has {len(corpora)} corpora: write "
+            "one for each, separated by commas, empty for none"
+        )
+    tagged: list[Corpus] = []
+    for corpus, side_and_tag in zip(corpora, tags, strict=True):
+        if not side_and_tag:
+            tagged.append(corpus)
+            continue
+        if isinstance(corpus, TextBlocks):
+            raise UserError("data.tags cannot be combined with data.block_megabytes")
+        sides = corpus[0].keys()
+        default = "source" if "source" in sides else "text"
+        stated, _, tag = side_and_tag.rpartition(":")
+        side = stated or default
+        if side not in sides:
+            raise UserError(
+                f"data.tags: {config.name} has no {side}, but {' and '.join(sorted(sides))}"
+            )
+        tagged.append(Parsed(corpus, functools.partial(tag_example, side, tag)))
+    return tagged
+
+
+def tag_example(side: str, tag: str, example: Example) -> Example:
+    """The example with a tag before one of its texts."""
+    return {**example, side: tag + example[side]}
 
 
 def open_corpora(config: DataConfig, split: str) -> dict[str, Corpus]:
@@ -241,16 +267,6 @@ def open_corpora(config: DataConfig, split: str) -> dict[str, Corpus]:
     if len(set(names)) != len(corpora):
         names = [str(i) for i in range(len(corpora))]
     return dict(zip(names, corpora, strict=True))
-
-
-def _tagged(pairs: Corpus, tag: str) -> Corpus:
-    if len(pairs) and "source" not in pairs[0]:
-        raise UserError("data.tags come before the sources of pairs, and these data have none")
-    return Parsed(pairs, functools.partial(_with_tag, tag))
-
-
-def _with_tag(tag: str, pair: Example) -> Example:
-    return {**pair, "source": tag + pair["source"]}
 
 
 def _first(examples: Corpus, count: int | None) -> Corpus:

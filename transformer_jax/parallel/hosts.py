@@ -277,8 +277,10 @@ class Stops:
         def interrupt(number: int, frame: FrameType | None) -> None:
             was_asked = self.cause is not None
             self.cause = self.cause or INTERRUPT
-            if callable(on_interrupt) and (was_asked or self._at_once):
+            if was_asked and callable(on_interrupt):
                 on_interrupt(number, frame)
+            if self._at_once:
+                raise KeyboardInterrupt
             with contextlib.suppress(RuntimeError):  # the signal came while a line was written
                 logger.info("stopping after this step, which is saved; once more stops at once")
 

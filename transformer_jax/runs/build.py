@@ -78,10 +78,14 @@ def build_task(
     """
     kind = task_kind(settings)
     missing = kind.sides - vocab_sizes.keys()
+    run = settings.train.init_from
+    of_origin = run and f"; what the config does not set is that of {run} (train.init_from)"
     if missing:
+        advice = f"start from another run than {run} (train.init_from)"
         raise UserError(
             f"task {settings.task.name} needs a vocabulary of side {min(missing)!r}, and there is "
-            f"none among {', '.join(sorted(vocab_sizes))}; restore the run's tokenizer folder"
+            f"none among {', '.join(sorted(vocab_sizes))}; "
+            + (advice if run else "restore the run's tokenizer folder")
         )
     if settings.task.metric and not kind.metric:
         raise UserError(
@@ -122,7 +126,7 @@ def build_task(
         if line:
             raise UserError(f"config.model: {line}") from error
         if isinstance(error, ValueError):
-            raise UserError(f"config.model: {error}") from error
+            raise UserError(f"config.model: {error}{of_origin or ''}") from error
         raise
     return task
 
@@ -187,8 +191,7 @@ def assumed_vocab_sizes(settings: Settings) -> dict[str, int]:
     """
     kind = task_kind(settings)
     listed = dict.fromkeys(kind.labels, 2) | dict.fromkeys(kind.symbols, 80)
-    num_tags = len({*filter(None, settings.data.corpus_tags())})
-    return expected_sizes(settings.tokenizer, kind.texts, kind.needs_mask, num_tags) | listed
+    return expected_sizes(settings.tokenizer, kind.texts, kind.needs_mask) | listed
 
 
 def build_engine(settings: Settings, devices: Sequence[jax.Device] | None = None) -> Engine:

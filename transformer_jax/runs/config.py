@@ -206,6 +206,11 @@ def _read_json(path: Path) -> dict[Any, Any]:
         tree = json.loads(read_regular(path))
         if not isinstance(tree, dict):
             raise ValueError("it holds no object")
+        if "model_type" in tree:  # transformers' config.json
+            raise UserError(
+                f"{path.parent} holds a published model, not a run; "
+                f"`transformer_jax import --from={path.parent} --workdir=DIR` makes one of it"
+            )
     except FileNotFoundError as error:
         hint = "" if path.parent.exists() else suggest_file(path.parent)
         raise UserError(f"{path.parent} holds no run: {path.name} is missing{hint}") from error

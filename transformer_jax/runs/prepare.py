@@ -67,7 +67,7 @@ from transformer_jax.runs.workdir import (
     workdir_path,
 )
 from transformer_jax.runtime.files import remove
-from transformer_jax.summary import Summarized
+from transformer_jax.summary import Summarized, counted
 from transformer_jax.tasks.interface import Task, TaskKind
 from transformer_jax.tokenization import (
     TOKENIZERS,
@@ -184,15 +184,16 @@ def open_splits(settings: Settings) -> dict[str, Corpus]:
       UserError: they cannot be used, or there is no validation split: now, not after a tokenizer
         has been trained and a step compiled.
     """
-    count = jax.device_count()
-    devices = f"{count} device{'s' * (count != 1)} ({jax.devices()[0].device_kind})"
+    devices = f"{counted(jax.device_count(), 'device')} ({jax.devices()[0].device_kind})"
     message = "%s on %s: reading the training data of %s"
     logger.info(message, settings.task.name, devices, settings.data.name)
     start = time.perf_counter()
     examples = open_split(settings.data, "train")
-    unit = "blocks of text" if isinstance(examples, TextBlocks) else "examples"
+    read = counted(len(examples), "example")
+    if isinstance(examples, TextBlocks):
+        read = f"{counted(len(examples), 'block')} of text"
     seconds = time.perf_counter() - start
-    logger.info("read %s %s in %.1f s", f"{len(examples):,}", unit, seconds)
+    logger.info("read %s in %.1f s", read, seconds)
     try:
         splits = {"train": examples, "valid": open_split(settings.data, "valid")}
     except MissingSplitError as error:
@@ -382,18 +383,9 @@ def _train_tokenizers(
         listed[side] = SymbolTokenizer(sorted(symbols_of(settings.task, parts)))
     if settings.tokenizers_from:
         source = workdir_path(settings.tokenizers_from) / TOKENIZER
-        tokenizers = copy_tokenizers(source, directory, listed, kind.texts)
-        for tag in filter(None, settings.data.corpus_tags()):
-            (token, *others) = tokenizers.text("source").encode(tag)
-            if others or token not in tokenizers.specials("source").extra:
-                raise UserError(
-                    f"data.tags: the tokenizer of {settings.tokenizers_from} has no token {tag!r}; "
-                    "train that run with the tags, too, or leave them out"
-                )
-        return tokenizers
-    tags = tuple(filter(None, dict.fromkeys(settings.data.corpus_tags())))
-    texts = {side: _lines(examples, parts, tags) for side, parts in kind.texts.items()}
-    return train_tokenizers(settings.tokenizer, texts, directory, listed, kind.needs_mask, tags)
+        return copy_tokenizers(source, directory, listed, kind.texts)
+    texts = {side: _lines(examples, parts) for side, parts in kind.texts.items()}
+    return train_tokenizers(settings.tokenizer, texts, directory, listed, kind.needs_mask)
 
 
 def _labels(
@@ -412,15 +404,10 @@ def _check_examples(settings: Settings, kind: TaskKind, example: Mapping[str, st
         )
 
 
-def _lines(
-    examples: Sequence[Mapping[str, str]], parts: Sequence[str], tags: Sequence[str]
-) -> Iterator[str]:
-    """Lines of text, without the tags before them."""
+def _lines(examples: Sequence[Mapping[str, str]], parts: Sequence[str]) -> Iterator[str]:
     for example in examples:
         for part in parts:
-            text = example.get(part, "")
-            tag = next(filter(text.startswith, tags), "") if part == "source" else ""
-            yield from io.StringIO(text.removeprefix(tag), newline="\n")
+            yield from io.StringIO(example.get(part, ""), newline="\n")
 
 
 SCALED = (

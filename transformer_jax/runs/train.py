@@ -101,12 +101,16 @@ def train(
             raise
         from transformer_jax.runs.load import load
 
-        print(str(stop).replace("the same command", "the same cell"))
+        print(_of_cell(stop))
         return load(workdir, modules=modules)
     except KeyboardInterrupt:  # before the first step or after the last one, or a second time
         if not in_notebook():
             raise
-        raise Interrupted("interrupted; the same cell continues from what is saved") from None
+        raise Interrupted(_of_cell(Interrupted())) from None
+
+
+def _of_cell(stop: Interrupted) -> str:
+    return str(stop).replace("the same command", "the same cell")
 
 
 def _train(

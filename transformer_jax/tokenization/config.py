@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The config section `tokenizer`, and the registry of tokenizer kinds."""
 
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from transformer_jax.fields import Configurable
-from transformer_jax.ranges import OneOf, Range, check_fields
+from transformer_jax.ranges import OneOf, Range, check_fields, short_repr
 from transformer_jax.registry import Registry
 from transformer_jax.tokenization.specials import NUM_SPECIALS
 from transformer_jax.tokenization.tokenizer import Tokenizer
@@ -54,6 +55,9 @@ TOKENIZERS: Registry[TokenizerKind] = Registry("tokenizer.kind")
 """Tokenizer kinds by name. The package's `__init__.py` registers the built-in ones."""
 
 
+_TAG = re.compile(r"<[\w-]+>")
+
+
 @dataclass(frozen=True)
 class TokenizerConfig(Configurable):
     """Tokenizers of a run. The paper uses joint byte-pair encoding (section 5.1).
@@ -87,6 +91,8 @@ class TokenizerConfig(Configurable):
         "byte_bpe" and "file".
       extra_tokens: tokens that no text spells, for a model's own use: sentinels, registers. Their
         ids follow those of the vocabulary (`SpecialTokens.extra`).
+      tags: tokens that texts spell (names in <>, separated by commas, such as "<bt>"): marks of a
+        corpus or a language. Their ids come last; decoding drops them.
       path: vocabulary of kind "file": Hugging Face's tokenizer.json, a sentencepiece .model, or a
         folder with either, with Marian's source.spm, target.spm and vocab.json, with GPT-2's
         vocab.json and merges.txt, or with BERT's vocab.txt. The run keeps a copy.
@@ -105,6 +111,7 @@ class TokenizerConfig(Configurable):
     lowercase: bool = False
     sampling: Annotated[float, Range(0.0, 1.0)] = 0.0
     extra_tokens: Annotated[int, Range(0, 65_536)] = 0
+    tags: str | None = None
     path: str | None = None
 
     def __post_init__(self) -> None:
@@ -117,6 +124,20 @@ class TokenizerConfig(Configurable):
                 f"vocab_size {self.vocab_size} is too small: with kind {self.kind} "
                 f"use {kind.least_vocab_size} or more"
             )
+        tags = self.tag_pieces
+        if len(set(tags)) < len(tags) or not all(map(_TAG.fullmatch, tags)):
+            raise ValueError(
+                f"tags is {short_repr(self.tags)}; write different names in <>, such as <bt>,<own>"
+            )
+
+    @property
+    def tag_pieces(self) -> tuple[str, ...]:
+        """The pieces of `tags`."""
+        return tuple(self.tags.split(",")) if self.tags is not None else ()
+
+    def num_added(self, needs_mask: bool) -> int:
+        """Number of tokens that follow those of the vocabulary."""
+        return self.adds_mask(needs_mask) + self.extra_tokens + len(self.tag_pieces)
 
     def adds_mask(self, needs_mask: bool) -> bool:
         """True if a task that needs a mask gets one besides the tokens of the vocabulary."""

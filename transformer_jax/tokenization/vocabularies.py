@@ -28,7 +28,7 @@ import numpy as np
 from transformer_jax.errors import UserError
 from transformer_jax.ranges import short_repr
 from transformer_jax.runtime.files import read_regular, remove
-from transformer_jax.summary import Summarized
+from transformer_jax.summary import Summarized, counted
 from transformer_jax.tokenization.config import TOKENIZERS, TokenizerConfig
 from transformer_jax.tokenization.specials import DEFAULT_SPECIALS, MASK_PIECE, SpecialTokens
 from transformer_jax.tokenization.subword_sampling import (
@@ -133,7 +133,6 @@ def train_tokenizers(
     directory: str | Path,
     labels: Mapping[str, LabelSource] | None = None,
     needs_mask: bool = False,
-    tags: Sequence[str] = (),
 ) -> Tokenizers:
     """Trains a run's vocabularies, or imports them if the kind is not trained, and stores them.
 
@@ -142,10 +141,9 @@ def train_tokenizers(
       directory: folder to create.
       labels: side -> its labels or symbols.
       needs_mask: add a mask token to vocabularies of a kind that has none.
-      tags: texts that become tokens of their own (`data.tags`).
 
     Raises:
-      UserError: the texts do not fit the config, a side has no labels, or a tag is a token already.
+      UserError: the texts do not fit the config, or a side has no labels.
       ValueError: a side has both texts and labels.
       OSError: `directory` is not empty.
     """
@@ -156,16 +154,32 @@ def train_tokenizers(
     else:
         is_joint = config.joint and len(texts) > 1
         corpora = {"joint": chain.from_iterable(texts.values())} if is_joint else texts
-        trained = {name: train_vocabulary(config, corpus, name) for name, corpus in corpora.items()}
+        trained = {
+            name: train_vocabulary(config, _without(config.tag_pieces, corpus), name)
+            for name, corpus in corpora.items()
+        }
         models = {side: trained["joint" if is_joint else side] for side in texts}
     suffix = kind.suffix
-    added = config.adds_mask(needs_mask), config.extra_tokens, tags
-    if any(added):
-        for side, model in models.items():
-            _check_tags(tags, kind.load(model), side)
+    if config.num_added(needs_mask):
+        for model in set(models.values()):
+            _check_tags(config.tag_pieces, kind.load(model))
+        added = config.adds_mask(needs_mask), config.extra_tokens, config.tag_pieces
         models = {side: extended_content(suffix, model, *added) for side, model in models.items()}
         suffix = _EXTENDED_SUFFIX
     return _store(suffix, models, is_joint, directory, labels)
+
+
+def _without(tags: Iterable[str], texts: Iterable[str]) -> Iterable[str]:
+    """The texts without tags, which would be cut into tokens of the vocabulary."""
+    pattern = re.compile("|".join(map(re.escape, tags)))
+    return (pattern.sub("", text) for text in texts) if pattern.pattern else texts
+
+
+def _check_tags(tags: Sequence[str], tokenizer: Tokenizer) -> None:
+    """Raises UserError if the vocabulary has a tag as a token."""
+    pieces = set(tokenizer.pieces(range(tokenizer.vocab_size))) if tags else set()
+    for tag in pieces.intersection(tags):
+        raise UserError(f"tokenizer.tags: {tag!r} is a token already; choose another, such as <bt>")
 
 
 def store_tokenizers(
@@ -207,7 +221,7 @@ def _store(
 
 
 def expected_sizes(
-    config: TokenizerConfig, sides: Iterable[str], needs_mask: bool = False, num_tags: int = 0
+    config: TokenizerConfig, sides: Iterable[str], needs_mask: bool = False
 ) -> dict[str, int]:
     """Vocabulary size of each side before any text is read: from the config, or from the files;
     `needs_mask` as of `train_tokenizers`.
@@ -216,7 +230,7 @@ def expected_sizes(
       UserError: the files are missing or damaged.
     """
     kind = TOKENIZERS[config.kind]
-    added = config.adds_mask(needs_mask) + config.extra_tokens + num_tags
+    added = config.num_added(needs_mask)
     if not kind.import_files:
         return dict.fromkeys(sides, config.vocab_size + added)
     contents = {side: kind.import_files(str(config.path), side) for side in sides}
@@ -295,8 +309,8 @@ def train_vocabulary(config: TokenizerConfig, texts: Iterable[str], name: str) -
     start = time.perf_counter()
     model = train(config, sample, name)
     seconds = time.perf_counter() - start
-    message = "trained the %s %s tokenizer on %d texts in %.1f s"
-    logger.info(message, name, config.kind, len(sample), seconds)
+    message = "trained the %s %s tokenizer on %s in %.1f s"
+    logger.info(message, name, config.kind, counted(len(sample), "text"), seconds)
     return model
 
 
@@ -425,40 +439,33 @@ def _damaged(path: Path) -> str:
     return f"{path}: the tokenizer is damaged; restore the file or train in a new workdir"
 
 
-def _check_tags(tags: Sequence[str], tokenizer: Tokenizer, side: str) -> None:
-    pieces = {*tokenizer.pieces(range(tokenizer.vocab_size))} if tags else set()
-    for tag in tags:
-        if {tag, f"▁{tag}", f"Ġ{tag}"} & pieces or tag == MASK_PIECE:
-            raise UserError(
-                f"data.tags: {tag!r} is a token of the {side} vocabulary already; take another tag"
-            )
-
-
 class ExtendedTokenizer(BaseTokenizer):
     """A `Tokenizer` with special tokens after those of another one.
 
-    `encode` reads "[MASK]" and tags in a text as tokens. No text spells an extra token, whose piece
-    is "⟨extra_0⟩" and so on; their ids are `specials.extra`, tags last. Decoding drops all.
+    `encode` reads "[MASK]" and tags in a text as their tokens. No text spells an extra token, whose
+    piece is "⟨extra_0⟩" and so on; their ids are `specials.extra`. Decoding drops all.
 
     Args:
       base: the tokenizer of text.
       masks: add a token for the role `mask`.
       num_extra: number of extra tokens.
-      tags: texts of tokens after these.
+      tags: pieces of further tokens, which come last.
     """
 
     def __init__(self, base: Tokenizer, masks: bool, num_extra: int, tags: Sequence[str] = ()):
         first = base.vocab_size
-        extra = tuple(range(first + masks, first + masks + num_extra + len(tags)))
+        extra = tuple(range(first + masks, first + masks + num_extra))
         mask = first if masks else base.specials.mask
         self.base = base
         self.specials = replace(base.specials, mask=mask, extra=extra)
-        spelled = [MASK_PIECE] * masks
-        self._added = [*spelled, *(f"⟨extra_{i}⟩" for i in range(num_extra)), *tags]
-        self._spelled = {piece: first + self._added.index(piece) for piece in [*spelled, *tags]}
-        # The longest first: one may begin with another.
+        extra_pieces = [f"⟨extra_{i}⟩" for i in range(num_extra)]
+        self._added = [*[MASK_PIECE] * masks, *extra_pieces, *tags]
+        self._spelled = {
+            piece: first + i for i, piece in enumerate(self._added) if piece not in extra_pieces
+        }
+        # The longest first: a tag may begin another one.
         pieces = sorted(self._spelled, key=len, reverse=True)
-        self._pattern = re.compile("(" + "|".join(map(re.escape, pieces)) + ")")
+        self._pattern = re.compile(f"({'|'.join(map(re.escape, pieces))})")
 
     @property
     def vocab_size(self) -> int:
@@ -506,9 +513,7 @@ def extended_content(
       content: that file.
     """
     tokenizer = {"suffix": suffix, "content": base64.b64encode(content).decode()}
-    added: dict[str, Any] = {"masks": masks, "num_extra": num_extra}
-    if tags:
-        added["tags"] = [*tags]
+    added = {"masks": masks, "num_extra": num_extra, "tags": list(tags)}
     return json.dumps(tokenizer | added, indent=1).encode()
 
 
@@ -521,7 +526,7 @@ def load_extended(
     masks, num_extra = stored["masks"], stored["num_extra"]
     if not isinstance(masks, bool) or not isinstance(num_extra, int) or num_extra < 0:
         raise ValueError("masks or num_extra is no number of tokens")
-    tags = stored.get("tags", [])
-    if not isinstance(tags, list) or not all(isinstance(tag, str) and tag for tag in tags):
-        raise ValueError("tags are no texts")
+    tags = stored.get("tags", [])  # the first version had none
+    if not (isinstance(tags, list) and all(isinstance(tag, str) and tag for tag in tags)):
+        raise ValueError("tags is no list of pieces")
     return ExtendedTokenizer(base, masks, num_extra, tags)

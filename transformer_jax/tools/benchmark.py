@@ -3,10 +3,13 @@
 benchmarks of the step and of the search on random tokens."""
 
 import dataclasses
+import math
+import re
 import resource
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -304,7 +307,9 @@ def _peak_memory(device: jax.Device) -> int:
 
 
 def describe(settings: Settings) -> str:
-    """Text with a summary, the arrays of a batch and the parameters.
+    """Text with the arrays of a batch, the parameters and, last, a summary.
+
+    Parameters of the same name and shape in several layers are one line, with their number.
 
     Raises:
       UserError: the config cannot be used on the devices that are here.
@@ -328,10 +333,14 @@ def describe(settings: Settings) -> str:
         "devices": f"{devices.size} ({devices[0].device_kind})",
         "memory of a step": f"{peak / GIB:.2f} GiB a device (state, batch and temporaries)",
     }
-    lines = [f"{name:17} {value}" for name, value in summary.items()]
+    counts = Counter(
+        (re.sub(r"\d+", "*", jax.tree_util.keystr(path, simple=True, separator="/")), leaf.shape)
+        for path, leaf in leaves
+    )
+    lines = [f"batch {name:58}{x.shape!s:>18}" for name, x in training.batch.items()]
+    for (name, shape), count in counts.items():
+        times = f"{count} x {shape}" if count > 1 else str(shape)
+        lines.append(f"{name:64}{times:>18}{count * math.prod(shape):>14,}")
     lines.append("")
-    lines += [f"batch {name:58}{x.shape!s:>18}" for name, x in training.batch.items()]
-    for path, leaf in leaves:
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        lines.append(f"{name:64}{leaf.shape!s:>18}{leaf.size:>14,}")
+    lines += [f"{name:17} {value}" for name, value in summary.items()]
     return "\n".join(lines)

@@ -349,7 +349,8 @@ class Loop:
         stopped = False
         with hosts.catch_stops() as stops:
             if evaluate_start:
-                self._evaluate(start, state, meter, saved=True)
+                with stops.at_once():
+                    self._evaluate(start, state, meter, saved=True)
             state = self._set_rate(state)
             for step in range(start + 1, until + 1):
                 if self.patience.is_exhausted:
@@ -381,7 +382,9 @@ class Loop:
                     try:
                         with stops.at_once():
                             self._evaluate(step, state, meter, saved)
-                    except KeyboardInterrupt:
+                    except (KeyboardInterrupt, Exception):  # compiled code raises another error
+                        if stops.cause != hosts.INTERRUPT:
+                            raise
                         stopped = True
                         if not saved:
                             self._save(step, state, meter)

@@ -97,6 +97,8 @@ def test_a_plan_is_shown_as_tables(step):
     text = report.plan_as_text(step)
     (line,) = (line for line in text.splitlines() if line.startswith("parameters"))
     assert line.split()[1:] == [f"{step['parameters']:,}"]
+    assert repr(plan.Plan(step)) == text.rstrip() and "of which a token uses" not in text
+    assert "MiB" in text and "0.00 GiB" not in text
     assert "Kernels" not in text and text.rstrip().endswith(plan.NOTE)
     rows = report.plan_as_text(step, 3).partition("\nKernels\n")[2].splitlines()
     for row, group in zip(rows[1:], step["kernel_groups"][:3], strict=False):

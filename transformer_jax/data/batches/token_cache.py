@@ -52,6 +52,7 @@ from transformer_jax.runtime.files import (
     remake,
     remove,
 )
+from transformer_jax.summary import counted
 from transformer_jax.tokenization import Tokenizer, Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -180,7 +181,7 @@ class _Encoding:
         return None if content is None else self._stream(content)
 
     def _stream(self, content: memoryview) -> TokenStream:
-        logger.info("tokens of %d documents from %s", len(self.documents), self.folder)
+        logger.info("tokens of %s from %s", counted(len(self.documents), "document"), self.folder)
         array = np.frombuffer(content, np.int32)
         sizes = array[: len(self.documents)].astype(np.int64)
         return TokenStream.from_sizes(array[len(sizes) :], sizes, len(self._separator))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.lab.analysis.pages import asset, pack_scaled, pack_weights, page
+from transformer_jax.summary import counted
 
 BUDGET = 2_000_000
 """Size of a page in bytes up to which vectors for the neuron view are added."""
@@ -144,6 +145,6 @@ def _without_infinities(beams: BeamTree) -> dict[str, Any]:
 
 def index_page(pages: Sequence[tuple[str, str]]) -> str:
     """HTML page that links to other pages of its folder, (file name, line) of each."""
-    title = f"{len(pages)} page{'s' if len(pages) != 1 else ''}"
+    title = counted(len(pages), "page")
     scripts = [asset("document.js"), asset("index.js")]
     return page(title, asset("index.html"), [asset("theme.css")], scripts, list(pages))

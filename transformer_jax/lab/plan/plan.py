@@ -18,6 +18,7 @@ from transformer_jax.lab.plan.mesh_search import (
     settings_by_memory,
     varied_fields,
 )
+from transformer_jax.lab.plan.report import plan_as_text
 from transformer_jax.lab.plan.target import ENVIRONMENT, GIB, parse_target, require_compiler
 from transformer_jax.runs.config import nested, resolve
 from transformer_jax.runs.outside import refuse_loaded
@@ -34,13 +35,20 @@ NOTE = (
 )
 
 
+class Plan(dict[str, Any]):
+    """The report of a plan, shown as its table."""
+
+    def __repr__(self) -> str:
+        return plan_as_text(self).rstrip()
+
+
 def plan(
     config: Settings | ConfigDict,
     device: str,
     slices: int = 1,
     decode: bool = False,
     modules: Modules = (),
-) -> dict[str, Any]:
+) -> Plan:
     """Compiles the step that `train` would run on other devices, and sums up its costs.
 
     Nothing is run, and the devices need not exist: the manufacturers' compilers do the work (extras
@@ -53,8 +61,9 @@ def plan(
       modules: the user's own, with components that the config names.
 
     Returns:
-      JSON types: memory that a device needs and has ("fits"), FLOPs, bytes, times in ms by group
-      and of the most expensive kernels, and upper bounds of MFU and tokens a second.
+      JSON types, shown as a table: memory that a device needs and has ("fits"), FLOPs, bytes,
+      times in ms by group and of the most expensive kernels, and upper bounds of MFU and tokens a
+      second.
 
     Raises:
       UserError: an unknown device, an extra that is not installed, an impossible config or mesh.
@@ -65,7 +74,7 @@ def plan(
     require_compiler(parse_target(device, slices))
     settings = resolve(config, {}, modules, COMMAND)
     program = "decode" if decode else "train"
-    return _run_child(settings, device, slices, program, modules) | {"note": NOTE}
+    return Plan(_run_child(settings, device, slices, program, modules), note=NOTE)
 
 
 def search_meshes(

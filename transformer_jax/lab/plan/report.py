@@ -205,7 +205,8 @@ def _in_gib(sizes: Mapping[str, float], accelerator: Accelerator, usable: float)
 def plan_as_text(report: Mapping[str, Any], num_kernels: int = 0) -> str:
     """A plan as tables: its figures, the exchanges, and the first groups of kernels."""
     lines = [["", report["device"]]]
-    lines += [[title, _cell(cell, report)] for title, cell in TABLE_ROWS.items()]
+    rows = [[title, _cell(cell, report)] for title, cell in TABLE_ROWS.items()]
+    lines += [row for row in rows if row[1]]
     text = _aligned(lines) + _exchanges(report)
     groups = report.get("kernel_groups", [])[:num_kernels]
     if groups:
@@ -255,7 +256,13 @@ def _cell(cell: Any, report: Mapping[str, Any]) -> str:
 
 def _gib(report: Mapping[str, Any], name: str) -> str:
     size = report["memory"].get(name)
-    return "" if size is None else f"{size:.2f} GiB"
+    return "" if size is None else _memory(size * GIB)
+
+
+def _memory(nbytes: float) -> str:
+    if abs(nbytes) < 0.1 * GIB:
+        return f"{nbytes / 2**20:.2f} MiB"
+    return f"{nbytes / GIB:.2f} GiB"
 
 
 def _cache(cache: Mapping[str, int] | None) -> str:
@@ -264,7 +271,7 @@ def _cache(cache: Mapping[str, int] | None) -> str:
         return ""
     tokens = cache["tokens"]
     nbytes = cache["bytes"]
-    return f"{nbytes / 2**20:.1f} MiB, {tokens:,} tokens of {nbytes / tokens:,.0f} bytes"
+    return f"{_memory(nbytes)}, {tokens:,} tokens of {nbytes / tokens:,.0f} bytes"
 
 
 def with_unit(number: float | None) -> str:
