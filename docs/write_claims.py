@@ -38,8 +38,8 @@ holds.
 
 The effect is the mean difference of the two rows, positive where the statement is right, with its
 interval over all looks. "No interval" means that a seed diverged, so that signs were counted. Each
-claim links to its source, setting, values and command. To decide a claim again, or to see which
-verdicts are out of date:
+claim links to its source, setting, values and command. To decide a claim again, or to see
+[which verdicts are fresh](comparing.md#is-a-verdict-still-fresh):
 
     transformer_jax claim norm_without_warmup --workdir=runs/claims
     transformer_jax claim --check

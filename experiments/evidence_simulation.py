@@ -31,12 +31,14 @@ from transformer_jax.scoring.sequential import (
     UNDECIDED,
     Plan,
     decide,
+    interval_of_mean,
     interval_of_median,
 )
 from transformer_jax.scoring.statistics import (
     expanded_tail,
     holm,
     over_examples,
+    over_paired_seeds,
     over_seeds,
     permutation_p,
 )
@@ -123,9 +125,13 @@ def cases() -> Iterator[Case]:
         sample = functools.partial(_two_samples, draw, number, 1)
         both = f"{number} and {number}"
         yield Case("over seeds", name, both, sample, _over_seeds, _over_seeds_once)
-    for (name, draw), number in itertools.product(DIFFERENCES.items(), EXAMPLES):
-        if name == "-exponential":  # the test has no direction
-            continue
+    differences = {name: draw for name, draw in DIFFERENCES.items() if name != "-exponential"}
+    for (name, draw), number in itertools.product(differences.items(), SEEDS):
+        sample = functools.partial(_sample, draw, number)
+        pairs = f"{number} pairs"
+        drawn = f"differences {name}"
+        yield Case("paired t", drawn, pairs, sample, _paired_t, _paired_t_once, coverage=0.95)
+    for (name, draw), number in itertools.product(differences.items(), EXAMPLES):
         sample = functools.partial(_sample, draw, number)
         tests = _pairs, _pairs_once
         yield Case(
@@ -226,6 +232,16 @@ def _divisions(total: int, number: int) -> list[frozenset[int]]:
 
 def _permutation_once(values: np.ndarray) -> tuple[float, float, float]:
     return permutation_p(*values.tolist()), math.nan, math.nan
+
+
+def _paired_t(values: np.ndarray) -> Outcome:
+    p = stats.ttest_1samp(values, 0.0, axis=1).pvalue
+    return p, *interval_of_mean(values, LEVEL / 2)
+
+
+def _paired_t_once(values: np.ndarray) -> tuple[float, float, float]:
+    difference = over_paired_seeds([0.0] * len(values), values.tolist())
+    return difference.p, difference.low, difference.high
 
 
 def _family(values: np.ndarray) -> Outcome:

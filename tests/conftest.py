@@ -17,12 +17,12 @@ import time
 import types
 from pathlib import Path
 
-# Test programs run for moments, so most time is compilation; programs with oneDNN's products cannot
-# be cached. JAX reads this when it starts, here and in the processes that tests start.
+# Test programs run for moments, so most time is compilation; programs with products or a softmax of
+# oneDNN cannot be cached. JAX reads this when it starts, here and in processes that tests start.
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    " --xla_disable_hlo_passes=onednn-contraction-rewriter",
+    " --xla_disable_hlo_passes=onednn-contraction-rewriter,onednn-ops-rewriter",
 )
 
 # The hundred processes that tests start use the modules that the first has compiled: a second less.
@@ -89,7 +89,7 @@ TINY = {
     **{"tokenizer.vocab_size": 800, "data.name": "parallel_text", "optimizer.warmup_steps": 5},
     **{"train.num_steps": 30, "train.tokens_per_batch": 192},
     **{"eval.every_steps": 15, "eval.num_examples": 3},
-    **{"decode.batch_size": 8, "decode.max_extra_length": 8},
+    **{"decode.batch_size": 24, "decode.max_extra_length": 8},
     **{"checkpoint.every_steps": 15, "checkpoint.keep_params": 2, "logging.every_steps": 5},
 }
 """Changes that shrink the quick start's config to a run of seconds."""

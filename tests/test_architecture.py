@@ -36,9 +36,10 @@ LAYERS = [
     {"lab"},
     {"lab.pictures"},
     {"lab.report"},
-    {"lab.analysis", "lab.plan"},
+    {"lab.analysis", "lab.mistakes", "lab.plan"},
     {"lab.sweeps", "lab.verification"},
     {"lab.evidence", "lab.plots"},
+    {"lab.night"},
     {"tools"},
     {"cli"},
     {"__main__", PACKAGE},  # entry points of the shell and, lazily, of the notebook

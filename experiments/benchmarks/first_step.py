@@ -5,12 +5,13 @@
 
 Each round has its own compilation cache and two new workdirs: the first start compiles, the second
 loads the compiled programs. The time ends at the line with the first step's metrics; tokenizer and
-data are included. Prints one JSON object, medians in seconds.
+data are included. Prints one JSON object: medians of seconds of the clock, and CPU seconds.
 """
 
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -24,23 +25,30 @@ def main() -> int:
     parser.add_argument("--config", required=True)
     parser.add_argument("--rounds", type=int, default=3, metavar="N")
     args, overrides = parser.parse_known_args()
-    seconds: dict[str, list[float]] = {"cold": [], "warm": []}
+    starts: dict[str, list[tuple[float, float]]] = {"cold": [], "warm": []}
     for _ in range(args.rounds):
         with tempfile.TemporaryDirectory() as folder:
-            for name, found in seconds.items():
-                found.append(
-                    round(to_the_first_step(args.config, overrides, Path(folder), name), 1)
-                )
-                print(f"{name}: {found[-1]} s", file=sys.stderr)
-    print(json.dumps({name: statistics.median(found) for name, found in seconds.items()}))
+            for name, spent in starts.items():
+                spent.append(to_the_first_step(args.config, overrides, Path(folder), name))
+                print(f"{name}: %.1f s, %.1f CPU s" % spent[-1], file=sys.stderr)
+    report = {}
+    for name, spent in starts.items():
+        seconds, cpu_seconds = map(statistics.median, zip(*spent, strict=True))
+        report |= {name: round(seconds, 1), f"{name}_cpu": round(cpu_seconds, 1)}
+    print(json.dumps(report))
     return 0
 
 
-def to_the_first_step(config: str, overrides: list[str], folder: Path, name: str) -> float:
-    """Seconds to the first step of a new run, which is then killed. The cache is in `folder`."""
+def to_the_first_step(
+    config: str, overrides: list[str], folder: Path, name: str
+) -> tuple[float, float]:
+    """Seconds and CPU seconds to the first step of a new run, which is then killed. The cache is in
+    `folder`."""
     words = [f"--config={config}", f"--workdir={folder / name}", "--config.logging.every_steps=1"]
     command = [sys.executable, "-m", "transformer_jax", "train", *words, *overrides]
     start = time.perf_counter()
+    cpu_start = children_cpu_seconds()
+    seconds = None
     with subprocess.Popen(
         command,
         env=os.environ | {"XDG_CACHE_HOME": str(folder / "cache")},
@@ -51,8 +59,17 @@ def to_the_first_step(config: str, overrides: list[str], folder: Path, name: str
         for told in child.stderr:
             if " step 1/" in told:
                 child.kill()
-                return time.perf_counter() - start
-    raise SystemExit(f"error: no first step; the last line was: {told.strip()}")
+                seconds = time.perf_counter() - start
+                break
+    if seconds is None:
+        raise SystemExit(f"error: no first step; the last line was: {told.strip()}")
+    return seconds, children_cpu_seconds() - cpu_start
+
+
+def children_cpu_seconds() -> float:
+    """CPU seconds of the processes that this one has waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 if __name__ == "__main__":

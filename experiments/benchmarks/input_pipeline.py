@@ -28,6 +28,7 @@ from transformer_jax.data.sources import open_split
 from transformer_jax.runs import build
 from transformer_jax.runs.config import override, read_settings
 from transformer_jax.runs.prepare import build_tokenizers
+from transformer_jax.runtime.startup import collect_garbage_rarely
 from transformer_jax.tokenization import load_tokenizers
 
 WARM_UP = 20  # at least this many batches, more than are packed ahead
@@ -42,6 +43,7 @@ def main() -> int:
     words, fields = take_overrides(sys.argv[1:])
     args = parser.parse_args(words)
     log_to_stderr()
+    collect_garbage_rarely()  # as the command line does
     settings = read_settings(tj.config(args.config, fields))
     examples = open_split(settings.data, "train")
     with tempfile.TemporaryDirectory() as folder:

@@ -30,9 +30,10 @@ PARTS = {  # group -> part -> seconds at most; the most valuable parts first
 LIMITS = {part: seconds for parts in PARTS.values() for part, seconds in parts.items()}
 DRY_LIMIT = 3600  # seconds: only a part that hangs takes as long
 SHORTEST = 15  # seconds: nothing is learned in less, so a part is not started
+# Programs of oneDNN cannot be kept.
 DRY_FLAGS = (
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
-    "--xla_disable_hlo_passes=onednn-contraction-rewriter"  # its programs cannot be kept
+    "--xla_disable_hlo_passes=onednn-contraction-rewriter,onednn-ops-rewriter"
 )
 
 

@@ -18,6 +18,7 @@ PRINT_PAGE = "import runpy, sys; sys.stdout.write(runpy.run_path(sys.argv[1])[sy
         ("docs/claims.md", "write_claims", "page"),
         ("experiments/results/claims.md", "write_claims", "settings_page"),
         ("docs/configuration.md", "write_configuration", "page"),
+        ("docs/mistakes.md", "write_mistakes", "page"),
     ],
 )
 def test_a_page_equals_the_output_of_its_script(path, script, function):

@@ -4,6 +4,7 @@
 Not a test: the fixture `eight_devices` starts it in a process of its own.
 """
 
+import gc
 import importlib
 import json
 import sys
@@ -12,5 +13,6 @@ import sys
 SCENARIOS = ("eight_devices", "divided_experts", "divided_tokens")
 
 if __name__ == "__main__":
+    gc.disable()  # tracing makes objects by the million, few of them in cycles
     results = {name: importlib.import_module(name).main() for name in SCENARIOS}
     json.dump(results, sys.stdout)

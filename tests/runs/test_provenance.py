@@ -9,6 +9,7 @@ import pytest
 import transformer_jax as tj
 from tests.refusals import assert_refused
 from transformer_jax.checkpoints import manifest
+from transformer_jax.checkpoints.store import open_snapshot
 from transformer_jax.data.examples import LinePairs
 from transformer_jax.data.sources import open_split
 from transformer_jax.runs import provenance
@@ -77,11 +78,21 @@ def test_other_training_data_is_refused(workdir, tiny_config, monkeypatch):
     assert contents(workdir) == before
 
 
-def test_other_code_is_logged(workdir, tiny_config, monkeypatch, caplog):
+def test_a_resumed_run_says_whether_its_bits_are_those_of_before(
+    workdir, tiny_config, monkeypatch, caplog
+):
     monkeypatch.setattr(provenance, "code_version", lambda: "transformer_jax 9")
     with caplog.at_level(logging.INFO, logger="transformer_jax"):
-        tj.train(tiny_config(), workdir)
-    assert f"{workdir} was trained with other code: transformer_jax 0" in caplog.text
+        tj.train(tiny_config({"train.num_steps": 31}), workdir)
+    bits = "its step computes what it did before, bit for bit, though the code has changed"
+    assert f"{workdir}: {bits}" in caplog.text
+    saved = open_snapshot(workdir / "checkpoints").provenance
+    assert provenance.compare_bits(saved, saved) == bits.partition(", though")[0]
+    monkeypatch.setenv("XLA_FLAGS", "--xla_any=true")
+    other = saved | {"step": "SHA-256 1"} | provenance.machine_provenance()
+    bits = f"may not be those of before: another step ({saved['step']}; here: SHA-256 1), another "
+    message = provenance.compare_bits(other, saved)
+    assert f"{bits}libraries (jax" in message and "processor" not in message
 
 
 def test_checkpoints_without_provenance_are_accepted(swapped):

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from transformer_jax.scoring.sequential import (
     FAILS,
@@ -15,6 +16,7 @@ from transformer_jax.scoring.sequential import (
     Plan,
     decide,
     interval_of_median,
+    interval_of_shift,
     nominal_level,
     verdict_of,
 )
@@ -98,6 +100,20 @@ def test_the_interval_of_a_median_is_exact():
     assert interval_of_median(values, 0.05) == (1.0, 6.0)
     assert interval_of_median(values, 0.01) == (0.0, 7.0)
     assert interval_of_median(values, 0.001) == (-math.inf, math.inf)
+
+
+@pytest.mark.parametrize("sizes", [(1, 16), (4, 9), (12, 16)])
+def test_the_interval_of_a_shift_is_that_of_the_exact_rank_test(sizes):
+    """Its lower bound is above 0 for the levels at which scipy's test rejects, and no others."""
+    first = np.random.default_rng(1).standard_normal(sizes[0]) + 0.8
+    second = np.random.default_rng(2).standard_normal(sizes[1])
+    differences = np.subtract.outer(first, second).ravel()
+    p = stats.mannwhitneyu(first, second, alternative="greater", method="exact").pvalue
+    levels = p * np.array([0.999, 1.001])
+    lows, highs = interval_of_shift(np.tile(differences, (2, 1)), sizes[0], levels)
+    assert (lows > 0).tolist() == [False, True]
+    # Exchanging the samples exchanges the bounds.
+    np.testing.assert_array_equal(interval_of_shift(-differences, sizes[0], p)[0], -highs[1])
 
 
 def test_one_look_is_the_t_test():

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from transformer_jax.scoring import statistics
 
@@ -67,6 +68,33 @@ def test_few_values_have_an_interval_of_shifts():
     for shift, is_rejected in ((found.low - 0.01, True), (found.low + 0.01, False)):
         moved = [value + shift for value in first]
         assert (statistics.permutation_p(moved, second) < 0.05) == is_rejected
+
+
+def test_what_the_same_seeds_share_is_not_noise():
+    first = [1.0, 2.0, 3.0, 4.0, 5.0]
+    second = [1.1, 2.3, 3.2, 4.4, 5.25]
+    values = {"base": first, "variant": second}
+    (test,) = statistics.compare_seeds("loss", values, ["base", "variant"])
+    expected = stats.ttest_rel(second, first)
+    interval = expected.confidence_interval()
+    assert test.difference.test == "paired t" and test.difference.p == pytest.approx(
+        expected.pvalue
+    )
+    assert (test.difference.low, test.difference.high) == pytest.approx(tuple(interval))
+    assert test.p_permutation == 2 / 2**5
+    # The power of the t-test of pairs reaches 0.8 with as many as it says.
+    deviation = np.std(np.subtract(second, first), ddof=1)
+    count = statistics.seeds_to_decide(first, second, paired=True)
+    powers = [
+        stats.nct.sf(stats.t.isf(0.025, n - 1), n - 1, 0.25 / deviation * math.sqrt(n))
+        for n in (count - 1, count)
+    ]
+    assert powers[0] < 0.8 <= powers[1]
+    (test,) = statistics.compare_seeds("loss", values)
+    assert test.difference.test == "Welch" and not test.differs
+    # Equal differences have no deviation.
+    tied = statistics.over_paired_seeds(first, [value + 0.1 for value in first])
+    assert tied == statistics.over_seeds(first, [value + 0.1 for value in first])
 
 
 def test_seeds_that_diverged_are_the_worst():

@@ -11,6 +11,7 @@ import pytest
 import sentencepiece
 
 from transformer_jax.tokenization import SentencePieceTokenizer, TokenizerConfig
+from transformer_jax.tokenization import sentencepiece as sentencepiece_tokenizer
 from transformer_jax.tokenization.specials import BOS, EOS, PAD, UNK
 from transformer_jax.tokenization.vocabularies import train_vocabulary
 
@@ -218,3 +219,15 @@ def test_encoding_word_by_word_equals_encoding_the_text(tokenizer):
     whole = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.__reduce__()[1][0])
     for text in [*TEXTS, *texts, *texts]:  # the second time from the cache
         assert tokenizer.encode(text) == whole.encode(text)
+    expected = [whole.encode(text) for text in texts]
+    assert pickle.loads(pickle.dumps(tokenizer)).encode_batch(texts) == expected
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_batch_is_encoded_as_its_texts(kind, monkeypatch):
+    monkeypatch.setattr(sentencepiece_tokenizer, "_MAX_WORDS", 5)  # forgets words between batches
+    tokenizer = trained(kind, vocab_size=53)
+    texts = [*TEXTS, "", " ", "dog \ud800", *(f"word{i}" for i in range(20))]
+    assert tokenizer.encode_batch([]) == []
+    for _ in range(2):
+        assert tokenizer.encode_batch(texts) == [tokenizer.encode(text) for text in texts]

@@ -172,9 +172,10 @@ def test_only_bpe_and_unigram_can_and_labels_stay(tokenizer_of):
     drawn = Tokenizers(plain.sides, sampling=0.5).sampled(np.random.default_rng(0))
     assert drawn.labels("label") is labels
     text, ids = TEXTS[0], bpe.encode(TEXTS[0])
-    for found in (drawn.text("text").encode(text), drawn.text("text").encode_plain(text)):
+    sampled = drawn.text("text")
+    for found in (sampled.encode(text), sampled.encode_plain(text), *sampled.encode_batch([text])):
         assert found != ids
         assert bpe.decode(found) == text
-    words = drawn.text("text").encode_words(text.split())
+    words = sampled.encode_words(text.split())
     assert [bpe.decode(word) for word in words] == text.split()
-    assert drawn.text("text").vocab_size == bpe.vocab_size
+    assert sampled.vocab_size == bpe.vocab_size

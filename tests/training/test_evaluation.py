@@ -51,7 +51,7 @@ def test_the_loss_covers_the_whole_split_and_the_outputs_a_part():
     assert metrics["accuracy"] == 0.0
     counts = metrics["num_examples"], metrics["num_all_examples"]
     assert (metrics["score"], *counts) == (3.0, 3, 7)
-    num_batches = len(evaluator(range(7))._batches)
+    num_batches = len(evaluator(range(7)).batches)
     assert metrics["padding"] == pytest.approx(1 - 28 / (16 * num_batches))
 
 

@@ -245,8 +245,8 @@ def compare(args: argparse.Namespace) -> None:
     """Says whether runs differ: over seeds, and over the examples of a test set.
 
     Compares runs with the first one: what differs in config, data and code, and whether metrics do,
-    by tests over seeds (Welch, permutation, Holm) and over examples (sacreBLEU's paired tests,
-    approximate randomization).
+    by tests over seeds (paired t, Welch, permutation, Holm) and over examples (sacreBLEU's paired
+    tests, approximate randomization).
     """
     from transformer_jax.lab.evidence.comparison import compare, comparison_page
 
@@ -263,7 +263,7 @@ def compare(args: argparse.Namespace) -> None:
 @verb(
     Flag("names CLAIM...", "a claim file; with --check verdicts"),
     Flag("--workdir DIR", "of the runs; the same command resumes"),
-    Flag("--check", "only say which are out of date"),
+    Flag("--check", "only say which are fresh"),
     Flag("--format text|json", default="text"),
     flags.MODULES,
     requires=("workdir|check",),
@@ -273,9 +273,9 @@ def claim(args: argparse.Namespace) -> None:
     """Decides a claim about models by a sequential test over seeds.
 
     Trains both rows of a claim with more and more seeds until the test decides or the seeds of its
-    last look are trained, and writes NAME.verdict.json. --check says which verdicts are out of date
-    because the claim, code, a config or data have changed; without names, of all recorded verdicts
-    on shipped claims.
+    last look are trained, and writes NAME.verdict.json. --check says without training which
+    verdicts are fresh, and what has changed for others (claim, config, step, data, order and so
+    on); without names, of all recorded verdicts on shipped claims.
     """
     from transformer_jax.lab.evidence.claims import decide_claim, load_claim
 
@@ -313,6 +313,37 @@ def _check_verdicts(args: argparse.Namespace) -> None:
             terminal.write(f"{path}: {verdict['verdict']}, {state}\n")
     if args.format == "json":
         write_json(states)
+
+
+@verb(
+    Flag("folder DIR", "the folder of the night, with night.py and proposals"),
+    Flag("--next", "only print what is open and what was decided, one JSON object"),
+    Flag(
+        "--finish",
+        "evaluate the winner on fresh seeds and, once, on the test split; ends the night",
+        excludes=("next",),
+    ),
+)
+def night(args: argparse.Namespace) -> int:
+    """Tests proposals to change a baseline, with one error rate for all; promotes what is better.
+
+    Prints a JSON line for each proposal that is decided, and writes DIR/night.html. The same
+    command continues. Exit status 1: the budget is used up.
+    """
+    from transformer_jax.lab.night import loop, report
+
+    if args.next:
+        write_json(report.night_state(args.folder))
+        return 0
+    if args.finish:
+        write_json(loop.finish_night(args.folder))
+        report.write_page(args.folder)
+        return 0
+    for line in loop.decide_proposals(args.folder):
+        write_json(line)
+        terminal.flush()
+        report.write_page(args.folder)
+    return int(report.night_state(args.folder)["is_spent"])
 
 
 _SIZES = (

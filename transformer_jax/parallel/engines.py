@@ -20,6 +20,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax.nn.per_device import LentAxis, ShardedCall
+from transformer_jax.parallel.program_fingerprint import program_fingerprint
 from transformer_jax.parallel.sharding import (
     DATA,
     ROWS,
@@ -46,19 +47,22 @@ class CompiledStep:
 
     Attributes:
       compiling: the compilation, which runs in a background thread.
+      fingerprint: of the program (`program_fingerprint`), from the same thread.
       place: function from this process's rows to the batch that the executable takes.
     """
 
     compiling: Future[jax.stages.Compiled]
+    fingerprint: Future[str]
     place: Callable[[Rows], Any]
 
     @classmethod
     def start(cls, lowered: jax.stages.Lowered, place: Callable[[Rows], Any]) -> Self:
         """Starts the compilation."""
         pool = ThreadPoolExecutor(max_workers=1)
+        fingerprint = pool.submit(program_fingerprint, lowered)
         compiling = pool.submit(lowered.compile)
         pool.shutdown(wait=False)
-        return cls(compiling, place)
+        return cls(compiling, fingerprint, place)
 
     @property
     def executable(self) -> jax.stages.Compiled:

@@ -139,6 +139,13 @@ def keep_outputs(
     hosts.run_on_primary(keep)
 
 
+def greedy_search(settings: Settings) -> DecodeConfig:
+    """The search of the evaluations during training."""
+    return dataclasses.replace(
+        settings.decode, beam_size=1, num_outputs=1, draft=None, weights="float32"
+    )
+
+
 def validation(
     settings: Settings, task: Task, mesh: Mesh
 ) -> Callable[[int, TrainState, Path], Scores]:
@@ -148,9 +155,7 @@ def validation(
       UserError: the validation split cannot be read or evaluated, whatever the parameters, or
         `eval.best_corpus` is not one of its corpora.
     """
-    greedy = dataclasses.replace(
-        settings.decode, beam_size=1, num_outputs=1, draft=None, weights="float32"
-    )
+    greedy = greedy_search(settings)
     count = settings.eval.num_examples
     if count is None and getattr(task, "decodes", True):
         count = _DECODED_EXAMPLES

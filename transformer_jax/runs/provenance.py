@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provenance of a run: SHA-256 digests of its tokenizers, the data of its splits and the code.
+"""Provenance of a run: SHA-256 digests of its tokenizers and the data of its splits, and the
+fingerprint of its training step.
 
 Each checkpoint stores it, as {name: description}. A run that is resumed or used with other
-tokenizers or other data is refused; other code and other test data are logged. Checkpoints of
-versions that stored nothing are accepted. It contains no paths, since data and workdirs may move.
+tokenizers or other data is refused; other test data are logged, and so is whether the step, the
+libraries and the machine are the same. Checkpoints of versions that stored nothing are accepted. It
+contains no paths, since data and workdirs may move.
 
 `job_fingerprint` describes a whole command in the same way: the processes of a job compare it
 before they start together.
@@ -31,6 +33,7 @@ from transformer_jax.parallel import hosts
 from transformer_jax.runs.outside import open_data
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import UserModule
+from transformer_jax.runtime.platform import processor_lines
 from transformer_jax.tokenization import Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -46,7 +49,11 @@ TRAINING_DATA = "training data"
 VALIDATION_DATA = "validation data"
 TEST_DATA = "test data"
 _DATA = {"train": TRAINING_DATA, "valid": VALIDATION_DATA, "test": TEST_DATA}
-_CODE = "code"
+CODE = "code"
+STEP = "step"
+LIBRARIES = "libraries"
+PYTHON = "python"
+PROCESSOR = "processor"
 _SAMPLED = 10_000  # examples at the beginning, and as many spread evenly over all
 _MOST_BYTES = 2**26
 _DIGITS = 32  # of a SHA-256
@@ -59,8 +66,21 @@ _FLAGS_OF_ONE_MACHINE = re.compile(
 
 def run_provenance(splits: Mapping[str, Corpus]) -> dict[str, str]:
     """Describes the data of each split and the code."""
-    return {_DATA[split]: data_digest(examples) for split, examples in splits.items()} | {
-        _CODE: code_version()
+    data = {_DATA[split]: data_digest(examples) for split, examples in splits.items()}
+    return data | {CODE: code_version()}
+
+
+def machine_provenance() -> dict[str, str]:
+    """Describes what decides on the bits of a compiled program: libraries with flags, and devices
+    with the processor."""
+    libraries = _libraries()
+    versions = [f"{name} {libraries[name]}" for name in ("jax", "jaxlib")]
+    devices = f"{jax.device_count()} {jax.devices()[0].device_kind}"
+    models = [line.partition(": ")[2] for line in processor_lines() if line.startswith("model")]
+    return {
+        LIBRARIES: ", ".join([*versions, *libraries["XLA_FLAGS"].split()]),
+        PYTHON: libraries["python"],
+        PROCESSOR: ", ".join([devices, *models]),
     }
 
 
@@ -142,7 +162,9 @@ def check_provenance(now: Provenance, saved: Provenance, workdir: Path) -> None:
         before = saved.get(name, description)
         if before == description:
             continue
-        if name in (_CODE, TEST_DATA):
+        if name == CODE:
+            continue  # `compare_bits` says what that means for a run that is resumed
+        if name == TEST_DATA:
             _log_once(
                 "%s was trained with other %s: %s; here: %s", workdir, name, before, description
             )
@@ -151,6 +173,27 @@ def check_provenance(now: Provenance, saved: Provenance, workdir: Path) -> None:
             f"{workdir} was trained with another {name}: {before}; here: {description}; "
             "restore what it was trained with, or start again in another --workdir"
         )
+
+
+def compare_bits(now: Provenance, saved: Provenance) -> str:
+    """Says whether a resumed run continues with the bits of an uninterrupted one.
+
+    Args:
+      now, saved: provenance with the fingerprint of the training step, here and of the checkpoint.
+    """
+    if STEP not in saved:
+        return (
+            "its checkpoint has no fingerprint of the step, so its bits may not be those of before"
+        )
+    differing = [
+        f"{name} ({saved.get(name)}; here: {now.get(name)})"
+        for name in (STEP, LIBRARIES, PROCESSOR)
+        if saved.get(name) != now.get(name)
+    ]
+    if differing:
+        return f"its bits may not be those of before: another {', another '.join(differing)}"
+    code = "" if saved.get(CODE) == now.get(CODE) else ", though the code has changed"
+    return f"its step computes what it did before, bit for bit{code}"
 
 
 _log_once = functools.cache(logger.info)
@@ -195,7 +238,7 @@ def job_fingerprint(
     command |= {f"--{name}": _digest(path) for name, path in files.items() if path is not None}
     for module in modules:
         command[f"module {module.name}"] = f"SHA-256 {module.sha256[:_DIGITS]}"
-    return command | {_CODE: code_version()} | _libraries()
+    return command | {CODE: code_version()} | _libraries()
 
 
 def _libraries() -> dict[str, str]:

@@ -28,11 +28,10 @@ from transformer_jax.nn.parameters import describe_unlisted
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.engines import Engine, create_state
 from transformer_jax.parallel.sharding import bytes_per_device, process_part
-from transformer_jax.runs import build
+from transformer_jax.runs import build, provenance
 from transformer_jax.runs.config import errors_of
 from transformer_jax.runs.evaluate import Scores, score_of, selection_metric, validation
 from transformer_jax.runs.prepare import Training, open_training, prepare
-from transformer_jax.runs.provenance import check_provenance
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import Modules
@@ -317,15 +316,20 @@ def fit(run: SingleRun, clock: GoodputTimer, until: int | None = None) -> TrainS
         step = engine.compile(train_step, abstract, batch)
     _log_attention(settings.model.attention, attention)
     # The step is compiled in the background, while the first state and the first batches are made.
+    saved = {} if point is None else point.saved_with
     point = point or _first_point(run, init_state, abstract)
     batches.start()
     clock.attribute_rest("starting")
     with clock.measure("compiling"):
         buffers = step_bytes(step)
+        checkpoints.provenance |= provenance.machine_provenance()
+        checkpoints.provenance[provenance.STEP] = step.fingerprint.result()
         step_utilization = utilization(
             engine.num_replicas * model.flops, settings.model.dtype, step
         )
     logger.info("compiled in %.1f s", time.perf_counter() - start)
+    if provenance.STEP in saved:
+        logger.info("%s: %s", run.workdir, provenance.compare_bits(checkpoints.provenance, saved))
     limit_kept_memory(buffers)
     make_loop = functools.partial(
         Loop,
@@ -385,6 +389,7 @@ class _ResumePoint:
     patience: Patience
     data_state: Any = None
     evaluate_first: bool = False
+    saved_with: provenance.Provenance = dataclasses.field(default_factory=dict)
 
     def take_state(self) -> TrainState:
         """Returns the state and drops it here: an engine may replace it by its own copy."""
@@ -408,7 +413,7 @@ def _latest_point(run: SingleRun, abstract: TrainState) -> _ResumePoint | None:
         return None
     settings = run.settings
     snapshot = checkpoints.snapshot()
-    check_provenance(checkpoints.provenance, snapshot.provenance, run.workdir)
+    provenance.check_provenance(checkpoints.provenance, snapshot.provenance, run.workdir)
     state = snapshot.state(abstract.saved, OPTIONAL_FIELDS)
     is_due = _intervals(settings).is_evaluated(snapshot.step, settings.train.num_steps)
     return _ResumePoint(
@@ -417,6 +422,7 @@ def _latest_point(run: SingleRun, abstract: TrainState) -> _ResumePoint | None:
         _patience(settings, run.scores(snapshot.step)),
         snapshot.data_state,
         evaluate_first=is_due and not run.is_validated(snapshot.step),
+        saved_with=snapshot.provenance,
     )
 
 

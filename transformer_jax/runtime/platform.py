@@ -241,8 +241,8 @@ def use_compilation_cache() -> None:
     """Stores compiled programs in the user's cache folder, which only the user can read.
 
     Does nothing if the user has set a cache directory for JAX, or the folder cannot be written.
-    Programs with oneDNN products (`compiler_options`) are not stored: jaxlib cannot serialize them,
-    and JAX's warning about each is silenced.
+    Programs with products or a softmax of oneDNN (`compiler_options`) are not stored: jaxlib cannot
+    serialize them, and JAX's warning about each is silenced.
     """
     warnings.filterwarnings("ignore", "Error writing persistent compilation cache.*bad_alloc")
     if jax.config.jax_compilation_cache_dir:

@@ -10,9 +10,9 @@ are infinite, the interval is that of a sign test.
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import stats
 
 HOLDS = "holds"
@@ -108,7 +108,7 @@ def verdict_of(low: float, high: float, smallest: float) -> str:
     return FAILS if is_small else UNDECIDED
 
 
-def decide(differences: Sequence[float], plan: Plan) -> Look:
+def decide(differences: ArrayLike, plan: Plan) -> Look:
     """Decides from the differences of the seeds so far, positive where the claim is right.
 
     Where differences tie, as those of metrics with few values do, a t-test would not keep its rate:
@@ -124,21 +124,92 @@ def decide(differences: Sequence[float], plan: Plan) -> Look:
         test = "sequential sign test"
     else:
         mean = float(values.mean())
-        deviation = float(values.std(ddof=1))
-        half = float(stats.t.isf(plan.level, count - 1) * deviation / math.sqrt(count))
-        low = mean - half
-        high = mean + half
+        low, high = map(float, interval_of_mean(values, plan.level))
         test = "sequential paired t-test"
     return Look(verdict_of(low, high, plan.smallest), mean, low, high, count, test)
 
 
-def has_ties(values: Sequence[float] | np.ndarray) -> bool:
-    """Returns True if at most two thirds of the values differ from each other, up to rounding."""
+def oriented(values: ArrayLike, better: str) -> np.ndarray:
+    """Values of which higher ones are better; -inf where a run diverged, on either side.
+
+    Args:
+      better: "lower" or "higher".
+    """
+    signed = np.asarray(values, float) * (1 if better == "higher" else -1)
+    return np.where(np.isfinite(signed), signed, -np.inf)
+
+
+def paired_differences(first: ArrayLike, second: ArrayLike) -> np.ndarray:
+    """Differences of the first values from the second of the same seed: the same initial key and
+    the same order of the data. Infinite if one side diverged, 0 if both did.
+
+    Args:
+      first, second: [..., seeds], as `oriented` returns them.
+    """
+    a = np.asarray(first, float)
+    b = np.asarray(second, float)
+    with np.errstate(invalid="ignore"):  # between equal infinities
+        return np.where(a == b, 0.0, a - b)
+
+
+def has_ties(values: ArrayLike) -> np.ndarray:
+    """Whether at most two thirds of the values [..., n] differ from each other, up to rounding."""
     ordered = np.sort(np.asarray(values, float))
     with np.errstate(invalid="ignore"):  # between infinities
         gaps = np.diff(ordered)
-    num_distinct = 1 + int((gaps > _ROUNDING * np.abs(ordered).max()).sum())
-    return 3 * num_distinct <= 2 * len(ordered)
+        rounding = _ROUNDING * np.abs(ordered).max(-1, keepdims=True)
+        num_distinct = 1 + (gaps > rounding).sum(-1)
+    return 3 * num_distinct <= 2 * ordered.shape[-1]
+
+
+def interval_of_mean(values: np.ndarray, level: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Interval of the mean of values [..., n] by the t-test: each side is exceeded with the
+    probability `level` [...]."""
+    count = values.shape[-1]
+    mean = values.mean(-1)
+    half = stats.t.isf(level, count - 1) * values.std(-1, ddof=1) / math.sqrt(count)
+    return mean - half, mean + half
+
+
+def interval_of_shift(
+    differences: np.ndarray, count: int, level: ArrayLike
+) -> tuple[np.ndarray, np.ndarray]:
+    """Interval of the shift between two independent samples by the rank test (Mann and Whitney
+    1947): each side is exceeded with at most the probability `level` [...].
+
+    It is exact for samples of one distribution, of whatever shape; positive correlation between
+    the samples makes it wider than it had to be. Infinite if there are too few values.
+
+    Args:
+      differences: [..., n * m], of each value of a sample from each of the other, in any order.
+      count: n, the number of values of a sample.
+    """
+    ordered = np.sort(differences, axis=-1)
+    total = ordered.shape[-1]
+    tail = _rank_distribution(count, total // count)
+    # Number of differences that can lie beyond a bound.
+    beyond = np.broadcast_to(np.searchsorted(tail, level, side="right"), ordered.shape[:-1])
+    low = np.take_along_axis(ordered, np.maximum(beyond - 1, 0)[..., None], -1)[..., 0]
+    high = np.take_along_axis(ordered, np.minimum(total - beyond, total - 1)[..., None], -1)[..., 0]
+    return np.where(beyond > 0, low, -np.inf), np.where(beyond > 0, high, np.inf)
+
+
+@functools.cache
+def _rank_distribution(first: int, second: int) -> np.ndarray:
+    """Probability that at most u = 0, 1, ... of all differences between two samples of these sizes
+    are negative, if both are of one distribution.
+
+    The number of arrangements with u negative ones is the coefficient of q^u in the Gaussian
+    binomial: the product of (1 - q^(second + i)) / (1 - q^i) for i = 1 to first.
+    """
+    arrangements = np.zeros(first * second + 1)
+    arrangements[0] = 1.0
+    for i in range(1, first + 1):
+        shift = second + i
+        arrangements[shift:] -= arrangements[:-shift].copy()
+        for start in range(i):
+            arrangements[start::i] = np.cumsum(arrangements[start::i])
+    return np.cumsum(arrangements) / math.comb(first + second, first)
 
 
 def interval_of_median(values: np.ndarray, level: float) -> tuple[float, float]:

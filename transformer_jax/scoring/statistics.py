@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of a difference: over seeds (independent samples) and over examples (pairs).
+"""Tests of a difference: over seeds (pairs, or independent samples) and over examples (pairs).
 
 A difference is always that of the second sample from the first, such as a variant from its base.
 """
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
 from transformer_jax.scoring import lower_is_better
-from transformer_jax.scoring.sequential import has_ties
+from transformer_jax.scoring.sequential import has_ties, interval_of_mean, paired_differences
 
 LEVEL = 0.05
 """Level of significance: share of false differences among tests of equal models."""
+_PAIRED = "paired t"
 _RESAMPLES = 10_000
 _MOST_DRAWN = 2**20  # numbers at a time
 _MOST_PERMUTATIONS = 20_000
@@ -79,29 +80,58 @@ class SeedTest(NamedTuple):
         return self.p_adjusted < LEVEL
 
 
-def compare_seeds(metric: str, values: Mapping[str, Sequence[float]]) -> list[SeedTest]:
+def compare_seeds(
+    metric: str, values: Mapping[str, Sequence[float]], paired: Collection[str] = ()
+) -> list[SeedTest]:
     """Tests of a metric of several variants against the base, corrected for their number.
 
     Args:
       values: name -> value of each seed, NaN if it diverged; the first is the base. Variants with
         less than two values are left out, and all are if the base has less.
+      paired: variants whose seeds are those of the base, in the same order: tested by
+        `over_paired_seeds` if they have as many values.
     """
     worst = math.inf if lower_is_better(metric) else -math.inf
     samples = {name: _with_worst(sample, worst) for name, sample in values.items()}
     (_, first), *others = samples.items()
     variants = {name: sample for name, sample in others if min(len(sample), len(first)) > 1}
-    differences = {name: over_seeds(first, sample) for name, sample in variants.items()}
+    differences = {}
+    for name, sample in variants.items():
+        has_pairs = name in paired and len(sample) == len(first)
+        differences[name] = (over_paired_seeds if has_pairs else over_seeds)(first, sample)
     adjusted = holm([difference.p for difference in differences.values()])
     tests = []
     for (name, difference), p in zip(differences.items(), adjusted, strict=True):
-        needed = seeds_to_decide(first, variants[name], LEVEL / len(variants))
-        permuted = permutation_p(first, variants[name])
+        sample = variants[name]
+        is_paired = difference.test == _PAIRED
+        needed = seeds_to_decide(first, sample, LEVEL / len(variants), paired=is_paired)
+        permuted = permutation_p(first, sample, paired=is_paired)
         tests.append(SeedTest(name, metric, difference, permuted, p, None if p < LEVEL else needed))
     return tests
 
 
 def _with_worst(values: Sequence[float], worst: float) -> list[float]:
     return [worst if math.isnan(value) else value for value in values]
+
+
+def over_paired_seeds(first: Sequence[float], second: Sequence[float]) -> Difference:
+    """Difference of two samples of the same seeds, by a t-test of the pairs (Student 1908).
+
+    Where differences tie or a seed diverged, that of `over_seeds`, which is right for pairs, too,
+    but finds less.
+
+    Raises:
+      ValueError: a sample has less than two values, or the numbers of values differ.
+    """
+    differences = paired_differences(second, first)
+    if len(differences) < 2 or not np.isfinite(differences).all() or has_ties(differences):
+        return over_seeds(first, second)
+    number = len(differences)
+    mean = float(differences.mean())
+    low, high = map(float, interval_of_mean(differences, LEVEL / 2))
+    error = float(differences.std(ddof=1)) / math.sqrt(number)
+    p = float(2 * stats.t.sf(abs(mean) / error, number - 1))
+    return Difference(mean, low, high, p, _PAIRED, hedges_g(first, second), (number, number))
 
 
 def over_seeds(first: Sequence[float], second: Sequence[float]) -> Difference:
@@ -163,13 +193,17 @@ def _permutation_interval(first: np.ndarray, second: np.ndarray) -> tuple[float,
 
 
 def permutation_p(
-    first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray
+    first: Sequence[float] | np.ndarray,
+    second: Sequence[float] | np.ndarray,
+    *,
+    paired: bool = False,
 ) -> float:
     """Two-sided p-value of the permutation test of the means, exact for few seeds; of ranks if a
     value is infinite.
 
     It assumes only that the seeds of equal models are exchangeable. The smallest value that n and m
-    seeds can have is 2 / binomial(n + m, n): 0.1 with three of each.
+    seeds can have is 2 / binomial(n + m, n), 0.1 with three of each; that of n pairs, whose two
+    values are exchanged, is 2 / 2^n.
     """
     samples = np.asarray(second, float), np.asarray(first, float)
     together = np.concatenate(samples)
@@ -179,6 +213,7 @@ def permutation_p(
         samples,
         lambda b, a, axis: b.mean(axis) - a.mean(axis),
         vectorized=True,
+        permutation_type="samples" if paired else "independent",
         n_resamples=_MOST_PERMUTATIONS,
         rng=np.random.default_rng(0),
     )
@@ -262,21 +297,24 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def seeds_to_decide(
-    first: Sequence[float], second: Sequence[float], level: float = LEVEL
+    first: Sequence[float], second: Sequence[float], level: float = LEVEL, *, paired: bool = False
 ) -> int | None:
     """Seeds of each side with which a test would find a difference as large as the observed one,
     with a probability of 0.8; None if a thousand are too few. The test is two-sided.
+
+    Args:
+      paired: the test is one of the pairs.
     """
     a = np.asarray(first, float)
     b = np.asarray(second, float)
     if not np.isfinite([*a, *b]).all():  # a seed diverged
         return None
-    variance = a.var(ddof=1) + b.var(ddof=1)
+    variance = (b - a).var(ddof=1) if paired else a.var(ddof=1) + b.var(ddof=1)
     distance = abs(b.mean() - a.mean())
     if not distance:
         return None
     for count in range(2, _MOST_SEEDS + 1):
-        freedom = 2 * (count - 1)
+        freedom = (1 if paired else 2) * (count - 1)
         shift = distance / math.sqrt(variance / count) if variance else math.inf
         limit = stats.t.isf(level / 2, freedom)
         # Power of the t-test: the share of a t-distribution around the shift beyond the limit.

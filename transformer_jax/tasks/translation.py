@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.data.batches.token_cache import CachedPairs, TokenCache, tokenize_pairs
+from transformer_jax.data.batches.token_cache import TokenCache, tokenize_pairs
 from transformer_jax.data.batches.windows import Slices, TokenSlices, find_slices
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.decoding import truncate_at_eos
@@ -122,23 +122,20 @@ class Translation(TextPairs):
         return features
 
     def slices(self, items: Sequence[Any]) -> Slices | None:
-        """The features of all items as slices of arrays, if these are cached and `preprocess` is
-        the one here."""
+        """The features of all items as slices of arrays, if `preprocess` is the one here."""
         if type(self).preprocess is not Translation.preprocess:
             return None
-        return find_slices(items, self._cached_slices)
+        return find_slices(items, self._framed_slices)
 
-    def _cached_slices(self, pairs: Sequence[Any]) -> dict[str, TokenSlices] | None:
-        if not isinstance(pairs, CachedPairs):
+    def _framed_slices(self, pairs: Sequence[Any]) -> dict[str, TokenSlices] | None:
+        slices: dict[str, TokenSlices] | None = getattr(pairs, "slices", None)
+        if slices is None:
             return None
-        slices = {}
+        framed = {}
         for side in self.lengths:
-            stream = pairs.streams[side]
             frame = self.tokenizers.specials(side).translation
-            slices[side] = TokenSlices(
-                stream.tokens, stream.document_ranges, head=frame.head, tail=frame.tail
-            )
-        return slices
+            framed[side] = dataclasses.replace(slices[side], head=frame.head, tail=frame.tail)
+        return framed
 
     def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
         references = [examples[0]["target"]]

@@ -20,7 +20,12 @@ from transformer_jax.tokenization.specials import (
     SpecialTokens,
 )
 from transformer_jax.tokenization.subword_sampling import SampledTokenizer, resegmenter_of
-from transformer_jax.tokenization.tokenizer import Tokenizer, encode_plain, special_token_ids
+from transformer_jax.tokenization.tokenizer import (
+    Tokenizer,
+    encode_batch,
+    encode_plain,
+    special_token_ids,
+)
 from transformer_jax.tokenization.vocabularies import (
     Tokenizers,
     copy_tokenizers,

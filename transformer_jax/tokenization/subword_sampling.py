@@ -221,6 +221,9 @@ class SampledTokenizer:
     def encode(self, text: str) -> list[int]:
         return self.resegment(self._tokenizer.encode(text))
 
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [self.encode(text) for text in texts]
+
     def encode_plain(self, text: str) -> list[int]:
         return self.resegment(encode_plain(self._tokenizer, text))
 

@@ -16,7 +16,8 @@ class Tokenizer(Protocol):
 
     A tokenizer with an attribute `resegmenter` (`subword_sampling`) supports `tokenizer.sampling`.
     One whose `encode` reads special tokens that a text spells out, such as "</s>", has a method
-    `encode_plain` that encodes them as ordinary characters.
+    `encode_plain` that encodes them as ordinary characters. One that encodes many texts faster than
+    one after another has a method `encode_batch`.
     """
 
     @property
@@ -95,6 +96,13 @@ def encode_plain(tokenizer: Tokenizer, text: str) -> list[int]:
     """Token ids of a text, with spelled-out special tokens encoded as ordinary characters."""
     encode: Callable[[str], list[int]] = getattr(tokenizer, "encode_plain", tokenizer.encode)
     return encode(text) if text else []
+
+
+def encode_batch(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """`tokenizer.encode` of each text, all at once if the tokenizer can."""
+    encode_all: Callable[[Sequence[str]], list[list[int]]] | None
+    encode_all = getattr(tokenizer, "encode_batch", None)
+    return encode_all(texts) if encode_all else [tokenizer.encode(text) for text in texts]
 
 
 def special_token_ids(tokenizer: Tokenizer) -> dict[str, int]:

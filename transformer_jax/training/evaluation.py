@@ -95,7 +95,7 @@ class Evaluator:
           UserError: there is no example, or none fits a row; an example has a label that training
             never saw; or the task rejects the decoding options.
         """
-        _ = self._batches  # made here, because that reads every example
+        _ = self.batches  # made here, because that reads every example
         check_search = getattr(self.task, "check_search", None)
         if check_search:
             check_search(self.decoded_examples, self.decode)
@@ -113,17 +113,18 @@ class Evaluator:
         lent = None if mesh is None else LentMesh(mesh)
         with platform.sharded_over(mesh.size if mesh else 1), use_axes(lent):
             # `track` counts what is in each group: here groups of one batch.
-            for (batch,) in track(batched(self._batches, 1), len(self._batches), "batch"):
-                batch_sums = self._batch_sums(params, place_like(params, batch), frozen)
+            for (batch,) in track(batched(self.batches, 1), len(self.batches), "batch"):
+                batch_sums = self.batch_sums(params, place_like(params, batch), frozen)
                 sums = add_sums(sums, hosts.to_host(batch_sums))
         metrics = self.task.metrics(sums, self.examples)
-        if self._batches.overlong:
-            metrics["overlong"] = self._batches.overlong
-            metrics["num_loss_examples"] = len(self.examples) - self._batches.overlong
+        if self.batches.overlong:
+            metrics["overlong"] = self.batches.overlong
+            metrics["num_loss_examples"] = len(self.examples) - self.batches.overlong
         return metrics
 
     @functools.cached_property
-    def _batches(self) -> EvalBatches:
+    def batches(self) -> EvalBatches:
+        """The packed examples."""
         prepared = self.task.prepare(self.examples, training=False)
         lengths = self.task.lengths
         batches = eval_batches(prepared, self.task.preprocess, lengths=lengths, rows=self.rows)
@@ -133,12 +134,14 @@ class Evaluator:
         return batches
 
     @functools.cached_property
-    def _batch_sums(self) -> Callable[[Any, Any, Frozen], Sums]:
-        def batch_sums(params: Any, batch: Any, frozen: Frozen) -> Sums:
+    def batch_sums(self) -> Callable[[Any, Any, Frozen], Sums]:
+        """Compiled function: parameters, batch, frozen trees -> sums of the loss."""
+
+        def sums_of(params: Any, batch: Any, frozen: Frozen) -> Sums:
             loss, _, sums = self.task.loss(params, batch, None, frozen)
             return {"loss": loss, **sums}
 
-        return jax.jit(batch_sums, compiler_options=platform.compiler_options())
+        return jax.jit(sums_of, compiler_options=platform.compiler_options())
 
 
 def add_command_scores(

@@ -30,7 +30,8 @@ from campaign import Case, Command, Ended, report, run
 REPOSITORY = Path(__file__).parents[3]
 CONFIG = REPOSITORY / "configs/quickstart.py"
 DEVICES = "--xla_force_host_platform_device_count={} --xla_backend_optimization_level=0"
-DEVICES += " --xla_disable_hlo_passes=onednn-contraction-rewriter"  # the others cannot be cached
+# Programs of oneDNN cannot be cached.
+DEVICES += " --xla_disable_hlo_passes=onednn-contraction-rewriter,onednn-ops-rewriter"
 FIELDS_OF_ALL = tiny_runs.SMALL | tiny_runs.TWO_STACKS
 FIELDS_OF_ALL |= {"tokenizer.vocab_size": 40, "data.name": "parallel_text"}
 FIELDS_OF_ALL |= {"train.num_steps": 2, "train.tokens_per_batch": 384}

@@ -43,7 +43,7 @@ SAVING = f"*{ocp.path.atomicity_types.TMP_DIR_SUFFIX}"
 TAIL = 1 << 14  # bytes at the end of metrics.jsonl, some records
 QUICK = {
     "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    " --xla_disable_hlo_passes=onednn-contraction-rewriter",
+    " --xla_disable_hlo_passes=onednn-contraction-rewriter,onednn-ops-rewriter",
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
 }
 """Flags for programs that compile fast and can be cached."""

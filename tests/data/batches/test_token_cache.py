@@ -7,6 +7,7 @@ import gzip
 import json
 import multiprocessing
 import os
+import pickle
 import time
 
 import numpy as np
@@ -14,7 +15,12 @@ import pytest
 
 from transformer_jax.data.batches import token_cache, workers
 from transformer_jax.data.batches.pipeline import train_batches
-from transformer_jax.data.batches.token_cache import TokenCache, text_digest, tokenize_pairs
+from transformer_jax.data.batches.token_cache import (
+    LazyPairs,
+    TokenCache,
+    text_digest,
+    tokenize_pairs,
+)
 from transformer_jax.data.batches.windows import store_token_stream
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpora, LinePairs, Parsed, Selection
@@ -25,6 +31,7 @@ from transformer_jax.tokenization import Tokenizers
 from transformer_jax.tokenization.specials import DEFAULT_SPECIALS
 
 EOS = DEFAULT_SPECIALS.eos
+SIDES = ("source", "target")
 TEXTS = [f"document {i} " * (i % 7) + "Ü\ud800\n" * (i % 2) for i in range(100)]
 
 
@@ -218,7 +225,7 @@ def tokenizers():
 
 
 def num_encoded(tokenizers):
-    return [tokenizers.text(side).encoded for side in ("source", "target")]
+    return [tokenizers.text(side).encoded for side in SIDES]
 
 
 def assert_same_pairs(found, expected):
@@ -246,6 +253,24 @@ def test_cached_pairs_equal_newly_encoded_ones(tokenizers, tmp_path):
     assert_same_pairs(again, plain)
 
 
+def test_pairs_without_a_cache_are_encoded_once_while_there_is_room(tokenizers):
+    expected = {
+        side: [tokenizers.text(side).encode(pair[side]) for pair in PAIRS] for side in SIDES
+    }
+    before = num_encoded(tokenizers)
+    indices = np.random.default_rng(0).permutation(len(PAIRS))
+    pairs = LazyPairs(PAIRS, tokenizers)
+    for copy in (pairs, pickle.loads(pickle.dumps(pairs)), LazyPairs(PAIRS, tokenizers, room=999)):
+        for part in (*np.array_split(indices, 9), indices):
+            for side, slices in copy.slices.items():
+                tokens = slices.tokens(part).tolist()
+                assert tokens == sum([expected[side][i] for i in part], [])
+        if copy is pairs:
+            assert num_encoded(tokenizers) == [count + len(PAIRS) for count in before]
+    assert num_encoded(tokenizers) > [count + 2 * len(PAIRS) for count in before]  # no room
+    assert_same_pairs(copy, pairs)
+
+
 def test_few_pairs_are_not_cached(tokenizers, tmp_path):
     few = LinePairs(PAIRS.sources, [""] * len(PAIRS))
     for pairs in (LinePairs(["a"], ["b"]), few, []):
@@ -262,23 +287,27 @@ def test_tokenized_corpora_keep_their_weights(tokenizers, tmp_path):
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_batches_of_cached_pairs_equal_those_of_encoded_ones(tokenizers, tmp_path, num_workers):
-    def batches(caching, num_workers=0):
+    def batches(caching, num_workers=0, sliced=False):
         pairs = tokenize_pairs(LinePairs(*2 * [PAIRS.targets[1:]]), tokenizers, caching)
         lengths = {"source": 150, "target": 150}
         made = train_batches(
-            pairs, _unchanged, lengths=lengths, rows=8, seed=0, num_workers=num_workers
+            pairs,
+            _unchanged,
+            lengths=lengths,
+            rows=8,
+            seed=0,
+            num_workers=num_workers,
+            slices=pairs.slices if sliced else None,
         )
         taken = [next(made) for _ in range(3)]
         made.close()
         return taken
 
-    for kept, plain in zip(
-        batches(TokenCache(str(tmp_path)), num_workers),
-        batches(TokenCache()),
-        strict=True,
-    ):
-        for name in plain:
-            np.testing.assert_array_equal(kept[name], plain[name])
+    plain = batches(TokenCache())
+    for caching in (TokenCache(str(tmp_path)), TokenCache()):
+        for batch, expected in zip(batches(caching, num_workers, True), plain, strict=True):
+            for name in expected:
+                np.testing.assert_array_equal(batch[name], expected[name])
 
 
 def _unchanged(features, rng):

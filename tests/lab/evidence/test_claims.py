@@ -12,11 +12,13 @@ import pytest
 import transformer_jax as tj
 from tests.refusals import assert_refused
 from transformer_jax.cli.main import main
-from transformer_jax.lab.evidence import claims, verdicts
+from transformer_jax.lab.evidence import claims, fingerprints, verdicts
 from transformer_jax.lab.evidence.claims import check_claim, load_claim
 from transformer_jax.lab.evidence.verdicts import read_verdict
 from transformer_jax.lab.sweeps import row_training
+from transformer_jax.runs import provenance
 from transformer_jax.runs.shipped import shipped_files
+from transformer_jax.tasks.language_modeling import LanguageModeling
 
 ROWS = {"first": {}, "second": {}}
 FILE = """
@@ -84,7 +86,9 @@ def test_trained_rows_are_decided_once_and_named_by_digests(trained_claim, tmp_p
     claim, workdir, before = trained_claim
     assert before["verdict"] == "holds"
     data = ("training data of learns", "tokenizer of text of learns", "checkpoints of learns")
-    assert {"code of nn", *data, "config of hardly"} <= set(before["digests"])
+    programs = ("step of learns", "evaluation of hardly", "order of learns", "statistic")
+    assert {*programs, *data, "config of hardly"} <= set(before["digests"])
+    assert not any(name.startswith("code of") for name in before["digests"])
     assert before["configs"]["learns"]["train.num_steps"] == 24
     copy = shutil.copytree(workdir, tmp_path / "copy")
     monkeypatch.delattr(row_training, "_train_seeds")
@@ -143,10 +147,10 @@ def test_the_verb_decides_checks_and_names_wrong_fields(tmp_path, capsys):
     check = ["claim", "--check", str(path), str(verdict)]
     path.write_text(f'\ufeff"""Words."""\n{FILE.format(gap=1.0)}')  # as editors on Windows do
     assert main(check) == 0
-    assert capsys.readouterr().out == f"{verdict}: holds, up to date\n"
+    assert capsys.readouterr().out == f"{verdict}: holds, fresh\n"
     path.write_text(FILE.format(gap=2.0))
     assert main([*check, "--format=json"]) == 0
-    assert json.loads(capsys.readouterr().out)[str(verdict)]["changed"] == ["claim"]
+    assert json.loads(capsys.readouterr().out)[str(verdict)]["changed"] == ["statistic"]
     assert main(["claim", str(path), f"--workdir={workdir}"]) == 2
     assert "another claim of this name" in capsys.readouterr().err
     assert main(["claim", "--check", str(verdict)]) == 2
@@ -173,7 +177,8 @@ def checked(tiny_language_model, tmp_path):
     verdict = {
         "asked": {"claim": claim.identity, "overrides": {}},
         "configs": verdicts.stated_configs(configs),
-        "digests": {**verdicts.code_digests(), **claims._data_digests(claim, configs)},
+        "digests": claims._fingerprints(claim, configs, ()),
+        "machine": provenance.machine_provenance(),
     }
     return claim, verdict, texts
 
@@ -181,47 +186,68 @@ def checked(tiny_language_model, tmp_path):
 def test_a_verdict_is_out_of_date_if_code_config_or_data_change(checked, monkeypatch):
     claim, verdict, texts = checked
     assert check_claim(verdict, claim) == ([], "")
-    assert check_claim(verdict, claim, {"data.num_workers": 1}) == ([], "")  # the same data
     assert check_claim(verdict, claim, {"data.dir": "elsewhere"}) == ([], "")  # it has none
     wider = check_claim(verdict, claim, {"model.d_model": 32, "seed": 1})
-    assert wider.changed == ["config (model.d_model, seed)"]
-    code = dict(verdicts.code_digests())
-    code.pop("code of models")
-    monkeypatch.setattr(claims, "code_digests", lambda: code | {"code of nn": "other"})
-    texts["valid"].write_text("a b c\n")
+    parts = ("step", "initial parameters", "evaluation")
+    assert wider.changed == ["config (model.d_model, seed)", *parts]
+    with_test = verdict | {"digests": verdict["digests"] | {"test data of wide": "SHA-256 1"}}
+    assert check_claim(with_test, claim).changed == ["test data"]  # which is gone
+    monkeypatch.setattr(LanguageModeling, "metrics", lambda *_: {})
+    texts["valid"].write_text("a b c\n" * 50)
+    fingerprints.of_row.cache_clear()
     found = check_claim(verdict, claim)
-    assert found.changed == ["code of nn", "validation data", "code of models"]
-    assert str(found) == "out of date: validation data, code (nn, models) changed"
+    assert found.changed == ["validation data", "metrics", "validation tokens"]
+    assert str(found) == "out of date: validation data, metrics, validation tokens changed"
     texts["train"].unlink()
+    fingerprints.of_row.cache_clear()
     found = check_claim(verdict, claim)
-    assert found.changed == ["code of nn", "code of models"]
-    assert str(texts["train"]) in found.unchecked
+    assert not found.changed
+    assert str(texts["train"]) in str(found)
+
+
+def test_another_version_of_a_library_is_its_own_answer(checked):
+    claim, verdict, _ = checked
+    for name, part, words in (
+        ("libraries", "step of wide", "another jax version (jax 0; here: jax"),
+        ("python", "statistic", "another Python version (jax 0; here: 3."),
+    ):
+        machine = verdict["machine"] | {name: "jax 0"}
+        digests = verdict["digests"] | {part: "SHA-256 1"}
+        found = check_claim(verdict | {"machine": machine, "digests": digests}, claim)
+        assert not found.changed and str(found).startswith(words)
+
+
+def test_rows_that_other_code_trained_have_no_fingerprints(trained_claim, tmp_path, monkeypatch):
+    claim, workdir, _ = trained_claim
+    copy = shutil.copytree(workdir, tmp_path / "copy")
+    monkeypatch.setattr(provenance, "code_version", lambda: "transformer_jax 9")
+    claim = dataclasses.replace(claim, name="again")
+    verdict = tj.decide(claim, copy, progress=False).record
+    assert {"statistic", "checkpoints of learns"} <= set(verdict["digests"])
+    assert "step of learns" not in verdict["digests"]
+    found = check_claim(verdict, claim)
+    assert str(found) == "learns, hardly were trained by other code, before the decision"
 
 
 def test_configs_are_compared_by_the_fields_that_they_set(checked):
-    """A field that a later version adds, with a default, does not make a verdict out of date; what
-    an earlier version did not record is unchecked."""
+    """A field that a later version adds, with a default, does not make a verdict out of date."""
     claim, verdict, _ = checked
     assert verdict["configs"]["wide"]["model.d_ff"] == 48
     assert "model.qk_norm" not in verdict["configs"]["wide"]
     (was,) = check_claim({**verdict, "configs": {"narrow": {}, "wide": {}}}, claim).changed
     assert was.startswith("config (") and "model.d_ff" in was
-    digests = {k: v for k, v in verdict["digests"].items() if not k.startswith("validation data")}
-    earlier = {"configs": {"configs": None}, "validation data": {"digests": digests}}
-    for lacking, fields in earlier.items():
-        found = check_claim({**verdict, **fields}, claim)
-        assert not found.changed
-        assert "earlier version" in found.unchecked and lacking in found.unchecked
-    claim = drawn(1.0)  # an experiment has no configs
-    asked = {"claim": claim.identity, "overrides": {}}
-    assert check_claim({**verdict, "configs": None, "asked": asked}, claim) == ([], "")
 
 
-def test_shipped_claims_and_the_modules_that_their_verdicts_name_are_loaded():
+def test_shipped_claims_are_loaded_and_old_verdicts_are_to_be_decided_again(trained_claim):
     shipped = {name: load_claim(name) for name in shipped_files("claim")}
     assert shipped and all(claim.statement.endswith(".") for claim in shipped.values())
-    (path,) = [one for one in verdicts.recorded_verdicts() if one.stem == "recall_lstm"]
-    assert not check_claim(read_verdict(path), shipped["recall_lstm"]).unchecked
+    _, _, verdict = trained_claim
+    for path in verdicts.recorded_verdicts():
+        state = check_claim(read_verdict(path), shipped[path.stem])
+        assert state == ([], "decided before fingerprints; decide again")
+    of_module = verdict | {"modules": ["recall.py"], "configs": {}, "digests": {"statistic": ""}}
+    found = check_claim(of_module, shipped["recall_lstm"])  # whose config names its components
+    assert "LSTM, RNN were trained by other code" in found.unchecked
 
 
 def test_published_numbers_stand_beside_and_change_no_claim(tmp_path):
@@ -230,9 +256,3 @@ def test_published_numbers_stand_beside_and_change_no_claim(tmp_path):
     report = tj.decide(claim, tmp_path / "claim")
     assert "| published: perplexity | -0.37 (4.92 and 5.29) |" in report.as_markdown()
     assert "metric,row,seed,value\nnumber (lower is better),first,0," in report.as_csv()
-    source = "def get_claim():\n    return dict(smallest=1{})"
-    published = verdicts.without_words(source.format(", published={'bleu': (1, 2)}"))
-    assert published == verdicts.without_words(source.format(""))
-    source = '"""Words."""\n\ndef f():\n    """Words."""  # more\n    return 1\n'
-    assert verdicts.without_words(source) == verdicts.without_words(source.replace("Wo", "Swo"))
-    assert verdicts.without_words(source) != verdicts.without_words(source.replace("1", "2"))

@@ -88,6 +88,18 @@ def test_it_says_what_differs_and_whether_the_metrics_do(runs):
     assert example["example"]["source"] == "a dog"
 
 
+def test_runs_of_the_same_seeds_are_pairs(copies):
+    for number, loss in enumerate((2.0, 2.15, 1.85)):  # differences that do not tie
+        path = copies / "better" / f"seed_{number}" / "metrics.jsonl"
+        path.write_text(f'{{"step": 30, "split": "valid", "loss": {loss}, "train_loss": 0.0}}\n')
+    (test,) = tj.compare(copies / "base", copies / "better", metrics=["loss"]).tests
+    assert test.difference.test == "paired t"
+    path = copies / "better" / "seed_0" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"seed": 7}))
+    (test,) = tj.compare(copies / "base", copies / "better", metrics=["loss"]).tests
+    assert test.difference.test == "Welch"
+
+
 def test_outputs_that_were_made_otherwise_are_left_out_and_told(copies, caplog):
     base, better = (copies / name / "seed_0" for name in LOSSES)
     beside = better / "predictions" / "test-30.json"

@@ -18,7 +18,7 @@ from transformer_jax.data.sources import open_split
 from transformer_jax.errors import DivergedError
 from transformer_jax.lab.sweeps.definition import Sweep, load_sweep
 from transformer_jax.lab.sweeps.results import asked_of, saved_row, saved_rows
-from transformer_jax.lab.sweeps.row_training import RowSpec, _seconds, plan_row
+from transformer_jax.lab.sweeps.row_training import RowSpec, _measure, _seconds, plan_row
 from transformer_jax.lab.sweeps.sweep import run_seeds, run_sweep
 from transformer_jax.lab.sweeps.tables import Row, write_tables
 from transformer_jax.nn.norms import NORMS
@@ -140,6 +140,11 @@ def test_seeds_that_all_diverge_are_an_error(sweep, tmp_path, monkeypatch):
     with pytest.raises(DivergedError, match="the loss of every seed is no longer finite"):
         run_seeds(tj.config(QUICKSTART, sweep.base), tmp_path / "seeds", 2)
     assert "(2 of 2 diverged)" in (tmp_path / "seeds" / "table.txt").read_text()
+
+
+def test_a_seed_that_diverges_before_its_first_record_is_a_result(sweep, tmp_path):
+    (value,) = _measure(sweep, {tmp_path: None}, 1)["metrics"]["loss"]
+    assert math.isnan(value)
 
 
 def test_a_result_that_cannot_be_read_is_measured_again(sweep, swept, tmp_path, caplog):

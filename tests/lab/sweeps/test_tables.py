@@ -66,6 +66,16 @@ APART = [
 ]
 
 
+def test_rows_of_the_same_seeds_are_pairs():
+    base = Row("base", {"loss": [1.0, 2.0, 3.0]}, 10, 1.0, 1.0)
+    shifted = Row("shifted", {"loss": [1.1, 2.12, 3.09]}, 10, 1.0, 1.0)
+    (test,) = differences([base, shifted])
+    assert test.difference.test == "paired t" and test.differs
+    assert "paired t over seeds" in as_text([base, shifted])
+    (test,) = differences([base, shifted.first_seeds(2)])
+    assert test.difference.test == "Welch" and not test.differs
+
+
 def test_differences_have_intervals_and_the_seeds_that_would_decide():
     worse, close = differences(APART)
     # t = 2 / sqrt(2 * 0.01 / 3) = 24.5 with four degrees of freedom; two tests

@@ -44,12 +44,12 @@ def forgotten():
 @pytest.fixture(scope="module")
 def subject_of(forgotten):
     """`subject_of({"section.field": value})`: a small language model with these fields, as the
-    process of the oracles reads it."""
+    process of the oracles reads it. It has the state of `origin`, if that is given."""
 
-    def subject(changes=None):
+    def subject(changes=None, origin=None):
         settings = resolve_file(CONFIG, SIZES | (changes or {}), WRONG)
         config = nested(shrunk(settings, SIZES).values)
-        return Subject(read_settings(config, {}, COMMAND))
+        return Subject(read_settings(config, {}, COMMAND), origin)
 
     return subject
 

@@ -5,6 +5,7 @@ Not a test: `test_training_oracles.py` starts it in a process with two forced ho
 """
 
 import dataclasses
+import gc
 import json
 import sys
 from functools import partial
@@ -36,4 +37,5 @@ def main():
 
 
 if __name__ == "__main__":
+    gc.disable()
     main()

@@ -14,7 +14,7 @@ import os
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = (
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    " --xla_disable_hlo_passes=onednn-contraction-rewriter"
+    " --xla_disable_hlo_passes=onednn-contraction-rewriter,onednn-ops-rewriter"
 )
 
 import shutil

@@ -14,13 +14,14 @@ import functools
 import hashlib
 import importlib.metadata
 import inspect
+import itertools
 import logging
 from collections.abc import Buffer, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import batched
 from pathlib import Path
 from types import FunctionType
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import numpy as np
 from tqdm import tqdm
@@ -28,6 +29,7 @@ from tqdm import tqdm
 from transformer_jax.buckets.bucket import Bucket, is_address
 from transformer_jax.data.batches.windows import (
     BAR_AFTER_SECONDS,
+    TokenSlices,
     TokenStream,
     document_separator,
 )
@@ -53,7 +55,7 @@ from transformer_jax.runtime.files import (
     remove,
 )
 from transformer_jax.summary import counted
-from transformer_jax.tokenization import Tokenizer, Tokenizers
+from transformer_jax.tokenization import Tokenizer, Tokenizers, encode_batch
 
 logger = logging.getLogger(__name__)
 
@@ -218,10 +220,8 @@ class _Encoding:
         return range(count * number // self.num_parts, count * (number + 1) // self.num_parts)
 
     def _encode_part(self, number: int, file: BinaryIO) -> None:
-        encoded = [
-            np.asarray(self.tokenizer.encode(self.documents[i]["text"]), np.int32)
-            for i in self._range(number)
-        ]
+        texts = [self.documents[i]["text"] for i in self._range(number)]
+        encoded = [np.asarray(ids, np.int32) for ids in encode_batch(self.tokenizer, texts)]
         file.write(np.array([len(tokens) for tokens in encoded], np.int32))
         for tokens in encoded:
             file.write(tokens)
@@ -338,6 +338,83 @@ class CachedPairs(RandomAccess[Features]):
     def item(self, index: int) -> Features:
         return {side: stream.document(index) for side, stream in self.streams.items()}
 
+    @property
+    def slices(self) -> dict[str, TokenSlices]:
+        """The tokens of all pairs."""
+        return {
+            side: TokenSlices(stream.tokens, stream.document_ranges)
+            for side, stream in self.streams.items()
+        }
+
+
+class LazyPairs(RandomAccess[Features]):
+    """Pairs as `CachedPairs`, encoded when they are first requested and then kept in memory.
+
+    Args:
+      examples: pairs {"source": str, "target": str}.
+      room: tokens from which on all are forgotten.
+    """
+
+    def __init__(self, examples: Corpus, tokenizers: Tokenizers, room: int = 2**25):
+        self._examples = examples
+        self._tokenizers = tokenizers
+        self._room = room
+        # Source and target of a pair follow each other in one array. Place 0 stays empty, so that
+        # a pair which ends there is not encoded.
+        self._tokens = np.zeros(1, np.int32)
+        self._used = 1
+        self._borders = np.zeros((len(examples), 3), np.int32)  # start, end of the source, end
+
+    def __reduce__(self) -> tuple[type, tuple[Corpus, Tokenizers, int]]:
+        return LazyPairs, (self._examples, self._tokenizers, self._room)
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def item(self, index: int) -> Features:
+        indices = np.array([index])
+        return {side: piece.tokens(indices) for side, piece in self.slices.items()}
+
+    @property
+    def slices(self) -> dict[str, TokenSlices]:
+        """The tokens of all pairs."""
+        return {
+            side: TokenSlices(self, functools.partial(self._ranges, i))
+            for i, side in enumerate(_SIDES)
+        }
+
+    def take(self, places: np.ndarray, mode: Literal["clip"]) -> np.ndarray:
+        """`np.ndarray.take` of the tokens so far."""
+        return self._tokens.take(places, mode=mode)
+
+    def _ranges(self, side: int, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Starts and ends in `_tokens`, int32 [n] each."""
+        if self._used > self._room:
+            self._used = 1
+            self._borders[:] = 0
+        self._encode(indices[self._borders[indices, -1] == 0])
+        borders = self._borders[indices]
+        return borders[:, side], borders[:, side + 1]
+
+    def _encode(self, indices: np.ndarray) -> None:
+        if not len(indices):
+            return
+        examples = [self._examples[i] for i in indices.tolist()]
+        sides = [
+            encode_batch(self._tokenizers.text(side), [example[side] for example in examples])
+            for side in _SIDES
+        ]
+        texts = [tokens for pair in zip(*sides, strict=True) for tokens in pair]
+        ends = self._used + np.cumsum([len(tokens) for tokens in texts]).reshape(-1, 2)
+        used = int(ends[-1, -1])
+        if used > len(self._tokens):
+            more = max(used, 2 * len(self._tokens)) - len(self._tokens)
+            self._tokens = np.append(self._tokens, np.zeros(more, np.int32))
+        self._tokens[self._used : used] = list(itertools.chain.from_iterable(texts))
+        self._borders[indices, 1:] = ends
+        self._borders[indices, 0] = np.append(self._used, ends[:-1, 1])
+        self._used = used
+
 
 def tokenize_pairs(
     examples: Corpus, tokenizers: Tokenizers, cache: TokenCache
@@ -346,7 +423,7 @@ def tokenize_pairs(
     special tokens.
 
     Large sets are encoded now, and cached. Small sets, or all without a cache, are encoded when
-    their items are requested.
+    their items are first requested.
 
     Args:
       examples: pairs {"source": str, "target": str}.
@@ -363,14 +440,10 @@ def tokenize_pairs(
         digest = tokenizers.sha256.get(side)
         stream = cache.read_or_encode(texts, tokenizer, digest, first=tokenizer.specials.eos)
         if stream is None:
-            return Parsed(examples, functools.partial(_encode_pair, tokenizers))
+            return LazyPairs(examples, tokenizers)
         streams[side] = stream
     return CachedPairs(streams)
 
 
 def _side_example(side: str, pair: Example) -> Example:
     return {"text": pair[side]}
-
-
-def _encode_pair(tokenizers: Tokenizers, pair: Example) -> Features:
-    return {side: np.array(tokenizers.text(side).encode(pair[side]), np.int32) for side in _SIDES}

@@ -130,13 +130,13 @@ class TokenSlices:
     """One feature of all examples of a source: slices of an array, with special tokens around each.
 
     Attributes:
-      stream: the array, [N].
+      stream: the array, [N], or an object with its method `take`.
       ranges: indices of examples -> starts and stops of their slices, int64 [n] each.
       shift: added to starts and stops.
       head, tail: tokens before and after each slice.
     """
 
-    stream: np.ndarray
+    stream: Any
     ranges: Callable[[np.ndarray], tuple[Any, Any]]
     shift: int = 0
     head: Sequence[int] = ()
@@ -156,7 +156,7 @@ class TokenSlices:
         places = np.repeat(starts + self.shift - len(self.head) - (ends - sizes), sizes)
         places += np.arange(len(places))
         # Places beside the first and last slice hold special tokens, which are set below.
-        tokens = self.stream.take(places, mode="clip")
+        tokens: np.ndarray = self.stream.take(places, mode="clip")
         for i, token in enumerate(self.head):
             tokens[ends - sizes + i] = token
         for i, token in enumerate(self.tail, start=-len(self.tail)):

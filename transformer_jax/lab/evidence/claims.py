@@ -11,44 +11,46 @@ import dataclasses
 import functools
 import json
 import logging
-import math
 import shlex
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.evidence.comparison import run_digests
+from transformer_jax.lab.evidence import fingerprints
+from transformer_jax.lab.evidence.comparison import provenance_of, run_digests
 from transformer_jax.lab.evidence.verdicts import (
-    MODULE,
-    PART,
     PLACES,
-    code_digests,
-    describe_machine,
+    STATISTIC,
     digest_of,
-    module_digests,
     read_verdict,
     stated_configs,
     verdict_report,
-    without_words,
 )
 from transformer_jax.lab.report import Report, json_number
 from transformer_jax.lab.sweeps.definition import Sweep, load_definition
 from transformer_jax.lab.sweeps.shared_folder import folder_name
 from transformer_jax.lab.sweeps.sweep import run_sweep
+from transformer_jax.runs import provenance
 from transformer_jax.runs.config import load_json
 from transformer_jax.runs.field_docs import as_override
 from transformer_jax.runs.load import load
 from transformer_jax.runs.outside import acts_outside
-from transformer_jax.runs.provenance import TEST_DATA, data_digests
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import Settings
-from transformer_jax.runs.shipped import find_file, shipped_files, shipped_modules
+from transformer_jax.runs.shipped import shipped_files, shipped_modules
 from transformer_jax.runs.user_modules import Modules, load_modules
 from transformer_jax.runs.workdir import CONFIG, SWEEP, VERDICT, lock_workdir, open_for_writing
 from transformer_jax.runtime.files import write_atomic
-from transformer_jax.scoring.sequential import UNDECIDED, Look, Plan, decide
+from transformer_jax.scoring.sequential import (
+    UNDECIDED,
+    Look,
+    Plan,
+    decide,
+    oriented,
+    paired_differences,
+)
 from transformer_jax.summary import Summarized
 
 logger = logging.getLogger(__name__)
@@ -78,7 +80,7 @@ class Claim(Summarized):
       experiment: seed -> values of the first and the second row, in place of training.
       source: where the statement is from.
       published: metric -> what the source found for the first and the second row.
-      name, digest: of the file, set by `load_claim`; the digest leaves docstrings and comments out.
+      name: of the file, set by `load_claim`.
 
     Raises:
       ValueError: there are not two rows or measures, the rows are equal, or a field has no meaning.
@@ -98,7 +100,6 @@ class Claim(Summarized):
     source: str = ""
     published: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     name: str = ""
-    digest: str = ""
 
     def __post_init__(self) -> None:
         if isinstance(self.measure, Mapping) and len(self.rows) != 1:
@@ -127,7 +128,7 @@ class Claim(Summarized):
 
     @property
     def identity(self) -> str:
-        """Digest of what the claim states and tests, and of its file."""
+        """Digest of what the claim states and tests; of functions the names count."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del fields["published"]  # says what others found
         return digest_of(_stated(fields))
@@ -179,9 +180,7 @@ def load_claim(path: str | Path) -> Claim:
       UserError: there is no such file, it fails, or its fields are invalid.
     """
     claim = load_definition(path, "claim", Claim)
-    source = find_file(path, "claim").read_text(encoding="utf-8-sig")
-    digest = digest_of(without_words(source))
-    return dataclasses.replace(claim, name=Path(path).stem, digest=digest)
+    return dataclasses.replace(claim, name=Path(path).stem)
 
 
 def find_claims(paths: Sequence[str | Path] = ()) -> dict[str, Callable[[], Claim]]:
@@ -213,7 +212,7 @@ def decide_claim(
     """
     overrides = overrides or {}
     fields = {name: value for name, value in overrides.items() if name not in PLACES}
-    asked = {"claim": claim.identity, "overrides": fields}
+    asked = {"claim": claim.identity, STATISTIC: _statistic(claim), "overrides": fields}
     user_modules = load_modules(modules, workdir)
     configs = claim.configs(overrides)
     with open_for_writing(workdir) as handle:
@@ -245,14 +244,9 @@ def decide_claim(
             "seconds": round(seconds, 1),
             "asked": asked,
             "configs": stated_configs(configs),
-            "digests": {
-                **code_digests(),
-                **module_digests(user_modules),
-                # Those of the runs are last: files may have changed since they were trained.
-                **_data_digests(claim, configs),
-                **_run_digests(handle.folder, configs, decision.seeds),
-            },
-            "machine": describe_machine(),
+            "modules": [module.name for module in user_modules],
+            "digests": _digests(claim, configs, modules, handle.folder, decision.seeds),
+            "machine": provenance.machine_provenance(),
         }
         write_atomic(path, json.dumps(verdict, indent=2) + "\n")
     return verdict_report(verdict)
@@ -272,7 +266,8 @@ def _decide(
         for name in values:
             values[name] += added[name]
         seconds += spent
-        decision = decide(_differences(claim, values), claim.plan)
+        first, second = (oriented(side, claim.better) for side in values.values())
+        decision = decide(paired_differences(first, second).tolist(), claim.plan)
         interval = f"[{decision.low:.4g}, {decision.high:.4g}]"
         logger.info("%d seeds: %s, %.4g %s", count, decision.verdict, decision.mean, interval)
         if decision.verdict != UNDECIDED:
@@ -280,23 +275,30 @@ def _decide(
     return values, seconds, decision
 
 
+_VERSIONS = {
+    provenance.LIBRARIES: ("jax version", fingerprints.PROGRAMS),
+    provenance.PYTHON: ("Python version", (STATISTIC, "metrics", "loop")),
+    provenance.PROCESSOR: ("processor, where the last bits may differ", ()),
+}
+"""Parts of `machine_provenance`, and the fingerprints that cannot be compared with another one."""
+
+
 class Freshness(NamedTuple):
     """Result of `check_claim`.
 
     Attributes:
       changed: parts that differ from those of the verdict.
-      unchecked: why configs or data could not be compared; empty if all were.
+      unchecked: why parts could not be compared; empty if all were.
     """
 
     changed: list[str]
     unchecked: str
 
     def __str__(self) -> str:
-        code = [name.removeprefix(PART) for name in self.changed if name.startswith(PART)]
-        parts = [name for name in self.changed if not name.startswith(PART)]
-        parts += [f"code ({', '.join(code)})"] * bool(code)
-        state = f"out of date: {', '.join(parts)} changed" if parts else "up to date"
-        return state + (f"; not all was checked: {self.unchecked}" if self.unchecked else "")
+        if self.changed:
+            state = f"out of date: {', '.join(self.changed)} changed"
+            return state + (f"; not all was checked: {self.unchecked}" if self.unchecked else "")
+        return self.unchecked or "fresh"
 
 
 def check_claim(
@@ -305,7 +307,8 @@ def check_claim(
     overrides: Mapping[str, Any] | None = None,
     modules: Modules = (),
 ) -> Freshness:
-    """Compares what a verdict depends on with what is here now.
+    """Compares what a verdict's numbers were computed from with what is here now, without training:
+    if nothing changed, they would be the same.
 
     Args:
       verdict: as `read_verdict` returns it.
@@ -314,30 +317,38 @@ def check_claim(
         the verdict.
       modules: the user's own; shipped ones that the verdict names are added.
     """
-    paths = [modules] if isinstance(modules, str | Path) else [*modules]
-    shipped = {f"{MODULE}{name}": path for name, path in shipped_modules().items()}
-    paths += [shipped[name] for name in verdict["digests"] if name in shipped]
     saved = {**verdict["digests"], "claim": verdict["asked"].get("claim")}
-    now = {"claim": claim.identity, **code_digests()}
+    if STATISTIC not in saved:
+        return Freshness([], "decided before fingerprints; decide again")
+    paths = [modules] if isinstance(modules, str | Path) else [*modules]
+    shipped = shipped_modules()
+    paths += [shipped[name] for name in verdict.get("modules", ()) if name in shipped]
+    now = {"claim": claim.identity}
     changed_fields: list[str] = []
-    unchecked = ""
+    unchecked = []
     try:
-        now |= module_digests(load_modules(paths))
+        load_modules(paths)
         configs = _configs_with_places(claim, verdict["asked"]["overrides"], overrides or {})
-        changed_fields = _changed_fields(verdict.get("configs"), stated_configs(configs))
-        data = _data_digests(claim, configs)
-        now |= {name: digest for name, digest in data.items() if name in saved}
-        # Those of test data are new, and no measure of an earlier verdict reads them.
-        of_loss = (name for name in data if not name.startswith(TEST_DATA))
-        lacking = dict.fromkeys(_kind(name) for name in of_loss if name not in saved)
-        if lacking:
-            unchecked = f"the verdict, of an earlier version, has no digest of {', '.join(lacking)}"
+        changed_fields = _changed_fields(verdict["configs"], stated_configs(configs))
+        now |= _fingerprints(claim, configs, paths)
     except UserError as error:
-        unchecked = str(error)
-    # Code that is new or gone, too; data and configs that are not here count as unchecked.
-    compared = [*now, *(name for name in saved if name.startswith(PART) and name not in now)]
-    differing = [_kind(name) for name in compared if now.get(name) != saved.get(name)]
-    return Freshness([*dict.fromkeys([*differing, *changed_fields])], unchecked)
+        unchecked.append(str(error))
+    here = provenance.machine_provenance()
+    there = verdict["machine"]
+    incomparable: set[str] = set()
+    for name, (title, depending) in _VERSIONS.items():
+        if here[name] != there.get(name):
+            incomparable |= {*depending}
+            unchecked.append(f"another {title} ({there.get(name)}; here: {here[name]})")
+    unknown = [row for row in claim.rows if f"step of {row}" in now.keys() - saved.keys()]
+    if unknown:
+        unchecked.append(f"{', '.join(unknown)} were trained by other code, before the decision")
+    of_runs = ("checkpoints", "config")
+    gone = [name for name in saved if name not in now and _kind(name) not in of_runs]
+    compared = [*(name for name in now if name in saved), *(gone if STATISTIC in now else [])]
+    differing = [_kind(name) for name in compared if now.get(name) != saved[name]]
+    changed = [name for name in differing if name not in incomparable]
+    return Freshness([*dict.fromkeys([*changed_fields, *changed])], "; ".join(unchecked))
 
 
 def _configs_with_places(
@@ -360,26 +371,43 @@ def _configs_with_places(
     return claim.configs({**fields, **{k: v for k, v in overrides.items() if k not in unread}})
 
 
-def _changed_fields(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:
-    """The part "config (FIELD, FIELD)" of rows whose configs differ; empty if none do.
-
-    Raises:
-      UserError: the verdict has no configs.
-    """
-    if before is None and now:
-        raise UserError("the verdict, of an earlier version, has no configs")
+def _changed_fields(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The part "config (FIELD, FIELD)" of rows whose configs differ; empty if none do."""
     missing = object()  # None is a value
-    changed: set[str] = set()
-    for row, fields in now.items():
-        saved = (before or {}).get(row, {})
-        names = fields | saved
-        changed |= {n for n in names if fields.get(n, missing) != saved.get(n, missing)}
+    changed = {
+        name
+        for row, fields in now.items()
+        for name in {**fields, **before.get(row, {})}
+        if fields.get(name, missing) != before.get(row, {}).get(name, missing)
+    }
     return [f"config ({', '.join(sorted(changed))})"] if changed else []
 
 
 def _kind(name: str) -> str:
-    """A digest's name without the row; in full if it is of a part of the code."""
-    return name if name.startswith(PART) else name.partition(" of ")[0]
+    """A digest's name without the row."""
+    return name.partition(" of ")[0]
+
+
+def _statistic(claim: Claim) -> str:
+    """Fingerprint of the code that makes values of runs, and the verdict of values."""
+    measures = claim.measure.values() if isinstance(claim.measure, Mapping) else [claim.measure]
+    functions = [f for f in (*measures, claim.experiment) if f is not None]
+    return fingerprints.code_fingerprint(*functions, oriented, paired_differences, decide)
+
+
+def _fingerprints(
+    claim: Claim, configs: Mapping[str, Settings], modules: Modules
+) -> dict[str, str]:
+    """Fingerprints of all that the claim's numbers are computed from (`fingerprints`).
+
+    Raises:
+      UserError: as `row_fingerprints`.
+    """
+    digests = {STATISTIC: _statistic(claim)}
+    if claim.experiment is not None:
+        return digests | {"programs": fingerprints.experiment_fingerprint(claim.experiment)}
+    rows = fingerprints.row_fingerprints(configs, modules, claim.measure is not None)
+    return digests | {f"{part} of {row}": rows[row][part] for row in rows for part in rows[row]}
 
 
 def _values(
@@ -429,38 +457,21 @@ def _seed_workdirs(folder: Path, row: str, count: int) -> list[Path]:
     return [workdirs[seed] for seed in sorted(workdirs)[:count]]
 
 
-def _data_digests(claim: Claim, configs: Mapping[str, Settings]) -> dict[str, str]:
-    """Digests of the data of each row; of test data only if a measure may read them.
-
-    Raises:
-      UserError: the data are not here.
-    """
-    splits = ("train", "valid") if claim.measure is None else ("train", "valid", "test")
-    digests = data_digests(configs, splits)
-    return {f"{part} of {row}": of_row[part] for row, of_row in digests.items() for part in of_row}
-
-
-def _run_digests(folder: Path, rows: Iterable[str], count: int) -> dict[str, str]:
-    """Digests of what made each row's values; none for a row without a checkpoint."""
-    left_out = {"code", TEST_DATA}  # a measure reads the test data that are here now
-    digests: dict[str, str] = {}
-    for row in rows:
-        with contextlib.suppress(UserError):
-            of_row = run_digests(_seed_workdirs(folder, row, count))
-            digests |= {f"{part} of {row}": of_row[part] for part in of_row if part not in left_out}
+def _digests(
+    claim: Claim, configs: Mapping[str, Settings], modules: Modules, folder: Path, count: int
+) -> dict[str, str]:
+    """Digests of all that made the values; no fingerprints of a row that other code trained."""
+    fingerprints.of_row.cache_clear()  # files may have changed since this process read them
+    digests = _fingerprints(claim, configs, modules)
+    for row in configs:
+        workdirs = _seed_workdirs(folder, row, count)
+        with contextlib.suppress(UserError):  # a row that diverged has no checkpoint
+            of_row = run_digests(workdirs)
+            code = {provenance_of(workdir).get(provenance.CODE) for workdir in workdirs}
+            if code != {provenance.code_version()}:
+                digests = {k: v for k, v in digests.items() if not k.endswith(f" of {row}")}
+            digests |= {f"{part} of {row}": of_row[part] for part in ("checkpoints", "config")}
     return digests
-
-
-def _differences(claim: Claim, values: Mapping[str, Sequence[float]]) -> list[float]:
-    """Differences of the seeds, positive where the claim is right; infinite if a side diverged."""
-    first, second = values.values()
-    sign = 1 if claim.better == "higher" else -1
-    worst = -sign * math.inf
-    pairs = [
-        tuple(value if math.isfinite(value) else worst for value in pair)
-        for pair in zip(first, second, strict=True)
-    ]
-    return [0.0 if a == b else sign * (a - b) for a, b in pairs]  # both may be infinite
 
 
 def _command(claim: Claim, overrides: Mapping[str, Any], modules: Modules) -> str:

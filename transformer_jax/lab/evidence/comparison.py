@@ -36,7 +36,7 @@ from transformer_jax.runs.config import load_json, override
 from transformer_jax.runs.evaluate import selecting_metrics
 from transformer_jax.runs.load import load
 from transformer_jax.runs.outside import open_data
-from transformer_jax.runs.provenance import newest_checkpoint
+from transformer_jax.runs.provenance import STEP, newest_checkpoint
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.user_modules import Modules
 from transformer_jax.runs.workdir import (
@@ -66,7 +66,7 @@ _BY_TOKENS = ("loss", "perplexity", "accuracy", "nll")
 """Metrics per token, which other tokens change."""
 _FREE = ("seed", *PLACES)
 """Fields that differ between equal runs."""
-_OF_ONE_RUN = ("checkpoints", "config", "outputs")
+_OF_ONE_RUN = ("checkpoints", "config", "outputs", STEP)
 """Digests that differ between any two runs."""
 _MOST_EXAMPLES = 10  # shown for each run
 
@@ -108,7 +108,13 @@ def compare(
     records = {name: [read_metrics(seed) for seed in of_run] for name, of_run in seeds.items()}
     same_tokens = not any(field.startswith("tokenizer of ") for field in differing)
     values = _common_metrics(records, metrics, same_tokens)
-    over_seeds = [test for metric in values for test in compare_seeds(metric, values[metric])]
+    numbers = {
+        name: [load_json(seed / CONFIG).seed for seed in of_run] for name, of_run in seeds.items()
+    }
+    paired = [name for name in names if numbers[name] == numbers[names[0]]]
+    over_seeds = [
+        test for metric in values for test in compare_seeds(metric, values[metric], paired)
+    ]
     predictions, notes_on_outputs = _comparable_predictions(first_seeds, split, records)
     notes = [*_notes(seeds, same_tokens), *notes_on_outputs]
     outputs = {name: of_run.records for name, of_run in predictions.items()}
@@ -176,7 +182,7 @@ def comparison_page(report: Report) -> str:
         },
     }
     styles = [asset("theme.css"), asset("comparison.css")]
-    scripts = [asset("document.js"), asset("comparison.js")]
+    scripts = [asset(name) for name in ("document.js", "tables.js", "comparison.js")]
     return page(report.title, asset("comparison.html"), styles, scripts, data)
 
 
@@ -246,16 +252,20 @@ def _distinct_names(folders: Sequence[Path]) -> list[str]:
     raise UserError(f"compare: {folders[0]} is given twice; give runs that differ")
 
 
+def provenance_of(workdir: Path) -> dict[str, str]:
+    """The provenance in a run's newest checkpoint."""
+    return open_snapshot(workdir / CHECKPOINTS, "latest", (PROVENANCE,)).provenance
+
+
 def run_digests(workdirs: Sequence[Path]) -> dict[str, str]:
     """Digests of what made a run's values: the newest checkpoint of each seed, and of the first
     seed the config and the provenance (`runs.provenance`: training data, tokenizers, code)."""
     checkpoints = [newest_checkpoint(step_folders(path / CHECKPOINTS)) for path in workdirs]
-    first = open_snapshot(workdirs[0] / CHECKPOINTS, "latest", (PROVENANCE,))
     fields = load_json(workdirs[0] / CONFIG).values
     return {
         "checkpoints": "; ".join(checkpoints),
         "config": digest_of({name: fields[name] for name in fields if name not in _FREE}),
-        **first.provenance,
+        **provenance_of(workdirs[0]),
     }
 
 

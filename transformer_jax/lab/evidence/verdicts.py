@@ -1,39 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts on claims: the file, its text, and whether it is out of date.
+"""Verdicts on claims: the file and its text.
 
-A verdict names by digests all that it depends on: the claim, the code, and each row's config and
-data. `check_verdict` computes them again.
+A verdict names by digests all that it depends on: the claim, and of each row the config and what
+its numbers are computed from (`fingerprints`). `claims.check_claim` computes them again.
 """
 
-import ast
-import functools
 import hashlib
 import json
 import math
-import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import jax
 
 from transformer_jax.errors import UserError
 from transformer_jax.lab.report import Report, shown_mean
 from transformer_jax.runs.config import chosen_fields
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.shipped import shipped_files
-from transformer_jax.runs.user_modules import UserModule
 from transformer_jax.runtime.files import parse_json, read_regular
 
 PLACES = ("data.dir", "data.cache_dir", "data.num_workers")
 """Config fields that say where data are read and how, not which."""
 
+STATISTIC = "statistic"
+"""Name of a digest that every verdict with fingerprints has."""
 _DIGITS = 32  # of a SHA-256
-MODULE = "module "
-PART = "code of "
-"""Beginnings of the names of digests."""
-_NO_RESULTS = ("buckets", "cli", "examples", "lab", "logs", "tools")
-_DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _FIELDS: dict[str, Any] = {"name": str, "verdict": str, "asked": dict, "digests": dict}
 """Fields of a verdict that are read, and their types."""
 
@@ -101,35 +92,6 @@ def verdict_report(verdict: Mapping[str, Any]) -> Report:
     )
 
 
-@functools.cache
-def code_digests() -> Mapping[str, str]:
-    """Digests of the code that results depend on, {"code of PART": digest}.
-
-    A part is a module or a package directly in `transformer_jax`. Docstrings and comments are left
-    out, and so are the parts that only start, copy, show or check runs (`_NO_RESULTS`).
-    """
-    folder = Path(__file__).parents[2]
-    parts: dict[str, Any] = {}
-    for path in sorted(folder.rglob("*.py")):
-        name = path.relative_to(folder).as_posix()
-        part = name.partition("/")[0].removesuffix(".py")
-        if part not in _NO_RESULTS:
-            source = without_words(path.read_text(encoding="utf-8"))
-            parts.setdefault(part, hashlib.sha256()).update(f"{name}\n{source}".encode())
-    return {f"{PART}{part}": f"SHA-256 {h.hexdigest()[:_DIGITS]}" for part, h in parts.items()}
-
-
-def without_words(source: str) -> str:
-    """Python source without docstrings, comments, layout and a claim's published numbers."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):  # of a claim: what others found is not tested
-            node.keywords = [word for word in node.keywords if word.arg != "published"]
-        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
-    return ast.unparse(tree)
-
-
 def stated_configs(configs: Mapping[str, Settings]) -> dict[str, dict[str, Any]]:
     """The fields that each row's config sets, {"section.field": value}, without places of data.
 
@@ -141,21 +103,6 @@ def stated_configs(configs: Mapping[str, Settings]) -> dict[str, dict[str, Any]]
         chosen = chosen_fields(settings.values)
         stated[row] = {name: value for name, value in chosen.items() if name not in PLACES}
     return json.loads(json.dumps(stated))  # a verdict's file has lists for tuples
-
-
-def module_digests(modules: Iterable[UserModule]) -> dict[str, str]:
-    """Digests of the user's modules."""
-    return {f"{MODULE}{module.name}": f"SHA-256 {module.sha256[:_DIGITS]}" for module in modules}
-
-
-def describe_machine() -> dict[str, str]:
-    """Kind of machine; the bits of the values depend on it."""
-    return {
-        "device": jax.devices()[0].device_kind,
-        "processor": platform.processor() or platform.machine(),
-        "system": platform.system(),
-        "jax": jax.__version__,
-    }
 
 
 def digest_of(value: Any) -> str:

@@ -193,18 +193,8 @@ def compile_search(settings: Settings, devices: Sequence[jax.Device]) -> Program
         plain = jax.eval_shape(task.init, jax.random.key(0))
         params = jax.eval_shape(functools.partial(convert_weights, settings.decode.weights), plain)
         params = _as_user_error(lambda: sharding.add_shardings(params, mesh))
-        shards = row_shards(mesh)
-        rows = -(-settings.decode.batch_size // shards) * shards  # the next multiple
-        by_rows = NamedSharding(mesh, ROWS)
-
-        def tokens(*shape: int) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct((rows, *shape), jnp.int32, sharding=by_rows)
-
-        if isinstance(task, Translation):
-            lowered, length = _lower_translation(settings, task, params, tokens)
-        elif isinstance(task, LanguageModeling):
-            lowered, length = _lower_continuation(settings, task, params, tokens)
-        else:
+        lowered, rows, length = lower_search(settings, task, params, mesh)
+        if not lowered:
             raise UserError(f"plan --decode: task {settings.task.name} searches for no outputs")
         held = {"parameters": bytes_per_device(params)}
         return Program(
@@ -220,6 +210,31 @@ def compile_search(settings: Settings, devices: Sequence[jax.Device]) -> Program
             loops=length,
             cache=cache_size(task),
         )
+
+
+def lower_search(
+    settings: Settings, task: Task, params: Any, mesh: Mesh
+) -> tuple[list[jax.stages.Lowered], int, int]:
+    """Lowers the search of a batch: longest inputs, longest outputs, as `predict` runs it.
+
+    Returns:
+      The programs that run one after another, none for a task that does not search; the rows of
+      the batch; and the length of the outputs.
+    """
+    shards = row_shards(mesh)
+    rows = -(-settings.decode.batch_size // shards) * shards  # the next multiple
+    by_rows = NamedSharding(mesh, ROWS)
+
+    def tokens(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((rows, *shape), jnp.int32, sharding=by_rows)
+
+    if isinstance(task, Translation):
+        lowered, length = _lower_translation(settings, task, params, tokens)
+    elif isinstance(task, LanguageModeling):
+        lowered, length = _lower_continuation(settings, task, params, tokens)
+    else:
+        return [], rows, 0
+    return lowered, rows, length
 
 
 def cache_size(task: Task) -> dict[str, int] | None:

@@ -282,7 +282,11 @@ def _measure(sweep: Sweep, runs: Mapping[Path, Run | None], at_once: int) -> dic
     if not names:
         criteria = [run.task.best_by.removeprefix("-") for run in trained[:1]]
         names = list(dict.fromkeys(["loss", *criteria]))
-    records = [read_metrics(path) for path in runs]
+    records: list[Sequence[Mapping[str, Any]]] = []
+    for path in runs:
+        records.append([])
+        with contextlib.suppress(UserError):  # a seed may diverge before its first record
+            records[-1] = read_metrics(path)
     # The last validation of a seed that diverged was before that: it is no measure of the seed.
     validations = [
         {} if run is None else last_validation(of_run)

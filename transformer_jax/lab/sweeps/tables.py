@@ -171,17 +171,19 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def differences(rows: Sequence[Row]) -> list[SeedTest]:
-    """Tests of each metric of each row against the first row, corrected for their number.
+    """Tests of each metric of each row against the first row, corrected for their number. The rows
+    of a sweep have the same seeds, so that they are pairs; with other seeds the test is right, too.
 
     Trials of a search that were trained for other steps than the first are left out.
     """
     rows = [row for row in rows if row.steps == rows[0].steps]
     if len(rows) < 2:
         return []
+    names = [row.name for row in rows]
     return [
         test
         for metric in _metrics(rows)
-        for test in compare_seeds(metric, {row.name: row.measured(metric) for row in rows})
+        for test in compare_seeds(metric, {row.name: row.measured(metric) for row in rows}, names)
     ]
 
 

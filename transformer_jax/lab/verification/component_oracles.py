@@ -235,8 +235,8 @@ def scheduled(subject: Subject) -> Comparison:
 
 
 def updated(subject: Subject) -> Comparison:
-    """An optimizer that is made again, and runs without being compiled on stacked layers, has the
-    updates of one that is compiled once."""
+    """An optimizer that is made again, and is compiled anew for each step on stacked layers, has
+    the updates of one that is compiled once."""
     settings = subject.settings
     schedule = make_schedule(settings.optimizer, settings.model.d_model, settings.train.num_steps)
     params = subject.state.params
@@ -246,12 +246,14 @@ def updated(subject: Subject) -> Comparison:
     updates = []
     for tree in (params, stacked):
         optimizer = make_optimizer(settings.optimizer, schedule)
-        update_of = jax.jit(optimizer.update) if tree is params else optimizer.update
-        state = optimizer.init(tree)
+        update_of = jax.jit(optimizer.update)
+        state = jax.jit(optimizer.init)(tree)
         rng = np.random.default_rng(0)
         for _ in range(_STEPS):
             drawn = jax.tree.map(lambda x, rng=rng: np.float32(rng.normal(size=x.shape)), params)
             gradients = stack_layers(drawn) if tree is stacked else drawn
+            if tree is stacked:  # traced again, as a new function
+                update_of = jax.jit(partial(optimizer.update))
             update, state = update_of(gradients, state, tree)
         updates.append(update)
     return compare_trees(unstack_layers(updates[1]), updates[0])
@@ -327,8 +329,8 @@ def predicted(subject: Subject) -> Comparison:
         tokenizers = build_tokenizers(settings, Path(folder) / TOKENIZER, examples)
         task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
     rng = np.random.default_rng(0)  # initial parameters may predict the same for all lines
-    params = task.init(jax.random.key(0))
-    params = jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape), params)
+    params = jax.device_get(jax.jit(task.init)(jax.random.key(0)))
+    params = jax.tree.map(lambda x: x + (0.1 * rng.normal(size=x.shape)).astype(x.dtype), params)
     read = "source" if "source" in examples[0] else "text"
     lines = [example[read] for example in examples[:_LINES]]
     together = task.predict(params, lines, settings.decode)

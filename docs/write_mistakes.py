@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes docs/mistakes.md, the mistakes that the checks find, from the table of the package.
+
+    python docs/write_mistakes.py
+
+Curves are experiments/results/mistakes/NAME.json, which `python experiments/mistakes.py` writes.
+"""
+
+import json
+from itertools import groupby
+from pathlib import Path
+
+from transformer_jax.lab.mistakes.table import MISTAKES, Mistake
+
+PAGE = Path(__file__).with_name("mistakes.md")
+CURVES = PAGE.parents[1] / "experiments" / "results" / "mistakes"
+
+INTRODUCTION = """\
+# Find my mistake
+
+You wrote attention, a mask or a loss yourself, in NumPy, JAX or PyTorch, and the model does not
+learn. Give the function to its check:
+
+```python
+import transformer_jax as tj
+
+tj.check_attention(my_attention)
+```
+
+    check_attention: softmax_axis (layout: [batch, heads, time, depth])
+      softmax_axis: the softmax is not over the keys
+        evidence  differs by 0.6 from the right result, by 0.0e+00 from this one
+        change    softmax over the last axis of scores [..., queries, keys]
+        source    https://github.com/PetrochukM/PyTorch-NLP/issues/2
+
+{checks}
+
+A check draws inputs, calls the function in each usual layout (heads apart or together, batch or
+time first, a mask that shows, hides or is added) and compares with a reference in NumPy. If none
+is equal, it compares with references that are wrong, each in one way of the tables below, then in
+two. The answer has `right`, `layout`, `mistakes` and `warnings`. What a name does not tell is
+asked for: whether True in a mask shows or hides a key, the steps of warm-up inside a schedule.
+
+"Right" means equal to the reference to 2e-4 on the inputs that were drawn. A parameter is
+recognized by its name; wrap a function that has others. A call that takes longer than 30 s ends
+the check (`seconds=`; its thread is left behind), and so does a function that changes its
+arguments. The check runs where the function runs: a module of PyTorch has to be on the CPU.
+
+The notebook [`find_my_mistake`](../experiments/notebooks/find_my_mistake.ipynb) mends three wrong
+functions. For a component of this package, [`verify`](extending.md#prove-it) does the same.
+"""
+
+CHECKS = {
+    "attention": "`fn(q, k, v, mask)`; `fn(x, wq, wk, wv, wo, num_heads)`; a module of PyTorch; "
+    "`fn(q, k_cache, v_cache, index)`",
+    "mask": "`fn(length)`, `fn(tokens, pad)`, `fn(lengths, max_length)`",
+    "positions": "`fn(length, d_model)`, `fn(x)` that adds or rotates, `fn(tokens, embedding)`",
+    "loss": "`fn(logits, labels)`, with a mask, a padding id or smoothing",
+    "schedule": "`fn(step)`, `fn(step, d_model, warmup)`",
+    "model": "`fn(tokens)`; layers `fn(x, gamma, beta)`, `fn(x, sublayer, norm)`, "
+    "`fn(x, mask)`, `fn(x, rate, training)`",
+    "training": "`fn(tokens, bos)`, `fn(losses, counts)`, `fn(gradients)`, "
+    "`fn(params, batches, grad_fn, lr)`",
+    "search": "`fn(model, bos, eos, max_length, beams)`",
+}
+
+PARTS = {
+    "attention": "Attention", "properties": "Attention: unusual inputs", "mask": "Masks",
+    "positions": "Positions", "rotary": "Rotary positions", "length": "Long inputs",
+    "embedding": "Embeddings", "norm": "Norms", "pool": "Means over time",
+    "residual": "Residuals", "dropout": "Dropout",
+    "model": "Whole models", "loss": "Losses", "schedule": "Schedules", "batch": "Batches",
+    "average": "Averages", "accumulation": "Accumulated gradients", "search": "Searches",
+}  # fmt: skip
+FOUND_BY = {
+    "properties": "too large scores or a fully hidden row are given",
+    "length": "600 positions are asked for",
+    "dropout": "ones are given, in training and at evaluation",
+    "model": "an input is changed, and the outputs that change are looked at",
+}
+
+
+def section(name: str, mistakes: list[Mistake]) -> str:
+    """Heading and table of a part."""
+    how = FOUND_BY.get(name, "the output equals that of a reference with the mistake")
+    lines = [f"## {PARTS[name]}", "", f"Found when {how}.", ""]
+    lines += ["| name | mistake | what it looks like | change | source |", "|---|---|---|---|---|"]
+    for mistake in mistakes:
+        address, _, place = mistake.source.partition(" ")
+        source = f"[{place or address.split('/')[2]}]({address})"
+        cells = [f"`{mistake.name}`", mistake.title, mistake.looks, mistake.change, source]
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def curves() -> str:
+    """Losses with and without the mistakes that were trained."""
+    records = [json.loads(path.read_text()) for path in sorted(CURVES.glob("*.json"))]
+    if not records:
+        return ""
+    steps = records[0]["steps"]
+    lines = [
+        "## Losses with and without",
+        "",
+        f"{records[0]['setting']}. The mean over seeds with its 95% interval, in nats; "
+        "`python experiments/mistakes.py --workdir=runs/mistakes` trains them.",
+        "",
+        f"| mistake | seeds | {' | '.join(f'step {step}' for step in steps)} |",
+        f"|---|---|{'---|' * len(steps)}",
+    ]
+    for record in records:
+        cells = [f"{mean:.3f} ± {half:.3f}" for mean, half in record["losses"]]
+        lines.append(f"| {record['name']} | {record['seeds']} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    """The whole page."""
+    groups = groupby(MISTAKES.values(), lambda mistake: mistake.about)
+    rows = [f"| `tj.check_{name}` | {functions} |" for name, functions in CHECKS.items()]
+    checks = "\n".join(["| check | functions |", "| --- | --- |", *rows])
+    introduction = INTRODUCTION.replace("{checks}", checks)
+    parts = [introduction, *(section(name, list(mistakes)) for name, mistakes in groups), curves()]
+    return "\n".join(filter(None, parts))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains a small translator with mistakes of docs/mistakes.md, and writes the losses of the page.
+
+    python experiments/mistakes.py --workdir=runs/mistakes --rows="scale_missing|softmax_twice"
+    python docs/write_mistakes.py
+
+The embedded task with a model of width 64, 400 steps, three seeds. A row that is finished is not
+trained again; a row that was stopped continues.
+"""
+
+import argparse
+import json
+import math
+import statistics
+from pathlib import Path
+
+from scipy import stats
+
+import transformer_jax as tj
+
+SEEDS = 3
+STEPS = (100, 200, 400)
+BASE = {
+    "model.d_model": 64,
+    "model.d_ff": 128,
+    "optimizer.decay_steps": 400,
+    "optimizer.warmup_steps": 60,
+    "train.num_steps": 400,
+    "eval.every_steps": 100,
+    "checkpoint.every_steps": 400,
+}
+SETTING = "English to German of the embedded grammar, width 64, two layers each; validation loss"
+RIGHT = "none"
+ROWS = {
+    RIGHT: {},
+    "scale_missing": {"model.attention_scale": 1.0},
+    "scale_root": {"model.attention_scale": 1 / 16},
+    "positions_missing": {"model.positions": "none"},
+    "embedding_unscaled": {"model.scale_embeddings": False},
+    "warmup_missing": {"optimizer.warmup_steps": 1},
+    "softmax_twice": {"model.attention_layer": "softmax_twice"},
+    "mask_zero": {"model.attention_layer": "mask_zero"},
+    "mask_after_softmax": {"model.attention_layer": "mask_after_softmax"},
+}
+MODULES = Path(__file__).with_name("mistaken_attention.py")
+RESULTS = Path(__file__).with_name("results") / "mistakes"
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    """Mean over seeds, and half the width of its 95% interval (Student's t)."""
+    half = stats.t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return round(statistics.fmean(values), 4), round(float(half), 4)
+
+
+def validation_losses(workdir: Path) -> dict[int, float]:
+    """Validation loss of a run by step."""
+    lines = (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    return {r["step"]: r["loss"] for r in records if r.get("split") == "valid" and "loss" in r}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workdir", type=Path, required=True)
+    parser.add_argument("--rows", default="", help="a regular expression; default: all")
+    args = parser.parse_args()
+    chosen = f"^({RIGHT}|{args.rows})$" if args.rows else ""
+    sweep = tj.Sweep(config="quickstart", base=BASE, rows=ROWS, seeds=SEEDS, metrics=["loss"])
+    tj.sweep(sweep, args.workdir, chosen=chosen, modules=str(MODULES))
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    for name in ROWS:
+        seeds = [args.workdir / name / f"seed_{seed}" for seed in range(SEEDS)]
+        if not all((seed / "metrics.jsonl").exists() for seed in seeds):
+            continue
+        losses = [validation_losses(seed) for seed in seeds]
+        record = {
+            "name": name,
+            "setting": SETTING,
+            "seeds": SEEDS,
+            "steps": STEPS,
+            "losses": [interval([of_seed[step] for of_seed in losses]) for step in STEPS],
+        }
+        text = json.dumps(record, indent=1) + "\n"
+        (RESULTS / f"{name}.json").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fingerprints of rows, statistics and experiments: which change names which part."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.data.batches import pipeline
+from transformer_jax.lab.evidence import fingerprints
+from transformer_jax.lab.evidence.fingerprints import code_fingerprint, experiment_fingerprint
+from transformer_jax.runs import build
+from transformer_jax.runs.config import resolve
+from transformer_jax.runs.settings import COMMAND
+from transformer_jax.tasks.language_modeling import LanguageModeling
+
+LINES = [f"{'abcdefgh'[i % 8]} dog {i % 7} sees {i % 5}\n" for i in range(60)]
+
+
+@pytest.fixture(scope="module")
+def row(tiny_language_model, tmp_path_factory):
+    """`row(overrides, texts)`: fingerprints of a small row."""
+    folder = tmp_path_factory.mktemp("texts")
+    paths = {f"data.{name}_text": str(folder / name) for name in ("train", "valid")}
+    base = tiny_language_model | paths | {"optimizer.schedule": "constant"}
+
+    def of(overrides=None, train=LINES, valid=LINES[:20]):
+        for name, lines in {"train": train, "valid": valid}.items():
+            (folder / name).write_text("".join(lines))
+        fingerprints.of_row.cache_clear()
+        settings = resolve(tj.config("quickstart", base | (overrides or {})), {}, (), COMMAND)
+        return fingerprints.row_fingerprints({"row": settings}, (), False)["row"]
+
+    return of
+
+
+def scaled(method, index=0):
+    """A method whose result, or the first part of it, is multiplied."""
+
+    def changed(*args, **kwargs):
+        result = method(*args, **kwargs)
+        if isinstance(result, tuple):
+            return 1.5 * result[0], *result[1:]
+        return jax.tree.map(lambda x: x * 2, result)
+
+    return changed
+
+
+def another_order(source, seed):
+    return pipeline_order(source, seed + 1)
+
+
+pipeline_order = pipeline.endless_order
+
+
+def stronger(*args):
+    return optax.chain(make_optimizer(*args), optax.scale(1.01))
+
+
+make_optimizer = build.make_optimizer
+TOKENS = {"order", "validation tokens"}
+CHANGES = {
+    "a learning rate": ({"overrides": {"optimizer.learning_rate": 0.5}}, {"step"}),
+    "a seed": ({"overrides": {"seed": 1}}, {"order", "initial parameters"}),
+    "the seed of the order": ({"overrides": {"data.order_seed": 5}}, {"order"}),
+    "a length": ({"overrides": {"data.max_length": 88}}, {"step", "evaluation"} | TOKENS),
+    "a tokenizer": (
+        {"overrides": {"tokenizer.normalization": "identity"}},
+        {"tokenizer of text"} | TOKENS,
+    ),
+    "training data": ({"train": ["dog a 0 sees 0\n", *LINES[1:]]}, {"training data", "order"}),
+    "validation data": ({"valid": LINES[:19]}, {"validation data", "validation tokens"}),
+    "code of the loss": ((LanguageModeling, "loss", scaled), {"step", "evaluation"}),
+    "code of initial parameters": ((LanguageModeling, "init", scaled), {"initial parameters"}),
+    "code of metrics": ((LanguageModeling, "metrics", scaled), {"metrics"}),
+    "code of the order": ((pipeline, "endless_order", lambda _: another_order), {"order"}),
+    "code of the optimizer": ((build, "make_optimizer", lambda _: stronger), {"step"}),
+}
+
+
+def test_each_change_of_a_row_is_named(row, monkeypatch):
+    before = row()
+    assert row() == before
+    differing = {}
+    for name, (change, _) in CHANGES.items():
+        with monkeypatch.context() as patch:
+            if isinstance(change, tuple):
+                owner, attribute, changed = change
+                patch.setattr(owner, attribute, changed(getattr(owner, attribute)))
+                after = row()
+            else:
+                after = row(**change)
+        differing[name] = {part for part in before if before[part] != after[part]}
+    assert differing == {name: parts for name, (_, parts) in CHANGES.items()}
+
+
+FACTOR = 2.0
+
+
+def score(run, beam=4):
+    """Words."""
+    outputs = run.predict(["a"], beam_size=beam)
+    return FACTOR * max(helper(outputs), 0)
+
+
+def helper(outputs):
+    return sum(len(output) for output in outputs)
+
+
+def another_name(model, width=4):
+    texts = model.predict(["a"], beam_size=width)  # a comment
+    return FACTOR * max(moved(texts), 0)
+
+
+def moved(texts):
+    return sum(len(text) for text in texts)
+
+
+def test_a_statistic_is_its_code_without_names():
+    assert code_fingerprint(score) == code_fingerprint(another_name)
+    others = [
+        functools.partial(score, beam=1),
+        lambda run, beam=5: FACTOR * max(helper(run.predict(["a"], beam_size=beam)), 0),
+        lambda run, beam=4: FACTOR * max(helper(run.predict(["b"], beam_size=beam)), 0),
+        lambda run, beam=4: FACTOR * min(helper(run.predict(["a"], beam_size=beam)), 0),
+        lambda run, beam=4: np.pi * max(helper(run.predict(["a"], beam_size=beam)), 0),
+    ]
+    assert len({code_fingerprint(function) for function in [score, *others]}) == 1 + len(others)
+
+
+def test_code_that_a_statistic_calls_counts(monkeypatch):
+    before = code_fingerprint(score)
+    for name, value in {"FACTOR": 3.0, "helper": len}.items():
+        with monkeypatch.context() as patch:
+            patch.setitem(globals(), name, value)
+            assert code_fingerprint(score) != before
+
+
+def test_an_experiment_is_the_programs_that_it_runs():
+    def drawn(seed, scale=2.0):
+        x = jax.random.normal(jax.random.key(seed), (4,))
+        return float(jnp.sum(x * scale)), float(jax.jit(jnp.sin)(x)[0])
+
+    def reordered(seed):
+        x = jax.random.normal(jax.random.key(seed), (4,))
+        sine = float(jax.jit(lambda angle: jnp.sin(angle))(x)[0])
+        return float(jnp.sum(x * 2.0)), sine
+
+    assert experiment_fingerprint(drawn) == experiment_fingerprint(reordered)
+    one_more = lambda seed: (*drawn(seed), jnp.arange(3).prod())  # noqa: E731
+    assert experiment_fingerprint(drawn) != experiment_fingerprint(one_more)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks name the mistakes of readers' functions, and none of right ones."""
+
+import time
+
+import numpy as np
+import optax
+import pytest
+
+import transformer_jax as tj
+from tests.lab.mistakes import functions
+from tests.lab.mistakes.functions import RIGHT, WRONG
+from tests.refusals import assert_refused
+from transformer_jax.lab.mistakes.table import MISTAKES
+
+PLANTED = [(check, name) for check, rows in WRONG.items() for name in rows]
+
+
+@pytest.mark.parametrize(("check", "name"), PLANTED, ids=[name for _, name in PLANTED])
+def test_a_planted_mistake_is_named(check, name):
+    answer = getattr(tj, check)(WRONG[check][name])
+    assert not answer.right
+    assert [finding.name for finding in answer.mistakes] == [name]
+    assert MISTAKES[name].change in repr(answer) and answer.mistakes[0].evidence in repr(answer)
+
+
+@pytest.mark.parametrize("check", RIGHT)
+def test_right_functions_are_right_in_any_layout(check):
+    for function in RIGHT[check]:
+        answer = getattr(tj, check)(function)
+        assert answer.right and not answer.mistakes, answer
+
+
+def test_two_mistakes_at_once_are_both_named():
+    answer = tj.check_attention(lambda q, k, v: functions.attention(q, k, v, factor=1, axis=-2))
+    assert {finding.name for finding in answer.mistakes} == {"scale_missing", "softmax_axis"}
+
+
+def test_an_unknown_mistake_has_no_name():
+    answer = tj.check_attention(lambda q, k, v: functions.attention(q, k, v) ** 2)
+    assert not answer.right and not answer.mistakes and "no known mistake" in repr(answer)
+
+
+def test_rows_that_see_no_key_are_a_warning():
+    answer = tj.check_attention(functions.no_rows)
+    assert answer.right and [finding.name for finding in answer.warnings] == ["nan_rows"]
+
+
+def test_what_a_mask_means_is_told():
+    reversed_ = functions.mask_reversed
+    assert tj.check_attention(reversed_, mask="hide").right
+    assert tj.check_attention(reversed_, mask="keep").mistakes[0].name == "mask_inverted"
+    upper = lambda n: np.triu(np.ones((n, n)), 1)  # noqa: E731
+    assert tj.check_mask(upper, mask="hide").right
+    assert tj.check_mask(upper, mask="keep").mistakes[0].name == "mask_reversed"
+
+
+def test_what_is_inside_a_function_is_told():
+    cosine = optax.warmup_cosine_decay_schedule(0.0, 0.3, 10, 50, end_value=0.0)
+    assert tj.check_schedule(cosine, warmup=10, peak=0.3, total=50).right
+    batched = tj.check_positions(functions.along_the_batch, batch_first=True)
+    assert batched.mistakes[0].name == "positions_batch_axis"
+    shifts = WRONG["check_loss"]["targets_not_shifted"]
+    assert tj.check_loss(lambda logits, labels: shifts(logits, labels), shifted=True).right
+    late = lambda tokens: functions.model(np.roll(tokens, 1, 1))  # noqa: E731
+    cached = tj.check_model(functions.model, cached=late)
+    assert [finding.name for finding in cached.mistakes] == ["cache_differs"]
+
+
+def in_place(q, k, v):
+    q *= 0.5
+    return functions.attention(q, k, v)
+
+
+def raises(q, k, v):
+    raise RuntimeError("Found no NVIDIA driver")
+
+
+def shifting(logits, labels):
+    return functions.token_losses(logits[:, :-1], labels[:, 1:]).mean()
+
+
+def test_what_cannot_be_checked_is_one_line():
+    assert_refused(
+        {
+            "RuntimeError: Found no NVIDIA driver": lambda: tj.check_attention(raises),
+            "changes its argument `q` in place": lambda: tj.check_attention(in_place),
+            "did not return within 0.1 s": lambda: tj.check_attention(
+                lambda q, k, v: time.sleep(2), seconds=0.1
+            ),
+            "it returns the shape [1]": lambda: tj.check_attention(lambda q, k, v: np.ones(1)),
+            "it returns str": lambda: tj.check_attention(lambda q, k, v: "x"),
+            "what is the parameter `e`": lambda: tj.check_mask(lambda a, b, c, d, e: a),
+            'mask="hide" if yes': lambda: tj.check_attention(functions.mask_reversed),
+            "does True or 1 in its mask mean": lambda: tj.check_mask(lambda n: np.tri(n, k=-1)),
+            "say warmup=": lambda: tj.check_schedule(lambda step: 1.0),
+            "Say shifted=False": lambda: tj.check_loss(shifting),
+            "Say part=": lambda: tj.check_model(lambda x: x),
+            "give (inputs, targets)": lambda: tj.check_training(lambda tokens: tokens),
+            "a check takes a function": lambda: tj.check_search(3),
+        }
+    )

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs end within their limits, and say why they failed."""
+
+import subprocess
+import sys
+
+import pytest
+
+from transformer_jax.errors import Stopped
+from transformer_jax.lab.night import jobs
+from transformer_jax.lab.night.jobs import JobError, Limits, run_job
+from transformer_jax.parallel import hosts
+from transformer_jax.runs.config import resolve_file
+
+COMPONENT = """
+from transformer_jax.nn.feed_forward import ACTIVATIONS
+
+@ACTIVATIONS.register("{name}")
+def {name}(x):
+    {code}
+    return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "seconds", "gigabytes", "rule"),
+    [
+        ("import time; time.sleep(60)", 0.5, 1.0, "time"),
+        ("open('big', 'w').write(' ' * 10**6); import time; time.sleep(60)", 60.0, 1e-4, "disk"),
+    ],
+)
+def test_a_process_is_ended_at_its_limits(code, seconds, gigabytes, rule, tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs, "_POLL_SECONDS", 0.05)
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, start_new_session=True)
+    with pytest.raises(JobError) as failure:
+        jobs._wait(process, Limits(seconds, gigabytes, tmp_path), hosts.Stops())
+    process.kill()
+    assert failure.value.rule == rule
+
+
+def test_a_signal_ends_the_process_softly(tmp_path):
+    code = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(7)); print(flush=True)"
+    command = [sys.executable, "-c", f"{code}; time.sleep(60)"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+    process.stdout.readline()
+    stops = hosts.Stops()
+    stops.cause = "SIGTERM"
+    with process.stdout, pytest.raises(Stopped, match="continues the night"):
+        jobs._wait(process, Limits(60, 1, tmp_path), stops)
+    assert process.returncode == 7
+
+
+@pytest.mark.parametrize(
+    ("code", "rule", "words"),
+    [
+        ("import os; os._exit(3)", "crash", "ended with status 3"),
+        ("open(__file__)", "files", "asks for open"),
+        ("raise ValueError('odd')", "config", "odd"),
+    ],
+)
+def test_a_component_that_crashes_or_reads_files_is_named(code, rule, words, tmp_path):
+    path = tmp_path / f"{rule}.py"
+    path.write_text(COMPONENT.format(name=rule, code=code))
+    arguments = {"config": "quickstart", "overrides": {"model.activation": rule}, "metric": "loss"}
+    with pytest.raises(JobError, match=words) as failure:
+        run_job(
+            "check",
+            Limits(120, 1, tmp_path),
+            **arguments,
+            modules=[str(path)],
+            verifies=False,
+            guarded=[str(path)],
+        )
+    assert failure.value.rule == rule
+
+
+def test_a_test_split_that_is_the_validation_split_holds_nothing_out(tiny_language_model):
+    names = {"missing": None, "same": "valid", "other": "train"}
+    held_out = {}
+    for name, split in names.items():
+        path = tiny_language_model.get(f"data.{split}_text")
+        settings = resolve_file("quickstart", {**tiny_language_model, "data.test_text": path})
+        held_out[name] = jobs._has_held_out_data(settings)
+    assert held_out == {"missing": False, "same": False, "other": True}

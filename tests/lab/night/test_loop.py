@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nights: what is promoted and refused, by which rule, and that a night continues."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+from tests.refusals import assert_refused
+from transformer_jax.cli.main import main
+from transformer_jax.errors import UserError
+from transformer_jax.lab.night import jobs, loop
+from transformer_jax.lab.night.jobs import JobError
+from transformer_jax.lab.night.ledger import Ledger
+from transformer_jax.lab.night.loop import decide_proposals, finish_night
+from transformer_jax.lab.night.report import night_state
+from transformer_jax.lab.verification.outcomes import DIFFERS, Outcome, Verification
+from transformer_jax.logs.records import to_json
+
+FIELDS = {"config": "quickstart", "smallest": 0.01, "budget": {"runs": 99}}
+FIELDS |= {"looks": (2, 4), "proposals": 4}
+
+
+def write_night(folder, end="", **fields):
+    """A folder with a definition; fields replace or extend those of `FIELDS`."""
+    (folder / "proposals").mkdir(parents=True, exist_ok=True)
+    text = f"def get_night():\n    return {FIELDS | fields!r} {end}\n"
+    (folder / "night.py").write_text(text)
+    return folder
+
+
+def propose(folder, name, overrides, arrived):
+    path = folder / "proposals" / f"{name}.json"
+    path.write_text(json.dumps({"why": "It may help.", "overrides": overrides}))
+    os.utime(path, (arrived, arrived))
+
+
+def rate(value):
+    return {"optimizer.learning_rate": value}
+
+
+def run_here(kind, limits, guarded, **arguments):
+    """`run_job` in this process."""
+    result = json.loads(to_json(jobs.do_job(kind, arguments)))
+    if "rule" in result:
+        raise JobError(result["rule"], result["reason"])
+    return result
+
+
+class Drawn:
+    """`run_job` that trains nothing: losses are drawn, lower by the learning rate."""
+
+    def __init__(self):
+        self.rates = {}
+        self.shared = {"data": "same"}
+        self.jobs = []
+
+    def __call__(self, kind, limits, **arguments):
+        self.jobs.append(kind)
+        return getattr(self, kind)(**arguments)
+
+    def check(self, **_):
+        return {"failing": []}
+
+    def train(self, overrides, folder, seeds, **_):
+        rate = overrides["optimizer.learning_rate"]
+        self.rates[folder] = rate
+        first = overrides["seed"]
+        workdirs = [f"{folder}/seed_{first + i}" if rate < 100 else "" for i in range(seeds)]
+        return {"workdirs": workdirs, "seconds": 2.0 * seeds, "parameters": 7, "memory": 10**6}
+
+    def evaluate(self, workdirs, **_):
+        values = []
+        for path in workdirs:
+            folder = path.rpartition("/")[0]
+            # The same in whatever folder the night is.
+            below = path.rpartition("/runs/")[2]
+            noise = np.random.default_rng([*below.encode()]).normal(0, 0.01)
+            values.append(3.0 + noise - self.rates[folder] if path else None)
+        return {"values": values, "digests": dict(self.shared)}
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    job = Drawn()
+    monkeypatch.setattr(loop, "run_job", job)
+    return job
+
+
+@pytest.fixture
+def night(tmp_path):
+    return write_night(tmp_path / "night", base=rate(0.1))
+
+
+def decided(folder):
+    return {line["name"]: (line["verdict"], line["rule"]) for line in decide_proposals(folder)}
+
+
+def test_a_night_of_trained_proposals(tiny_language_model, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(loop, "run_job", run_here)
+    monkeypatch.setattr(jobs, "verify", lambda *_, **__: Verification("", []))
+    steps = {"train.num_steps": 24, "eval.every_steps": 24, "checkpoint.every_steps": 24}
+    base = tiny_language_model | steps | rate(1e-9)
+    folder = write_night(tmp_path / "night", base=base, question="Faster?", finish_seeds=2)
+    propose(folder, "fast", rate(0.5), 1)
+    propose(folder, "longer", {"train.num_steps": 48}, 2)
+    propose(folder, "same", {"train.remat": "full"}, 3)
+    assert main(["night", str(folder)]) == 0
+    fast, longer, same = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (fast["verdict"], fast["rule"]) == ("promoted", "better")
+    assert (longer["verdict"], longer["rule"], longer["number"]) == ("refused", "budget", None)
+    assert (same["verdict"], same["rule"], same["difference"]) == ("refused", "screening", 0)
+    assert fast["interval"][0] > 0 and same["baseline"] == 1 and same["number"] == 1
+    assert fast["costs"].keys() == {"seconds", "memory", "parameters", "lines"}
+
+    assert main(["night", str(folder), "--next"]) == 0
+    state = json.loads(capsys.readouterr().out)
+    assert state["promoted"] == ["fast"] and state["open"] == [] and not state["is_finished"]
+    assert state["refused"] == {"longer": "budget", "same": "screening"}
+    finish = finish_night(folder)
+    assert finish["values"]["test"] == {"baseline": None, "winner": None}  # there is no such split
+    assert finish["differences"]["valid"]["difference"] > 0.1
+    assert main(["night", str(folder)]) == 2
+    assert "is finished" in capsys.readouterr().err
+
+
+def test_it_continues_where_it_was(night, drawn, monkeypatch):
+    def stop(**_):
+        raise KeyboardInterrupt
+
+    assert decided(night) == {}
+    propose(night, "slow", rate(0.105), 1)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(drawn, "evaluate", stop)
+        decided(night)
+    (start,) = Ledger(night).of_kind("start")
+    (line,) = decide_proposals(night)
+    assert (line["number"], line["level"]) == (start["number"], start["level"])  # no second test
+    assert len(Ledger(night).of_kind("start")) == 1 and drawn.jobs.count("check") == 2
+    torn = (night / "ledger.jsonl").read_text() + '{"line": 9, "ki'
+    (night / "ledger.jsonl").write_text(torn)  # by a kill
+    propose(night, "fast", rate(0.9), 2)
+    assert decided(night) == {"fast": ("promoted", "better")}
+    assert night_state(night)["baseline"]["overrides"] == rate(0.9)
+
+
+def test_a_page_shows_proposals_and_the_winner(night, drawn, show):
+    propose(night, "fast", rate(0.9), 1)
+    propose(night, "longer", {"train.num_steps": 9}, 2)
+    report = tj.night(night, finish=True)
+    assert "fast" in report.as_text() and "winner" in report.as_markdown()
+    page = show((night / "night.html").read_text())
+    assert not page.complaints()
+    assert page.texts("#proposals .verdict") == ["promoted: better", "refused: budget"]
+    assert float(page.texts("#proposals td.number")[0]) == pytest.approx(0.8, abs=0.02)
+    assert page.texts("#finish th")[3:5] == ["baseline", "winner"]
+
+
+def test_failures_are_records_by_rule(night, drawn, monkeypatch):
+    """Whatever a proposal does, the next one is tested."""
+
+    def fail(rule):
+        def check(**_):
+            raise JobError(rule, "why")
+
+        return {"check": check}
+
+    other = {**drawn.shared, "data": "other"}
+    changes = {
+        "screening": {},
+        **{rule: fail(rule) for rule in ("time", "disk", "crash")},
+        "oracles": {"check": lambda **_: {"failing": ["causal differs"]}},
+        "data": {"shared": other},
+        "diverged": {},
+    }
+    assert decided(night) == {}
+    for i, (rule, attributes) in enumerate(changes.items()):
+        value = {"diverged": 1000.0, "screening": 0.01}.get(rule, 0.5 + i)
+        propose(night, f"{rule}_case", rate(value), i)
+        with monkeypatch.context() as patch:
+            for name, attribute in attributes.items():
+                patch.setattr(drawn, name, attribute)
+            assert decided(night) == {f"{rule}_case": ("refused", rule)}
+    propose(night, "time_case", rate(0.7), 20)
+    assert decided(night) == {"time_case": ("refused", "name")}
+
+    def edit(**_):
+        text = (night / "ledger.jsonl").read_text()
+        (night / "ledger.jsonl").write_text(text.replace("refused", "promoted"))
+        return {"failing": []}
+
+    propose(night, "edits", rate(0.7), 21)
+    monkeypatch.setattr(drawn, "check", edit)
+    with pytest.raises(UserError, match="was edited"):
+        decided(night)
+
+
+def test_costs_budget_and_other_workers(night, drawn, monkeypatch):
+    priced = "| dict(price=lambda own, base: own['parameters'] - base['parameters'] + 1.0)"
+    folder = write_night(night.parent / "priced", priced, base=rate(0.1))
+    propose(folder, "dear", rate(0.9), 1)
+    assert decided(folder) == {"dear": ("refused", "screening")}
+
+    folder = write_night(night.parent / "poor", base=rate(0.1), budget={"runs": 5})
+    propose(folder, "first", rate(0.01), 1)
+    propose(folder, "second", rate(0.9), 2)
+    assert main(["night", str(folder)]) == 1
+    assert night_state(folder)["open"] == ["second"]
+    folder = write_night(night.parent / "poorer", base=rate(0.1), budget={"seconds": 12})
+    propose(folder, "half", rate(0.13), 1)  # its first look is the last that is paid for
+    assert decided(folder) == {} and night_state(folder)["open"] == ["half"]
+
+    propose(night, "late", rate(0.7), 1)
+    monkeypatch.setattr(drawn, "train", rival_wins(night, drawn.train))
+    verdicts = [(line["verdict"], line["baseline"]) for line in decide_proposals(night)]
+    assert verdicts == [("superseded", 0), ("refused", 1)]
+    # A new baseline has seeds that no test has used.
+    measured = [Ledger(night).measured("baseline", number)[0] for number in (0, 1)]
+    assert [line["workdirs"][0].rpartition("/")[2] for line in measured] == ["seed_0", "seed_1000"]
+
+
+def rival_wins(folder, train):
+    """Training during which another process promotes a proposal."""
+
+    def run(**arguments):
+        ledger = Ledger(folder)
+        if "late" in arguments["folder"] and not ledger.promoted:
+            fields = {"name": "rival", "digest": "", "rule": "better", "number": None}
+            fields |= {"overrides": rate(0.8), "files": {}, "lines": 0, "verdict": "promoted"}
+            with ledger.adding():
+                ledger.add("end", **fields)
+        return train(**arguments)
+
+    return run
+
+
+def test_what_cannot_begin_or_continue_is_one_line(night, drawn, tmp_path, monkeypatch):
+    propose(night, "fast", rate(0.9), 1)
+    decided(night)
+    ledger = (night / "ledger.jsonl").read_text()
+    failing = Verification("", [Outcome("causal", DIFFERS, "", 1.0, 1.0, "", 0.0)])
+    monkeypatch.setattr(jobs, "verify", lambda *_, **__: failing)
+    number = iter(range(100))
+
+    def starts(**fields):
+        folder = write_night(tmp_path / str(next(number)), **fields)
+
+        def run():
+            monkeypatch.setattr(loop, "run_job", run_here)
+            return list(decide_proposals(folder))
+
+        return run
+
+    def continues(content=ledger, **fields):
+        folder = write_night(tmp_path / f"copy{next(number)}", **({"base": rate(0.1)} | fields))
+        (folder / "ledger.jsonl").write_text(content)
+        (folder / ".ledger.jsonl.lock").write_text((night / ".ledger.jsonl.lock").read_text())
+        return lambda: list(decide_proposals(folder))
+
+    continues(budget={"seconds": 5})()
+    assert_refused(
+        {
+            "holds no night.py": lambda: list(decide_proposals(tmp_path)),
+            "error_rate was 0.05": continues(error_rate=0.1),
+            "optimizer.learning_rate was 0.1": continues(base=rate(0.2)),
+            "edited (line": continues(ledger.replace('"promoted"', '"refused"')),
+            "its last lines are missing": continues("".join(ledger.splitlines(True)[:-2])),
+            "no metric 'bleus'": starts(metric="bleus"),
+            "fails its own oracles: causal": starts(),
+            "there is no field smalest": starts(smalest=1),
+            "control is 'none'": starts(control="none"),
+            "write {'runs': 200}": starts(budget={"hours": 1}),
+            "smallest is 0": starts(smallest=0),
+            "better is 'more'": starts(better="more"),
+        }
+    )

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nights: many proposals to change one baseline, each tested, with one error rate for all."""

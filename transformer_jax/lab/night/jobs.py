@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work on proposals, each in a process of its own: check, train, evaluate.
+
+A proposal's code runs here and not in the process that keeps the ledger. A process that ends early,
+takes too long or writes too much is a `JobError`, whose rule the ledger names.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import resource
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer_jax.errors import (
+    Interrupted,
+    NonFiniteError,
+    Stopped,
+    UserError,
+)
+from transformer_jax.lab.evidence.comparison import run_digests
+from transformer_jax.lab.evidence.verdicts import digest_of
+from transformer_jax.lab.night.proposals import rule_of
+from transformer_jax.lab.sweeps.definition import Sweep
+from transformer_jax.lab.sweeps.results import seed_folders
+from transformer_jax.lab.sweeps.row_training import RowSpec, train_rows
+from transformer_jax.lab.sweeps.sweep import check_row, row_data
+from transformer_jax.lab.verification.outcomes import DOES_NOT_APPLY, EQUAL
+from transformer_jax.lab.verification.verify import verify
+from transformer_jax.logs.records import to_json
+from transformer_jax.parallel import hosts
+from transformer_jax.runs.config import resolve_file
+from transformer_jax.runs.load import load
+from transformer_jax.runs.provenance import TEST_DATA, VALIDATION_DATA, data_digests
+from transformer_jax.runs.settings import Settings
+from transformer_jax.runs.user_modules import describe_error
+from transformer_jax.runtime.files import entries_below
+
+_POLL_SECONDS = 0.5
+_SECONDS_TO_SAVE = 60  # a checkpoint, after SIGTERM
+_GUARDED = ("open", "os.remove", "os.rename", "subprocess.Popen", "os.system", "socket.connect")
+"""Audit events that a proposal's own code may not raise."""
+_STANDARD = sysconfig.get_path("stdlib")
+_LIBRARIES = tuple(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
+_NUMPY = str(Path(np.__file__).parent)
+
+
+class JobError(UserError):
+    """A job failed; the rule and the reason for which its proposal is refused."""
+
+    def __init__(self, rule: str, reason: str) -> None:
+        super().__init__(reason)
+        self.rule = rule
+        self.seconds = 0.0  # that the job took
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What a job may use: seconds, and gigabytes below a folder."""
+
+    seconds: float
+    gigabytes: float
+    folder: Path
+
+
+def run_job(kind: str, limits: Limits, **arguments: Any) -> dict[str, Any]:
+    """Runs a function of `JOBS` in another process; returns what it returns.
+
+    Raises:
+      JobError: it failed, or exceeded its limits.
+      Stopped: a SIGTERM or an interrupt came; what it trained is saved.
+    """
+    limits.folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=limits.folder) as scratch:
+        answer = Path(scratch) / "answer.json"
+        errors = Path(scratch) / "stderr"
+        work = json.dumps({"kind": kind, "arguments": arguments, "answer": str(answer)})
+        path = os.pathsep.join(filter(None, sys.path))
+        with (
+            errors.open("wb") as stderr,
+            hosts.catch_stops() as stops,
+            subprocess.Popen(
+                [sys.executable, "-m", __name__],
+                stdin=subprocess.PIPE,
+                stdout=stderr,
+                stderr=stderr,
+                env={**os.environ, "PYTHONPATH": path},
+                start_new_session=True,
+            ) as process,
+        ):
+            assert process.stdin is not None
+            try:
+                with contextlib.suppress(BrokenPipeError):  # stderr says why
+                    process.stdin.write(work.encode() + b"\n")
+                    process.stdin.flush()  # it stays open: the process ends when it closes
+                _wait(process, limits, stops)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # with the processes that it started
+        if answer.exists():
+            result: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
+            if "rule" in result:
+                raise JobError(result["rule"], result["reason"])
+            return result
+        last = (errors.read_text(errors="replace").strip() or "it wrote nothing").splitlines()[-1]
+        raise JobError("crash", f"its process ended with status {process.returncode}: {last}")
+
+
+def _wait(process: subprocess.Popen[bytes], limits: Limits, stops: hosts.Stops) -> None:
+    """Waits for the end of a process within its limits."""
+    start = time.monotonic()
+    before = _bytes_below(limits.folder)
+    while process.poll() is None:
+        time.sleep(_POLL_SECONDS)
+        if stops.cause:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_SECONDS_TO_SAVE)
+            kind = Interrupted if stops.cause == hosts.INTERRUPT else Stopped
+            raise kind(f"stopped by {stops.cause}; the same command continues the night")
+        if time.monotonic() > start + limits.seconds:
+            raise JobError("time", f"it had not ended after {limits.seconds:.0f} s")
+        if _bytes_below(limits.folder) > before + limits.gigabytes * 1e9:
+            raise JobError("disk", f"it wrote more than {limits.gigabytes:g} GB")
+
+
+def _bytes_below(folder: Path) -> int:
+    total = 0
+    for entry in entries_below(folder):
+        try:
+            total += entry.stat(follow_symlinks=False).st_size
+        except OSError:  # a temporary file that is gone
+            continue
+    return total
+
+
+def check(
+    config: str,
+    metric: str,
+    modules: Sequence[str],
+    overrides: Mapping[str, Any],
+    verifies: bool,
+) -> dict[str, Any]:
+    """Checks that a row can train; "failing" are the quick oracles, run with `verifies`, that
+    differ or could not be run."""
+    settings = resolve_file(config, overrides, modules)
+    check_row(Sweep(config, {"row": {}}, metrics=[metric]), "row", settings)
+    failing = []
+    if verifies:
+        outcomes = verify(settings, modules, quick=True, progress=False).outcomes
+        for outcome in outcomes:
+            if outcome.verdict not in (EQUAL, DOES_NOT_APPLY):
+                failing.append(f"{outcome.oracle} {outcome.verdict}: {outcome.describe()}")
+    return {"failing": failing}
+
+
+def train(
+    config: str,
+    metric: str,
+    modules: Sequence[str],
+    overrides: Mapping[str, Any],
+    folder: str,
+    seeds: int,
+) -> dict[str, Any]:
+    """Trains the seeds of a row that are left, in one program.
+
+    Returns:
+      "workdirs" of all seeds, empty for one that diverged; "seconds" of all; "parameters"; "memory"
+      of this process at most, in bytes.
+    """
+    settings = resolve_file(config, overrides, modules)
+    sweep = Sweep(config, {"row": overrides}, seeds=seeds, metrics=[metric])
+    spec = RowSpec("row", settings, data=row_data({"row": settings})["row"])
+    (row,) = train_rows(sweep, {Path(folder): spec}, seeds, modules)
+    folders = seed_folders(Path(folder))
+    workdirs = []
+    for i, value in enumerate(row.metrics[metric]):
+        is_finite = value is not None and math.isfinite(value)
+        workdirs.append(str(folders[f"seed_{settings.seed + i}"]) if is_finite else "")
+    sizes = {"parameters": row.parameters, "memory": _peak_memory()}
+    return {"workdirs": workdirs, "seconds": row.seconds, **sizes}
+
+
+def _peak_memory() -> int:
+    """Largest memory of this process in bytes: of its first device, or of a CPU's process."""
+    of_device = jax.local_devices()[0].memory_stats() or {}
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return int(of_device.get("peak_bytes_in_use", resident))
+
+
+def evaluate(
+    config: str, metric: str, modules: Sequence[str], workdirs: Sequence[str], split: str
+) -> dict[str, Any]:
+    """Evaluates trained parameters on a split; `config` is not read.
+
+    Returns:
+      "values", NaN where a workdir is empty or parameters are not finite; None of a test split that
+      does not exist, or has the examples of the validation split. "digests" by rule of what all
+      rows of a night share (`proposals.RULES`).
+    """
+    values = [math.nan] * len(workdirs)
+    digests: dict[str, str] = {}
+    for i, workdir in enumerate(workdirs):
+        if not workdir:
+            continue
+        run = load(workdir, modules=modules)
+        digests = digests or _shared_digests(run.settings, run.step, Path(workdir))
+        if split == "test" and not _has_held_out_data(run.settings):
+            return {"values": None, "digests": digests}
+        try:
+            values[i] = run.evaluate(split, progress=False)[metric]
+        except NonFiniteError:
+            continue
+    return {"values": values, "digests": digests}
+
+
+def _has_held_out_data(settings: Settings) -> bool:
+    data = data_digests({"row": settings}, ("valid", "test"))["row"]
+    return TEST_DATA in data and data[TEST_DATA] != data[VALIDATION_DATA]
+
+
+def _shared_digests(settings: Settings, step: int, workdir: Path) -> dict[str, str]:
+    """Digests by rule of what a run shares with the baseline of a night."""
+    made_by = run_digests([workdir])
+    of_data = {name: made_by.get(f"{name} data", "") for name in ("training", "validation")}
+    of_tokens = {name: made_by[name] for name in made_by if name.startswith("tokenizer")}
+    measured: dict[str, dict[str, Any]] = {
+        "budget": {"step": step},
+        "data": of_data,
+        "metric": of_tokens,
+    }
+    digests = {}
+    for rule, shared in measured.items():
+        fields: dict[str, Any] = {n: v for n, v in settings.values.items() if rule_of(n) == rule}
+        digests[rule] = digest_of({**fields, **shared})
+    return digests
+
+
+JOBS: Mapping[str, Callable[..., dict[str, Any]]] = {
+    function.__name__: function for function in (check, train, evaluate)
+}
+
+
+def guard_files(files: Sequence[str]) -> None:
+    """From now on, code in these files that opens a file or starts a program fails.
+
+    Imports, and what the libraries that it calls do (a compilation cache), are not its own.
+    """
+    own = set(files)
+
+    def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in _GUARDED:
+            return
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            name = frame.f_code.co_filename
+            if name in own:
+                raise JobError("files", f"{Path(name).name} asks for {event} of {arguments[0]!r}")
+            # What the standard library and NumPy do is their caller's doing.
+            is_standard = name.startswith(_STANDARD) and not name.startswith(_LIBRARIES)
+            is_frozen = name.startswith("<frozen") and not name.startswith("<frozen importlib")
+            if not (is_standard or is_frozen or name.startswith(_NUMPY)):
+                return
+            frame = frame.f_back
+
+    sys.addaudithook(refuse)
+
+
+def _rule_of_error(error: BaseException) -> str:
+    """The rule of the `JobError` that led to an error; else "config", or "crash" if it is a bug."""
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, JobError):
+            return link.rule
+        link = link.__cause__
+    return "config" if isinstance(error, UserError) else "crash"
+
+
+def do_job(kind: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What a job returns; the rule and reason of an error of the proposal."""
+    try:
+        return JOBS[kind](**arguments)
+    except Stopped:
+        raise
+    except Exception as error:
+        return {"rule": _rule_of_error(error), "reason": describe_error(error)}
+
+
+def main() -> None:
+    """Does the work on the first line of stdin, and writes its answer to the file that it names."""
+    work = json.loads(sys.stdin.buffer.readline())
+
+    def end_with_parent() -> None:
+        sys.stdin.buffer.read()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    guard_files(work["arguments"].pop("guarded"))
+    result = do_job(work["kind"], work["arguments"])
+    path = Path(work["answer"])
+    partial = path.with_suffix(".partial")
+    partial.write_text(to_json(result), encoding="utf-8")
+    partial.replace(path)
+
+
+if __name__ == "__main__":
+    main()

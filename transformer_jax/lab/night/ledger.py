@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger of a night: all that happened, a JSON object a line, chained by digests.
+
+Each line has the SHA-256 of the line before it and of itself. A line that was edited, removed or
+put in is found; whoever computes all digests again is not. Kinds of lines:
+
+    night     what is tested, and the baseline
+    start     a proposal's test begins: its number, level and the baseline that it is tested against
+    measured  values of seeds of a row
+    end       what became of a proposal: the line that `night` prints
+    finish    the winner on fresh seeds and on held-out data
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from transformer_jax.errors import UserError
+from transformer_jax.lab.night.definition import LEDGER
+from transformer_jax.lab.night.proposals import Proposal
+from transformer_jax.logs.records import to_json
+from transformer_jax.runtime.files import open_locked
+
+FINISH = "finish"
+PROMOTED = "promoted"
+REFUSED = "refused"
+SUPERSEDED = "superseded"
+"""Verdicts of "end" lines: a proposal is superseded, and tested again, if another was promoted
+while it was tested."""
+_DIGEST = "sha256"
+
+type Line = Mapping[str, Any]
+type Stage = int | str
+"""Number of the baseline that rows are measured beside; at the end of a night a name."""
+
+
+class Ledger:
+    """The lines of a ledger, as this process last read them.
+
+    Raises:
+      UserError: a line was edited, removed or put in.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / LEDGER
+        self._lock = folder / f".{LEDGER}.lock"  # holds the digest of the last line
+        self._size = 0
+        self.lines: list[Line] = []
+        self.read()
+
+    def read(self) -> None:
+        """Reads what other processes have added."""
+        with self.adding():
+            pass
+
+    @contextlib.contextmanager
+    def adding(self) -> Iterator[None]:
+        """In the block no other process adds lines, and this one has read them all."""
+        with self._locked() as head:
+            lines, fault = self._on_disk(head)
+            if fault or lines[: len(self.lines)] != self.lines:
+                raise UserError(
+                    f"night: {self.path} was edited ({fault or 'its beginning is another'}); "
+                    "restore it, or begin another night in a new folder"
+                )
+            self.lines = lines
+            self._head = head
+            yield
+
+    def add(self, kind: str, **fields: Any) -> Line:
+        """Adds a line (within `adding`), and returns it."""
+        # Through JSON, so that the line is as it will be read: lists for tuples, null for NaN.
+        record = json.loads(to_json({"line": len(self.lines), "kind": kind, **fields}))
+        line = {**record, _DIGEST: _digest(self.lines[-1] if self.lines else None, record)}
+        self.path.touch()
+        with self.path.open("r+b") as file:
+            file.truncate(self._size)  # without a line that a kill has torn
+            file.seek(self._size)
+            file.write(f"{to_json(line)}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())
+            self._size = file.tell()
+        _replace(self._head, line[_DIGEST])
+        self.lines.append(line)
+        return line
+
+    def of_kind(self, kind: str) -> list[Line]:
+        """The lines of a kind."""
+        return [line for line in self.lines if line["kind"] == kind]
+
+    @property
+    def promoted(self) -> list[Line]:
+        """The "end" lines of promoted proposals; each made a new baseline."""
+        return [line for line in self.of_kind("end") if line["verdict"] == PROMOTED]
+
+    def tests(self) -> list[bool | None]:
+        """Of each test by its number: whether the proposal was promoted; None: it is under way."""
+        outcomes: list[bool | None] = [None] * len(self.of_kind("start"))
+        for line in self.of_kind("end"):
+            if line["number"] is not None:
+                outcomes[line["number"]] = line["verdict"] == PROMOTED
+        return outcomes
+
+    def start_of(self, proposal: Proposal, baseline: int) -> Line | None:
+        """The line of a test that has begun and not ended."""
+        ended = {line["number"] for line in self.of_kind("end")}
+        test = (proposal.name, proposal.digest, baseline)
+        for line in self.of_kind("start"):
+            is_same = (line["name"], line["digest"], line["baseline"]) == test
+            if is_same and line["number"] not in ended:
+                return line
+        return None
+
+    def decided(self) -> set[tuple[str, str]]:
+        """(name, digest) of the proposals that were promoted or refused."""
+        ends = self.of_kind("end")
+        return {(e["name"], e["digest"]) for e in ends if e["verdict"] != SUPERSEDED}
+
+    def measured(self, row: str, baseline: Stage) -> list[Line]:
+        """The measurements of a row, beside a baseline, in the order of seeds."""
+        lines = self.of_kind("measured")
+        return [line for line in lines if (line["row"], line["baseline"]) == (row, baseline)]
+
+    def values(self, row: str, baseline: Stage) -> list[float]:
+        """The values of a row's seeds; NaN for one that diverged."""
+        values = [value for line in self.measured(row, baseline) for value in line["values"]]
+        return [math.nan if value is None else value for value in values]
+
+    def spent(self) -> dict[str, float]:
+        """Runs and seconds of training so far."""
+        lines = [line for line in self.lines if "spent" in line]
+        return {unit: sum(line["spent"][unit] for line in lines) for unit in ("runs", "seconds")}
+
+    def _locked(self) -> contextlib.closing[TextIO]:
+        return contextlib.closing(open_locked(self._lock, wait=True))
+
+    def _on_disk(self, head: TextIO) -> tuple[list[Line], str]:
+        """The lines of the file, and what is wrong with the first that is."""
+        try:
+            content = self.path.read_bytes() if self.path.exists() else b""
+        except OSError as error:
+            return [], str(error)
+        self._size = content.rfind(b"\n") + 1
+        lines: list[Line] = []
+        for number, text in enumerate(content[: self._size].splitlines(), 1):
+            try:
+                lines.append(json.loads(text))
+            except ValueError:
+                return lines, f"line {number} is no JSON"
+        chained = _num_chained(lines)
+        if chained < len(lines):
+            return lines, f"line {chained + 1}"
+        head.seek(0)
+        last = head.read()
+        # A kill may come between a line and its digest.
+        if last and last not in [line[_DIGEST] for line in lines[-2:]]:
+            return lines, "its last lines are missing"
+        return lines, ""
+
+
+def _replace(head: TextIO, digest: str) -> None:
+    head.seek(0)
+    head.truncate()
+    head.write(digest)
+    head.flush()
+
+
+def _digest(before: Line | None, record: Line) -> str:
+    """Digest of a line, and by that of the line before it of all before."""
+    start = before[_DIGEST] if before else ""
+    return hashlib.sha256(f"{start}\n{to_json(record)}".encode()).hexdigest()
+
+
+def _num_chained(lines: Sequence[Line]) -> int:
+    """Number of lines up to the first whose digest is wrong."""
+    before: Line | None = None
+    for i, line in enumerate(lines):
+        if not isinstance(line, dict) or _DIGEST not in line:
+            return i
+        record = {name: value for name, value in line.items() if name != _DIGEST}
+        if line[_DIGEST] != _digest(before, record):
+            return i
+        before = line
+    return len(lines)

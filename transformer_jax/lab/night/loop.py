@@ -1,0 +1,412 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop of a night: takes proposals from its folder, tests each beside the baseline, and
+promotes those that are better.
+
+Any number of processes may work on one night; each continues where it, or another one, stopped.
+"""
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_jax.errors import BusyError, UserError
+from transformer_jax.lab.evidence.verdicts import stated_configs
+from transformer_jax.lab.night.decision import CONTINUE, PROMOTE, ErrorControl, decide_proposal
+from transformer_jax.lab.night.definition import RUNS, load_night, sha256_of, stated
+from transformer_jax.lab.night.jobs import JobError, Limits, run_job
+from transformer_jax.lab.night.ledger import (
+    FINISH,
+    PROMOTED,
+    REFUSED,
+    SUPERSEDED,
+    Ledger,
+    Line,
+    Stage,
+)
+from transformer_jax.lab.night.proposals import BASELINE, RULES, Proposal, read_proposals
+from transformer_jax.runs.config import resolve_file
+from transformer_jax.runs.workdir import SWEEP, lock_workdir
+from transformer_jax.runtime.files import remove
+from transformer_jax.runtime.progress import set_title
+from transformer_jax.scoring.sequential import Plan, decide, oriented, paired_differences
+
+WINNER = "winner"
+_SECONDS_TO_START = 120  # a process: imports, data, compilation
+_SECONDS_TO_CHECK = 300
+_SEEDS_APART = 1000  # of successive baselines, more than any proposal is tested with
+_REASONS = {
+    "better": "the difference is above 0, at the level of this test",
+    "screening": "its first seeds do not favour it",
+    "not better": "no difference was found",
+    "diverged": "the loss of every seed was no longer finite",
+}
+
+logger = logging.getLogger(__name__)
+
+
+class Variant(NamedTuple):
+    """A row of a night: its name, what it overrides in the config, the files of its components."""
+
+    name: str
+    overrides: Mapping[str, Any]
+    modules: Sequence[str]
+
+
+class OpenNight:
+    """A night under way.
+
+    Args:
+      folder: of the night.
+      begins: begin the night if it is new, which checks the baseline.
+
+    Attributes:
+      night: its definition.
+      ledger: what happened so far.
+
+    Raises:
+      UserError: the definition or the ledger cannot be used, the night began with another
+        definition, or the baseline cannot train or fails its own oracles.
+    """
+
+    def __init__(self, folder: str | Path, *, begins: bool = True) -> None:
+        self.folder = Path(folder)
+        self.night = load_night(self.folder)
+        night = self.night
+        self.control = ErrorControl(night.control, night.error_rate, night.proposals)
+        self.ledger = Ledger(self.folder)
+        settings = resolve_file(self.night.config, self.night.base, self.night.modules)
+        self._first_seed = settings.seed
+        asked = stated(self.night) | stated_configs({BASELINE: settings})[BASELINE]
+        if begins and not self.ledger.lines:
+            self._begin(asked)
+        for line in self.ledger.lines[:1]:
+            _require_same(line["asked"], asked)
+
+    def _begin(self, asked: Mapping[str, Any]) -> None:
+        """Checks the baseline, and adds the first line."""
+        try:
+            self._check(self.baseline(), self.folder, verifies=True)
+        except JobError as error:
+            fails = "fails its own oracles" if error.rule == "oracles" else "cannot train"
+            raise UserError(f"night: the baseline {fails}: {error}") from error
+        with self.ledger.adding():
+            if not self.ledger.lines:
+                self.ledger.add("night", asked=asked)
+
+    @property
+    def number(self) -> int:
+        """Number of the present baseline: of the proposals that were promoted."""
+        return len(self.ledger.promoted)
+
+    def baseline(self, number: int | None = None) -> Variant:
+        """The present baseline, or that of a number.
+
+        Raises:
+          UserError: a component of a promoted proposal has changed.
+        """
+        overrides = dict(self.night.base)
+        modules = list(self.night.modules)
+        for line in self.ledger.promoted[:number]:
+            overrides |= line["overrides"]
+            for name, digest in line["files"].items():
+                path = (self.folder / name).resolve()
+                if sha256_of(path) != digest:
+                    raise UserError(
+                        f"night: {path} is part of the baseline and was edited; restore it, or "
+                        "begin another night in a new folder"
+                    )
+                modules.append(str(path))
+        return Variant(BASELINE, overrides, modules)
+
+    def is_spent(self) -> bool:
+        """Returns True if the budget is used up."""
+        spent = self.ledger.spent()
+        return any(spent[unit] >= most for unit, most in self.night.budget.items())
+
+    def open_proposals(self) -> list[Proposal]:
+        """The proposals that are not decided, in the order in which they arrived."""
+        decided = self.ledger.decided()
+        proposals = read_proposals(self.folder)
+        return [p for p in proposals if (p.name, p.digest) not in decided]
+
+    def decide_next(self) -> Line | None:
+        """Decides the first open proposal that no other process tests; returns its "end" line, or
+        None if there is none or the budget is used up."""
+        self.ledger.read()
+        for proposal in self.open_proposals():
+            lock = lock_workdir(self._folder(proposal.row, "claimed"), SWEEP)
+            with contextlib.suppress(BusyError), lock:
+                self.ledger.read()
+                if (proposal.name, proposal.digest) not in self.ledger.decided():
+                    line = self._decide(proposal)
+                    if line is not None or self.is_spent():
+                        return line
+        return None
+
+    def _folder(self, row: str, stage: Stage) -> Path:
+        """Folder of a row's runs beside a baseline."""
+        return self.folder / RUNS / str(stage) / row
+
+    def _decide(self, proposal: Proposal) -> Line | None:
+        number = self.number
+        base = self.baseline()
+        set_title(proposal.name)
+        modules = [*base.modules, *map(str, proposal.files)]
+        variant = Variant(proposal.row, {**base.overrides, **proposal.overrides}, modules)
+        start = self.ledger.start_of(proposal, number)
+        try:
+            if start is None:
+                start = self._start(proposal, variant, number)
+            return self._test(proposal, start, [base, variant]) if start else None
+        except JobError as error:
+            if error.rule == "disk":
+                for path in self._folder(proposal.row, number).glob("*"):
+                    remove(path)
+            spent = {"runs": 0, "seconds": error.seconds}
+            with self.ledger.adding():
+                return self._end(proposal, start, REFUSED, error.rule, str(error), spent=spent)
+
+    def _start(self, proposal: Proposal, variant: Variant, number: int) -> Line | None:
+        """Checks a proposal, and adds the line with which its test begins; None if the baseline
+        has changed meanwhile."""
+        # The file of one that could not be read may be mended.
+        ends = [end for end in self.ledger.of_kind("end") if end["rule"] != "form"]
+        if proposal.fault:
+            raise JobError(*proposal.fault)
+        if any(e["name"] == proposal.name and e["digest"] != proposal.digest for e in ends):
+            raise JobError("name", "a proposal of this name was decided; give this one a new name")
+        self._check(variant, self._folder(proposal.row, number), verifies=bool(proposal.files))
+        with self.ledger.adding():
+            if self.number != number:
+                return None
+            outcomes = self.ledger.tests()
+            level = self.control.level(len(outcomes), outcomes)
+            fields = {"name": proposal.name, "digest": proposal.digest, "baseline": number}
+            return self.ledger.add("start", **fields, number=len(outcomes), level=level)
+
+    def _check(self, row: Variant, folder: Path, *, verifies: bool) -> None:
+        """Raises JobError if a row cannot train, or an oracle of its components fails."""
+        limits = Limits(_SECONDS_TO_CHECK, self.night.gigabytes, folder)
+        checked = self._run("check", limits, row, overrides=row.overrides, verifies=verifies)
+        if checked["failing"]:
+            raise JobError("oracles", "; ".join(checked["failing"]))
+
+    def _run(self, kind: str, limits: Limits, row: Variant, **arguments: Any) -> dict[str, Any]:
+        """Runs a job of a row; components of proposals may not open files."""
+        arguments |= {"config": self.night.config, "metric": self.night.metric}
+        guarded = [path for path in row.modules if path not in self.night.modules]
+        start = time.monotonic()
+        try:
+            return run_job(kind, limits, **arguments, modules=row.modules, guarded=guarded)
+        except JobError as error:
+            error.seconds = time.monotonic() - start
+            raise
+
+    def _test(self, proposal: Proposal, start: Line, rows: Sequence[Variant]) -> Line | None:
+        """Adds seeds until the proposal is decided; None if the budget is used up."""
+        ledger = self.ledger
+        night = self.night
+        base, row = rows
+        number = start["baseline"]
+        lines = sum(line["lines"] for line in ledger.promoted[:number])
+        if self.is_spent():
+            return None
+        self.measure(base, number, night.looks[0])  # so that costs are of as many seeds
+        base_values = self.measure(base, number, night.looks[-1])
+        for count in night.looks:
+            if self.is_spent():
+                return None
+            values = self.measure(row, number, count)
+            # At all looks the costs of the first one, so that all test the same difference.
+            base_costs, costs = (ledger.measured(r.name, number)[0]["costs"] for r in rows)
+            base_costs = base_costs | {"lines": lines}
+            costs = costs | {"lines": lines + proposal.lines}
+            price = night.price(costs, base_costs) if night.price else 0.0
+            decision = decide_proposal(
+                (oriented(values, night.better) - price).tolist(),
+                oriented(base_values, night.better).tolist(),
+                start["level"],
+                night.smallest,
+                night.looks,
+            )
+            logger.info("%s: %d seeds, %s", proposal.name, count, decision.verdict)
+            if decision.verdict != CONTINUE:
+                break
+        verdict = PROMOTED if decision.verdict == PROMOTE else REFUSED
+        rule = "better" if verdict == PROMOTED else "not better"
+        if not any(map(math.isfinite, values)):
+            rule = "diverged"
+        elif verdict == REFUSED and count < night.looks[-1]:
+            rule = "screening"
+        fields = {
+            "difference": decision.gain,
+            "interval": [decision.low, decision.high],
+            "seeds": count,
+            "values": values,
+            "price": price,
+            "costs": costs,
+        }
+        with ledger.adding():
+            if verdict == PROMOTED and self.number != number:
+                verdict = SUPERSEDED
+            return self._end(proposal, start, verdict, rule, _REASONS[rule], **fields)
+
+    def measure(self, row: Variant, stage: Stage, count: int) -> list[float]:
+        """Values of a row's first seeds; trains and evaluates those that are not there.
+
+        Raises:
+          JobError: a proposal fails; the baseline: UserError.
+        """
+        # Another process may be measuring the baseline; it holds the lock of a proposal already.
+        shared = row.name in (BASELINE, WINNER)
+        lock = lock_workdir(self._folder(row.name, stage), SWEEP, wait=True)
+        with lock if shared else contextlib.nullcontext():
+            self.ledger.read()
+            if len(self.ledger.values(row.name, stage)) < count:
+                try:
+                    self._train(row, stage, count)
+                except JobError as error:
+                    if shared:
+                        raise UserError(f"night: the {row.name} cannot train: {error}") from error
+                    raise
+        return self.ledger.values(row.name, stage)[:count]
+
+    def _train(self, row: Variant, stage: Stage, count: int) -> None:
+        """Trains a row up to a number of seeds, evaluates those that are new, adds their values."""
+        earlier = self.ledger.measured(row.name, stage)
+        before = sum(line["spent"]["runs"] for line in earlier)
+        number = stage if isinstance(stage, int) else self.number + 1
+        trained = self._run(
+            "train",
+            self._limits(row, stage, count - before),
+            row,
+            overrides={**row.overrides, "seed": self._first_seed + _SEEDS_APART * number},
+            folder=str(self._folder(row.name, stage)),
+            seeds=count,
+        )
+        workdirs = trained["workdirs"][before:]
+        evaluated = self.evaluate(row, stage, workdirs, "valid")
+        for line in self.ledger.measured(BASELINE, stage)[:1]:
+            for rule, digest in evaluated["digests"].items():
+                if line["digests"].get(rule, digest) != digest:
+                    raise JobError(rule, f"its run differs: {RULES[rule][1]}")
+        seconds = trained["seconds"] - sum(line["spent"]["seconds"] for line in earlier)
+        costs = {
+            "seconds": seconds / len(workdirs),
+            "memory": trained["memory"],
+            "parameters": trained["parameters"],
+        }
+        below = [path.removeprefix(f"{self.folder}/") for path in workdirs]
+        names = {"row": row.name, "baseline": stage, "workdirs": below}
+        spent = {"runs": len(workdirs), "seconds": seconds}
+        with self.ledger.adding():
+            self.ledger.add("measured", **names, **evaluated, costs=costs, spent=spent)
+
+    def evaluate(
+        self, row: Variant, stage: Stage, workdirs: Sequence[str], split: str
+    ) -> dict[str, Any]:
+        """Values and digests of trained seeds (`jobs.evaluate`)."""
+        limits = self._limits(row, stage, len(workdirs))
+        return self._run("evaluate", limits, row, workdirs=workdirs, split=split)
+
+    def _limits(self, row: Variant, stage: Stage, runs: int) -> Limits:
+        """Limits of a job that trains or evaluates runs; the baseline has all the time."""
+        seconds = math.inf
+        if row.name != BASELINE:
+            of_run = self.ledger.measured(BASELINE, stage)[0]["costs"]["seconds"]
+            seconds = _SECONDS_TO_START + self.night.slower * of_run * runs
+        return Limits(seconds, self.night.gigabytes, self._folder(row.name, stage))
+
+    def _end(
+        self,
+        proposal: Proposal,
+        start: Line | None,
+        verdict: str,
+        rule: str,
+        reason: str,
+        **fields: Any,
+    ) -> Line:
+        """Adds the line of a proposal's end (within `adding`)."""
+        folder = self.folder.resolve()
+        named = ("name", "why", "lines", "digest", "overrides")
+        test = {name: start[name] if start else None for name in ("number", "level", "baseline")}
+        return self.ledger.add(
+            "end",
+            **{name: getattr(proposal, name) for name in named},
+            files={str(path.relative_to(folder)): sha256_of(path) for path in proposal.files},
+            **test,
+            verdict=verdict,
+            rule=rule,
+            reason=reason,
+            **fields,
+        )
+
+
+def _require_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raises UserError if a night began with another definition; it names the first field."""
+    for name in dict.fromkeys((*before, *now)):
+        if before.get(name) != now.get(name):
+            raise UserError(
+                f"night: {name} was {before.get(name)!r} when this night began, and is now "
+                f"{now.get(name)!r}; restore it, or begin another night in a new folder"
+            )
+
+
+def decide_proposals(folder: str | Path) -> Iterator[Line]:
+    """Decides proposals until none is open or the budget is used up; yields the line of each.
+
+    Raises:
+      UserError: as `OpenNight`; or the night is finished.
+      Stopped: a SIGTERM or an interrupt came; the same call continues.
+    """
+    night = OpenNight(folder)
+    _require_unfinished(night)
+    line = night.decide_next()
+    while line is not None:
+        yield line
+        line = night.decide_next()
+
+
+def finish_night(folder: str | Path) -> Line:
+    """Trains the winner and the first baseline with fresh seeds, evaluates both on held-out data
+    (the test split), once, and ends the night; returns the "finish" line.
+
+    Raises:
+      UserError: as `OpenNight`; or the night is finished.
+    """
+    night = OpenNight(folder)
+    _require_unfinished(night)
+    ledger = night.ledger
+    rows = [night.baseline(0)]
+    if night.number:
+        rows.append(night.baseline()._replace(name=WINNER))
+    stage = f"{FINISH}_{night.number}"
+    count = night.night.finish_seeds
+    values: dict[str, dict[str, Any]] = {"valid": {}, "test": {}}
+    for row in rows:
+        values["valid"][row.name] = night.measure(row, stage, count)
+    for row in rows:
+        below = [path for line in ledger.measured(row.name, stage) for path in line["workdirs"]]
+        workdirs = [path and str(night.folder / path) for path in below]
+        values["test"][row.name] = night.evaluate(row, stage, workdirs, "test")["values"]
+    differences = {}
+    for split, of_rows in values.items():
+        if WINNER in of_rows and None not in of_rows.values():
+            sides = [oriented(of_rows[name], night.night.better) for name in (WINNER, BASELINE)]
+            plan = Plan((count,), error_rate=0.025)  # of each side: a 95% interval
+            look = decide(paired_differences(sides[0], sides[1]).tolist(), plan)
+            differences[split] = {"difference": look.mean, "interval": [look.low, look.high]}
+    with ledger.adding():
+        return ledger.add(FINISH, values=values, differences=differences, promoted=night.number)
+
+
+def _require_unfinished(night: OpenNight) -> None:
+    if night.ledger.of_kind(FINISH):
+        raise UserError(
+            f"night: {night.folder} is finished, as its held-out data were opened; begin another "
+            "night in a new folder, with its winner as the baseline"
+        )

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Proposals of a night: what is dropped into its folder `proposals`, and the rules for it.
+
+    NAME.json           {"why": "a sentence", "overrides": {"optimizer.name": "muon"}}
+    NAME.py             a component; its docstring says why, OVERRIDES = {...} is read, not run
+    NAME/               proposal.json, and the files of components
+
+Names that begin with a dot or end in .partial are still being written.
+"""
+
+import ast
+import dataclasses
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.lab.night.definition import PROPOSALS
+from transformer_jax.lab.sweeps.shared_folder import folder_name
+from transformer_jax.runtime.files import parse_json, read_regular
+
+_NAME = re.compile(r"[A-Za-z0-9][\w-]{0,63}", re.ASCII)
+_OF_FOLDER = "proposal.json"
+BASELINE = "baseline"
+"""Name of the baseline among the rows of a night; no proposal may have it."""
+
+RULES: Mapping[str, tuple[str, str]] = {
+    "seeds": (r"seed|data\.order_seed", "the night draws the seeds of all rows"),
+    "budget": (
+        r"train\.(num_steps|tokens_per_batch|scale_to_data|init_from|distillation\..*)"
+        r"|eval\.patience",
+        "a proposal trains as many steps on as many tokens as the baseline, from its own start",
+    ),
+    "data": (r"data\..*", "a proposal trains on the training data of the baseline"),
+    "metric": (
+        r"(task|eval|decode|tokenizer)\..*",
+        "a proposal is measured as the baseline is: same task, tokens, search and examples",
+    ),
+    "outside": (
+        r"(checkpoint|logging|parallel)\..*|train\.callbacks",
+        "this field acts outside of the model and its training step",
+    ),
+}
+"""Rule -> the config fields that a proposal may not set, and why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Proposal:
+    """A proposal to change the baseline.
+
+    Attributes:
+      why: the sentence that comes with it.
+      overrides: config fields that it sets.
+      files: of its components.
+      digest: SHA-256 of its files.
+      lines: of code of its components, without blank lines and comments.
+      arrived: time at which it was written, in seconds.
+      fault: (rule, reason) for which it is refused as it stands; empty if there is none.
+    """
+
+    name: str
+    why: str
+    overrides: Mapping[str, Any]
+    files: tuple[Path, ...]
+    digest: str
+    lines: int
+    arrived: float
+    fault: tuple[str, str] | tuple[()] = ()
+
+    @property
+    def row(self) -> str:
+        """Name of its row among the runs; a changed proposal has another."""
+        return f"{folder_name(self.name)}-{self.digest[:8]}"
+
+
+def rule_of(field: str) -> str:
+    """Name of the rule that forbids to set a config field; empty if none does."""
+    for rule, (pattern, _) in RULES.items():
+        if re.fullmatch(pattern, field):
+            return rule
+    return ""
+
+
+def read_proposals(folder: Path) -> list[Proposal]:
+    """The proposals in the folder of a night, in the order in which they arrived."""
+    proposals: list[Proposal] = []
+    for path in (folder / PROPOSALS).glob("*"):
+        is_partial = path.name.startswith((".", "__")) or path.suffix == ".partial"
+        if not is_partial and (path.is_dir() or path.suffix in (".json", ".py")):
+            proposals.append(_read(path))
+    proposals.sort(key=lambda proposal: (proposal.arrived, proposal.name))
+    names: set[str] = set()
+    for i, proposal in enumerate(proposals):
+        if proposal.name in names:
+            fault = ("name", f"another proposal has the name {proposal.name}")
+            proposals[i] = dataclasses.replace(proposal, fault=fault)
+        names.add(proposal.name)
+    return proposals
+
+
+def _read(path: Path) -> Proposal:
+    """Reads a proposal; one that cannot be read has a fault."""
+    files: tuple[Path, ...] = ()
+    fields: Any = {}
+    fault: tuple[str, str] | tuple[()] = ()
+    digest = hashlib.sha256()
+    lines = 0
+    arrived = path.lstat().st_mtime
+    if path.is_dir():
+        stated = path / _OF_FOLDER
+        files = tuple(sorted(path.rglob("*.py")))
+    else:
+        stated = path
+        files = (path,) if path.suffix == ".py" else ()
+    try:
+        content = read_regular(stated)
+        digest.update(content)
+        fields = _stated_by(content) if stated.suffix == ".py" else parse_json(content)
+        for file in files:
+            content = read_regular(file)
+            digest.update(content)
+            code = (line.strip() for line in content.decode().splitlines())
+            lines += sum(bool(line) and not line.startswith("#") for line in code)
+        fault = _fault(path.stem, fields)
+    except (OSError, ValueError, SyntaxError, RecursionError) as error:
+        fault = ("form", f"it cannot be read: {type(error).__name__}: {error}")
+    is_whole = isinstance(fields, dict) and isinstance(fields.get("overrides"), dict)
+    overrides = fields["overrides"] if is_whole else {}
+    why = " ".join(str(fields.get("why", "")).split()) if is_whole else ""
+    paths = tuple(file.resolve() for file in files)
+    return Proposal(path.stem, why, overrides, paths, digest.hexdigest(), lines, arrived, fault)
+
+
+def _stated_by(source: bytes) -> dict[str, Any]:
+    """The docstring and OVERRIDES of a component's file, which is not executed."""
+    tree = ast.parse(source)
+    fields: dict[str, Any] = {"why": ast.get_docstring(tree) or "", "overrides": {}}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "OVERRIDES":
+            fields["overrides"] = ast.literal_eval(node.value)
+    return fields
+
+
+def _fault(name: str, fields: Any) -> tuple[str, str] | tuple[()]:
+    """(rule, reason) for which a proposal is refused unread by others; empty if there is none."""
+    if not _NAME.fullmatch(name) or name == BASELINE:
+        return "name", f"{name!r} cannot name a proposal: letters, digits, _ and -, not {BASELINE}"
+    if not isinstance(fields, dict) or not set(fields) <= {"why", "overrides"}:
+        return "form", 'write {"why": "a sentence", "overrides": {"section.field": value}}'
+    overrides = fields.get("overrides")
+    if not isinstance(overrides, dict) or not overrides:
+        return "form", "it overrides nothing: a component acts only if a config field names it"
+    if not isinstance(fields.get("why"), str) or not fields["why"].strip():
+        return "form", "why is missing: a sentence that says what it is expected to improve"
+    for field in overrides:
+        rule = rule_of(str(field))
+        if rule:
+            return rule, f"it sets {field}: {RULES[rule][1]}"
+    return ()

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a night has found: as JSON for programs, as tables, and as a page."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.lab.analysis.pages import asset, page
+from transformer_jax.lab.night.definition import PAGE
+from transformer_jax.lab.night.ledger import FINISH, PROMOTED, REFUSED, Line
+from transformer_jax.lab.night.loop import OpenNight, decide_proposals, finish_night
+from transformer_jax.lab.night.proposals import BASELINE
+from transformer_jax.lab.report import Cells, Report, json_number, shown_mean, shown_name
+from transformer_jax.runtime.files import write_atomic
+
+
+def night(folder: str | Path, *, finish: bool = False) -> Report:
+    """Decides the proposals in a night's folder; begins the night if it is new.
+
+    Args:
+      folder: with `night.py` and `proposals` (docs/nights.md).
+      finish: then opens the held-out data and ends the night.
+
+    Raises:
+      UserError: the definition or the ledger cannot be used, the night began with another
+        definition or is finished, or the baseline cannot train or fails its own oracles.
+      Stopped: a SIGTERM or an interrupt came; the same call continues.
+    """
+    for _ in decide_proposals(folder):
+        write_page(folder)
+    if finish:
+        finish_night(folder)
+    return write_page(folder)
+
+
+def night_state(folder: str | Path) -> dict[str, Any]:
+    """What is open and what was decided, as JSON; trains nothing."""
+    night = OpenNight(folder, begins=False)
+    ledger = night.ledger
+    ends = ledger.of_kind("end")
+    outcomes = ledger.tests()
+    baseline = night.baseline()
+    spent = ledger.spent()
+    return {
+        "open": [proposal.name for proposal in night.open_proposals()],
+        PROMOTED: [end["name"] for end in ends if end["verdict"] == PROMOTED],
+        REFUSED: {end["name"]: end["rule"] for end in ends if end["verdict"] == REFUSED},
+        BASELINE: {
+            "number": night.number,
+            "overrides": dict(baseline.overrides),
+            "modules": list(baseline.modules),
+            night.night.metric: list(map(json_number, ledger.values(BASELINE, night.number))),
+        },
+        "budget": {unit: [spent[unit], most] for unit, most in night.night.budget.items()},
+        "is_spent": night.is_spent(),
+        "next_level": night.control.level(len(outcomes), outcomes),
+        "is_finished": bool(ledger.of_kind(FINISH)),
+    }
+
+
+def write_page(folder: str | Path) -> Report:
+    """Writes the page of a night, and returns its report."""
+    report = night_report(OpenNight(folder, begins=False))
+    record = report.as_json()
+    data = {**record, "title": report.title, "notes": list(report.notes)}
+    data["finish_table"] = [list(line) for line in report.tables.get(_FRESH, ())]
+    styles = [asset("theme.css"), asset("comparison.css")]
+    scripts = [asset(name) for name in ("document.js", "tables.js", "night.js")]
+    html = page(report.title, asset("night.html"), styles, scripts, data)
+    write_atomic(Path(folder) / PAGE, html)
+    return report
+
+
+_PROPOSALS = "Proposals"
+_FRESH = "Winner and first baseline on fresh seeds"
+
+
+def night_report(night: OpenNight) -> Report:
+    """The report of a night."""
+    ledger = night.ledger
+    metric = night.night.metric
+    ends = ledger.of_kind("end")
+    columns = ["verdict", "rule", "difference", "interval", "seeds", "seconds", "lines"]
+    tables: dict[str, Cells] = {_PROPOSALS: [["", *columns], *map(_cells, ends)]}
+    values: Mapping[str, Mapping[str, Any]] = {}
+    for line in ledger.of_kind(FINISH):
+        tables[_FRESH] = _fresh_cells(line)
+        values = {metric: {name: _with_nan(v) for name, v in line["values"]["valid"].items()}}
+    spent = ledger.spent()
+    notes = [
+        f"Differences of {metric} on the validation split, positive where the proposal is better, "
+        f"a median over seeds; of interest from {night.night.smallest:g}.",
+        f"Error rate {night.night.error_rate:g} for all proposals together, by "
+        f"{night.night.control}.",
+        f"{spent['runs']:g} runs and {spent['seconds']:.0f} s of training.",
+    ]
+    record = {
+        "question": night.night.question,
+        "metric": metric,
+        "proposals": ends,
+        FINISH: ledger.of_kind(FINISH),
+        "digests": [line["digests"] for line in ledger.of_kind("measured")],
+    }
+    return Report(
+        title=night.night.question or Path(night.folder).absolute().name,
+        values=values,
+        tests=(),
+        statements={f"{end['name']}: {end['why']}": end["verdict"] for end in ends},
+        tables=tables,
+        record=record,
+        notes=notes,
+    )
+
+
+def _cells(end: Line) -> list[str]:
+    cells = [shown_name(end["name"]), end["verdict"], end["rule"]]
+    if "interval" not in end:
+        return [*cells, "-", "-", "-", "-", str(end["lines"])]
+    seconds = f"{end['costs']['seconds']:.1f}"
+    return [*cells, *_interval_cells(end), str(end["seeds"]), seconds, str(end["lines"])]
+
+
+def _interval_cells(line: Mapping[str, Any]) -> list[str]:
+    low, high = line["interval"]
+    shown = [None if value is None else f"{value:.4g}" for value in (low, high)]
+    difference = "-" if line["difference"] is None else f"{line['difference']:+.4g}"
+    return [difference, f"{shown[0] or '-inf'} to {shown[1] or 'inf'}"]
+
+
+def _fresh_cells(line: Line) -> Cells:
+    splits = ("valid", "test")
+    cells = [["", *splits]]
+    for name in line["values"]["valid"]:
+        of_row = [line["values"][split][name] for split in splits]
+        means = ["no held-out data" if v is None else shown_mean(_with_nan(v)) for v in of_row]
+        cells.append([name, *means])
+    differences = [line["differences"].get(split) for split in splits]
+    shown = ["{} [{}]".format(*_interval_cells(found)) if found else "-" for found in differences]
+    return [*cells, ["difference (positive is better)", *shown]]
+
+
+def _with_nan(values: Sequence[float | None]) -> list[float]:
+    return [float("nan") if value is None else value for value in values]
