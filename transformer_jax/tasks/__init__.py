@@ -55,6 +55,15 @@ _DENOISING_DEFAULTS: dict[str, Any] = {
     "data.name": "text",
 }
 
+_MASK_PREDICT_DEFAULTS: dict[str, Any] = {
+    "model.attention_layer": "bidirectional",
+    "decode.search": "unmask",
+    "decode.beam_size": 5,
+    "decode.unmask.steps": 10,
+    "decode.unmask.remask": True,
+}
+"""Search settings of Ghazvininejad et al. 2019, section 5."""
+
 _FINE_TUNING_DEFAULTS: dict[str, Any] = {
     **_BERT_DEFAULTS,
     "optimizer.learning_rate": 5e-5,
@@ -203,6 +212,15 @@ TASKS: Registry[TaskKind] = Registry(
                 *("task.mask_rate", "task.whole_words", "task.pooling", "task.normalize"),
                 *dict.fromkeys((*_TARGET, *_CONTINUATION)),
             ),
+        ),
+        "mask_predict": TaskKind(
+            _imported("mask_predict:MaskPredict.build"),
+            _PAIRS,
+            defaults=_MASK_PREDICT_DEFAULTS,
+            metric="bleu",
+            metrics=_TOKEN_METRICS,
+            needs_mask=True,
+            reads=_PAIR_FIELDS,
         ),
         "classification": TaskKind(
             _imported("classification:Classification.build"),
