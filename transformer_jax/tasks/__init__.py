@@ -220,7 +220,11 @@ TASKS: Registry[TaskKind] = Registry(
             metric="bleu",
             metrics=_TOKEN_METRICS,
             needs_mask=True,
-            reads=_PAIR_FIELDS,
+            reads=(
+                *(name for name in _PAIR_FIELDS if name not in _TARGET),
+                *_decode(("search", "beam_size", "temperature", "seed")),
+                *_decode(("num_outputs", "batch_size")),
+            ),
         ),
         "classification": TaskKind(
             _imported("classification:Classification.build"),
