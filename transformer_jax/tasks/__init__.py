@@ -94,7 +94,7 @@ _Z_LOSS = "train.z_loss"
 _LENGTH = "data.max_length"
 _SCORED = ("eval.num_examples", "eval.command")  # tasks with metrics of their outputs
 _DOCUMENTS = (
-    *(_LENGTH, "data.packing", "data.cache_dir", "data.block_megabytes"),
+    *(_LENGTH, "data.packing", "data.tags", "data.cache_dir", "data.block_megabytes"),
     "data.num_train_tokens",
 )
 _LOGITS = (  # tasks that predict tokens
@@ -119,7 +119,9 @@ def _imported(path: str) -> Callable[..., Any]:
     return imported(f"{__name__}.{path}")
 
 
-_TEXT_PAIR_FIELDS = ("tokenizer.joint", "task.metric", "data.cache_dir", "train.scale_to_data")
+_TEXT_PAIR_FIELDS = (
+    *("tokenizer.joint", "task.metric", "data.tags", "data.cache_dir", "train.scale_to_data"),
+)
 """Fields that a task on pairs reads only if both sides are text."""
 
 _PAIR_FIELDS = (
