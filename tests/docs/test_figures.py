@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-GENERATED = {ROOT / "docs/claims.md", ROOT / "docs/configuration.md"}
+GENERATED = {ROOT / f"docs/{name}.md" for name in ("claims", "configuration", "mistakes")}
 PAGES = sorted({ROOT / "README.md", *ROOT.glob("docs/*.md")} - GENERATED)
 CODE = re.compile(r"^```.*?^```|^ {4}.*?$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 TARGET = re.compile(r"\]\(([^)\s]*)\)")
@@ -16,7 +16,7 @@ CONSTANTS = {  # versions, sections and sizes of papers, levels of tests, exampl
     "README.md": "2.0 3.12 95",
     "choosing.md": "2.0",
     "cloud.md": "3.10 3.12",
-    "comparing.md": "0.05 0.1 95 1,000 10,000",
+    "comparing.md": "0.05 0.1 0.25 95 1,000 10,000 20,000",
     "data.md": "0.1 0.2 65,000 100,000 200,000",
     "extending.md": "10",
     "from_paper_to_code.md": "3.1 3.2 3.3 3.4 3.5 5.1 5.2 5.3 5.4 6.1 6.3 25,000 100,000 300,000",

@@ -13,6 +13,7 @@ from tests.tasks import compiled
 from transformer_jax.data.batches.pipeline import eval_batches, train_batches
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.models import apply_model
+from transformer_jax.tasks.corruptions import SourceTarget
 from transformer_jax.tasks.language_modeling import LanguageModeling
 from transformer_jax.tasks.masked_lm import MaskedLanguageModeling
 from transformer_jax.tokenization import TokenizerConfig, train_tokenizers
@@ -164,6 +165,16 @@ def test_short_names_of_two_objectives(build):
     assert type(masked) is MaskedLanguageModeling and masked.mask_rate == 0.3
 
 
+def test_a_prefix_ends_with_the_start_token_alone(build):
+    """Some vocabularies end documents with the start token."""
+    task = build("prefix_lm", PREFIX)
+    start = task.tokenizers.specials("text").start
+    pair = SourceTarget(np.array([5, start, 6]), np.array([7, start]))
+    task = dataclasses.replace(task, corruption=lambda tokens, rng: pair)
+    row = task.preprocess({"input": np.array([5]), "target": np.array([5, 6])}, None)
+    assert row["input"].tolist() == [5, 6, start, 7, start]
+
+
 def test_what_an_objective_cannot_have_is_refused_by_name(build, task_with, tokenizers):
     encoder = {"model.architecture": "encoder_only"}
     both_ways = DECODER | {"model.attention_layer": "bidirectional"}
@@ -180,6 +191,9 @@ def test_what_an_objective_cannot_have_is_refused_by_name(build, task_with, toke
                 "spans",
                 PAIRS
                 | {"data.max_length": 64, "task.spans.rate": 0.5, "task.spans.mean_length": 1.0},
+            ),
+            "spans.mean_length is 17, and a text has 16 tokens": (
+                lambda: build("spans", PAIRS | {"task.spans.mean_length": 17.0})
             ),
             "rate is 0": lambda: build("spans", PAIRS | {"task.spans.rate": 0.0}),
             "rate is 1": lambda: build("infilling", PAIRS | {"task.infilling.rate": 1.0}),

@@ -14,6 +14,7 @@ from transformer_jax.tasks.denoising import DenoisingPairs, DenoisingSequences
 from transformer_jax.tasks.diffusion import MaskedDiffusion
 from transformer_jax.tasks.instruction import Instruction
 from transformer_jax.tasks.language_modeling import LanguageModeling
+from transformer_jax.tasks.mask_predict import MaskPredict
 from transformer_jax.tasks.masked_lm import MaskedLanguageModeling
 from transformer_jax.tasks.multiple_choice import MultipleChoice
 from transformer_jax.tasks.parsing import Parsing
@@ -116,6 +117,7 @@ CLASSES = {
     "instruction": Instruction,
     "preference": Preference,
     "choices": MultipleChoice,
+    "mask_predict": MaskPredict,
     "masked_lm": MaskedLanguageModeling,
     "classification": Classification,
     "tagging": Tagging,

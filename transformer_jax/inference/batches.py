@@ -148,3 +148,19 @@ def score_pairs(
         pair_scores = map(PairScore, log_probs.tolist(), is_greedy.tolist())
         by_pair |= zip(indices, pair_scores, strict=True)
     return [by_pair[i] for i in range(len(pairs))]
+
+
+def weighted_scores(
+    scores: Sequence[PairScore], weights: Sequence[float], numbers: Sequence[int], count: int
+) -> list[PairScore]:
+    """Sums of the scores of each of `count` pairs, such as a bound over its masks.
+
+    Args:
+      numbers: for each score the pair that it belongs to, from 0.
+    """
+    log_probs = [0.0] * count
+    is_greedy = [True] * count
+    for number, weight, score in zip(numbers, weights, scores, strict=True):
+        log_probs[number] += weight * score.log_prob
+        is_greedy[number] &= score.is_greedy
+    return [PairScore(*values) for values in zip(log_probs, is_greedy, strict=True)]

@@ -245,7 +245,7 @@ _BEAM = ("decode.beam_size", "decode.alpha", "decode.length_penalty")
 _GREEDY = ("decode.repetition_penalty",)
 _SAMPLE = ("decode.temperature", "decode.top_k", "decode.top_p", "decode.seed", *_GREEDY)
 
-_UNMASK = ("decode.temperature", "decode.seed")
+_UNMASK = ("decode.beam_size", "decode.temperature", "decode.seed")
 
 SEARCHES: Registry[Callable[[DecodeConfig, TokenIds], Search]] = Registry(
     "decode.search",

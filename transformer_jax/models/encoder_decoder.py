@@ -89,6 +89,7 @@ class Seq2Seq(nn.Module):
         target: PerToken | None = None,
         target_positions: PerToken | None = None,
         target_segment_ids: PerToken | None = None,
+        from_source: Bool[Array, "B T"] | None = None,
         deterministic: bool = True,
     ) -> Unprojected:
         """Hidden states that predict the token after each target position, before the projection.
@@ -98,6 +99,9 @@ class Seq2Seq(nn.Module):
             `nn.masks.row_places` for the defaults).
           target: decoder inputs (sentences shifted right by one start token), with theirs; always
             needed.
+          from_source: places that get the encoder's output at the first token of their source
+            instead, such as those that predict the length of a target; None: none. Only an
+            `EncoderDecoder` takes it.
 
         Raises:
           TypeError: there is no target.
@@ -106,7 +110,14 @@ class Seq2Seq(nn.Module):
             raise TypeError("the model reads source and target; give target=..., the shifted one")
         source_tokens = PackedTokens.of(source, source_positions, source_segment_ids)
         target_tokens = PackedTokens.of(target, target_positions, target_segment_ids)
-        return self._project(self.features(source_tokens, target_tokens, deterministic))
+        if from_source is None:
+            return self._project(self.features(source_tokens, target_tokens, deterministic))
+        encoded = self.encode(*source_tokens, deterministic)
+        x = self.decode_rows(encoded, source_tokens.segment_ids, target_tokens, deterministic)
+        is_first = target_tokens.segment_ids[:, :, None] == source_tokens.segment_ids[:, None, :]
+        is_first &= (source_tokens.positions == 0)[:, None, :]
+        first = is_first.astype(encoded.dtype) @ encoded
+        return self._project(jnp.where(from_source[:, :, None], first.astype(x.dtype), x))
 
     def features(
         self, source: PackedTokens, target: PackedTokens, deterministic: bool
@@ -156,15 +167,34 @@ class EncoderDecoder(Seq2Seq):
         self, source: PackedTokens, target: PackedTokens, deterministic: bool
     ) -> Float[Array, "B T D"]:
         encoded = self.encode(*source, deterministic)
+        return self.decode_rows(encoded, source.segment_ids, target, deterministic)
+
+    def decode_rows(
+        self,
+        encoded: Float[Array, "B S D"],
+        source_segment_ids: Int[Array, "B S"],
+        target: PackedTokens,
+        deterministic: bool = True,
+    ) -> Float[Array, "B T D"]:
+        """The decoder's output for packed rows, from the encoder's."""
         balanced = undivided_reason(self.config) is None
         target = balance(target) if balanced else target
-        visible = Segments(target.segment_ids, source.segment_ids)
+        visible = Segments(target.segment_ids, source_segment_ids)
         sequences = Sequences.packed(
             self.target_encoding, target.positions, target.segment_ids, target.ids
         )
         x = self._embed_target(target.ids, target.positions, deterministic)
         x, _ = self.decoder(x, sequences, EncoderOutput(encoded, visible), deterministic)
         return restore_order(x) if balanced else x
+
+    def target_logits(
+        self,
+        encoded: Float[Array, "B S D"],
+        source_segment_ids: Int[Array, "B S"],
+        target: PackedTokens,
+    ) -> Float[Array, "B T V"]:
+        """Logits of a whole target, from the encoder's output: one pass of iterative unmasking."""
+        return self._project(self.decode_rows(encoded, source_segment_ids, target)).logits()
 
     def encode(
         self,

@@ -50,6 +50,12 @@ def feed_forward_class(config: TransformerConfig) -> type[FeedForwardLayer]:
     return FEED_FORWARDS.find(config.feed_forward)
 
 
+def looks_ahead(config: TransformerConfig) -> list[bool]:
+    """Whether each layer of the pattern sees later tokens in a decoder, too."""
+    layers = map(config.of_layer, range(len(config.pattern)))
+    return [issubclass(attention_class(layer), BidirectionalAttention) for layer in layers]
+
+
 def check_layers(config: TransformerConfig, num_layers: int, causal: bool) -> None:
     """Raises ValueError if the layers of a stack cannot do what the config asks of them."""
     encoding = encoding_class(config)

@@ -55,6 +55,15 @@ _DENOISING_DEFAULTS: dict[str, Any] = {
     "data.name": "text",
 }
 
+_MASK_PREDICT_DEFAULTS: dict[str, Any] = {
+    "model.attention_layer": "bidirectional",
+    "decode.search": "unmask",
+    "decode.beam_size": 5,
+    "decode.unmask.steps": 10,
+    "decode.unmask.remask": True,
+}
+"""Search settings of Ghazvininejad et al. 2019, section 5."""
+
 _FINE_TUNING_DEFAULTS: dict[str, Any] = {
     **_BERT_DEFAULTS,
     "optimizer.learning_rate": 5e-5,
@@ -85,7 +94,7 @@ _Z_LOSS = "train.z_loss"
 _LENGTH = "data.max_length"
 _SCORED = ("eval.num_examples", "eval.command")  # tasks with metrics of their outputs
 _DOCUMENTS = (
-    *(_LENGTH, "data.packing", "data.cache_dir", "data.block_megabytes"),
+    *(_LENGTH, "data.packing", "data.tags", "data.cache_dir", "data.block_megabytes"),
     "data.num_train_tokens",
 )
 _LOGITS = (  # tasks that predict tokens
@@ -110,7 +119,9 @@ def _imported(path: str) -> Callable[..., Any]:
     return imported(f"{__name__}.{path}")
 
 
-_TEXT_PAIR_FIELDS = ("tokenizer.joint", "task.metric", "data.cache_dir", "train.scale_to_data")
+_TEXT_PAIR_FIELDS = (
+    *("tokenizer.joint", "task.metric", "data.tags", "data.cache_dir", "train.scale_to_data"),
+)
 """Fields that a task on pairs reads only if both sides are text."""
 
 _PAIR_FIELDS = (
@@ -202,6 +213,19 @@ TASKS: Registry[TaskKind] = Registry(
                 *(*_DOCUMENTS, *_LOGITS, *_LOSS, _Z_LOSS, "task.objective"),
                 *("task.mask_rate", "task.whole_words", "task.pooling", "task.normalize"),
                 *dict.fromkeys((*_TARGET, *_CONTINUATION)),
+            ),
+        ),
+        "mask_predict": TaskKind(
+            _imported("mask_predict:MaskPredict.build"),
+            _PAIRS,
+            defaults=_MASK_PREDICT_DEFAULTS,
+            metric="bleu",
+            metrics=_TOKEN_METRICS,
+            needs_mask=True,
+            reads=(
+                *(name for name in _PAIR_FIELDS if name not in _TARGET),
+                *_decode(("search", "beam_size", "temperature", "seed")),
+                *_decode(("num_outputs", "batch_size")),
             ),
         ),
         "classification": TaskKind(

@@ -269,6 +269,9 @@ class Seq2SeqTask(BaseTask):
     max_target_length: int
     loss_options: LossOptions
     read: ClassVar[Sequence[str]] = ("source", "target")
+    models: ClassVar[type[Any]] = Seq2Seq
+    writes_in_order: ClassVar[bool] = True
+    """Whether a target token is predicted from those before it alone."""
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -285,7 +288,8 @@ class Seq2SeqTask(BaseTask):
         data = parts.data
         return cls(
             model=parts.make_model(
-                Seq2Seq,
+                cls.models,
+                sees_targets=cls.writes_in_order,
                 reach=max(data.max_source_length, data.max_target_length),
                 source_vocab_size=parts.vocab_sizes["source"],
                 target_vocab_size=parts.vocab_sizes["target"],

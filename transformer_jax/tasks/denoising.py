@@ -71,6 +71,12 @@ def rewriting(parts: TaskParts) -> Rewriting:
         ends_sentence[:] = [piece.endswith(SENTENCE_ENDS) for piece in pieces]
     text = TextTokens(parts.tokenizers.specials("text"), ends_sentence)
     corruption: Rewriting = objective.of(parts.task, text)
+    mean_length = getattr(getattr(corruption, "settings", None), "mean_length", 0)
+    if mean_length > length:
+        raise ValueError(
+            f"task.{parts.task.objective}.mean_length is {mean_length:g}, and a text has {length} "
+            "tokens (data.max_length); lower it"
+        )
     needed = corruption.num_extra(length)
     available = len(corruption.text.specials.extra)
     if parts.tokenizers.sides and available < needed:
@@ -225,7 +231,9 @@ class DenoisingSequences(LanguageModeling):
         by one token, and "counted"."""
         specials = self.tokenizers.specials("text")
         pair = self.corruption(whole_text(example), rng)
-        source = [*pair.source.tolist(), specials.start]
+        # A prefix ends with its first start token, and some vocabularies end documents with that.
+        text = pair.source[pair.source != specials.start]
+        source = [*text.tolist(), specials.start]
         target = [*pair.target.tolist(), specials.eos]
         loss_mask = [False] * len(source) + [True] * len(target)
         return loss_mask_features([*source, *target], loss_mask)

@@ -18,7 +18,13 @@ from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.decoding import Unmasking, truncate_at_eos
 from transformer_jax.errors import UserError
-from transformer_jax.inference.batches import PaddedBatch, PairScore, row_bytes, score_pairs
+from transformer_jax.inference.batches import (
+    PaddedBatch,
+    PairScore,
+    row_bytes,
+    score_pairs,
+    weighted_scores,
+)
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.losses import LossOptions, token_sums
@@ -26,6 +32,7 @@ from transformer_jax.metrics import padding_sums
 from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_only import EncoderOnly
+from transformer_jax.nn.layers import looks_ahead
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.progress import track
 from transformer_jax.tasks.base import BaseTask
@@ -97,7 +104,7 @@ class MaskedDiffusion(BaseTask):
                 f"task.block_diffusion.size is {size}; a row of {length} slots (data.max_length) "
                 f"has room for blocks of at most {length - 1}"
             )
-        if issubclass(parts.model_class, DecoderOnly) and not all(parts.looks_ahead):
+        if issubclass(parts.model_class, DecoderOnly) and not all(looks_ahead(parts.model)):
             raise ValueError(
                 f"task.objective {parts.task.objective!r} predicts tokens from both sides, and a "
                 "decoder sees those before alone; set model.attention_layer to 'bidirectional'"
@@ -214,12 +221,7 @@ class MaskedDiffusion(BaseTask):
         config = self.model.config
         size = functools.partial(row_bytes, config, config.vocab_size)
         scores = score_pairs(self.scores, params, rows, batch_size, size)
-        log_probs = [0.0] * len(pairs)
-        is_greedy = [True] * len(pairs)
-        for number, weight, score in zip(numbers, weights, scores, strict=True):
-            log_probs[number] += weight * score.log_prob
-            is_greedy[number] &= score.is_greedy
-        return [PairScore(*values) for values in zip(log_probs, is_greedy, strict=True)]
+        return weighted_scores(scores, weights, numbers, len(pairs))
 
     def _bound_rows(
         self, tokens: np.ndarray, num_read: int, rng: np.random.Generator
@@ -296,13 +298,7 @@ class MaskedDiffusion(BaseTask):
         Raises:
           UserError: it is another one, or several outputs would be the same.
         """
-        if decode.search not in (None, "unmask"):
-            raise UserError(
-                f"decode.search {decode.search!r} writes from left to right, and this run fills "
-                "masks; leave it out, or set it to 'unmask'"
-            )
-        decode = dataclasses.replace(decode, search="unmask")
-        unmasking: Any = decode.make_search(self.specials)
+        unmasking = make_unmasking(decode, self.specials)
         is_random = decode.temperature is not None or unmasking.order == "random"
         if decode.num_outputs > 1 and not is_random:
             raise UserError(
@@ -372,10 +368,7 @@ class MaskedDiffusion(BaseTask):
                 logits: jax.Array = apply_model(self.model, params, tokens, positions, segment_ids)
                 return logits
 
-            fold_in = jax.vmap(jax.random.fold_in)
-            keys = jnp.broadcast_to(jax.random.key(seed), len(text))
-            for column in batch["keys"].T:
-                keys = fold_in(keys, column)
+            keys = row_keys(batch["keys"], seed)
             return unmasking(logits_of, text, self.corruption.text.mask, keys)
 
         return jax.jit(
@@ -383,6 +376,27 @@ class MaskedDiffusion(BaseTask):
             static_argnames=("unmasking", "seed"),
             compiler_options=platform.compiler_options(),
         )
+
+
+def make_unmasking(decode: DecodeConfig, specials: SpecialTokens) -> Unmasking:
+    """The search of `decode`, by default `unmask`. Raises UserError if it is another one."""
+    if decode.search not in (None, "unmask"):
+        raise UserError(
+            f"decode.search {decode.search!r} writes from left to right, and this run fills "
+            "masks; leave it out, or set it to 'unmask'"
+        )
+    unmasking: Any = dataclasses.replace(decode, search="unmask").make_search(specials)
+    assert isinstance(unmasking, Unmasking)
+    return unmasking
+
+
+def row_keys(keys: jax.Array, seed: int) -> jax.Array:
+    """A random key for each row, from the numbers [B, N] that name it."""
+    fold_in = jax.vmap(jax.random.fold_in)
+    of_rows = jnp.broadcast_to(jax.random.key(seed), len(keys))
+    for column in keys.T:
+        of_rows = fold_in(of_rows, column)
+    return of_rows
 
 
 def loss_weights(batch: Batch) -> jax.Array:

@@ -22,8 +22,7 @@ from transformer_jax.metrics import LossSums
 from transformer_jax.models import MODELS
 from transformer_jax.models.config import ModelConfig
 from transformer_jax.models.encoder_only import EncoderOnly
-from transformer_jax.nn.attention_variants import BidirectionalAttention
-from transformer_jax.nn.layers import attention_class
+from transformer_jax.nn.layers import looks_ahead
 from transformer_jax.nn.positions import check_num_positions
 from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tokenization import Tokenizers
@@ -204,7 +203,7 @@ class TaskParts:
             )
         _require_one_source_of_logits(self.model_class)
         is_decoder = not issubclass(self.model_class, EncoderOnly)
-        if sees_targets and is_decoder and any(self.looks_ahead):
+        if sees_targets and is_decoder and any(looks_ahead(self.model)):
             raise ValueError(
                 "attention_layer 'bidirectional' sees the tokens that task "
                 f"{self.task.name} predicts; take another one"
@@ -215,12 +214,6 @@ class TaskParts:
         config = dataclasses.replace(self.model, **fields)
         check_num_positions(config, reach)
         return self.model_class(config)
-
-    @property
-    def looks_ahead(self) -> list[bool]:
-        """Whether each layer of the pattern sees later tokens in a decoder too."""
-        layers = map(self.model.of_layer, range(len(self.model.pattern)))
-        return [issubclass(attention_class(layer), BidirectionalAttention) for layer in layers]
 
 
 def _require_one_source_of_logits(model_class: type[Any]) -> None:

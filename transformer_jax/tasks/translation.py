@@ -25,15 +25,15 @@ from transformer_jax.tasks.base import Seq2SeqTask
 from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tasks.interface import Params, Prediction, TaskParts
 from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
-from transformer_jax.tokenization import SampledTokenizer, Tokenizer
+from transformer_jax.tokenization import Frame, SampledTokenizer, Tokenizer
 
 if TYPE_CHECKING:
     from transformer_jax.decoding.beam_tree import BeamTree
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Translation(Seq2SeqTask):
-    """Translation, or any mapping of text to text, with an encoder-decoder.
+class TextPairs(Seq2SeqTask):
+    """Base of the tasks that write a text for a text.
 
     Attributes:
       metric: entry of `scoring.METRICS` that compares outputs with targets.
@@ -44,10 +44,6 @@ class Translation(Seq2SeqTask):
     metric: str = "bleu"
     config: TaskConfig = TaskConfig()
     caching: TokenCache = TokenCache()
-    evaluates_by: ClassVar[Sequence[str]] = tuple(
-        field for field in TARGET_FIELDS if field != "num_outputs"
-    )
-    predicts_by: ClassVar[Sequence[str]] = TARGET_FIELDS
 
     @property
     def best_by(self) -> str:
@@ -62,6 +58,57 @@ class Translation(Seq2SeqTask):
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
         """Returns the pairs as tokens; those of a large set are cached (`data.cache_dir`)."""
         return tokenize_pairs(examples, self.tokenizers, self.caching)
+
+    @property
+    def source_frame(self) -> Frame:
+        """Special tokens around a source."""
+        return self.tokenizers.specials("source").translation
+
+    def encode_pair(self, pair: Mapping[str, str]) -> dict[str, list[int]]:
+        return {side: _encode(self.tokenizers.text(side), pair[side]) for side in self.lengths}
+
+    def predict(
+        self, params: Params, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1
+    ) -> Iterator[list[Prediction]]:
+        raise NotImplementedError
+
+    def evaluate(
+        self, params: Params, examples: Corpus, decode: DecodeConfig
+    ) -> tuple[dict[str, Any], list[Prediction]]:
+        """Returns the metrics of the best outputs, such as BLEU, and these outputs."""
+        n_best = self.predict(params, [example["source"] for example in examples], decode)
+        outputs = [hypotheses[0] for hypotheses in n_best]
+        references = [example["target"] for example in examples]
+        score = METRICS.configured(self.metric, self.config)
+        return score([output.text for output in outputs], references), outputs
+
+    def _encode_source(
+        self, line: str, warnings: LineWarnings, number: int = 1, name: str = "the text"
+    ) -> list[int]:
+        """Tokens of a source, cut at `max_source_length`, with special tokens."""
+        tokenizer = self.tokenizers.text("source")
+        frame = self.source_frame
+        tokens = warnings.encode(tokenizer, line, number, name)
+        room = max(0, self.max_source_length - frame.size())
+        if not tokens:
+            message = f"{name} is blank, and so is its translation"
+            warnings.add(number, message, "are blank, and so are their translations")
+        if len(tokens) > room:
+            limit = f"(data.max_source_length is {self.max_source_length})"
+            message = f"{name} has {len(tokens)} tokens; only the first {room} are translated"
+            several = f"are cut to the first {room} tokens {limit}"
+            warnings.add(number, f"{message} {limit}", several)
+        return frame.around(tokens[:room])
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Translation(TextPairs):
+    """Translation, or any mapping of text to text, with an encoder-decoder."""
+
+    evaluates_by: ClassVar[Sequence[str]] = tuple(
+        field for field in TARGET_FIELDS if field != "num_outputs"
+    )
+    predicts_by: ClassVar[Sequence[str]] = TARGET_FIELDS
 
     def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
         """Adds the special tokens of both sides."""
@@ -89,19 +136,6 @@ class Translation(Seq2SeqTask):
             frame = self.tokenizers.specials(side).translation
             framed[side] = dataclasses.replace(slices[side], head=frame.head, tail=frame.tail)
         return framed
-
-    def encode_pair(self, pair: Mapping[str, str]) -> dict[str, list[int]]:
-        return {side: _encode(self.tokenizers.text(side), pair[side]) for side in self.lengths}
-
-    def evaluate(
-        self, params: Params, examples: Corpus, decode: DecodeConfig
-    ) -> tuple[dict[str, Any], list[Prediction]]:
-        """Returns the metrics of the best outputs, such as BLEU, and these outputs."""
-        n_best = self.predict(params, [example["source"] for example in examples], decode)
-        outputs = [hypotheses[0] for hypotheses in n_best]
-        references = [example["target"] for example in examples]
-        score = METRICS.configured(self.metric, self.config)
-        return score([output.text for output in outputs], references), outputs
 
     def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
         references = [examples[0]["target"]]
@@ -185,24 +219,6 @@ class Translation(Seq2SeqTask):
         sides = self.tokenizers
         tokenizer = sides.text("target") if "target" in sides.sides else None
         return Seq2SeqSearch(self.model, sides.specials("target"), tokenizer=tokenizer)
-
-    def _encode_source(
-        self, line: str, warnings: LineWarnings, number: int = 1, name: str = "the text"
-    ) -> list[int]:
-        """Tokens of a source, cut at `max_source_length`, with special tokens."""
-        tokenizer = self.tokenizers.text("source")
-        frame = tokenizer.specials.translation
-        tokens = warnings.encode(tokenizer, line, number, name)
-        room = max(0, self.max_source_length - frame.size())
-        if not tokens:
-            message = f"{name} is blank, and so is its translation"
-            warnings.add(number, message, "are blank, and so are their translations")
-        if len(tokens) > room:
-            limit = f"(data.max_source_length is {self.max_source_length})"
-            message = f"{name} has {len(tokens)} tokens; only the first {room} are translated"
-            several = f"are cut to the first {room} tokens {limit}"
-            warnings.add(number, f"{message} {limit}", several)
-        return frame.around(tokens[:room])
 
     def _decode(self, prefix: Sequence[int], tokens: np.ndarray) -> str:
         """Text of an output [L] of the search, with its prefix."""

@@ -72,7 +72,8 @@ class Decision(NamedTuple):
 
     Attributes:
       verdict: `PROMOTE`, `REFUSE` or `CONTINUE`.
-      gain: median difference of a seed of the proposal from one of the baseline.
+      gain: median difference of a seed of the proposal from one of the baseline, or the nearest
+        number in the interval.
       low, high: interval of the gain, valid at all looks of the proposal together: each side is
         exceeded with at most the probability `level`.
     """
@@ -157,7 +158,8 @@ def judge(
             low_mean, high_mean = interval_of_mean(pairs, share)
         low = np.where(by_mean, np.maximum(low, low_mean), low)
         high = np.where(by_mean, np.minimum(high, high_mean), high)
-    gain = np.median(differences, -1)
+    # Pairs may know better than the median of all comparisons, which has other seeds on each side.
+    gain = np.clip(np.median(differences, -1), low, high)
     promotes = (low > 0) & (gain >= smallest)
     is_over = is_behind | (gain < smallest / 2) | (count >= looks[-1])
     return Judgements(promotes, ~promotes & is_over, gain, low, high)

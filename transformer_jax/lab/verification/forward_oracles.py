@@ -30,6 +30,7 @@ from transformer_jax.models import apply_method, apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import Seq2Seq
 from transformer_jax.nn.embeddings import intercept_embeddings
+from transformer_jax.nn.layers import looks_ahead
 from transformer_jax.tasks.interface import ability
 
 BFLOAT16 = 0.1
@@ -184,6 +185,8 @@ def causal(subject: Subject) -> Comparison:
     The gradient is taken with respect to the embedded tokens of the decoder.
     """
     model = _decoder(subject)
+    if any(looks_ahead(subject.settings.model)):
+        raise DoesNotApplyError("attention_layer 'bidirectional' sees later tokens")
     params = subject.params
     tokens = _draw_tokens(1, _LONGEST)
     width = subject.settings.model.d_model

@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mask-predict: pairs whose targets are written in a few passes (Ghazvininejad et al. 2019).
+
+B batch, T slots of a target, K lengths tried for a source, V vocabulary.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import batched
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax.data.batches.packing import padded_batch
+from transformer_jax.data.examples import Corpus, Features
+from transformer_jax.decoding import Unmasking
+from transformer_jax.errors import UserError
+from transformer_jax.inference.batches import (
+    PaddedBatch,
+    Pair,
+    PairScore,
+    row_bytes,
+    score_pairs,
+    weighted_scores,
+)
+from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.models import apply_method, apply_model
+from transformer_jax.models.encoder_decoder import EncoderDecoder, PackedTokens
+from transformer_jax.nn.layers import looks_ahead
+from transformer_jax.runtime import platform
+from transformer_jax.runtime.progress import track
+from transformer_jax.tasks.corruptions import bound_masks
+from transformer_jax.tasks.diffusion import make_unmasking, row_keys
+from transformer_jax.tasks.interface import Batch, Params, Prediction, Supervised, TaskParts
+from transformer_jax.tasks.line_warnings import collect_warnings
+from transformer_jax.tasks.losses import row_inputs
+from transformer_jax.tasks.translation import TextPairs
+from transformer_jax.tokenization import Frame, SpecialTokens
+
+DRAWS = 64
+"""Masks of a target whose losses estimate its score; all of them if there are no more."""
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class MaskPredict(TextPairs):
+    """Pairs with an encoder-decoder whose decoder sees the whole target and fills masked tokens.
+
+    The number of masked tokens is drawn uniformly for each visit of a pair. A source begins with
+    [MASK], whose place in the encoder predicts the length of the target: class n of the vocabulary
+    is a target of n tokens (the paper has a LENGTH token, and embeddings of lengths). In the
+    logits this prediction has the place of the target's first token, the start token.
+    """
+
+    models: ClassVar[type[Any]] = EncoderDecoder
+    writes_in_order: ClassVar[bool] = False
+    evaluates_by: ClassVar[Sequence[str]] = (
+        *("search", "beam_size", "temperature", "seed", "batch_size"),
+    )
+    predicts_by: ClassVar[Sequence[str]] = (*evaluates_by, "num_outputs")
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        return {**super().lengths, "labels": self.max_target_length}
+
+    @classmethod
+    def build(cls, parts: TaskParts, **fields: Any) -> Self:
+        """Makes the task of a run.
+
+        Raises:
+          ValueError: the parts do not fit together, the decoder does not see whole targets, the
+            tokenizers have no [MASK], or the vocabulary has fewer classes than there are lengths.
+        """
+        task = super().build(parts, **fields)
+        if not all(looks_ahead(parts.model)):
+            raise ValueError(
+                "task mask_predict predicts tokens from both sides, and this decoder sees those "
+                "before alone; set model.attention_layer to 'bidirectional'"
+            )
+        sides = parts.tokenizers.sides
+        if any(parts.tokenizers.specials(side).mask is None for side in sides):
+            raise ValueError(
+                "task mask_predict asks for a tokenizer with [MASK], which that of another run "
+                "lacks"
+            )
+        size = parts.vocab_sizes["target"]
+        if size < task.max_target_length:
+            raise ValueError(
+                f"data.max_target_length is {task.max_target_length}, and the vocabulary of "
+                f"{size} tokens has too few classes for the lengths of targets; lower it"
+            )
+        return task
+
+    @property
+    def specials(self) -> SpecialTokens:
+        return self.tokenizers.specials("target")
+
+    @property
+    def mask(self) -> int:
+        assert self.specials.mask is not None  # checked by `build`
+        return self.specials.mask
+
+    @property
+    def source_frame(self) -> Frame:
+        mask = self.tokenizers.specials("source").mask
+        assert mask is not None  # checked by `build`
+        frame = super().source_frame
+        return dataclasses.replace(frame, head=(mask, *frame.head))
+
+    def encode_pair(self, pair: Mapping[str, str]) -> dict[str, list[int]]:
+        """Tokens of the source, with special tokens, and of the target, without."""
+        source = self.tokenizers.text("source").encode(pair["source"])
+        target = self.tokenizers.text("target").encode(pair["target"])
+        return {"source": self.source_frame.around(source), "target": target}
+
+    def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
+        """Returns a pair with masked tokens, drawn anew at each visit, as `row`."""
+        target = np.asarray(example["target"])
+        is_hidden = np.zeros(len(target), bool)
+        if len(target):
+            count = int(rng.integers(1, len(target) + 1))
+            is_hidden[rng.permutation(len(target))[:count]] = True
+        source = self.source_frame.around(example["source"].tolist())
+        return self.row(source, target, is_hidden, has_length=True)
+
+    def row(
+        self, source: Sequence[int], target: np.ndarray, is_hidden: np.ndarray, has_length: bool
+    ) -> Features:
+        """Features of a pair: "source"; "target", with the start token; "labels": 1 + the length
+        and each hidden token, 0 elsewhere."""
+        length = 1 + len(target) if has_length else 0
+        inputs = np.where(is_hidden, self.mask, target)
+        labels = np.where(is_hidden, 1 + target, 0)
+        return {
+            "source": np.array(source, np.int32),
+            "target": np.append(self.specials.start, inputs).astype(np.int32),
+            "labels": np.append(length, labels).astype(np.int32),
+        }
+
+    def supervised(self, batch: Batch) -> Supervised:
+        """Returns the model's inputs, and the lengths and hidden tokens of a packed batch."""
+        target, positions, segment_ids = row_inputs(batch, "target")
+        from_source = (positions == 0) & (segment_ids > 0)
+        inputs = (*row_inputs(batch, "source"), target, positions, segment_ids, from_source)
+        labels = jnp.maximum(batch["labels"] - 1, 0)
+        return Supervised(inputs, labels, batch["labels"] > 0)
+
+    def score_tokens(
+        self, params: Params, pairs: Sequence[Pair], batch_size: int
+    ) -> list[PairScore]:
+        """Returns a lower bound of log P(target | source) of each pair in nats: the probability of
+        the length, and the bound of masked diffusion for the tokens (`bound_masks`), which is
+        estimated from `DRAWS` masks for targets with more of them.
+
+        Raises:
+          UserError: a target is longer than a row.
+        """
+        rows: list[Features] = []
+        weights: list[float] = []
+        numbers: list[int] = []
+        for number, pair in enumerate(pairs):
+            target = np.array(pair["target"], np.int32)
+            if len(target) >= self.max_target_length:
+                raise UserError(
+                    f"score: the target of line {number + 1} has {len(target)} tokens, more than "
+                    f"the {self.max_target_length - 1} of a row (data.max_target_length); make it "
+                    "shorter"
+                )
+            source = [*pair["source"]]
+            rng = np.random.default_rng(target.tolist())  # the same masks wherever the pair is
+            rows.append(self.row(source, target, np.zeros(len(target), bool), has_length=True))
+            weights.append(1.0)
+            numbers.append(number)
+            for is_hidden, weight in bound_masks(len(target), DRAWS, rng):
+                rows.append(self.row(source, target, is_hidden, has_length=False))
+                weights.append(weight)
+                numbers.append(number)
+        config = self.model.config
+        size = functools.partial(row_bytes, config, config.target_vocab_size)
+        scores = score_pairs(self.scores, params, rows, batch_size, size)
+        return weighted_scores(scores, weights, numbers, len(pairs))
+
+    def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
+        """Raises UserError if the search writes from left to right."""
+        self.unmasking(decode)
+
+    def unmasking(self, decode: DecodeConfig) -> Unmasking:
+        """The search of `decode`, which writes no end token: the length is known.
+
+        Raises:
+          UserError: it is none that fills masks, or gives fewer outputs than are asked for.
+        """
+        if decode.num_outputs > decode.beam_size:
+            raise UserError(
+                f"decode: num_outputs is {decode.num_outputs}, and the outputs are those of the "
+                f"{decode.beam_size} likeliest lengths (beam_size); raise beam_size"
+            )
+        unmasking = make_unmasking(decode, self.specials)
+        banned = (*unmasking.banned_ids, self.specials.eos)
+        return dataclasses.replace(unmasking, banned_ids=banned)
+
+    def predict(
+        self, params: Params, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1
+    ) -> Iterator[list[Prediction]]:
+        """Yields the `decode.num_outputs` best outputs of each line, one for each of the
+        `decode.beam_size` likeliest lengths; a score is the mean log-probability of a token when
+        it was chosen, in nats. Lines are read as by `Translation.predict`.
+
+        Raises:
+          UserError: the search writes from left to right, or gives fewer outputs.
+        """
+        unmasking = self.unmasking(decode)
+        sources: dict[int, list[int]] = {}
+        with collect_warnings(len(lines)) as warnings:
+            for number, line in enumerate(lines, first_line):
+                source = self._encode_source(line, warnings, number, f"line {number}")
+                if len(source) > self.source_frame.size():
+                    sources[number] = source
+        outputs: dict[int, list[Prediction]] = {}
+        for numbers in track(batched(sources, decode.batch_size), len(sources), "example"):
+            read = [sources[number] for number in numbers]
+            lengths = self._batch.run(
+                functools.partial(self._likeliest_lengths, count=decode.beam_size),
+                params,
+                [_Request(source, 0, (0, 0)) for source in read],
+                decode.batch_size,
+            )
+            requests = [
+                _Request(source, int(length), (number, candidate))
+                for number, source, of_source in zip(numbers, read, lengths, strict=True)
+                for candidate, length in enumerate(of_source)
+            ]
+            program = functools.partial(self._fill, unmasking=unmasking, seed=decode.seed)
+            for part in batched(requests, decode.batch_size):
+                filled = self._batch.run(program, params, part, decode.batch_size)
+                for request, tokens, log_probs in zip(part, *filled, strict=True):
+                    written = slice(1, 1 + request.length)
+                    text = self.tokenizers.text("target").decode(tokens[written].tolist())
+                    output = Prediction(text, float(log_probs[written].mean()))
+                    outputs.setdefault(request.keys[0], []).append(output)
+        for number in range(first_line, first_line + len(lines)):
+            n_best = outputs.get(number, [Prediction("", 0.0)])
+            yield sorted(n_best, key=lambda output: -output.score)[: decode.num_outputs]
+
+    @functools.cached_property
+    def _batch(self) -> PaddedBatch["_Request"]:
+        """Batches of sources, and targets that are all masks."""
+
+        def arrays(requests: Sequence[_Request]) -> dict[str, np.ndarray]:
+            start = self.specials.start
+            rows = [
+                {"source": r.source, "target": [start, *[self.mask] * r.length]} for r in requests
+            ]
+            keys = np.array([request.keys for request in requests], np.int32)
+            return {**padded_batch(rows), "keys": keys}
+
+        return PaddedBatch(_Request([self.mask], 1, (0, 0)), arrays)
+
+    @functools.cached_property
+    def _likeliest_lengths(self) -> Callable[..., jax.Array]:
+        """Compiled (parameters, batch, count) -> likeliest numbers of target tokens, [B, K]."""
+
+        def likeliest_lengths(params: Params, batch: Batch, count: int) -> jax.Array:
+            start = tuple(x[:, :1] for x in row_inputs(batch, "target"))
+            from_source = jnp.ones_like(start[0], bool)
+            inputs = (*row_inputs(batch, "source"), *start, from_source)
+            logits = apply_model(self.model, params, *inputs)[:, 0, : self.max_target_length]
+            most = min(count, self.max_target_length - 1)
+            return 1 + jax.lax.top_k(logits[:, 1:], most)[1]
+
+        return jax.jit(
+            likeliest_lengths,
+            static_argnames="count",
+            compiler_options=platform.compiler_options(),
+        )
+
+    @functools.cached_property
+    def _fill(self) -> Callable[..., tuple[jax.Array, jax.Array]]:
+        """Compiled (parameters, batch) -> filled targets, and log-probabilities, [B, T] each."""
+
+        def fill(
+            params: Params, batch: Batch, unmasking: Unmasking, seed: int
+        ) -> tuple[jax.Array, jax.Array]:
+            source, positions, segment_ids = row_inputs(batch, "source")
+            encoded = apply_method(self.model, params, "encode", source, positions, segment_ids)
+            target, *places = row_inputs(batch, "target")
+
+            def logits_of(tokens: jax.Array) -> jax.Array:
+                read = PackedTokens(tokens, *places)
+                logits: jax.Array = apply_method(
+                    self.model, params, "target_logits", encoded, segment_ids, read
+                )
+                return logits
+
+            return unmasking(logits_of, target, self.mask, row_keys(batch["keys"], seed))
+
+        return jax.jit(
+            fill,
+            static_argnames=("unmasking", "seed"),
+            compiler_options=platform.compiler_options(),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Request:
+    """A source with its special tokens, the length of its target, and numbers that name both."""
+
+    source: Sequence[int]
+    length: int
+    keys: tuple[int, int]
