@@ -26,7 +26,7 @@ from transformer_jax.lab.mistakes.calls import (
 BATCH, HEADS, TIME, DEPTH = 2, 3, 5, 4  # distinct, so that a layout cannot pass for another
 TENSORS = ("query", "key", "value")
 WEIGHTS = ("wq", "wk", "wv", "wo")
-APART = ("bhtd", "bthd", "btd", "tbd", "td")
+APART = ("bhtd", "bthd", "tbhd", "btd", "tbd", "tdb", "td")
 TOGETHER = ("btf", "tbf", "tf")
 CAUSAL = {"": {}, ", causal": {"diagonal": 0}}
 MASKS = ("b1ts", "ts", "bts", "b11s", "bs", "bhts")

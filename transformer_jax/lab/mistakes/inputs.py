@@ -13,11 +13,16 @@ from transformer_jax.lab.mistakes.calls import SECONDS, RejectedError, Subject, 
 
 BATCH, HEADS, TIME = 3, 2, 7
 LENGTHS = np.array([7, 4, 2])
+_OF_PADDING = (np.arange(TIME) >= LENGTHS[:, None])[:, :, None]
+"""Queries of padding, [B, T, 1]."""
 MEANINGS = {None: ["True shows", "True hides"], "keep": ["True shows"], "hide": ["True hides"]}
 
 
 def mask_of(meaning: str, causal: bool, padding: bool, **wrong: Any) -> np.ndarray:
-    """A mask [B, T, T]; `wrong` are options of table.toml."""
+    """A mask [B, T, T]; `wrong` are options of table.toml.
+
+    With `causal` and `padding`, queries of padding see all: it does not matter what they see.
+    """
     triangle = np.ones((TIME, TIME), bool)
     if causal:
         triangle = np.tri(TIME, TIME, wrong.get("diagonal", 0), bool)
@@ -26,6 +31,7 @@ def mask_of(meaning: str, causal: bool, padding: bool, **wrong: Any) -> np.ndarr
     real = real[:, :, None] if "queries" in wrong else real[:, None]
     keep = (triangle | real) if "union" in wrong and causal and padding else (triangle & real)
     keep = ~keep if "inverted" in wrong else keep
+    keep = keep | (causal and padding and _OF_PADDING)
     if meaning == "is added":
         return np.where(keep, 0.0, wrong.get("hidden", -1e9))
     return (keep if meaning == "True shows" else ~keep).astype(np.float64)
@@ -68,7 +74,11 @@ def check_mask(
         for causal in [True, False] if square and padding else [not padding]:
             name = " and ".join(["causal"] * causal + ["padding"] * padding) + f", {meaning}"
             reference = partial(mask_of, meaning, causal, padding)
-            trials.append(Trial(name, values, reference, output=whole))
+            output = whole
+            if causal and padding:
+                seen = mask_of(meaning, False, False)
+                output = np.where(_OF_PADDING, seen, whole)
+            trials.append(Trial(name, values, reference, output=output))
         answers.append(diagnose(subject, "mask", trials))
     shows, hides = answers[0], answers[-1]
     num_mistakes = len(shows.mistakes) or len(hides.mistakes)
@@ -181,13 +191,17 @@ def check_positions(
         arguments["x"] = np.take(x, np.zeros(max_length, int), x.shape.index(TIME))
     shape = [max_length if size == TIME else size for size in trial.output.shape]
     try:
-        long_shape = list(subject.array(**arguments).shape)
-        reason = f"it returns the shape {long_shape}"
+        array = subject.array(**arguments)
+        reason = f"it returns the shape {list(array.shape)}"
+        if list(array.shape) == shape:
+            # All positions read the same features.
+            rows = np.moveaxis(array, shape.index(max_length), 0).reshape(max_length, -1)
+            num_apart = len(np.unique(rows.round(6), axis=0))
+            if num_apart == max_length:
+                return answer
+            reason = f"only {num_apart} differ"
     except RejectedError as error:
-        long_shape = []
         reason = str(error)
-    if long_shape == shape:
-        return answer
     findings = [Finding("table_short", f"for {max_length} positions {reason}")]
     return Answer(answer.check, False, answer.layout, findings)
 

@@ -130,7 +130,10 @@ def _part_of(fn: Callable[..., Any]) -> str:
     roles |= dict.fromkeys(role for roles in ROLES.values() for role in roles)
     by_name = Subject("check_model", fn, [*roles]).by_name
     for part in ROLES:
-        if part in name.replace("model", "") or ROLES[part][0] in by_name:
+        if ROLES[part][0] in by_name:
+            return part
+    for part in ROLES:
+        if part in name.replace("model", ""):
             return part
     raise UserError(f"{name}: what is it? Say part=, one of {', '.join(ROLES)}")
 
