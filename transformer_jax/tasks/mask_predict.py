@@ -116,7 +116,7 @@ class MaskPredict(TextPairs):
         return {"source": self.source_frame.around(source), "target": target}
 
     def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
-        """Returns a pair with masked tokens, drawn anew at each visit, as `row`."""
+        """Returns a pair with masked tokens, drawn at each visit, as `row`."""
         target = np.asarray(example["target"])
         is_hidden = np.zeros(len(target), bool)
         if len(target):

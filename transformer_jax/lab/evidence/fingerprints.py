@@ -137,7 +137,7 @@ def _programs(settings: Settings, task: Task, rows: int, measures_runs: bool) ->
 
 
 def _order(batches: TrainBatches) -> str:
-    """Digest of the first training batches, and of some that are far behind."""
+    """Digest of the first training batches, and of some much later ones."""
     digest = hashlib.sha256()
     first = batches.get_state()
     for start in _STARTS:

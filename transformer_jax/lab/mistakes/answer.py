@@ -54,7 +54,7 @@ class Finding(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Answer:
-    """What a check says of a function; prints itself.
+    """Result of a check of a function; prints itself.
 
     Attributes:
       check: such as "check_attention".

@@ -45,8 +45,8 @@ class Trial(NamedTuple):
 def arranged(array: np.ndarray, axes: str, order: str) -> np.ndarray:
     """An array of axes such as "bhtd" in another order; of an axis that it lacks, the last."""
     array = array[tuple(slice(None) if axis in order else -1 for axis in axes)]
-    kept = [axis for axis in axes if axis in order]
-    array = array.transpose([kept.index(axis) for axis in order if axis != "1"])
+    present = [axis for axis in axes if axis in order]
+    array = array.transpose([present.index(axis) for axis in order if axis != "1"])
     return np.expand_dims(array, tuple(i for i, axis in enumerate(order) if axis == "1"))
 
 
@@ -174,7 +174,7 @@ class Subject:
         return RejectedError(reason)
 
     def refusal(self) -> UserError:
-        """What to tell a user whose function took no layout."""
+        """The error of a function that took no layout."""
         return UserError(
             f"{self.name}: no layout that was tried works; in the first, {self._first_reason}. "
             "Wrap it in a function of the usual arguments (docs/mistakes.md)"

@@ -66,7 +66,7 @@ RESIDUALS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def residual(x: np.ndarray, form: str) -> np.ndarray:
-    """A layer with norms and the residual, in one of the forms, of which three are right."""
+    """A layer with norms and the residual, in one of the forms; three of these are right."""
     return RESIDUALS[form](x)
 
 
