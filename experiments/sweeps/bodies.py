@@ -5,8 +5,8 @@
         --config.data.train_text=WIKITEXT2/wiki.train.tokens.gz,TATOEBA/train.de.gz \\
         --config.data.valid_text=TATOEBA/valid.de.gz
 
-The German sentences give the shared vocabulary its German pieces. Results, and the sweeps that
-start from these bodies (bodies_translate.py, bodies_parse.py): experiments/results/denoising.md.
+The German sentences give the shared vocabulary its German pieces. Results, and the sweep that
+starts from these bodies (bodies_translate.py): experiments/results/denoising.md.
 """
 
 STACK = {"model.num_layers": 2}

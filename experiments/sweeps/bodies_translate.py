@@ -22,6 +22,7 @@ def get_rows():
             "eval.every_steps": STEPS_FROM_SCRATCH,
             "optimizer.decay_steps": STEPS_FROM_SCRATCH,
         },
+        "from scratch, equal steps": {"train.init_from": f"{BODIES}/untrained/seed_0"},
     }
     for body in ("causal", "spans", "masked"):
         rows[f"from {body}"] = {"train.init_from": f"{BODIES}/{body}/seed_0"}
@@ -30,6 +31,7 @@ def get_rows():
 
 def get_sweep():
     base = {
+        "model.architecture": "encoder_decoder",  # not that of the body
         "model.d_model": 64,
         "model.d_ff": 256,
         "model.num_encoder_layers": 2,
