@@ -38,7 +38,7 @@ tj.check_attention(my_attention)
 A check draws inputs, calls the function in each usual layout (heads apart or together, batch or
 time first, a mask that shows, hides or is added) and compares with a reference in NumPy. If none
 is equal, it compares with references that are wrong, each in one way of the tables below, then in
-two. The answer has `right`, `layout`, `mistakes` and `warnings`. What a name does not tell is
+two. The answer has `right`, `layout` and `mistakes`. What a name does not tell is
 asked for: whether True in a mask shows or hides a key, the steps of warm-up inside a schedule.
 
 "Right" means equal to the reference to 2e-4 on the inputs that were drawn, and one number to 1e-5.
@@ -66,7 +66,7 @@ CHECKS = {
 }
 
 PARTS = {
-    "attention": "Attention", "properties": "Attention: unusual inputs", "mask": "Masks",
+    "attention": "Attention", "properties": "Rows and axes of masks", "mask": "Masks",
     "positions": "Positions", "rotary": "Rotary positions", "length": "Long inputs",
     "embedding": "Embeddings", "norm": "Norms", "pool": "Means over time",
     "residual": "Residuals", "dropout": "Dropout",
@@ -74,7 +74,7 @@ PARTS = {
     "average": "Averages", "accumulation": "Accumulated gradients", "search": "Searches",
 }  # fmt: skip
 FOUND_BY = {
-    "properties": "a mask hides all keys",
+    "properties": "a mask hides all keys, or has the axes that a docstring tells",
     "length": "600 positions are asked for",
     "dropout": "ones are given, in training and at evaluation",
     "model": "an input is changed, and the outputs that change are looked at",

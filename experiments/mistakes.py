@@ -11,6 +11,7 @@ trained again; a row that was stopped continues.
 import argparse
 import json
 import math
+import re
 import statistics
 from pathlib import Path
 
@@ -59,29 +60,32 @@ def validation_losses(workdir: Path) -> dict[int, float]:
     return {r["step"]: r["loss"] for r in records if r.get("split") == "valid" and "loss" in r}
 
 
+def write_record(name: str, folder: Path) -> None:
+    """Writes the losses of a row's seeds."""
+    losses = [validation_losses(folder / f"seed_{seed}") for seed in range(SEEDS)]
+    record = {
+        "name": name,
+        "setting": SETTING,
+        "seeds": SEEDS,
+        "steps": STEPS,
+        "losses": [interval([of_seed[step] for of_seed in losses]) for step in STEPS],
+    }
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(record, indent=1) + "\n"
+    (RESULTS / f"{name}.json").write_text(text, encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--rows", default="", help="a regular expression; default: all")
     args = parser.parse_args()
-    chosen = f"^({RIGHT}|{args.rows})$" if args.rows else ""
-    sweep = tj.Sweep(config="quickstart", base=BASE, rows=ROWS, seeds=SEEDS, metrics=["loss"])
-    tj.sweep(sweep, args.workdir, chosen=chosen, modules=str(MODULES))
-    RESULTS.mkdir(parents=True, exist_ok=True)
     for name in ROWS:
-        seeds = [args.workdir / name / f"seed_{seed}" for seed in range(SEEDS)]
-        if not all((seed / "metrics.jsonl").exists() for seed in seeds):
+        if not re.fullmatch(args.rows or ".*", name):
             continue
-        losses = [validation_losses(seed) for seed in seeds]
-        record = {
-            "name": name,
-            "setting": SETTING,
-            "seeds": SEEDS,
-            "steps": STEPS,
-            "losses": [interval([of_seed[step] for of_seed in losses]) for step in STEPS],
-        }
-        text = json.dumps(record, indent=1) + "\n"
-        (RESULTS / f"{name}.json").write_text(text, encoding="utf-8")
+        sweep = tj.Sweep(config="quickstart", base=BASE, rows=ROWS, seeds=SEEDS, metrics=["loss"])
+        tj.sweep(sweep, args.workdir, chosen=f"^{name}$", modules=str(MODULES))
+        write_record(name, args.workdir / name)
 
 
 if __name__ == "__main__":

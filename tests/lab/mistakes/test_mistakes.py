@@ -42,9 +42,20 @@ def test_an_unknown_mistake_has_no_name():
     assert not tj.check_positions(lambda x: x).mistakes
 
 
-def test_rows_that_see_no_key_are_a_warning():
-    answer = tj.check_attention(functions.no_rows)
-    assert answer.right and [finding.name for finding in answer.warnings] == ["nan_rows"]
+def test_rows_that_see_no_key_are_a_mistake():
+    hidden = lambda tokens: np.where(tokens[:, :, None] & tokens[:, None], 0, -np.inf)  # noqa: E731
+    for answer in (tj.check_attention(functions.no_rows), tj.check_mask(hidden)):
+        assert [finding.name for finding in answer.mistakes] == ["nan_rows"], answer
+    assert "of 120 outputs are NaN" in repr(tj.check_attention(functions.no_rows))
+
+
+def test_a_docstring_tells_the_axes_of_a_mask():
+    def attention(x, wq, wk, wv, wo, num_heads, mask):
+        """mask: [batch, queries, keys], True where a key is seen."""
+        return functions.multi_head(x, wq, wk, wv, wo, num_heads, mask=mask)
+
+    answer = tj.check_attention(attention, mask="keep")
+    assert [finding.name for finding in answer.mistakes] == ["mask_heads_axis"]
 
 
 def test_what_a_mask_means_is_told():
@@ -59,6 +70,9 @@ def test_what_a_mask_means_is_told():
 def test_what_is_inside_a_function_is_told():
     cosine = optax.warmup_cosine_decay_schedule(0.0, 0.3, 10, 50, end_value=0.0)
     assert tj.check_schedule(cosine, warmup=10, peak=0.3, total=50).right
+    late = lambda step: 0.3 * (step + 1) / 10 if step <= 10 else cosine(step)  # noqa: E731
+    answer = tj.check_schedule(late, warmup=10, peak=0.3, total=50)
+    assert [finding.name for finding in answer.mistakes] == ["warmup_off_by_one"]
     batched = tj.check_positions(functions.along_the_batch, batch_first=True)
     assert batched.mistakes[0].name == "positions_batch_axis"
     shifts = WRONG["check_loss"]["targets_not_shifted"]

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of mistakes, answers, and the diagnosis: which wrong reference an output equals."""
+"""The table of mistakes, answers, and the diagnosis: which wrong reference an output equals.
 
-import dataclasses
+A new mistake is a row of table.toml and, if its option is new, a line of the reference.
+"""
+
 import itertools
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,50 +55,42 @@ class Finding(NamedTuple):
     evidence: str
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class Answer:
     """Result of a check of a function; prints itself.
 
     Attributes:
       check: such as "check_attention".
-      right: the function equals the reference.
       layout: the one in which it is right, or was compared.
       mistakes: those found, with evidence.
-      evidence: the difference from the reference, and what was seen of an unknown mistake.
-      warnings: what goes wrong only for unusual inputs, with evidence.
+      right: the function equals the reference.
+      evidence: the difference from the reference.
       trial: the inputs, output and reference that were compared.
     """
 
     check: str
-    right: bool
     layout: str
     mistakes: Sequence[Finding] = ()
+    right: bool = False
     evidence: str = ""
-    warnings: Sequence[Finding] = ()
     trial: Trial | None = None
 
     def __repr__(self) -> str:
         names = ", ".join(finding.name for finding in self.mistakes)
-        if self.right:
-            lines = [f"{self.check}: right, in this layout: {self.layout}"]
-        else:
-            lines = [f"{self.check}: {names or 'wrong, by no known mistake'}"]
-            lines[0] += f" (layout: {self.layout})"
-        if not names:
-            lines += [f"  {self.evidence}"]
-        for finding in [*self.mistakes, *self.warnings]:
-            mistake = MISTAKES[finding.name]
+        lines = [f"{self.check}: right, in this layout: {self.layout}"]
+        if not self.right:
+            named = names or "wrong, by no known mistake"
+            lines = [f"{self.check}: {named} (layout: {self.layout})"]
+        for name, evidence in self.mistakes:
+            mistake = MISTAKES[name]
             lines += [
-                f"  {mistake.name}: {mistake.title}",
-                f"    evidence  {finding.evidence}",
+                f"  {name}: {mistake.title}",
+                f"    evidence  {evidence}",
                 f"    change    {mistake.change}",
                 f"    source    {mistake.source}",
             ]
+        lines += [] if names else [f"  {self.evidence}"]
         return escape_controls("\n".join(lines))
-
-
-type _Wrongs = tuple[tuple[str, ...], Mapping[str, Any]]
-"""Names of mistakes, and their options of the reference together."""
 
 
 def difference(output: np.ndarray, reference: np.ndarray) -> float:
@@ -119,6 +114,12 @@ def distance(trial: Trial, wrong: Mapping[str, Any] | None = None) -> float:
         return float("inf")
 
 
+def judged(check: str, layout: str, changes: Mapping[str, tuple[bool, str]]) -> Answer:
+    """The answer of properties: for each mistake whether it shows, and its evidence."""
+    findings = [Finding(name, evidence) for name, (shows, evidence) in changes.items() if shows]
+    return Answer(check, layout, findings, not findings, "no property of a mistake shows")
+
+
 def diagnose(subject: Subject, about: str, trials: Sequence[Trial]) -> Answer:
     """The answer for outputs in several layouts: right in one, else the mistakes that explain it.
 
@@ -128,27 +129,25 @@ def diagnose(subject: Subject, about: str, trials: Sequence[Trial]) -> Answer:
       UserError: there is no output.
     """
     if not trials:
-        raise subject.refusal()
+        raise subject.rejection or subject.rejected("it has no output")
     rows = [mistake for mistake in MISTAKES.values() if mistake.about == about]
-    right: list[_Wrongs] = [((), {})]
-    singles: list[_Wrongs] = [((row.name,), wrong) for row in rows for wrong in row.wrong]
-    pairs: list[_Wrongs] = [
-        ((*first, *second), {**options, **others})
+    singles = [({row.name: wrong}, wrong) for row in rows for wrong in row.wrong]
+    pairs = [
+        (first | second, {**options, **others})
         for (first, options), (second, others) in itertools.combinations(singles, 2)
-        if first != second and not options.keys() & others.keys()
+        if first.keys() != second.keys() and not options.keys() & others.keys()
     ]
-    for group in (right, singles, pairs):
+    for group in ([({}, {})], singles, pairs):
         for trial, (names, wrong) in itertools.product(trials, group):
             remaining = distance(trial, wrong)
             if remaining > (TOLERANCE if trial.output.size > 1 else TOLERANCE_OF_ONE):
                 continue
-            evidence = f"the difference from the reference is {remaining:.1e}"
-            if names:
-                apart = distance(trial)
-                how = f"by {apart:.2g}" if np.isfinite(apart) else "in its shape or by NaN"
-                evidence = f"differs {how} from the right result, by {remaining:.1e} from this one"
+            apart = distance(trial)
+            how = f"by {apart:.2g}" if np.isfinite(apart) else "in its shape or by NaN"
+            evidence = f"differs {how} from the right result, by {remaining:.1e} from this one"
             findings = [Finding(name, evidence) for name in names]
-            return Answer(subject.check, not names, trial.name, findings, evidence, trial=trial)
+            evidence = f"the difference from the reference is {remaining:.1e}"
+            return Answer(subject.check, trial.name, findings, not names, evidence, trial)
     nearest = min(trials, key=distance)
     evidence = f"the smallest difference from the reference is {distance(nearest):.2g}"
-    return Answer(subject.check, False, nearest.name, (), evidence, trial=nearest)
+    return Answer(subject.check, nearest.name, evidence=evidence, trial=nearest)

@@ -3,7 +3,6 @@
 
 import itertools
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -31,12 +30,18 @@ TOGETHER = ("btf", "tbf", "tf")
 CAUSAL = {"": {}, ", causal": {"diagonal": 0}}
 MASKS = ("b1ts", "ts", "bts", "b11s", "bs", "bhts")
 MEANINGS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
-    "True shows": lambda keep: keep,
-    "1 shows": lambda keep: keep.astype(np.float64),
-    "True hides": lambda keep: ~keep,
-    "1 hides": lambda keep: (~keep).astype(np.float64),
-    "is added": lambda keep: np.where(keep, 0.0, -1e9),  # last: what hides at True hides at -1e9
+    "True: keep": lambda keep: keep,
+    "1: keep": lambda keep: keep.astype(np.float64),
+    "True: hide": lambda keep: ~keep,
+    "1: hide": lambda keep: (~keep).astype(np.float64),
+    "added": lambda keep: np.where(keep, 0.0, -1e9),  # last: what hides at True hides at -1e9
 }
+
+
+def require_meaning(mask: str | None) -> None:
+    """Refuses a word for the meaning of a mask's True that is unknown."""
+    if mask not in (None, "keep", "hide"):
+        raise UserError(f'mask={mask!r}: "keep" or "hide"')
 
 
 def softmax(scores: np.ndarray, axis: int = -1) -> np.ndarray:
@@ -84,6 +89,9 @@ def attend(
         keep = np.arange(k.shape[2]) < keep.sum(-1, keepdims=True) + wrong["cache"]
     keep = keep.swapaxes(-1, -2) if "transposed" in wrong else keep
     keep = np.broadcast_to(~keep if "inverted" in wrong and is_masked else keep, scores.shape)
+    if "tiled" in wrong:
+        rows, _, *size = scores.shape
+        keep = np.tile(keep[:, 0], (scores.shape[1], 1, 1)).reshape(rows, -1, *size)
     if "one_head" in wrong:
         keep = keep | (np.arange(scores.shape[1])[:, None, None] > 0)
     factor, added = wrong.get("hide", (1.0, -1e30))
@@ -127,7 +135,8 @@ def check_attention(
     """Finds the mistake in a function of attention, or a module of PyTorch.
 
     Its parameters are recognized by name: q, k, v, mask, causal, num_heads; with projections x (or
-    q, k, v) and wq, wk, wv, wo; with a cache index (sees 0 to index) or length (sees less).
+    q, k, v) and wq, wk, wv, wo; with a cache index (sees 0 to index) or length (sees less). A
+    docstring may tell the axes of its mask: `mask: [batch, queries, keys]`.
 
     Args:
       mask: "keep" if True or 1 in the mask means that a key is seen, "hide" if it is hidden.
@@ -135,38 +144,26 @@ def check_attention(
       params: projections inside the function: wq, wk, wv, wo [in, out] and bq, bk, bv, bo.
       seconds: limit of a call.
     """
-    if mask not in (None, "keep", "hide"):
-        raise UserError(f'mask={mask!r}: "keep" or "hide"')
-    roles = [*TENSORS, "x", "mask", "causal", "heads", *WEIGHTS, "index", "length"]
+    require_meaning(mask)
+    roles = [*TENSORS, "mask", "x", "causal", "heads", *WEIGHTS, "index", "length"]
     subject = Subject("check_attention", fn, roles, seconds)
     rng = np.random.default_rng(0)
     if subject.has("value") and (subject.has("index") or subject.has("length")):
         q, k, v = rng.normal(size=(3, BATCH, HEADS, TIME + 2, DEPTH))
-        tensors = {"query": q[:, :, :1], "key": k, "value": v}
+        arguments = {"query": q[:, :, :1], "key": k, "value": v, "index": 3, "length": 4}
         keep = np.arange(TIME + 2)[None, None, None] < 4
-        values = {"index": 3, "length": 4}
         reference = partial(attend, q[:, :, :1], k, v, keep)
-        layouts = laid_out("bhtd", APART, tensors, reference, values, ", cached")
+        layouts = laid_out("bhtd", APART, arguments, reference, ", cached")
         return diagnose(subject, "attention", subject.trials(layouts))
     layouts = _layouts(subject, rng, heads, fn if params is None else params)
     trials = subject.trials(layouts, CAUSAL)
     trials = [t for t in trials if t.output.ndim > 2] or trials  # axis 1 is right without a batch
     if trials or not subject.has("mask"):
         answer = diagnose(subject, "attention", trials)
-        if not answer.right:
+        if not answer.right or not subject.has("mask"):
             return answer
         layouts = [answer.trial] if answer.trial else []
-    if subject.has("mask"):
-        trials = subject.trials(_masked(layouts, mask, rng), CAUSAL)
-        answer = diagnose(subject, "attention", trials)
-        hides = answer.right and not mask and "hides" in answer.layout
-        if hides and subject.name != "MultiheadAttention":  # whose documentation says so
-            raise UserError(
-                f"{subject.name} hides the keys where the mask is True or 1. Is that meant? Say "
-                'mask="hide" if yes, mask="keep" if True means that a key may be seen'
-            )
-        answer = _with_warnings(answer, subject) if answer.right else answer
-    return answer
+    return _check_masked(subject, layouts, mask, rng)
 
 
 def _layouts(
@@ -174,78 +171,79 @@ def _layouts(
 ) -> list[Trial]:
     """Layouts with heads apart, or together where there are projections or a number of heads."""
     params = dict(source) if isinstance(source, Mapping) else _module_projections(source)
-    values: dict[str, Any] = {"causal": False}
     is_self = bool(params) or not subject.has("value")
     if not (is_self or heads or subject.has("heads")):
         inputs = rng.normal(size=(3, BATCH, HEADS, TIME, DEPTH))
         tensors = dict(zip(TENSORS, inputs, strict=True))
-        return laid_out("bhtd", APART, tensors, partial(attend, *inputs), values)
-    if params and heads is None:
-        names = ("num_heads", "n_heads", "n_head", "nhead", "heads", "h")
-        counts = [getattr(source, name) for name in names if hasattr(source, name)]
-        if not counts:
-            raise UserError(f"{subject.name}: say how many heads it has, with heads=")
-        heads = counts[0]
-    values["heads"] = heads or (HEADS if subject.has("heads") else 1)
+        return laid_out("bhtd", APART, tensors | {"causal": False}, partial(attend, *inputs))
+    heads = heads or getattr(source, "num_heads", None) or HEADS * subject.has("heads")
+    if params and not heads:
+        raise UserError(f"{subject.name}: say how many heads it has, with heads=")
     width = len(params["wq"]) if params else HEADS * DEPTH
     drawn = rng.normal(size=(len(WEIGHTS), width, width)) / width**0.5
     weights = {n: w for n, w in zip(WEIGHTS, drawn, strict=True) if subject.has(n)}
     inputs = rng.normal(size=(1 if is_self else 3, BATCH, TIME, width))
     inputs = np.broadcast_to(inputs, (3, BATCH, TIME, width))
     tensors = dict(zip([*TENSORS, "x"], [*inputs, inputs[0]], strict=True))
+    arguments = tensors | weights | {"causal": False, "heads": heads or 1}
     layouts = []
     for words in ("", ", weights [out, in]")[: 1 + bool(weights)]:
         matrices = {name: w.T if words else w for name, w in weights.items()} | params
-        reference = partial(multi_head, inputs, matrices, values["heads"])
-        words = f", {values['heads']} heads{words}"
-        layouts += laid_out("btf", TOGETHER, tensors, reference, values | weights, words)
+        reference = partial(multi_head, inputs, matrices, heads or 1)
+        words = f", {heads or 1} heads{words}"
+        layouts += laid_out("btf", TOGETHER, arguments, reference, words)
     return layouts
 
 
-def _masked(layouts: list[Trial], meaning: str | None, rng: np.random.Generator) -> list[Trial]:
-    """The layouts with masks of all orders and meanings."""
+def _check_masked(
+    subject: Subject, layouts: list[Trial], meaning: str | None, rng: np.random.Generator
+) -> Answer:
+    """Tries masks of all orders and meanings, and at last one that hides all keys."""
     keep = rng.random((BATCH, 1, TIME, TIME)) < 0.5
     keep = keep.repeat(HEADS, 1) | np.eye(TIME, dtype=bool)  # each row sees a key
     keep &= ~np.eye(TIME, k=1, dtype=bool)
     keep[..., -1, 0] = False  # each order hides a key
-    ending = {None: "", "keep": "shows", "hide": "hides"}[meaning]
+    told = re.search(r"mask\W+\(?\[?\w+, *\w+, *\w+[\])]", subject.doc, re.IGNORECASE)
     masked = []
-    for layout, order, words in itertools.product(layouts, MASKS, MEANINGS):
-        if words.endswith(ending):
-            seen = [slice(None) if axis in order else slice(-1, None) for axis in "bhts"]
-            reference = partial(layout.reference, keep=keep[tuple(seen)])
-            mask = MEANINGS[words](arranged(keep, "bhts", order))
-            name = f"{layout.name}, mask {named_axes(order)} {words}"
-            masked.append(Trial(name, {**layout.arguments, "mask": mask}, reference))
-    return masked
-
-
-def _with_warnings(answer: Answer, subject: Subject) -> Answer:
-    """Adds what rows that see no key give."""
-    arguments = answer.trial.arguments  # type: ignore[union-attr]
-    mask = arguments["mask"]
-    hidden = np.full_like(mask, mask.reshape(-1, TIME)[-1, 0])
-    is_nan = np.isnan(subject.output(**{**arguments, "mask": hidden}))
+    for layout, order, words in itertools.product(layouts, ("bts",) if told else MASKS, MEANINGS):
+        if meaning and meaning not in words:
+            continue
+        seen = [slice(None) if axis in order else slice(-1, None) for axis in "bhts"]
+        reference = partial(layout.reference, keep=keep[tuple(seen)])
+        mask = MEANINGS[words](arranged(keep, "bhts", order))
+        name = f"{layout.name}, mask {named_axes(order)} {words}"
+        masked.append(Trial(name, {**layout.arguments, "mask": mask}, reference))
+    trials = subject.trials(masked, CAUSAL)
+    if told and not trials:
+        evidence = f"a {named_axes('bts')} mask, as its docstring has it: {subject.rejection}"
+        return Answer(subject.check, layouts[0].name, [Finding("mask_heads_axis", evidence)])
+    answer = diagnose(subject, "attention", trials)
+    if not answer.right or answer.trial is None:
+        return answer
+    if not meaning and "hide" in answer.layout and subject.name != "MultiheadAttention":
+        raise UserError(
+            f"{subject.name} hides the keys where the mask is True or 1. Is that meant? Say "
+            'mask="hide" if yes, mask="keep" if True means that a key may be seen'
+        )
+    arguments = answer.trial.arguments
+    hidden = np.full_like(arguments["mask"], arguments["mask"].reshape(-1, TIME)[-1, 0])
+    is_nan = np.isnan(subject.array(**{**arguments, "mask": hidden}))
     evidence = f"where the mask hides all keys, {is_nan.sum()} of {is_nan.size} outputs are NaN"
-    warnings = [Finding("nan_rows", evidence)] * bool(is_nan.any())
-    return replace(answer, warnings=warnings)
+    findings = [Finding("nan_rows", evidence)] * bool(is_nan.any())
+    return replace(answer, right=not findings, mistakes=findings)
 
 
 def _module_projections(module: Any) -> dict[str, np.ndarray]:
     """Projections wq to bo [in, out] of a module of PyTorch, by usual names; none of a function."""
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(module, torch.nn.Module):
-        return {}
     projections: dict[str, np.ndarray] = {}
-    for name, value in module.named_parameters():
+    for name, value in getattr(module, "named_parameters", list)():
         *_, layer, kind = name.lower().replace("in_proj_", "qkv.").split(".")
         letter = re.sub(r"^(w|to|fc|proj|linear)?_?", "", layer)[:1]
         letter = "qkvo"[int(letter) % 4] if letter.isdigit() else letter  # a list of four layers
-        array = to_numpy(value).T
         letters = "qkv" if re.search("qkv|attn", layer) else letter if letter in "qkv" else "o"
-        for third, part in zip(letters, np.split(array, len(letters), -1), strict=True):
+        for third, part in zip(letters, np.split(to_numpy(value).T, len(letters), -1), strict=True):
             projections[kind[0] + third] = part
-    if not {"wq", "wk", "wv"} <= projections.keys():
+    if projections and not {"wq", "wk", "wv"} <= projections.keys():
         raise UserError(
             f"{type(module).__name__}: its projections have unknown names; give them, with "
             "params={'wq': ..., 'wk': ..., 'wv': ..., 'wo': ...}, each [in, out]"

@@ -24,8 +24,8 @@ _NAMES = tomllib.loads(Path(__file__).with_name("names.toml").read_text(encoding
 _AXES = {"b": "batch", "h": "heads", "t": "time", "s": "time", "d": "depth", "f": "features"}
 
 
-class RejectedError(Exception):
-    """The function refuses the inputs of a layout."""
+class RejectedError(UserError):
+    """The function refuses the inputs of a layout; an error of the user's where no other is."""
 
 
 class Trial(NamedTuple):
@@ -58,20 +58,22 @@ def named_axes(order: str) -> str:
 def laid_out(
     axes: str,
     orders: Iterable[str],
-    tensors: Mapping[str, np.ndarray],
+    arguments: Mapping[str, Any],
     reference: Callable[..., np.ndarray],
-    values: Mapping[str, Any],
     words: str = "",
 ) -> list[Trial]:
-    """Layouts of tensors, and of the reference's result, in orders of these axes."""
+    """Layouts of the arguments with these axes, and of the reference's result, in some orders."""
     layouts = []
     for order in orders:
-        moved = {role: arranged(tensor, axes, order) for role, tensor in tensors.items()}
+        moved = {
+            role: arranged(value, axes, order) if np.ndim(value) == len(axes) else value
+            for role, value in arguments.items()
+        }
 
         def moved_reference(order: str = order, **options: Any) -> np.ndarray:
             return arranged(reference(**options), axes, order)
 
-        layouts.append(Trial(named_axes(order) + words, {**moved, **values}, moved_reference))
+        layouts.append(Trial(named_axes(order) + words, moved, moved_reference))
     return layouts
 
 
@@ -90,10 +92,11 @@ class Subject:
             raise UserError(f"a check takes a function, and {type(fn).__name__} is none")
         self.check = check
         self.name = getattr(fn, "__name__", type(fn).__name__)
+        self.doc = fn.__doc__ or ""
         self._fn = fn
         self._seconds = seconds
         self._libraries = _libraries(fn)
-        self._first_reason = ""
+        self.rejection: RejectedError | None = None
         self._signature = _signature(fn, roles)
         parameters = self._signature.parameters.values()
         single = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
@@ -105,17 +108,17 @@ class Subject:
                 self.roles[parameter.name] = told[0]
                 left.remove(told[0])
         self.by_name = set(self.roles.values())
-        untold = [p.name for p in single if p.default is p.empty and p.name not in self.roles]
+        self._required = [p.name for p in single if p.default is p.empty]
+        untold = [name for name in self._required if name not in self.roles]
         if len(untold) > len(left):
             raise UserError(
                 f"{self.name}: what is the parameter `{untold[len(left)]}`? Known are "
                 f"{', '.join(roles)}; wrap the function in one of these arguments"
             )
         self.roles |= zip(untold, left, strict=False)
-        self._required = [p.name for p in single if p.default is p.empty]
 
     def has(self, role: str) -> bool:
-        """Returns True if the function has a parameter of this role."""
+        """Returns True for a role of one of its parameters."""
         return role in self.roles.values()
 
     def __call__(self, **values: Any) -> Any:
@@ -123,16 +126,16 @@ class Subject:
         for name in self._required:
             if self.roles[name] not in values:
                 raise self.rejected(f"`{name}` has no value here")
-        reasons = []
+        errors = []
         for library in self._libraries:
             try:
                 result = self._call(values, library)
             except RejectedError as error:
-                reasons.append(str(error))
+                errors.append(error)
                 continue
             self._libraries = [library]
             return result
-        raise self.rejected(reasons[0])
+        raise errors[0]
 
     def array(self, **values: Any) -> np.ndarray:
         """The first array of the result."""
@@ -142,13 +145,6 @@ class Subject:
             return np.asarray(first, np.float64)
         except (TypeError, ValueError):
             raise self.rejected(f"it returns {type(first).__name__}, no array") from None
-
-    def output(self, **values: Any) -> np.ndarray:
-        """The first array of the result; a UserError where the function refuses the values."""
-        try:
-            return self.array(**values)
-        except RejectedError:
-            raise self.refusal() from None
 
     def trials(
         self, layouts: Iterable[Trial], readings: Mapping[str, Mapping[str, Any]] | None = None
@@ -169,16 +165,11 @@ class Subject:
         return trials
 
     def rejected(self, reason: str) -> RejectedError:
-        """The error of a layout; the first reason is kept for `refusal`."""
-        self._first_reason = self._first_reason or reason
-        return RejectedError(reason)
-
-    def refusal(self) -> UserError:
-        """The error of a function that took no layout."""
-        return UserError(
-            f"{self.name}: no layout that was tried works; in the first, {self._first_reason}. "
-            "Wrap it in a function of the usual arguments (docs/mistakes.md)"
-        )
+        """The error of a layout; the first is kept for a function that takes no layout."""
+        usual = "wrap it in a function of the usual arguments (docs/mistakes.md)"
+        error = RejectedError(f"{self.name}: {reason}; {usual}")
+        self.rejection = self.rejection or error
+        return error
 
     def _call(self, values: Mapping[str, Any], library: str) -> Any:
         arguments = {
@@ -187,23 +178,23 @@ class Subject:
             if role in values
         }
         bound = inspect.BoundArguments(self._signature, arguments)
-        outcome: dict[str, Any] = {}
+        results: list[Any] = []
+        errors: list[BaseException] = []
 
         def target() -> None:
             try:
                 with np.errstate(all="ignore"):
-                    outcome["result"] = self._fn(*bound.args, **bound.kwargs)
+                    results.append(self._fn(*bound.args, **bound.kwargs))
             except BaseException as error:  # also SystemExit: it is the user's function
-                outcome["error"] = error
+                errors.append(error)
 
         thread = threading.Thread(target=target, daemon=True)
         thread.start()
         thread.join(self._seconds)
         if thread.is_alive():
             raise UserError(f"{self.name} did not return within {self._seconds:g} s (`seconds=`)")
-        if "error" in outcome:
-            error = outcome["error"]
-            raise RejectedError(f"it raises {type(error).__name__}: {reason_of(error)}") from error
+        for error in errors:
+            raise self.rejected(f"it raises {type(error).__name__}: {reason_of(error)}") from error
         for name, argument in arguments.items():
             before = values[self.roles[name]]
             is_array = isinstance(before, np.ndarray)
@@ -211,7 +202,7 @@ class Subject:
                 raise UserError(
                     f"{self.name} changes its argument `{name}` in place: copy it first"
                 )
-        return jax.tree.map(to_numpy, outcome["result"])
+        return jax.tree.map(to_numpy, results[0])
 
 
 def _signature(fn: Any, roles: Sequence[str]) -> inspect.Signature:
@@ -226,13 +217,10 @@ def _signature(fn: Any, roles: Sequence[str]) -> inspect.Signature:
 
 def _libraries(fn: Any) -> list[str]:
     """Libraries to try; PyTorch first where the function names it."""
-    torch = sys.modules.get("torch")
-    if torch is None:
+    if "torch" not in sys.modules:
         return ["numpy", "jax"]
-    if isinstance(fn, torch.nn.Module):
-        return ["torch"]
     names = getattr(getattr(fn, "__code__", None), "co_names", ())
-    is_first = "torch" in names or str(getattr(fn, "__module__", "")).startswith("torch")
+    is_first = "torch" in names or hasattr(fn, "forward") or "torch" in str(fn.__module__)
     return ["torch", "numpy", "jax"] if is_first else ["numpy", "jax", "torch"]
 
 
@@ -242,12 +230,10 @@ def _in_library(value: Any, library: str) -> Any:
         return jax.random.key(0)
     if not isinstance(value, np.ndarray):
         return value
-    if library == "jax":
-        return jax.numpy.asarray(value)
     if library == "torch":
-        tensor = sys.modules["torch"].from_numpy(np.array(value))
+        tensor = sys.modules["torch"].from_numpy(value.copy())
         return tensor.float() if tensor.is_floating_point() else tensor
-    return np.array(value)
+    return jax.numpy.asarray(value) if library == "jax" else value.copy()
 
 
 def to_numpy(value: Any) -> Any:

@@ -2,39 +2,40 @@
 """Checks what a model reads: masks, positions, embeddings."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.mistakes.answer import Answer, Finding, diagnose
+from transformer_jax.lab.mistakes.answer import Answer, Finding, diagnose, judged
+from transformer_jax.lab.mistakes.attention import require_meaning
 from transformer_jax.lab.mistakes.calls import SECONDS, RejectedError, Subject, Trial, laid_out
 
 BATCH, HEADS, TIME = 3, 2, 7
 LENGTHS = np.array([7, 4, 2])
 _OF_PADDING = (np.arange(TIME) >= LENGTHS[:, None])[:, :, None]
-"""Queries of padding, [B, T, 1]."""
-MEANINGS = {None: ["True shows", "True hides"], "keep": ["True shows"], "hide": ["True hides"]}
+"""Queries of padding, [B, T, 1]: what they see does not matter."""
 
 
-def mask_of(meaning: str, causal: bool, padding: bool, **wrong: Any) -> np.ndarray:
-    """A mask [B, T, T]; `wrong` are options of table.toml.
+def mask_of(
+    meaning: str, causal: bool, padding: bool, ignored: Any = False, **wrong: Any
+) -> np.ndarray:
+    """A mask [B, T, T] that means "keep", "hide" or "added"; `wrong` are options of table.toml.
 
-    With `causal` and `padding`, queries of padding see all: it does not matter what they see.
+    Queries that are `ignored` see all.
     """
-    triangle = np.ones((TIME, TIME), bool)
-    if causal:
-        triangle = np.tri(TIME, TIME, wrong.get("diagonal", 0), bool)
-        triangle = triangle.T if "transposed" in wrong else triangle
+    triangle = np.tri(TIME, TIME, wrong.get("diagonal", 0), bool) | (not causal)
+    triangle = triangle.T if "transposed" in wrong else triangle
     real = (np.arange(TIME) < (LENGTHS + wrong.get("shift", 0))[:, None]) | (not padding)
     real = real[:, :, None] if "queries" in wrong else real[:, None]
     keep = (triangle | real) if "union" in wrong and causal and padding else (triangle & real)
     keep = ~keep if "inverted" in wrong else keep
-    keep = keep | (causal and padding and _OF_PADDING)
-    if meaning == "is added":
+    keep = keep | ignored
+    if meaning == "added":
         return np.where(keep, 0.0, wrong.get("hidden", -1e9))
-    return (keep if meaning == "True shows" else ~keep).astype(np.float64)
+    return (keep if meaning == "keep" else ~keep).astype(np.float64)
 
 
 def check_mask(
@@ -50,13 +51,12 @@ def check_mask(
         result could be either. Added masks (0 and -inf) need no word.
       pad: the padding token of functions that have it inside.
     """
-    if mask not in MEANINGS:
-        raise UserError(f'mask={mask!r}: "keep" or "hide"')
+    require_meaning(mask)
     subject = Subject("check_mask", fn, ["tokens", "lengths", "length", "pad"], seconds)
     tokens = np.where(np.arange(TIME) < LENGTHS[:, None], pad + 1, pad)
     values = {"tokens": tokens, "lengths": LENGTHS, "length": TIME, "pad": pad}
     padding = subject.has("tokens") or subject.has("lengths")
-    array = subject.output(**values)
+    array = subject.array(**values)
     square = array.shape[-2:] == (TIME, TIME)
     array = array[:, None] if array.shape == (BATCH, TIME) else array
     array = array[:, 0] if array.ndim == 4 else array
@@ -65,29 +65,33 @@ def check_mask(
     except ValueError:
         shape = list(array.shape)
         raise UserError(f"{subject.name} returns the shape {shape}, which is no mask's") from None
+    num_hidden = int(np.isneginf(whole).all(-1).sum())
     whole = np.nan_to_num(whole, neginf=-1e9, posinf=1e9)
     whole = np.where(np.abs(whole) > 1e4, np.sign(whole) * 1e9, whole)
-    is_added = whole.min() < 0 or whole.max() > 1
+    meanings = [mask] if mask else ["keep", "hide"]
+    if whole.min() < 0 or whole.max() > 1:
+        meanings = ["added"]
     answers = []
-    for meaning in ["is added"] if is_added else MEANINGS[mask]:
+    for meaning in meanings:
         trials = []
         for causal in [True, False] if square and padding else [not padding]:
             name = " and ".join(["causal"] * causal + ["padding"] * padding) + f", {meaning}"
-            reference = partial(mask_of, meaning, causal, padding)
-            output = whole
-            if causal and padding:
-                seen = mask_of(meaning, False, False)
-                output = np.where(_OF_PADDING, seen, whole)
-            trials.append(Trial(name, values, reference, output=output))
+            hidden = {"added": -1e9, "keep": 0, "hide": 1}[meaning]
+            ignored = _OF_PADDING & ((whole == hidden).all(-1, keepdims=True) | causal) & padding
+            output = np.where(ignored, mask_of(meaning, False, False), whole)
+            reference = partial(mask_of, meaning, causal, padding, ignored)
+            trials.append(Trial(name, values, reference, {}, output))
         answers.append(diagnose(subject, "mask", trials))
     shows, hides = answers[0], answers[-1]
-    num_mistakes = len(shows.mistakes) or len(hides.mistakes)
-    could_hide = hides.right or 0 < len(hides.mistakes) <= num_mistakes
+    could_hide = hides.right or 0 < len(hides.mistakes) <= (len(shows.mistakes) or 2)
     if len(answers) > 1 and not shows.right and could_hide:
         raise UserError(
             f"{subject.name}: does True or 1 in its mask mean that a key is seen? "
             'Say mask="keep" if yes, mask="hide" if it means that the key is hidden'
         )
+    if shows.right and num_hidden:
+        evidence = f"{num_hidden} of {BATCH * TIME} rows are all -inf: their softmax is NaN"
+        return replace(shows, right=False, mistakes=[Finding("nan_rows", evidence)])
     return shows
 
 
@@ -118,17 +122,14 @@ def with_positions(x: np.ndarray, **options: Any) -> np.ndarray:
 
 def rotated(x: np.ndarray, **options: Any) -> np.ndarray:
     """Rotary positions of [B, H, T, D] (Su et al. 2021), over halves or `neighbours`."""
-    depth = x.shape[-1]
-    axis = options.get("axis", 2)
-    positions = np.arange(x.shape[axis]).reshape([-1 if i == axis else 1 for i in range(4)])
-    shares = options.get("exponent", 1.0) * np.arange(0, depth, 2) / depth
-    angles = positions * options.get("base", 1e4) ** -shares
-    sign = options.get("sign", -1.0)
+    time, depth = x.shape[-2:]
+    angles = np.arange(time)[:, None] * 1e4 ** (-np.arange(0, depth, 2) / depth)
     first, second = np.split(x, 2, -1)
-    turned = np.concatenate([sign * second, first], -1)
+    turned = np.concatenate([options.get("sign", -1.0) * second, first], -1)
     neighbours = options.get("neighbours", False)
     if neighbours:
-        turned = np.stack([sign * x[..., 1::2], x[..., ::2]], -1).reshape(x.shape)
+        second = options.get("sign", -1.0) * x[..., 1::2]
+        turned = np.stack([second, x[..., ::2]], -1).reshape(x.shape)
     in_halves = neighbours == options.get("mixed", False)
     angles = np.concatenate([angles, angles], -1) if in_halves else np.repeat(angles, 2, -1)
     return x * np.cos(angles) + turned * np.sin(angles)
@@ -153,48 +154,46 @@ def check_positions(
       max_length: the longest input that a table must serve.
     """
     rng = np.random.default_rng(0)
-    if _embeds(fn):
-        subject = Subject("check_positions", fn, ["tokens", "table"], seconds)
+    subject = Subject("check_positions", fn, ["table", "tokens", "length", "d_model", "x"], seconds)
+    if {"tokens", "table"} <= subject.by_name:
         table = rng.normal(size=(20, width))
         tokens = rng.integers(0, 20, (BATCH, TIME))
-        values: dict[str, Any] = {"tokens": tokens, "table": table}
         reference = partial(with_positions, table[tokens], power=0.5, positions=False)
-        layout = Trial("embeddings", values, reference)
+        layout = Trial("embeddings", {"tokens": tokens, "table": table}, reference)
         readings: dict[str, dict[str, Any]] = {"": {}, " with positions": {"positions": True}}
         return diagnose(subject, "embedding", subject.trials([layout], readings))
     subject = Subject("check_positions", fn, ["length", "d_model", "x"], seconds)
+    sizes = {"length": TIME, "d_model": width}
+    x = rng.normal(size=(BATCH, TIME, width))
+    orders = ["btf"] if batch_first else ["btf", "tbf", "tf"]
+    readings = {"": {}, ", scaled by sqrt(features)": {"power": 0.5}}
+    if not subject.has("x"):
+        x = np.zeros((1, TIME, width))
+        readings = {"": {}}
+    layouts = laid_out("btf", orders, sizes | {"x": x}, partial(with_positions, x))
+    answers = [("positions", subject.trials(layouts, readings))]
     if subject.has("x"):
-        x = rng.normal(size=(BATCH, TIME, width))
-        heads = rng.normal(size=(BATCH, HEADS, TIME, width))
-        orders = ["btf"] if batch_first else ["btf", "tbf", "tf"]
-        layouts = laid_out("btf", orders, {"x": x}, partial(with_positions, x), {})
-        readings = {"": {}, ", scaled by sqrt(features)": {"power": 0.5}}
-        groups = {"positions": subject.trials(layouts, readings)}
+        x = rng.normal(size=(BATCH, HEADS, TIME, width))
         orders = ["bhtd", "bthd", "btd", "td"]
-        layouts = laid_out("bhtd", orders, {"x": heads}, partial(rotated, heads), {})
+        layouts = laid_out("bhtd", orders, {"x": x}, partial(rotated, x))
         readings = {", rotary, halves": {}, ", rotary, neighbours": {"neighbours": True}}
-        groups["rotary"] = subject.trials(layouts, readings)
-    else:
-        zeros = partial(with_positions, np.zeros((1, TIME, width)))
-        values = {"length": TIME, "d_model": width}
-        layouts = laid_out("btf", ["tf", "btf", "tbf"], {}, zeros, values)
-        groups = {"positions": subject.trials(layouts)}
-    tried = {about: trials for about, trials in groups.items() if trials} or groups
-    answers = [diagnose(subject, about, trials) for about, trials in tried.items()]
-    answer = min(answers, key=lambda answer: (not answer.right, not answer.mistakes))
+        answers.append(("rotary", subject.trials(layouts, readings)))
+    tried = [diagnose(subject, about, trials) for about, trials in answers if trials]
+    if not tried:
+        diagnose(subject, "positions", [])
+    answer = min(tried, key=lambda answer: (not answer.right, not answer.mistakes))
     trial = answer.trial
     if not answer.right or trial is None:
         return answer
-    arguments: dict[str, Any] = {"length": max_length, "d_model": width}
+    arguments: dict[str, Any] = sizes | {"length": max_length}
     if subject.has("x"):
         x = trial.arguments["x"]
         arguments["x"] = np.take(x, np.zeros(max_length, int), x.shape.index(TIME))
-    shape = [max_length if size == TIME else size for size in trial.output.shape]
+    shape = tuple(max_length if size == TIME else size for size in trial.output.shape)
     try:
         array = subject.array(**arguments)
         reason = f"it returns the shape {list(array.shape)}"
-        if list(array.shape) == shape:
-            # All positions read the same features.
+        if array.shape == shape:  # all positions read the same features
             rows = np.moveaxis(array, shape.index(max_length), 0).reshape(max_length, -1)
             num_apart = len(np.unique(rows.round(6), axis=0))
             if num_apart == max_length:
@@ -202,13 +201,5 @@ def check_positions(
             reason = f"only {num_apart} differ"
     except RejectedError as error:
         reason = str(error)
-    findings = [Finding("table_short", f"for {max_length} positions {reason}")]
-    return Answer(answer.check, False, answer.layout, findings)
-
-
-def _embeds(fn: Callable[..., Any]) -> bool:
-    """Returns True for a function of tokens and a table of embeddings."""
-    try:
-        return {"tokens", "table"} <= Subject("", fn, ["tokens", "table"]).by_name
-    except UserError:
-        return False
+    evidence = f"for {max_length} positions: {reason}"
+    return judged("check_positions", answer.layout, {"table_short": (True, evidence)})

@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.mistakes.answer import TOLERANCE, Answer, Finding, diagnose, difference
+from transformer_jax.lab.mistakes.answer import TOLERANCE, Answer, diagnose, difference, judged
 from transformer_jax.lab.mistakes.calls import SECONDS, Subject, Trial
 
 BATCH, TIME = 3, 7
 KEEP = (np.arange(TIME) < np.array([[7], [4], [2]])).astype(np.float64)
 EPSILON = 1e-5
 ROLES: Mapping[str, Sequence[str]] = {
-    "residual": ["sublayer", "x", "norm"],
-    "dropout": ["rate", "x", "train", "deterministic", "rng"],
-    "norm": ["scale", "x", "shift", "norm_eps"],
-    "pool": ["mask", "x"],
+    "residual": ["x", "sublayer", "norm"],
+    "dropout": ["x", "rate", "train", "deterministic", "rng"],
+    "norm": ["x", "scale", "shift", "norm_eps"],
+    "pool": ["x", "mask"],
     "model": ["tokens"],
 }
-"""Part -> roles of its parameters, that which tells the part first."""
+"""Part -> roles of its parameters, of which the second tells the part."""
 
 
 def normed(x: np.ndarray, scale: Any, shift: Any, center: bool = True, **wrong: Any) -> np.ndarray:
@@ -63,11 +63,7 @@ RESIDUALS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "no residual, norm first": lambda x: sublayer(norm(x)),
     "layer only": lambda x: sublayer(x),
 }
-
-
-def residual(x: np.ndarray, form: str) -> np.ndarray:
-    """A layer with norms and the residual, in one of the forms; three of these are right."""
-    return RESIDUALS[form](x)
+"""A layer with norms and the residual; the first three forms are right."""
 
 
 def check_model(
@@ -98,8 +94,7 @@ def check_model(
     part = part or _part_of(fn)
     if part not in ROLES:
         raise UserError(f"part={part!r}: one of {', '.join(ROLES)}")
-    first, *others = ROLES[part]
-    subject = Subject("check_model", fn, [*others[:1], first, *others[1:]], seconds)
+    subject = Subject("check_model", fn, ROLES[part], seconds)
     if part == "model":
         drawn = np.array([token for token in range(vocab_size) if token != pad])
         return _check_whole(subject, drawn, causal, pad, cached)
@@ -111,29 +106,25 @@ def check_model(
     values = {"x": x, "mask": KEEP, "sublayer": sublayer, "norm": norm}
     values |= {"scale": scale, "shift": shift, "norm_eps": EPSILON}
     readings: dict[str, dict[str, Any]] = {part: {}}
-    if part == "pool":
-        reference = partial(pooled, x)
-    elif part == "residual":
-        reference = partial(residual, x)
+    if part == "residual":
         readings = {form: {"form": form} for form in list(RESIDUALS)[:3]}
-    else:
-        factor = scale if subject.has("scale") else 1.0
-        offset = shift if subject.has("shift") else 0.0
-        reference = partial(normed, x, factor, offset, center="rms" not in subject.name.lower())
+    center = "rms" not in subject.name.lower()
+    gamma = scale if subject.has("scale") else 1.0
+    reference = {
+        "pool": partial(pooled, x),
+        "residual": lambda form: RESIDUALS[form](x),
+        "norm": partial(normed, x, gamma, shift if subject.has("shift") else 0.0, center),
+    }[part]
     return diagnose(subject, part, subject.trials([Trial("", values, reference)], readings))
 
 
 def _part_of(fn: Callable[..., Any]) -> str:
     """The part that a function's name or parameters tell."""
     name = getattr(fn, "__name__", type(fn).__name__).lower()
-    roles = dict.fromkeys(["x", *(roles[0] for roles in ROLES.values())])
-    roles |= dict.fromkeys(role for roles in ROLES.values() for role in roles)
+    roles = dict.fromkeys(role for roles in ROLES.values() for role in roles)
     by_name = Subject("check_model", fn, [*roles]).by_name
-    for part in ROLES:
-        if ROLES[part][0] in by_name:
-            return part
-    for part in ROLES:
-        if part in name.replace("model", ""):
+    for part, of_part in ROLES.items():
+        if {*of_part[:2]} <= by_name or (part in name and part != "model"):
             return part
     raise UserError(f"{name}: what is it? Say part=, one of {', '.join(ROLES)}")
 
@@ -144,27 +135,26 @@ def _check_dropout(subject: Subject, fn: Any) -> Answer:
     rate = getattr(fn, "p", 0.2)
     x = np.ones((200, 50))
     values = {"x": x, "rate": rate, "rng": np.random.default_rng(0)}
-    if is_module:
-        fn.train(True)
-    output = subject.output(**values, train=True, deterministic=False)
-    if is_module:
-        fn.train(False)
-    evaluated = subject.output(**values, train=False, deterministic=True)
-    dropped = (output == 0).mean()
-    factor = output.max()
-    changed = difference(evaluated, x)
+    outputs = []
+    for train in (True, False):
+        if is_module:
+            fn.train(train)
+        outputs.append(subject.array(**values, train=train, deterministic=not train))
+    dropped = (outputs[0] == 0).mean()
+    factor = outputs[0].max()
+    changed = difference(outputs[1], x)
     has_switch = subject.has("train") or subject.has("deterministic") or is_module
-    signs = {
-        "dropout_at_evaluation": has_switch and changed > TOLERANCE,
-        "dropout_missing": dropped == 0,
-        "dropout_inverted": abs(dropped - (1 - rate)) < 0.05 < abs(dropped - rate),
-        "dropout_unscaled": abs(dropped - rate) < 0.05 and abs(factor - 1) < 1e-3 < rate,
-    }
+    is_rate = abs(dropped - rate) < 0.05
     evidence = f"{dropped:.1%} are 0 at the rate {rate}, others are multiplied by {factor:.4g}; "
     evidence += f"evaluation changes x by {changed:.2g}"
-    findings = [Finding(name, evidence) for name, shows in signs.items() if shows]
-    right = abs(dropped - rate) < 0.05 and abs(factor * (1 - rate) - 1) < 1e-3 and not findings
-    return Answer("check_model", right, "dropout", findings, evidence)
+    shows = {
+        "dropout_at_evaluation": has_switch and changed > TOLERANCE,
+        "dropout_missing": dropped == 0,
+        "dropout_inverted": abs(dropped - (1 - rate)) < 0.05 and not is_rate,
+        "dropout_unscaled": is_rate and abs(factor - 1) < 1e-3 < rate,
+    }
+    changes = {name: (bool(is_so), evidence) for name, is_so in shows.items()}
+    return judged("check_model", "dropout", changes)
 
 
 def _check_whole(
@@ -176,47 +166,29 @@ def _check_whole(
 ) -> Answer:
     """Changes inputs, drawn from these tokens, and looks at which outputs change."""
     indices = np.random.default_rng(0).integers(0, len(drawn), (BATCH, TIME))
-    indices[:, 1] = (indices[:, 0] + 1) % len(drawn)  # two that differ, to swap
     tokens = drawn[indices]
     others = drawn[(indices + 1) % len(drawn)]
-
-    def logits(ids: np.ndarray, of: Subject = subject) -> np.ndarray:
-        result = of.output(tokens=ids)
-        if result.ndim != 3 or result.shape[:2] != ids.shape:
-            raise UserError(f"{of.name} has to return logits [batch, time, vocabulary]")
-        return result
-
-    output = logits(tokens)
-    layout = "[batch, time, vocabulary]" + ", causal" * causal
-    change = difference(logits(tokens), output)
-    if change > TOLERANCE:
-        findings = [Finding("dropout_at_evaluation", f"a second call differs by {change:.2g}")]
-        return Answer("check_model", False, layout, findings)
-    changed = logits(np.concatenate([tokens[:1], others[1:]]))
-    changes = [("rows_mix", "other rows change row 0", difference(changed[0], output[0]))]
+    output = subject.array(tokens=tokens)
+    if output.ndim != 3 or output.shape[:2] != tokens.shape:
+        raise UserError(f"{subject.name} has to return logits [batch, time, vocabulary]")
+    calls = [("dropout_at_evaluation", "a second call differs", tokens, TIME, subject)]
     for place in range(1, TIME if causal else 1):
-        changed = logits(np.concatenate([tokens[:, :place], others[:, place:]], 1))
-        change = difference(changed[:, :place], output[:, :place])
-        changes.append(("future_leaks", f"tokens from {place} on change logits before", change))
+        changed = np.concatenate([tokens[:, :place], others[:, place:]], 1)
+        words = f"tokens from {place} on change logits before"
+        calls.append(("future_leaks", words, changed, place, subject))
     if pad is not None:
         longer = np.concatenate([tokens, np.full((BATCH, 2), pad)], 1)
-        change = difference(logits(longer)[:, :TIME], output)
-        changes.append(("padding_leaks", "two padding tokens change logits before", change))
+        words = "two padding tokens change logits before"
+        calls.append(("padding_leaks", words, longer, TIME, subject))
     if cached is not None:
-        change = difference(logits(tokens, Subject("check_model", cached, ["tokens"])), output)
-        changes.append(("cache_differs", "logits with and without the cache differ", change))
-    largest = {name: (words, change) for name, words, change in sorted(changes, key=lambda c: c[2])}
-    findings = [
-        Finding(name, f"{words} by {change:.2g}")
-        for name, (words, change) in largest.items()
-        if change > TOLERANCE
-    ]
-    swapped = logits(tokens[:, [1, 0, *range(2, TIME)]])
-    moved = difference(swapped[:, 2:], output[:, 2:])
-    if moved <= TOLERANCE:
-        evidence = f"swapping the first two tokens changes later logits by {moved:.1e}"
-        findings.append(Finding("positions_missing", evidence))
-    if output.min() >= 0 and np.abs(output.sum(-1) - 1).max() < 1e-3:
-        findings.append(Finding("returns_probabilities", "all outputs are positive and sum to 1"))
-    evidence = "what may not change its logits does not"
-    return Answer("check_model", not findings, layout, findings, evidence)
+        words = "logits with and without the cache differ"
+        decoder = Subject("check_model", cached, ["tokens"])
+        calls.append(("cache_differs", words, tokens, TIME, decoder))
+    layout = "[batch, time, vocabulary]" + ", causal" * causal
+    for name, words, ids, end, of in calls:
+        change = difference(of.array(tokens=ids)[:, :end], output[:, :end])
+        if change > TOLERANCE:
+            return judged("check_model", layout, {name: (True, f"{words} by {change:.2g}")})
+    sums_to_1 = output.min() >= 0 and np.abs(output.sum(-1) - 1).max() < 1e-3
+    evidence = "all outputs are positive and sum to 1"
+    return judged("check_model", layout, {"returns_probabilities": (bool(sums_to_1), evidence)})

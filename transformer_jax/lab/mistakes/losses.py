@@ -28,14 +28,12 @@ def cross_entropy(
     without a logarithm.
     """
     shift = options.get("shift", 0)
-    predictions = slice(max(-shift, 0), TIME - max(shift, 0))
     following = slice(max(shift, 0), TIME - max(-shift, 0))
-    logs = logits[:, predictions]
+    logs = logits[:, max(-shift, 0) : TIME - max(shift, 0)]
     softmaxes = options.get("softmaxes", 1)
     for _ in range(abs(softmaxes)):
         logs = softmax(logs)
     logs = np.log(logs) if softmaxes > 0 else logs
-    one_hot = np.eye(VOCABULARY)[labels[:, following]]
     smoothing = options.get("smoothing", 0.0)
     right, others = {  # targets of the label, and of each token
         "all": (1 - smoothing, smoothing / VOCABULARY),
@@ -45,8 +43,8 @@ def cross_entropy(
         "target": (1 - smoothing, 0),
         "none": (1, 0),
     }[options.get("smooth", "all")]
-    targets = right * one_hot + others
-    losses = -options.get("sign", 1.0) * (targets * logs).sum(-1) / options.get("unit", 1.0)
+    targets = right * np.eye(VOCABULARY)[labels[:, following]] + others
+    losses = -options.get("sign", 1.0) * (targets * logs).sum(-1)
     if options.get("divergence"):
         losses = losses + (targets * np.log(targets + 1e-30)).sum(-1)
     weights = keep[:, following] | (options.get("counted") == "all")
@@ -55,8 +53,8 @@ def cross_entropy(
     counts = weights.sum(-1)
     divisors = {"kept": counts.sum(), "all": weights.size, "vocabulary": counts.sum() * VOCABULARY}
     divisors["rows"] = sums.sum() / (sums / counts).mean()
-    mean = sums.sum() / divisors[options.get("divisor", "kept")]
-    reductions = {"mean": mean, "sum": sums.sum(), "sum / batch": sums.mean()}
+    reductions = {"mean": sums.sum() / divisors[options.get("divisor", "kept")]}
+    reductions |= {"sum": sums.sum(), "sum / batch": sums.mean()}
     reductions |= {"rows": sums / counts, "row sums": sums}
     reductions["none"] = losses.reshape(-1) if options.get("flat") else losses
     return reductions[options.get("reduction", "mean")]
@@ -95,18 +93,16 @@ def check_loss(
         keep = np.arange(TIME) < LENGTHS[:, None]
         labels = np.where(keep, labels, padding)
     rate = smoothing or SMOOTHING * subject.has("smoothing")
-    forms = {"": ("all", False)}
+    forms: dict[str, tuple[str, bool]] = {"": ("all", False)}
     if rate:
         forms = {", eps / V each": ("all", False), ", eps / (V - 1)": ("others", False)}
         forms |= {f"{words}, less the entropy": (form, True) for words, (form, _) in forms.items()}
     readings: dict[str, dict[str, Any]] = {}
     shifts = {None: (0, 1), True: (0,), False: (1,)}[shifted]
-    for shift, reduction, words in itertools.product(shifts, REDUCTIONS, forms):
-        options: dict[str, Any] = {"shift": shift, "reduction": reduction, "smoothing": rate}
-        options |= {"smooth": forms[words][0], "divergence": forms[words][1]}
-        readings[f", {reduction}{words}{', shifted inside' * (shift and shifted is None)}"] = (
-            options
-        )
+    for shift, reduction, (words, form) in itertools.product(shifts, REDUCTIONS, forms.items()):
+        words = f", {reduction}{words}{', shifted inside' * (shift and shifted is None)}"
+        readings[words] = {"shift": shift, "reduction": reduction, "smoothing": rate}
+        readings[words] |= {"smooth": form[0], "divergence": form[1]}
     kinds = {"logits": logits}
     if "logits" not in subject.roles:  # a name such as `outputs` does not tell
         kinds |= {"log-probabilities": np.log(softmax(logits)), "probabilities": softmax(logits)}
@@ -121,13 +117,9 @@ def check_loss(
         flat = len(shape) == 2
         layouts = []
         for kind, values in kinds.items():
-            moved = values.swapaxes(1, 2) if shape[1] == VOCABULARY and not flat else values
-            arguments: dict[str, Any] = {
-                "logits": moved.reshape(shape),
-                "labels": targets,
-                "tokens": targets,
-            }
-            arguments["mask"] = keep.reshape(-1 if flat else keep.shape)
+            values = values.swapaxes(1, 2) if "vocabulary, time" in order else values
+            arguments: dict[str, Any] = {"logits": values.reshape(shape), "labels": targets}
+            arguments |= {"tokens": targets, "mask": keep.reshape(-1 if flat else keep.shape)}
             arguments |= {"pad": padding, "smoothing": rate}
             reference = partial(cross_entropy, logits, labels, keep, flat=flat)
             layouts.append(Trial(f"{kind} {order}", arguments, reference))

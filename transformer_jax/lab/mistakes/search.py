@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer_jax.lab.mistakes.answer import Answer, Finding, diagnose
+from transformer_jax.lab.mistakes.answer import Answer, diagnose, judged
 from transformer_jax.lab.mistakes.calls import SECONDS, RejectedError, Subject, Trial, to_numpy
 
 VOCABULARY, PAD, BOS, EOS = 7, 0, 1, 2
@@ -114,10 +114,8 @@ def check_search(
     penalty = ALPHA if subject.has("penalty") else alpha or 0.0
     values: dict[str, Any] = {"bos": BOS, "eos": EOS, "length": LENGTH, "beams": count}
     values |= {"penalty": penalty, "vocabulary": VOCABULARY}
-    norms = {f", {norm} penalty {penalty}": norm for norm in ("gnmt", "power")}
     trials = []
     for every in (False, True):
-        given = "all positions" if every else "the next token"
         try:
             output = _outputs(subject, tables, every, values, 3)
             other = _outputs(subject, tables, every, values, 4) if subject.has("labels") else output
@@ -126,12 +124,15 @@ def check_search(
         changed = int((other != output).any(-1).sum())
         if changed:
             evidence = f"other targets change {changed} of {MODELS} outputs"
-            findings = [Finding("teacher_forcing", evidence)]
-            return Answer("check_search", False, "a search", findings)
-        for stop, (words, norm), counted in itertools.product(
-            ("aside", "wide", "stay"), (norms if penalty else {"": "gnmt"}).items(), (1, 0, 2)
+            return judged("check_search", "a search", {"teacher_forcing": (True, evidence)})
+        for stop, norm, counted in itertools.product(
+            ("aside", "wide", "stay"), ("gnmt", "power") if penalty else ("gnmt",), (1, 0, 2)
         ):
-            name = f"{count} beams, log-probabilities of {given}, finished {stop}{words}"
+            name = f"{count} beams, log-probabilities of "
+            name += (
+                f"{'all positions' if every else 'the next token'}, finished {stop}"
+                + f", {norm} penalty {penalty}" * bool(penalty)
+            )
             options: dict[str, Any] = {"beams": count, "alpha": penalty, "norm": norm}
             options |= {"stop": stop, "counted": counted}
             trials.append(Trial(name, values, partial(searched, tables), options, output))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.mistakes.answer import Answer, Finding, diagnose
+from transformer_jax.lab.mistakes.answer import Answer, diagnose, judged
 from transformer_jax.lab.mistakes.calls import SECONDS, RejectedError, Subject, Trial
 
 LR = 0.1
@@ -20,7 +20,8 @@ def rates(steps: np.ndarray, kind: str, numbers: Mapping[str, Any], **wrong: Any
     warmup = numbers["warmup"] + wrong.get("meet", 0)
     begin = 0 if "from_0" in wrong else warmup
     share = np.clip((steps - begin) / ((numbers["total"] or len(steps)) - begin), 0, 1)
-    rising = steps / warmup
+    late = steps + wrong.get("late", 0)
+    rising = late / (warmup + wrong.get("over", 0))
     falling = {
         "paper": steps ** wrong.get("decay", -0.5),
         "inverse root": np.sqrt(warmup / np.maximum(steps, 1e-9)),
@@ -30,11 +31,12 @@ def rates(steps: np.ndarray, kind: str, numbers: Mapping[str, Any], **wrong: Any
     }[kind]
     scale = numbers["peak"]
     if kind == "paper":
-        rising = steps * warmup ** wrong.get("power", -1.5)
+        rising = late * warmup ** wrong.get("power", -1.5)
         scale = numbers["d_model"] ** wrong.get("width", -0.5)
-    by_size = kind in ("paper", "inverse root")
+    is_rising = steps < warmup + wrong.get("until", 0)
+    is_rising = rising < falling if kind in ("paper", "inverse root") else is_rising
     chosen = {
-        "right": np.where(rising < falling if by_size else steps < warmup, rising, falling),
+        "right": np.where(is_rising, rising, falling),
         "max": np.maximum(rising, falling),
         "decay": falling,
         "warmup": rising,
@@ -73,17 +75,22 @@ def check_schedule(
         )
     length = int(numbers["total"] or 5 * numbers["warmup"])
     values = numbers | {"factor": 1.0}
-    output = np.array([subject.output(step=n, **values).item() for n in range(1, length + 1)])
+    output = np.array([subject.array(step=n, **values).item() for n in range(1, length + 1)])
     kinds = ["paper"] * bool(numbers["d_model"])
     if numbers["peak"]:
         kinds += ["inverse root", "constant"] + ["cosine", "linear"] * bool(numbers["total"])
+    forms: list[tuple[str, int, dict[str, Any]]] = [
+        ("steps from 1", 0, {}),
+        ("steps from 0", 1, {}),
+        ("steps from 0, warm-up (step + 1) / warmup", 0, {"late": 1}),
+        ("steps from 0, warm-up (step + 1) / (warmup + 1)", 0, {"late": 1, "over": 1}),
+    ]
     trials = []
-    for begin in (1, 0):
-        steps = np.arange(1.0, length + 1) + 1 - begin
-        for kind in kinds:
-            name = f"{kind}, steps from {begin}"
-            reference = partial(rates, steps, kind, numbers)
-            trials.append(Trial(name, values, reference, output=output))
+    for words, offset, options in forms:
+        for kind in kinds[: 1 if options and numbers["d_model"] else None]:
+            reference = partial(rates, np.arange(1.0, length + 1) + offset, kind, numbers)
+            if not (options and kind in ("paper", "inverse root")):
+                trials.append(Trial(f"{kind}, {words}", values, reference, options, output))
     answer = diagnose(subject, "schedule", trials)
     if first_step == 1 or answer.mistakes:
         return answer
@@ -95,12 +102,13 @@ def check_schedule(
         reason = f"at step 0 {error}"
     if np.isfinite(first):
         return answer
-    return Answer(answer.check, False, answer.layout, [Finding("step_0", reason)])
+    return judged(answer.check, answer.layout, {"step_0": (True, reason)})
 
 
 def inputs_and_targets(
-    tokens: np.ndarray, bos: bool, *, shift: int = 1, start: bool = True, end: bool = False
-) -> np.ndarray:
+    tokens: np.ndarray, bos: bool, *, shift: int = 1, start: bool = True, end: bool = False,
+    same: str = "",
+) -> np.ndarray:  # fmt: skip
     """Inputs and targets [2, B, T] of tokens, with the start token (1) and the end token (2)."""
     column = np.ones((len(tokens), 1), int)
     parts = [column] * (bos and start) + [tokens] + [2 * column] * end
@@ -108,7 +116,8 @@ def inputs_and_targets(
     length = whole.shape[1]
     inputs = whole[:, max(-shift, 0) : length - max(shift, 0)]
     targets = whole[:, max(shift, 0) : length - max(-shift, 0)]
-    return np.stack([inputs, targets])
+    pairs = {"": [inputs, targets], "inputs": [inputs, inputs], "targets": [targets, targets]}
+    return np.stack(pairs[same])
 
 
 def averaged(losses: np.ndarray, counts: np.ndarray, *, weights: str = "counts") -> np.ndarray:
@@ -146,42 +155,45 @@ def check_training(fn: Callable[..., Any], *, seconds: float = SECONDS) -> Answe
     given.
     """
     rng = np.random.default_rng(0)
-    update_roles = ["params", "batches", "grad", "loss_fn", "lr"]
-    batch_roles = ["tokens", "bos", "eos"]
-    roles = [*update_roles, "gradients", "losses", *batch_roles, "counts"]
+    groups = {
+        "accumulation": ["params", "batches", "grad", "loss_fn", "lr", "gradients"],
+        "average": ["losses", "counts"],
+        "batch": ["tokens", "bos", "eos"],
+    }
+    roles = [role for group in groups.values() for role in group]
+    roles.insert(4, roles.pop(5))
     by_name = Subject("check_training", fn, roles).by_name
+    about = "average" if "losses" in by_name else "batch"
     if "gradients" in by_name or {"params", "batches"} <= by_name:
-        averages = "gradients" in by_name
-        roles = ["gradients"] if averages else update_roles
-        subject = Subject("check_training", fn, roles, seconds)
-        params, *targets = rng.normal(size=(4, 4))
-        values: dict[str, Any] = {
-            "gradients": [params - target for target in targets],
-            "params": params,
-            "batches": targets,
-            "grad": lambda now, batch: now - batch,
-            "loss_fn": lambda now, batch: ((now - batch) ** 2).sum() / 2,
-            "lr": LR,
-        }
-        layout = Trial("returns the ", values, partial(updated, params, targets))
-        readings: dict[str, dict[str, Any]] = {} if averages else {"params": {}}
-        readings["gradient"] = {"gradient": True}
-        trials = subject.trials([layout], readings)
-        return diagnose(subject, "accumulation", trials)
-    if "losses" in by_name:
-        subject = Subject("check_training", fn, ["losses", "counts"], seconds)
-        losses = rng.uniform(1, 3, 4)
-        counts = np.array([10.0, 1.0, 3.0, 2.0])
-        values = {"losses": losses, "counts": counts}
-        layout = Trial("mean of all tokens", values, partial(averaged, losses, counts))
-        return diagnose(subject, "average", subject.trials([layout]))
-    subject = Subject("check_training", fn, batch_roles, seconds)
+        about = "accumulation"
+    subject = Subject("check_training", fn, groups[about], seconds)
+    params, *targets = rng.normal(size=(4, 4))
+    losses = rng.uniform(1, 3, 4)
+    counts = np.array([10.0, 1.0, 3.0, 2.0])
     tokens = rng.permutation(np.arange(3, 15)).reshape(2, 6)
-    values = {"tokens": tokens, "bos": 1, "eos": 2}
-    try:
-        pair = subject(**values)
-    except RejectedError:
-        raise subject.refusal() from None
+    values: dict[str, Any] = {
+        "gradients": [params - target for target in targets],
+        "params": params,
+        "batches": targets,
+        "grad": lambda now, batch: now - batch,
+        "loss_fn": lambda now, batch: ((now - batch) ** 2).sum() / 2,
+        "lr": LR,
+        "losses": losses,
+        "counts": counts,
+        "tokens": tokens,
+        "bos": 1,
+        "eos": 2,
+    }
+    if about == "accumulation":
+        layout = Trial("returns the ", values, partial(updated, params, targets))
+        readings: dict[str, dict[str, Any]] = {"params": {}, "gradient": {"gradient": True}}
+        if subject.has("gradients"):
+            del readings["params"]
+        return diagnose(subject, about, subject.trials([layout], readings))
+    if about == "average":
+        layout = Trial("mean of all tokens", values, partial(averaged, losses, counts))
+        return diagnose(subject, about, subject.trials([layout]))
+    pair = subject(**values)
     shapes = [np.shape(part) for part in pair] if isinstance(pair, (tuple, list)) else []
     if len(shapes) != 2 or shapes[0] != shapes[1]:
         raise UserError(f"{subject.name} has to give (inputs, targets) of one shape")
@@ -191,4 +203,4 @@ def check_training(fn: Callable[..., Any], *, seconds: float = SECONDS) -> Answe
     for end in [True, False] if subject.has("eos") else [False]:
         name = "targets are the next tokens" + ", then the end" * end
         trials.append(Trial(name, values, reference, {"end": end}, output))
-    return diagnose(subject, "batch", trials)
+    return diagnose(subject, about, trials)
