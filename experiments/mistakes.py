@@ -15,6 +15,7 @@ import re
 import statistics
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 from scipy import stats
 
 import transformer_jax as tj
@@ -75,6 +76,19 @@ def write_record(name: str, folder: Path) -> None:
     (RESULTS / f"{name}.json").write_text(text, encoding="utf-8")
 
 
+def draw(name: str) -> None:
+    """Draws the losses of a row beside those without a mistake."""
+    figure, ax = plt.subplots(figsize=(4, 2.4), layout="constrained")
+    for row, label in ((RIGHT, "without"), (name, "with it")):
+        record = json.loads((RESULTS / f"{row}.json").read_text(encoding="utf-8"))
+        means, halves = zip(*record["losses"], strict=True)
+        ax.errorbar(record["steps"], means, halves, label=label, marker="o", capsize=3)
+    ax.set(title=name, xlabel="step", ylabel="validation loss", ylim=(0, None))
+    ax.legend()
+    figure.savefig(RESULTS / f"{name}.png", dpi=110)
+    plt.close(figure)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workdir", type=Path, required=True)
@@ -86,6 +100,8 @@ def main() -> None:
         sweep = tj.Sweep(config="quickstart", base=BASE, rows=ROWS, seeds=SEEDS, metrics=["loss"])
         tj.sweep(sweep, args.workdir, chosen=f"^{name}$", modules=str(MODULES))
         write_record(name, args.workdir / name)
+        if name != RIGHT:
+            draw(name)
 
 
 if __name__ == "__main__":

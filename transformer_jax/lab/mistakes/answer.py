@@ -149,5 +149,9 @@ def diagnose(subject: Subject, about: str, trials: Sequence[Trial]) -> Answer:
             evidence = f"the difference from the reference is {remaining:.1e}"
             return Answer(subject.check, trial.name, findings, not names, evidence, trial)
     nearest = min(trials, key=distance)
+    change = difference(subject.again(nearest), nearest.output)
+    if change > TOLERANCE:
+        evidence = f"a second call differs by {change:.2g}"
+        return judged(subject.check, nearest.name, {"dropout_at_evaluation": (True, evidence)})
     evidence = f"the smallest difference from the reference is {distance(nearest):.2g}"
     return Answer(subject.check, nearest.name, evidence=evidence, trial=nearest)

@@ -27,6 +27,8 @@ _AXES = {"b": "batch", "h": "heads", "t": "time", "s": "time", "d": "depth", "f"
 class RejectedError(UserError):
     """The function refuses the inputs of a layout; an error of the user's where no other is."""
 
+    reason = ""
+
 
 class Trial(NamedTuple):
     """A layout of arguments by role, its reference, and the output once the function was called.
@@ -164,10 +166,18 @@ class Subject:
                     self.rejected(f"it returns the shape {list(output.shape)}, not {list(shape)}")
         return trials
 
+    def again(self, trial: Trial) -> np.ndarray:
+        """The output of a second call, or the first where one call does not make it."""
+        try:
+            return self.array(**trial.arguments)
+        except RejectedError:
+            return trial.output
+
     def rejected(self, reason: str) -> RejectedError:
         """The error of a layout; the first is kept for a function that takes no layout."""
         usual = "wrap it in a function of the usual arguments (docs/mistakes.md)"
         error = RejectedError(f"{self.name}: {reason}; {usual}")
+        error.reason = reason
         self.rejection = self.rejection or error
         return error
 

@@ -200,6 +200,6 @@ def check_positions(
                 return answer
             reason = f"only {num_apart} differ"
     except RejectedError as error:
-        reason = str(error)
+        reason = error.reason
     evidence = f"for {max_length} positions: {reason}"
     return judged("check_positions", answer.layout, {"table_short": (True, evidence)})

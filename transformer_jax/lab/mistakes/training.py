@@ -75,7 +75,12 @@ def check_schedule(
         )
     length = int(numbers["total"] or 5 * numbers["warmup"])
     values = numbers | {"factor": 1.0}
-    output = np.array([subject.array(step=n, **values).item() for n in range(1, length + 1)])
+    try:
+        output = np.array([subject.array(step=n, **values).item() for n in range(1, length + 1)])
+    except RejectedError as error:  # PyTorch's LambdaLR begins with step 0 in any case
+        if "ZeroDivisionError" not in str(error):
+            raise
+        return judged("check_schedule", "at any step", {"step_0": (True, error.reason)})
     kinds = ["paper"] * bool(numbers["d_model"])
     if numbers["peak"]:
         kinds += ["inverse root", "constant"] + ["cosine", "linear"] * bool(numbers["total"])
@@ -99,7 +104,7 @@ def check_schedule(
         reason = f"the rate at step 0 is {first}"
     except RejectedError as error:
         first = float("nan")
-        reason = f"at step 0 {error}"
+        reason = f"at step 0 {error.reason}"
     if np.isfinite(first):
         return answer
     return judged(answer.check, answer.layout, {"step_0": (True, reason)})
