@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.lab.mistakes.answer import MISTAKES, Mistake
+from transformer_jax.lab.mistakes.engine import MISTAKES, Mistake
 
 PAGE = Path(__file__).with_name("mistakes.md")
 CURVES = PAGE.parents[1] / "experiments" / "results" / "mistakes"
@@ -39,7 +39,8 @@ tj.check_attention(my_attention)
 A check draws inputs, calls the function in each usual layout (heads apart or together, batch or
 time first, a mask that shows, hides or is added) and compares with a reference in NumPy. If none
 is equal, it compares with references that are wrong, each in one way that is listed below, then in
-two. The answer has `right`, `layout` and `mistakes`. What a name does not tell is asked for: whether True in a mask shows or hides a key, the steps of warm-up inside a schedule.
+two. The answer has `right`, `layout` and `mistakes`. What a name does not tell is asked for:
+whether True in a mask shows or hides a key, the steps of warm-up inside a schedule.
 
 "Right" means equal to the reference to 2e-4 on the inputs that were drawn, and one number to 1e-5.
 A parameter is recognized by its name; wrap a function that has others. A call that takes longer
@@ -50,8 +51,10 @@ the CPU.
 Each mistake has an address, such as [`#softmax_axis`](#softmax_axis). Some were trained, with the
 mistake and without: {setting}.
 The mean over {seeds} seeds has its 95% interval, in nats;
-`python experiments/mistakes.py --workdir=runs/mistakes` trains them. A mistake of your own is a row of `transformer_jax/lab/mistakes/table.toml` with an option
-that makes the reference wrong, and the line of the reference that reads the option.
+`python experiments/mistakes.py --workdir=runs/mistakes` trains them.
+
+A mistake of your own is a row of `transformer_jax/lab/mistakes/table.toml` with an option that
+makes the reference wrong, and the line of the reference that reads the option.
 
 The notebook [`find_my_mistake`](../experiments/notebooks/find_my_mistake.ipynb) mends three wrong
 functions. For a component of this package, [`verify`](extending.md#prove-it) does the same.

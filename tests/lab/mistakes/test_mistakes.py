@@ -11,7 +11,7 @@ import transformer_jax as tj
 from tests.lab.mistakes import functions
 from tests.lab.mistakes.functions import RIGHT, WRONG
 from tests.refusals import assert_refused
-from transformer_jax.lab.mistakes.answer import MISTAKES
+from transformer_jax.lab.mistakes.engine import MISTAKES
 
 PLANTED = [(check, name) for check, rows in WRONG.items() for name in rows]
 

@@ -4,29 +4,19 @@
 import itertools
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.mistakes.answer import Answer, Finding, diagnose
-from transformer_jax.lab.mistakes.calls import (
-    SECONDS,
-    Subject,
-    Trial,
-    arranged,
-    laid_out,
-    named_axes,
-    to_numpy,
-)
+from transformer_jax.lab.mistakes import engine
+from transformer_jax.lab.mistakes.engine import Answer, Subject, Trial, arranged, laid_out
 
 BATCH, HEADS, TIME, DEPTH = 2, 3, 5, 4  # distinct, so that a layout cannot pass for another
 TENSORS = ("query", "key", "value")
 WEIGHTS = ("wq", "wk", "wv", "wo")
 APART = ("bhtd", "bthd", "tbhd", "btd", "tbd", "tdb", "td")
-TOGETHER = ("btf", "tbf", "tf")
 CAUSAL = {"": {}, ", causal": {"diagonal": 0}}
 MASKS = ("b1ts", "ts", "bts", "b11s", "bs", "bhts")
 MEANINGS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -38,45 +28,29 @@ MEANINGS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def require_meaning(mask: str | None) -> None:
-    """Refuses a word for the meaning of a mask's True that is unknown."""
-    if mask not in (None, "keep", "hide"):
-        raise UserError(f'mask={mask!r}: "keep" or "hide"')
-
-
 def softmax(scores: np.ndarray, axis: int = -1) -> np.ndarray:
     """Softmax over an axis."""
     weights = np.exp(scores - scores.max(axis, keepdims=True))
     return weights / weights.sum(axis, keepdims=True)
 
 
-def attend(
-    q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
-    keep: np.ndarray | None = None,
-    diagonal: int | None = None,
-    heads: int = 0,
-    **wrong: Any,
-) -> np.ndarray:
-    """Attention of [B, H, T, D], or with `heads` of [B, T, H * D].
+def split_heads(x: np.ndarray, heads: int, how: str) -> np.ndarray:
+    """[B, T, H * D] as [B, H, T, D], by "transpose" (right) or by "reshape"."""
+    batch, time, width = x.shape
+    if how == "reshape":
+        return x.reshape(batch, heads, time, width // heads)
+    return x.reshape(batch, time, heads, width // heads).swapaxes(1, 2)
 
-    A query that sees no key gets NaN.
+
+def attend(tensors: Any, keep: Any = None, diagonal: int | None = None, **wrong: Any) -> np.ndarray:
+    """Attention of q, k, v [B, H, T, D]. A query that sees no key gets NaN.
 
     Args:
       keep: True where a query sees a key, [B, H, T, S].
       diagonal: that of a causal mask.
       wrong: options of table.toml.
     """
-    tensors = {"q": q, "k": k, "v": v}
-    q, k, v = (tensors[letter] for letter in wrong.get("share", "qkv"))
-    if heads:
-        batch, _, width = q.shape
-        if wrong.get("split") == "reshape":
-            q, k, v = (t.reshape(batch, heads, -1, width // heads) for t in (q, k, v))
-        else:
-            parted = [t.reshape(batch, -1, heads, width // heads) for t in (q, k, v)]
-            q, k, v = (t.swapaxes(1, 2) for t in parted)
+    q, k, v = (tensors["qkv".index(letter)] for letter in wrong.get("share", "qkv"))
     depth = q.shape[-1]
     of_depth, of_heads = wrong.get("powers", (-0.5, 0.0))
     scores = q @ k.swapaxes(-1, -2) * depth**of_depth * q.shape[1] ** of_heads
@@ -84,14 +58,13 @@ def attend(
     is_masked = keep is not None or diagonal is not None
     keep = np.ones((1, 1, 1, 1), bool) if keep is None else keep
     if diagonal is not None:
-        keep = np.tri(scores.shape[-2], scores.shape[-1], diagonal, bool) & keep
+        keep = np.tri(*scores.shape[-2:], diagonal, bool) & keep
     if "cache" in wrong and is_masked:
         keep = np.arange(k.shape[2]) < keep.sum(-1, keepdims=True) + wrong["cache"]
     keep = keep.swapaxes(-1, -2) if "transposed" in wrong else keep
     keep = np.broadcast_to(~keep if "inverted" in wrong and is_masked else keep, scores.shape)
     if "tiled" in wrong:
-        rows, _, *size = scores.shape
-        keep = np.tile(keep[:, 0], (scores.shape[1], 1, 1)).reshape(rows, -1, *size)
+        keep = np.tile(keep[:, 0], (scores.shape[1], 1, 1)).reshape(scores.shape)
     if "one_head" in wrong:
         keep = keep | (np.arange(scores.shape[1])[:, None, None] > 0)
     factor, added = wrong.get("hide", (1.0, -1e30))
@@ -103,11 +76,7 @@ def attend(
         weights = np.where(keep.any(-1, keepdims=True), weights, np.nan)
     factor, added = wrong.get("hide_weights", (1.0, 0.0))
     weights = np.where(keep, weights, weights * factor + added)
-    result = weights * depth ** wrong.get("scale_weights", 0.0) @ v
-    if not heads:
-        return result
-    result = result if wrong.get("merge") == "reshape" else result.swapaxes(1, 2)
-    return result.reshape(batch, -1, width)
+    return weights * depth ** wrong.get("scale_weights", 0.0) @ v
 
 
 def multi_head(
@@ -120,8 +89,12 @@ def multi_head(
         matrix = np.reshape(params.get(f"w{letter}", np.eye(width)), (width, -1))
         return x @ matrix + np.ravel(params.get(f"b{letter}", 0.0))
 
-    q, k, v = (project(x, letter) for x, letter in zip(inputs, "qkv", strict=True))
-    return project(attend(q, k, v, heads=heads, **options), "o")
+    tensors = [project(x, letter) for x, letter in zip(inputs, "qkv", strict=True)]
+    how = options.get("split", "transpose")
+    result = attend([split_heads(x, heads, how) for x in tensors], **options)
+    if options.get("merge") != "reshape":
+        result = result.swapaxes(1, 2)
+    return project(result.reshape(tensors[0].shape), "o")
 
 
 def check_attention(
@@ -130,7 +103,7 @@ def check_attention(
     mask: str | None = None,
     heads: int | None = None,
     params: Mapping[str, Any] | None = None,
-    seconds: float = SECONDS,
+    seconds: float = engine.SECONDS,
 ) -> Answer:
     """Finds the mistake in a function of attention, or a module of PyTorch.
 
@@ -144,7 +117,7 @@ def check_attention(
       params: projections inside the function: wq, wk, wv, wo [in, out] and bq, bk, bv, bo.
       seconds: limit of a call.
     """
-    require_meaning(mask)
+    engine.require_meaning(mask)
     roles = [*TENSORS, "mask", "x", "causal", "heads", *WEIGHTS, "index", "length"]
     subject = Subject("check_attention", fn, roles, seconds)
     rng = np.random.default_rng(0)
@@ -152,14 +125,14 @@ def check_attention(
         q, k, v = rng.normal(size=(3, BATCH, HEADS, TIME + 2, DEPTH))
         arguments = {"query": q[:, :, :1], "key": k, "value": v, "index": 3, "length": 4}
         keep = np.arange(TIME + 2)[None, None, None] < 4
-        reference = partial(attend, q[:, :, :1], k, v, keep)
-        layouts = laid_out("bhtd", APART, arguments, reference, ", cached")
-        return diagnose(subject, "attention", subject.trials(layouts))
+        layout = Trial(", cached", arguments, partial(attend, [q[:, :, :1], k, v], keep))
+        trials = subject.trials(laid_out("bhtd", APART, layout))
+        return engine.diagnose(subject, "attention", trials)
     layouts = _layouts(subject, rng, heads, fn if params is None else params)
     trials = subject.trials(layouts, CAUSAL)
     trials = [t for t in trials if t.output.ndim > 2] or trials  # axis 1 is right without a batch
     if trials or not subject.has("mask"):
-        answer = diagnose(subject, "attention", trials)
+        answer = engine.diagnose(subject, "attention", trials)
         if not answer.right or not subject.has("mask"):
             return answer
         layouts = [answer.trial] if answer.trial else []
@@ -175,7 +148,8 @@ def _layouts(
     if not (is_self or heads or subject.has("heads")):
         inputs = rng.normal(size=(3, BATCH, HEADS, TIME, DEPTH))
         tensors = dict(zip(TENSORS, inputs, strict=True))
-        return laid_out("bhtd", APART, tensors | {"causal": False}, partial(attend, *inputs))
+        layout = Trial("", tensors | {"causal": False}, partial(attend, inputs))
+        return laid_out("bhtd", APART, layout)
     heads = heads or getattr(source, "num_heads", None) or HEADS * subject.has("heads")
     if params and not heads:
         raise UserError(f"{subject.name}: say how many heads it has, with heads=")
@@ -190,8 +164,8 @@ def _layouts(
     for words in ("", ", weights [out, in]")[: 1 + bool(weights)]:
         matrices = {name: w.T if words else w for name, w in weights.items()} | params
         reference = partial(multi_head, inputs, matrices, heads or 1)
-        words = f", {heads or 1} heads{words}"
-        layouts += laid_out("btf", TOGETHER, arguments, reference, words)
+        layout = Trial(f", {heads or 1} heads{words}", arguments, reference)
+        layouts += laid_out("btf", ("btf", "tbf", "tf"), layout)
     return layouts
 
 
@@ -211,40 +185,38 @@ def _check_masked(
         seen = [slice(None) if axis in order else slice(-1, None) for axis in "bhts"]
         reference = partial(layout.reference, keep=keep[tuple(seen)])
         mask = MEANINGS[words](arranged(keep, "bhts", order))
-        name = f"{layout.name}, mask {named_axes(order)} {words}"
+        name = f"{layout.name}, mask {engine.named_axes(order)} {words}"
         masked.append(Trial(name, {**layout.arguments, "mask": mask}, reference))
     trials = subject.trials(masked, CAUSAL)
     if told and not trials:
-        evidence = f"a {named_axes('bts')} mask, as its docstring has it: {subject.rejection}"
-        return Answer(subject.check, layouts[0].name, [Finding("mask_heads_axis", evidence)])
-    answer = diagnose(subject, "attention", trials)
-    if not answer.right or answer.trial is None:
-        return answer
-    if subject.name == "MultiheadAttention":  # its documentation says that True hides
-        return answer
+        evidence = f"[batch, time, time], as its docstring has it: {subject.rejection}"
+        return engine.judged(subject.check, layouts[0].name, "mask_heads_axis", evidence)
+    answer = engine.diagnose(subject, "attention", trials)
+    if not answer.right or answer.trial is None or subject.name == "MultiheadAttention":
+        return answer  # the documentation of PyTorch's says that True hides
     if not meaning and "hide" in answer.layout:
         raise UserError(
             f"{subject.name} hides the keys where the mask is True or 1. Is that meant? Say "
             'mask="hide" if yes, mask="keep" if True means that a key may be seen'
         )
-    arguments = answer.trial.arguments
-    hidden = np.full_like(arguments["mask"], arguments["mask"].reshape(-1, TIME)[-1, 0])
-    is_nan = np.isnan(subject.array(**{**arguments, "mask": hidden}))
+    mask = answer.trial.arguments["mask"]
+    hidden = np.full_like(mask, mask.reshape(-1, TIME)[-1, 0])
+    is_nan = np.isnan(subject.array(**{**answer.trial.arguments, "mask": hidden}))
     evidence = f"where the mask hides all keys, {is_nan.sum()} of {is_nan.size} outputs are NaN"
-    findings = [Finding("nan_rows", evidence)] * bool(is_nan.any())
-    return replace(answer, right=not findings, mistakes=findings)
+    nans = engine.judged(subject.check, answer.layout, "nan_rows", evidence)
+    return nans if is_nan.any() else answer
 
 
 def _module_projections(module: Any) -> dict[str, np.ndarray]:
     """Projections wq to bo [in, out] of a module of PyTorch, by usual names; none of a function."""
     projections: dict[str, np.ndarray] = {}
     for name, value in getattr(module, "named_parameters", list)():
-        *_, layer, kind = name.lower().replace("in_proj_", "qkv.").split(".")
+        *_, layer, kind = ("unknown." + name).lower().replace("in_proj_", "qkv.").split(".")
         letter = re.sub(r"^(w|to|fc|proj|linear)?_?", "", layer)[:1]
         letter = "qkvo"[int(letter) % 4] if letter.isdigit() else letter  # a list of four layers
         letters = "qkv" if re.search("qkv|attn", layer) else letter if letter in "qkv" else "o"
-        for third, part in zip(letters, np.split(to_numpy(value).T, len(letters), -1), strict=True):
-            projections[kind[0] + third] = part
+        parts = np.split(engine.to_numpy(value).T, len(letters), -1)
+        projections |= {kind[0] + third: part for third, part in zip(letters, parts, strict=True)}
     if projections and not {"wq", "wk", "wv"} <= projections.keys():
         raise UserError(
             f"{type(module).__name__}: its projections have unknown names; give them, with "

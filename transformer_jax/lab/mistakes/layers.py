@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.mistakes.answer import TOLERANCE, Answer, diagnose, difference, judged
-from transformer_jax.lab.mistakes.calls import SECONDS, Subject, Trial
+from transformer_jax.lab.mistakes import engine
+from transformer_jax.lab.mistakes.engine import TOLERANCE, Answer, Subject, Trial, difference
 
 BATCH, TIME = 3, 7
 KEEP = (np.arange(TIME) < np.array([[7], [4], [2]])).astype(np.float64)
@@ -75,7 +75,7 @@ def check_model(
     cached: Callable[..., Any] | None = None,
     vocab_size: int = 10,
     width: int = 16,
-    seconds: float = SECONDS,
+    seconds: float = engine.SECONDS,
 ) -> Answer:
     """Finds the mistake in a model `fn(tokens) -> logits [B, T, V]`, or in a layer.
 
@@ -91,42 +91,38 @@ def check_model(
       vocab_size: tokens are drawn below it.
       width: features that a layer takes.
     """
-    part = part or _part_of(fn)
+    name = getattr(fn, "__name__", type(fn).__name__).lower()
+    roles = dict.fromkeys(role for roles in ROLES.values() for role in roles)
+    by_name = set() if part else Subject("check_model", fn, [*roles]).by_name
+    for known, of_part in ROLES.items():
+        if {*of_part[:2]} <= by_name or (known in name and known != "model"):
+            part = part or known
     if part not in ROLES:
-        raise UserError(f"part={part!r}: one of {', '.join(ROLES)}")
+        raise UserError(f"{name}: what is it? Say part=, one of {', '.join(ROLES)}")
     subject = Subject("check_model", fn, ROLES[part], seconds)
+    rng = np.random.default_rng(0)
     if part == "model":
         drawn = np.array([token for token in range(vocab_size) if token != pad])
-        return _check_whole(subject, drawn, causal, pad, cached)
+        return _check_whole(
+            subject, drawn[rng.integers(0, len(drawn), (BATCH, TIME))], drawn, causal, pad, cached
+        )
     if part == "dropout":
         return _check_dropout(subject, fn)
-    rng = np.random.default_rng(0)
     x = rng.normal(1.0, 2.0, (BATCH, TIME, width))
     scale, shift = rng.normal(size=(2, width))
     values = {"x": x, "mask": KEEP, "sublayer": sublayer, "norm": norm}
     values |= {"scale": scale, "shift": shift, "norm_eps": EPSILON}
-    readings: dict[str, dict[str, Any]] = {part: {}}
+    gamma = scale if subject.has("scale") else 1.0
+    beta = shift if subject.has("shift") else 0.0
+    readings: dict[str, Any] = {part: {}}
+    reference: Callable[..., np.ndarray] = partial(normed, x, gamma, beta, "rms" not in name)
     if part == "residual":
         readings = {form: {"form": form} for form in list(RESIDUALS)[:3]}
-    center = "rms" not in subject.name.lower()
-    gamma = scale if subject.has("scale") else 1.0
-    reference = {
-        "pool": partial(pooled, x),
-        "residual": lambda form: RESIDUALS[form](x),
-        "norm": partial(normed, x, gamma, shift if subject.has("shift") else 0.0, center),
-    }[part]
-    return diagnose(subject, part, subject.trials([Trial("", values, reference)], readings))
-
-
-def _part_of(fn: Callable[..., Any]) -> str:
-    """The part that a function's name or parameters tell."""
-    name = getattr(fn, "__name__", type(fn).__name__).lower()
-    roles = dict.fromkeys(role for roles in ROLES.values() for role in roles)
-    by_name = Subject("check_model", fn, [*roles]).by_name
-    for part, of_part in ROLES.items():
-        if {*of_part[:2]} <= by_name or (part in name and part != "model"):
-            return part
-    raise UserError(f"{name}: what is it? Say part=, one of {', '.join(ROLES)}")
+        reference = lambda form: RESIDUALS[form](x)  # noqa: E731
+    elif part == "pool":
+        reference = partial(pooled, x)
+    trials = subject.trials([Trial("", values, reference)], readings)
+    return engine.diagnose(subject, part, trials)
 
 
 def _check_dropout(subject: Subject, fn: Any) -> Answer:
@@ -134,43 +130,44 @@ def _check_dropout(subject: Subject, fn: Any) -> Answer:
     is_module = hasattr(fn, "train") and hasattr(fn, "eval")  # of PyTorch
     rate = getattr(fn, "p", 0.2)
     x = np.ones((200, 50))
-    values = {"x": x, "rate": rate, "rng": np.random.default_rng(0)}
     outputs = []
     for train in (True, False):
         if is_module:
             fn.train(train)
+        values = {"x": x, "rate": rate, "rng": np.random.default_rng(0)}
         outputs.append(subject.array(**values, train=train, deterministic=not train))
     dropped = (outputs[0] == 0).mean()
     factor = outputs[0].max()
     changed = difference(outputs[1], x)
     has_switch = subject.has("train") or subject.has("deterministic") or is_module
     is_rate = abs(dropped - rate) < 0.05
-    evidence = f"{dropped:.1%} are 0 at the rate {rate}, others are multiplied by {factor:.4g}; "
-    evidence += f"evaluation changes x by {changed:.2g}"
-    shows = {
+    signs = {
         "dropout_at_evaluation": has_switch and changed > TOLERANCE,
         "dropout_missing": dropped == 0,
         "dropout_inverted": abs(dropped - (1 - rate)) < 0.05 and not is_rate,
         "dropout_unscaled": is_rate and abs(factor - 1) < 1e-3 < rate,
     }
-    changes = {name: (bool(is_so), evidence) for name, is_so in shows.items()}
-    return judged("check_model", "dropout", changes)
+    evidence = f"{dropped:.1%} are 0 at the rate {rate}, others are multiplied by {factor:.4g}; "
+    evidence += f"evaluation changes x by {changed:.2g}"
+    findings = [engine.Finding(name, evidence) for name, shows in signs.items() if shows]
+    right = is_rate and abs(factor * (1 - rate) - 1) < 1e-3 and not findings
+    return Answer("check_model", "dropout", findings, right, evidence)
 
 
 def _check_whole(
     subject: Subject,
-    drawn: np.ndarray,
+    tokens: np.ndarray,
+    vocabulary: np.ndarray,
     causal: bool,
     pad: int | None,
     cached: Callable[..., Any] | None,
 ) -> Answer:
-    """Changes inputs, drawn from these tokens, and looks at which outputs change."""
-    indices = np.random.default_rng(0).integers(0, len(drawn), (BATCH, TIME))
-    tokens = drawn[indices]
-    others = drawn[(indices + 1) % len(drawn)]
+    """Changes inputs, and looks at which outputs change."""
     output = subject.array(tokens=tokens)
     if output.ndim != 3 or output.shape[:2] != tokens.shape:
         raise UserError(f"{subject.name} has to return logits [batch, time, vocabulary]")
+    layout = "[batch, time, vocabulary]" + ", causal" * causal
+    others = vocabulary[(np.searchsorted(vocabulary, tokens) + 1) % len(vocabulary)]
     calls = [("dropout_at_evaluation", "a second call differs", tokens, TIME, subject)]
     for place in range(1, TIME if causal else 1):
         changed = np.concatenate([tokens[:, :place], others[:, place:]], 1)
@@ -178,17 +175,15 @@ def _check_whole(
         calls.append(("future_leaks", words, changed, place, subject))
     if pad is not None:
         longer = np.concatenate([tokens, np.full((BATCH, 2), pad)], 1)
-        words = "two padding tokens change logits before"
-        calls.append(("padding_leaks", words, longer, TIME, subject))
+        calls.append(("padding_leaks", "padding changes logits before it", longer, TIME, subject))
     if cached is not None:
-        words = "logits with and without the cache differ"
         decoder = Subject("check_model", cached, ["tokens"])
-        calls.append(("cache_differs", words, tokens, TIME, decoder))
-    layout = "[batch, time, vocabulary]" + ", causal" * causal
+        calls.append(("cache_differs", "logits with the cache differ", tokens, TIME, decoder))
     for name, words, ids, end, of in calls:
         change = difference(of.array(tokens=ids)[:, :end], output[:, :end])
         if change > TOLERANCE:
-            return judged("check_model", layout, {name: (True, f"{words} by {change:.2g}")})
-    sums_to_1 = output.min() >= 0 and np.abs(output.sum(-1) - 1).max() < 1e-3
-    evidence = "all outputs are positive and sum to 1"
-    return judged("check_model", layout, {"returns_probabilities": (bool(sums_to_1), evidence)})
+            return engine.judged("check_model", layout, name, f"{words} by {change:.2g}")
+    if output.min() >= 0 and np.abs(output.sum(-1) - 1).max() < 1e-3:
+        evidence = "all outputs are positive and sum to 1"
+        return engine.judged("check_model", layout, "returns_probabilities", evidence)
+    return Answer("check_model", layout, right=True, evidence="no logits change that may not")

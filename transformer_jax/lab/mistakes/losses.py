@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.mistakes.answer import Answer, diagnose
+from transformer_jax.lab.mistakes import engine
 from transformer_jax.lab.mistakes.attention import softmax
-from transformer_jax.lab.mistakes.calls import SECONDS, Subject, Trial
+from transformer_jax.lab.mistakes.engine import Answer, Subject, Trial
 
 BATCH, TIME, VOCABULARY = 3, 6, 8
 LENGTHS = np.array([6, 3, 2])
@@ -19,9 +19,7 @@ SMOOTHING = 0.2
 REDUCTIONS = ("mean", "sum", "sum / batch", "rows", "row sums", "none")
 
 
-def cross_entropy(
-    logits: np.ndarray, labels: np.ndarray, keep: np.ndarray, **options: Any
-) -> np.ndarray:
+def cross_entropy(logits: np.ndarray, labels: np.ndarray, keep: Any, **options: Any) -> np.ndarray:
     """Cross-entropy of logits [B, T, V] and labels [B, T], by default right and a mean.
 
     Options are those of table.toml. `softmaxes` is how many are applied, 0 for none and -1 for one
@@ -34,13 +32,13 @@ def cross_entropy(
     for _ in range(abs(softmaxes)):
         logs = softmax(logs)
     logs = np.log(logs) if softmaxes > 0 else logs
-    smoothing = options.get("smoothing", 0.0)
+    rate = options.get("smoothing", 0.0)
     right, others = {  # targets of the label, and of each token
-        "all": (1 - smoothing, smoothing / VOCABULARY),
-        "others": (1 - smoothing * VOCABULARY / (VOCABULARY - 1), smoothing / (VOCABULARY - 1)),
-        "added": (1, smoothing / VOCABULARY),
-        "eps": (1 - smoothing, smoothing),
-        "target": (1 - smoothing, 0),
+        "all": (1 - rate, rate / VOCABULARY),
+        "others": (1 - rate * VOCABULARY / (VOCABULARY - 1), rate / (VOCABULARY - 1)),
+        "added": (1, rate / VOCABULARY),
+        "eps": (1 - rate, rate),
+        "target": (1 - rate, 0),
         "none": (1, 0),
     }[options.get("smooth", "all")]
     targets = right * np.eye(VOCABULARY)[labels[:, following]] + others
@@ -53,11 +51,14 @@ def cross_entropy(
     counts = weights.sum(-1)
     divisors = {"kept": counts.sum(), "all": weights.size, "vocabulary": counts.sum() * VOCABULARY}
     divisors["rows"] = sums.sum() / (sums / counts).mean()
-    reductions = {"mean": sums.sum() / divisors[options.get("divisor", "kept")]}
-    reductions |= {"sum": sums.sum(), "sum / batch": sums.mean()}
-    reductions |= {"rows": sums / counts, "row sums": sums}
-    reductions["none"] = losses.reshape(-1) if options.get("flat") else losses
-    return reductions[options.get("reduction", "mean")]
+    return {
+        "mean": sums.sum() / divisors[options.get("divisor", "kept")],
+        "sum": sums.sum(),
+        "sum / batch": sums.mean(),
+        "rows": sums / counts,
+        "row sums": sums,
+        "none": losses.reshape(-1) if options.get("flat") else losses,
+    }[options.get("reduction", "mean")]
 
 
 def check_loss(
@@ -66,7 +67,7 @@ def check_loss(
     pad: int | None = None,
     shifted: bool | None = None,
     smoothing: float = 0.0,
-    seconds: float = SECONDS,
+    seconds: float = engine.SECONDS,
 ) -> Answer:
     """Finds the mistake in a cross-entropy `fn(logits, labels)`.
 
@@ -85,7 +86,7 @@ def check_loss(
         subject = as_tokens
         shifted = bool(shifted)
     rng = np.random.default_rng(0)
-    padding = 0 if pad is None else pad
+    padding = pad or 0
     logits = 2 * rng.normal(size=(BATCH, TIME, VOCABULARY))
     labels = rng.choice([token for token in range(VOCABULARY) if token != padding], (BATCH, TIME))
     keep = np.ones((BATCH, TIME), bool)
@@ -93,16 +94,15 @@ def check_loss(
         keep = np.arange(TIME) < LENGTHS[:, None]
         labels = np.where(keep, labels, padding)
     rate = smoothing or SMOOTHING * subject.has("smoothing")
-    forms: dict[str, tuple[str, bool]] = {"": ("all", False)}
-    if rate:
-        forms = {", eps / V each": ("all", False), ", eps / (V - 1)": ("others", False)}
-        forms |= {f"{words}, less the entropy": (form, True) for words, (form, _) in forms.items()}
-    readings: dict[str, dict[str, Any]] = {}
     shifts = {None: (0, 1), True: (0,), False: (1,)}[shifted]
-    for shift, reduction, (words, form) in itertools.product(shifts, REDUCTIONS, forms.items()):
-        words = f", {reduction}{words}{', shifted inside' * (shift and shifted is None)}"
-        readings[words] = {"shift": shift, "reduction": reduction, "smoothing": rate}
-        readings[words] |= {"smooth": form[0], "divergence": form[1]}
+    forms = {"": "all", ", eps / V each": "all", ", eps / (V - 1)": "others"}
+    readings: dict[str, dict[str, Any]] = {}
+    for shift, reduction, form, less in itertools.product(shifts, REDUCTIONS, forms, (False, True)):
+        if bool(rate) == bool(form) and not (less and not rate):
+            words = f", {reduction}{form}{', less the entropy' * less}"
+            words += ", shifted inside" * (shift and shifted is None)
+            readings[words] = {"shift": shift, "reduction": reduction, "smoothing": rate}
+            readings[words] |= {"smooth": forms[form], "divergence": less}
     kinds = {"logits": logits}
     if "logits" not in subject.roles:  # a name such as `outputs` does not tell
         kinds |= {"log-probabilities": np.log(softmax(logits)), "probabilities": softmax(logits)}
@@ -115,18 +115,18 @@ def check_loss(
     }
     for order, (shape, targets) in orders.items():
         flat = len(shape) == 2
+        arguments: dict[str, Any] = {"labels": targets, "tokens": targets, "pad": padding}
+        arguments |= {"mask": keep.reshape(-1 if flat else keep.shape), "smoothing": rate}
+        reference = partial(cross_entropy, logits, labels, keep, flat=flat)
         layouts = []
         for kind, values in kinds.items():
             values = values.swapaxes(1, 2) if "vocabulary, time" in order else values
-            arguments: dict[str, Any] = {"logits": values.reshape(shape), "labels": targets}
-            arguments |= {"tokens": targets, "mask": keep.reshape(-1 if flat else keep.shape)}
-            arguments |= {"pad": padding, "smoothing": rate}
-            reference = partial(cross_entropy, logits, labels, keep, flat=flat)
-            layouts.append(Trial(f"{kind} {order}", arguments, reference))
+            given = arguments | {"logits": values.reshape(shape)}
+            layouts.append(Trial(f"{kind} {order}", given, reference))
         trials = subject.trials(layouts, readings)
         if trials:  # of others a mean of rows could be right, as they have one row
             break
-    answer = diagnose(subject, "loss", trials)
+    answer = engine.diagnose(subject, "loss", trials)
     if answer.right and shifted is None and "shifted inside" in answer.layout:
         raise UserError(
             f"{subject.name} shifts labels by one. Say shifted=False if the labels it is "

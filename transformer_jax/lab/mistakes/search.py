@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer_jax.lab.mistakes.answer import Answer, diagnose, judged
-from transformer_jax.lab.mistakes.calls import SECONDS, RejectedError, Subject, Trial, to_numpy
+from transformer_jax.lab.mistakes import engine
+from transformer_jax.lab.mistakes.engine import Answer, RejectedError, Subject, Trial
 
 VOCABULARY, PAD, BOS, EOS = 7, 0, 1, 2
 LENGTH, BEAMS, ALPHA, MODELS = 5, 3, 0.9, 12
@@ -95,7 +95,7 @@ def check_search(
     *,
     beams: int | None = None,
     alpha: float | None = None,
-    seconds: float = SECONDS,
+    seconds: float = engine.SECONDS,
 ) -> Answer:
     """Finds the mistake in a search `fn(model, bos, eos, max_length, beams)`.
 
@@ -124,7 +124,7 @@ def check_search(
         changed = int((other != output).any(-1).sum())
         if changed:
             evidence = f"other targets change {changed} of {MODELS} outputs"
-            return judged("check_search", "a search", {"teacher_forcing": (True, evidence)})
+            return engine.judged("check_search", "a search", "teacher_forcing", evidence)
         for stop, norm, counted in itertools.product(
             ("aside", "wide", "stay"), ("gnmt", "power") if penalty else ("gnmt",), (1, 0, 2)
         ):
@@ -136,7 +136,7 @@ def check_search(
             options: dict[str, Any] = {"beams": count, "alpha": penalty, "norm": norm}
             options |= {"stop": stop, "counted": counted}
             trials.append(Trial(name, values, partial(searched, tables), options, output))
-    return diagnose(subject, "search", trials)
+    return engine.diagnose(subject, "search", trials)
 
 
 def _outputs(
@@ -157,7 +157,7 @@ def _outputs(
 
 def _model(table: np.ndarray, every: bool, tokens: Any, *_: Any) -> Any:
     """Log-probabilities [..., V] or [..., T, V] in the library of the tokens [..., T]."""
-    ids = np.asarray(to_numpy(tokens))
+    ids = np.asarray(engine.to_numpy(tokens))
     histories = ids.reshape(-1, ids.shape[-1])
     ends = range(1, ids.shape[-1] + 1) if every else [ids.shape[-1]]
     rows = np.array([[next_log_probs(table, row[:end]) for end in ends] for row in histories])

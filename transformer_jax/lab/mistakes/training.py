@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.mistakes.answer import Answer, diagnose, judged
-from transformer_jax.lab.mistakes.calls import SECONDS, RejectedError, Subject, Trial
+from transformer_jax.lab.mistakes import engine
+from transformer_jax.lab.mistakes.engine import Answer, RejectedError, Subject, Trial
 
 LR = 0.1
 
@@ -53,7 +53,7 @@ def check_schedule(
     peak: float | None = None,
     total: int | None = None,
     first_step: int = 0,
-    seconds: float = SECONDS,
+    seconds: float = engine.SECONDS,
 ) -> Answer:
     """Finds the mistake in a schedule `fn(step) -> learning rate`.
 
@@ -80,7 +80,7 @@ def check_schedule(
     except RejectedError as error:  # PyTorch's LambdaLR begins with step 0 in any case
         if "ZeroDivisionError" not in str(error):
             raise
-        return judged("check_schedule", "at any step", {"step_0": (True, error.reason)})
+        return engine.judged("check_schedule", "at any step", "step_0", error.reason)
     kinds = ["paper"] * bool(numbers["d_model"])
     if numbers["peak"]:
         kinds += ["inverse root", "constant"] + ["cosine", "linear"] * bool(numbers["total"])
@@ -96,7 +96,7 @@ def check_schedule(
             reference = partial(rates, np.arange(1.0, length + 1) + offset, kind, numbers)
             if not (options and kind in ("paper", "inverse root")):
                 trials.append(Trial(f"{kind}, {words}", values, reference, options, output))
-    answer = diagnose(subject, "schedule", trials)
+    answer = engine.diagnose(subject, "schedule", trials)
     if first_step == 1 or answer.mistakes:
         return answer
     try:
@@ -107,7 +107,7 @@ def check_schedule(
         reason = f"at step 0 {error.reason}"
     if np.isfinite(first):
         return answer
-    return judged(answer.check, answer.layout, {"step_0": (True, reason)})
+    return engine.judged(answer.check, answer.layout, "step_0", reason)
 
 
 def inputs_and_targets(
@@ -151,7 +151,7 @@ def updated(params: np.ndarray, targets: Sequence[np.ndarray], **options: Any) -
     return mean if options.get("gradient") else params - sign * LR * mean
 
 
-def check_training(fn: Callable[..., Any], *, seconds: float = SECONDS) -> Answer:
+def check_training(fn: Callable[..., Any], *, seconds: float = engine.SECONDS) -> Answer:
     """Finds the mistake in a part of a training step.
 
     `fn(tokens)` or `fn(tokens, bos)` makes inputs and targets; `fn(losses, counts)` averages means
@@ -194,10 +194,10 @@ def check_training(fn: Callable[..., Any], *, seconds: float = SECONDS) -> Answe
         readings: dict[str, dict[str, Any]] = {"params": {}, "gradient": {"gradient": True}}
         if subject.has("gradients"):
             del readings["params"]
-        return diagnose(subject, about, subject.trials([layout], readings))
+        return engine.diagnose(subject, about, subject.trials([layout], readings))
     if about == "average":
         layout = Trial("mean of all tokens", values, partial(averaged, losses, counts))
-        return diagnose(subject, about, subject.trials([layout]))
+        return engine.diagnose(subject, about, subject.trials([layout]))
     pair = subject(**values)
     shapes = [np.shape(part) for part in pair] if isinstance(pair, (tuple, list)) else []
     if len(shapes) != 2 or shapes[0] != shapes[1]:
@@ -208,4 +208,4 @@ def check_training(fn: Callable[..., Any], *, seconds: float = SECONDS) -> Answe
     for end in [True, False] if subject.has("eos") else [False]:
         name = "targets are the next tokens" + ", then the end" * end
         trials.append(Trial(name, values, reference, {"end": end}, output))
-    return diagnose(subject, about, trials)
+    return engine.diagnose(subject, about, trials)

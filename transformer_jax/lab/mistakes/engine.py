@@ -1,27 +1,114 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of a user's function: roles of its parameters by name, its library, a limit of time."""
+"""Calls a user's function in many layouts, and tells which reference, right or wrong, it equals.
+
+A new mistake is a row of table.toml and, if its option is new, a line of the reference.
+"""
 
 import inspect
+import itertools
 import re
 import sys
 import threading
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from transformer_jax.errors import UserError, reason_of
+from transformer_jax.errors import UserError, escape_controls, reason_of
 
 SECONDS = 30.0
 """Limit of one call: compiling a small program takes up to a few seconds."""
-
-_NAMES = tomllib.loads(Path(__file__).with_name("names.toml").read_text(encoding="utf-8"))
-"""Role -> regular expression of the names of parameters that have it."""
+TOLERANCE = 2e-4
+"""Largest difference of equal outputs, relative to the largest element: float32, other order."""
+TOLERANCE_OF_ONE = 1e-5
+"""That of an output of one number, which many wrong references come close to."""
 
 _AXES = {"b": "batch", "h": "heads", "t": "time", "s": "time", "d": "depth", "f": "features"}
+_NAMES = tomllib.loads(Path(__file__).with_name("names.toml").read_text(encoding="utf-8"))
+"""Role -> regular expression of the names of parameters that have it."""
+_PARTS = tomllib.loads(Path(__file__).with_name("table.toml").read_text(encoding="utf-8"))
+
+
+class Mistake(NamedTuple):
+    """A row of table.toml.
+
+    Attributes:
+      about: part of the model whose reference it makes wrong.
+      looks: what is seen in training or at test time.
+      source: a paper, tutorial or thread that has the right form, or warns.
+      wrong: options of the reference; several are variants. Without any, a property of the outputs
+        shows the mistake.
+    """
+
+    about: str
+    name: str
+    title: str
+    looks: str
+    change: str
+    source: str
+    wrong: Sequence[Mapping[str, Any]]
+
+
+MISTAKES = {
+    name: Mistake(about, name, *row) for about, rows in _PARTS.items() for name, row in rows.items()
+}
+
+
+class Finding(NamedTuple):
+    """A mistake by its name in docs/mistakes.md, with the numbers that prove it."""
+
+    name: str
+    evidence: str
+
+
+class Trial(NamedTuple):
+    """A layout of arguments by role, its reference, and the output once the function was called.
+
+    `options` are those that make the reference the right one.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+    reference: Callable[..., np.ndarray]
+    options: Mapping[str, Any] = {}
+    output: np.ndarray = np.zeros(0)
+
+    def distance(self, wrong: Mapping[str, Any] | None = None) -> float:
+        """Difference from the reference, right or with options of mistakes."""
+        try:
+            with np.errstate(all="ignore"):
+                return difference(self.output, self.reference(**{**self.options, **(wrong or {})}))
+        except ValueError:  # these options have no meaning for these shapes
+            return float("inf")
+
+
+@dataclass(frozen=True, repr=False)
+class Answer:
+    """Result of a check: mistakes by name with evidence, and the layout that was compared."""
+
+    check: str
+    layout: str
+    mistakes: Sequence[Finding] = ()
+    right: bool = False
+    evidence: str = ""
+    trial: Trial | None = None
+
+    def __repr__(self) -> str:
+        names = ", ".join(finding.name for finding in self.mistakes)
+        named = names or "wrong, by no known mistake"
+        lines = [f"{self.check}: {named} (layout: {self.layout})"]
+        if self.right:
+            lines = [f"{self.check}: right, in this layout: {self.layout}"]
+        for name, evidence in self.mistakes:
+            lines += [f"  {name}: {MISTAKES[name].title}", f"    evidence  {evidence}"]
+            lines += [f"    change    {MISTAKES[name].change}"]
+            lines += [f"    source    {MISTAKES[name].source}"]
+        lines += [] if names else [f"  {self.evidence}"]
+        return escape_controls("\n".join(lines))
 
 
 class RejectedError(UserError):
@@ -30,18 +117,10 @@ class RejectedError(UserError):
     reason = ""
 
 
-class Trial(NamedTuple):
-    """A layout of arguments by role, its reference, and the output once the function was called.
-
-    Attributes:
-      options: those of the reference that make it the right one.
-    """
-
-    name: str
-    arguments: Mapping[str, Any]
-    reference: Callable[..., np.ndarray]
-    options: Mapping[str, Any] = {}
-    output: np.ndarray = np.zeros(0)
+def require_meaning(mask: str | None) -> None:
+    """Refuses a word for the meaning of a mask's True that is unknown."""
+    if mask not in (None, "keep", "hide"):
+        raise UserError(f'mask={mask!r}: "keep" or "hide"')
 
 
 def arranged(array: np.ndarray, axes: str, order: str) -> np.ndarray:
@@ -57,25 +136,19 @@ def named_axes(order: str) -> str:
     return f"[{', '.join(_AXES.get(axis, axis) for axis in order)}]"
 
 
-def laid_out(
-    axes: str,
-    orders: Iterable[str],
-    arguments: Mapping[str, Any],
-    reference: Callable[..., np.ndarray],
-    words: str = "",
-) -> list[Trial]:
-    """Layouts of the arguments with these axes, and of the reference's result, in some orders."""
+def laid_out(axes: str, orders: Iterable[str], layout: Trial) -> list[Trial]:
+    """A layout whose arguments with these axes, and its reference's result, are in some orders."""
     layouts = []
     for order in orders:
         moved = {
             role: arranged(value, axes, order) if np.ndim(value) == len(axes) else value
-            for role, value in arguments.items()
+            for role, value in layout.arguments.items()
         }
 
-        def moved_reference(order: str = order, **options: Any) -> np.ndarray:
-            return arranged(reference(**options), axes, order)
+        def reference(order: str = order, **options: Any) -> np.ndarray:
+            return arranged(layout.reference(**options), axes, order)
 
-        layouts.append(Trial(named_axes(order) + words, moved, moved_reference))
+        layouts.append(Trial(named_axes(order) + layout.name, moved, reference))
     return layouts
 
 
@@ -95,11 +168,22 @@ class Subject:
         self.check = check
         self.name = getattr(fn, "__name__", type(fn).__name__)
         self.doc = fn.__doc__ or ""
+        self.rejection: RejectedError | None = None
         self._fn = fn
         self._seconds = seconds
-        self._libraries = _libraries(fn)
-        self.rejection: RejectedError | None = None
-        self._signature = _signature(fn, roles)
+        self._libraries = ["numpy", "jax"]
+        if "torch" in sys.modules:  # first where the function names it
+            names = getattr(getattr(fn, "__code__", None), "co_names", ())
+            is_first = "torch" in names or hasattr(fn, "forward") or "torch" in str(fn.__module__)
+            self._libraries.insert(0 if is_first else 2, "torch")
+        try:
+            self._signature = inspect.signature(getattr(fn, "forward", fn))
+        except (TypeError, ValueError):  # a function in C has the first roles
+            empty = [inspect.Parameter.empty] * 3 + [None]
+            defaults = zip(roles, empty, strict=False)
+            kind = inspect.Parameter.POSITIONAL_ONLY
+            parts = [inspect.Parameter(role, kind, default=value) for role, value in defaults]
+            self._signature = inspect.Signature(parts)
         parameters = self._signature.parameters.values()
         single = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         left = list(roles)
@@ -149,7 +233,7 @@ class Subject:
             raise self.rejected(f"it returns {type(first).__name__}, no array") from None
 
     def trials(
-        self, layouts: Iterable[Trial], readings: Mapping[str, Mapping[str, Any]] | None = None
+        self, layouts: Iterable[Trial], readings: Mapping[str, Any] | None = None
     ) -> list[Trial]:
         """The layouts that it takes with outputs, and with options that give their shapes."""
         trials = []
@@ -165,13 +249,6 @@ class Subject:
                 else:
                     self.rejected(f"it returns the shape {list(output.shape)}, not {list(shape)}")
         return trials
-
-    def again(self, trial: Trial) -> np.ndarray:
-        """The output of a second call, or the first where one call does not make it."""
-        try:
-            return self.array(**trial.arguments)
-        except RejectedError:
-            return trial.output
 
     def rejected(self, reason: str) -> RejectedError:
         """The error of a layout; the first is kept for a function that takes no layout."""
@@ -215,25 +292,6 @@ class Subject:
         return jax.tree.map(to_numpy, results[0])
 
 
-def _signature(fn: Any, roles: Sequence[str]) -> inspect.Signature:
-    """Signature of a function or a module's `forward`; of one in C, the first roles."""
-    try:
-        return inspect.signature(getattr(fn, "forward", fn))
-    except (TypeError, ValueError):
-        kind = inspect.Parameter.POSITIONAL_ONLY
-        defaults = zip(roles, [inspect.Parameter.empty] * 3 + [None], strict=False)
-        return inspect.Signature([inspect.Parameter(r, kind, default=d) for r, d in defaults])
-
-
-def _libraries(fn: Any) -> list[str]:
-    """Libraries to try; PyTorch first where the function names it."""
-    if "torch" not in sys.modules:
-        return ["numpy", "jax"]
-    names = getattr(getattr(fn, "__code__", None), "co_names", ())
-    is_first = "torch" in names or hasattr(fn, "forward") or "torch" in str(fn.__module__)
-    return ["torch", "numpy", "jax"] if is_first else ["numpy", "jax", "torch"]
-
-
 def _in_library(value: Any, library: str) -> Any:
     """A copy of an array, or a generator, in a library; other values stay."""
     if isinstance(value, np.random.Generator) and library == "jax":
@@ -251,3 +309,59 @@ def to_numpy(value: Any) -> Any:
     if hasattr(value, "detach"):
         return value.detach().cpu().numpy()
     return np.asarray(value) if isinstance(value, jax.Array) else value
+
+
+def difference(output: np.ndarray, reference: np.ndarray) -> float:
+    """Largest difference relative to the largest element; a NaN of the reference claims nothing."""
+    claimed = np.isfinite(reference)
+    if output.shape != reference.shape or 2 * claimed.sum() < claimed.size:
+        return float("inf")
+    if not np.isfinite(output[claimed]).all():
+        return float("inf")
+    largest = np.abs(reference[claimed]).max() + 1e-30
+    return float(np.abs(output[claimed] - reference[claimed]).max() / largest)
+
+
+def judged(check: str, layout: str, name: str, evidence: str, shows: bool = True) -> Answer:
+    """The answer of a property of a mistake, which shows or not."""
+    return Answer(check, layout, [Finding(name, evidence)] * shows, not shows, evidence)
+
+
+def diagnose(subject: Subject, about: str, trials: Sequence[Trial]) -> Answer:
+    """The answer for outputs in several layouts: right in one, else the mistakes that explain it.
+
+    One mistake is preferred to two, and earlier layouts to later ones.
+
+    Raises:
+      UserError: there is no output.
+    """
+    if not trials:
+        raise subject.rejection or subject.rejected("it has no output")
+    rows = [mistake for mistake in MISTAKES.values() if mistake.about == about]
+    singles = [({row.name: wrong}, wrong) for row in rows for wrong in row.wrong]
+    pairs = [
+        (first | second, {**options, **others})
+        for (first, options), (second, others) in itertools.combinations(singles, 2)
+        if first.keys() != second.keys() and not options.keys() & others.keys()
+    ]
+    for group in ([({}, {})], singles, pairs):
+        for trial, (names, wrong) in itertools.product(trials, group):
+            remaining = trial.distance(wrong)
+            if remaining > (TOLERANCE if trial.output.size > 1 else TOLERANCE_OF_ONE):
+                continue
+            apart = trial.distance()
+            how = f"by {apart:.2g}" if np.isfinite(apart) else "in its shape or by NaN"
+            evidence = f"differs {how} from the right result, by {remaining:.1e} from this one"
+            findings = [Finding(name, evidence) for name in names]
+            evidence = f"the difference from the reference is {remaining:.1e}"
+            return Answer(subject.check, trial.name, findings, not names, evidence, trial)
+    nearest = min(trials, key=Trial.distance)
+    try:
+        change = difference(subject.array(**nearest.arguments), nearest.output)
+    except RejectedError:  # more than one call made the output
+        change = 0.0
+    if change > TOLERANCE:
+        evidence = f"a second call differs by {change:.2g}"
+        return judged(subject.check, nearest.name, "dropout_at_evaluation", evidence)
+    evidence = f"the smallest difference from the reference is {nearest.distance():.2g}"
+    return Answer(subject.check, nearest.name, evidence=evidence, trial=nearest)
