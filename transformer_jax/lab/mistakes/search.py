@@ -21,8 +21,7 @@ SIZE = LENGTH + 3
 
 def next_log_probs(table: np.ndarray, history: Any) -> np.ndarray:
     """log P of the next token after a history: of its last two tokens."""
-    before = int(history[-2]) if len(history) > 1 else 0
-    return table[before, int(history[-1])]
+    return table[int(history[-2]) if len(history) > 1 else 0, int(history[-1])]
 
 
 def beam_search(table: np.ndarray, **options: Any) -> np.ndarray:
@@ -49,8 +48,8 @@ def beam_search(table: np.ndarray, **options: Any) -> np.ndarray:
                 candidates.append((score, parent, []))
                 continue
             before = 0.0 if options.get("last_score") else score
-            for token, log_prob in enumerate(next_log_probs(table, tokens)):
-                candidates.append((before + log_prob, parent, [token]))
+            log_probs = next_log_probs(table, tokens)
+            candidates += [(before + log_probs[t], parent, [t]) for t in range(VOCABULARY)]
         candidates.sort(key=lambda candidate: candidate[0], reverse=True)
         previous = live
         live = []
@@ -82,9 +81,8 @@ def searched(tables: np.ndarray, **options: Any) -> np.ndarray:
 
 def drawn_models(rng: np.random.Generator) -> np.ndarray:
     """Models as tables of log P, [model, V, V, V], whose searches end at different lengths."""
-    tables = np.log(
-        rng.dirichlet(np.full(VOCABULARY, 0.6), (MODELS, VOCABULARY, VOCABULARY)) + 1e-6
-    )
+    shape = (MODELS, VOCABULARY, VOCABULARY)
+    tables = np.log(rng.dirichlet(np.full(VOCABULARY, 0.6), shape) + 1e-6)
     tables[..., [PAD, BOS]] -= 20
     tables[..., EOS] += 0.5
     return tables - np.log(np.exp(tables).sum(-1, keepdims=True))
@@ -115,7 +113,7 @@ def check_search(
     values: dict[str, Any] = {"bos": BOS, "eos": EOS, "length": LENGTH, "beams": count}
     values |= {"penalty": penalty, "vocabulary": VOCABULARY}
     trials = []
-    for every in (False, True):
+    for reads, every in {"the next token": False, "all positions": True}.items():
         try:
             output = _outputs(subject, tables, every, values, 3)
             other = _outputs(subject, tables, every, values, 4) if subject.has("labels") else output
@@ -125,14 +123,10 @@ def check_search(
         if changed:
             evidence = f"other targets change {changed} of {MODELS} outputs"
             return engine.judged("check_search", "a search", "teacher_forcing", evidence)
-        for stop, norm, counted in itertools.product(
-            ("aside", "wide", "stay"), ("gnmt", "power") if penalty else ("gnmt",), (1, 0, 2)
-        ):
-            name = f"{count} beams, log-probabilities of "
-            name += (
-                f"{'all positions' if every else 'the next token'}, finished {stop}"
-                + f", {norm} penalty {penalty}" * bool(penalty)
-            )
+        norms = ("gnmt", "power") if penalty else ("gnmt",)
+        for stop, norm, counted in itertools.product(("aside", "wide", "stay"), norms, (1, 0, 2)):
+            name = f"{count} beams, log-probabilities of {reads}, finished {stop}"
+            name += f", {norm} penalty {penalty}" * bool(penalty)
             options: dict[str, Any] = {"beams": count, "alpha": penalty, "norm": norm}
             options |= {"stop": stop, "counted": counted}
             trials.append(Trial(name, values, partial(searched, tables), options, output))
@@ -174,8 +168,4 @@ def _best_tokens(result: Any) -> list[int] | None:
     if all(isinstance(token, (int, float)) for token in result):
         is_tokens = all(float(token).is_integer() for token in result)
         return [int(token) for token in result] if is_tokens else None
-    for element in result:
-        tokens = _best_tokens(element)
-        if tokens is not None:
-            return tokens
-    return None
+    return next((tokens for tokens in map(_best_tokens, result) if tokens is not None), None)

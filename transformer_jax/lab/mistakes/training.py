@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks training: schedules, inputs and targets of a batch, averages, accumulated gradients."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -22,27 +23,29 @@ def rates(steps: np.ndarray, kind: str, numbers: Mapping[str, Any], **wrong: Any
     share = np.clip((steps - begin) / ((numbers["total"] or len(steps)) - begin), 0, 1)
     late = steps + wrong.get("late", 0)
     rising = late / (warmup + wrong.get("over", 0))
-    falling = {
-        "paper": steps ** wrong.get("decay", -0.5),
-        "inverse root": np.sqrt(warmup / np.maximum(steps, 1e-9)),
-        "cosine": 0.5 * (1 + np.cos(np.pi * share)),
-        "linear": 1 - share,
-        "constant": np.ones_like(steps),
-    }[kind]
     scale = numbers["peak"]
     if kind == "paper":
         rising = late * warmup ** wrong.get("power", -1.5)
         scale = numbers["d_model"] ** wrong.get("width", -0.5)
+    falling = {
+        "paper": steps ** wrong.get("decay", -0.5),
+        "inverse root": np.sqrt(warmup / steps),
+        "cosine": 0.5 * (1 + np.cos(np.pi * share)),
+        "linear": 1 - share,
+        "constant": np.ones_like(steps),
+    }[kind]
     is_rising = steps < warmup + wrong.get("until", 0)
     is_rising = rising < falling if kind in ("paper", "inverse root") else is_rising
-    chosen = {
-        "right": np.where(is_rising, rising, falling),
-        "max": np.maximum(rising, falling),
-        "decay": falling,
-        "warmup": rising,
-        "flat": np.minimum(rising, rising[np.argmin(np.abs(steps - warmup))]),
-    }
-    return scale * chosen[wrong.get("pick", "right")]
+    return (
+        scale
+        * {
+            "right": np.where(is_rising, rising, falling),
+            "max": np.maximum(rising, falling),
+            "decay": falling,
+            "warmup": rising,
+            "flat": np.minimum(rising, rising[np.argmin(np.abs(steps - warmup))]),
+        }[wrong.get("pick", "right")]
+    )
 
 
 def check_schedule(
@@ -66,66 +69,62 @@ def check_schedule(
     subject = Subject("check_schedule", fn, roles, seconds)
     numbers: dict[str, Any] = {"warmup": warmup, "d_model": d_model, "peak": peak, "total": total}
     for name, default in {"warmup": 8, "d_model": 64, "peak": 0.5, "total": 40}.items():
-        if numbers[name] is None and subject.has(name):
-            numbers[name] = default
+        numbers[name] = numbers[name] or (default if subject.has(name) else None)
     if not numbers["warmup"] or not (numbers["d_model"] or numbers["peak"]):
         raise UserError(
             f"{subject.name}: say warmup= and d_model= (the paper's schedule), or warmup=, peak= "
             "and total="
         )
-    length = int(numbers["total"] or 5 * numbers["warmup"])
-    values = numbers | {"factor": 1.0}
-    try:
-        output = np.array([subject.array(step=n, **values).item() for n in range(1, length + 1)])
-    except RejectedError as error:  # PyTorch's LambdaLR begins with step 0 in any case
-        if "ZeroDivisionError" not in str(error):
-            raise
-        return engine.judged("check_schedule", "at any step", "step_0", error.reason)
+    steps = np.arange(1.0, 1 + int(numbers["total"] or 5 * numbers["warmup"]))
+    output = np.full(len(steps), np.nan)
+    evidence = ""
+    for step in range(len(steps) + 1):
+        try:
+            rate = subject.array(step=step, **numbers, factor=1.0).item()
+        except RejectedError as error:
+            # PyTorch's LambdaLR begins with step 0, whatever the step.
+            if step > 0 and "ZeroDivisionError" not in error.reason:
+                raise
+            evidence = evidence or f"at step 0 {error.reason}"
+            continue
+        if step > 0:
+            output[step - 1] = rate
+        elif not np.isfinite(rate):
+            evidence = f"the rate at step 0 is {rate}"
+    step_0 = engine.judged("check_schedule", "steps from 0", "step_0", evidence)
+    if np.isnan(output).all():
+        return step_0
     kinds = ["paper"] * bool(numbers["d_model"])
     if numbers["peak"]:
         kinds += ["inverse root", "constant"] + ["cosine", "linear"] * bool(numbers["total"])
-    forms: list[tuple[str, int, dict[str, Any]]] = [
-        ("steps from 1", 0, {}),
-        ("steps from 0", 1, {}),
-        ("steps from 0, warm-up (step + 1) / warmup", 0, {"late": 1}),
-        ("steps from 0, warm-up (step + 1) / (warmup + 1)", 0, {"late": 1, "over": 1}),
-    ]
+    forms: dict[str, tuple[int, dict[str, Any]]] = {
+        "steps from 1": (0, {}),
+        "steps from 0": (1, {}),
+        "warm-up (step + 1) / warmup": (0, {"late": 1}),
+        "warm-up (step + 1) / (warmup + 1)": (0, {"late": 1, "over": 1}),
+    }
     trials = []
-    for words, offset, options in forms:
-        for kind in kinds[: 1 if options and numbers["d_model"] else None]:
-            reference = partial(rates, np.arange(1.0, length + 1) + offset, kind, numbers)
-            if not (options and kind in ("paper", "inverse root")):
-                trials.append(Trial(f"{kind}, {words}", values, reference, options, output))
+    for (words, (offset, options)), kind in itertools.product(forms.items(), kinds):
+        if not (options and kind in ("paper", "inverse root")):
+            reference = partial(rates, steps + offset, kind, numbers)
+            trials.append(Trial(f"{kind}, {words}", numbers, reference, options, output))
     answer = engine.diagnose(subject, "schedule", trials)
-    if first_step == 1 or answer.mistakes:
-        return answer
-    try:
-        first = subject.array(step=0, **values).item()
-        reason = f"the rate at step 0 is {first}"
-    except RejectedError as error:
-        first = float("nan")
-        reason = f"at step 0 {error.reason}"
-    if np.isfinite(first):
-        return answer
-    return engine.judged(answer.check, answer.layout, "step_0", reason)
+    return answer if first_step == 1 or answer.mistakes or not evidence else step_0
 
 
-def inputs_and_targets(
-    tokens: np.ndarray, bos: bool, *, shift: int = 1, start: bool = True, end: bool = False,
-    same: str = "",
-) -> np.ndarray:  # fmt: skip
-    """Inputs and targets [2, B, T] of tokens, with the start token (1) and the end token (2)."""
+def inputs_and_targets(tokens: np.ndarray, bos: bool, **options: Any) -> np.ndarray:
+    """Inputs and targets [2, B, T] of tokens, with the start token (1) and the `end` token (2)."""
     column = np.ones((len(tokens), 1), int)
-    parts = [column] * (bos and start) + [tokens] + [2 * column] * end
-    whole = np.concatenate(parts, 1)
-    length = whole.shape[1]
-    inputs = whole[:, max(-shift, 0) : length - max(shift, 0)]
-    targets = whole[:, max(shift, 0) : length - max(-shift, 0)]
-    pairs = {"": [inputs, targets], "inputs": [inputs, inputs], "targets": [targets, targets]}
-    return np.stack(pairs[same])
+    starts = [column] * (bos and options.get("start", True))
+    whole = np.concatenate([*starts, tokens, *[2 * column] * options.get("end", False)], 1)
+    shift = options.get("shift", 1)
+    inputs = whole[:, max(-shift, 0) : whole.shape[1] - max(shift, 0)]
+    targets = whole[:, max(shift, 0) : whole.shape[1] - max(-shift, 0)]
+    same = {"inputs": inputs, "targets": targets}.get(options.get("same", ""))
+    return np.stack([inputs, targets] if same is None else [same, same])
 
 
-def averaged(losses: np.ndarray, counts: np.ndarray, *, weights: str = "counts") -> np.ndarray:
+def averaged(losses: np.ndarray, counts: np.ndarray, weights: str = "counts") -> np.ndarray:
     """Mean of losses that are means of batches of these counts."""
     if weights == "none":
         return np.asarray(losses.mean())
@@ -136,18 +135,19 @@ def averaged(losses: np.ndarray, counts: np.ndarray, *, weights: str = "counts")
 def updated(params: np.ndarray, targets: Sequence[np.ndarray], **options: Any) -> np.ndarray:
     """Parameters after a step, or its `gradient`; that of a micro-batch is params - target."""
     gradients = [params - target for target in targets]
+    total = np.sum(gradients, 0)
     sign = options.get("sign", 1.0)
     moving = params
     for target in targets:
         moving = moving - sign * LR * (moving - target)
-    total = np.sum(gradients, 0)
-    means = {"once": total / len(targets), "no": total, "twice": total / len(targets) ** 2}
-    means |= {
+    mean = {
+        "once": total / len(targets),
+        "no": total,
+        "twice": total / len(targets) ** 2,
         "last": gradients[-1],
         "first": gradients[0],
         "between": sign * (params - moving) / LR,
-    }
-    mean = means[options.get("divide", "once")]
+    }[options.get("divide", "once")]
     return mean if options.get("gradient") else params - sign * LR * mean
 
 
@@ -160,45 +160,40 @@ def check_training(fn: Callable[..., Any], *, seconds: float = engine.SECONDS) -
     given.
     """
     rng = np.random.default_rng(0)
-    groups = {
-        "accumulation": ["params", "batches", "grad", "loss_fn", "lr", "gradients"],
-        "average": ["losses", "counts"],
-        "batch": ["tokens", "bos", "eos"],
-    }
-    roles = [role for group in groups.values() for role in group]
-    roles.insert(4, roles.pop(5))
-    by_name = Subject("check_training", fn, roles).by_name
-    about = "average" if "losses" in by_name else "batch"
-    if "gradients" in by_name or {"params", "batches"} <= by_name:
-        about = "accumulation"
-    subject = Subject("check_training", fn, groups[about], seconds)
     params, *targets = rng.normal(size=(4, 4))
     losses = rng.uniform(1, 3, 4)
     counts = np.array([10.0, 1.0, 3.0, 2.0])
     tokens = rng.permutation(np.arange(3, 15)).reshape(2, 6)
-    values: dict[str, Any] = {
-        "gradients": [params - target for target in targets],
+    update = {
         "params": params,
         "batches": targets,
         "grad": lambda now, batch: now - batch,
         "loss_fn": lambda now, batch: ((now - batch) ** 2).sum() / 2,
         "lr": LR,
-        "losses": losses,
-        "counts": counts,
-        "tokens": tokens,
-        "bos": 1,
-        "eos": 2,
     }
-    if about == "accumulation":
+    gradients = {"gradients": [params - target for target in targets]}
+    means = {"losses": losses, "counts": counts}
+    batch = {"tokens": tokens, "bos": 1, "eos": 2}
+    roles = [*update, *gradients, "losses", *batch, "counts"]
+    by_name = Subject("check_training", fn, roles).by_name
+    for about, values in (
+        ("accumulation", gradients),
+        ("accumulation", update),
+        ("average", means),
+    ):
+        if not {*values}.intersection(["gradients", "params", "batches", "losses"]) <= by_name:
+            continue
+        subject = Subject("check_training", fn, [*values], seconds)
+        readings: dict[str, Any] = {"gradient": {"gradient": True}}
+        readings |= {"params": {}} if values is update else {}
         layout = Trial("returns the ", values, partial(updated, params, targets))
-        readings: dict[str, dict[str, Any]] = {"params": {}, "gradient": {"gradient": True}}
-        if subject.has("gradients"):
-            del readings["params"]
+        if values is means:
+            readings = {"": {}}
+            layout = Trial("mean of all tokens", values, partial(averaged, losses, counts))
+        about = "average" if values is means else "accumulation"
         return engine.diagnose(subject, about, subject.trials([layout], readings))
-    if about == "average":
-        layout = Trial("mean of all tokens", values, partial(averaged, losses, counts))
-        return engine.diagnose(subject, about, subject.trials([layout]))
-    pair = subject(**values)
+    subject = Subject("check_training", fn, [*batch], seconds)
+    pair = subject(**batch)
     shapes = [np.shape(part) for part in pair] if isinstance(pair, (tuple, list)) else []
     if len(shapes) != 2 or shapes[0] != shapes[1]:
         raise UserError(f"{subject.name} has to give (inputs, targets) of one shape")
@@ -207,5 +202,5 @@ def check_training(fn: Callable[..., Any], *, seconds: float = engine.SECONDS) -
     trials = []
     for end in [True, False] if subject.has("eos") else [False]:
         name = "targets are the next tokens" + ", then the end" * end
-        trials.append(Trial(name, values, reference, {"end": end}, output))
-    return engine.diagnose(subject, about, trials)
+        trials.append(Trial(name, batch, reference, {"end": end}, output))
+    return engine.diagnose(subject, "batch", trials)
