@@ -73,8 +73,6 @@ def test_what_is_inside_a_function_is_told():
     late = lambda step: 0.3 * (step + 1) / 10 if step <= 10 else cosine(step)  # noqa: E731
     answer = tj.check_schedule(late, warmup=10, peak=0.3, total=50)
     assert [finding.name for finding in answer.mistakes] == ["warmup_off_by_one"]
-    batched = tj.check_positions(functions.along_the_batch, batch_first=True)
-    assert batched.mistakes[0].name == "positions_batch_axis"
     shifts = WRONG["check_loss"]["targets_not_shifted"]
     assert tj.check_loss(lambda logits, labels: shifts(logits, labels), shifted=True).right
     late = lambda tokens: functions.model(np.roll(tokens, 1, 1))  # noqa: E731

@@ -322,9 +322,9 @@ def difference(output: np.ndarray, reference: np.ndarray) -> float:
     return float(np.abs(output[claimed] - reference[claimed]).max() / largest)
 
 
-def judged(check: str, layout: str, name: str, evidence: str, shows: bool = True) -> Answer:
-    """The answer of a property of a mistake, which shows or not."""
-    return Answer(check, layout, [Finding(name, evidence)] * shows, not shows, evidence)
+def judged(check: str, layout: str, name: str, evidence: str) -> Answer:
+    """The answer where a property of a mistake shows."""
+    return Answer(check, layout, [Finding(name, evidence)])
 
 
 def diagnose(subject: Subject, about: str, trials: Sequence[Trial]) -> Answer:

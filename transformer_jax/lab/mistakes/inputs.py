@@ -95,20 +95,18 @@ def with_positions(x: np.ndarray, **options: Any) -> np.ndarray:
 
     By default those of section 3.5 of the paper; other options are those of table.toml.
     """
-    batch, time, width = x.shape
-    axis = options.get("axis", "time")
+    _, time, width = x.shape
     form = options.get("form")
     columns = np.arange(width)
     pairs = columns if form == "each" else columns - columns % 2
     shares = options.get("exponent", 1.0) * pairs / (width - 2 if form == "fairseq" else width)
-    places = np.arange({"time": time, "batch": batch, "none": 1}[axis])[:, None]
-    angles = (places + options.get("start", 0)) * options.get("base", 1e4) ** -shares
+    places = np.arange(time)[:, None] + options.get("start", 0)
+    angles = places * options.get("base", 1e4) ** -shares
     is_cosine = (columns % 2 == 1) != (form == "swapped")
     table = np.where(is_cosine, np.cos(angles), np.sin(angles)) * options.get("positions", True)
     if form in ("blocks", "fairseq"):
         table = np.concatenate([table[:, ::2], table[:, 1::2]], 1)
-    x = x * options.get("embeddings", True) * width ** options.get("power", 0.0)
-    return x + (table[:, None] if axis == "batch" else table)
+    return x * width ** options.get("power", 0.0) + table
 
 
 def rotated(x: np.ndarray, **options: Any) -> np.ndarray:
@@ -129,7 +127,6 @@ def check_positions(
     *,
     width: int = 10,
     max_length: int = 600,
-    batch_first: bool = False,
     seconds: float = engine.SECONDS,
 ) -> Answer:
     """Finds the mistake in sinusoidal or rotary positions, or in a scaled embedding.
@@ -139,7 +136,6 @@ def check_positions(
 
     Args:
       width: features that it takes.
-      batch_first: refuses layouts whose first axis is time.
       max_length: the longest input that a table must serve.
     """
     rng = np.random.default_rng(0)
@@ -157,8 +153,8 @@ def check_positions(
     x = rng.normal(size=(BATCH if adds else 1, TIME, width)) * adds
     layout = Trial("", sizes | {"x": x}, partial(with_positions, x))
     readings = {"": {}, ", scaled by sqrt(features)": {"power": 0.5}} if adds else {"": {}}
-    orders = ["btf"] if batch_first else ["btf", "tbf", "tf"]
-    trials = {"positions": subject.trials(laid_out("btf", orders, layout), readings)}
+    layouts = laid_out("btf", ["btf", "tbf", "tf"], layout)
+    trials = {"positions": subject.trials(layouts, readings)}
     x = rng.normal(size=(BATCH, HEADS, TIME, width))
     layouts = laid_out(
         "bhtd", ["bhtd", "bthd", "btd", "td"], Trial("", {"x": x}, partial(rotated, x))

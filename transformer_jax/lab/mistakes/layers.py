@@ -102,10 +102,20 @@ def check_model(
     subject = Subject("check_model", fn, ROLES[part], seconds)
     rng = np.random.default_rng(0)
     if part == "model":
-        drawn = np.array([token for token in range(vocab_size) if token != pad])
-        return _check_whole(
-            subject, drawn[rng.integers(0, len(drawn), (BATCH, TIME))], drawn, causal, pad, cached
-        )
+        vocabulary = np.array([token for token in range(vocab_size) if token != pad])
+        tokens, others = rng.choice(vocabulary, (2, BATCH, TIME))
+        calls = [("dropout_at_evaluation", "a second call differs", tokens, TIME, subject)]
+        for place in range(1, TIME if causal else 1):
+            changed = np.concatenate([tokens[:, :place], others[:, place:]], 1)
+            words = f"tokens from {place} on change logits before"
+            calls.append(("future_leaks", words, changed, place, subject))
+        if pad is not None:
+            longer = np.concatenate([tokens, np.full((BATCH, 2), pad)], 1)
+            calls.append(("padding_leaks", "padding changes logits before", longer, TIME, subject))
+        if cached is not None:
+            decoder = Subject("check_model", cached, ["tokens"])
+            calls.append(("cache_differs", "logits with the cache differ", tokens, TIME, decoder))
+        return _check_whole(subject, calls, "[batch, time, vocabulary]" + ", causal" * causal)
     if part == "dropout":
         return _check_dropout(subject, fn)
     x = rng.normal(1.0, 2.0, (BATCH, TIME, width))
@@ -129,16 +139,15 @@ def _check_dropout(subject: Subject, fn: Any) -> Answer:
     """Checks the share that is dropped, the scale of what is kept, and evaluation."""
     is_module = hasattr(fn, "train") and hasattr(fn, "eval")  # of PyTorch
     rate = getattr(fn, "p", 0.2)
-    x = np.ones((200, 50))
+    values = {"x": np.ones((200, 50)), "rate": rate, "rng": np.random.default_rng(0)}
     outputs = []
     for train in (True, False):
         if is_module:
             fn.train(train)
-        values = {"x": x, "rate": rate, "rng": np.random.default_rng(0)}
         outputs.append(subject.array(**values, train=train, deterministic=not train))
     dropped = (outputs[0] == 0).mean()
     factor = outputs[0].max()
-    changed = difference(outputs[1], x)
+    changed = difference(outputs[1], values["x"])
     has_switch = subject.has("train") or subject.has("deterministic") or is_module
     is_rate = abs(dropped - rate) < 0.05
     signs = {
@@ -154,33 +163,14 @@ def _check_dropout(subject: Subject, fn: Any) -> Answer:
     return Answer("check_model", "dropout", findings, right, evidence)
 
 
-def _check_whole(
-    subject: Subject,
-    tokens: np.ndarray,
-    vocabulary: np.ndarray,
-    causal: bool,
-    pad: int | None,
-    cached: Callable[..., Any] | None,
-) -> Answer:
-    """Changes inputs, and looks at which outputs change."""
+def _check_whole(subject: Subject, calls: Sequence[Any], layout: str) -> Answer:
+    """Compares logits of the first call with those of others, up to a position."""
+    tokens = calls[0][2]
     output = subject.array(tokens=tokens)
     if output.ndim != 3 or output.shape[:2] != tokens.shape:
         raise UserError(f"{subject.name} has to return logits [batch, time, vocabulary]")
-    layout = "[batch, time, vocabulary]" + ", causal" * causal
-    others = vocabulary[(np.searchsorted(vocabulary, tokens) + 1) % len(vocabulary)]
-    calls = [("dropout_at_evaluation", "a second call differs", tokens, TIME, subject)]
-    for place in range(1, TIME if causal else 1):
-        changed = np.concatenate([tokens[:, :place], others[:, place:]], 1)
-        words = f"tokens from {place} on change logits before"
-        calls.append(("future_leaks", words, changed, place, subject))
-    if pad is not None:
-        longer = np.concatenate([tokens, np.full((BATCH, 2), pad)], 1)
-        calls.append(("padding_leaks", "padding changes logits before it", longer, TIME, subject))
-    if cached is not None:
-        decoder = Subject("check_model", cached, ["tokens"])
-        calls.append(("cache_differs", "logits with the cache differ", tokens, TIME, decoder))
-    for name, words, ids, end, of in calls:
-        change = difference(of.array(tokens=ids)[:, :end], output[:, :end])
+    for name, words, ids, end, model in calls:
+        change = difference(model.array(tokens=ids)[:, :end], output[:, :end])
         if change > TOLERANCE:
             return engine.judged("check_model", layout, name, f"{words} by {change:.2g}")
     if output.min() >= 0 and np.abs(output.sum(-1) - 1).max() < 1e-3:

@@ -47,9 +47,8 @@ def beam_search(table: np.ndarray, **options: Any) -> np.ndarray:
             if tokens[-1] == EOS and stop != "never":  # only where they stay
                 candidates.append((score, parent, []))
                 continue
-            before = 0.0 if options.get("last_score") else score
             log_probs = next_log_probs(table, tokens)
-            candidates += [(before + log_probs[t], parent, [t]) for t in range(VOCABULARY)]
+            candidates += [(score + log_probs[t], parent, [t]) for t in range(VOCABULARY)]
         candidates.sort(key=lambda candidate: candidate[0], reverse=True)
         previous = live
         live = []
@@ -62,8 +61,7 @@ def beam_search(table: np.ndarray, **options: Any) -> np.ndarray:
                 live.append((history, score))
         if (stop == "first" and done) or not live:
             break
-    ranked = sorted(done + live, key=final)
-    return until_end(ranked[0 if options.get("worst") else -1][0])
+    return until_end(max(done + live, key=final)[0])
 
 
 def until_end(tokens: list[int]) -> np.ndarray:

@@ -17,35 +17,25 @@ LR = 0.1
 
 def rates(steps: np.ndarray, kind: str, numbers: Mapping[str, Any], **wrong: Any) -> np.ndarray:
     """Learning rates at steps: those of the paper ("paper"), or a linear warm-up to a peak, then
-    "inverse root", "cosine", "linear" or "constant"; `wrong` are options of table.toml."""
+    "cosine", "linear" or "constant"; `wrong` are options of table.toml."""
     warmup = numbers["warmup"] + wrong.get("meet", 0)
     begin = 0 if "from_0" in wrong else warmup
     share = np.clip((steps - begin) / ((numbers["total"] or len(steps)) - begin), 0, 1)
     late = steps + wrong.get("late", 0)
-    rising = late / (warmup + wrong.get("over", 0))
-    scale = numbers["peak"]
     if kind == "paper":
-        rising = late * warmup ** wrong.get("power", -1.5)
         scale = numbers["d_model"] ** wrong.get("width", -0.5)
-    falling = {
-        "paper": steps ** wrong.get("decay", -0.5),
-        "inverse root": np.sqrt(warmup / steps),
-        "cosine": 0.5 * (1 + np.cos(np.pi * share)),
-        "linear": 1 - share,
-        "constant": np.ones_like(steps),
-    }[kind]
-    is_rising = steps < warmup + wrong.get("until", 0)
-    is_rising = rising < falling if kind in ("paper", "inverse root") else is_rising
-    return (
-        scale
-        * {
-            "right": np.where(is_rising, rising, falling),
-            "max": np.maximum(rising, falling),
-            "decay": falling,
-            "warmup": rising,
-            "flat": np.minimum(rising, rising[np.argmin(np.abs(steps - warmup))]),
-        }[wrong.get("pick", "right")]
+        rising = late * warmup ** wrong.get("power", -1.5)
+        falling = steps ** wrong.get("decay", -0.5)
+        is_rising = rising < falling
+    else:
+        scale = numbers["peak"]
+        rising = late / (warmup + wrong.get("over", 0))
+        falling = {"cosine": 0.5 * (1 + np.cos(np.pi * share)), "linear": 1 - share}.get(kind, 1.0)
+        is_rising = steps < warmup + wrong.get("until", 0)
+    is_rising = {"max": ~is_rising, "decay": False, "warmup": True}.get(
+        wrong.get("pick"), is_rising
     )
+    return scale * np.where(is_rising, rising, falling)
 
 
 def check_schedule(
@@ -96,7 +86,7 @@ def check_schedule(
         return step_0
     kinds = ["paper"] * bool(numbers["d_model"])
     if numbers["peak"]:
-        kinds += ["inverse root", "constant"] + ["cosine", "linear"] * bool(numbers["total"])
+        kinds += ["constant"] + ["cosine", "linear"] * bool(numbers["total"])
     forms: dict[str, tuple[int, dict[str, Any]]] = {
         "steps from 1": (0, {}),
         "steps from 0": (1, {}),
@@ -105,7 +95,7 @@ def check_schedule(
     }
     trials = []
     for (words, (offset, options)), kind in itertools.product(forms.items(), kinds):
-        if not (options and kind in ("paper", "inverse root")):
+        if not (options and kind == "paper"):
             reference = partial(rates, steps + offset, kind, numbers)
             trials.append(Trial(f"{kind}, {words}", numbers, reference, options, output))
     answer = engine.diagnose(subject, "schedule", trials)
@@ -136,19 +126,10 @@ def updated(params: np.ndarray, targets: Sequence[np.ndarray], **options: Any) -
     """Parameters after a step, or its `gradient`; that of a micro-batch is params - target."""
     gradients = [params - target for target in targets]
     total = np.sum(gradients, 0)
-    sign = options.get("sign", 1.0)
-    moving = params
-    for target in targets:
-        moving = moving - sign * LR * (moving - target)
-    mean = {
-        "once": total / len(targets),
-        "no": total,
-        "twice": total / len(targets) ** 2,
-        "last": gradients[-1],
-        "first": gradients[0],
-        "between": sign * (params - moving) / LR,
-    }[options.get("divide", "once")]
-    return mean if options.get("gradient") else params - sign * LR * mean
+    means = {"once": total / len(targets), "no": total, "twice": total / len(targets) ** 2}
+    means |= {"last": gradients[-1], "first": gradients[0]}
+    mean = means[options.get("divide", "once")]
+    return mean if options.get("gradient") else params - options.get("sign", 1.0) * LR * mean
 
 
 def check_training(fn: Callable[..., Any], *, seconds: float = engine.SECONDS) -> Answer:
