@@ -40,6 +40,13 @@ def test_an_unknown_mistake_has_no_name():
     answer = tj.check_attention(lambda q, k, v: functions.attention(q, k, v) ** 2)
     assert not answer.right and not answer.mistakes and "no known mistake" in repr(answer)
     assert not tj.check_positions(lambda x: x).mistakes
+    assert not tj.check_mask(np.eye, mask="keep").mistakes
+
+
+def test_a_second_call_that_differs_is_dropout():
+    dropped = lambda q, k, v: functions.dropout(functions.attention(q, k, v), 0.1, True)  # noqa: E731
+    answer = tj.check_attention(dropped)
+    assert [finding.name for finding in answer.mistakes] == ["dropout_at_evaluation"]
 
 
 def test_rows_that_see_no_key_are_a_mistake():

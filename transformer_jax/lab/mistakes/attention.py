@@ -58,7 +58,7 @@ def attend(tensors: Any, keep: Any = None, diagonal: int | None = None, **wrong:
     is_masked = keep is not None or diagonal is not None
     keep = np.ones((1, 1, 1, 1), bool) if keep is None else keep
     if diagonal is not None:
-        keep = np.tri(*scores.shape[-2:], diagonal, bool) & keep
+        keep = np.tri(scores.shape[-2], scores.shape[-1], diagonal, bool) & keep
     if "cache" in wrong and is_masked:
         keep = np.arange(k.shape[2]) < keep.sum(-1, keepdims=True) + wrong["cache"]
     keep = keep.swapaxes(-1, -2) if "transposed" in wrong else keep

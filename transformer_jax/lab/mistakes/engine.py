@@ -344,7 +344,8 @@ def diagnose(subject: Subject, about: str, trials: Sequence[Trial]) -> Answer:
         for (first, options), (second, others) in itertools.combinations(singles, 2)
         if first.keys() != second.keys() and not options.keys() & others.keys()
     ]
-    for group in ([({}, {})], singles, pairs):
+    right: list[tuple[dict[str, Any], dict[str, Any]]] = [({}, {})]
+    for group in (right, singles, pairs):
         for trial, (names, wrong) in itertools.product(trials, group):
             remaining = trial.distance(wrong)
             if remaining > (TOLERANCE if trial.output.size > 1 else TOLERANCE_OF_ONE):
@@ -357,11 +358,11 @@ def diagnose(subject: Subject, about: str, trials: Sequence[Trial]) -> Answer:
             return Answer(subject.check, trial.name, findings, not names, evidence, trial)
     nearest = min(trials, key=Trial.distance)
     try:
-        change = difference(subject.array(**nearest.arguments), nearest.output)
-    except RejectedError:  # more than one call made the output
-        change = 0.0
-    if change > TOLERANCE:
-        evidence = f"a second call differs by {change:.2g}"
+        first, second = (subject.array(**nearest.arguments) for _ in range(2))
+    except RejectedError:  # these arguments lack what changes from call to call
+        first = second = nearest.output
+    if not np.array_equal(first, second, equal_nan=True):
+        evidence = f"a second call gives {(first != second).sum()} other outputs"
         return judged(subject.check, nearest.name, "dropout_at_evaluation", evidence)
     evidence = f"the smallest difference from the reference is {nearest.distance():.2g}"
     return Answer(subject.check, nearest.name, evidence=evidence, trial=nearest)

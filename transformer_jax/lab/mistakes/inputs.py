@@ -115,8 +115,8 @@ def rotated(x: np.ndarray, **options: Any) -> np.ndarray:
     angles = np.arange(time)[:, None] * 1e4 ** (-np.arange(0, depth, 2) / depth)
     neighbours = options.get("neighbours", False)
     first, second = (x[..., ::2], x[..., 1::2]) if neighbours else np.split(x, 2, -1)
-    turned = [options.get("sign", -1.0) * second, first]
-    turned = np.stack(turned, -1).reshape(x.shape) if neighbours else np.concatenate(turned, -1)
+    parts = [options.get("sign", -1.0) * second, first]
+    turned = np.stack(parts, -1).reshape(x.shape) if neighbours else np.concatenate(parts, -1)
     in_halves = neighbours == options.get("mixed", False)
     angles = np.concatenate([angles, angles], -1) if in_halves else np.repeat(angles, 2, -1)
     return x * np.cos(angles) + turned * np.sin(angles)
@@ -166,7 +166,7 @@ def check_positions(
     answer = min(answers, key=lambda answer: (not answer.right, not answer.mistakes))
     if not answer.right or answer.trial is None:
         return answer
-    arguments = sizes | {"length": max_length}
+    arguments: dict[str, Any] = sizes | {"length": max_length}
     if adds:
         x = answer.trial.arguments["x"]
         arguments["x"] = np.take(x, np.zeros(max_length, int), x.shape.index(TIME))

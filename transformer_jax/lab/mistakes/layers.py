@@ -93,6 +93,7 @@ def check_model(
     """
     name = getattr(fn, "__name__", type(fn).__name__).lower()
     roles = dict.fromkeys(role for roles in ROLES.values() for role in roles)
+    part = part or ""
     by_name = set() if part else Subject("check_model", fn, [*roles]).by_name
     for known, of_part in ROLES.items():
         if {*of_part[:2]} <= by_name or (known in name and known != "model"):
@@ -139,7 +140,8 @@ def _check_dropout(subject: Subject, fn: Any) -> Answer:
     """Checks the share that is dropped, the scale of what is kept, and evaluation."""
     is_module = hasattr(fn, "train") and hasattr(fn, "eval")  # of PyTorch
     rate = getattr(fn, "p", 0.2)
-    values = {"x": np.ones((200, 50)), "rate": rate, "rng": np.random.default_rng(0)}
+    x = np.ones((200, 50))
+    values = {"x": x, "rate": rate, "rng": np.random.default_rng(0)}
     outputs = []
     for train in (True, False):
         if is_module:
@@ -147,7 +149,7 @@ def _check_dropout(subject: Subject, fn: Any) -> Answer:
         outputs.append(subject.array(**values, train=train, deterministic=not train))
     dropped = (outputs[0] == 0).mean()
     factor = outputs[0].max()
-    changed = difference(outputs[1], values["x"])
+    changed = difference(outputs[1], x)
     has_switch = subject.has("train") or subject.has("deterministic") or is_module
     is_rate = abs(dropped - rate) < 0.05
     signs = {

@@ -32,10 +32,8 @@ def rates(steps: np.ndarray, kind: str, numbers: Mapping[str, Any], **wrong: Any
         rising = late / (warmup + wrong.get("over", 0))
         falling = {"cosine": 0.5 * (1 + np.cos(np.pi * share)), "linear": 1 - share}.get(kind, 1.0)
         is_rising = steps < warmup + wrong.get("until", 0)
-    is_rising = {"max": ~is_rising, "decay": False, "warmup": True}.get(
-        wrong.get("pick"), is_rising
-    )
-    return scale * np.where(is_rising, rising, falling)
+    picks = {"right": is_rising, "max": ~is_rising, "decay": False, "warmup": True}
+    return scale * np.where(picks[wrong.get("pick", "right")], rising, falling)
 
 
 def check_schedule(
