@@ -38,6 +38,8 @@ def cross_entropy(logits: np.ndarray, labels: np.ndarray, keep: Any, **options: 
         "others": (1 - rate * VOCABULARY / (VOCABULARY - 1), rate / (VOCABULARY - 1)),
         "added": (1, rate / VOCABULARY),
         "eps": (1 - rate, rate),
+        "one": (1 - rate / (VOCABULARY - 1), rate / (VOCABULARY - 1)),
+        "both": (1 - rate, rate / (VOCABULARY - 1)),
         "target": (1 - rate, 0),
         "none": (1, 0),
     }[options.get("smooth", "all")]

@@ -17,7 +17,7 @@ LR = 0.1
 
 def rates(steps: np.ndarray, kind: str, numbers: Mapping[str, Any], **wrong: Any) -> np.ndarray:
     """Learning rates at steps: those of the paper ("paper"), or a linear warm-up to a peak, then
-    "cosine", "linear" or "constant"; `wrong` are options of table.toml."""
+    "inverse root", "cosine", "linear" or "constant"; `wrong` are options of table.toml."""
     warmup = numbers["warmup"] + wrong.get("meet", 0)
     begin = 0 if "from_0" in wrong else warmup
     share = np.clip((steps - begin) / ((numbers["total"] or len(steps)) - begin), 0, 1)
@@ -30,7 +30,12 @@ def rates(steps: np.ndarray, kind: str, numbers: Mapping[str, Any], **wrong: Any
     else:
         scale = numbers["peak"]
         rising = late / (warmup + wrong.get("over", 0))
-        falling = {"cosine": 0.5 * (1 + np.cos(np.pi * share)), "linear": 1 - share}.get(kind, 1.0)
+        falling = {
+            "inverse root": np.sqrt(warmup / steps),
+            "cosine": 0.5 * (1 + np.cos(np.pi * share)),
+            "linear": 1 - share,
+            "constant": np.ones_like(steps),
+        }[kind]
         is_rising = steps < warmup + wrong.get("until", 0)
     picks = {"right": is_rising, "max": ~is_rising, "decay": False, "warmup": True}
     return scale * np.where(picks[wrong.get("pick", "right")], rising, falling)
@@ -84,7 +89,7 @@ def check_schedule(
         return step_0
     kinds = ["paper"] * bool(numbers["d_model"])
     if numbers["peak"]:
-        kinds += ["constant"] + ["cosine", "linear"] * bool(numbers["total"])
+        kinds += ["inverse root", "constant"] + ["cosine", "linear"] * bool(numbers["total"])
     forms: dict[str, tuple[int, dict[str, Any]]] = {
         "steps from 1": (0, {}),
         "steps from 0": (1, {}),
@@ -101,13 +106,13 @@ def check_schedule(
 
 
 def inputs_and_targets(tokens: np.ndarray, bos: bool, **options: Any) -> np.ndarray:
-    """Inputs and targets [2, B, T] of tokens, with the start token (1) and the `end` token (2)."""
-    column = np.ones((len(tokens), 1), int)
+    """Inputs and targets [2, ..., T] of tokens, with the start token (1) and `end` token (2)."""
+    column = np.ones_like(tokens[..., :1])
     starts = [column] * (bos and options.get("start", True))
-    whole = np.concatenate([*starts, tokens, *[2 * column] * options.get("end", False)], 1)
+    whole = np.concatenate([*starts, tokens, *[2 * column] * options.get("end", False)], -1)
     shift = options.get("shift", 1)
-    inputs = whole[:, max(-shift, 0) : whole.shape[1] - max(shift, 0)]
-    targets = whole[:, max(shift, 0) : whole.shape[1] - max(-shift, 0)]
+    inputs = whole[..., max(-shift, 0) : whole.shape[-1] - max(shift, 0)]
+    targets = whole[..., max(shift, 0) : whole.shape[-1] - max(-shift, 0)]
     same = {"inputs": inputs, "targets": targets}.get(options.get("same", ""))
     return np.stack([inputs, targets] if same is None else [same, same])
 
@@ -172,14 +177,17 @@ def check_training(fn: Callable[..., Any], *, seconds: float = engine.SECONDS) -
         about = "average" if values is means else "accumulation"
         return engine.diagnose(subject, about, subject.trials([layout], readings))
     subject = Subject("check_training", fn, [*batch], seconds)
-    pair = subject(**batch)
-    shapes = [np.shape(part) for part in pair] if isinstance(pair, (tuple, list)) else []
-    if len(shapes) != 2 or shapes[0] != shapes[1]:
-        raise UserError(f"{subject.name} has to give (inputs, targets) of one shape")
-    reference = partial(inputs_and_targets, tokens, subject.has("bos"))
-    output = np.stack(pair).astype(np.float64)
     trials = []
-    for end in [True, False] if subject.has("eos") else [False]:
-        name = "targets are the next tokens" + ", then the end" * end
-        trials.append(Trial(name, batch, reference, {"end": end}, output))
+    for ids in (tokens, tokens[0]):  # rows, or one
+        try:
+            output = np.array(subject(**batch | {"tokens": ids}), np.float64)
+        except (RejectedError, TypeError, ValueError):
+            continue
+        reference = partial(inputs_and_targets, ids, subject.has("bos"))
+        for end in [True, False] if subject.has("eos") else [False]:
+            if output.ndim == ids.ndim + 1 and len(output) == 2:
+                name = "targets are the next tokens" + ", then the end" * end
+                trials.append(Trial(name, batch, reference, {"end": end}, output))
+    if not trials and not subject.rejection:
+        raise UserError(f"{subject.name} has to give (inputs, targets) of one shape")
     return engine.diagnose(subject, "batch", trials)
