@@ -287,6 +287,7 @@ RIGHT = {
     "check_model": [layer_norm, dropout, model, lambda x, sublayer, norm: x + sublayer(norm(x))],
     "check_training": [
         lambda tokens: (tokens[:, :-1], tokens[:, 1:]),
+        lambda target, bos, eos: ([bos, *target], [*target, eos]),
         lambda losses, counts: np.average(losses, weights=counts),
         lambda gradients: sum(gradients) / len(gradients),
     ],

@@ -77,6 +77,10 @@ def test_what_a_mask_means_is_told():
 def test_what_is_inside_a_function_is_told():
     cosine = optax.warmup_cosine_decay_schedule(0.0, 0.3, 10, 50, end_value=0.0)
     assert tj.check_schedule(cosine, warmup=10, peak=0.3, total=50).right
+    rates = WRONG["check_schedule"]["step_0"]
+    counted = lambda step: [rates(n, 64, 8) for n in range(step + 1)][-1]  # noqa: E731
+    answer = tj.check_schedule(counted, warmup=8, d_model=64)
+    assert [finding.name for finding in answer.mistakes] == ["step_0"]
     late = lambda step: 0.3 * (step + 1) / 10 if step <= 10 else cosine(step)  # noqa: E731
     answer = tj.check_schedule(late, warmup=10, peak=0.3, total=50)
     assert [finding.name for finding in answer.mistakes] == ["warmup_off_by_one"]
