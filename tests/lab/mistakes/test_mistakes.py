@@ -86,8 +86,8 @@ def test_what_is_inside_a_function_is_told():
     assert [finding.name for finding in answer.mistakes] == ["warmup_off_by_one"]
     shifts = WRONG["check_loss"]["targets_not_shifted"]
     assert tj.check_loss(lambda logits, labels: shifts(logits, labels), shifted=True).right
-    late = lambda tokens: functions.model(np.roll(tokens, 1, 1))  # noqa: E731
-    cached = tj.check_model(functions.model, cached=late)
+    rolled = lambda tokens: functions.model(np.roll(tokens, 1, 1))  # noqa: E731
+    cached = tj.check_model(functions.model, cached=rolled)
     assert [finding.name for finding in cached.mistakes] == ["cache_differs"]
 
 

@@ -189,7 +189,8 @@ def _check_masked(
         masked.append(Trial(name, {**layout.arguments, "mask": mask}, reference))
     trials = subject.trials(masked, CAUSAL)
     if told and not trials:
-        evidence = f"[batch, time, time], as its docstring has it: {subject.rejection}"
+        evidence = f"[batch, time, time], as its docstring has it: "
+        evidence += subject.rejection.reason if subject.rejection else "no output"
         return engine.judged(subject.check, layouts[0].name, "mask_heads_axis", evidence)
     answer = engine.diagnose(subject, "attention", trials)
     if not answer.right or answer.trial is None or subject.name == "MultiheadAttention":

@@ -93,11 +93,11 @@ def check_model(
     """
     name = getattr(fn, "__name__", type(fn).__name__).lower()
     roles = dict.fromkeys(role for roles in ROLES.values() for role in roles)
-    part = part or ""
-    by_name = set() if part else Subject("check_model", fn, [*roles]).by_name
-    for known, of_part in ROLES.items():
-        if {*of_part[:2]} <= by_name or (known in name and known != "model"):
-            part = part or known
+    if part is None:
+        by_name = Subject("check_model", fn, [*roles]).by_name
+        parts = [known for known in ROLES if {*ROLES[known][:2]} <= by_name]
+        parts += [known for known in ROLES if known in name and known != "model"]
+        part = [*parts, ""][0]
     if part not in ROLES:
         raise UserError(f"{name}: what is it? Say part=, one of {', '.join(ROLES)}")
     subject = Subject("check_model", fn, ROLES[part], seconds)
