@@ -113,6 +113,8 @@ def test_what_cannot_be_checked_is_one_line():
                 lambda q, k, v: time.sleep(2), seconds=0.1
             ),
             "it returns the shape [1]": lambda: tj.check_attention(lambda q, k, v: np.ones(1)),
+            "it returns the shape [0]": lambda: tj.check_attention(lambda q, k, v: None),
+            "a check takes a function, and type": lambda: tj.check_attention(np.ndarray),
             "it returns str": lambda: tj.check_attention(lambda q, k, v: "x"),
             "what is the parameter `e`": lambda: tj.check_mask(lambda a, b, c, d, e: a),
             'mask="hide" if yes': lambda: tj.check_attention(functions.mask_reversed),

@@ -189,7 +189,7 @@ def _check_masked(
         masked.append(Trial(name, {**layout.arguments, "mask": mask}, reference))
     trials = subject.trials(masked, CAUSAL)
     if told and not trials:
-        evidence = f"[batch, time, time], as its docstring has it: "
+        evidence = "[batch, time, time], as its docstring has it: "
         evidence += subject.rejection.reason if subject.rejection else "no output"
         return engine.judged(subject.check, layouts[0].name, "mask_heads_axis", evidence)
     answer = engine.diagnose(subject, "attention", trials)
@@ -215,7 +215,7 @@ def _module_projections(module: Any) -> dict[str, np.ndarray]:
         *_, layer, kind = ("unknown." + name).lower().replace("in_proj_", "qkv.").split(".")
         letter = re.sub(r"^(w|to|fc|proj|linear)?_?", "", layer)[:1]
         letter = "qkvo"[int(letter) % 4] if letter.isdigit() else letter  # a list of four layers
-        letters = "qkv" if re.search("qkv|attn", layer) else letter if letter in "qkv" else "o"
+        letters = "qkv" if re.search("qkv|attn", layer) else letter if letter in {*"qkv"} else "o"
         parts = np.split(engine.to_numpy(value).T, len(letters), -1)
         projections |= {kind[0] + third: part for third, part in zip(letters, parts, strict=True)}
     if projections and not {"wq", "wk", "wv"} <= projections.keys():

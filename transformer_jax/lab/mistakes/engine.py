@@ -163,7 +163,7 @@ class Subject:
     """
 
     def __init__(self, check: str, fn: Any, roles: Sequence[str], seconds: float = SECONDS):
-        if not callable(fn):
+        if not callable(fn) or isinstance(fn, type):
             raise UserError(f"a check takes a function, and {type(fn).__name__} is none")
         self.check = check
         self.name = getattr(fn, "__name__", type(fn).__name__)
@@ -226,9 +226,9 @@ class Subject:
     def array(self, **values: Any) -> np.ndarray:
         """The first array of the result."""
         result = self(**values)
-        first = result[0] if isinstance(result, (tuple, list)) else result
+        first = result[0] if isinstance(result, tuple) and result else result
         try:
-            return np.asarray(first, np.float64)
+            return np.asarray([] if first is None else first, np.float64)
         except (TypeError, ValueError):
             raise self.rejected(f"it returns {type(first).__name__}, no array") from None
 

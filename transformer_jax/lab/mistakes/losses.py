@@ -43,7 +43,8 @@ def cross_entropy(logits: np.ndarray, labels: np.ndarray, keep: Any, **options: 
         "target": (1 - rate, 0),
         "none": (1, 0),
     }[options.get("smooth", "all")]
-    targets = right * np.eye(VOCABULARY)[labels[:, following]] + others
+    following_labels = labels[:, following] % VOCABULARY  # padding may be -100
+    targets = right * np.eye(VOCABULARY)[following_labels] + others
     losses = -options.get("sign", 1.0) * (targets * logs).sum(-1)
     if options.get("divergence"):
         losses = losses + (targets * np.log(targets + 1e-30)).sum(-1)
@@ -108,7 +109,7 @@ def check_loss(
     kinds = {"logits": logits}
     if "logits" not in subject.roles:  # a name such as `outputs` does not tell
         kinds |= {"log-probabilities": np.log(softmax(logits)), "probabilities": softmax(logits)}
-    one_hot = np.eye(VOCABULARY)[labels]
+    one_hot = np.eye(VOCABULARY)[labels % VOCABULARY]
     orders = {
         "[batch, time, vocabulary]": ((BATCH, TIME, VOCABULARY), labels),
         "[batch * time, vocabulary]": ((BATCH * TIME, VOCABULARY), labels.reshape(-1)),
