@@ -119,6 +119,7 @@ def test_what_cannot_be_checked_is_one_line():
             "what is the parameter `e`": lambda: tj.check_mask(lambda a, b, c, d, e: a),
             'mask="hide" if yes': lambda: tj.check_attention(functions.mask_reversed),
             "does True or 1 in its mask mean": lambda: tj.check_mask(lambda n: np.tri(n, k=-1)),
+            "no number": lambda: tj.check_schedule(lambda step: None, warmup=3, peak=0.1),
             "say warmup=": lambda: tj.check_schedule(lambda step: 1.0),
             "Say shifted=False": lambda: tj.check_loss(shifting),
             "Say part=": lambda: tj.check_model(lambda x: x),

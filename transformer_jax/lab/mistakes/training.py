@@ -73,7 +73,9 @@ def check_schedule(
     evidence = ""
     for step in range(len(steps) + 1):
         try:
-            rate = subject.array(step=step, **numbers, factor=1.0).item()
+            rate = subject.array(step=step, **numbers, factor=1.0)
+            if rate.size != 1:
+                raise subject.rejected(f"it returns the shape {list(rate.shape)}, no number")
         except RejectedError as error:
             # PyTorch's LambdaLR begins with step 0, whatever the step.
             if step > 0 and "ZeroDivisionError" not in error.reason:
@@ -81,9 +83,9 @@ def check_schedule(
             evidence = evidence or f"at step 0 {error.reason}"
             continue
         if step > 0:
-            output[step - 1] = rate
-        elif not np.isfinite(rate):
-            evidence = f"the rate at step 0 is {rate}"
+            output[step - 1] = rate.item()
+        elif not np.isfinite(rate).all():
+            evidence = f"the rate at step 0 is {rate.item()}"
     step_0 = engine.judged("check_schedule", "steps from 0", "step_0", evidence)
     if np.isnan(output).all():
         return step_0
