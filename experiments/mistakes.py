@@ -37,7 +37,6 @@ ROWS = {
     RIGHT: {},
     "scale_missing": {"model.attention_scale": 1.0},
     "scale_root": {"model.attention_scale": 1 / 16},
-    "positions_missing": {"model.positions": "none"},
     "embedding_unscaled": {"model.scale_embeddings": False},
     "warmup_missing": {"optimizer.warmup_steps": 1},
     "softmax_twice": {"model.attention_layer": "softmax_twice"},

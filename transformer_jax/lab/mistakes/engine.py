@@ -36,12 +36,8 @@ _PARTS = tomllib.loads(Path(__file__).with_name("table.toml").read_text(encoding
 class Mistake(NamedTuple):
     """A row of table.toml.
 
-    Attributes:
-      about: part of the model whose reference it makes wrong.
-      looks: what is seen in training or at test time.
-      source: a paper, tutorial or thread that has the right form, or warns.
-      wrong: options of the reference; several are variants. Without any, a property of the outputs
-        shows the mistake.
+    `about` is the part whose reference `wrong` makes wrong, by several variants of options; without
+    any, a property of the outputs shows the mistake. `source` has the right form, or warns.
     """
 
     about: str
