@@ -150,7 +150,7 @@ def check_training(fn: Callable[..., Any], *, seconds: float = engine.SECONDS) -
     losses = rng.uniform(1, 3, 4)
     counts = np.array([10.0, 1.0, 3.0, 2.0])
     tokens = rng.permutation(np.arange(3, 15)).reshape(2, 6)
-    update = {
+    update: dict[str, Any] = {
         "params": params,
         "batches": targets,
         "grad": lambda now, batch: now - batch,
@@ -162,22 +162,17 @@ def check_training(fn: Callable[..., Any], *, seconds: float = engine.SECONDS) -
     batch = {"tokens": tokens, "bos": 1, "eos": 2}
     roles = [*update, *gradients, "losses", *batch, "counts"]
     by_name = Subject("check_training", fn, roles).by_name
-    for about, values in (
-        ("accumulation", gradients),
-        ("accumulation", update),
-        ("average", means),
-    ):
-        if not {*values}.intersection(["gradients", "params", "batches", "losses"]) <= by_name:
-            continue
+    if "gradients" in by_name or {"params", "batches"} <= by_name:
+        values = gradients if "gradients" in by_name else update
         subject = Subject("check_training", fn, [*values], seconds)
-        readings: dict[str, Any] = {"gradient": {"gradient": True}}
-        readings |= {"params": {}} if values is update else {}
+        readings: dict[str, Any] = {"params": {}} if values is update else {}
+        readings["gradient"] = {"gradient": True}
         layout = Trial("returns the ", values, partial(updated, params, targets))
-        if values is means:
-            readings = {"": {}}
-            layout = Trial("mean of all tokens", values, partial(averaged, losses, counts))
-        about = "average" if values is means else "accumulation"
-        return engine.diagnose(subject, about, subject.trials([layout], readings))
+        return engine.diagnose(subject, "accumulation", subject.trials([layout], readings))
+    if "losses" in by_name:
+        subject = Subject("check_training", fn, [*means], seconds)
+        layout = Trial("mean of all tokens", means, partial(averaged, losses, counts))
+        return engine.diagnose(subject, "average", subject.trials([layout]))
     subject = Subject("check_training", fn, [*batch], seconds)
     trials = []
     for ids in (tokens, tokens[0]):  # rows, or one
