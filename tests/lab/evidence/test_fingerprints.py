@@ -84,7 +84,6 @@ CHANGES = {
 
 def test_each_change_of_a_row_is_named(row, monkeypatch):
     before = row()
-    assert row() == before
     differing = {}
     for name, (change, _) in CHANGES.items():
         with monkeypatch.context() as patch:

@@ -85,9 +85,7 @@ def test_oracles_of_two_devices():
     assert done.returncode == 0, done.stderr
     outcomes = json.loads(done.stdout)
     for oracle in DEVICE_ORACLES:
-        # Biases that are learned travel around the ring of a divided sequence.
-        right = "learned biases" if oracle == "sequence axis = one device" else "right"
-        found = outcomes[right][oracle]
+        found = outcomes["right"][oracle]
         assert found["verdict"] == EQUAL, (oracle, found)
         assert found["relative"] > 0  # other programs round otherwise
     # Means over the rows of a device are found.
