@@ -147,7 +147,7 @@ def test_a_long_value_does_not_make_a_long_line(capsys):
 
 def test_predict_writes_one_line_for_each_line_in_order(api, shell, caplog):
     def n_best(lines, first_line):
-        return [[SimpleNamespace(text=line.upper())] for line in lines]
+        return [[SimpleNamespace(text=line.upper(), score=-1.5)] for line in lines]
 
     api.load = Mock(return_value=SimpleNamespace(n_best=n_best, task=None))
     data = b"one\n\nM\xfcnchen\r\ntwo \\_ three\\\\ \r.\nlast"

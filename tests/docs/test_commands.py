@@ -150,12 +150,12 @@ BRIEF = {"train.num_steps": 6, "eval.every_steps": 6, "checkpoint.every_steps": 
 def fields_like(run, config):
     """Fields with which a config's programs are those of a run, which are compiled already."""
     shipped = resolve_file(config, {}).values
-    fields = BRIEF | {f"decode.{name}": value for name, value in AT_ONCE.items()}
+    fields = {}
     for name, value in run.settings.values.items():
         is_of_data = name.startswith("data.") and not name.startswith("data.max_")
         if value != shipped[name] and not is_of_data:
-            fields = {name: as_override(value)} | fields
-    return fields
+            fields[name] = as_override(value)
+    return fields | BRIEF
 
 
 def test_the_commands_of_the_readme_are_a_chain(
@@ -164,6 +164,7 @@ def test_the_commands_of_the_readme_are_a_chain(
     """Each uses what those before it made, with a reader's files and tiny sizes."""
     runs = {"parallel_text": trained, "lm_from_text": language_model, "classify_text": classifier}
     fields = {name: fields_like(run, name) for name, run in runs.items()}
+    fields["parallel_text"] |= {f"decode.{name}": value for name, value in AT_ONCE.items()}
     fields["lora"] = BRIEF | {"train.tokens_per_batch": 256, "decode.max_extra_length": 4}
     monkeypatch.chdir(tmp_path)
     for split in PAIRS:
