@@ -17,6 +17,7 @@ from transformer_jax.runs import build
 from transformer_jax.runs.config import resolve
 from transformer_jax.runs.settings import COMMAND
 from transformer_jax.tasks.language_modeling import LanguageModeling
+from transformer_jax.training.loop import Loop
 
 LINES = [f"{'abcdefgh'[i % 8]} dog {i % 7} sees {i % 5}\n" for i in range(60)]
 
@@ -150,6 +151,12 @@ def test_code_that_a_statistic_calls_counts(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setitem(globals(), name, value)
             assert code_fingerprint(score) != before
+
+
+def test_how_much_is_logged_is_no_part_of_the_code(caplog):
+    before = code_fingerprint(Loop.run)
+    caplog.set_level("DEBUG", logger="transformer_jax.training.loop")
+    assert code_fingerprint(Loop.run) == before
 
 
 def test_an_experiment_is_the_programs_that_it_runs():
