@@ -144,6 +144,7 @@ def test_a_parser_starts_from_a_pre_trained_encoder(bert, tmp_path):
         "data.weights": "2,1",
         "data.max_source_length": 24,
         "data.max_target_length": 48,
+        "decode.max_extra_length": 10,
     }
     del changes["data.max_length"]
     workdir = tmp_path / "run"
