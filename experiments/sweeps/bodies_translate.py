@@ -6,6 +6,7 @@
 
 The first row has the tokenizer and the sizes of the others, and is trained longer: its three seeds
 together have the FLOPs of the three seeds of "from causal" and of the one body that these share.
+The second row is trained as long as the others.
 """
 
 BODIES = "runs/bodies"  # the workdir of bodies.py
