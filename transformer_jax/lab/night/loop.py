@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax.errors import BusyError, UserError
 from transformer_jax.lab.evidence.verdicts import stated_configs
-from transformer_jax.lab.night.decision import CONTINUE, PROMOTE, ErrorControl, decide_proposal
+from transformer_jax.lab.night.decision import ErrorControl, judge
 from transformer_jax.lab.night.definition import RUNS, load_night, sha256_of, stated
 from transformer_jax.lab.night.jobs import JobError, Limits, run_job
 from transformer_jax.lab.night.ledger import (
@@ -36,7 +36,6 @@ from transformer_jax.scoring.sequential import Plan, decide, oriented, paired_di
 
 WINNER = "winner"
 _SECONDS_TO_START = 120  # a process: imports, data, compilation
-_SECONDS_TO_CHECK = 300
 _SEEDS_APART = 1000  # of successive baselines, more than any proposal is tested with
 _REASONS = {
     "better": "the difference is above 0, at the level of this test",
@@ -88,14 +87,17 @@ class OpenNight:
 
     def _begin(self, asked: Mapping[str, Any]) -> None:
         """Checks the baseline, and adds the first line."""
+        limits = Limits(math.inf, self.night.gigabytes, self.folder)
+        start = time.monotonic()
         try:
-            self._check(self.baseline(), self.folder, verifies=True)
+            self._check(self.baseline(), limits, verifies=True)
         except JobError as error:
             fails = "fails its own oracles" if error.rule == "oracles" else "cannot train"
             raise UserError(f"night: the baseline {fails}: {error}") from error
+        seconds = time.monotonic() - start
         with self.ledger.adding():
             if not self.ledger.lines:
-                self.ledger.add("night", asked=asked)
+                self.ledger.add("night", asked=asked, seconds=seconds)
 
     @property
     def number(self) -> int:
@@ -179,7 +181,10 @@ class OpenNight:
             raise JobError(*proposal.fault)
         if any(e["name"] == proposal.name and e["digest"] != proposal.digest for e in ends):
             raise JobError("name", "a proposal of this name was decided; give this one a new name")
-        self._check(variant, self._folder(proposal.row, number), verifies=bool(proposal.files))
+        # By the baseline's time: what it takes depends on the model, and on who else computes.
+        seconds = _SECONDS_TO_START + self.night.slower * self.ledger.lines[0]["seconds"]
+        limits = Limits(seconds, self.night.gigabytes, self._folder(proposal.row, number))
+        self._check(variant, limits, verifies=bool(proposal.files))
         with self.ledger.adding():
             if self.number != number:
                 return None
@@ -188,9 +193,8 @@ class OpenNight:
             fields = {"name": proposal.name, "digest": proposal.digest, "baseline": number}
             return self.ledger.add("start", **fields, number=len(outcomes), level=level)
 
-    def _check(self, row: Variant, folder: Path, *, verifies: bool) -> None:
+    def _check(self, row: Variant, limits: Limits, *, verifies: bool) -> None:
         """Raises JobError if a row cannot train, or an oracle of its components fails."""
-        limits = Limits(_SECONDS_TO_CHECK, self.night.gigabytes, folder)
         checked = self._run("check", limits, row, overrides=row.overrides, verifies=verifies)
         if checked["failing"]:
             raise JobError("oracles", "; ".join(checked["failing"]))
@@ -226,25 +230,25 @@ class OpenNight:
             base_costs = base_costs | {"lines": lines}
             costs = costs | {"lines": lines + proposal.lines}
             price = night.price(costs, base_costs) if night.price else 0.0
-            decision = decide_proposal(
-                (oriented(values, night.better) - price).tolist(),
-                oriented(base_values, night.better).tolist(),
+            judgement = judge(
+                oriented(values, night.better) - price,
+                oriented(base_values, night.better),
                 start["level"],
                 night.smallest,
                 night.looks,
             )
-            logger.info("%s: %d seeds, %s", proposal.name, count, decision.verdict)
-            if decision.verdict != CONTINUE:
+            logger.info("%s: gain %.4g of %d seeds", proposal.name, judgement.gain, count)
+            if judgement.promotes or judgement.refuses:
                 break
-        verdict = PROMOTED if decision.verdict == PROMOTE else REFUSED
-        rule = "better" if verdict == PROMOTED else "not better"
+        verdict = PROMOTED if judgement.promotes else REFUSED
+        rule = "better" if judgement.promotes else "not better"
         if not any(map(math.isfinite, values)):
             rule = "diverged"
-        elif verdict == REFUSED and count < night.looks[-1]:
+        elif judgement.refuses and count < night.looks[-1]:
             rule = "screening"
         fields = {
-            "difference": decision.gain,
-            "interval": [decision.low, decision.high],
+            "difference": judgement.gain,
+            "interval": [judgement.low, judgement.high],
             "seeds": count,
             "values": values,
             "price": price,
