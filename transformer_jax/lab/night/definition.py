@@ -16,7 +16,6 @@ from typing import Any
 from transformer_jax.errors import UserError
 from transformer_jax.lab.night.decision import CONTROLS, LOOKS
 from transformer_jax.lab.sweeps.definition import load_definition
-from transformer_jax.summary import Summarized
 
 DEFINITION = "night.py"
 PROPOSALS = "proposals"
@@ -29,8 +28,8 @@ type Costs = Mapping[str, float]
 """Costs of a row: "seconds" of a run, "memory" in bytes, "lines" of components, "parameters"."""
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class Night(Summarized):
+@dataclasses.dataclass(frozen=True)
+class Night:
     """A baseline, and how proposals to change it are tested.
 
     Attributes:
@@ -92,16 +91,6 @@ class Night(Summarized):
             raise ValueError(f"looks is {self.looks}; give increasing numbers of seeds from 1 on")
         if type(self.proposals) is not int or self.proposals < 1:
             raise ValueError(f"proposals is {self.proposals!r}; it is a number of at least 1")
-
-    def summary(self) -> Mapping[str, Any]:
-        """What decides, and what may be spent."""
-        return {
-            "question": self.question,
-            "config": self.config,
-            "goal": f"{self.metric}, {self.better} is better by at least {self.smallest}",
-            "budget": ", ".join(f"{value:g} {name}" for name, value in self.budget.items()),
-            "error rate": f"{self.error_rate} by {self.control}",
-        }
 
 
 def load_night(folder: Path) -> Night:
