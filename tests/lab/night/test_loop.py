@@ -174,6 +174,9 @@ def test_costs_budget_and_other_workers(night, drawn, monkeypatch):
     folder = write_night(night.parent / "priced", priced, base=rate(0.1))
     propose(folder, "dear", rate(0.9), 1)
     assert decided(folder) == {"dear": ("refused", "screening")}
+    write_night(folder, priced.replace("1.0", "2.0"), base=rate(0.1))
+    with pytest.raises(UserError, match="price was"):
+        decided(folder)
 
     folder = write_night(night.parent / "poor", base=rate(0.1), budget={"runs": 5})
     propose(folder, "first", rate(0.01), 1)

@@ -118,11 +118,16 @@ def stated(night: Night) -> dict[str, Any]:
     Budget, limits and question may change while it is under way.
     """
     fields = {name: getattr(night, name) for name in _TESTED}
-    code = night.price and night.price.__code__
+    price = None
+    if night.price:
+        code = night.price.__code__
+        # Sets and nested functions look different in each process.
+        constants = [value for value in code.co_consts if isinstance(value, int | float | str)]
+        price = hashlib.sha256(repr((code.co_code, code.co_names, constants)).encode()).hexdigest()
     return fields | {
         "looks": list(night.looks),
         "modules": {Path(module).name: sha256_of(Path(module)) for module in night.modules},
-        "price": code and hashlib.sha256(code.co_code + repr(code.co_names).encode()).hexdigest(),
+        "price": price,
     }
 
 
