@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from tests.compiled import apply, run
+from tests.compiled import apply
 from tests.refusals import assert_refused
 from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.checkpoints.warm_start import warm_start
@@ -70,13 +70,13 @@ def fresh(language_model, architecture, **changes):
     config = dataclasses.replace(config, architecture=architecture, **(sizes | depth | changes))
     model = MODELS[architecture](config)
     tokens = np.ones((1, 3), np.int32)
-    return run(model.init, jax.random.key(1), tokens, target=tokens)["params"]
+    return jax.jit(model.init)(jax.random.key(1), tokens, target=tokens)["params"]
 
 
 def test_an_encoder_has_the_layers_of_the_decoder(language_model, language_model_workdir):
     config = dataclasses.replace(language_model.model.config, architecture="encoder_only")
     tokens = np.ones((1, 3), np.int32)
-    new = run(MODELS["encoder_only"](config).init, jax.random.key(1), tokens)["params"]
+    new = jax.jit(MODELS["encoder_only"](config).init)(jax.random.key(1), tokens)["params"]
     loaded = named_leaves(warm_start(new, language_model_workdir))
     saved = named_leaves(language_model.params)
     heads = {name for name in loaded if name.startswith("prediction_head/")}
