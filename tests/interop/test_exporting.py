@@ -89,7 +89,7 @@ def test_vocabularies_that_the_task_does_not_use_are_not_exported(run_of, tmp_pa
 @pytest.mark.parametrize(("name", "objective"), [("t5", "prefix_lm"), ("bert", "masked")])
 def test_denoising_is_exported_as_the_tasks_that_have_its_models(run_of, tmp_path, name, objective):
     run = run_of(name)
-    changes = {"task.name": "denoising", "task.objective": objective, "data.max_length": 32}
+    changes = {"task.name": "denoising", "task.objective": objective, "data.max_length": 16}
     settings = override(run.settings, changes)
     tokenizers = Tokenizers({"text": next(iter(run.tokenizer.sides.values()))})
     task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
