@@ -169,8 +169,8 @@ def test_a_damaged_parameter_is_named(trained):
     infinite = with_value(trained, QUERY, np.inf)
     for use in (
         functools.partial(damaged.predict, ["the dog", "a man"], beam_size=1),
-        functools.partial(damaged.predict, ["the dog"], prefixes=["a"]),
-        functools.partial(damaged.evaluate, split="valid"),
+        functools.partial(damaged.predict, ["the dog"], prefixes=["a"], beam_size=1),
+        functools.partial(damaged.evaluate, split="valid", beam_size=1),
         functools.partial(damaged.score, ["the dog"], ["der Hund"]),
         functools.partial(infinite.score, ["the dog"], ["der Hund"]),
     ):
