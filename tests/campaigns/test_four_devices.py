@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process with four devices restores and uses runs that one device trained."""
+"""A process with four devices, and two with two, use runs that one device trained."""
 
 import json
 import shutil
@@ -11,7 +11,7 @@ import pytest
 
 import transformer_jax as tj
 from tests.parallel import restored
-from tests.parallel.jobs import environment
+from tests.parallel.jobs import environment, job
 
 LINES = ["The old man sees a dog .", "", "The child sleeps .", "We read the book ."] * 2
 
@@ -55,3 +55,16 @@ def test_a_patched_run_is_the_same_with_sharded_parameters(found, trained):
     np.testing.assert_allclose(patched["weights"], weights, atol=1e-5)
     for place, importance in alone.head_importance("test").items():
         np.testing.assert_allclose(patched["importance"][place], importance, atol=1e-5)
+
+
+def test_two_processes_write_each_prediction_once_in_order(language_model_workdir, language_model):
+    """Process 0 reads for all."""
+    with job("predict", f"--workdir={language_model_workdir}") as processes:
+        processes[1].stdin.close()
+        processes[1].stdin = None
+        text = "".join(f"{line}\n" for line in LINES)
+        written, _ = processes[0].communicate(text, timeout=1200)
+        repeated, _ = processes[1].communicate(timeout=1200)
+    assert written.splitlines() == language_model.predict(LINES)
+    assert repeated == ""
+    assert [process.returncode for process in processes] == [0, 0]
