@@ -10,15 +10,12 @@ import pytest
 
 from tests.models.texts import small_config
 from tests.refusals import assert_refused
-from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.draft import Drafted, DraftedModel, Lookup
 from transformer_jax.inference.generation import Output, TokenGenerator
-from transformer_jax.inference.seq2seq_search import Request
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
-from transformer_jax.tasks.interface import with_model
 from transformer_jax.tokenization.specials import DEFAULT_SPECIALS, EOS
 
 CONTEXT = 16
@@ -94,34 +91,6 @@ def test_drafts_that_cannot_be_are_refused(pair):
             "the model has layers that cannot take back": lambda: DraftedModel(recurrent, model, 3),
         }
     )
-
-
-REQUESTS = [
-    Request([7, 8, 9, EOS], number=1),
-    Request([5, EOS], number=2),
-    Request([9] * 9 + [EOS]),
-]
-
-
-def test_an_encoder_decoder_finds_the_same_tokens(tiny_config, random_params):
-    task, smaller = (
-        build.build_task(
-            read_settings(tiny_config({"model.d_ff": d_ff})),
-            {"source": 20, "target": 20},
-            tokenizers=None,
-        )
-        for d_ff in (32, 8)
-    )
-    params = random_params(task)
-    both = Drafted(params, random_params(smaller))
-    drafted = with_model(task, DraftedModel(task.model, smaller.model, 3))
-    decode = DecodeConfig(search="greedy", max_extra_length=8, batch_size=4, num_outputs=2)
-    tokens, scores = task.search(params, REQUESTS, decode)
-    found, found_scores = drafted.search(both, REQUESTS, decode)
-    np.testing.assert_array_equal(found, tokens)
-    np.testing.assert_allclose(found_scores, scores, rtol=1e-5)
-    with pytest.raises(UserError, match="greedy search and sampling"):
-        drafted.search(both, REQUESTS, DecodeConfig(beam_size=4))
 
 
 def test_the_state_of_the_draft_counts(tiny_config):

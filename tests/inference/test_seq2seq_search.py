@@ -89,14 +89,14 @@ RECURRENT |= {"architecture": "recurrent"}
 GREEDY = {"search": "greedy"}
 SAMPLES = {"temperature": 1.0, "num_outputs": 2}
 SEARCHED = {
-    "greedy": (GREEDY, (1, 8)),  # 8: two take places at once
-    "beams": ({"beam_size": 3, "num_outputs": 2, "alpha": 1.0}, (3,)),
-    "samples": (SAMPLES, (3,)),
-    "recurrent": ({"beam_size": 2}, (3,)),
-    "constraint": (GREEDY, (3,)),
-    "draft": (GREEDY, (3,)),
+    "greedy": (GREEDY, 8),  # two take places at once
+    "beams": ({"beam_size": 3, "num_outputs": 2, "alpha": 1.0}, 3),
+    "samples": (SAMPLES, 3),
+    "recurrent": ({"beam_size": 2}, 3),
+    "constraint": (GREEDY, 3),
+    "draft": (GREEDY, 3),
 }
-"""Settings of a search, and batch sizes."""
+"""Settings of a search, and a batch size."""
 
 
 def outputs_of(found):
@@ -108,7 +108,7 @@ def outputs_of(found):
 @pytest.mark.parametrize("name", SEARCHED)
 def test_outputs_are_those_of_each_source_alone(task_of, task, params, random_params, name):
     """In order, whatever the batch size: when sentences are done, the next take their places."""
-    settings, batch_sizes = SEARCHED[name]
+    settings, batch_size = SEARCHED[name]
     if name == "recurrent":
         task = task_of(**RECURRENT)
         params = random_params(task)
@@ -124,12 +124,11 @@ def test_outputs_are_those_of_each_source_alone(task_of, task, params, random_pa
     if name == "draft":
         search = Seq2SeqSearch(DraftedModel(task.model, Lookup(20), 2), search.specials)
         params = Drafted(params, {})
-    for batch_size in batch_sizes:
-        many = dataclasses.replace(decode, batch_size=batch_size)
-        found = search.find_all(params, requests, many)
-        for ours, (tokens, scores) in zip(found, alone, strict=True):
-            assert outputs_of(ours)[0] == tokens
-            np.testing.assert_allclose(ours[1], scores, rtol=1e-4)
+    many = dataclasses.replace(decode, batch_size=batch_size)
+    found = search.find_all(params, requests, many)
+    for ours, (tokens, scores) in zip(found, alone, strict=True):
+        assert outputs_of(ours)[0] == tokens
+        np.testing.assert_allclose(ours[1], scores, rtol=1e-4)
 
 
 def test_a_batch_takes_the_steps_of_a_schedule_that_fills_free_places(task, params, monkeypatch):

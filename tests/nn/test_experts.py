@@ -92,7 +92,7 @@ def slow_loop(params, x, options, capacity=False):
     return out
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["not renormalized", "deepseek", "capacity"])
 def test_experts_equal_a_slow_loop(name, inputs, random_params):
     options = CASES[name]
     layer, params = make_layer(options, inputs, random_params)

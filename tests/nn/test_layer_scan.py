@@ -13,7 +13,6 @@ import pytest
 from tests.compiled import apply, assert_near, run
 from tests.models.texts import PADDED, small_config
 from transformer_jax.models.decoder_only import DecoderOnly
-from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.layer_scan import STACKED, has_stacks, stack_layers, unstack_layers
 from transformer_jax.nn.sublayers import layer_place
 from transformer_jax.nn.transformer import BLOCKS, Block
@@ -22,22 +21,22 @@ CONFIG = small_config(depth=2, norm_placement="pre")
 
 
 @pytest.mark.parametrize(
-    ("architecture", "changes", "inputs"),
+    "changes",
     [
-        (EncoderDecoder, {"positions": "relative"}, (*PADDED, *PADDED)),
-        (DecoderOnly, {"positions": "t5", "layers": "attention_window=2 | default"}, PADDED),
+        {"positions": "relative", "num_layers": 2},
+        {"positions": "t5", "layers": "attention_window=2 | default", "num_layers": 5},
     ],
     ids=["tables in each layer", "a table that all layers use"],
 )
-def test_scanned_layers_are_unrolled_layers(architecture, changes, inputs, random_params):
+def test_scanned_layers_are_unrolled_layers(changes, random_params):
     """Two periods of windows, whose tables alone are beside the stack, and a layer after them."""
-    model = architecture(dataclasses.replace(CONFIG, **changes, num_layers=5))
-    params = random_params(model, *inputs)["params"]
+    model = DecoderOnly(dataclasses.replace(CONFIG, **changes))
+    params = random_params(model, *PADDED)["params"]
 
     @jax.jit
     @jax.value_and_grad
     def loss_and_gradient(params):
-        return (model.apply({"params": params}, *inputs) ** 2).mean()
+        return (model.apply({"params": params}, *PADDED) ** 2).mean()
 
     stacked = run(stack_layers, params)
     assert has_stacks(stacked) and not has_stacks(params)
@@ -110,15 +109,10 @@ def test_layers_of_different_shapes_are_not_stacked():
         assert not has_stacks(stack_layers(tree)) and stack_layers(tree).keys() == tree.keys()
 
 
-@pytest.mark.parametrize(
-    ("layers", "num_layers"),
-    [("d_ff=8 | default", 4)]
-    + [("qk_norm=true | default | qk_norm=true attention_window=2 | default", 7)],
-    ids=["arrays", "arrays and windows"],
-)
-def test_a_pattern_is_scanned_by_its_period(layers, num_layers, random_params):
-    """Whole periods, and layers after them; arrays differ within a period."""
-    changes = {"layers": layers, "num_layers": num_layers, "num_heads": 2, "d_model": 8}
+def test_a_pattern_is_scanned_by_its_period(random_params):
+    """A whole period of arrays, whose half is one of windows, and layers after it."""
+    layers = "qk_norm=true | default | qk_norm=true attention_window=2 | default"
+    changes = {"layers": layers, "num_layers": 7, "num_heads": 2, "d_model": 8}
     model = DecoderOnly(dataclasses.replace(CONFIG, positions="rotary", **changes))
     params = random_params(model, *PADDED)["params"]
     state = run(lambda params: stack_layers((optax.adam(1e-3).init(params), params)), params)

@@ -147,15 +147,18 @@ def hardware_bits():
 def main():
     runs.unequal_batch = packed_batch
     text = {"name": "language_modeling", "positions": "rotary"}
-    deep = {"num_layers": 2, "scan_layers": True, "remat": "full", "accumulation_steps": 2}
-    one = runs.divided_run("one", **text, num_layers=2)
+    text |= {"layers": "d_ff=32 | attention_window=4", "num_layers": 4, "scan_layers": True}
+    text |= {"teacher": True}
+    by_parts = {"remat": "full", "accumulation_steps": 2}
+    one = runs.divided_run("one", **text)
     whole = runs.divided_run("one", positions="t5")
-    by_parts = {"positions": "t5", "accumulation_steps": 2}
     return {
         "ring": attend(groups=4, causal=True, window=None),
         "gathered": attend(groups=1, causal=False, window=3),
-        "language_modeling": runs.compare(["sequence 4 x data 2"], one, **text, **deep),
-        "translation": runs.compare(["sequence 2 x fsdp 2 x tensor 2"], whole, **by_parts),
+        "language_modeling": runs.compare(
+            ["sequence 2 x fsdp 2 x tensor 2"], one, **text, **by_parts
+        ),
+        "translation": runs.compare(["sequence 4 x data 2"], whole, positions="t5"),
         "hardware bits": hardware_bits(),
         "evaluated": {layout: evaluate(layout) for layout in ("one", "sequence 4 x data 2")},
     }

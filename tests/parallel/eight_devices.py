@@ -30,7 +30,7 @@ LAYOUTS = {
     "pmap 8": ({"engine": "pmap"}, 8),
     "fsdp 8": ({"fsdp": 8}, 8),
     "2 x 2 x 2": ({"data": 2, "fsdp": 2, "tensor": 2}, 8),
-    "two slices": ({"data": 2, "tensor": 4}, 8),
+    "two slices": ({"data": 2, "fsdp": 2, "tensor": 2}, 8),
 }
 CONFIG = {"model.d_model": 32, "model.d_ff": 64, "model.num_heads": 4, "model.dtype": "float32"}
 CONFIG |= {"model.vocab_multiple": 64, "optimizer.warmup_steps": 4, "optimizer.clip_norm": 1e9}
@@ -40,16 +40,11 @@ ONE_STACK = {name: DEFAULTS[name] for name in OF_PAIRS}
 ONE_STACK |= {"model.num_layers": 1, "data.max_length": LENGTH}
 # Gradients of key biases are 0 except for rounding, so that relative distances would be large.
 ONE_STACK |= {"model.attention_bias": "output"}
-RECURRENT = {name: DEFAULTS[f"model.{name}"] for name in ("d_ff", "num_heads", "attention")}
-RECURRENT |= {"architecture": "recurrent", "cell": "gru", "encoder_direction": "backward"}
-PATTERN = {"layers": "attention_layer=gated_delta d_ff=32 | attention_window=4"}
-PATTERN |= {"positions": "rotary", "num_layers": 4}
 # Biases before a batch norm have no effect.
 BATCH_NORM = {"norm": "batch", "attention_bias": "none", "feed_forward_bias": False}
 TASKS = {
     "translation": {"model.num_encoder_layers": 1, "model.num_decoder_layers": 1},
     "language_modeling": ONE_STACK | {"data.name": "text"},
-    "classification": ONE_STACK | {"data.name": "table"},
 }
 
 
@@ -91,7 +86,7 @@ def task_and_settings(name, dropout_rate, rank=None, teacher=False, **fields):
     settings = read_settings(tj.config(quickstart, CONFIG | TASKS[name] | changes))
     if rank is not None:
         settings = dataclasses.replace(settings, lora=LoraConfig(rank, targets="kernel$"))
-    sizes = dict.fromkeys(("source", "target", "text"), VOCAB) | {"label": 3}
+    sizes = dict.fromkeys(("source", "target", "text"), VOCAB)
     if not teacher:
         return build.build_task(settings, sizes, None), settings
     model = dataclasses.replace(settings.model, d_model=16, num_layers=2, layers=None)
@@ -108,8 +103,6 @@ def unequal_batch(lengths):
         row = np.arange(ROWS)[:, None]
         filled = np.arange(length) < 1 + row * (length - 1) // (ROWS - 1)
         tokens = rng.integers(4, VOCAB, filled.shape)
-        if feature == "label":
-            filled, tokens = row % 8 > row // 4, tokens % 3  # on some devices nearly none
         batch[feature] = np.where(filled, tokens, 0).astype(np.int32)
         batch[f"{feature}_segment_ids"] = filled.astype(np.int32)
         batch[f"{feature}_positions"] = np.where(filled, np.arange(length), 0).astype(np.int32)
@@ -148,7 +141,7 @@ def start(layout, name, dropout_rate=0.0, **fields):
 
 
 def divided_run(layout, name="translation", dropout_rate=0.0, steps=1, **fields):
-    """Losses, the gradient of the first step, and the share of the state on one device."""
+    """Losses, and the gradient of the first step."""
     engine, step, state, batch = start(layout, name, dropout_rate, **fields)
     losses, gradient = [], None
     for _ in range(steps):
@@ -157,7 +150,7 @@ def divided_run(layout, name="translation", dropout_rate=0.0, steps=1, **fields)
         if gradient is None:
             # Adam's first moment after one step: (1 - beta1) times the gradient.
             gradient = jax.tree.map(np.array, optax.tree.get(engine.to_portable(state), "mu"))
-    return {"losses": losses, "gradient": gradient, "share": share_of(engine.to_portable(state))}
+    return {"losses": losses, "gradient": gradient}
 
 
 def gradient_norms(layout, **fields):
@@ -182,20 +175,22 @@ def norms_by_part(gradient):
 
 
 def created(layout, **fields):
-    """The parameters of `create_state`, and the share of the state on one device."""
+    """The parameters of `create_state`."""
     engine = engine_of(layout)
     task, settings = task_and_settings(dropout_rate=0.0, **fields)
     _, _, init_state = build.build_training(settings, task, engine)
     abstract = build.abstract_state(settings, init_state, engine.mesh)
-    state = create_state(init_state, settings.seed, abstract)
-    return jax.device_get(state.params), share_of(state)
+    return jax.device_get(create_state(init_state, settings.seed, abstract).params)
 
 
-def share_of(state):
+def share(layout, **fields):
     """Share of the state on one device."""
-    leaves = jax.tree.leaves(state)
-    held = sum(leaf.addressable_shards[0].data.size for leaf in leaves)
-    return held / sum(leaf.size for leaf in leaves)
+    engine = engine_of(layout)
+    task, settings = task_and_settings("language_modeling", 0.0, **fields)
+    _, _, init_state = build.build_training(settings, task, engine)
+    leaves = jax.tree.leaves(build.abstract_state(settings, init_state, engine.mesh))
+    held = sum(np.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in leaves)
+    return float(held / sum(leaf.size for leaf in leaves))
 
 
 def jax_pmap_run(**fields):
@@ -252,47 +247,41 @@ def main():
     """Each entry compiles what no other does: a program takes two seconds or more.
 
     Language models, whose step compiles in half the time of a translator's, stand for all in most
-    entries. Layers by a pattern come with a scan, a teacher and micro-batches, kernels with tiles
-    and batch norm, and meshes with the dropout that they share with one device.
+    entries. Kernels come with tiles and batch norm, and meshes with the dropout that they share
+    with one device.
     """
     text = {"name": "language_modeling"}
     drops = {**text, "dropout_rate": 0.2}
     normed = {**text, **BATCH_NORM}
-    dropped = divided_run("one", **drops, steps=20)
-    runs = {
-        layout: (divided_run(layout, **drops, steps=20), dropped)
-        for layout in ("two slices", "2 x 2 x 2")
+    by_layout = {
+        layout: (divided_run(layout, **fields, steps=20), divided_run("one", **fields, steps=20))
+        for layout, fields in (("two slices", drops), ("pmap 8", normed))
     }
-    whole, of_pmap = (divided_run(layout, **normed, steps=20) for layout in ("one", "pmap 8"))
-    runs["pmap 8"] = of_pmap, whole
-    by_pattern = {**text, **PATTERN, "teacher": True}
-    unrolled = divided_run("one", **by_pattern)
-    scanned = {**by_pattern, "scan_layers": True, "accumulation_steps": 2}
+    whole = by_layout["pmap 8"][1]
     by_rows = {"rows_per_device": ROWS // 4 // 2, "tokens_per_batch": ROWS * LENGTH}
     results = {
-        "losses": {layout: run["losses"] for layout, (run, _) in runs.items()},
-        "losses of one": {layout: alone["losses"] for layout, (_, alone) in runs.items()},
-        "share": {layout: run["share"] for layout, (run, _) in runs.items()},
-        "apart": {layout: apart(run, alone) for layout, (run, alone) in runs.items()},
+        "losses": {layout: run["losses"] for layout, (run, _) in by_layout.items()},
+        "losses of one": {layout: alone["losses"] for layout, (_, alone) in by_layout.items()},
+        "share": {layout: share(layout) for layout in ("fsdp 8", "pmap 8")},
+        "share with adapters": share("fsdp 8", rank=4),
+        "apart": {layout: apart(run, alone) for layout, (run, alone) in by_layout.items()},
         "jax.pmap": compare(["pmap 8"], jax_pmap_run(**drops), **drops),
-        "classification": compare(["2 x 2 x 2"], name="classification"),
         "gradient norms": [gradient_norms("pmap 8", **normed), norms_by_part(whole["gradient"])],
-        "recurrent": compare(["2 x 2 x 2"], divided_run("pmap 8", **RECURRENT), **RECURRENT),
-        "scanned": compare(["2 x 2 x 2"], unrolled, **scanned),
         "micro-batches": [
             micro_batches("2 x 2 x 2", **fields) for fields in ({"accumulation_steps": 2}, by_rows)
         ],
         "kernel": compare(["2 x 2 x 2"], whole, **normed, attention="own part", loss_tiles=4),
         "own part": OWN_PART.seen,
     }
-    (params, _), (divided, share) = (created(layout, **text) for layout in ("one", "fsdp 8"))
+    params = created("one", **text)
+    divided = created("fsdp 8", **text)
     distances = jax.tree.map(lambda a, b: np.abs(a - b).max(), divided, params)
     results["created"] = float(max(jax.tree.leaves(distances)))
-    results["share"]["fsdp 8"] = share
     # In the first step half of an adapter's gradient is 0, so more steps are compared.
-    for layout, parts in (("one", 1), ("pmap 8", 2), ("fsdp 8", 1)):
-        run = divided_run(layout, **text, steps=3, rank=4, accumulation_steps=parts)
-        results[f"adapters, {layout}"] = {name: run[name] for name in ("losses", "share")}
+    results["adapters"] = {
+        layout: divided_run(layout, **text, steps=3, rank=4, accumulation_steps=parts)["losses"]
+        for layout, parts in (("one", 1), ("pmap 8", 2))
+    }
     by_hardware = divided_run("2 x 2 x 2", **drops, steps=2, dropout_bits="hardware")
     results["hardware"] = hardware_bits() | {"losses": by_hardware["losses"]}
     return results

@@ -5,11 +5,11 @@
 
 PLAN is a JSON file:
 
-    train, predict, continue     words of these commands; the last one goes on until a SIGTERM
-    workdir                      that of `train` and `predict`
-    damaged, continued           copies of it that this script makes
-    ports                        one for each command
-    results                      folder; process N writes N.json there
+    train, continue      words of these commands; the last one goes on until a SIGTERM
+    workdir              that of `train`
+    damaged, continued   copies of it that this script makes
+    ports                one for each command
+    results              folder; process N writes N.json there
 
 Not a test: `test_hosts.py` starts it.
 """
@@ -58,7 +58,7 @@ def run_in_turn():
 
     results = {"train": run("train")}
     hosts.run_on_primary(lambda: make_copies(workdir, damaged, continued))
-    results |= {"predict": run("predict"), "used": use_in_job(workdir, damaged)}
+    results["used"] = use_in_job(workdir, damaged)
     Path(plan["results"], f"{args.process_id}.json").write_text(json.dumps(results))
     return run("continue")
 

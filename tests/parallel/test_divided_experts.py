@@ -9,15 +9,12 @@ def divided(eight_devices):
     return eight_devices["divided_experts"]
 
 
-@pytest.mark.parametrize("layout", ["pmap 4", "expert 2, sequence 2", "expert 2, fsdp 2, tensor 2"])
+@pytest.mark.parametrize("layout", ["pmap 4", "expert 2, sequence 2, tensor 2"])
 def test_experts_on_several_devices_equal_those_on_one(divided, layout):
-    """On pmap and on meshes: expert 2 x sequence 2, there without a capacity, and expert 2 x fsdp 2
-    x tensor 2, there with scanned layers and two micro-batches."""
     found = divided[layout]
     assert found["params"] < 5e-6 and all(found["counters"])
     assert all(distance < 1e-5 for distance in found["metrics"].values())
-    least = 0 if "sequence" in layout else 0.1
-    assert least <= found["values"]["aux/dropped"] < 0.5 < found["values"]["aux/balance"]
+    assert found["values"]["aux/balance"] > 0.5
 
 
 def test_an_axis_that_does_not_divide_the_experts_is_refused(divided):

@@ -114,10 +114,10 @@ def test_a_run_continues_whose_machine_was_lost_in_its_first_upload(address, mac
 def test_a_sweep_in_a_bucket_continues_on_another_machine(tiny_language_model, address, machine):
     base = tiny_language_model | {"train.num_steps": 2, "eval.every_steps": 2}
     config = Path(__file__).parents[2] / "configs" / "quickstart.py"
-    sweep = tj.Sweep(str(config), {"one": {}, "two": {"seed": 3}}, base, seeds=1)
+    sweep = tj.Sweep(str(config), {"one": {}}, base, seeds=1)
     rows = tj.sweep(sweep, address)
     there = Bucket(address).entries()
-    assert {"table.md", "table.png", "one/result.json", "two/result.json"} <= there.keys()
+    assert {"table.md", "table.png", "one/result.json"} <= there.keys()
     machine("another")
     again = tj.sweep(sweep, address)
     assert [row.metrics for row in again] == [row.metrics for row in rows]

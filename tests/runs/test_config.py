@@ -128,20 +128,6 @@ def test_a_complete_config_keeps_its_values(path):
     assert (old.model.architecture, old.train.label_smoothing) == ("encoder_decoder", 0.1)
 
 
-def test_a_minimal_language_model_trains_and_predicts(write_config, tiny, tmp_path):
-    """Shrunk, but with defaults for all else."""
-    path = write_config(
-        "config.task = dict(name='language_modeling')",
-        f"config.data = dict(train_text={tiny['data.train_source']!r},",
-        f"                   valid_text={tiny['data.valid_source']!r})",
-    )
-    sizes = {"model.d_model": 16, "model.d_ff": 32, "model.num_heads": 2, "model.num_layers": 1}
-    sizes |= {"train.num_steps": 3, "train.tokens_per_batch": 512, "tokenizer.vocab_size": 300}
-    sizes |= {"data.max_length": 64, "decode.max_extra_length": 4, "decode.batch_size": 2}
-    run = tj.train(load_config(path, sizes), tmp_path / "run")
-    assert len(run.predict(["the old", "a"])) == 2
-
-
 # --- A run's own config ---
 
 

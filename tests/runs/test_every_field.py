@@ -193,6 +193,13 @@ ELSEWHERE = {
 """Sections whose fields have no effect that is compared here, and where they are tested."""
 SIZES = dict.fromkeys(("source", "target", "text", "label", "tags"), 30)
 ALONE = {
+    # Layers, optimizers and steps are those of language_modeling.
+    "translation": (
+        *("task.", "data.", "tokenizer.", "eval."),
+        *("model.num_", "model.positions", "model.max_", "model.tie", "model.vocab"),
+        *("model.norm", "model.embedding", "model.initialization"),
+        *("model.final", "model.logits", "model.scale_"),
+    ),
     "recurrent translation": ("model.", "train.remat"),
     "parsing": ("task.", "data."),  # the rest is translation's
     "instruction": ("task.", "data."),  # the rest is language_modeling's

@@ -53,9 +53,8 @@ def test_the_last_layer_of_the_lens_is_the_prediction(trained):
     np.testing.assert_allclose(found.lens[0], log_probs(without), atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["bert_classification", "bart_classification"])
-def test_the_lens_of_a_classifier_is_of_its_classes(tmp_path, name):
-    import_model(str(FIXTURES / name), tmp_path / "run")
+def test_the_lens_of_a_classifier_is_of_its_classes(tmp_path):
+    import_model(str(FIXTURES / "bart_classification"), tmp_path / "run")
     run = tj.load(tmp_path / "run")
     found = run.hidden("a good dog")
     stack = found.streams[run.model_inputs("a good dog").last_stack]
@@ -79,12 +78,6 @@ def test_every_use_of_a_patched_run_is_patched(trained, patched):
     assert not heads[0, 1].any() and heads[0, 0].any()
     longer = patched.with_config({"data.max_source_length": 40})
     assert longer.score([LINE], ["Ein Hund ."])[0] == pytest.approx(scores[1], rel=1e-5)
-
-
-def test_a_run_patched_with_nothing_is_the_run_bit_for_bit(trained):
-    same = trained.patched({})
-    assert same.n_best([LINE], beam_size=1) == trained.n_best([LINE], beam_size=1)
-    assert same.score([LINE], ["Ein Hund ."]) == trained.score([LINE], ["Ein Hund ."])
 
 
 def test_a_patched_run_leaves_the_workdir_as_it_is(trained, patched, tmp_path):

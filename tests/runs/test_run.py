@@ -165,16 +165,16 @@ def with_value(run, name, value, index=1):
 
 def test_a_damaged_parameter_is_named(trained):
     message = f"NaN or infinite: so is the parameter {QUERY}; take"
-    for value in (np.nan, np.inf):
-        damaged = with_value(trained, QUERY, value)
-        uses = [
-            functools.partial(damaged.predict, ["the dog", "a man"], beam_size=1),
-            functools.partial(damaged.predict, ["the dog"], prefixes=["a"]),
-            functools.partial(damaged.score, ["the dog"], ["der Hund"]),
-            functools.partial(damaged.evaluate, split="valid"),
-        ]
-        for use in uses:
-            assert_refused({message: use})
+    damaged = with_value(trained, QUERY, np.nan)
+    infinite = with_value(trained, QUERY, np.inf)
+    for use in (
+        functools.partial(damaged.predict, ["the dog", "a man"], beam_size=1),
+        functools.partial(damaged.predict, ["the dog"], prefixes=["a"], beam_size=1),
+        functools.partial(damaged.evaluate, split="valid", beam_size=1),
+        functools.partial(damaged.score, ["the dog"], ["der Hund"]),
+        functools.partial(infinite.score, ["the dog"], ["der Hund"]),
+    ):
+        assert_refused({message: use})
 
 
 def test_a_layer_that_overflows_is_named(trained):

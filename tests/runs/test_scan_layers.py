@@ -8,7 +8,6 @@ import pytest
 import transformer_jax as tj
 from tests.conftest import QUICKSTART, copy_at_step
 from tests.runs.test_seeds import losses
-from transformer_jax.runs.seeds import seed_configs, train_replicas
 
 PLACES = {f"layer_{i}" for i in range(2)} | {"final_norm"}
 
@@ -82,9 +81,3 @@ def test_a_scanned_run_resumes_bit_for_bit_and_predicts(config_of, scanned, tmp_
     loaded = tj.load(tmp_path / "halves")
     assert loaded.params["decoder"].keys() == PLACES
     assert loaded.predict(["The dog"]) == scanned.predict(["The dog"])
-
-
-def test_replicas_may_be_scanned(config_of, unrolled, tmp_path):
-    runs = train_replicas(seed_configs(config_of(scan=True), 2), tmp_path)
-    assert_near(runs["seed_0"].params, unrolled.params)
-    assert tj.load(tmp_path / "seed_1").params["decoder"].keys() == PLACES

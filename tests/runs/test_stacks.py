@@ -4,6 +4,7 @@
 import dataclasses
 import json
 
+import jax
 import numpy as np
 import pytest
 
@@ -69,4 +70,4 @@ def test_a_run_with_experts_records_their_load_and_resumes(tiny_language_model, 
     first, second = (record for record in records if record["split"] == "train")
     assert 0 < first["aux/dropped"] < 1 <= first["aux/load"] <= 4
     assert second["aux/balance"] != first["aux/balance"]
-    assert tj.load(tmp_path).predict(["The dog"]) == run.predict(["The dog"])
+    jax.tree.map(np.testing.assert_array_equal, tj.load(tmp_path).params, run.params)

@@ -91,10 +91,7 @@ def test_logits_are_rounded_in_training_alone(name):
         assert found(task.log_probs, jax.random.key(0)) == {"float32"}
 
 
-@pytest.mark.parametrize(
-    ("name", "tiles"),
-    [("translation", 1), ("masked_lm", 4), ("classification", 1)],
-)
+@pytest.mark.parametrize(("name", "tiles"), [("masked_lm", 4), ("classification", 1)])
 def test_a_teacher_is_compared_with_in_training(name, tiles):
     """Each token's loss is the formula on the logits of both models, which differ in size."""
     options = {"distillation": {"weight": 0.3, "temperature": 2.0}, "label_smoothing": 0.0}
@@ -151,30 +148,12 @@ def drawn_params(task, seed=1):
     return jax.tree.map(lambda x: rng.normal(0, 0.3, x.shape).astype(np.float32), shapes)
 
 
-@pytest.fixture(scope="module")
-def plain():
-    """`plain(name)`: parameters of a task, and their gradient and sums without tiles."""
-
-    @functools.cache
-    def make(name):
-        params = drawn_params(task_of(name, 1))
-        return params, *found_by(task_of(name, 1), params)
-
-    return make
-
-
-@pytest.mark.parametrize(
-    ("name", "tiles", "vocab_multiple"),
-    [
-        ("translation", 5, 32),
-        ("language_modeling", 1, 32),
-        ("masked_lm", 4, 32),
-    ],
-)
-def test_tiles_and_vocabulary_padding_do_not_change_a_loss(name, tiles, vocab_multiple, plain):
+@pytest.mark.parametrize(("name", "tiles"), [("language_modeling", 5), ("masked_lm", 4)])
+def test_tiles_and_vocabulary_padding_do_not_change_a_loss(name, tiles):
     """The padding has large values, and its gradient is zero."""
-    params, expected, expected_sums = plain(name)
-    task = task_of(name, tiles, vocab_multiple)
+    params = drawn_params(task_of(name, 1))
+    expected, expected_sums = found_by(task_of(name, 1), params)
+    task = task_of(name, tiles, vocab_multiple=32)
     shapes = jax.eval_shape(task.init, jax.random.key(0))
 
     def pad(leaf, shape, value=0.0):
@@ -322,9 +301,9 @@ def softmax(logits):
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
-@pytest.mark.parametrize("name", ["language_modeling", "masked_lm", "classification"])
+@pytest.mark.parametrize("name", ["language_modeling", "classification"])
 def test_r_drop_is_the_mean_of_two_losses_and_their_divergence(name):
-    eps = 0.0 if name == "masked_lm" else 0.1
+    eps = 0.1
     train = {"r_drop": 4.0, "label_smoothing": eps}
     task = task_of(name, None, train=train, dropout_rate=0.3)
     params, batch, key = drawn_params(task), batch_of(task), jax.random.key(1)
@@ -348,9 +327,9 @@ def test_evaluation_has_no_r_drop(name):
 
     def programs(alpha):
         task = task_of(name, None, train={"r_drop": alpha})
-        lower = jax.jit(task.loss).lower
         given = jax.eval_shape(task.init, jax.random.key(0)), batch_of(task)
-        return [lower(*given, key, {}).as_text() for key in (None, jax.random.key(0))]
+        keys = (None, jax.random.key(0))
+        return [str(jax.make_jaxpr(task.loss)(*given, key, {})) for key in keys]
 
     evaluated, trained = zip(programs(4.0), programs(0.0), strict=True)
     assert evaluated[0] == evaluated[1] and trained[0] != trained[1]

@@ -26,9 +26,9 @@ MORE_STEPS = 10
 """Steps by which `continued` continues a run."""
 OF_A_MODULE = ("language_model", "adapters")
 """Runs whose config names what `position_encoding.py` registers."""
-CONTINUED = ("translation", "adapters", "classification")
-"""Runs that are continued. The language model's continuation has nothing that these have not: its
-data and its module are those of its adapters, its state is of the kinds of the translation's."""
+CONTINUED = ("translation", "adapters")
+"""Runs that are continued. The other continuations have nothing that these have not: the language
+model's data and module are those of its adapters, and states are of the translation's kinds."""
 OPTIONS = {
     "translation": {"num_outputs": 2},
     "language_model": {"temperature": 1.0, "seed": 1},
