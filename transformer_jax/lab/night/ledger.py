@@ -61,7 +61,7 @@ class Ledger:
     @contextlib.contextmanager
     def adding(self) -> Iterator[None]:
         """In the block no other process adds lines, and this one has read them all."""
-        with self._locked() as head:
+        with contextlib.closing(open_locked(self._lock, wait=True)) as head:
             lines, fault = self._on_disk(head)
             if fault or lines[: len(self.lines)] != self.lines:
                 raise UserError(
@@ -76,7 +76,7 @@ class Ledger:
         """Adds a line (within `adding`), and returns it."""
         # Through JSON, so that the line is as it will be read: lists for tuples, null for NaN.
         record = json.loads(to_json({"line": len(self.lines), "kind": kind, **fields}))
-        line = {**record, _DIGEST: _digest(self.lines[-1] if self.lines else None, record)}
+        line = {**record, _DIGEST: _digest(self.lines[-1:], record)}
         self.path.touch()
         with self.path.open("r+b") as file:
             file.truncate(self._size)  # without a line that a kill has torn
@@ -85,7 +85,10 @@ class Ledger:
             file.flush()
             os.fsync(file.fileno())
             self._size = file.tell()
-        _replace(self._head, line[_DIGEST])
+        self._head.seek(0)
+        self._head.truncate()
+        self._head.write(line[_DIGEST])
+        self._head.flush()
         self.lines.append(line)
         return line
 
@@ -136,25 +139,21 @@ class Ledger:
         lines = [line for line in self.lines if "spent" in line]
         return {unit: sum(line["spent"][unit] for line in lines) for unit in ("runs", "seconds")}
 
-    def _locked(self) -> contextlib.closing[TextIO]:
-        return contextlib.closing(open_locked(self._lock, wait=True))
-
     def _on_disk(self, head: TextIO) -> tuple[list[Line], str]:
         """The lines of the file, and what is wrong with the first that is."""
-        try:
-            content = self.path.read_bytes() if self.path.exists() else b""
-        except OSError as error:
-            return [], str(error)
+        content = self.path.read_bytes() if self.path.exists() else b""
         self._size = content.rfind(b"\n") + 1
         lines: list[Line] = []
         for number, text in enumerate(content[: self._size].splitlines(), 1):
             try:
-                lines.append(json.loads(text))
-            except ValueError:
-                return lines, f"line {number} is no JSON"
-        chained = _num_chained(lines)
-        if chained < len(lines):
-            return lines, f"line {chained + 1}"
+                line = json.loads(text)
+                record = {name: value for name, value in line.items() if name != _DIGEST}
+                is_chained = line[_DIGEST] == _digest(lines[-1:], record)
+            except (ValueError, AttributeError, KeyError):
+                is_chained = False
+            if not is_chained:
+                return lines, f"line {number}"
+            lines.append(line)
         head.seek(0)
         last = head.read()
         # A kill may come between a line and its digest.
@@ -163,27 +162,7 @@ class Ledger:
         return lines, ""
 
 
-def _replace(head: TextIO, digest: str) -> None:
-    head.seek(0)
-    head.truncate()
-    head.write(digest)
-    head.flush()
-
-
-def _digest(before: Line | None, record: Line) -> str:
+def _digest(before: Sequence[Line], record: Line) -> str:
     """Digest of a line, and by that of the line before it of all before."""
-    start = before[_DIGEST] if before else ""
+    start = before[-1][_DIGEST] if before else ""
     return hashlib.sha256(f"{start}\n{to_json(record)}".encode()).hexdigest()
-
-
-def _num_chained(lines: Sequence[Line]) -> int:
-    """Number of lines up to the first whose digest is wrong."""
-    before: Line | None = None
-    for i, line in enumerate(lines):
-        if not isinstance(line, dict) or _DIGEST not in line:
-            return i
-        record = {name: value for name, value in line.items() if name != _DIGEST}
-        if line[_DIGEST] != _digest(before, record):
-            return i
-        before = line
-    return len(lines)
