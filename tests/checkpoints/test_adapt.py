@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
+from tests.compiled import apply
 from tests.refusals import assert_refused
 from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.checkpoints.warm_start import warm_start
@@ -15,30 +16,50 @@ from transformer_jax.models import MODELS
 
 
 @pytest.fixture(scope="module")
-def adapted(tmp_path_factory, tiny_config, language_model_workdir):
-    """An encoder-decoder from the language model after a step that changes next to nothing."""
-    workdir = tmp_path_factory.mktemp("adapted") / "run"
-    changes = {
-        "train.init_from": str(language_model_workdir),
+def train_from(tmp_path_factory, tiny_language_model):
+    """`train_from(workdir, changes)`: an encoder-decoder from another run, by prefix language
+    modeling in a step that changes next to nothing."""
+    of_denoising = {
         "model.architecture": "encoder_decoder",
         "model.num_encoder_layers": 1,
         "model.num_decoder_layers": 1,
-        "task.name": "seq2seq",
+        "task.name": "denoising",
+        "task.objective": "prefix_lm",
         "train.num_steps": 1,
         "optimizer.learning_rate": 1e-12,
     }
-    tj.train(tiny_config(changes), workdir)
-    return tj.load(workdir)
+    of_text = {k: v for k, v in tiny_language_model.items() if k != "model.num_layers"}
+
+    def train(init_from, changes):
+        workdir = tmp_path_factory.mktemp("adapted") / "run"
+        changes = of_text | of_denoising | {"train.init_from": str(init_from)} | changes
+        tj.train(tj.config("quickstart", changes), workdir)
+        return tj.load(workdir)
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def adapted(train_from, language_model_workdir):
+    return train_from(language_model_workdir, {})
 
 
 def test_it_computes_what_the_decoder_did(adapted, language_model):
     """Whatever the source is, the new cross-attention adds nothing."""
     vocab_size = language_model.model.config.vocab_size
     tokens = np.random.default_rng(0).integers(4, vocab_size, (2, 7))
-    expected = language_model.model.apply({"params": language_model.params}, tokens)
+    expected = apply(language_model.model, {"params": language_model.params}, tokens)
     for source in (tokens[:, ::-1], np.zeros_like(tokens)):
-        logits = adapted.model.apply({"params": adapted.params}, source, target=tokens)
+        logits = apply(adapted.model, {"params": adapted.params}, source, target=tokens)
         np.testing.assert_allclose(logits, expected, atol=1e-6)
+
+
+def test_an_adapted_model_can_have_adapters(adapted, train_from):
+    """They change nothing at first."""
+    tuned = train_from(adapted.workdir, {"lora.rank": 2})
+    base = named_leaves(adapted.params)
+    for name, merged in named_leaves(tuned.params).items():
+        np.testing.assert_allclose(merged, base[name], atol=1e-6)
 
 
 def fresh(language_model, architecture, **changes):
@@ -49,13 +70,13 @@ def fresh(language_model, architecture, **changes):
     config = dataclasses.replace(config, architecture=architecture, **(sizes | depth | changes))
     model = MODELS[architecture](config)
     tokens = np.ones((1, 3), np.int32)
-    return model.init(jax.random.key(1), tokens, target=tokens)["params"]
+    return jax.jit(model.init)(jax.random.key(1), tokens, target=tokens)["params"]
 
 
 def test_an_encoder_has_the_layers_of_the_decoder(language_model, language_model_workdir):
     config = dataclasses.replace(language_model.model.config, architecture="encoder_only")
     tokens = np.ones((1, 3), np.int32)
-    new = MODELS["encoder_only"](config).init(jax.random.key(1), tokens)["params"]
+    new = jax.jit(MODELS["encoder_only"](config).init)(jax.random.key(1), tokens)["params"]
     loaded = named_leaves(warm_start(new, language_model_workdir))
     saved = named_leaves(language_model.params)
     heads = {name for name in loaded if name.startswith("prediction_head/")}
@@ -106,9 +127,9 @@ def test_merged_attention_has_the_parameters_of_the_decoder(language_model, lang
     )
     model = MODELS["encoder_decoder"](config)
     tokens = np.random.default_rng(0).integers(4, config.vocab_size, (2, 7))
-    expected = language_model.model.apply({"params": language_model.params}, tokens)
+    expected = apply(language_model.model, {"params": language_model.params}, tokens)
     empty = np.zeros_like(tokens)
-    logits = model.apply({"params": params}, tokens, empty, empty, target=tokens)
+    logits = apply(model, {"params": params}, tokens, empty, empty, target=tokens)
     np.testing.assert_allclose(logits, expected, atol=1e-6)
-    logits = model.apply({"params": params}, tokens, target=tokens)
+    logits = apply(model, {"params": params}, tokens, target=tokens)
     assert np.abs(logits - expected).max() > 1e-3

@@ -22,6 +22,8 @@ from transformer_jax.errors import UserError
 from transformer_jax.interop import weights
 from transformer_jax.interop.exporting import export_run
 from transformer_jax.interop.importing import import_model
+from transformer_jax.runs import build
+from transformer_jax.runs.config import override
 from transformer_jax.tasks.instruction import Instruction
 from transformer_jax.tokenization import Tokenizers
 
@@ -82,6 +84,23 @@ def test_vocabularies_that_the_task_does_not_use_are_not_exported(run_of, tmp_pa
     assert (keys["num_labels"], keys["decoder_start_token_id"]) == (3, 2)
     generation = json.loads((tmp_path / "own" / "generation_config.json").read_text())
     assert all(key.endswith("_token_id") for key in generation)
+
+
+@pytest.mark.parametrize(("name", "objective"), [("t5", "prefix_lm"), ("bert", "masked")])
+def test_denoising_is_exported_as_the_tasks_that_have_its_models(run_of, tmp_path, name, objective):
+    run = run_of(name)
+    changes = {"task.name": "denoising", "task.objective": objective, "data.max_length": 16}
+    settings = override(run.settings, changes)
+    tokenizers = Tokenizers({"text": next(iter(run.tokenizer.sides.values()))})
+    task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
+    for folder, of_run in {
+        "own": run,
+        "denoising": dataclasses.replace(run, settings=settings, task=task),
+    }.items():
+        export_run(of_run, tmp_path / folder, "hf")
+    for file in ("config.json", "model.safetensors", "tokenizer.json"):
+        ours, theirs = (tmp_path / folder / file for folder in ("own", "denoising"))
+        assert ours.read_bytes() == theirs.read_bytes()
 
 
 @pytest.fixture

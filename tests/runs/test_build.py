@@ -287,6 +287,17 @@ def test_evaluation_and_a_rate_of_0_use_the_usual_tokens(sampled):
     jax.tree.map(np.testing.assert_array_equal, unsampled, taken(plain, 6))
 
 
+def test_shares_of_masks_follow_schedules_of_the_registry(tiny_config):
+    def rates(**changes):
+        changes = {f"task.{name}": value for name, value in changes.items()}
+        masked = {"task.name": "masked_lm", "task.mask_rate": 0.3, "task.final_mask_rate": 0.1}
+        return build.mask_rates(read_settings(tiny_config(masked | changes)).task, num_steps=5)
+
+    np.testing.assert_allclose(rates(), [0.3, 0.25, 0.2, 0.15, 0.1], rtol=1e-6)
+    np.testing.assert_allclose(rates(mask_schedule="wsd"), [0.3, 0.3, 0.3, 0.3, 0.1], rtol=1e-6)
+    np.testing.assert_allclose(rates(final_mask_rate=0.5)[[0, -1]], [0.3, 0.5], rtol=1e-6)
+
+
 def test_sampling_needs_a_tokenizer_that_can(tiny_config, tmp_path):
     settings, texts = read_settings(tiny_config(SAMPLED)), ["the old man sees a dog"] * 9
     config = TokenizerConfig("wordpiece", vocab_size=60)

@@ -172,6 +172,7 @@ TESTED_ELSEWHERE = {
     "data.cache_dir": "same results, another way: tests/data/batches/test_token_cache.py",
     "model.scan_layers": "same results, another way: tests/runs/test_scan_layers.py",
     "train.loss": "one built-in entry: tests/test_losses.py, tests/docs/test_recipes.py",
+    "task.final_mask_rate": "later batches: tests/tasks/test_masked_lm.py",
     "train.callbacks": "no built-in entry: tests/training/test_loop.py",
     "train.on_spike": "tests/runs/test_fit.py",
     "train.spike_factor": "tests/runs/test_fit.py",

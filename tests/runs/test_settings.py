@@ -178,6 +178,27 @@ UNREAD = [
         "fewer",
     ),
     ({"optimizer.schedule": "cosine", "optimizer.cooldown_steps": 9}, "(wsd would)"),
+    (
+        {"task.name": "masked_lm", "task.mask_schedule": "cosine"},
+        "config.task: mask_schedule is set, and the share of masks stays the same; set final_ma",
+    ),
+    (
+        {
+            "task.name": "masked_lm",
+            "task.final_mask_rate": 0.1,
+            "task.mask_schedule": "transformer",
+        },
+        "config.task.mask_schedule is 'transformer', not a schedule that decays: set it to linear",
+    ),
+    (
+        {
+            "task.name": "denoising",
+            "task.objective": "diffusion",
+            "model.architecture": "encoder_only",
+            "decode.beam_size": 8,
+        },
+        "config.decode.beam_size is 8, but task.objective 'diffusion' does not read it",
+    ),
 ]
 
 

@@ -8,11 +8,17 @@ import pytest
 
 from tests.compiled import run
 from tests.tasks import compiled
+from transformer_jax.data.batches.order import IndexedRng
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import cross_entropy
-from transformer_jax.tasks.masked_lm import blank_arrays, fill_blanks, restore_beyond
+from transformer_jax.tasks.masked_lm import (
+    ScheduledMasks,
+    blank_arrays,
+    fill_blanks,
+    restore_beyond,
+)
 from transformer_jax.tokenization.specials import BOS, EOS, MASK
 
 TEXT = {"text": "the old man sees a dog .\nthe dog sees the old man .\n"}
@@ -59,6 +65,17 @@ def test_most_chosen_tokens_are_masked_and_some_replaced(build):
     assert same == pytest.approx(0.1, abs=0.03)
     assert text.min() >= BOS and text.max() < build().model.config.vocab_size
     assert len(np.unique(chosen, axis=0)) > 100  # they differ from epoch to epoch
+
+
+def test_the_share_of_masks_follows_the_place_in_the_order(build):
+    task = build(task__mask_rate=0.2, task__final_mask_rate=0.4)
+    example = task.prepare([TEXT], training=True)[0]
+    num_tokens = (example["input"] > MASK).sum()
+    masks = ScheduledMasks(task, np.array([0.2, 0.3, 0.4]), texts_per_step=2.0)
+    rng = IndexedRng(seed=0)
+    counts = [(masks(example, rng.at(place))["labels"] > 0).sum() for place in (0, 1, 3, 4, 99)]
+    assert counts == [round(rate * num_tokens) for rate in (0.2, 0.2, 0.3, 0.4, 0.4)]
+    assert task.num_predicted == build(task__mask_rate=0.4).num_predicted
 
 
 def test_whole_words_are_chosen_together(build):

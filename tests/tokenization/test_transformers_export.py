@@ -27,6 +27,19 @@ def test_bos_of_an_exported_language_model_is_the_token_that_begins_its_texts(tm
     assert theirs.token_to_id(named["eos_token"]) == ours.specials.eos
 
 
+@pytest.mark.parametrize("kind", ["byte_bpe", "bpe"])
+def test_added_tokens_follow_those_of_text(tmp_path, kind):
+    config = TokenizerConfig(kind, vocab_size=300 if kind == "byte_bpe" else 40, extra_tokens=2)
+    sides = train_tokenizers(config, {"text": TEXT}, tmp_path / "tokenizer", {}, True)
+    ours = sides.text("text")
+    files = transformers_files(sides, "encoder_decoder")
+    theirs = library.Tokenizer.from_str(files["tokenizer.json"].decode())
+    line = "the [MASK] sees a dog"
+    assert theirs.encode(line, add_special_tokens=False).ids == ours.encode(line)
+    extra = ours.specials.extra
+    assert [theirs.token_to_id(piece) for piece in ours.pieces(extra)] == [*extra]
+
+
 ODD = ["The OLD  Man", "Tiếng Việt rất đẹp", "나는 학교에 간다", "ｶﾞｷﾞﾊﾟ", "ﬁve ½", "Żółć", "Z̧"]
 LETTERS = [chr(i) for i in range(32, 0x2FFFF) if unicodedata.category(chr(i))[0] in "LMNPS"]
 

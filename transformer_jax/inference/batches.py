@@ -150,17 +150,25 @@ def score_pairs(
     return [by_pair[i] for i in range(len(pairs))]
 
 
-def weighted_scores(
-    scores: Sequence[PairScore], weights: Sequence[float], numbers: Sequence[int], count: int
-) -> list[PairScore]:
-    """Sums of the scores of each of `count` pairs, such as a bound over its masks.
+type WeightedRow = tuple[int, float, Pair]
+"""Number of a pair, weight of a score in that of the pair, and what is scored."""
 
-    Args:
-      numbers: for each score the pair that it belongs to, from 0.
-    """
+
+def weighted_scores(
+    scores: Callable[[Any, Mapping[str, jax.Array]], tuple[jax.Array, jax.Array]],
+    params: Any,
+    rows: Sequence[WeightedRow],
+    count: int,
+    batch_size: int,
+    row_bytes: Callable[[int], int],
+) -> list[PairScore]:
+    """Sums of the scores of rows for each of `count` pairs, such as a bound over its masks; other
+    arguments and errors as of `score_pairs`."""
     log_probs = [0.0] * count
     is_greedy = [True] * count
-    for number, weight, score in zip(numbers, weights, scores, strict=True):
+    scored = [row for _, _, row in rows]
+    row_scores = score_pairs(scores, params, scored, batch_size, row_bytes)
+    for (number, weight, _), score in zip(rows, row_scores, strict=True):
         log_probs[number] += weight * score.log_prob
         is_greedy[number] &= score.is_greedy
     return [PairScore(*values) for values in zip(log_probs, is_greedy, strict=True)]

@@ -169,6 +169,9 @@ def tokenizer_keys(tokenizers: Tokenizers, model: TransformerConfig) -> dict[str
         keys |= {"vocab_size": model.vocab_size, "pad_token_id": special.pad}
         if model.architecture == "encoder_decoder":
             keys["decoder_start_token_id"] = special.start
+        elif model.architecture == "encoder_only":
+            frame = special.encoder
+            keys |= {"cls_token_id": frame.head[0], "sep_token_id": frame.between[0]}
         first = special.first if model.architecture == "decoder_only" else special.encoder.head[0]
         return keys | {"bos_token_id": first, "eos_token_id": special.eos}
     special = tokenizers.specials("target")

@@ -43,7 +43,6 @@ from transformer_jax.tokenization.transformers_export import transformers_files
 logger = logging.getLogger(__name__)
 
 _FORMATS = ("hf", "ctranslate2")
-_LANGUAGE_MODELING = "language_modeling"
 CHAT_TEMPLATE = "chat_template.jinja"
 
 
@@ -77,12 +76,11 @@ def export_run(run: Run, directory: Path, format: str, quantization: str | None 
 
 def _to_transformers(run: Run, model: TransformerConfig, leaves: Leaves, directory: Path) -> None:
     model = dataclasses.replace(model, max_length=_context_length(run, model))
-    sides = TASKS[run.settings.task.name].sides  # a run keeps those of the run it started from
+    task = _task_of_class(run)
+    sides = TASKS[task].sides  # a run keeps those of the run it started from
     vocabularies = run.tokenizer.sides.items()
     tokenizers = Tokenizers({side: entry for side, entry in vocabularies if side in sides})
     keys = tokenizer_keys(tokenizers, model)
-    # A decoder exports as a language model, whatever task trained it.
-    task = _LANGUAGE_MODELING if isinstance(run.model, DecoderOnly) else run.settings.task.name
     match = match_family(model, leaves, task, keys)
     try:
         files = transformers_files(tokenizers, model.architecture)
@@ -111,6 +109,15 @@ def _to_transformers(run: Run, model: TransformerConfig, leaves: Leaves, directo
         logger.warning("the exported %s is searched differently: %s", match.class_name, warning)
 
 
+def _task_of_class(run: Run) -> str:
+    """The task that transformers' classes of the run's model do, whatever task trained it."""
+    if isinstance(run.model, DecoderOnly):
+        return "language_modeling"
+    if run.settings.task.name == "denoising":
+        return "seq2seq" if "target" in run.tokenizer.sides else "masked_lm"
+    return run.settings.task.name
+
+
 def _context_length(run: Run, model: TransformerConfig) -> int:
     """Positions of the model. If their number is not limited, at least those that it has learned.
 
@@ -119,12 +126,7 @@ def _context_length(run: Run, model: TransformerConfig) -> int:
     positions = encoding_class(model)
     if positions.num_positions(model) == model.max_length:
         return model.max_length
-    data = run.settings.data
-    lengths = {"text": ("max_length",), "source": ("max_source_length", "max_target_length")}
-    learned = [
-        getattr(data, name) for side in run.tokenizer.sides for name in lengths.get(side, ())
-    ]
-    return max(model.max_length, *learned)
+    return max(model.max_length, *run.task.lengths.values())
 
 
 def _generation_config(run: Run, keys: Mapping[str, Any], longest: int) -> dict[str, Any]:
@@ -143,7 +145,7 @@ def _generation_config(run: Run, keys: Mapping[str, Any], longest: int) -> dict[
 
 def _has_target(run: Run) -> bool:
     """Returns True if the run writes a target, which a decoder with an encoder searches."""
-    return "target" in TASKS[run.settings.task.name].sides
+    return "target" in TASKS[_task_of_class(run)].sides
 
 
 def _model_card(run: Run, class_name: str) -> str:
@@ -200,8 +202,7 @@ def _to_ctranslate2(
         )
     model, leaves = remove_vocab_padding(model, leaves)
     leaves = {path: np.array(leaf) for path, leaf in leaves.items()}  # quantized in place
-    data = run.settings.data
-    positions = max(1024, data.max_length, data.max_source_length, data.max_target_length)
+    positions = max(1024, *run.task.lengths.values())
     spec = ctranslate2_spec.build_specification(model, leaves, positions)
     _add_vocabularies(spec, model, run.tokenizer)
     spec.validate()

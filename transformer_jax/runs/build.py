@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from transformer_jax.data.batches.order import WindowedBlocks
+from transformer_jax.data.batches.order import Preprocess, WindowedBlocks
 from transformer_jax.data.batches.pipeline import (
     TrainBatches,
     describe_overlong,
+    feature_sizes,
     most_workers,
     train_batches,
 )
@@ -40,6 +43,7 @@ from transformer_jax.runs.user_modules import describe_module_error
 from transformer_jax.runtime.platform import require_memory_kind
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.base import BaseTask, preprocess_sampled
+from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tasks.interface import Batch, Frozen, LossSums, Task, TaskKind, TaskParts
 from transformer_jax.tasks.teachers import StoredTeacher, Teacher, preprocess_numbered
 from transformer_jax.tokenization import Tokenizers, expected_sizes, resegmenter_of
@@ -48,6 +52,7 @@ from transformer_jax.training.config import TrainConfig
 from transformer_jax.training.diagnostics import Diagnostics
 from transformer_jax.training.evaluation import Evaluator
 from transformer_jax.training.optimizer import make_optimizer, make_schedule
+from transformer_jax.training.schedules import SCHEDULES, ScheduleOptions
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import Update, compute_update, train_step
 
@@ -372,7 +377,7 @@ def batches_of(
       logs_overlong: log the share of the examples that are longer than a row, in process 0.
     """
     items = task.prepare(examples, training=True)
-    preprocess = task.preprocess
+    preprocess: Preprocess[Any] = task.preprocess
     if task.tokenizers.sampling and not isinstance(items, WindowedBlocks):
         preprocess = functools.partial(preprocess_sampled, task)
     teacher = _teacher_of(task)
@@ -387,6 +392,8 @@ def batches_of(
         message = describe_overlong(items, preprocess, training_lengths(task))
     if message:
         logger.warning("training data: %s", message)
+    if settings.task.final_mask_rate is not None:
+        preprocess = scheduled_masks(settings, task, items, rows)
     workers = math.ceil(most_workers(settings.data.num_workers) / replicas)
     return train_batches(
         items,
@@ -399,6 +406,44 @@ def batches_of(
         most_workers=workers,
         slices=slices,
     )
+
+
+def scheduled_masks(
+    settings: Settings, task: Task, items: Sequence[Any], rows: int
+) -> Preprocess[Any]:
+    """Builds a function that masks texts with a rate that follows `task.mask_schedule`; arguments
+    as of `batches_of`.
+
+    Raises:
+      UserError: how many texts a batch has is not known, as they are cut during training.
+    """
+    from transformer_jax.tasks.masked_lm import MaskedLanguageModeling, ScheduledMasks
+
+    assert isinstance(task, MaskedLanguageModeling)  # no other task reads the field
+    if isinstance(items, WindowedBlocks):
+        raise UserError(
+            "config.task.final_mask_rate asks for text that is cut before training: leave "
+            "data.block_megabytes and tokenizer.sampling out"
+        )
+    sizes = feature_sizes(items, task.preprocess, ["text"])["text"]
+    rates = mask_rates(settings.task, settings.train.num_steps)
+    return ScheduledMasks(task, rates, rows * task.max_length / float(sizes.mean()))
+
+
+def mask_rates(task: TaskConfig, num_steps: int) -> np.ndarray:
+    """The share of masked tokens in each step, from `mask_rate` to `final_mask_rate`."""
+    assert task.final_mask_rate is not None
+    end = max(num_steps, 2)
+    options = ScheduleOptions(
+        learning_rate=task.mask_rate,
+        warmup_steps=1,
+        decay_steps=end,
+        final_ratio=task.final_mask_rate / task.mask_rate,
+        cooldown_steps=max(1, end // 5),
+        d_model=1,
+    )
+    schedule = SCHEDULES.find(task.mask_schedule).make(options)
+    return np.asarray(jax.vmap(schedule)(jnp.arange(num_steps)))
 
 
 def build_evaluator(

@@ -686,6 +686,7 @@ def check_sections(settings: Settings) -> None:
     _check_embeddings(settings)
     _check_adapters(settings)
     _check_schedule(settings)
+    _check_masks(settings)
     _check_sampling(settings)
 
 
@@ -747,6 +748,17 @@ def _check_sampling(settings: Settings) -> None:
                 f"config.tokenizer.sampling does not go with {name}, which stores another model's "
                 "predictions for one segmentation of the text; leave one of them out"
             )
+
+
+def _check_masks(settings: Settings) -> None:
+    """Refuses a schedule of masks that reaches no final share."""
+    name = settings.task.mask_schedule
+    decaying = [schedule for schedule in SCHEDULES if SCHEDULES[schedule].decays]
+    if name not in decaying:
+        raise UserError(
+            f"config.task.mask_schedule is {name!r}, not a schedule that decays: set it to "
+            f"{', '.join(decaying[:-1])} or {decaying[-1]}"
+        )
 
 
 def _check_schedule(settings: Settings) -> None:

@@ -13,6 +13,7 @@ from transformer_jax.inference.config import CONTINUATION_FIELDS, TARGET_FIELDS
 from transformer_jax.metrics import MEANS
 from transformer_jax.registry import Registry, imported
 from transformer_jax.scoring import PARSEVAL
+from transformer_jax.tasks.corruptions import MASK_FIELDS
 from transformer_jax.tasks.interface import TaskKind
 
 # Default configs.
@@ -199,8 +200,7 @@ TASKS: Registry[TaskKind] = Registry(
             needs_mask=True,
             reads=(
                 *(*_DOCUMENTS, *_LOGITS, *_LOSS[:-1], _Z_LOSS),  # its labels are not smoothed
-                *("task.mask_rate", "task.whole_words", "task.pooling", "task.normalize"),
-                *_LABELS,
+                *(*MASK_FIELDS, *_LABELS),
             ),
         ),
         "denoising": TaskKind(
@@ -210,8 +210,7 @@ TASKS: Registry[TaskKind] = Registry(
             metrics=_TOKEN_METRICS,
             needs_mask=True,
             reads=(
-                *(*_DOCUMENTS, *_LOGITS, *_LOSS, _Z_LOSS, "task.objective"),
-                *("task.mask_rate", "task.whole_words", "task.pooling", "task.normalize"),
+                *(*_DOCUMENTS, *_LOGITS, *_LOSS, _Z_LOSS, "task.objective", *MASK_FIELDS),
                 *dict.fromkeys((*_TARGET, *_CONTINUATION)),
             ),
         ),

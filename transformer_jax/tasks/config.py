@@ -8,7 +8,7 @@ from transformer_jax.conversations import ASSISTANT, MODEL, SYSTEM, TEMPLATES, U
 from transformer_jax.fields import Configurable
 from transformer_jax.ranges import OneOf, Range, check_fields
 from transformer_jax.scoring import METRICS
-from transformer_jax.tasks.corruptions import OBJECTIVES
+from transformer_jax.tasks.corruptions import OBJECTIVES, Share
 from transformer_jax.tokenization import Tokenizer
 
 
@@ -21,6 +21,9 @@ class TaskConfig(Configurable):
       objective: what the task denoising hides of a text and predicts, an entry of
         `corruptions.OBJECTIVES`.
       mask_rate: share of tokens that masked language modeling hides.
+      final_mask_rate: share at the last step of training, which the share approaches from the first
+        step on (Ankner et al. 2024); evaluations hide `mask_rate` throughout. None: the same.
+      mask_schedule: how it changes: an entry of `optimizer.schedule` that decays.
       whole_words: mask all tokens of a word together (masked language modeling).
       tree_words: size of the word vocabulary that a parser's decoder reads: the most frequent
         words; all others are replaced by their word class. The decoder is then fed each next word
@@ -45,7 +48,9 @@ class TaskConfig(Configurable):
 
     name: str = "translation"
     objective: str | None = None
-    mask_rate: Annotated[float, Range(0, 1, "()")] = 0.15
+    mask_rate: Share = 0.15
+    final_mask_rate: Share | None = None
+    mask_schedule: str = "linear"
     whole_words: bool = False
     tree_words: Annotated[int, Range(0, 1_000_000)] = 0
     template: str | None = "alpaca"
@@ -61,6 +66,11 @@ class TaskConfig(Configurable):
         check_fields(self)
         if self.normalize and self.pooling is None:
             raise ValueError("normalize is set, and there are no vectors of texts; set pooling too")
+        if self.mask_schedule != "linear" and self.final_mask_rate is None:
+            raise ValueError(
+                "mask_schedule is set, and the share of masks stays the same; set final_mask_rate "
+                "too"
+            )
         if self.metric is not None:
             METRICS.find(self.metric)
         if self.objective is not None:

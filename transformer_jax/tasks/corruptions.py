@@ -18,6 +18,11 @@ from transformer_jax.registry import Registry
 from transformer_jax.tokenization import SpecialTokens
 
 Share = Annotated[float, Range(0, 1, "()")]
+MASK_FIELDS = (
+    *("task.mask_rate", "task.final_mask_rate", "task.mask_schedule", "task.whole_words"),
+    *("task.pooling", "task.normalize"),
+)
+"""Fields that masked language modeling reads of the section `task`."""
 Tokens = np.ndarray
 
 
@@ -75,10 +80,20 @@ class Objective:
     Attributes:
       options: its config fields `task.NAME.*`.
       reads: fields of the section `task` that this objective reads and some other does not.
+      ignores: fields that others read and this one does not.
     """
 
     options: ClassVar[type | None] = None
     reads: ClassVar[Sequence[str]] = ()
+    ignores: ClassVar[Sequence[str]] = ()
+
+
+_LEFT_TO_RIGHT = (
+    *("decode.beam_size", "decode.alpha", "decode.length_penalty", "decode.top_k", "decode.top_p"),
+    *("decode.repetition_penalty", "decode.stop", "decode.draft", "decode.draft_length"),
+    "decode.constraint",
+)
+"""Fields of searches that write one token after another."""
 
 
 class Causal(Objective):
@@ -88,7 +103,11 @@ class Causal(Objective):
 class MaskedTokens(Objective):
     """Masked tokens in both directions (Devlin et al. 2019): the task masked_lm."""
 
-    reads = ("task.mask_rate", "task.whole_words", "task.pooling", "task.normalize")
+    reads = MASK_FIELDS
+    ignores = (
+        *_LEFT_TO_RIGHT,
+        *("decode.search", "decode.temperature", "decode.seed", "decode.max_extra_length"),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -391,6 +410,7 @@ class Diffusion(Objective):
     text: TextTokens
     settings: DiffusionOptions = DiffusionOptions()
     options: ClassVar[type] = DiffusionOptions
+    ignores: ClassVar[Sequence[str]] = _LEFT_TO_RIGHT
 
     @classmethod
     def of(cls, config: Any, text: TextTokens) -> Self:

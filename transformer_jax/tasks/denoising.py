@@ -82,8 +82,8 @@ def rewriting(parts: TaskParts) -> Rewriting:
     if parts.tokenizers.sides and available < needed:
         raise ValueError(
             f"task.objective {parts.task.objective!r} needs {needed} extra tokens for texts of "
-            f"{length} tokens, and the tokenizer has {available}; set tokenizer.extra_tokens to "
-            f"{needed}, or lower data.max_length"
+            f"{length} tokens, and the tokenizer has {available}; train one with "
+            f"tokenizer.extra_tokens={needed}, or lower data.max_length"
         )
     return corruption
 

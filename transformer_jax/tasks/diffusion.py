@@ -21,8 +21,8 @@ from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import (
     PaddedBatch,
     PairScore,
+    WeightedRow,
     row_bytes,
-    score_pairs,
     weighted_scores,
 )
 from transformer_jax.inference.config import DecodeConfig
@@ -208,20 +208,15 @@ class MaskedDiffusion(BaseTask):
         batch_size: int,
     ) -> list[PairScore]:
         """Scores pairs of tokens, without a first token, like `score`."""
-        rows: list[Features] = []
-        weights: list[float] = []
-        numbers: list[int] = []
+        rows: list[WeightedRow] = []
         for number, (source, target) in enumerate(pairs):
             tokens = np.array([*source, *target], np.int32)
             rng = np.random.default_rng(tokens.tolist())  # the same masks wherever the pair is
             for masked, weight in self._bound_rows(tokens, len(source), rng):
-                rows.append(self.row(tokens, masked))
-                weights.append(weight)
-                numbers.append(number)
+                rows.append((number, weight, self.row(tokens, masked)))
         config = self.model.config
         size = functools.partial(row_bytes, config, config.vocab_size)
-        scores = score_pairs(self.scores, params, rows, batch_size, size)
-        return weighted_scores(scores, weights, numbers, len(pairs))
+        return weighted_scores(self.scores, params, rows, len(pairs), batch_size, size)
 
     def _bound_rows(
         self, tokens: np.ndarray, num_read: int, rng: np.random.Generator
@@ -357,25 +352,40 @@ class MaskedDiffusion(BaseTask):
 
     @functools.cached_property
     def _program(self) -> Callable[..., tuple[jax.Array, jax.Array]]:
-        """Compiled (parameters, batch) -> filled rows, and log-probabilities, [B, T] each."""
+        """Compiled filling of texts (`compiled_filling`)."""
 
-        def fill(
-            params: Params, batch: Batch, unmasking: Unmasking, seed: int
-        ) -> tuple[jax.Array, jax.Array]:
-            text, positions, segment_ids = row_inputs(batch, "text")
+        def reader(params: Params, batch: Batch) -> LogitsOf:
+            _, *places = row_inputs(batch, "text")
+            return lambda tokens: apply_model(self.model, params, tokens, *places)
 
-            def logits_of(tokens: jax.Array) -> jax.Array:
-                logits: jax.Array = apply_model(self.model, params, tokens, positions, segment_ids)
-                return logits
+        return compiled_filling(reader, "text", self.corruption.text.mask)
 
-            keys = row_keys(batch["keys"], seed)
-            return unmasking(logits_of, text, self.corruption.text.mask, keys)
 
-        return jax.jit(
-            fill,
-            static_argnames=("unmasking", "seed"),
-            compiler_options=platform.compiler_options(),
-        )
+LogitsOf = Callable[[jax.Array], jax.Array]
+"""Function from tokens [B, T] to their logits [B, T, V]."""
+
+
+def compiled_filling(
+    reader: Callable[[Params, Batch], LogitsOf], feature: str, mask: int
+) -> Callable[..., tuple[jax.Array, jax.Array]]:
+    """Compiled (parameters, batch, unmasking, seed) -> filled rows of a feature, and
+    log-probabilities, [B, T] each. "keys" of the batch name its rows.
+
+    Args:
+      reader: computes what all passes share.
+    """
+
+    def fill(
+        params: Params, batch: Batch, unmasking: Unmasking, seed: int
+    ) -> tuple[jax.Array, jax.Array]:
+        keys = row_keys(batch["keys"], seed)
+        return unmasking(reader(params, batch), batch[feature], mask, keys)
+
+    return jax.jit(
+        fill,
+        static_argnames=("unmasking", "seed"),
+        compiler_options=platform.compiler_options(),
+    )
 
 
 def make_unmasking(decode: DecodeConfig, specials: SpecialTokens) -> Unmasking:

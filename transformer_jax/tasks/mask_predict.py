@@ -22,8 +22,8 @@ from transformer_jax.inference.batches import (
     PaddedBatch,
     Pair,
     PairScore,
+    WeightedRow,
     row_bytes,
-    score_pairs,
     weighted_scores,
 )
 from transformer_jax.inference.config import DecodeConfig
@@ -33,7 +33,7 @@ from transformer_jax.nn.layers import looks_ahead
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.progress import track
 from transformer_jax.tasks.corruptions import bound_masks
-from transformer_jax.tasks.diffusion import make_unmasking, row_keys
+from transformer_jax.tasks.diffusion import LogitsOf, compiled_filling, make_unmasking
 from transformer_jax.tasks.interface import Batch, Params, Prediction, Supervised, TaskParts
 from transformer_jax.tasks.line_warnings import collect_warnings
 from transformer_jax.tasks.losses import row_inputs
@@ -157,9 +157,7 @@ class MaskPredict(TextPairs):
         Raises:
           UserError: a target is longer than a row.
         """
-        rows: list[Features] = []
-        weights: list[float] = []
-        numbers: list[int] = []
+        rows: list[WeightedRow] = []
         for number, pair in enumerate(pairs):
             target = np.array(pair["target"], np.int32)
             if len(target) >= self.max_target_length:
@@ -170,17 +168,13 @@ class MaskPredict(TextPairs):
                 )
             source = [*pair["source"]]
             rng = np.random.default_rng(target.tolist())  # the same masks wherever the pair is
-            rows.append(self.row(source, target, np.zeros(len(target), bool), has_length=True))
-            weights.append(1.0)
-            numbers.append(number)
+            length_alone = self.row(source, target, np.zeros(len(target), bool), has_length=True)
+            rows.append((number, 1.0, length_alone))
             for is_hidden, weight in bound_masks(len(target), DRAWS, rng):
-                rows.append(self.row(source, target, is_hidden, has_length=False))
-                weights.append(weight)
-                numbers.append(number)
+                rows.append((number, weight, self.row(source, target, is_hidden, has_length=False)))
         config = self.model.config
         size = functools.partial(row_bytes, config, config.target_vocab_size)
-        scores = score_pairs(self.scores, params, rows, batch_size, size)
-        return weighted_scores(scores, weights, numbers, len(pairs))
+        return weighted_scores(self.scores, params, rows, len(pairs), batch_size, size)
 
     def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
         """Raises UserError if the search writes from left to right."""
@@ -278,29 +272,18 @@ class MaskPredict(TextPairs):
 
     @functools.cached_property
     def _fill(self) -> Callable[..., tuple[jax.Array, jax.Array]]:
-        """Compiled (parameters, batch) -> filled targets, and log-probabilities, [B, T] each."""
+        """Compiled filling of targets (`compiled_filling`)."""
 
-        def fill(
-            params: Params, batch: Batch, unmasking: Unmasking, seed: int
-        ) -> tuple[jax.Array, jax.Array]:
+        def reader(params: Params, batch: Batch) -> LogitsOf:
             source, positions, segment_ids = row_inputs(batch, "source")
             encoded = apply_method(self.model, params, "encode", source, positions, segment_ids)
-            target, *places = row_inputs(batch, "target")
+            _, *places = row_inputs(batch, "target")
+            logits_of = functools.partial(
+                apply_method, self.model, params, "target_logits", encoded, segment_ids
+            )
+            return lambda tokens: logits_of(PackedTokens(tokens, *places))
 
-            def logits_of(tokens: jax.Array) -> jax.Array:
-                read = PackedTokens(tokens, *places)
-                logits: jax.Array = apply_method(
-                    self.model, params, "target_logits", encoded, segment_ids, read
-                )
-                return logits
-
-            return unmasking(logits_of, target, self.mask, row_keys(batch["keys"], seed))
-
-        return jax.jit(
-            fill,
-            static_argnames=("unmasking", "seed"),
-            compiler_options=platform.compiler_options(),
-        )
+        return compiled_filling(reader, "target", self.mask)
 
 
 @dataclasses.dataclass(frozen=True)

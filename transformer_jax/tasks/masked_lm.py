@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer_jax.data.batches.order import PlacedRng
 from transformer_jax.data.batches.packing import pad_rows, padded_batch
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.errors import UserError
@@ -55,6 +56,7 @@ class MaskedLanguageModeling(BaseTask):
       windows: cuts documents into rows.
       mask_rate: share of a window's tokens that are predicted. Of these, 80% are replaced by
         [MASK], 10% by a random token, and 10% are kept; the choice differs from epoch to epoch.
+      highest_mask_rate: the highest share during training (`ScheduledMasks`).
       whole_words: predict all pieces of a word, or none.
       loss_options: settings of the training loss.
       pooling: how vectors of tokens become one; None: no vectors of texts.
@@ -66,6 +68,7 @@ class MaskedLanguageModeling(BaseTask):
     max_length: int
     windows: DocumentWindows
     mask_rate: float
+    highest_mask_rate: float
     whole_words: bool
     loss_options: LossOptions
     pooling: str | None = None
@@ -85,7 +88,7 @@ class MaskedLanguageModeling(BaseTask):
         Short texts exceed it together, since at least one token of each is chosen: see
         `restore_beyond`.
         """
-        return min(math.ceil(1.25 * self.mask_rate * self.max_length), self.max_length)
+        return min(math.ceil(1.25 * self.highest_mask_rate * self.max_length), self.max_length)
 
     @classmethod
     def build(cls, parts: TaskParts) -> "MaskedLanguageModeling":
@@ -111,6 +114,7 @@ class MaskedLanguageModeling(BaseTask):
             max_length=length,
             windows=DocumentWindows(parts.data.packing, parts.caching, parts.data.num_train_tokens),
             mask_rate=parts.task.mask_rate,
+            highest_mask_rate=max(parts.task.mask_rate, parts.task.final_mask_rate or 0.0),
             whole_words=parts.task.whole_words,
             loss_options=dataclasses.replace(parts.loss, label_smoothing=0.0),
             pooling=parts.task.pooling,
@@ -155,10 +159,14 @@ class MaskedLanguageModeling(BaseTask):
     def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
         """Returns a window as "text", partly masked, and "labels": 1 + the token at each position
         to predict, 0 elsewhere."""
+        return self.masked(example, rng, self.mask_rate)
+
+    def masked(self, example: Features, rng: np.random.Generator, rate: float) -> Features:
+        """Masks a window as `preprocess`, a share `rate` of its tokens."""
         frame = self.specials.encoder
         parts = (frame.head, example["input"], frame.tail)
         text = np.concatenate(parts, dtype=np.int32, casting="unsafe")
-        chosen = self._choose(text, rng)
+        chosen = self._choose(text, rng, rate)
         labels = np.zeros_like(text)
         labels[chosen] = 1 + text[chosen]
         fate = rng.random(len(chosen))  # 80% masked, 10% random, 10% unchanged
@@ -167,10 +175,10 @@ class MaskedLanguageModeling(BaseTask):
         text[random] = self._drawn[rng.integers(0, len(self._drawn), len(random))]
         return {"text": text, "labels": labels}
 
-    def _choose(self, text: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def _choose(self, text: np.ndarray, rng: np.random.Generator, rate: float) -> np.ndarray:
         """Positions to predict, at least one if there is a token that is not special."""
         places = np.flatnonzero(self.is_text[text])
-        count = max(1, round(self.mask_rate * len(places)))
+        count = max(1, round(rate * len(places)))
         if not self.whole_words:
             return rng.permutation(places)[:count]
         starts = self.tokenizers.text("text").starts_word(text[places])
@@ -312,6 +320,29 @@ class MaskedLanguageModeling(BaseTask):
             words = [decode([token]).removeprefix("##") for token in column]
             outputs.append(Prediction(fill_blanks(line, self.mask_text, words), score))
         return outputs
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class ScheduledMasks:
+    """Masks training texts with a rate that follows a schedule.
+
+    A text has the rate of the step in which its place in the order is due, so that resumed runs and
+    workers draw the same masks.
+
+    Attributes:
+      task: masks a text.
+      rates: share of masked tokens in each step, float32 [steps]; the last holds afterwards.
+      texts_per_step: mean number of texts in a batch.
+    """
+
+    task: MaskedLanguageModeling
+    rates: np.ndarray
+    texts_per_step: float
+
+    def __call__(self, example: Features, rng: np.random.Generator) -> Features:
+        assert isinstance(rng, PlacedRng)
+        step = min(int(rng.place / self.texts_per_step), len(self.rates) - 1)
+        return self.task.masked(example, rng, float(self.rates[step]))
 
 
 def restore_beyond(batch: Batch, count: int) -> tuple[Batch, jax.Array]:

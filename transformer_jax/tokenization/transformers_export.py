@@ -14,7 +14,7 @@ from transformer_jax.tokenization.published import PublishedTokenizer
 from transformer_jax.tokenization.sentencepiece import SentencePieceTokenizer
 from transformer_jax.tokenization.specials import Frame
 from transformer_jax.tokenization.tokenizer import Tokenizer
-from transformer_jax.tokenization.vocabularies import Tokenizers
+from transformer_jax.tokenization.vocabularies import ExtendedTokenizer, Tokenizers
 
 Files = dict[str, bytes]
 """File name -> content."""
@@ -107,6 +107,11 @@ def _marian_files(source: Tokenizer, target: Tokenizer) -> Files:
 
 
 def _library_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
+    if isinstance(tokenizer, ExtendedTokenizer):
+        library = _library_tokenizer(tokenizer.base)
+        added = tokenizer.pieces(range(tokenizer.base.vocab_size, tokenizer.vocab_size))
+        library.add_special_tokens([tokenizers.AddedToken(p, normalized=False) for p in added])
+        return library
     if isinstance(tokenizer, SentencePieceTokenizer):
         return _convert_sentencepiece(tokenizer.model)
     if isinstance(tokenizer, HuggingFaceTokenizer):

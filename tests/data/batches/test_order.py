@@ -15,6 +15,10 @@ def drawn(example, rng):
     return {"tokens": np.array([example, rng.integers(1 << 60), rng.random() * 1e9, *rng.bytes(3)])}
 
 
+def placed(example, rng):
+    return {"tokens": np.array([example, rng.place])}
+
+
 def numbers(examples, count):
     return np.stack([examples[index]["tokens"] for index in range(count)])
 
@@ -33,6 +37,11 @@ def test_shards_have_the_items_and_random_numbers_of_the_whole_sequence():
     assert [len(shard) for shard in shards] == [3, 3, 2, 2]
     np.testing.assert_array_equal(numbers(whole, 10)[1::4], numbers(shards[1], 3))
     np.testing.assert_array_equal(numbers(whole, 10)[5::8], numbers(shards[1].shard(1, 2), 1))
+
+
+def test_the_generator_of_an_item_knows_its_place_in_the_order():
+    shard = OrderedFeatures([7, 8, 9], EpochOrder(0, 3, seed=1), placed, seed=1).shard(1, 4)
+    assert [shard[i]["tokens"][1] for i in (2, 0)] == [9, 1]
 
 
 def epochs(size, seed, count=3):

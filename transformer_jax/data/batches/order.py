@@ -20,7 +20,7 @@ from transformer_jax.data.examples import Corpora, Features, RandomAccess
 
 type Preprocess[Item] = Callable[[Item, np.random.Generator], Features]
 """(example, rng) -> its features, each of at least one token. Called in a background thread, or
-pickled for worker processes. `rng` is valid during the call only."""
+pickled for worker processes. `rng` is valid during the call only; it is a `PlacedRng`."""
 
 
 class EpochOrder:
@@ -147,6 +147,16 @@ _ARRAY_BYTES = 200
 """Size of an array without its values, and its share of a dictionary."""
 
 
+class PlacedRng(np.random.Generator):
+    """Generator of random numbers of an item.
+
+    Attributes:
+      place: index of the item in the order.
+    """
+
+    place: int
+
+
 class IndexedRng:
     """Generator of random numbers that depend on the seed and the index of an item alone.
 
@@ -155,17 +165,18 @@ class IndexedRng:
 
     def __init__(self, seed: int):
         self._seed = seed
-        self._rng = np.random.Generator(np.random.Philox(seed))
+        self._rng = PlacedRng(np.random.Philox(seed))
         self._state = self._rng.bit_generator.state
 
     def __reduce__(self) -> tuple[type, tuple[int]]:
         return IndexedRng, (self._seed,)  # arrays that were pickled may be read-only
 
-    def at(self, index: int) -> np.random.Generator:
+    def at(self, index: int) -> PlacedRng:
         """Generator for an index, valid until the next call."""
         # The highest of four 64-bit words: no index draws the numbers of another.
         self._state["state"]["counter"][3] = index
         self._rng.bit_generator.state = self._state
+        self._rng.place = index
         return self._rng
 
     @property

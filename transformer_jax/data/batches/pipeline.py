@@ -15,7 +15,7 @@ import logging
 import math
 import os
 import weakref
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -452,21 +452,30 @@ def eval_batches[Item](
     return EvalBatches(tuple(batches), seen=index, overlong=overlong)
 
 
+def feature_sizes(
+    items: Sequence[Any],
+    preprocess: Preprocess[Any],
+    features: Iterable[str],
+) -> dict[str, np.ndarray]:
+    """Sizes of features of at most 2,000 examples, spread evenly, int [n] each."""
+    places = np.linspace(0, len(items) - 1, min(len(items), _LOOKED_AT)).astype(int)
+    rng = np.random.default_rng(0)
+    examples = [preprocess(items[place], rng) for place in places.tolist()]
+    return {name: np.array([len(example[name]) for example in examples]) for name in features}
+
+
 def describe_overlong(
     items: Sequence[Any],
     preprocess: Preprocess[Any],
     lengths: Mapping[str, int],
 ) -> str | None:
-    """Says how many examples are longer than a row, and which lengths would keep them, by at most
-    2,000 of them; None if all fit.
+    """Says how many examples are longer than a row, and which lengths would keep them; None if all
+    fit.
 
     Args:
       lengths: length of a row for each feature.
     """
-    places = np.linspace(0, len(items) - 1, min(len(items), _LOOKED_AT)).astype(int)
-    rng = np.random.default_rng(0)
-    examples = [preprocess(items[place], rng) for place in places.tolist()]
-    sizes = {name: np.array([len(example[name]) for example in examples]) for name in lengths}
+    sizes = feature_sizes(items, preprocess, lengths)
     overlong = {name: sizes[name] > limit for name, limit in lengths.items()}
     share = np.mean(np.any([*overlong.values()], axis=0))
     if not share:
