@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 
-from transformer_jax.parallel.engines import create_state
+from transformer_jax.parallel.first_state import create_state
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.settings import Origin

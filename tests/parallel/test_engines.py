@@ -7,8 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from transformer_jax.parallel import sharding
-from transformer_jax.parallel.engines import CompiledStep, JitEngine, create_state, make_engine
+from transformer_jax.parallel.engines import CompiledStep, JitEngine, make_engine
 from transformer_jax.parallel.sharding import ParallelConfig
 
 
@@ -112,19 +111,3 @@ def test_a_step_is_compiled_in_the_background():
     step = CompiledStep.start(failing, dict)
     with pytest.raises(MemoryError, match="too large"):
         step({}, {})
-
-
-def test_leaves_that_are_loaded_are_not_computed():
-    def init(seed):
-        return {"base": {"w": jax.random.normal(jax.random.key(seed), (8, 8))}, "b": seed + 1.0}
-
-    abstract = sharding.add_shardings(jax.eval_shape(init, 7), make_engine(ParallelConfig()).mesh)
-    made = create_state(init, 7, abstract, lambda path: path == "base/w")
-    assert made["base"]["w"] is abstract["base"]["w"] and made["b"] == 8.0
-
-
-def test_the_first_state_does_not_depend_on_compiler_optimization():
-    init = lambda seed: {"kernel": jax.random.normal(jax.random.key(seed), (64, 32))}  # noqa: E731
-    abstract = sharding.add_shardings(jax.eval_shape(init, 7), make_engine(ParallelConfig()).mesh)
-    made, expected = create_state(init, 7, abstract), jax.jit(init)(7)
-    np.testing.assert_allclose(made["kernel"], expected["kernel"], rtol=0, atol=1e-6)

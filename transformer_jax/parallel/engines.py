@@ -10,7 +10,6 @@ is passed from step to step. They differ only in `parallel.scan_engine`.
 """
 
 import dataclasses
-import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar, Protocol, Self
@@ -263,36 +262,3 @@ def make_engine(config: ParallelConfig, mesh: Mesh | None = None) -> Engine:
         )
     pmap = config.engine == "pmap" or (config.engine == "auto" and fits_pmap and mesh.size > 1)
     return PmapEngine(mesh) if pmap else JitEngine(mesh)
-
-
-def create_state(
-    init_state: Callable[[Any], Any],
-    seed: Any,
-    abstract: Any,
-    is_loaded: Callable[[str], bool] = lambda _: False,
-) -> Any:
-    """Computes the portable state `init_state(seed)`; each device computes only its parts.
-
-    Args:
-      init_state: function from a seed to a state.
-      seed: seed of the run, or seeds of the replicas.
-      abstract: the state's shapes with their shardings (`sharding.add_shardings`).
-      is_loaded: True for the paths of leaves that the caller loads, such as
-        "frozen/base/embedding/table". They are not computed, and stay abstract.
-    """
-    paths, shapes = zip(*jax.tree_util.tree_leaves_with_path(abstract), strict=True)
-    names = (jax.tree_util.keystr(path, simple=True, separator="/") for path in paths)
-    drawn = [index for index, name in enumerate(names) if not is_loaded(name)]
-
-    def init(seed: Any) -> list[jax.Array]:
-        leaves = jax.tree.leaves(init_state(seed))
-        return [leaves[index] for index in drawn]
-
-    shardings = [shapes[index].sharding for index in drawn]
-    # The program runs once, so it is not worth optimizing, unless the user's flags choose a level.
-    level = "xla_backend_optimization_level"
-    chosen = level in os.environ.get("XLA_FLAGS", "")
-    options = {level: 1} if platform.is_cpu() and not chosen else {}
-    arrays = jax.jit(init, out_shardings=shardings, compiler_options=options)(seed)
-    leaves = dict(enumerate(shapes)) | dict(zip(drawn, arrays, strict=True))
-    return jax.tree.unflatten(jax.tree.structure(abstract), leaves.values())

@@ -210,7 +210,7 @@ def build_engine(settings: Settings, devices: Sequence[jax.Device] | None = None
     return ScanEngine(engine)
 
 
-def abstract_state(settings: Settings, init_state: Callable[[int], Any], mesh: Mesh) -> Any:
+def abstract_state(settings: Settings, init_state: jax.stages.Wrapped, mesh: Mesh) -> Any:
     """Shapes, dtypes and shardings of the state; UserError if the mesh does not divide it."""
     with errors_of("parallel"):
         return sharding.add_shardings(jax.eval_shape(init_state, settings.seed), mesh)
@@ -218,7 +218,7 @@ def abstract_state(settings: Settings, init_state: Callable[[int], Any], mesh: M
 
 def build_training(
     settings: Settings, task: Task, engine: Engine
-) -> tuple[Callable[[Any], Any], TrainStep, Callable[[Any], TrainState]]:
+) -> tuple[Callable[[Any], Any], TrainStep, jax.stages.Wrapped]:
     """Builds the schedule, the training step and the initial state.
 
     Returns:

@@ -24,7 +24,8 @@ from transformer_jax.errors import UserError
 from transformer_jax.logs.run_log import ReplicaLogs
 from transformer_jax.nn.lora import merge_adapters
 from transformer_jax.nn.traced_numbers import dropout_rate
-from transformer_jax.parallel.engines import Engine, create_state
+from transformer_jax.parallel.engines import Engine
+from transformer_jax.parallel.first_state import create_state
 from transformer_jax.parallel.replicas import ReplicaEngine, make_replica_engine
 from transformer_jax.parallel.scan_engine import ScanEngine
 from transformer_jax.parallel.sharding import make_mesh, replicated
@@ -282,7 +283,7 @@ class Replicas(SingleRun):
         def is_loaded(path: str) -> bool:
             return path.startswith(f"{FROZEN}/")
 
-        state = create_state(jax.vmap(init_state), self._seeds, abstract, is_loaded).saved
+        state = create_state(init_state, self._seeds, abstract, is_loaded).saved
         if self.warm_start is None:
             return state
         states = []

@@ -26,7 +26,8 @@ from transformer_jax.nn.layers import count_parameters
 from transformer_jax.nn.lora import merge_adapters
 from transformer_jax.nn.parameters import describe_unlisted
 from transformer_jax.parallel import hosts
-from transformer_jax.parallel.engines import Engine, create_state
+from transformer_jax.parallel.engines import Engine
+from transformer_jax.parallel.first_state import create_state
 from transformer_jax.parallel.sharding import bytes_per_device, process_part
 from transformer_jax.runs import build, provenance
 from transformer_jax.runs.config import errors_of
@@ -55,7 +56,7 @@ from transformer_jax.training.state import FROZEN, OPTIONAL_FIELDS, TrainState
 
 logger = logging.getLogger(__name__)
 
-InitState = Callable[[Any], TrainState]
+InitState = jax.stages.Wrapped
 """A seed -> the portable state before the first step."""
 
 _MOST_REWINDS = 10  # to the same checkpoint

@@ -255,7 +255,8 @@ def use_compilation_cache() -> None:
     except OSError:
         return
     jax.config.update("jax_compilation_cache_dir", str(directory))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+    # A start has many small programs, such as those of the first state.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
 
 
 def multiplies_bfloat16() -> bool:

@@ -26,7 +26,8 @@ from transformer_jax.lab.plan.target import GIB
 from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.nn.layers import count_parameters
 from transformer_jax.nn.ops import product_dtype
-from transformer_jax.parallel.engines import CompiledStep, Rows, create_state
+from transformer_jax.parallel.engines import CompiledStep, Rows
+from transformer_jax.parallel.first_state import create_state
 from transformer_jax.parallel.sharding import row_shards
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings

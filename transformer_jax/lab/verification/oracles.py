@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from transformer_jax.checkpoints.step_folder import named_leaves
@@ -156,7 +155,6 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what user code prints is no outcome
     work = pickle.load(sys.stdin.buffer)
     use_compilation_cache()
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
     load_modules(work["modules"])
     if work["cells"]:
         components, PARAMETERS[:] = pickle.loads(work["cells"])

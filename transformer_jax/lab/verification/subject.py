@@ -24,7 +24,8 @@ from transformer_jax.lab.verification.outcomes import Comparison, compare_trees
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.layer_pattern import PARAMETERS, pattern_text, read_pattern
 from transformer_jax.nn.parameters import parameter_at
-from transformer_jax.parallel.engines import Engine, create_state
+from transformer_jax.parallel.engines import Engine
+from transformer_jax.parallel.first_state import create_state
 from transformer_jax.parallel.sharding import ParallelConfig
 from transformer_jax.runs import build
 from transformer_jax.runs.config import override, read_settings
