@@ -86,6 +86,9 @@ class Parts:
     def get_state(self):
         return {"0": "place"}
 
+    def digest(self, streams):
+        return f"digest of {streams['0']}"
+
     def add_workers(self):
         self.events.append("add workers")
         return self.events.count("add workers") < 2
@@ -108,6 +111,9 @@ class Parts:
 
     def wait(self):
         self.events.append(("wait", max(self.saved)))
+
+    def newest_id(self):
+        return f"step {max(self.saved)}" if self.saved else None
 
     def metrics(self, split):
         return {step: metrics for step, of, metrics in self.records if of == split}
