@@ -13,7 +13,7 @@ from transformer_jax.checkpoints.step_folder import write_score
 from transformer_jax.lab.audit import Audit, audit
 from transformer_jax.logs.records import chained, to_json
 
-OF_LAST_SEGMENT = 1
+OF_LAST_SEGMENT = 0
 """A seed that draws the second of two segments."""
 
 

@@ -190,7 +190,7 @@ def test_callbacks_are_called_after_records_checkpoints_and_evaluations():
         ("at_checkpoint", 4, State(4)),
         ("at_evaluation", 4, 14.0, 4),
     ]
-    assert parts.metrics("valid")[4] == {"bleu": 14.0, "own": 8}
+    assert parts.metrics("valid")[4] == {"bleu": 14.0, "own": 8, "checkpoint": "step 4"}
     assert "share_callbacks" in parts.metrics("train")[4]
 
 
