@@ -11,9 +11,11 @@ trained again; a row that was stopped continues.
 import argparse
 import json
 import math
+import re
 import statistics
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 from scipy import stats
 
 import transformer_jax as tj
@@ -35,7 +37,6 @@ ROWS = {
     RIGHT: {},
     "scale_missing": {"model.attention_scale": 1.0},
     "scale_root": {"model.attention_scale": 1 / 16},
-    "positions_missing": {"model.positions": "none"},
     "embedding_unscaled": {"model.scale_embeddings": False},
     "warmup_missing": {"optimizer.warmup_steps": 1},
     "softmax_twice": {"model.attention_layer": "softmax_twice"},
@@ -59,29 +60,47 @@ def validation_losses(workdir: Path) -> dict[int, float]:
     return {r["step"]: r["loss"] for r in records if r.get("split") == "valid" and "loss" in r}
 
 
+def write_record(name: str, folder: Path) -> None:
+    """Writes the losses of a row's seeds."""
+    losses = [validation_losses(folder / f"seed_{seed}") for seed in range(SEEDS)]
+    record = {
+        "name": name,
+        "setting": SETTING,
+        "seeds": SEEDS,
+        "steps": STEPS,
+        "losses": [interval([of_seed[step] for of_seed in losses]) for step in STEPS],
+    }
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(record, indent=1) + "\n"
+    (RESULTS / f"{name}.json").write_text(text, encoding="utf-8")
+
+
+def draw(name: str) -> None:
+    """Draws the losses of a row beside those without a mistake."""
+    figure, ax = plt.subplots(figsize=(4, 2.4), layout="constrained")
+    for row, label in ((RIGHT, "without"), (name, "with it")):
+        record = json.loads((RESULTS / f"{row}.json").read_text(encoding="utf-8"))
+        means, halves = zip(*record["losses"], strict=True)
+        ax.errorbar(record["steps"], means, halves, label=label, marker="o", capsize=3)
+    ax.set(title=name, xlabel="step", ylabel="validation loss", ylim=(0, None))
+    ax.legend()
+    figure.savefig(RESULTS / f"{name}.png", dpi=110)
+    plt.close(figure)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--rows", default="", help="a regular expression; default: all")
     args = parser.parse_args()
-    chosen = f"^({RIGHT}|{args.rows})$" if args.rows else ""
-    sweep = tj.Sweep(config="quickstart", base=BASE, rows=ROWS, seeds=SEEDS, metrics=["loss"])
-    tj.sweep(sweep, args.workdir, chosen=chosen, modules=str(MODULES))
-    RESULTS.mkdir(parents=True, exist_ok=True)
     for name in ROWS:
-        seeds = [args.workdir / name / f"seed_{seed}" for seed in range(SEEDS)]
-        if not all((seed / "metrics.jsonl").exists() for seed in seeds):
+        if not re.fullmatch(args.rows or ".*", name):
             continue
-        losses = [validation_losses(seed) for seed in seeds]
-        record = {
-            "name": name,
-            "setting": SETTING,
-            "seeds": SEEDS,
-            "steps": STEPS,
-            "losses": [interval([of_seed[step] for of_seed in losses]) for step in STEPS],
-        }
-        text = json.dumps(record, indent=1) + "\n"
-        (RESULTS / f"{name}.json").write_text(text, encoding="utf-8")
+        sweep = tj.Sweep(config="quickstart", base=BASE, rows=ROWS, seeds=SEEDS, metrics=["loss"])
+        tj.sweep(sweep, args.workdir, chosen=f"^{name}$", modules=str(MODULES))
+        write_record(name, args.workdir / name)
+        if name != RIGHT:
+            draw(name)
 
 
 if __name__ == "__main__":

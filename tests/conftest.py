@@ -5,10 +5,10 @@ import contextlib
 import fcntl
 import gc
 import hashlib
-import itertools
 import json
 import logging
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -68,7 +68,7 @@ def compilation_cache_folder():
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tracing makes objects by the million, few of them in cycles: `pytest_runtest_teardown` collects.
 gc.disable()
-_file_numbers = itertools.count(1)
+_collected_at = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 CACHE = compilation_cache_folder()
 QUICKSTART = ROOT / "configs" / "quickstart.py"
@@ -93,8 +93,8 @@ TINY = {
     **{"checkpoint.every_steps": 15, "checkpoint.keep_params": 2, "logging.every_steps": 5},
 }
 """Changes that shrink the quick start's config to a run of seconds."""
-FILES_PER_COLLECTION = 5
-"""Files of tests after which garbage is collected: each collection takes a part of a second."""
+KIB_PER_COLLECTION = 2 * 2**20
+"""Memory that a process takes before garbage is collected, which takes seconds."""
 LONGEST = ("campaigns", "parallel", "recorded", "experiments", "docs", "cli")
 """Folders whose tests run first, so that both workers end at the same time."""
 OF_PAIRS = ["model.num_encoder_layers", "model.num_decoder_layers", "eval.num_examples"]
@@ -141,12 +141,14 @@ def pytest_runtest_setup(item):
         item.module.RNG = np.random.default_rng(0)
 
 
-def pytest_runtest_teardown(item, nextitem):
-    """Collects garbage after the tests of some files, and does not look at what remains again."""
-    ends_file = nextitem is not None and nextitem.path != item.path
-    if ends_file and next(_file_numbers) % FILES_PER_COLLECTION == 0:
+def pytest_runtest_teardown():
+    """Collects garbage when the process has grown, and does not look at what remains again."""
+    global _collected_at
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if peak > _collected_at + KIB_PER_COLLECTION:
         gc.collect()
         gc.freeze()
+        _collected_at = peak
 
 
 def pytest_sessionstart(session):

@@ -13,6 +13,7 @@ import pytest
 
 from transformer_jax.cli.main import main
 from transformer_jax.parallel import hosts
+from transformer_jax.runs import load
 
 # A program whose `predict` writes each line in capitals, without a model.
 CAPITALS = """
@@ -58,6 +59,21 @@ def shell(monkeypatch, capsys):
         return SimpleNamespace(status=status, out=out, err=err)
 
     return run
+
+
+@pytest.fixture
+def shared_runs(monkeypatch, trained_workdir, trained, language_model_workdir, language_model):
+    """Commands get the latest checkpoints of the two shared runs as they are loaded already, so
+    that no command compiles what another has compiled; all others they load."""
+    shared = {str(trained_workdir): trained, str(language_model_workdir): language_model}
+    latest = {"checkpoint": "latest", "average": None, "modules": (), "base": None}
+    load_run = load.load
+
+    def load_once(workdir, *args, **options):
+        is_shared = workdir in shared and not args and options == latest
+        return shared[workdir] if is_shared else load_run(workdir, *args, **options)
+
+    monkeypatch.setattr(load, "load", load_once)
 
 
 @pytest.fixture

@@ -27,7 +27,8 @@ def environment(tmp_path_factory):
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m transformer_jax "$@"\n')
     program.chmod(0o755)
     path = f"{folder}:{os.environ['PATH']}"
-    return os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": f"{folder}/cache"}
+    own = {"PATH": path, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": f"{folder}/cache"}
+    return os.environ | own | {"XLA_FLAGS": ""}  # which another process would check
 
 
 def output(words, **options):

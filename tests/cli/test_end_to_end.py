@@ -19,7 +19,7 @@ from transformer_jax.runs.workdir import MARK
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "configs" / "quickstart.py"
-MOMENTS = {"train.num_steps": 2, "eval.every_steps": 2, "logging.every_steps": 1}
+pytestmark = pytest.mark.usefixtures("shared_runs")
 FIGURES = {"bleu", "chrf", "signature", "loss", "perplexity", "accuracy", "step", "split"}
 
 
@@ -45,23 +45,20 @@ def files(tmp_path):
 
 
 def test_evaluate_prints_one_json_object(shell, workdir, monkeypatch):
-    words = ["evaluate", f"--workdir={workdir}", "--split=test", "--checkpoint=15"]
-    answer = shell(*words, "--beam_size=1", "--batch_size=12")
-    metrics = parse_object(answer.out)
-    assert answer.status == 0 and metrics.keys() >= FIGURES
-    assert metrics["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
-    assert (metrics["split"], metrics["step"], metrics["num_examples"]) == ("test", 15, 12)
-    kept = (workdir / "predictions" / "test-15.jsonl").read_text()
-    assert len(kept.splitlines()) == 12
-    # Unseen combinations of the embedded set.
+    """Of unseen combinations of the embedded set."""
     opened = "transformer_jax.runs.outside.open_split"
     monkeypatch.setattr(opened, lambda data, split: open_split(data, split)[:5])
     config = json.loads((workdir / "config.json").read_text())
     config["data"]["name"] = "synthetic_en_de"
     (workdir / "config.json").write_text(json.dumps(config))
-    words = ["evaluate", f"--workdir={workdir}", "--split=test_combinations", "--beam_size=1"]
-    metrics = parse_object(shell(*words).out)
-    assert (metrics["split"], metrics["num_examples"]) == ("test_combinations", 5)
+    words = ["evaluate", f"--workdir={workdir}", "--split=test_combinations", "--checkpoint=15"]
+    answer = shell(*words, "--beam_size=1")
+    metrics = parse_object(answer.out)
+    assert answer.status == 0 and metrics.keys() >= FIGURES
+    assert metrics["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    assert (metrics["split"], metrics["step"]) == ("test_combinations", 15)
+    kept = (workdir / "predictions" / "test_combinations-15.jsonl").read_text()
+    assert len(kept.splitlines()) == metrics["num_examples"] == 5
 
 
 HARD_LINES = [
@@ -106,14 +103,12 @@ def test_predict_writes_n_best_lists(shell, trained_workdir):
         assert scores == sorted(scores, reverse=True)
 
 
-def test_a_moved_run_and_its_averages_predict(shell, workdir):
-    texts = set()
-    for flags in ([], ["--average=2"], ["--checkpoint=15"]):
-        stdin = b"The old dog sees a cat.\nThe man sleeps.\n"
-        answer = shell("predict", f"--workdir={workdir}", "--beam_size=1", *flags, stdin=stdin)
-        assert (answer.status, answer.out.count("\n")) == (0, 2)
-        texts.add(answer.out)
-    assert len(texts) > 1
+def test_the_average_of_a_moved_run_predicts(shell, workdir, trained):
+    lines = ["The old dog sees a cat.", "The man sleeps."]
+    words = ["predict", f"--workdir={workdir}", "--beam_size=1", "--average=2"]
+    answer = shell(*words, stdin="\n".join(lines).encode())
+    assert (answer.status, answer.out.count("\n")) == (0, 2)
+    assert answer.out.splitlines() != trained.predict(lines, beam_size=1)
 
 
 def test_several_workdirs_are_an_ensemble(shell, trained_workdir, workdir, files):
@@ -131,18 +126,18 @@ def test_several_workdirs_are_an_ensemble(shell, trained_workdir, workdir, files
     assert metrics["steps"] == [15, 15] and {*workdir.rglob("*")} == before
 
     renamed = workdir.rename(workdir.with_name("a,b"))
-    assert shell(*words, f"--workdir={renamed}", stdin=text).out == alone.out
+    assert shell(*words, f"--workdir={renamed}").status == 0
     assert_one_line(shell(*words, several, stdin=text), f"{workdir} holds no run")
     with pytest.raises(tj.UserError, match="--distributed: an ensemble runs in one process"):
         verbs.predict(parse(["predict", several, "--distributed"]))
 
 
-def test_predict_samples_and_takes_prefixes(shell, trained_workdir, tmp_path):
+def test_predict_samples_and_takes_prefixes(shell, trained_workdir, trained, tmp_path):
     words = ["predict", f"--workdir={trained_workdir}", "--format=jsonl"]
     sampled = ["--temperature=0.9", "--top_k=50", "--top_p=0.95", "--num_outputs=5"]
     (line,) = shell(*words, *sampled, "--seed=1", stdin=b"The dog.\n").out.splitlines()
     sampling = {"temperature": 0.9, "top_k": 50, "top_p": 0.95, "num_outputs": 5, "seed": 1}
-    (outputs,) = tj.load(trained_workdir).n_best(["The dog."], **sampling)
+    (outputs,) = trained.n_best(["The dog."], **sampling)
     assert [output["text"] for output in json.loads(line)["outputs"]] == [
         output.text for output in outputs
     ]
@@ -156,7 +151,7 @@ def test_predict_samples_and_takes_prefixes(shell, trained_workdir, tmp_path):
     assert_one_line(shell(*words, stdin=b"a\n" * 3), "--prefixes", "has 2 lines, fewer than")
 
 
-def test_score_prints_a_number_for_each_pair(shell, trained_workdir, tmp_path):
+def test_score_prints_a_number_for_each_pair(shell, trained_workdir, trained, tmp_path):
     pairs = {"source": ["The dog.", "A cat."], "target": ["Der Hund.", "Eine Katze."]}
     for side, lines in pairs.items():
         (tmp_path / side).write_text("\n".join(lines))
@@ -164,26 +159,12 @@ def test_score_prints_a_number_for_each_pair(shell, trained_workdir, tmp_path):
     files = [f"--{side}={tmp_path / side}" for side in pairs]
     answer = shell(*words, *files)
     assert answer.status == 0
-    expected = tj.load(trained_workdir).score(pairs["source"], pairs["target"])
+    expected = trained.score(pairs["source"], pairs["target"])
     assert [float(line) for line in answer.out.splitlines()] == pytest.approx(expected, abs=1e-5)
     answer = shell(*words, *files, "--format=jsonl")
     as_json = [json.loads(line) for line in answer.out.splitlines()]
     assert [score["log_prob"] for score in as_json] == pytest.approx(expected)
     assert [score["is_greedy"] for score in as_json] == [False, False]
-
-
-def test_sweep_prints_its_table(shell, tiny_language_model, tmp_path):
-    file = tmp_path / "sweep.py"
-    rows = {"few": {"data.num_train_examples": 100}, "all": {}}
-    base = tiny_language_model | MOMENTS
-    sweep = dict(config=str(QUICKSTART), base=base, rows=rows, metrics=["loss"])
-    file.write_text(f"def get_sweep():\n    return {sweep!r}\n")
-    words = ("sweep", f"--sweep={file}", f"--workdir={tmp_path / 'w'}", "--seeds=1", "--rows=few")
-    answer = shell(*words)
-    assert answer.status == 0, answer.err
-    head, row = answer.out.splitlines()
-    assert head.split() == ["loss", "seeds", "parameters", "tokens/s", "time"]
-    assert row.startswith("few  ") and "±" not in row
 
 
 def test_a_finished_run_says_so_and_what_can_be_done_with_it(shell, workdir):
@@ -213,11 +194,14 @@ def test_numbers_are_short_on_a_terminal_alone(monkeypatch, is_terminal):
 
 
 def test_flags_reach_the_tools(shell, train_words, tmp_path, monkeypatch):
-    """`train --dry_run`, `train --seeds` and `benchmark`."""
+    """`train --dry_run`, `train --seeds`, `sweep` and `benchmark`."""
     tools = {
         "tools.benchmark.describe": Mock(return_value="task  translation"),
         "lab.sweeps.sweep.run_seeds": Mock(
             return_value=[Row("run", {"loss": [1.0, 2.0]}, 100, 5.0, 60.0)]
+        ),
+        "lab.sweeps.sweep.run_sweep": Mock(
+            return_value=[Row("few", {"loss": [1.0]}, 100, 5.0, 60.0)]
         ),
         "tools.benchmark.train": Mock(return_value={"step_ms": 1.25, "device": "cpu"}),
         "tools.benchmark.decode": Mock(return_value={"step_ms": 2.5}),
@@ -227,14 +211,21 @@ def test_flags_reach_the_tools(shell, train_words, tmp_path, monkeypatch):
     answer = shell(*train_words, "--dry_run")
     assert (answer.status, answer.out, answer.err) == (0, "task  translation\n", "")
     assert "±" in shell(*train_words, f"--workdir={tmp_path}", "--seeds=2").out
+    sweep = ["sweep", "--sweep=quick_positions", f"--workdir={tmp_path}"]
+    answer = shell(*sweep, "--seeds=1", "--rows=few", "--at_once=2", "--config.seed=3")
+    head, row = answer.out.splitlines()
+    assert head.split() == ["loss", "seeds", "parameters", "tokens/s", "time"]
+    assert row.startswith("few  ") and "±" not in row
     sizes = {"batch_size": 2, "source_length": 6, "steps": 1}
     flags = [*train_words[1:], *(f"--{name}={value}" for name, value in sizes.items())]
     answer = shell("benchmark", "train", *flags, "--target_length=4")
     assert parse_object(answer.out) == {"step_ms": 1.25, "device": "cpu"}
     assert parse_object(shell("benchmark", "decode", *flags, "--beam_size=3").out)
-    describe, seeds, train, decode = (tool.call_args for tool in tools.values())
+    describe, seeds, swept, train, decode = (tool.call_args for tool in tools.values())
     assert [call.args[0].model.d_model for call in (describe, seeds, train, decode)] == [16] * 4
     assert seeds.args[1:] == (str(tmp_path), 2, ())
+    assert swept.args[0].seeds == 1 and swept.args[1:] == (str(tmp_path), {"seed": "3"}, 2)
+    assert swept.kwargs == {"chosen": "few", "modules": ()}
     assert train.kwargs == sizes | {"target_length": 4}
     assert decode.kwargs == sizes | {"beam_size": 3}
 

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 import transformer_jax as tj
@@ -19,6 +20,8 @@ from transformer_jax.cli.main import main
 from transformer_jax.cli.parser import parse
 from transformer_jax.lab.evidence.claims import load_claim
 from transformer_jax.lab.sweeps.definition import Sweep, load_sweep
+from transformer_jax.runs.config import resolve_file
+from transformer_jax.runs.field_docs import as_override
 from transformer_jax.runs.settings import tables
 from transformer_jax.runs.shipped import find_file
 from transformer_jax.runs.user_modules import load_modules
@@ -30,6 +33,7 @@ FILES = [*PAGES, *(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/*
 
 OWN = ("FILE", "mine.py")  # what stands for a reader's own file
 _WORDS = r"""((?:"[^"]*"|'[^']*'|[^"'])+?)"""  # with "a | b" in quotes
+AT_ONCE = {"batch_size": PAIRS["test"], "beam_size": 1}
 COMMAND = re.compile(
     rf"(?:^|[|;] *|&& )(?:python -m )?transformer_jax (?=[a-z]){_WORDS}(?= [|<>#&]|;|$)"
 )
@@ -112,9 +116,10 @@ def sentence_and_words(line):
 
 
 def search_at_once(workdir):
-    """Makes a run search all lines of a split in one batch, for which one program does."""
+    """Makes a run search all lines of a split in one batch, without a beam, for which one small
+    program does."""
     config = json.loads((workdir / "config.json").read_text())
-    config["decode"]["batch_size"] = PAIRS["test"]
+    config["decode"] |= AT_ONCE
     (workdir / "config.json").write_text(json.dumps(config))
 
 
@@ -126,7 +131,7 @@ def test_blocks_marked_run_succeed(page, tiny, trained_workdir, tmp_path, monkey
     there already, so that the command only finds it finished."""
     monkeypatch.chdir(tmp_path)
     search_at_once(shutil.copytree(trained_workdir, tmp_path / "runs" / "first"))
-    overrides = tiny | {"decode.batch_size": PAIRS["test"]}
+    overrides = tiny | {f"decode.{name}": value for name, value in AT_ONCE.items()}
     lines = "".join(RUN.findall(page.read_text())).replace("\\\n", " ").splitlines()
     for line in lines:
         given, argv = sentence_and_words(line)
@@ -139,22 +144,28 @@ def test_blocks_marked_run_succeed(page, tiny, trained_workdir, tmp_path, monkey
 
 
 MINUTES = ("quickstart", "sweep")  # have tests of their own
-BRIEF = {"train.num_steps": 2, "train.tokens_per_batch": 256, "eval.every_steps": 2}
-BRIEF |= {"checkpoint.every_steps": 2, "optimizer.warmup_steps": 1}
-SIZES = {"model.d_model": 16, "model.d_ff": 32, "model.num_heads": 2, "tokenizer.vocab_size": 300}
-SIZES |= {"model.dropout_rate": 0.0}
-OF_CONFIG = {
-    "parallel_text": SIZES
-    | {"model.num_encoder_layers": 1, "model.num_decoder_layers": 1, "train.scale_to_data": False}
-    | {"eval.num_examples": 2, "decode.beam_size": 1, "decode.max_extra_length": 4},
-    "lm_from_text": SIZES | {"model.num_layers": 1},
-    "classify_text": SIZES | {"model.num_layers": 1},
-    "lora": {"decode.max_extra_length": 4},
-}
+BRIEF = {"train.num_steps": 6, "eval.every_steps": 6, "checkpoint.every_steps": 6}
 
 
-def test_the_commands_of_the_readme_are_a_chain(tiny, tmp_path, monkeypatch, capfd):
+def fields_like(run, config):
+    """Fields with which a config's programs are those of a run, which are compiled already."""
+    shipped = resolve_file(config, {}).values
+    fields = {}
+    for name, value in run.settings.values.items():
+        is_of_data = name.startswith("data.") and not name.startswith("data.max_")
+        if value != shipped[name] and not is_of_data:
+            fields[name] = as_override(value)
+    return fields | BRIEF
+
+
+def test_the_commands_of_the_readme_are_a_chain(
+    tiny, trained, language_model, classifier, tmp_path, monkeypatch, capfd
+):
     """Each uses what those before it made, with a reader's files and tiny sizes."""
+    runs = {"parallel_text": trained, "lm_from_text": language_model, "classify_text": classifier}
+    fields = {name: fields_like(run, name) for name, run in runs.items()}
+    fields["parallel_text"] |= {f"decode.{name}": value for name, value in AT_ONCE.items()}
+    fields["lora"] = BRIEF | {"train.tokens_per_batch": 256, "decode.max_extra_length": 4}
     monkeypatch.chdir(tmp_path)
     for split in PAIRS:
         for side, language in (("source", "en"), ("target", "de")):
@@ -165,13 +176,14 @@ def test_the_commands_of_the_readme_are_a_chain(tiny, tmp_path, monkeypatch, cap
     for name in ("train", "valid"):
         answer = {"instruction": "Say it.", "output": "A dog."}
         Path(f"{name}.jsonl").write_text(8 * f"{json.dumps(answer)}\n")
-        Path(f"{name}.csv").write_text("review,sentiment\n" + 8 * '"A dog, yes.",good\nNo.,bad\n')
+        rows = pd.read_csv(classifier.settings.values[f"data.{name}_text"], sep="\t")
+        rows.to_csv(f"{name}.csv", index=False, header=["review", "sentiment"])
     blocks = re.findall(r"^```bash\n(.*?)^```$", PAGES[0].read_text(), re.M | re.S)
     argvs = [argv for argv in words(commands("".join(blocks))) if argv[0] not in MINUTES]
     for argv in argvs:
         if argv[0] == "train":
-            fields = BRIEF | OF_CONFIG[argv[1].removeprefix("--config=")]
-            argv += [f"--config.{name}={value}" for name, value in fields.items()]
+            changes = fields[argv[1].removeprefix("--config=")]
+            argv += [f"--config.{name}={value}" for name, value in changes.items()]
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"A dog runs.\n")))
         assert main(argv) == 0, f"{argv}: {capfd.readouterr().err}"
     assert len(argvs) == 9 and Path("mine/model.safetensors").exists()

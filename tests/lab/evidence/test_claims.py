@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 
+import jax
 import numpy as np
 import pytest
 
@@ -31,6 +32,13 @@ def get_claim():
     return dict(statement="The first is lower.", rows={{"first": {{}}, "second": {{}}}},
                 experiment=experiment, metric="a number", smallest=0.05)
 """
+
+
+@pytest.fixture(autouse=True)
+def compiled_programs_stay(monkeypatch):
+    """The experiments of this file run no programs, so that those of other tests need not be
+    compiled again after them."""
+    monkeypatch.setattr(jax, "clear_caches", lambda: None)
 
 
 def drawn(gap, deviation=0.1):
@@ -164,12 +172,16 @@ def test_the_verb_decides_checks_and_names_wrong_fields(tmp_path, capsys):
     assert "statement" in capsys.readouterr().err
 
 
-@pytest.fixture
-def checked(tiny_language_model, tmp_path):
+TEXT = "a b c d e f\n" * 50
+
+
+@pytest.fixture(scope="module")
+def checked(tiny_language_model, tmp_path_factory):
     """A claim on files of its own, and what its verdict says of them."""
-    texts = {name: tmp_path / name for name in ("train", "valid")}
+    folder = tmp_path_factory.mktemp("checked")
+    texts = {name: folder / name for name in ("train", "valid")}
     for path in texts.values():
-        path.write_text("a b c d e f\n" * 50)
+        path.write_text(TEXT)
     base = tiny_language_model | {f"data.{name}_text": str(path) for name, path in texts.items()}
     rows = {"narrow": {}, "wide": {"model.d_ff": 48}}
     claim = tj.Claim("Wide is better.", rows, config="quickstart", base=base)
@@ -203,6 +215,9 @@ def test_a_verdict_is_out_of_date_if_code_config_or_data_change(checked, monkeyp
     found = check_claim(verdict, claim)
     assert not found.changed
     assert str(texts["train"]) in str(found)
+    for path in texts.values():
+        path.write_text(TEXT)
+    fingerprints.of_row.cache_clear()
 
 
 def test_another_version_of_a_library_is_its_own_answer(checked):

@@ -48,7 +48,7 @@ def no_rows(q, k, v, mask=None):
     return soft(scores if mask is None else np.where(mask, scores, -np.inf)) @ v
 
 
-def multi_head(x, wq, wk, wv, wo, num_heads, split=True):
+def multi_head(x, wq, wk, wv, wo, num_heads, split=True, mask=None):
     batch, time, width = x.shape
 
     def heads(y):
@@ -56,12 +56,21 @@ def multi_head(x, wq, wk, wv, wo, num_heads, split=True):
             return y.reshape(batch, time, num_heads, -1).transpose(0, 2, 1, 3)
         return y.reshape(batch, num_heads, time, -1)
 
-    result = attention(*(heads(x @ w) for w in (wq, wk, wv)))
+    result = attention(*(heads(x @ w) for w in (wq, wk, wv)), mask)
     return result.transpose(0, 2, 1, 3).reshape(batch, time, width) @ wo
 
 
 def one_projection(x, wq, wk, wv, wo, num_heads):
     return multi_head(x, wq, wq, wv, wo, num_heads)
+
+
+def tiled_mask(x, wq, wk, wv, wo, num_heads, mask):
+    batch, time, width = x.shape
+    split = [(x @ w).reshape(batch, time, num_heads, -1).swapaxes(1, 2) for w in (wq, wk, wv)]
+    folded = [y.reshape(batch * num_heads, time, -1) for y in split]
+    result = attention(*folded, np.tile(mask, (num_heads, 1, 1)))
+    result = result.reshape(batch, num_heads, time, -1).swapaxes(1, 2)
+    return result.reshape(batch, time, width) @ wo
 
 
 def cached(q, k_cache, v_cache, pos):
@@ -130,8 +139,8 @@ def dropout(x, rate, training, scaled=True, always=False):
     return x * (RNG.random(x.shape) >= rate) / ((1 - rate) if scaled else 1)
 
 
-def model(tokens, ahead=0, places=1, probabilities=False):
-    hidden = EMBEDDING[tokens] + places * PLACES[: tokens.shape[1]]
+def model(tokens, ahead=0, probabilities=False):
+    hidden = EMBEDDING[tokens] + PLACES[: tokens.shape[1]]
     keep = np.tri(tokens.shape[1], k=ahead, dtype=bool)
     logits = attention(hidden, hidden, hidden, keep) @ OUT
     return soft(logits) if probabilities else logits
@@ -185,6 +194,7 @@ WRONG = {
         "softmax_twice": lambda q, k, v: soft(soft(q @ np.swapaxes(k, -1, -2) / 2)) @ v,
         "mask_after_softmax": mask_after,
         "mask_one_head": mask_of_one_head,
+        "mask_tiled": tiled_mask,
         "causal_ahead": sees_the_next,
         "heads_reshape": lambda x, wq, wk, wv, wo, h: multi_head(x, wq, wk, wv, wo, h, False),
         "shared_projection": one_projection,
@@ -230,12 +240,10 @@ WRONG = {
         "padding_in_pool": lambda x, mask: (x * mask[..., None]).mean(1),
         "dropout_missing": lambda x, rate, training: x,
         "future_leaks": lambda tokens: model(tokens, ahead=1),
-        "positions_missing": lambda tokens: model(tokens, places=0),
         "returns_probabilities": lambda tokens: model(tokens, probabilities=True),
-        "rows_mix": lambda tokens: model(tokens) - model(tokens).mean(0),
     },
     "check_training": {
-        "inputs_not_shifted": lambda tokens: (tokens, tokens),
+        "inputs_not_shifted": lambda tokens: (tokens[:, 1:], tokens[:, 1:]),
         "start_missing": lambda tokens, bos: (tokens[:, :-1], tokens[:, 1:]),
         "mean_of_means": lambda losses, counts: np.mean(losses),
         "accumulation_undivided": update,
@@ -279,6 +287,7 @@ RIGHT = {
     "check_model": [layer_norm, dropout, model, lambda x, sublayer, norm: x + sublayer(norm(x))],
     "check_training": [
         lambda tokens: (tokens[:, :-1], tokens[:, 1:]),
+        lambda target, bos, eos: ([bos, *target], [*target, eos]),
         lambda losses, counts: np.average(losses, weights=counts),
         lambda gradients: sum(gradients) / len(gradients),
     ],

@@ -11,7 +11,7 @@ import transformer_jax as tj
 from tests.lab.mistakes import functions
 from tests.lab.mistakes.functions import RIGHT, WRONG
 from tests.refusals import assert_refused
-from transformer_jax.lab.mistakes.answer import MISTAKES
+from transformer_jax.lab.mistakes.engine import MISTAKES
 
 PLANTED = [(check, name) for check, rows in WRONG.items() for name in rows]
 
@@ -40,11 +40,29 @@ def test_an_unknown_mistake_has_no_name():
     answer = tj.check_attention(lambda q, k, v: functions.attention(q, k, v) ** 2)
     assert not answer.right and not answer.mistakes and "no known mistake" in repr(answer)
     assert not tj.check_positions(lambda x: x).mistakes
+    assert not tj.check_mask(np.eye, mask="keep").mistakes
 
 
-def test_rows_that_see_no_key_are_a_warning():
-    answer = tj.check_attention(functions.no_rows)
-    assert answer.right and [finding.name for finding in answer.warnings] == ["nan_rows"]
+def test_a_second_call_that_differs_is_dropout():
+    dropped = lambda q, k, v: functions.dropout(functions.attention(q, k, v), 0.1, True)  # noqa: E731
+    answer = tj.check_attention(dropped)
+    assert [finding.name for finding in answer.mistakes] == ["dropout_at_evaluation"]
+
+
+def test_rows_that_see_no_key_are_a_mistake():
+    hidden = lambda tokens: np.where(tokens[:, :, None] & tokens[:, None], 0, -np.inf)  # noqa: E731
+    for answer in (tj.check_attention(functions.no_rows), tj.check_mask(hidden)):
+        assert [finding.name for finding in answer.mistakes] == ["nan_rows"], answer
+    assert "of 120 outputs are NaN" in repr(tj.check_attention(functions.no_rows))
+
+
+def test_a_docstring_tells_the_axes_of_a_mask():
+    def attention(x, wq, wk, wv, wo, num_heads, mask):
+        """mask: [batch, queries, keys], True where a key is seen."""
+        return functions.multi_head(x, wq, wk, wv, wo, num_heads, mask=mask)
+
+    answer = tj.check_attention(attention, mask="keep")
+    assert [finding.name for finding in answer.mistakes] == ["mask_heads_axis"]
 
 
 def test_what_a_mask_means_is_told():
@@ -59,12 +77,17 @@ def test_what_a_mask_means_is_told():
 def test_what_is_inside_a_function_is_told():
     cosine = optax.warmup_cosine_decay_schedule(0.0, 0.3, 10, 50, end_value=0.0)
     assert tj.check_schedule(cosine, warmup=10, peak=0.3, total=50).right
-    batched = tj.check_positions(functions.along_the_batch, batch_first=True)
-    assert batched.mistakes[0].name == "positions_batch_axis"
+    rates = WRONG["check_schedule"]["step_0"]
+    counted = lambda step: [rates(n, 64, 8) for n in range(step + 1)][-1]  # noqa: E731
+    answer = tj.check_schedule(counted, warmup=8, d_model=64)
+    assert [finding.name for finding in answer.mistakes] == ["step_0"]
+    late = lambda step: 0.3 * (step + 1) / 10 if step <= 10 else cosine(step)  # noqa: E731
+    answer = tj.check_schedule(late, warmup=10, peak=0.3, total=50)
+    assert [finding.name for finding in answer.mistakes] == ["warmup_off_by_one"]
     shifts = WRONG["check_loss"]["targets_not_shifted"]
     assert tj.check_loss(lambda logits, labels: shifts(logits, labels), shifted=True).right
-    late = lambda tokens: functions.model(np.roll(tokens, 1, 1))  # noqa: E731
-    cached = tj.check_model(functions.model, cached=late)
+    rolled = lambda tokens: functions.model(np.roll(tokens, 1, 1))  # noqa: E731
+    cached = tj.check_model(functions.model, cached=rolled)
     assert [finding.name for finding in cached.mistakes] == ["cache_differs"]
 
 
@@ -90,10 +113,13 @@ def test_what_cannot_be_checked_is_one_line():
                 lambda q, k, v: time.sleep(2), seconds=0.1
             ),
             "it returns the shape [1]": lambda: tj.check_attention(lambda q, k, v: np.ones(1)),
+            "it returns the shape [0]": lambda: tj.check_attention(lambda q, k, v: None),
+            "a check takes a function, and type": lambda: tj.check_attention(np.ndarray),
             "it returns str": lambda: tj.check_attention(lambda q, k, v: "x"),
             "what is the parameter `e`": lambda: tj.check_mask(lambda a, b, c, d, e: a),
             'mask="hide" if yes': lambda: tj.check_attention(functions.mask_reversed),
             "does True or 1 in its mask mean": lambda: tj.check_mask(lambda n: np.tri(n, k=-1)),
+            "no number": lambda: tj.check_schedule(lambda step: None, warmup=3, peak=0.1),
             "say warmup=": lambda: tj.check_schedule(lambda step: 1.0),
             "Say shifted=False": lambda: tj.check_loss(shifting),
             "Say part=": lambda: tj.check_model(lambda x: x),

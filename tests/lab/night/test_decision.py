@@ -6,15 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from transformer_jax.lab.night.decision import (
-    CONTINUE,
-    LOOKS,
-    PROMOTE,
-    REFUSE,
-    ErrorControl,
-    decide_proposal,
-    judge,
-)
+from transformer_jax.lab.night.decision import LOOKS, ErrorControl, judge
 from transformer_jax.scoring.sequential import oriented
 
 DRAWS = 4000
@@ -82,6 +74,9 @@ def spread(center, count, width=1.0):
 
 
 BASELINE = spread(0.0, SEEDS)
+PROMOTE = (True, False)
+REFUSE = (False, True)
+CONTINUE = (False, False)
 
 
 @pytest.mark.parametrize(
@@ -92,6 +87,7 @@ BASELINE = spread(0.0, SEEDS)
         (spread(5.0, 1), BASELINE, 1.0, CONTINUE),
         (spread(0.0, 1), BASELINE, 0.0, REFUSE),
         (spread(0.6, 2, 0.1), BASELINE, 0.1, CONTINUE),
+        (np.array([0.65, 0.5]), BASELINE[::-1], 0.0, REFUSE),  # it wins 23 of 30 comparisons
         # It wins both pairs, but only half of all comparisons.
         (np.array([-0.9, 0.9]), np.array([-1.0, *spread(0.0, 14)]), 0.0, CONTINUE),
         (spread(0.6, 2, 0.1), BASELINE, 2.0, REFUSE),  # less than half of interest
@@ -107,7 +103,7 @@ BASELINE = spread(0.0, SEEDS)
     ],
 )
 def test_verdicts(values, baseline, smallest, verdict):
-    assert decide_proposal(values, baseline, 5e-4, smallest).verdict == verdict
+    assert judge(values, baseline, 5e-4, smallest)[:2] == verdict
 
 
 def test_lower_values_may_be_better():
@@ -122,10 +118,5 @@ def test_many_proposals_are_decided_as_each():
     level = np.linspace(1e-4, 0.05, 20)
     judgements = judge(values, baseline, level, 0.5)
     for index in range(20):
-        decision = decide_proposal(values[index], baseline[index], level[index], 0.5)
-        verdict = CONTINUE
-        if judgements.promotes[index]:
-            verdict = PROMOTE
-        elif judgements.refuses[index]:
-            verdict = REFUSE
-        assert decision == (verdict, *(array[index] for array in judgements[2:]))
+        alone = judge(values[index], baseline[index], level[index], 0.5)
+        assert alone == tuple(array[index] for array in judgements)

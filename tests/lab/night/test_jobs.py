@@ -9,6 +9,7 @@ import pytest
 from transformer_jax.errors import Stopped
 from transformer_jax.lab.night import jobs
 from transformer_jax.lab.night.jobs import JobError, Limits, run_job
+from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.parallel import hosts
 from transformer_jax.runs.config import resolve_file
 
@@ -50,28 +51,32 @@ def test_a_signal_ends_the_process_softly(tmp_path):
     assert process.returncode == 7
 
 
+def check_of(folder, name, code):
+    """Arguments of a check of the quick start's model with an activation that runs this code."""
+    path = folder / f"{name}.py"
+    path.write_text(COMPONENT.format(name=name, code=code))
+    fields = {"config": "quickstart", "overrides": {"model.activation": name}, "metric": "loss"}
+    return {**fields, "modules": [str(path)], "verifies": False}
+
+
 @pytest.mark.parametrize(
     ("code", "rule", "words"),
     [
         ("import os; os._exit(3)", "crash", "ended with status 3"),
         ("open(__file__)", "files", "asks for open"),
-        ("raise ValueError('odd')", "config", "odd"),
     ],
 )
 def test_a_component_that_crashes_or_reads_files_is_named(code, rule, words, tmp_path):
-    path = tmp_path / f"{rule}.py"
-    path.write_text(COMPONENT.format(name=rule, code=code))
-    arguments = {"config": "quickstart", "overrides": {"model.activation": rule}, "metric": "loss"}
+    arguments = check_of(tmp_path, rule, code)
     with pytest.raises(JobError, match=words) as failure:
-        run_job(
-            "check",
-            Limits(120, 1, tmp_path),
-            **arguments,
-            modules=[str(path)],
-            verifies=False,
-            guarded=[str(path)],
-        )
+        run_job("check", Limits(120, 1, tmp_path), **arguments, guarded=arguments["modules"])
     assert failure.value.rule == rule
+
+
+def test_an_error_of_a_component_has_a_rule_and_a_reason(tmp_path, with_entries):
+    with_entries(ACTIVATIONS, {})
+    found = jobs.do_job("check", check_of(tmp_path, "odd", "raise ValueError('not even')"))
+    assert found["rule"] == "config" and "not even" in found["reason"]
 
 
 def test_a_test_split_that_is_the_validation_split_holds_nothing_out(tiny_language_model):

@@ -174,6 +174,9 @@ def test_costs_budget_and_other_workers(night, drawn, monkeypatch):
     folder = write_night(night.parent / "priced", priced, base=rate(0.1))
     propose(folder, "dear", rate(0.9), 1)
     assert decided(folder) == {"dear": ("refused", "screening")}
+    write_night(folder, priced.replace("1.0", "2.0"), base=rate(0.1))
+    with pytest.raises(UserError, match="price was"):
+        decided(folder)
 
     folder = write_night(night.parent / "poor", base=rate(0.1), budget={"runs": 5})
     propose(folder, "first", rate(0.01), 1)
@@ -184,26 +187,32 @@ def test_costs_budget_and_other_workers(night, drawn, monkeypatch):
     propose(folder, "half", rate(0.13), 1)  # its first look is the last that is paid for
     assert decided(folder) == {} and night_state(folder)["open"] == ["half"]
 
-    propose(night, "late", rate(0.7), 1)
-    monkeypatch.setattr(drawn, "train", rival_wins(night, drawn.train))
-    verdicts = [(line["verdict"], line["baseline"]) for line in decide_proposals(night)]
-    assert verdicts == [("superseded", 0), ("refused", 1)]
+    for job, expected in {
+        "check": [("refused", 1)],
+        "train": [("superseded", 0), ("refused", 1)],
+    }.items():
+        night = write_night(night.parent / job, base=rate(0.1))
+        propose(night, "late", rate(0.7), 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(drawn, job, rival_wins(night, getattr(drawn, job)))
+            verdicts = [(line["verdict"], line["baseline"]) for line in decide_proposals(night)]
+        assert verdicts == expected
     # A new baseline has seeds that no test has used.
     measured = [Ledger(night).measured("baseline", number)[0] for number in (0, 1)]
     assert [line["workdirs"][0].rpartition("/")[2] for line in measured] == ["seed_0", "seed_1000"]
 
 
-def rival_wins(folder, train):
-    """Training during which another process promotes a proposal."""
+def rival_wins(folder, job):
+    """A job during which another process promotes a proposal."""
 
     def run(**arguments):
         ledger = Ledger(folder)
-        if "late" in arguments["folder"] and not ledger.promoted:
+        if arguments["overrides"] | rate(0.7) == arguments["overrides"] and not ledger.promoted:
             fields = {"name": "rival", "digest": "", "rule": "better", "number": None}
             fields |= {"overrides": rate(0.8), "files": {}, "lines": 0, "verdict": "promoted"}
             with ledger.adding():
                 ledger.add("end", **fields)
-        return train(**arguments)
+        return job(**arguments)
 
     return run
 

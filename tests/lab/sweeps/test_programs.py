@@ -50,11 +50,13 @@ def test_a_row_of_a_stopped_program_is_the_row_trained_alone(sweep, tmp_path, mo
         train(configs, folder, modules, 2, folders)
         raise tj.Stopped("stopped by SIGTERM at step 2")
 
+    more = dataclasses.replace(sweep, rows=sweep.rows | {"never reached": {"model.d_ff": 48}})
     with monkeypatch.context() as patch:
         patch.setattr(row_training, "train_replicas", stop)
         with pytest.raises(tj.Stopped):
-            tj.sweep(sweep, workdir)
-    rows = tj.sweep(sweep, workdir)
+            tj.sweep(more, workdir)
+    assert not (workdir / "table.txt").exists() and not list(workdir.glob("never*/*"))
+    rows = tj.sweep(more, workdir, chosen="base|dropped")
     assert [row.name for row in rows] == ["base", "dropped"]
     alone = dataclasses.replace(sweep, rows={"base": {}})
     (expected,) = tj.sweep(alone, tmp_path / "alone")

@@ -249,7 +249,7 @@ def test_trials_are_rows_and_the_best_is_printed(tiny_search, tmp_path, capsys):
     """Those of a grid train in one program; halving ends one of them early, and trains the other
     by itself."""
     losses = []
-    for halving, steps in (({}, 8), ({"first": 2, "factor": 2}, 2)):
+    for halving, steps in (({}, 8), ({"first": 4, "factor": 2}, 4)):
         sweep = tiny_search({RATE: [3e-3, 1e-4]}, search="grid", trials=None, halving=halving)
         file = tmp_path / "sweep.py"
         names = ("config", "base", "space", "search", "halving", "seeds")

@@ -94,44 +94,20 @@ def test_more_seeds_train_beside_those_that_are_there(sweep, swept, tmp_path):
     workdir, saved = tmp_path / "more", swept[1][0]
     shutil.copytree(swept[0] / "as_it_is", workdir / "as_it_is")
     before = {path: path.stat().st_mtime_ns for path in workdir.glob("*/seed_[01]/**/*")}
-    for seeds in (3, 5):  # one more, beside them; two more, together
-        more = dataclasses.replace(sweep, rows={"as it is": {}}, seeds=seeds)
-        (row,) = run_sweep(more, workdir)
-        assert row.seeds == seeds and row.seconds > saved.seconds
-        assert run_sweep(more, workdir) == [row]  # from its file
+    more = dataclasses.replace(sweep, rows={"as it is": {}}, seeds=4)
+    (row,) = run_sweep(more, workdir)
+    assert row.seeds == 4 and row.seconds > saved.seconds
+    assert run_sweep(more, workdir) == [row]  # from its file
     assert {path: path.stat().st_mtime_ns for path in workdir.glob("*/seed_[01]/**/*")} == before
     for name, values in row.metrics.items():
         assert values[:2] == saved.metrics[name]
-    for seed in (2, 3, 4):
+    for seed in (2, 3):
         run = workdir / "as_it_is" / f"seed_{seed}"
         last = last_valid(run)
         assert row.metrics["loss"][seed] == last["loss"]
         assert row.metrics["perplexity"][seed] == last["perplexity"]
         assert row.metrics["twice as long"][seed] == pytest.approx(last["loss"], rel=1e-4)
         assert tj.load(run).config.seed == seed
-
-
-def test_sigterm_stops_a_sweep_and_the_same_call_resumes_it(sweep, swept, tmp_path, monkeypatch):
-    rows = {"as it is": {}, "never reached": {"model.d_ff": 48}}
-    two = Sweep(sweep.config, rows, sweep.base, seeds=2)
-    shutil.copytree(swept[0] / "as_it_is", tmp_path / "as_it_is")
-    (tmp_path / "as_it_is" / "result.json").unlink()
-    for seed in ("seed_0", "seed_1"):  # it was stopped before its program ended
-        shutil.rmtree(tmp_path / "as_it_is" / seed / "checkpoints")
-    started = []
-
-    def stopped(configs, folder, modules, until, folders):
-        started.append(folder.name)
-        raise tj.Stopped("stopped by SIGTERM at step 1")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("transformer_jax.lab.sweeps.row_training.train_replicas", stopped)
-        with pytest.raises(tj.Stopped):
-            run_sweep(two, tmp_path)
-    assert started == ["as_it_is"]
-    assert not (tmp_path / "table.txt").exists()
-    (row,) = run_sweep(two, tmp_path, chosen="as it is")
-    assert row.metrics == {"loss": swept[1][0].metrics["loss"]}  # the task's criterion
 
 
 def test_seeds_that_all_diverge_are_an_error(sweep, tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ from transformer_jax.lab.verification.component_oracles import (
 from transformer_jax.lab.verification.float64 import in_float64
 from transformer_jax.tokenization import TOKENIZERS
 
+TWO_LAYERS = {"model.num_layers": 2}
 WRONG = [
     (tokenized, {"tokenizer.kind": "loses_e"}, "is decoded to another text"),
     (searched, {"decode.search": "of_batch"}, "first at sentence 0 by itself"),
@@ -24,24 +25,30 @@ WRONG = [
     (searched, {"decode.search": "of_batch_entropy"}, "by itself"),
     (searched, {"decode.constraint": "of_width"}, "by itself"),
     (scheduled, {"optimizer.schedule": "below_zero"}, "in the rates: -0.999"),
-    (updated, {"optimizer.name": "counts_traces", "model.num_layers": 2}, "most in decoder/layer_"),
-    (updated, {"optimizer.transforms": "own_noise", "model.num_layers": 2}, "most in "),
+    (updated, TWO_LAYERS | {"optimizer.name": "counts_traces"}, "most in decoder/layer_"),
+    (updated, TWO_LAYERS | {"optimizer.transforms": "own_noise"}, "most in "),
     (lost, {"train.loss": "lost_tile"}, "most in "),
     (predicted, {"task.name": "sorted_lines", "data.name": "table"}, "first at line 1: "),
-    (updated, {"optimizer.name": "of_stack", "model.num_layers": 2}, "most in decoder/layer_"),
+    (updated, TWO_LAYERS | {"optimizer.name": "of_stack"}, "most in decoder/layer_"),
     (continued, {"train.callbacks": "counts_calls"}, "in the records: valid/calls at step 3"),
 ]
 
 
+@pytest.fixture(scope="module")
+def two_layers(subject_of):
+    return subject_of(TWO_LAYERS)
+
+
 @pytest.mark.parametrize(("oracle", "changes", "where"), WRONG)
-def test_finds_the_fault(subject_of, right, oracle, changes, where):
-    found = oracle(subject_of(changes, right if oracle is searched else None))
+def test_finds_the_fault(subject_of, right, two_layers, oracle, changes, where):
+    origins = {searched: right, updated: two_layers}
+    found = oracle(subject_of(changes, origins.get(oracle)))
     assert not found.is_equal and where in found.where
 
 
-def test_a_right_component_passes(subject_of, right):
+def test_a_right_component_passes(right, two_layers):
     assert searched(right).is_equal and scheduled(right).is_equal
-    assert updated(subject_of({"model.num_layers": 2})).is_equal
+    assert updated(two_layers).is_equal
 
 
 def test_a_search_gets_hidden_states(subject_of, right):

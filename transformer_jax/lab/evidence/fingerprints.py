@@ -13,6 +13,7 @@ import dis
 import functools
 import hashlib
 import inspect
+import logging
 import sys
 import tempfile
 import types
@@ -210,6 +211,8 @@ def _describe(value: Any, visited: dict[Any, int], follows: bool = False) -> str
         return f"{value.dtype} {np.asarray(value).tolist()}"
     if isinstance(value, types.ModuleType):
         return value.__name__.rpartition(".")[2]
+    if isinstance(value, logging.Logger):
+        return value.name  # `repr` has its level, too
     text = getattr(value, "__qualname__", None) or repr(value)
     return type(value).__qualname__ if " at 0x" in text else text
 

@@ -3,39 +3,28 @@
 
 import itertools
 import re
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.mistakes.answer import Answer, Finding, diagnose
-from transformer_jax.lab.mistakes.calls import (
-    SECONDS,
-    Subject,
-    Trial,
-    arranged,
-    laid_out,
-    named_axes,
-    to_numpy,
-)
+from transformer_jax.lab.mistakes import engine
+from transformer_jax.lab.mistakes.engine import Answer, Subject, Trial, arranged, laid_out
 
 BATCH, HEADS, TIME, DEPTH = 2, 3, 5, 4  # distinct, so that a layout cannot pass for another
 TENSORS = ("query", "key", "value")
 WEIGHTS = ("wq", "wk", "wv", "wo")
 APART = ("bhtd", "bthd", "tbhd", "btd", "tbd", "tdb", "td")
-TOGETHER = ("btf", "tbf", "tf")
 CAUSAL = {"": {}, ", causal": {"diagonal": 0}}
 MASKS = ("b1ts", "ts", "bts", "b11s", "bs", "bhts")
 MEANINGS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
-    "True shows": lambda keep: keep,
-    "1 shows": lambda keep: keep.astype(np.float64),
-    "True hides": lambda keep: ~keep,
-    "1 hides": lambda keep: (~keep).astype(np.float64),
-    "is added": lambda keep: np.where(keep, 0.0, -1e9),  # last: what hides at True hides at -1e9
+    "True: keep": lambda keep: keep,
+    "1: keep": lambda keep: keep.astype(np.float64),
+    "True: hide": lambda keep: ~keep,
+    "1: hide": lambda keep: (~keep).astype(np.float64),
+    "added": lambda keep: np.where(keep, 0.0, -1e9),  # last: what hides at True hides at -1e9
 }
 
 
@@ -45,33 +34,23 @@ def softmax(scores: np.ndarray, axis: int = -1) -> np.ndarray:
     return weights / weights.sum(axis, keepdims=True)
 
 
-def attend(
-    q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
-    keep: np.ndarray | None = None,
-    diagonal: int | None = None,
-    heads: int = 0,
-    **wrong: Any,
-) -> np.ndarray:
-    """Attention of [B, H, T, D], or with `heads` of [B, T, H * D].
+def split_heads(x: np.ndarray, heads: int, how: str) -> np.ndarray:
+    """[B, T, H * D] as [B, H, T, D], by "transpose" (right) or by "reshape"."""
+    batch, time, width = x.shape
+    if how == "reshape":
+        return x.reshape(batch, heads, time, width // heads)
+    return x.reshape(batch, time, heads, width // heads).swapaxes(1, 2)
 
-    A query that sees no key gets NaN.
+
+def attend(tensors: Any, keep: Any = None, diagonal: int | None = None, **wrong: Any) -> np.ndarray:
+    """Attention of q, k, v [B, H, T, D]. A query that sees no key gets NaN.
 
     Args:
       keep: True where a query sees a key, [B, H, T, S].
       diagonal: that of a causal mask.
       wrong: options of table.toml.
     """
-    tensors = {"q": q, "k": k, "v": v}
-    q, k, v = (tensors[letter] for letter in wrong.get("share", "qkv"))
-    if heads:
-        batch, _, width = q.shape
-        if wrong.get("split") == "reshape":
-            q, k, v = (t.reshape(batch, heads, -1, width // heads) for t in (q, k, v))
-        else:
-            parted = [t.reshape(batch, -1, heads, width // heads) for t in (q, k, v)]
-            q, k, v = (t.swapaxes(1, 2) for t in parted)
+    q, k, v = (tensors["qkv".index(letter)] for letter in wrong.get("share", "qkv"))
     depth = q.shape[-1]
     of_depth, of_heads = wrong.get("powers", (-0.5, 0.0))
     scores = q @ k.swapaxes(-1, -2) * depth**of_depth * q.shape[1] ** of_heads
@@ -84,6 +63,8 @@ def attend(
         keep = np.arange(k.shape[2]) < keep.sum(-1, keepdims=True) + wrong["cache"]
     keep = keep.swapaxes(-1, -2) if "transposed" in wrong else keep
     keep = np.broadcast_to(~keep if "inverted" in wrong and is_masked else keep, scores.shape)
+    if "tiled" in wrong:
+        keep = np.tile(keep[:, 0], (scores.shape[1], 1, 1)).reshape(scores.shape)
     if "one_head" in wrong:
         keep = keep | (np.arange(scores.shape[1])[:, None, None] > 0)
     factor, added = wrong.get("hide", (1.0, -1e30))
@@ -95,11 +76,7 @@ def attend(
         weights = np.where(keep.any(-1, keepdims=True), weights, np.nan)
     factor, added = wrong.get("hide_weights", (1.0, 0.0))
     weights = np.where(keep, weights, weights * factor + added)
-    result = weights * depth ** wrong.get("scale_weights", 0.0) @ v
-    if not heads:
-        return result
-    result = result if wrong.get("merge") == "reshape" else result.swapaxes(1, 2)
-    return result.reshape(batch, -1, width)
+    return weights * depth ** wrong.get("scale_weights", 0.0) @ v
 
 
 def multi_head(
@@ -112,8 +89,12 @@ def multi_head(
         matrix = np.reshape(params.get(f"w{letter}", np.eye(width)), (width, -1))
         return x @ matrix + np.ravel(params.get(f"b{letter}", 0.0))
 
-    q, k, v = (project(x, letter) for x, letter in zip(inputs, "qkv", strict=True))
-    return project(attend(q, k, v, heads=heads, **options), "o")
+    tensors = [project(x, letter) for x, letter in zip(inputs, "qkv", strict=True)]
+    how = options.get("split", "transpose")
+    result = attend([split_heads(x, heads, how) for x in tensors], **options)
+    if options.get("merge") != "reshape":
+        result = result.swapaxes(1, 2)
+    return project(result.reshape(tensors[0].shape), "o")
 
 
 def check_attention(
@@ -122,12 +103,13 @@ def check_attention(
     mask: str | None = None,
     heads: int | None = None,
     params: Mapping[str, Any] | None = None,
-    seconds: float = SECONDS,
+    seconds: float = engine.SECONDS,
 ) -> Answer:
     """Finds the mistake in a function of attention, or a module of PyTorch.
 
     Its parameters are recognized by name: q, k, v, mask, causal, num_heads; with projections x (or
-    q, k, v) and wq, wk, wv, wo; with a cache index (sees 0 to index) or length (sees less).
+    q, k, v) and wq, wk, wv, wo; with a cache index (sees 0 to index) or length (sees less). A
+    docstring may tell the axes of its mask: `mask: [batch, queries, keys]`.
 
     Args:
       mask: "keep" if True or 1 in the mask means that a key is seen, "hide" if it is hidden.
@@ -135,38 +117,26 @@ def check_attention(
       params: projections inside the function: wq, wk, wv, wo [in, out] and bq, bk, bv, bo.
       seconds: limit of a call.
     """
-    if mask not in (None, "keep", "hide"):
-        raise UserError(f'mask={mask!r}: "keep" or "hide"')
-    roles = [*TENSORS, "x", "mask", "causal", "heads", *WEIGHTS, "index", "length"]
+    engine.require_meaning(mask)
+    roles = [*TENSORS, "mask", "x", "causal", "heads", *WEIGHTS, "index", "length"]
     subject = Subject("check_attention", fn, roles, seconds)
     rng = np.random.default_rng(0)
     if subject.has("value") and (subject.has("index") or subject.has("length")):
         q, k, v = rng.normal(size=(3, BATCH, HEADS, TIME + 2, DEPTH))
-        tensors = {"query": q[:, :, :1], "key": k, "value": v}
+        arguments = {"query": q[:, :, :1], "key": k, "value": v, "index": 3, "length": 4}
         keep = np.arange(TIME + 2)[None, None, None] < 4
-        values = {"index": 3, "length": 4}
-        reference = partial(attend, q[:, :, :1], k, v, keep)
-        layouts = laid_out("bhtd", APART, tensors, reference, values, ", cached")
-        return diagnose(subject, "attention", subject.trials(layouts))
+        layout = Trial(", cached", arguments, partial(attend, [q[:, :, :1], k, v], keep))
+        trials = subject.trials(laid_out("bhtd", APART, layout))
+        return engine.diagnose(subject, "attention", trials)
     layouts = _layouts(subject, rng, heads, fn if params is None else params)
     trials = subject.trials(layouts, CAUSAL)
     trials = [t for t in trials if t.output.ndim > 2] or trials  # axis 1 is right without a batch
     if trials or not subject.has("mask"):
-        answer = diagnose(subject, "attention", trials)
-        if not answer.right:
+        answer = engine.diagnose(subject, "attention", trials)
+        if not answer.right or not subject.has("mask"):
             return answer
         layouts = [answer.trial] if answer.trial else []
-    if subject.has("mask"):
-        trials = subject.trials(_masked(layouts, mask, rng), CAUSAL)
-        answer = diagnose(subject, "attention", trials)
-        hides = answer.right and not mask and "hides" in answer.layout
-        if hides and subject.name != "MultiheadAttention":  # whose documentation says so
-            raise UserError(
-                f"{subject.name} hides the keys where the mask is True or 1. Is that meant? Say "
-                'mask="hide" if yes, mask="keep" if True means that a key may be seen'
-            )
-        answer = _with_warnings(answer, subject) if answer.right else answer
-    return answer
+    return _check_masked(subject, layouts, mask, rng)
 
 
 def _layouts(
@@ -174,78 +144,81 @@ def _layouts(
 ) -> list[Trial]:
     """Layouts with heads apart, or together where there are projections or a number of heads."""
     params = dict(source) if isinstance(source, Mapping) else _module_projections(source)
-    values: dict[str, Any] = {"causal": False}
     is_self = bool(params) or not subject.has("value")
     if not (is_self or heads or subject.has("heads")):
         inputs = rng.normal(size=(3, BATCH, HEADS, TIME, DEPTH))
         tensors = dict(zip(TENSORS, inputs, strict=True))
-        return laid_out("bhtd", APART, tensors, partial(attend, *inputs), values)
-    if params and heads is None:
-        names = ("num_heads", "n_heads", "n_head", "nhead", "heads", "h")
-        counts = [getattr(source, name) for name in names if hasattr(source, name)]
-        if not counts:
-            raise UserError(f"{subject.name}: say how many heads it has, with heads=")
-        heads = counts[0]
-    values["heads"] = heads or (HEADS if subject.has("heads") else 1)
+        layout = Trial("", tensors | {"causal": False}, partial(attend, inputs))
+        return laid_out("bhtd", APART, layout)
+    heads = heads or getattr(source, "num_heads", None) or HEADS * subject.has("heads")
+    if params and not heads:
+        raise UserError(f"{subject.name}: say how many heads it has, with heads=")
     width = len(params["wq"]) if params else HEADS * DEPTH
     drawn = rng.normal(size=(len(WEIGHTS), width, width)) / width**0.5
     weights = {n: w for n, w in zip(WEIGHTS, drawn, strict=True) if subject.has(n)}
     inputs = rng.normal(size=(1 if is_self else 3, BATCH, TIME, width))
     inputs = np.broadcast_to(inputs, (3, BATCH, TIME, width))
     tensors = dict(zip([*TENSORS, "x"], [*inputs, inputs[0]], strict=True))
+    arguments = tensors | weights | {"causal": False, "heads": heads or 1}
     layouts = []
     for words in ("", ", weights [out, in]")[: 1 + bool(weights)]:
         matrices = {name: w.T if words else w for name, w in weights.items()} | params
-        reference = partial(multi_head, inputs, matrices, values["heads"])
-        words = f", {values['heads']} heads{words}"
-        layouts += laid_out("btf", TOGETHER, tensors, reference, values | weights, words)
+        reference = partial(multi_head, inputs, matrices, heads or 1)
+        layout = Trial(f", {heads or 1} heads{words}", arguments, reference)
+        layouts += laid_out("btf", ("btf", "tbf", "tf"), layout)
     return layouts
 
 
-def _masked(layouts: list[Trial], meaning: str | None, rng: np.random.Generator) -> list[Trial]:
-    """The layouts with masks of all orders and meanings."""
+def _check_masked(
+    subject: Subject, layouts: list[Trial], meaning: str | None, rng: np.random.Generator
+) -> Answer:
+    """Tries masks of all orders and meanings, and at last one that hides all keys."""
     keep = rng.random((BATCH, 1, TIME, TIME)) < 0.5
     keep = keep.repeat(HEADS, 1) | np.eye(TIME, dtype=bool)  # each row sees a key
     keep &= ~np.eye(TIME, k=1, dtype=bool)
     keep[..., -1, 0] = False  # each order hides a key
-    ending = {None: "", "keep": "shows", "hide": "hides"}[meaning]
+    told = re.search(r"mask\W+\(?\[?\w+, *\w+, *\w+[\])]", subject.doc, re.IGNORECASE)
     masked = []
-    for layout, order, words in itertools.product(layouts, MASKS, MEANINGS):
-        if words.endswith(ending):
-            seen = [slice(None) if axis in order else slice(-1, None) for axis in "bhts"]
-            reference = partial(layout.reference, keep=keep[tuple(seen)])
-            mask = MEANINGS[words](arranged(keep, "bhts", order))
-            name = f"{layout.name}, mask {named_axes(order)} {words}"
-            masked.append(Trial(name, {**layout.arguments, "mask": mask}, reference))
-    return masked
-
-
-def _with_warnings(answer: Answer, subject: Subject) -> Answer:
-    """Adds what rows that see no key give."""
-    arguments = answer.trial.arguments  # type: ignore[union-attr]
-    mask = arguments["mask"]
+    for layout, order, words in itertools.product(layouts, ("bts",) if told else MASKS, MEANINGS):
+        if meaning and meaning not in words:
+            continue
+        seen = [slice(None) if axis in order else slice(-1, None) for axis in "bhts"]
+        reference = partial(layout.reference, keep=keep[tuple(seen)])
+        mask = MEANINGS[words](arranged(keep, "bhts", order))
+        name = f"{layout.name}, mask {engine.named_axes(order)} {words}"
+        masked.append(Trial(name, {**layout.arguments, "mask": mask}, reference))
+    trials = subject.trials(masked, CAUSAL)
+    if told and not trials:
+        evidence = "[batch, time, time], as its docstring has it: "
+        evidence += subject.rejection.reason if subject.rejection else "no output"
+        return engine.judged(subject.check, layouts[0].name, "mask_heads_axis", evidence)
+    answer = engine.diagnose(subject, "attention", trials)
+    if not answer.right or answer.trial is None or subject.name == "MultiheadAttention":
+        return answer  # the documentation of PyTorch's says that True hides
+    if not meaning and "hide" in answer.layout:
+        raise UserError(
+            f"{subject.name} hides the keys where the mask is True or 1. Is that meant? Say "
+            'mask="hide" if yes, mask="keep" if True means that a key may be seen'
+        )
+    mask = answer.trial.arguments["mask"]
     hidden = np.full_like(mask, mask.reshape(-1, TIME)[-1, 0])
-    is_nan = np.isnan(subject.output(**{**arguments, "mask": hidden}))
+    is_nan = np.isnan(subject.array(**{**answer.trial.arguments, "mask": hidden}))
     evidence = f"where the mask hides all keys, {is_nan.sum()} of {is_nan.size} outputs are NaN"
-    warnings = [Finding("nan_rows", evidence)] * bool(is_nan.any())
-    return replace(answer, warnings=warnings)
+    nans = engine.judged(subject.check, answer.layout, "nan_rows", evidence)
+    return nans if is_nan.any() else answer
 
 
 def _module_projections(module: Any) -> dict[str, np.ndarray]:
     """Projections wq to bo [in, out] of a module of PyTorch, by usual names; none of a function."""
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(module, torch.nn.Module):
-        return {}
     projections: dict[str, np.ndarray] = {}
-    for name, value in module.named_parameters():
-        *_, layer, kind = name.lower().replace("in_proj_", "qkv.").split(".")
+    for name, value in getattr(module, "named_parameters", list)():
+        *_, layer, kind = ("unknown." + name).lower().replace("in_proj_", "qkv.").split(".")
         letter = re.sub(r"^(w|to|fc|proj|linear)?_?", "", layer)[:1]
         letter = "qkvo"[int(letter) % 4] if letter.isdigit() else letter  # a list of four layers
-        array = to_numpy(value).T
-        letters = "qkv" if re.search("qkv|attn", layer) else letter if letter in "qkv" else "o"
-        for third, part in zip(letters, np.split(array, len(letters), -1), strict=True):
-            projections[kind[0] + third] = part
-    if not {"wq", "wk", "wv"} <= projections.keys():
+        letters = "qkv" if re.search("qkv|attn", layer) else letter if letter in {*"qkv"} else "o"
+        parts = np.split(engine.to_numpy(value).T, len(letters), -1)
+        projections |= {kind[0] + third: part for third, part in zip(letters, parts, strict=True)}
+    if projections and not {"wq", "wk", "wv"} <= projections.keys():
         raise UserError(
             f"{type(module).__name__}: its projections have unknown names; give them, with "
             "params={'wq': ..., 'wk': ..., 'wv': ..., 'wo': ...}, each [in, out]"

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.mistakes.answer import Answer, diagnose
+from transformer_jax.lab.mistakes import engine
 from transformer_jax.lab.mistakes.attention import softmax
-from transformer_jax.lab.mistakes.calls import SECONDS, Subject, Trial
+from transformer_jax.lab.mistakes.engine import Answer, Subject, Trial
 
 BATCH, TIME, VOCABULARY = 3, 6, 8
 LENGTHS = np.array([6, 3, 2])
@@ -19,34 +19,33 @@ SMOOTHING = 0.2
 REDUCTIONS = ("mean", "sum", "sum / batch", "rows", "row sums", "none")
 
 
-def cross_entropy(
-    logits: np.ndarray, labels: np.ndarray, keep: np.ndarray, **options: Any
-) -> np.ndarray:
+def cross_entropy(logits: np.ndarray, labels: np.ndarray, keep: Any, **options: Any) -> np.ndarray:
     """Cross-entropy of logits [B, T, V] and labels [B, T], by default right and a mean.
 
     Options are those of table.toml. `softmaxes` is how many are applied, 0 for none and -1 for one
     without a logarithm.
     """
     shift = options.get("shift", 0)
-    predictions = slice(max(-shift, 0), TIME - max(shift, 0))
     following = slice(max(shift, 0), TIME - max(-shift, 0))
-    logs = logits[:, predictions]
+    logs = logits[:, max(-shift, 0) : TIME - max(shift, 0)]
     softmaxes = options.get("softmaxes", 1)
     for _ in range(abs(softmaxes)):
         logs = softmax(logs)
     logs = np.log(logs) if softmaxes > 0 else logs
-    one_hot = np.eye(VOCABULARY)[labels[:, following]]
-    smoothing = options.get("smoothing", 0.0)
+    rate = options.get("smoothing", 0.0)
     right, others = {  # targets of the label, and of each token
-        "all": (1 - smoothing, smoothing / VOCABULARY),
-        "others": (1 - smoothing * VOCABULARY / (VOCABULARY - 1), smoothing / (VOCABULARY - 1)),
-        "added": (1, smoothing / VOCABULARY),
-        "eps": (1 - smoothing, smoothing),
-        "target": (1 - smoothing, 0),
+        "all": (1 - rate, rate / VOCABULARY),
+        "others": (1 - rate * VOCABULARY / (VOCABULARY - 1), rate / (VOCABULARY - 1)),
+        "added": (1, rate / VOCABULARY),
+        "eps": (1 - rate, rate),
+        "one": (1 - rate / (VOCABULARY - 1), rate / (VOCABULARY - 1)),
+        "both": (1 - rate, rate / (VOCABULARY - 1)),
+        "target": (1 - rate, 0),
         "none": (1, 0),
     }[options.get("smooth", "all")]
-    targets = right * one_hot + others
-    losses = -options.get("sign", 1.0) * (targets * logs).sum(-1) / options.get("unit", 1.0)
+    following_labels = labels[:, following] % VOCABULARY  # padding may be -100
+    targets = right * np.eye(VOCABULARY)[following_labels] + others
+    losses = -options.get("sign", 1.0) * (targets * logs).sum(-1)
     if options.get("divergence"):
         losses = losses + (targets * np.log(targets + 1e-30)).sum(-1)
     weights = keep[:, following] | (options.get("counted") == "all")
@@ -55,11 +54,14 @@ def cross_entropy(
     counts = weights.sum(-1)
     divisors = {"kept": counts.sum(), "all": weights.size, "vocabulary": counts.sum() * VOCABULARY}
     divisors["rows"] = sums.sum() / (sums / counts).mean()
-    mean = sums.sum() / divisors[options.get("divisor", "kept")]
-    reductions = {"mean": mean, "sum": sums.sum(), "sum / batch": sums.mean()}
-    reductions |= {"rows": sums / counts, "row sums": sums}
-    reductions["none"] = losses.reshape(-1) if options.get("flat") else losses
-    return reductions[options.get("reduction", "mean")]
+    return {
+        "mean": sums.sum() / divisors[options.get("divisor", "kept")],
+        "sum": sums.sum(),
+        "sum / batch": sums.mean(),
+        "rows": sums / counts,
+        "row sums": sums,
+        "none": losses.reshape(-1) if options.get("flat") else losses,
+    }[options.get("reduction", "mean")]
 
 
 def check_loss(
@@ -68,7 +70,7 @@ def check_loss(
     pad: int | None = None,
     shifted: bool | None = None,
     smoothing: float = 0.0,
-    seconds: float = SECONDS,
+    seconds: float = engine.SECONDS,
 ) -> Answer:
     """Finds the mistake in a cross-entropy `fn(logits, labels)`.
 
@@ -87,7 +89,7 @@ def check_loss(
         subject = as_tokens
         shifted = bool(shifted)
     rng = np.random.default_rng(0)
-    padding = 0 if pad is None else pad
+    padding = pad or 0
     logits = 2 * rng.normal(size=(BATCH, TIME, VOCABULARY))
     labels = rng.choice([token for token in range(VOCABULARY) if token != padding], (BATCH, TIME))
     keep = np.ones((BATCH, TIME), bool)
@@ -95,22 +97,19 @@ def check_loss(
         keep = np.arange(TIME) < LENGTHS[:, None]
         labels = np.where(keep, labels, padding)
     rate = smoothing or SMOOTHING * subject.has("smoothing")
-    forms = {"": ("all", False)}
-    if rate:
-        forms = {", eps / V each": ("all", False), ", eps / (V - 1)": ("others", False)}
-        forms |= {f"{words}, less the entropy": (form, True) for words, (form, _) in forms.items()}
-    readings: dict[str, dict[str, Any]] = {}
     shifts = {None: (0, 1), True: (0,), False: (1,)}[shifted]
-    for shift, reduction, words in itertools.product(shifts, REDUCTIONS, forms):
-        options: dict[str, Any] = {"shift": shift, "reduction": reduction, "smoothing": rate}
-        options |= {"smooth": forms[words][0], "divergence": forms[words][1]}
-        readings[f", {reduction}{words}{', shifted inside' * (shift and shifted is None)}"] = (
-            options
-        )
+    forms = {"": "all", ", eps / V each": "all", ", eps / (V - 1)": "others"}
+    readings: dict[str, dict[str, Any]] = {}
+    for shift, reduction, form, less in itertools.product(shifts, REDUCTIONS, forms, (False, True)):
+        if bool(rate) == bool(form) and not (less and not rate):
+            words = f", {reduction}{form}{', less the entropy' * less}"
+            words += ", shifted inside" * (shift and shifted is None)
+            readings[words] = {"shift": shift, "reduction": reduction, "smoothing": rate}
+            readings[words] |= {"smooth": forms[form], "divergence": less}
     kinds = {"logits": logits}
     if "logits" not in subject.roles:  # a name such as `outputs` does not tell
         kinds |= {"log-probabilities": np.log(softmax(logits)), "probabilities": softmax(logits)}
-    one_hot = np.eye(VOCABULARY)[labels]
+    one_hot = np.eye(VOCABULARY)[labels % VOCABULARY]
     orders = {
         "[batch, time, vocabulary]": ((BATCH, TIME, VOCABULARY), labels),
         "[batch * time, vocabulary]": ((BATCH * TIME, VOCABULARY), labels.reshape(-1)),
@@ -119,22 +118,18 @@ def check_loss(
     }
     for order, (shape, targets) in orders.items():
         flat = len(shape) == 2
+        arguments: dict[str, Any] = {"labels": targets, "tokens": targets, "pad": padding}
+        arguments |= {"mask": keep.reshape(-1 if flat else keep.shape), "smoothing": rate}
+        reference = partial(cross_entropy, logits, labels, keep, flat=flat)
         layouts = []
         for kind, values in kinds.items():
-            moved = values.swapaxes(1, 2) if shape[1] == VOCABULARY and not flat else values
-            arguments: dict[str, Any] = {
-                "logits": moved.reshape(shape),
-                "labels": targets,
-                "tokens": targets,
-            }
-            arguments["mask"] = keep.reshape(-1 if flat else keep.shape)
-            arguments |= {"pad": padding, "smoothing": rate}
-            reference = partial(cross_entropy, logits, labels, keep, flat=flat)
-            layouts.append(Trial(f"{kind} {order}", arguments, reference))
+            values = values.swapaxes(1, 2) if "vocabulary, time" in order else values
+            given = arguments | {"logits": values.reshape(shape)}
+            layouts.append(Trial(f"{kind} {order}", given, reference))
         trials = subject.trials(layouts, readings)
         if trials:  # of others a mean of rows could be right, as they have one row
             break
-    answer = diagnose(subject, "loss", trials)
+    answer = engine.diagnose(subject, "loss", trials)
     if answer.right and shifted is None and "shifted inside" in answer.layout:
         raise UserError(
             f"{subject.name} shifts labels by one. Say shifted=False if the labels it is "

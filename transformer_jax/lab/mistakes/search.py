@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer_jax.lab.mistakes.answer import Answer, Finding, diagnose
-from transformer_jax.lab.mistakes.calls import SECONDS, RejectedError, Subject, Trial, to_numpy
+from transformer_jax.lab.mistakes import engine
+from transformer_jax.lab.mistakes.engine import Answer, RejectedError, Subject, Trial
 
 VOCABULARY, PAD, BOS, EOS = 7, 0, 1, 2
 LENGTH, BEAMS, ALPHA, MODELS = 5, 3, 0.9, 12
@@ -21,8 +21,7 @@ SIZE = LENGTH + 3
 
 def next_log_probs(table: np.ndarray, history: Any) -> np.ndarray:
     """log P of the next token after a history: of its last two tokens."""
-    before = int(history[-2]) if len(history) > 1 else 0
-    return table[before, int(history[-1])]
+    return table[int(history[-2]) if len(history) > 1 else 0, int(history[-1])]
 
 
 def beam_search(table: np.ndarray, **options: Any) -> np.ndarray:
@@ -48,9 +47,8 @@ def beam_search(table: np.ndarray, **options: Any) -> np.ndarray:
             if tokens[-1] == EOS and stop != "never":  # only where they stay
                 candidates.append((score, parent, []))
                 continue
-            before = 0.0 if options.get("last_score") else score
-            for token, log_prob in enumerate(next_log_probs(table, tokens)):
-                candidates.append((before + log_prob, parent, [token]))
+            log_probs = next_log_probs(table, tokens)
+            candidates += [(score + log_probs[t], parent, [t]) for t in range(VOCABULARY)]
         candidates.sort(key=lambda candidate: candidate[0], reverse=True)
         previous = live
         live = []
@@ -63,8 +61,7 @@ def beam_search(table: np.ndarray, **options: Any) -> np.ndarray:
                 live.append((history, score))
         if (stop == "first" and done) or not live:
             break
-    ranked = sorted(done + live, key=final)
-    return until_end(ranked[0 if options.get("worst") else -1][0])
+    return until_end(max(done + live, key=final)[0])
 
 
 def until_end(tokens: list[int]) -> np.ndarray:
@@ -82,9 +79,8 @@ def searched(tables: np.ndarray, **options: Any) -> np.ndarray:
 
 def drawn_models(rng: np.random.Generator) -> np.ndarray:
     """Models as tables of log P, [model, V, V, V], whose searches end at different lengths."""
-    tables = np.log(
-        rng.dirichlet(np.full(VOCABULARY, 0.6), (MODELS, VOCABULARY, VOCABULARY)) + 1e-6
-    )
+    shape = (MODELS, VOCABULARY, VOCABULARY)
+    tables = np.log(rng.dirichlet(np.full(VOCABULARY, 0.6), shape) + 1e-6)
     tables[..., [PAD, BOS]] -= 20
     tables[..., EOS] += 0.5
     return tables - np.log(np.exp(tables).sum(-1, keepdims=True))
@@ -95,7 +91,7 @@ def check_search(
     *,
     beams: int | None = None,
     alpha: float | None = None,
-    seconds: float = SECONDS,
+    seconds: float = engine.SECONDS,
 ) -> Answer:
     """Finds the mistake in a search `fn(model, bos, eos, max_length, beams)`.
 
@@ -114,10 +110,8 @@ def check_search(
     penalty = ALPHA if subject.has("penalty") else alpha or 0.0
     values: dict[str, Any] = {"bos": BOS, "eos": EOS, "length": LENGTH, "beams": count}
     values |= {"penalty": penalty, "vocabulary": VOCABULARY}
-    norms = {f", {norm} penalty {penalty}": norm for norm in ("gnmt", "power")}
     trials = []
-    for every in (False, True):
-        given = "all positions" if every else "the next token"
+    for reads, every in {"the next token": False, "all positions": True}.items():
         try:
             output = _outputs(subject, tables, every, values, 3)
             other = _outputs(subject, tables, every, values, 4) if subject.has("labels") else output
@@ -126,16 +120,15 @@ def check_search(
         changed = int((other != output).any(-1).sum())
         if changed:
             evidence = f"other targets change {changed} of {MODELS} outputs"
-            findings = [Finding("teacher_forcing", evidence)]
-            return Answer("check_search", False, "a search", findings)
-        for stop, (words, norm), counted in itertools.product(
-            ("aside", "wide", "stay"), (norms if penalty else {"": "gnmt"}).items(), (1, 0, 2)
-        ):
-            name = f"{count} beams, log-probabilities of {given}, finished {stop}{words}"
+            return engine.judged("check_search", "a search", "teacher_forcing", evidence)
+        norms = ("gnmt", "power") if penalty else ("gnmt",)
+        for stop, norm, counted in itertools.product(("aside", "wide", "stay"), norms, (1, 0, 2)):
+            name = f"{count} beams, log-probabilities of {reads}, finished {stop}"
+            name += f", {norm} penalty {penalty}" * bool(penalty)
             options: dict[str, Any] = {"beams": count, "alpha": penalty, "norm": norm}
             options |= {"stop": stop, "counted": counted}
             trials.append(Trial(name, values, partial(searched, tables), options, output))
-    return diagnose(subject, "search", trials)
+    return engine.diagnose(subject, "search", trials)
 
 
 def _outputs(
@@ -156,7 +149,7 @@ def _outputs(
 
 def _model(table: np.ndarray, every: bool, tokens: Any, *_: Any) -> Any:
     """Log-probabilities [..., V] or [..., T, V] in the library of the tokens [..., T]."""
-    ids = np.asarray(to_numpy(tokens))
+    ids = np.asarray(engine.to_numpy(tokens))
     histories = ids.reshape(-1, ids.shape[-1])
     ends = range(1, ids.shape[-1] + 1) if every else [ids.shape[-1]]
     rows = np.array([[next_log_probs(table, row[:end]) for end in ends] for row in histories])
@@ -173,8 +166,4 @@ def _best_tokens(result: Any) -> list[int] | None:
     if all(isinstance(token, (int, float)) for token in result):
         is_tokens = all(float(token).is_integer() for token in result)
         return [int(token) for token in result] if is_tokens else None
-    for element in result:
-        tokens = _best_tokens(element)
-        if tokens is not None:
-            return tokens
-    return None
+    return next((tokens for tokens in map(_best_tokens, result) if tokens is not None), None)

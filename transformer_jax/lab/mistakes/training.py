@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks training: schedules, inputs and targets of a batch, averages, accumulated gradients."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -8,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.mistakes.answer import Answer, Finding, diagnose
-from transformer_jax.lab.mistakes.calls import SECONDS, RejectedError, Subject, Trial
+from transformer_jax.lab.mistakes import engine
+from transformer_jax.lab.mistakes.engine import Answer, RejectedError, Subject, Trial
 
 LR = 0.1
 
@@ -20,27 +21,24 @@ def rates(steps: np.ndarray, kind: str, numbers: Mapping[str, Any], **wrong: Any
     warmup = numbers["warmup"] + wrong.get("meet", 0)
     begin = 0 if "from_0" in wrong else warmup
     share = np.clip((steps - begin) / ((numbers["total"] or len(steps)) - begin), 0, 1)
-    rising = steps / warmup
-    falling = {
-        "paper": steps ** wrong.get("decay", -0.5),
-        "inverse root": np.sqrt(warmup / np.maximum(steps, 1e-9)),
-        "cosine": 0.5 * (1 + np.cos(np.pi * share)),
-        "linear": 1 - share,
-        "constant": np.ones_like(steps),
-    }[kind]
-    scale = numbers["peak"]
+    late = steps + wrong.get("late", 0)
     if kind == "paper":
-        rising = steps * warmup ** wrong.get("power", -1.5)
         scale = numbers["d_model"] ** wrong.get("width", -0.5)
-    by_size = kind in ("paper", "inverse root")
-    chosen = {
-        "right": np.where(rising < falling if by_size else steps < warmup, rising, falling),
-        "max": np.maximum(rising, falling),
-        "decay": falling,
-        "warmup": rising,
-        "flat": np.minimum(rising, rising[np.argmin(np.abs(steps - warmup))]),
-    }
-    return scale * chosen[wrong.get("pick", "right")]
+        rising = late * warmup ** wrong.get("power", -1.5)
+        falling = steps ** wrong.get("decay", -0.5)
+        is_rising = rising < falling
+    else:
+        scale = numbers["peak"]
+        rising = late / (warmup + wrong.get("over", 0))
+        falling = {
+            "inverse root": np.sqrt(warmup / steps),
+            "cosine": 0.5 * (1 + np.cos(np.pi * share)),
+            "linear": 1 - share,
+            "constant": np.ones_like(steps),
+        }[kind]
+        is_rising = steps < warmup + wrong.get("until", 0)
+    picks = {"right": is_rising, "max": ~is_rising, "decay": False, "warmup": True}
+    return scale * np.where(picks[wrong.get("pick", "right")], rising, falling)
 
 
 def check_schedule(
@@ -51,7 +49,7 @@ def check_schedule(
     peak: float | None = None,
     total: int | None = None,
     first_step: int = 0,
-    seconds: float = SECONDS,
+    seconds: float = engine.SECONDS,
 ) -> Answer:
     """Finds the mistake in a schedule `fn(step) -> learning rate`.
 
@@ -64,54 +62,64 @@ def check_schedule(
     subject = Subject("check_schedule", fn, roles, seconds)
     numbers: dict[str, Any] = {"warmup": warmup, "d_model": d_model, "peak": peak, "total": total}
     for name, default in {"warmup": 8, "d_model": 64, "peak": 0.5, "total": 40}.items():
-        if numbers[name] is None and subject.has(name):
-            numbers[name] = default
+        numbers[name] = numbers[name] or (default if subject.has(name) else None)
     if not numbers["warmup"] or not (numbers["d_model"] or numbers["peak"]):
         raise UserError(
             f"{subject.name}: say warmup= and d_model= (the paper's schedule), or warmup=, peak= "
             "and total="
         )
-    length = int(numbers["total"] or 5 * numbers["warmup"])
-    values = numbers | {"factor": 1.0}
-    output = np.array([subject.output(step=n, **values).item() for n in range(1, length + 1)])
+    steps = np.arange(1.0, 1 + int(numbers["total"] or 5 * numbers["warmup"]))
+    output = np.full(len(steps), np.nan)
+    evidence = ""
+    for step in range(len(steps) + 1):
+        try:
+            rate = subject.array(step=step, **numbers, factor=1.0)
+            if rate.size != 1:
+                raise subject.rejected(f"it returns the shape {list(rate.shape)}, no number")
+        except RejectedError as error:
+            # PyTorch's LambdaLR begins with step 0, whatever the step.
+            if step > 0 and "ZeroDivisionError" not in error.reason:
+                raise
+            evidence = evidence or f"at step 0 {error.reason}"
+            continue
+        if step > 0:
+            output[step - 1] = rate.item()
+        elif not np.isfinite(rate).all():
+            evidence = f"the rate at step 0 is {rate.item()}"
+    step_0 = engine.judged("check_schedule", "steps from 0", "step_0", evidence)
+    if np.isnan(output).all():
+        return step_0
     kinds = ["paper"] * bool(numbers["d_model"])
     if numbers["peak"]:
         kinds += ["inverse root", "constant"] + ["cosine", "linear"] * bool(numbers["total"])
+    forms: dict[str, tuple[int, dict[str, Any]]] = {
+        "steps from 1": (0, {}),
+        "steps from 0": (1, {}),
+        "warm-up (step + 1) / warmup": (0, {"late": 1}),
+        "warm-up (step + 1) / (warmup + 1)": (0, {"late": 1, "over": 1}),
+    }
     trials = []
-    for begin in (1, 0):
-        steps = np.arange(1.0, length + 1) + 1 - begin
-        for kind in kinds:
-            name = f"{kind}, steps from {begin}"
-            reference = partial(rates, steps, kind, numbers)
-            trials.append(Trial(name, values, reference, output=output))
-    answer = diagnose(subject, "schedule", trials)
-    if first_step == 1 or answer.mistakes:
-        return answer
-    try:
-        first = subject.array(step=0, **values).item()
-        reason = f"the rate at step 0 is {first}"
-    except RejectedError as error:
-        first = float("nan")
-        reason = f"at step 0 {error}"
-    if np.isfinite(first):
-        return answer
-    return Answer(answer.check, False, answer.layout, [Finding("step_0", reason)])
+    for (words, (offset, options)), kind in itertools.product(forms.items(), kinds):
+        if not (options and kind == "paper"):
+            reference = partial(rates, steps + offset, kind, numbers)
+            trials.append(Trial(f"{kind}, {words}", numbers, reference, options, output))
+    answer = engine.diagnose(subject, "schedule", trials)
+    return answer if first_step == 1 or answer.mistakes or not evidence else step_0
 
 
-def inputs_and_targets(
-    tokens: np.ndarray, bos: bool, *, shift: int = 1, start: bool = True, end: bool = False
-) -> np.ndarray:
-    """Inputs and targets [2, B, T] of tokens, with the start token (1) and the end token (2)."""
-    column = np.ones((len(tokens), 1), int)
-    parts = [column] * (bos and start) + [tokens] + [2 * column] * end
-    whole = np.concatenate(parts, 1)
-    length = whole.shape[1]
-    inputs = whole[:, max(-shift, 0) : length - max(shift, 0)]
-    targets = whole[:, max(shift, 0) : length - max(-shift, 0)]
-    return np.stack([inputs, targets])
+def inputs_and_targets(tokens: np.ndarray, bos: bool, **options: Any) -> np.ndarray:
+    """Inputs and targets [2, ..., T] of tokens, with the start token (1) and `end` token (2)."""
+    column = np.ones_like(tokens[..., :1])
+    starts = [column] * (bos and options.get("start", True))
+    whole = np.concatenate([*starts, tokens, *[2 * column] * options.get("end", False)], -1)
+    shift = options.get("shift", 1)
+    inputs = whole[..., max(-shift, 0) : whole.shape[-1] - max(shift, 0)]
+    targets = whole[..., max(shift, 0) : whole.shape[-1] - max(-shift, 0)]
+    same = {"inputs": inputs, "targets": targets}.get(options.get("same", ""))
+    return np.stack([inputs, targets] if same is None else [same, same])
 
 
-def averaged(losses: np.ndarray, counts: np.ndarray, *, weights: str = "counts") -> np.ndarray:
+def averaged(losses: np.ndarray, counts: np.ndarray, weights: str = "counts") -> np.ndarray:
     """Mean of losses that are means of batches of these counts."""
     if weights == "none":
         return np.asarray(losses.mean())
@@ -122,22 +130,14 @@ def averaged(losses: np.ndarray, counts: np.ndarray, *, weights: str = "counts")
 def updated(params: np.ndarray, targets: Sequence[np.ndarray], **options: Any) -> np.ndarray:
     """Parameters after a step, or its `gradient`; that of a micro-batch is params - target."""
     gradients = [params - target for target in targets]
-    sign = options.get("sign", 1.0)
-    moving = params
-    for target in targets:
-        moving = moving - sign * LR * (moving - target)
     total = np.sum(gradients, 0)
     means = {"once": total / len(targets), "no": total, "twice": total / len(targets) ** 2}
-    means |= {
-        "last": gradients[-1],
-        "first": gradients[0],
-        "between": sign * (params - moving) / LR,
-    }
+    means |= {"last": gradients[-1], "first": gradients[0]}
     mean = means[options.get("divide", "once")]
-    return mean if options.get("gradient") else params - sign * LR * mean
+    return mean if options.get("gradient") else params - options.get("sign", 1.0) * LR * mean
 
 
-def check_training(fn: Callable[..., Any], *, seconds: float = SECONDS) -> Answer:
+def check_training(fn: Callable[..., Any], *, seconds: float = engine.SECONDS) -> Answer:
     """Finds the mistake in a part of a training step.
 
     `fn(tokens)` or `fn(tokens, bos)` makes inputs and targets; `fn(losses, counts)` averages means
@@ -146,49 +146,45 @@ def check_training(fn: Callable[..., Any], *, seconds: float = SECONDS) -> Answe
     given.
     """
     rng = np.random.default_rng(0)
-    update_roles = ["params", "batches", "grad", "loss_fn", "lr"]
-    batch_roles = ["tokens", "bos", "eos"]
-    roles = [*update_roles, "gradients", "losses", *batch_roles, "counts"]
+    params, *targets = rng.normal(size=(4, 4))
+    losses = rng.uniform(1, 3, 4)
+    counts = np.array([10.0, 1.0, 3.0, 2.0])
+    tokens = rng.permutation(np.arange(3, 15)).reshape(2, 6)
+    update: dict[str, Any] = {
+        "params": params,
+        "batches": targets,
+        "grad": lambda now, batch: now - batch,
+        "loss_fn": lambda now, batch: ((now - batch) ** 2).sum() / 2,
+        "lr": LR,
+    }
+    gradients = {"gradients": [params - target for target in targets]}
+    means = {"losses": losses, "counts": counts}
+    batch = {"tokens": tokens, "bos": 1, "eos": 2}
+    roles = [*update, *gradients, "losses", *batch, "counts"]
     by_name = Subject("check_training", fn, roles).by_name
     if "gradients" in by_name or {"params", "batches"} <= by_name:
-        averages = "gradients" in by_name
-        roles = ["gradients"] if averages else update_roles
-        subject = Subject("check_training", fn, roles, seconds)
-        params, *targets = rng.normal(size=(4, 4))
-        values: dict[str, Any] = {
-            "gradients": [params - target for target in targets],
-            "params": params,
-            "batches": targets,
-            "grad": lambda now, batch: now - batch,
-            "loss_fn": lambda now, batch: ((now - batch) ** 2).sum() / 2,
-            "lr": LR,
-        }
-        layout = Trial("returns the ", values, partial(updated, params, targets))
-        readings: dict[str, dict[str, Any]] = {} if averages else {"params": {}}
+        values = gradients if "gradients" in by_name else update
+        subject = Subject("check_training", fn, [*values], seconds)
+        readings: dict[str, Any] = {"params": {}} if values is update else {}
         readings["gradient"] = {"gradient": True}
-        trials = subject.trials([layout], readings)
-        return diagnose(subject, "accumulation", trials)
+        layout = Trial("returns the ", values, partial(updated, params, targets))
+        return engine.diagnose(subject, "accumulation", subject.trials([layout], readings))
     if "losses" in by_name:
-        subject = Subject("check_training", fn, ["losses", "counts"], seconds)
-        losses = rng.uniform(1, 3, 4)
-        counts = np.array([10.0, 1.0, 3.0, 2.0])
-        values = {"losses": losses, "counts": counts}
-        layout = Trial("mean of all tokens", values, partial(averaged, losses, counts))
-        return diagnose(subject, "average", subject.trials([layout]))
-    subject = Subject("check_training", fn, batch_roles, seconds)
-    tokens = rng.permutation(np.arange(3, 15)).reshape(2, 6)
-    values = {"tokens": tokens, "bos": 1, "eos": 2}
-    try:
-        pair = subject(**values)
-    except RejectedError:
-        raise subject.refusal() from None
-    shapes = [np.shape(part) for part in pair] if isinstance(pair, (tuple, list)) else []
-    if len(shapes) != 2 or shapes[0] != shapes[1]:
-        raise UserError(f"{subject.name} has to give (inputs, targets) of one shape")
-    reference = partial(inputs_and_targets, tokens, subject.has("bos"))
-    output = np.stack(pair).astype(np.float64)
+        subject = Subject("check_training", fn, [*means], seconds)
+        layout = Trial("mean of all tokens", means, partial(averaged, losses, counts))
+        return engine.diagnose(subject, "average", subject.trials([layout]))
+    subject = Subject("check_training", fn, [*batch], seconds)
     trials = []
-    for end in [True, False] if subject.has("eos") else [False]:
-        name = "targets are the next tokens" + ", then the end" * end
-        trials.append(Trial(name, values, reference, {"end": end}, output))
-    return diagnose(subject, "batch", trials)
+    for ids in (tokens, tokens[0]):  # rows, or one
+        try:
+            output = np.array(subject(**batch | {"tokens": ids}), np.float64)
+        except (RejectedError, TypeError, ValueError):
+            continue
+        reference = partial(inputs_and_targets, ids, subject.has("bos"))
+        for end in [True, False] if subject.has("eos") else [False]:
+            if output.ndim == ids.ndim + 1 and len(output) == 2:
+                name = "targets are the next tokens" + ", then the end" * end
+                trials.append(Trial(name, batch, reference, {"end": end}, output))
+    if not trials and not subject.rejection:
+        raise UserError(f"{subject.name} has to give (inputs, targets) of one shape")
+    return engine.diagnose(subject, "batch", trials)

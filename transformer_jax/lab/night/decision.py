@@ -14,11 +14,8 @@ from transformer_jax.scoring.sequential import (
     paired_differences,
 )
 
-PROMOTE = "promote"
-REFUSE = "refuse"
-CONTINUE = "continue"
 LOOKS = (1, 2, 4, 9, 15)
-_WINS = 0.75
+_WINS = 0.8
 """A proposal continues if it wins this share of all comparisons of its seeds with the baseline's
 (half of them without an effect, 0.76 with one of a deviation), or more of the pairs. Refusals
 promote nothing, so that they cost no error."""
@@ -67,66 +64,22 @@ class ErrorControl(NamedTuple):
         return self.error_rate * share * factor
 
 
-class Decision(NamedTuple):
-    """Verdict on a proposal, with its gain and the interval of the gain.
+class Judgements(NamedTuple):
+    """Judgements on proposals, each an array [...].
 
     Attributes:
-      verdict: `PROMOTE`, `REFUSE` or `CONTINUE`.
+      promotes, refuses: where both are False, more seeds decide.
       gain: median difference of a seed of the proposal from one of the baseline, or the nearest
         number in the interval.
       low, high: interval of the gain, valid at all looks of the proposal together: each side is
         exceeded with at most the probability `level`.
     """
 
-    verdict: str
-    gain: float
-    low: float
-    high: float
-
-
-class Judgements(NamedTuple):
-    """Decisions on many proposals, each an array [...]; otherwise as `Decision`."""
-
     promotes: np.ndarray
     refuses: np.ndarray
     gain: np.ndarray
     low: np.ndarray
     high: np.ndarray
-
-
-def decide_proposal(
-    values: Sequence[float],
-    baseline: Sequence[float],
-    level: float,
-    smallest: float,
-    looks: Sequence[int] = LOOKS,
-) -> Decision:
-    """Promotes a proposal, refuses it, or continues with more seeds.
-
-    It is promoted if the interval of its gain is above 0 and the gain at least `smallest`. It is
-    refused if it gains less than half of `smallest`, or the looks are over, or it wins fewer than
-    three of four comparisons of its seeds with all of the baseline's and no more of the pairs; one
-    pair is not enough for that.
-
-    Two tests share the level equally. The rank test of the proposal's seeds against all of the
-    baseline's is exact whatever the distribution, with ties and runs that diverged, if a proposal
-    without an effect has the distribution of the baseline. The t-test of the paired differences
-    uses what a seed has in common in both, and is left out where differences tie or are infinite.
-
-    Args:
-      values: of the proposal's first seeds, as `oriented` returns them.
-      baseline: of the baseline's seeds, the proposal's first; the same number at all looks.
-      level: of the proposal (`ErrorControl.level`); looks get shares in proportion to their seeds.
-      smallest: smallest difference of interest.
-      looks: numbers of seeds of all looks.
-    """
-    judgements = judge(np.asarray(values), np.asarray(baseline), level, smallest, looks)
-    verdict = CONTINUE
-    if judgements.promotes:
-        verdict = PROMOTE
-    elif judgements.refuses:
-        verdict = REFUSE
-    return Decision(verdict, *map(float, judgements[2:]))
 
 
 def judge(
@@ -136,12 +89,25 @@ def judge(
     smallest: float,
     looks: Sequence[int] = LOOKS,
 ) -> Judgements:
-    """Decides on many proposals at once, as `decide_proposal` on one.
+    """Promotes proposals, refuses them, or continues with more seeds.
+
+    A proposal is promoted if the interval of its gain is above 0 and the gain at least `smallest`.
+    It is refused if it gains less than half of `smallest`, or the looks are over, or it wins fewer
+    than four of five comparisons of its seeds with all of the baseline's and no more of the pairs;
+    one pair is not enough for that.
+
+    Two tests share the level equally. The rank test of the proposal's seeds against all of the
+    baseline's is exact whatever the distribution, with ties and runs that diverged, if a proposal
+    without an effect has the distribution of the baseline. The t-test of the paired differences
+    uses what a seed has in common in both, and is left out where differences tie or are infinite.
 
     Args:
-      values: [..., seeds of the proposal].
-      baseline: [..., seeds of the baseline].
-      level: [...].
+      values: [..., seeds], of a proposal's first seeds, as `oriented` returns them.
+      baseline: [..., seeds], the proposal's seeds first; the same number at all looks.
+      level: [...], of a proposal (`ErrorControl.level`); looks get shares in proportion to their
+        seeds.
+      smallest: smallest difference of interest.
+      looks: numbers of seeds of all looks.
     """
     count = values.shape[-1]
     # Half for each test; later looks decide more, and get more.

@@ -16,7 +16,6 @@ from typing import Any
 from transformer_jax.errors import UserError
 from transformer_jax.lab.night.decision import CONTROLS, LOOKS
 from transformer_jax.lab.sweeps.definition import load_definition
-from transformer_jax.summary import Summarized
 
 DEFINITION = "night.py"
 PROPOSALS = "proposals"
@@ -29,8 +28,8 @@ type Costs = Mapping[str, float]
 """Costs of a row: "seconds" of a run, "memory" in bytes, "lines" of components, "parameters"."""
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class Night(Summarized):
+@dataclasses.dataclass(frozen=True)
+class Night:
     """A baseline, and how proposals to change it are tested.
 
     Attributes:
@@ -93,16 +92,6 @@ class Night(Summarized):
         if type(self.proposals) is not int or self.proposals < 1:
             raise ValueError(f"proposals is {self.proposals!r}; it is a number of at least 1")
 
-    def summary(self) -> Mapping[str, Any]:
-        """What decides, and what may be spent."""
-        return {
-            "question": self.question,
-            "config": self.config,
-            "goal": f"{self.metric}, {self.better} is better by at least {self.smallest}",
-            "budget": ", ".join(f"{value:g} {name}" for name, value in self.budget.items()),
-            "error rate": f"{self.error_rate} by {self.control}",
-        }
-
 
 def load_night(folder: Path) -> Night:
     """Reads `night.py` in the folder of a night; its paths become absolute.
@@ -129,11 +118,16 @@ def stated(night: Night) -> dict[str, Any]:
     Budget, limits and question may change while it is under way.
     """
     fields = {name: getattr(night, name) for name in _TESTED}
-    code = night.price and night.price.__code__
+    price = None
+    if night.price:
+        code = night.price.__code__
+        # Sets and nested functions look different in each process.
+        constants = [value for value in code.co_consts if isinstance(value, int | float | str)]
+        price = hashlib.sha256(repr((code.co_code, code.co_names, constants)).encode()).hexdigest()
     return fields | {
         "looks": list(night.looks),
         "modules": {Path(module).name: sha256_of(Path(module)) for module in night.modules},
-        "price": code and hashlib.sha256(code.co_code + repr(code.co_names).encode()).hexdigest(),
+        "price": price,
     }
 
 

@@ -26,12 +26,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer_jax.errors import (
-    Interrupted,
-    NonFiniteError,
-    Stopped,
-    UserError,
-)
+from transformer_jax.errors import Interrupted, NonFiniteError, Stopped, UserError
 from transformer_jax.lab.evidence.comparison import run_digests
 from transformer_jax.lab.evidence.verdicts import digest_of
 from transformer_jax.lab.night.proposals import rule_of
@@ -50,6 +45,7 @@ from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import describe_error
 from transformer_jax.runtime.files import entries_below
 
+_ROW = "row"
 _POLL_SECONDS = 0.5
 _SECONDS_TO_SAVE = 60  # a checkpoint, after SIGTERM
 _GUARDED = ("open", "os.remove", "os.rename", "subprocess.Popen", "os.system", "socket.connect")
@@ -158,11 +154,10 @@ def check(
     """Checks that a row can train; "failing" are the quick oracles, run with `verifies`, that
     differ or could not be run."""
     settings = resolve_file(config, overrides, modules)
-    check_row(Sweep(config, {"row": {}}, metrics=[metric]), "row", settings)
+    check_row(Sweep(config, {_ROW: {}}, metrics=[metric]), _ROW, settings)
     failing = []
     if verifies:
-        outcomes = verify(settings, modules, quick=True, progress=False).outcomes
-        for outcome in outcomes:
+        for outcome in verify(settings, modules, quick=True, progress=False).outcomes:
             if outcome.verdict not in (EQUAL, DOES_NOT_APPLY):
                 failing.append(f"{outcome.oracle} {outcome.verdict}: {outcome.describe()}")
     return {"failing": failing}
@@ -180,26 +175,25 @@ def train(
 
     Returns:
       "workdirs" of all seeds, empty for one that diverged; "seconds" of all; "parameters"; "memory"
-      of this process at most, in bytes.
+      in bytes, at most: of the first device, or of a CPU's process.
     """
     settings = resolve_file(config, overrides, modules)
-    sweep = Sweep(config, {"row": overrides}, seeds=seeds, metrics=[metric])
-    spec = RowSpec("row", settings, data=row_data({"row": settings})["row"])
+    sweep = Sweep(config, {_ROW: overrides}, seeds=seeds, metrics=[metric])
+    spec = RowSpec(_ROW, settings, data=row_data({_ROW: settings})[_ROW])
     (row,) = train_rows(sweep, {Path(folder): spec}, seeds, modules)
     folders = seed_folders(Path(folder))
     workdirs = []
     for i, value in enumerate(row.metrics[metric]):
         is_finite = value is not None and math.isfinite(value)
         workdirs.append(str(folders[f"seed_{settings.seed + i}"]) if is_finite else "")
-    sizes = {"parameters": row.parameters, "memory": _peak_memory()}
-    return {"workdirs": workdirs, "seconds": row.seconds, **sizes}
-
-
-def _peak_memory() -> int:
-    """Largest memory of this process in bytes: of its first device, or of a CPU's process."""
-    of_device = jax.local_devices()[0].memory_stats() or {}
+    of_device = jax.local_devices()[0].memory_stats() or {}  # a CPU has none
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return int(of_device.get("peak_bytes_in_use", resident))
+    return {
+        "workdirs": workdirs,
+        "seconds": row.seconds,
+        "parameters": row.parameters,
+        "memory": int(of_device.get("peak_bytes_in_use", resident)),
+    }
 
 
 def evaluate(
@@ -215,39 +209,33 @@ def evaluate(
     values = [math.nan] * len(workdirs)
     digests: dict[str, str] = {}
     for i, workdir in enumerate(workdirs):
-        if not workdir:
-            continue
-        run = load(workdir, modules=modules)
-        digests = digests or _shared_digests(run.settings, run.step, Path(workdir))
-        if split == "test" and not _has_held_out_data(run.settings):
-            return {"values": None, "digests": digests}
-        try:
-            values[i] = run.evaluate(split, progress=False)[metric]
-        except NonFiniteError:
-            continue
+        if workdir:
+            run = load(workdir, modules=modules)
+            digests = digests or _shared_digests(run.settings, run.step, Path(workdir))
+            if split == "test" and not _has_held_out_data(run.settings):
+                return {"values": None, "digests": digests}
+            with contextlib.suppress(NonFiniteError):
+                values[i] = run.evaluate(split, progress=False)[metric]
     return {"values": values, "digests": digests}
 
 
 def _has_held_out_data(settings: Settings) -> bool:
-    data = data_digests({"row": settings}, ("valid", "test"))["row"]
+    data = data_digests({_ROW: settings}, ("valid", "test"))[_ROW]
     return TEST_DATA in data and data[TEST_DATA] != data[VALIDATION_DATA]
 
 
 def _shared_digests(settings: Settings, step: int, workdir: Path) -> dict[str, str]:
     """Digests by rule of what a run shares with the baseline of a night."""
     made_by = run_digests([workdir])
-    of_data = {name: made_by.get(f"{name} data", "") for name in ("training", "validation")}
-    of_tokens = {name: made_by[name] for name in made_by if name.startswith("tokenizer")}
-    measured: dict[str, dict[str, Any]] = {
+    shared: dict[str, dict[str, Any]] = {
         "budget": {"step": step},
-        "data": of_data,
-        "metric": of_tokens,
+        "data": {name: made_by.get(f"{name} data", "") for name in ("training", "validation")},
+        "metric": {name: made_by[name] for name in made_by if name.startswith("tokenizer")},
     }
-    digests = {}
-    for rule, shared in measured.items():
-        fields: dict[str, Any] = {n: v for n, v in settings.values.items() if rule_of(n) == rule}
-        digests[rule] = digest_of({**fields, **shared})
-    return digests
+    for name, value in settings.values.items():
+        if rule_of(name) in shared:
+            shared[rule_of(name)][name] = value
+    return {rule: digest_of(values) for rule, values in shared.items()}
 
 
 JOBS: Mapping[str, Callable[..., dict[str, Any]]] = {
@@ -280,16 +268,6 @@ def guard_files(files: Sequence[str]) -> None:
     sys.addaudithook(refuse)
 
 
-def _rule_of_error(error: BaseException) -> str:
-    """The rule of the `JobError` that led to an error; else "config", or "crash" if it is a bug."""
-    link: BaseException | None = error
-    while link is not None:
-        if isinstance(link, JobError):
-            return link.rule
-        link = link.__cause__
-    return "config" if isinstance(error, UserError) else "crash"
-
-
 def do_job(kind: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """What a job returns; the rule and reason of an error of the proposal."""
     try:
@@ -297,7 +275,13 @@ def do_job(kind: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     except Stopped:
         raise
     except Exception as error:
-        return {"rule": _rule_of_error(error), "reason": describe_error(error)}
+        link: BaseException | None = error
+        while link is not None:
+            if isinstance(link, JobError):
+                return {"rule": link.rule, "reason": str(link)}
+            link = link.__cause__
+        rule = "config" if isinstance(error, UserError) else "crash"
+        return {"rule": rule, "reason": describe_error(error).removeprefix(f"row {_ROW!r}: ")}
 
 
 def main() -> None:

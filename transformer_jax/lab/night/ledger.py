@@ -58,7 +58,7 @@ class Ledger:
     @contextlib.contextmanager
     def adding(self) -> Iterator[None]:
         """In the block no other process adds lines, and this one has read them all."""
-        with self._locked() as head:
+        with contextlib.closing(open_locked(self._lock, wait=True)) as head:
             lines, fault = self._on_disk(head)
             if fault or lines[: len(self.lines)] != self.lines:
                 raise UserError(
@@ -81,7 +81,10 @@ class Ledger:
             file.flush()
             os.fsync(file.fileno())
             self._size = file.tell()
-        _replace(self._head, line[DIGEST])
+        self._head.seek(0)
+        self._head.truncate()
+        self._head.write(line[DIGEST])
+        self._head.flush()
         self.lines.append(line)
         return line
 
@@ -132,29 +135,16 @@ class Ledger:
         lines = [line for line in self.lines if "spent" in line]
         return {unit: sum(line["spent"][unit] for line in lines) for unit in ("runs", "seconds")}
 
-    def _locked(self) -> contextlib.closing[TextIO]:
-        return contextlib.closing(open_locked(self._lock, wait=True))
-
     def _on_disk(self, head: TextIO) -> tuple[list[Line], str]:
         """The lines of the file, and what is wrong with the first that is."""
-        try:
-            content = self.path.read_bytes() if self.path.exists() else b""
-            lines, faults = read_chain(self.path)
-        except OSError as error:
-            return [], str(error)
+        content = self.path.read_bytes() if self.path.exists() else b""
+        self._size = content.rfind(b"\n") + 1
+        lines, faults = read_chain(self.path)
         if faults:
             return lines, faults[0]
-        self._size = content.rfind(b"\n") + 1
         head.seek(0)
         last = head.read()
         # A kill may come between a line and its digest.
         if last and last not in [line[DIGEST] for line in lines[-2:]]:
             return lines, "its last lines are missing"
         return lines, ""
-
-
-def _replace(head: TextIO, digest: str) -> None:
-    head.seek(0)
-    head.truncate()
-    head.write(digest)
-    head.flush()

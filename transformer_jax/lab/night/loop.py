@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax.errors import BusyError, UserError
 from transformer_jax.lab.evidence.verdicts import stated_configs
-from transformer_jax.lab.night.decision import CONTINUE, PROMOTE, ErrorControl, decide_proposal
+from transformer_jax.lab.night.decision import ErrorControl, judge
 from transformer_jax.lab.night.definition import RUNS, load_night, sha256_of, stated
 from transformer_jax.lab.night.jobs import JobError, Limits, run_job
 from transformer_jax.lab.night.ledger import (
@@ -36,7 +36,6 @@ from transformer_jax.scoring.sequential import Plan, decide, oriented, paired_di
 
 WINNER = "winner"
 _SECONDS_TO_START = 120  # a process: imports, data, compilation
-_SECONDS_TO_CHECK = 300
 _SEEDS_APART = 1000  # of successive baselines, more than any proposal is tested with
 _REASONS = {
     "better": "the difference is above 0, at the level of this test",
@@ -61,7 +60,7 @@ class OpenNight:
 
     Args:
       folder: of the night.
-      begins: begin the night if it is new, which checks the baseline.
+      works: begin the night if it is new, which checks the baseline; else only read it.
 
     Attributes:
       night: its definition.
@@ -69,33 +68,40 @@ class OpenNight:
 
     Raises:
       UserError: the definition or the ledger cannot be used, the night began with another
-        definition, or the baseline cannot train or fails its own oracles.
+        definition or is finished, or the baseline cannot train or fails its own oracles.
     """
 
-    def __init__(self, folder: str | Path, *, begins: bool = True) -> None:
+    def __init__(self, folder: str | Path, *, works: bool = True) -> None:
         self.folder = Path(folder)
-        self.night = load_night(self.folder)
-        night = self.night
+        night = load_night(self.folder)
+        self.night = night
         self.control = ErrorControl(night.control, night.error_rate, night.proposals)
         self.ledger = Ledger(self.folder)
-        settings = resolve_file(self.night.config, self.night.base, self.night.modules)
+        settings = resolve_file(night.config, night.base, night.modules)
         self._first_seed = settings.seed
-        asked = stated(self.night) | stated_configs({BASELINE: settings})[BASELINE]
-        if begins and not self.ledger.lines:
+        asked = stated(night) | stated_configs({BASELINE: settings})[BASELINE]
+        if works and self.ledger.of_kind(FINISH):
+            raise UserError(
+                f"night: {folder} is finished, as its held-out data were opened; begin another "
+                "night in a new folder, with its winner as the baseline"
+            )
+        if works and not self.ledger.lines:
             self._begin(asked)
         for line in self.ledger.lines[:1]:
             _require_same(line["asked"], asked)
 
     def _begin(self, asked: Mapping[str, Any]) -> None:
         """Checks the baseline, and adds the first line."""
+        start = time.monotonic()
         try:
-            self._check(self.baseline(), self.folder, verifies=True)
+            self._check(self.baseline(), 0, verifies=True)
         except JobError as error:
             fails = "fails its own oracles" if error.rule == "oracles" else "cannot train"
             raise UserError(f"night: the baseline {fails}: {error}") from error
+        seconds = time.monotonic() - start
         with self.ledger.adding():
             if not self.ledger.lines:
-                self.ledger.add("night", asked=asked)
+                self.ledger.add("night", asked=asked, seconds=seconds)
 
     @property
     def number(self) -> int:
@@ -142,9 +148,7 @@ class OpenNight:
             with contextlib.suppress(BusyError), lock:
                 self.ledger.read()
                 if (proposal.name, proposal.digest) not in self.ledger.decided():
-                    line = self._decide(proposal)
-                    if line is not None or self.is_spent():
-                        return line
+                    return self._decide(proposal)
         return None
 
     def _folder(self, row: str, stage: Stage) -> Path:
@@ -152,6 +156,7 @@ class OpenNight:
         return self.folder / RUNS / str(stage) / row
 
     def _decide(self, proposal: Proposal) -> Line | None:
+        """Decides a proposal; None if the budget is used up."""
         number = self.number
         base = self.baseline()
         set_title(proposal.name)
@@ -161,7 +166,9 @@ class OpenNight:
         try:
             if start is None:
                 start = self._start(proposal, variant, number)
-            return self._test(proposal, start, [base, variant]) if start else None
+            if start is None:  # the baseline has changed meanwhile
+                return self._decide(proposal)
+            return self._test(proposal, start, [base, variant])
         except JobError as error:
             if error.rule == "disk":
                 for path in self._folder(proposal.row, number).glob("*"):
@@ -179,7 +186,7 @@ class OpenNight:
             raise JobError(*proposal.fault)
         if any(e["name"] == proposal.name and e["digest"] != proposal.digest for e in ends):
             raise JobError("name", "a proposal of this name was decided; give this one a new name")
-        self._check(variant, self._folder(proposal.row, number), verifies=bool(proposal.files))
+        self._check(variant, number, verifies=bool(proposal.files))
         with self.ledger.adding():
             if self.number != number:
                 return None
@@ -188,17 +195,27 @@ class OpenNight:
             fields = {"name": proposal.name, "digest": proposal.digest, "baseline": number}
             return self.ledger.add("start", **fields, number=len(outcomes), level=level)
 
-    def _check(self, row: Variant, folder: Path, *, verifies: bool) -> None:
+    def _check(self, row: Variant, stage: Stage, *, verifies: bool) -> None:
         """Raises JobError if a row cannot train, or an oracle of its components fails."""
-        limits = Limits(_SECONDS_TO_CHECK, self.night.gigabytes, folder)
-        checked = self._run("check", limits, row, overrides=row.overrides, verifies=verifies)
+        checked = self._run("check", row, stage, overrides=row.overrides, verifies=verifies)
         if checked["failing"]:
             raise JobError("oracles", "; ".join(checked["failing"]))
 
-    def _run(self, kind: str, limits: Limits, row: Variant, **arguments: Any) -> dict[str, Any]:
-        """Runs a job of a row; components of proposals may not open files."""
+    def _run(
+        self, kind: str, row: Variant, stage: Stage, runs: int = 1, **arguments: Any
+    ) -> dict[str, Any]:
+        """Runs a job of a row on a number of runs. The baseline has all the time; components of
+        proposals may not open files."""
         arguments |= {"config": self.night.config, "metric": self.night.metric}
         guarded = [path for path in row.modules if path not in self.night.modules]
+        seconds = math.inf
+        if row.name != BASELINE:
+            # What a job takes depends on the model, and on who else computes here.
+            of_check = self.ledger.lines[0]["seconds"]
+            measured = self.ledger.measured(BASELINE, stage)
+            of_baseline = of_check if kind == "check" else measured[0]["costs"]["seconds"]
+            seconds = _SECONDS_TO_START + self.night.slower * of_baseline * runs
+        limits = Limits(seconds, self.night.gigabytes, self._folder(row.name, stage))
         start = time.monotonic()
         try:
             return run_job(kind, limits, **arguments, modules=row.modules, guarded=guarded)
@@ -226,25 +243,25 @@ class OpenNight:
             base_costs = base_costs | {"lines": lines}
             costs = costs | {"lines": lines + proposal.lines}
             price = night.price(costs, base_costs) if night.price else 0.0
-            decision = decide_proposal(
-                (oriented(values, night.better) - price).tolist(),
-                oriented(base_values, night.better).tolist(),
+            judgement = judge(
+                oriented(values, night.better) - price,
+                oriented(base_values, night.better),
                 start["level"],
                 night.smallest,
                 night.looks,
             )
-            logger.info("%s: %d seeds, %s", proposal.name, count, decision.verdict)
-            if decision.verdict != CONTINUE:
+            logger.info("%s: gain %.4g of %d seeds", proposal.name, judgement.gain, count)
+            if judgement.promotes or judgement.refuses:
                 break
-        verdict = PROMOTED if decision.verdict == PROMOTE else REFUSED
-        rule = "better" if verdict == PROMOTED else "not better"
+        verdict = PROMOTED if judgement.promotes else REFUSED
+        rule = "better" if judgement.promotes else "not better"
         if not any(map(math.isfinite, values)):
             rule = "diverged"
-        elif verdict == REFUSED and count < night.looks[-1]:
+        elif judgement.refuses and count < night.looks[-1]:
             rule = "screening"
         fields = {
-            "difference": decision.gain,
-            "interval": [decision.low, decision.high],
+            "difference": judgement.gain,
+            "interval": [judgement.low, judgement.high],
             "seeds": count,
             "values": values,
             "price": price,
@@ -282,8 +299,9 @@ class OpenNight:
         number = stage if isinstance(stage, int) else self.number + 1
         trained = self._run(
             "train",
-            self._limits(row, stage, count - before),
             row,
+            stage,
+            count - before,
             overrides={**row.overrides, "seed": self._first_seed + _SEEDS_APART * number},
             folder=str(self._folder(row.name, stage)),
             seeds=count,
@@ -310,16 +328,8 @@ class OpenNight:
         self, row: Variant, stage: Stage, workdirs: Sequence[str], split: str
     ) -> dict[str, Any]:
         """Values and digests of trained seeds (`jobs.evaluate`)."""
-        limits = self._limits(row, stage, len(workdirs))
-        return self._run("evaluate", limits, row, workdirs=workdirs, split=split)
-
-    def _limits(self, row: Variant, stage: Stage, runs: int) -> Limits:
-        """Limits of a job that trains or evaluates runs; the baseline has all the time."""
-        seconds = math.inf
-        if row.name != BASELINE:
-            of_run = self.ledger.measured(BASELINE, stage)[0]["costs"]["seconds"]
-            seconds = _SECONDS_TO_START + self.night.slower * of_run * runs
-        return Limits(seconds, self.night.gigabytes, self._folder(row.name, stage))
+        runs = len(workdirs)
+        return self._run("evaluate", row, stage, runs, workdirs=workdirs, split=split)
 
     def _end(
         self,
@@ -360,15 +370,10 @@ def decide_proposals(folder: str | Path) -> Iterator[Line]:
     """Decides proposals until none is open or the budget is used up; yields the line of each.
 
     Raises:
-      UserError: as `OpenNight`; or the night is finished.
+      UserError: as `OpenNight`.
       Stopped: a SIGTERM or an interrupt came; the same call continues.
     """
-    night = OpenNight(folder)
-    _require_unfinished(night)
-    line = night.decide_next()
-    while line is not None:
-        yield line
-        line = night.decide_next()
+    yield from iter(OpenNight(folder).decide_next, None)
 
 
 def finish_night(folder: str | Path) -> Line:
@@ -376,10 +381,9 @@ def finish_night(folder: str | Path) -> Line:
     (the test split), once, and ends the night; returns the "finish" line.
 
     Raises:
-      UserError: as `OpenNight`; or the night is finished.
+      UserError: as `OpenNight`.
     """
     night = OpenNight(folder)
-    _require_unfinished(night)
     ledger = night.ledger
     rows = [night.baseline(0)]
     if night.number:
@@ -389,7 +393,6 @@ def finish_night(folder: str | Path) -> Line:
     values: dict[str, dict[str, Any]] = {"valid": {}, "test": {}}
     for row in rows:
         values["valid"][row.name] = night.measure(row, stage, count)
-    for row in rows:
         below = [path for line in ledger.measured(row.name, stage) for path in line["workdirs"]]
         workdirs = [path and str(night.folder / path) for path in below]
         values["test"][row.name] = night.evaluate(row, stage, workdirs, "test")["values"]
@@ -402,11 +405,3 @@ def finish_night(folder: str | Path) -> Line:
             differences[split] = {"difference": look.mean, "interval": [look.low, look.high]}
     with ledger.adding():
         return ledger.add(FINISH, values=values, differences=differences, promoted=night.number)
-
-
-def _require_unfinished(night: OpenNight) -> None:
-    if night.ledger.of_kind(FINISH):
-        raise UserError(
-            f"night: {night.folder} is finished, as its held-out data were opened; begin another "
-            "night in a new folder, with its winner as the baseline"
-        )

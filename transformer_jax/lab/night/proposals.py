@@ -125,11 +125,13 @@ def _read(path: Path) -> Proposal:
         fault = _fault(path.stem, fields)
     except (OSError, ValueError, SyntaxError, RecursionError) as error:
         fault = ("form", f"it cannot be read: {type(error).__name__}: {error}")
-    is_whole = isinstance(fields, dict) and isinstance(fields.get("overrides"), dict)
-    overrides = fields["overrides"] if is_whole else {}
-    why = " ".join(str(fields.get("why", "")).split()) if is_whole else ""
+    if fault[:1] == ("form",):
+        fields = {"why": "", "overrides": {}}
+    why = " ".join(fields["why"].split())
     paths = tuple(file.resolve() for file in files)
-    return Proposal(path.stem, why, overrides, paths, digest.hexdigest(), lines, arrived, fault)
+    return Proposal(
+        path.stem, why, fields["overrides"], paths, digest.hexdigest(), lines, arrived, fault
+    )
 
 
 def _stated_by(source: bytes) -> dict[str, Any]:
@@ -144,8 +146,6 @@ def _stated_by(source: bytes) -> dict[str, Any]:
 
 def _fault(name: str, fields: Any) -> tuple[str, str] | tuple[()]:
     """(rule, reason) for which a proposal is refused unread by others; empty if there is none."""
-    if not _NAME.fullmatch(name) or name == BASELINE:
-        return "name", f"{name!r} cannot name a proposal: letters, digits, _ and -, not {BASELINE}"
     if not isinstance(fields, dict) or not set(fields) <= {"why", "overrides"}:
         return "form", 'write {"why": "a sentence", "overrides": {"section.field": value}}'
     overrides = fields.get("overrides")
@@ -153,6 +153,8 @@ def _fault(name: str, fields: Any) -> tuple[str, str] | tuple[()]:
         return "form", "it overrides nothing: a component acts only if a config field names it"
     if not isinstance(fields.get("why"), str) or not fields["why"].strip():
         return "form", "why is missing: a sentence that says what it is expected to improve"
+    if not _NAME.fullmatch(name) or name == BASELINE:
+        return "name", f"{name!r} cannot name a proposal: letters, digits, _ and -, not {BASELINE}"
     for field in overrides:
         rule = rule_of(str(field))
         if rule:

@@ -35,7 +35,7 @@ def night(folder: str | Path, *, finish: bool = False) -> Report:
 
 def night_state(folder: str | Path) -> dict[str, Any]:
     """What is open and what was decided, as JSON; trains nothing."""
-    night = OpenNight(folder, begins=False)
+    night = OpenNight(folder, works=False)
     ledger = night.ledger
     ends = ledger.of_kind("end")
     outcomes = ledger.tests()
@@ -60,10 +60,9 @@ def night_state(folder: str | Path) -> dict[str, Any]:
 
 def write_page(folder: str | Path) -> Report:
     """Writes the page of a night, and returns its report."""
-    report = night_report(OpenNight(folder, begins=False))
-    record = report.as_json()
-    data = {**record, "title": report.title, "notes": list(report.notes)}
-    data["finish_table"] = [list(line) for line in report.tables.get(_FRESH, ())]
+    report = night_report(OpenNight(folder, works=False))
+    data = {**report.record, "title": report.title, "notes": report.notes}
+    data["finish_table"] = report.tables.get(_FRESH, ())
     styles = [asset("theme.css"), asset("comparison.css")]
     scripts = [asset(name) for name in ("document.js", "tables.js", "night.js")]
     html = page(report.title, asset("night.html"), styles, scripts, data)
@@ -113,11 +112,11 @@ def night_report(night: OpenNight) -> Report:
 
 
 def _cells(end: Line) -> list[str]:
+    measured = ["-"] * 4
+    if "interval" in end:
+        measured = [*_interval_cells(end), str(end["seeds"]), f"{end['costs']['seconds']:.1f}"]
     cells = [shown_name(end["name"]), end["verdict"], end["rule"]]
-    if "interval" not in end:
-        return [*cells, "-", "-", "-", "-", str(end["lines"])]
-    seconds = f"{end['costs']['seconds']:.1f}"
-    return [*cells, *_interval_cells(end), str(end["seeds"]), seconds, str(end["lines"])]
+    return [*cells, *measured, str(end["lines"])]
 
 
 def _interval_cells(line: Mapping[str, Any]) -> list[str]:

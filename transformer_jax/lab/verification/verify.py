@@ -127,7 +127,7 @@ def verify(
         "oracles": names,
     }
     with shown(progress):
-        outcomes = _run_oracles(work, seconds)
+        outcomes = _run_oracles(work, seconds) if names else []
     for field, name in components:
         if not any(oracle in names for oracle in oracles.oracles_of(field)):
             read_by = ", ".join(oracles.oracles_of(field))
