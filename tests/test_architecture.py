@@ -35,7 +35,7 @@ LAYERS = [
     {"interop"},
     {"lab"},
     {"lab.pictures"},
-    {"lab.report"},
+    {"lab.report", "lab.audit"},
     {"lab.analysis", "lab.mistakes", "lab.plan"},
     {"lab.sweeps", "lab.verification"},
     {"lab.evidence", "lab.plots"},

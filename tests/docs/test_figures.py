@@ -22,7 +22,7 @@ CONSTANTS = {  # versions, sections and sizes of papers, levels of tests, exampl
     "from_paper_to_code.md": "3.1 3.2 3.3 3.4 3.5 5.1 5.2 5.3 5.4 6.1 6.3 25,000 100,000 300,000",
     "getting_started.md": "3.12",
     "looking_inside.md": "3.35",
-    "masked_lm.md": "30",
+    "masked_lm.md": "0.15 0.3 30",
     "monitoring.md": "0.001",
     "parsing.md": "10,000",
     "pods.md": "0.1 0.2 75",

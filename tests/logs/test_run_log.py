@@ -15,7 +15,7 @@ import pytest
 
 from transformer_jax.errors import UserError
 from transformer_jax.logs import records
-from transformer_jax.logs.records import recorded_splits
+from transformer_jax.logs.records import chained, recorded_splits
 from transformer_jax.logs.run_log import Console, ReplicaLogs, RunLog
 from transformer_jax.runtime import progress
 
@@ -56,7 +56,12 @@ def test_a_record_is_at_once_on_disk_as_one_object_with_step_split_and_metrics(t
         lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     strict = {"parse_constant": lambda name: pytest.fail(f"{name} is no JSON")}
     train, valid = (json.loads(line, **strict) for line in lines)
-    assert isinstance(train.pop("time"), float) and valid.pop("time")
+    before = ""
+    for record in (train, valid):
+        digest = record.pop("sha256")
+        assert digest == chained(record, before)["sha256"]
+        assert isinstance(record.pop("time"), float)
+        before = digest
     assert train == {"step": 5, "split": "train", "loss": 2.5, "num_tokens": 7}
     assert valid == {"step": 5, "split": "valid", "loss": None, "norm": None, "signature": "a|b"}
 
@@ -78,7 +83,10 @@ def test_a_resumed_run_drops_later_records_and_incomplete_lines(
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write(torn)
     write_run(tmp_path, start_step=start, steps=steps)
-    assert [record["step"] for record in read_records(tmp_path)] == expected
+    found = read_records(tmp_path)
+    assert [record["step"] for record in found] == expected
+    marks = [record.get("resumed") for record in found]
+    assert marks == [start or None if step == steps[0] else None for step in expected]
     assert not list(tmp_path.glob("*.tmp"))
 
 

@@ -89,6 +89,7 @@ def test_two_processes_have_the_losses_of_one(two_by_two, of_one_process):
         assert ours.keys() == alone.keys()
         for step in alone:
             assert ours[step]["loss"] == pytest.approx(alone[step]["loss"], rel=1e-4)
+            assert ours[step].get("batches") == alone[step].get("batches")
 
 
 def test_the_job_writes_the_files_of_one_process(two_by_two, of_one_process):

@@ -82,7 +82,7 @@ def as_before(tree):
         return [as_before(part) for part in tree]
     if not isinstance(tree, dict):
         return tree
-    new = ("train_loss", "num_all_examples", "num_loss_examples")
+    new = ("train_loss", "num_all_examples", "num_loss_examples", "digest")
     before = {name: as_before(part) for name, part in tree.items() if name not in new}
     return before | ({"loss": tree["train_loss"]} if "train_loss" in tree else {})
 

@@ -3,7 +3,6 @@
 
 import json
 import logging
-import re
 import shlex
 import shutil
 import sys
@@ -21,6 +20,7 @@ from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 from transformer_jax.lab.plan.program import compile_training_step
+from transformer_jax.logs.records import OF_ONE_TRAINING
 from transformer_jax.runs import build
 from transformer_jax.runs.config import override, read_settings
 from transformer_jax.runs.evaluate import validation
@@ -356,8 +356,10 @@ def test_refusals_before_the_first_step(tiny_config, tmp_path):
 
 
 def untimed(workdir):
-    clocks = re.compile("time|tokens_per_s|step_ms|mfu|xla_flops_per_s|goodput|share_.*")
-    return [{k: v for k, v in one.items() if not clocks.fullmatch(k)} for one in records(workdir)]
+    return [
+        {name: record[name] for name in record if not OF_ONE_TRAINING.search(name)}
+        for record in records(workdir)
+    ]
 
 
 def test_a_run_that_failed_at_a_validation_and_paused_ends_as_one_that_did_not(

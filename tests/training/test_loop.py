@@ -86,6 +86,9 @@ class Parts:
     def get_state(self):
         return {"0": "place"}
 
+    def digest(self, streams):
+        return f"digest of {streams['0']}"
+
     def add_workers(self):
         self.events.append("add workers")
         return self.events.count("add workers") < 2
@@ -108,6 +111,9 @@ class Parts:
 
     def wait(self):
         self.events.append(("wait", max(self.saved)))
+
+    def newest_id(self):
+        return f"step {max(self.saved)}" if self.saved else None
 
     def metrics(self, split):
         return {step: metrics for step, of, metrics in self.records if of == split}
@@ -184,7 +190,7 @@ def test_callbacks_are_called_after_records_checkpoints_and_evaluations():
         ("at_checkpoint", 4, State(4)),
         ("at_evaluation", 4, 14.0, 4),
     ]
-    assert parts.metrics("valid")[4] == {"bleu": 14.0, "own": 8}
+    assert parts.metrics("valid")[4] == {"bleu": 14.0, "own": 8, "checkpoint": "step 4"}
     assert "share_callbacks" in parts.metrics("train")[4]
 
 

@@ -91,14 +91,14 @@ def checkpoint_id(folder: Path) -> str:
     return f"step {folder.name}, SHA-256 {hashlib.sha256(content).hexdigest()[:_DIGITS]}"
 
 
-def item_id(folder: Path, item: str) -> str | None:
-    """A digest of the files of one item, which adding a score does not change; None if the manifest
+def item_id(folder: Path, *items: str) -> str | None:
+    """A digest of the files of items, which adding a score does not change; None if the manifest
     cannot be read."""
     try:
         entries = read_entries(folder)
     except (OSError, ValueError):
         return None
-    files = {name: entry for name, entry in entries.items() if name.startswith(f"{item}/")}
+    files = {name: entry for name, entry in entries.items() if name.split("/")[0] in items}
     return f"SHA-256 {_digest(files)[:_DIGITS]}"
 
 

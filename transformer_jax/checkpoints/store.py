@@ -195,6 +195,13 @@ class Snapshot:
         return hosts.run_on_primary(lambda: read(self.folder))
 
 
+def state_id(folder: Path) -> str:
+    """The step of a checkpoint and a digest of all of its files but the score, which may come
+    later."""
+    digest = manifest.item_id(folder, PARAMS, TRAINING, DATA, PROVENANCE)
+    return f"step {folder.name}, {digest}"
+
+
 def open_snapshot(
     directory: Path, which: Which = "latest", items: Collection[str] = ITEMS
 ) -> Snapshot:
@@ -501,6 +508,11 @@ class Checkpoints:
     def latest_step(self) -> int | None:
         """The newest finished step, damaged or not; None if there is none."""
         return max(step_folders(self.directory), default=None)
+
+    def newest_id(self) -> str | None:
+        """`state_id` of the newest finished step, in a process that has the directory."""
+        folders = step_folders(self.directory)
+        return state_id(folders[max(folders)]) if folders else None
 
     def _writers(self) -> list[CheckpointWriter]:
         # Opened by the first save, since reading must not touch the directory.

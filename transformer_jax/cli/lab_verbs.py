@@ -465,6 +465,30 @@ def verify(args: argparse.Namespace) -> int:
 
 
 @verb(
+    flags.RUN[0],
+    Flag("--segments N", "how many parts between kept checkpoints to train again", 1),
+    Flag("--seed I", "of the draw (default: one that nobody knows before)"),
+    flags.MODULES,
+    requires=("workdir",),
+    overrides=ANY_FIELD,
+)
+def audit(args: argparse.Namespace) -> int:
+    """Checks the digests of a run's records and checkpoints, and trains drawn parts of it again.
+
+    Compares bit for bit on the same kind of processor, with the same libraries. Exit status 1:
+    something is not as it was recorded.
+    """
+    from transformer_jax.lab.audit import audit as audit_run
+    from transformer_jax.runtime.platform import require_device
+
+    require_device()
+    draw = {"segments": args.segments, "seed": args.seed}
+    report = audit_run(args.workdir, args.modules, args.overrides, **draw)
+    write_result(report.as_text())
+    return 1 if report.findings else 0
+
+
+@verb(
     *flags.RUN,
     flags.MAX_LENGTH,
     flags.PATCH,

@@ -34,9 +34,9 @@ _MAX_MESSAGE = 1000  # characters
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb and returns its exit status.
 
-    0: done. 1: `verify` found a difference. 2: a user error, with one line on stderr. 75: stopped
-    by SIGTERM and saved; the same command resumes. 130: interrupted; training is saved first. 141:
-    the reader of stdout has gone (such as `head`).
+    0: done. 1: `verify` or `audit` found a difference. 2: a user error, with one line on stderr.
+    75: stopped by SIGTERM and saved; the same command resumes. 130: interrupted; training is saved
+    first. 141: the reader of stdout has gone (such as `head`).
     """
     complete_if_asked()
     args = argparse.Namespace(traceback=False)

@@ -2,10 +2,12 @@
 """metrics.jsonl: the records of a run, one strict JSON object per line, in order of writing."""
 
 import contextlib
+import hashlib
 import json
 import logging
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,17 @@ from typing import Any
 from transformer_jax.runtime.files import open_regular, open_to_append, parse_json
 
 logger = logging.getLogger(__name__)
+
+DIGEST = "sha256"
+"""Field of a line: digest of the line and, by the digest of the line before, of all before."""
+RESUMED = "resumed"
+"""Field of the first record of a start of the run: the step that it continues from."""
+CHECKPOINT = "checkpoint"
+"""Field of a record: the newest checkpoint on disk, by its digest."""
+OF_ONE_TRAINING = re.compile(
+    rf"share_|seconds|step_ms|per_s$|goodput|mfu|time|{DIGEST}|{RESUMED}|{CHECKPOINT}"
+)
+"""In names of values that another training of the same config does not repeat."""
 
 
 def to_json(record: Mapping[str, Any], digits: int | None = None) -> str:
@@ -50,26 +63,75 @@ class RecordFile:
 
     Opening it drops the records after `last_step`, which a resumed run writes again, and a last
     line that a kill left incomplete. The file is cut in one call: a kill while opening loses
-    nothing else. A record of `last_step` that exists already is not written again.
+    nothing else. A record of `last_step` that exists already is not written again. Records are
+    chained (`read_chain`).
     """
 
     def __init__(self, path: Path, *, last_step: int):
         self._file = open_to_append(path)  # line-buffered: each record is visible at once
         before = path.stat().st_size
-        sizes = [size for size, record in _records(path) if record["step"] <= last_step]
-        size = sizes[-1] if sizes else 0
+        size = 0
+        self._digest = ""  # of the last line
+        for end, record in _records(path):
+            if record["step"] <= last_step:
+                size = end
+                self._digest = str(record.get(DIGEST, ""))
         if size < before:
             logger.info("%s: what is after step %d is dropped", path, last_step)
         self._file.truncate(size)
+        self._resumed = {RESUMED: last_step} if last_step else {}
         self._existing = {(last_step, split) for split in recorded_splits(path, last_step)}
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Writes a record."""
-        if (record["step"], record["split"]) not in self._existing:
-            self._file.write(to_json(record) + "\n")
+        if (record["step"], record["split"]) in self._existing:
+            return
+        line = chained({**record, **self._resumed}, self._digest)
+        self._resumed = {}
+        self._digest = line[DIGEST]
+        self._file.write(to_json(line) + "\n")
 
     def close(self) -> None:
         self._file.close()
+
+
+def chained(record: Mapping[str, Any], before: str) -> dict[str, Any]:
+    """A record as it will be read, with its digest, after a line with the digest `before`."""
+    line = json.loads(to_json(record))  # lists for tuples, null for NaN
+    return {**line, DIGEST: _line_digest(line, before)}
+
+
+def _line_digest(line: Mapping[str, Any], before: str) -> str:
+    return hashlib.sha256(f"{before}\n{to_json(line)}".encode()).hexdigest()
+
+
+def read_chain(path: Path) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """The chained lines of a file, and what is wrong with their digests.
+
+    A line that was edited, removed, put in or moved is found; whoever computes all digests again is
+    not.
+
+    Raises:
+      OSError: the file cannot be read.
+    """
+    lines: list[Mapping[str, Any]] = []
+    faults = []
+    before = ""
+    for number, text in enumerate(read_lines(path), 1):
+        if not text.endswith(b"\n"):
+            break  # a kill has torn it
+        try:
+            line = parse_json(text)
+            record = {name: value for name, value in line.items() if name != DIGEST}
+            is_chained = line[DIGEST] == _line_digest(record, before)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            faults.append(f"line {number} has no digest")
+            continue
+        if not is_chained:
+            faults.append(f"line {number} or the one before it was altered or moved")
+        before = line[DIGEST]
+        lines.append(line)
+    return lines, faults
 
 
 def last_recorded_step(path: Path) -> int:

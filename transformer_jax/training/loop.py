@@ -18,6 +18,7 @@ import numpy as np
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
 from transformer_jax.errors import DivergedError, Interrupted, Stopped
+from transformer_jax.logs.records import CHECKPOINT
 from transformer_jax.logs.run_log import Log
 from transformer_jax.metrics import add_sums, compute_metrics
 from transformer_jax.nn import auxiliary
@@ -422,10 +423,20 @@ class Loop:
         metrics["learning_rate"] = self.learning_rate(step - 1) * self.patience.rate
         if np.any(self.batches.overlong):
             metrics |= {"overlong": self.batches.overlong, "seen": self.batches.seen}
-        self.log.record(step, "train", metrics)
+        batches = self.batches.digest(self._streams())
+        self.log.record(step, "train", metrics | {"batches": batches} | self._newest_checkpoint())
         with self._calling_back(meter) as callbacks:
             for callback in callbacks:
                 callback.at_record(step, metrics)
+
+    def _streams(self) -> dict[str, dict[str, int]]:
+        """The position in the data: each process has that of its own streams."""
+        return functools.reduce(operator.or_, hosts.gather(self.batches.get_state()))
+
+    def _newest_checkpoint(self) -> dict[str, str]:
+        """The field of a record by which the checkpoint that is on disk is tied to it."""
+        newest = self.checkpoints.newest_id() if hosts.is_primary() else None
+        return {CHECKPOINT: newest} if newest else {}
 
     @contextlib.contextmanager
     def _calling_back(self, meter: Meter) -> Iterator[Sequence[Callback]]:
@@ -434,10 +445,8 @@ class Loop:
 
     def _save(self, step: int, state: TrainState, meter: Meter) -> None:
         with meter.paused("saving"):
-            # Each process has the state of its own streams; merged, they are complete.
-            streams = functools.reduce(operator.or_, hosts.gather(self.batches.get_state()))
             portable = self.to_portable(state.saved)
-            self.checkpoints.save(step, portable, streams)
+            self.checkpoints.save(step, portable, self._streams())
         with self._calling_back(meter) as callbacks:
             for callback in callbacks:
                 callback.at_checkpoint(step, portable)
@@ -453,7 +462,7 @@ class Loop:
             for callback in callbacks:
                 metrics |= callback.at_evaluation(step, metrics, portable.model_params) or {}
         # Last, because the record shows a resumed run that the evaluation is finished.
-        self.log.record(step, "valid", metrics)
+        self.log.record(step, "valid", metrics | self._newest_checkpoint())
 
 
 def _mean_of_finite(scores: float | np.ndarray) -> float:

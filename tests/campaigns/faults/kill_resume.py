@@ -49,7 +49,8 @@ QUICK = {
 """Flags for programs that compile fast and can be cached."""
 RESUMABLE = 75
 CLOCKED = ("time", "tokens_per_s", "step_ms", "mfu", "xla_flops_per_s", "goodput", "share_")
-"""Prefixes of metrics that depend on the clock."""
+CLOCKED += ("sha256", "checkpoint", "resumed")
+"""Prefixes of metrics that depend on the clock, and of digests of these."""
 
 
 def main() -> int:

@@ -192,6 +192,24 @@ def test_any_number_of_processes_resumes_from_the_state_of_another():
         parts = [next(share) for share in shares]
         joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         assert_equal(joined, next(whole))
+    states = functools.reduce(operator.or_, [share.get_state() for share in shares])
+    assert whole.digest(states) == whole.digest(whole.get_state())
+
+
+def test_the_digest_of_batches_tells_examples_and_orders_apart():
+    class Altered(Pairs):
+        def __getitem__(self, i):
+            return super().__getitem__(i + (i == 89))
+
+    sources = {"": Pairs(90), "altered": Altered(90)}
+    batches = {name: train(source, rows=8) for name, source in sources.items()}
+    batches |= {"same": train(Pairs(90), rows=8), "order": train(Pairs(90), rows=8, seed=2)}
+    for _ in range(20):
+        for name in batches:
+            next(batches[name])
+    streams = {name: batches[name].get_state().values() for name in batches}
+    digests = {name: tuple(stream["digest"] for stream in streams[name]) for name in streams}
+    assert digests["same"] == digests[""] and len({*digests.values()}) == 3
 
 
 def test_rows_that_processes_cannot_share_are_rejected():

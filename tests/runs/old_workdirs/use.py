@@ -22,6 +22,8 @@ import numpy as np
 HERE = Path(__file__).parent
 RUNS = ("translation", "language_model", "adapters", "classification")
 """Config files beside this one. The adapters start from the language model."""
+CHAINED = ("batches", "checkpoint", "resumed", "sha256")
+"""Fields of records that came later."""
 MORE_STEPS = 10
 """Steps by which `continued` continues a run."""
 OF_A_MODULE = ("language_model", "adapters")
@@ -96,7 +98,11 @@ def continued(name: str, step: int) -> dict:
     return {
         "step": run.step,
         "params": described(run.params),
-        "records": [record for record in records if record["step"] > step],
+        "records": [
+            {name: record[name] for name in record if name not in CHAINED}
+            for record in records
+            if record["step"] > step
+        ],
         "checkpoint": sorted(path.name for path in checkpoint.iterdir()),
         "state": sorted(json.loads(arrays.read_text())["tree_metadata"]),
         "data": json.loads((checkpoint / "data" / "metadata").read_text()),

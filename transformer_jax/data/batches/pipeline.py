@@ -11,6 +11,8 @@ from a saved state, which is little more than an index into each stream.
 """
 
 import dataclasses
+import hashlib
+import json
 import logging
 import math
 import os
@@ -51,6 +53,8 @@ several processes pack the same stream."""
 _OPEN_ROWS = 128
 """Rows that a stream packs at once; the more rows are open, the less padding first fit leaves."""
 
+_DIGEST_BYTES = 16
+_DIGITS = 32  # of a SHA-256
 _LOOKED_AT = 2000  # examples whose lengths are counted before training
 _LENGTH_FIELDS = {"source": "data.max_source_length", "target": "data.max_target_length"}
 _PREFETCHED_BATCHES = 16
@@ -77,8 +81,8 @@ class BatchIterator:
 
     Each stream packs a group of rows at once, enough for several batches; the groups of all streams
     begin with the same batch. The state of a stream contains the index at which its current group
-    starts, and the number of batches of the group that were returned. A resumed iterator packs the
-    group again.
+    starts, the number of batches of the group that were returned, and a digest of all of its rows
+    in the batches returned so far. A resumed iterator packs the group again.
 
     Args:
       packer: packs the rows of a batch of all processes; its examples are endless.
@@ -95,6 +99,7 @@ class BatchIterator:
         numbers = range(first // stream_rows, math.ceil(stop / stream_rows))
         # The process may share its first and last stream with others: only these rows are its own.
         self._rows = slice(first - numbers.start * stream_rows, stop - numbers.start * stream_rows)
+        self._stream_rows = stream_rows
         self._batches_in_group = max(1, _OPEN_ROWS // stream_rows)
         group_rows = stream_rows * self._batches_in_group
         self._streams = {
@@ -103,7 +108,7 @@ class BatchIterator:
             )
             for i in numbers
         }
-        initial = {"group_start": 0, "handed_out": 0, "seen": 0, "overlong": 0}
+        initial = {"group_start": 0, "handed_out": 0, "seen": 0, "overlong": 0, "digest": 0}
         self._state = {i: dict(initial) for i in self._streams}
         self._groups: Generator[StreamGroups] | None = None
         self._batches: list[Batch] = []  # batches of the current groups that are not returned yet
@@ -120,9 +125,14 @@ class BatchIterator:
         except Exception:
             self.close()  # so that another call fails in the same way
             raise
-        for stream in self._state.values():
+        batch = self._batches.pop(0)
+        for number, stream in enumerate(self._state.values()):
             stream["handed_out"] += 1
-        return self._batches.pop(0)
+            first = number * self._stream_rows
+            rows = slice(first, first + self._stream_rows)
+            # A position that an older version saved has no digest.
+            stream["digest"] = _add_rows(stream.get("digest", 0), batch, rows)
+        return {name: array[self._rows] for name, array in batch.items()}
 
     def get_state(self) -> dict[str, dict[str, int]]:
         return {i: dict(stream) for i, stream in self._state.items()}
@@ -182,8 +192,8 @@ class BatchIterator:
             stream["handed_out"] = 0
 
     def _split_groups(self, groups: StreamGroups) -> list[Batch]:
-        """Distributes the rows of the groups over batches in turn, since first fit leaves the last
-        rows of a group the emptiest.
+        """Distributes the rows of the groups, whole streams, over batches in turn, since first fit
+        leaves the last rows of a group the emptiest.
 
         First fit also fills the first rows with more short examples. So the mean length of examples
         rises within a group, from its first eighth to its last by 11% in batches of 8 rows, 7% (16
@@ -193,12 +203,26 @@ class BatchIterator:
         count = self._batches_in_group
         parts = [group.arrays for group in groups.values()]
         return [
-            {
-                name: np.concatenate([part[name][i::count] for part in parts])[self._rows]
-                for name in parts[0]
-            }
+            {name: np.concatenate([part[name][i::count] for part in parts]) for name in parts[0]}
             for i in range(count)
         ]
+
+
+def _add_rows(digest: int, batch: Batch, rows: slice) -> int:
+    """The digest of a stream after its rows of one more batch."""
+    chain = hashlib.sha256(digest.to_bytes(_DIGEST_BYTES))
+    for name in sorted(batch):
+        chain.update(np.ascontiguousarray(batch[name][rows]))
+    return int.from_bytes(chain.digest()[:_DIGEST_BYTES])
+
+
+def batches_digest(streams: Mapping[str, Mapping[str, int]]) -> str:
+    """A digest of the batches up to a position, whatever processes have packed them.
+
+    Args:
+      streams: the state of all streams (`TrainBatches.get_state`, merged).
+    """
+    return hashlib.sha256(json.dumps(streams, sort_keys=True).encode()).hexdigest()[:_DIGITS]
 
 
 class TrainBatches(Iterator[Batch]):
@@ -264,6 +288,10 @@ class TrainBatches(Iterator[Batch]):
         """
         self._batches.set_state(state)
 
+    def digest(self, streams: Mapping[str, Mapping[str, int]]) -> str:
+        """`batches_digest` of the state of all streams."""
+        return batches_digest(streams)
+
     @property
     def seen(self) -> int:
         """Number of examples that this process has read in all epochs, overlong ones included.
@@ -321,6 +349,11 @@ class StackedBatches(Iterator[Batch]):
         """Restores a state; see `TrainBatches.set_state`."""
         for i, replica in enumerate(self._replicas):
             replica.set_state(replica_state(state, i))
+
+    def digest(self, streams: Mapping[str, Mapping[str, int]]) -> np.ndarray:
+        """`batches_digest` of each replica."""
+        states = [replica_state(streams, i) for i in range(len(self._replicas))]
+        return np.array([batches_digest(state) for state in states])
 
     @property
     def seen(self) -> np.ndarray:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from transformer_jax.lab.analysis.patch_grid import Measure
     from transformer_jax.lab.analysis.tokens import Tokens
     from transformer_jax.lab.analysis.walk import Walk
+    from transformer_jax.lab.audit import Audit
     from transformer_jax.lab.pictures.style import Picture
 
 
@@ -109,7 +110,15 @@ def plot(run: Run) -> "Picture":
     return draw_curves({run.workdir.name: [read_metrics(run.workdir)]}, (selected_by,))
 
 
+def audit(run: Run, segments: int = 1, seed: int | None = None) -> "Audit":
+    """Checks the digests of a run and trains drawn segments of it again (`lab.audit`)."""
+    from transformer_jax.lab.audit import audit
+
+    return audit(run.workdir, segments=segments, seed=seed)
+
+
 METHODS_OF_RUN = {
+    "audit": audit,
     "attention": attention,
     "hidden": hidden,
     "patch_grid": grid_of_patches,

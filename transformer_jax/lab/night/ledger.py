@@ -12,18 +12,16 @@ put in is found; whoever computes all digests again is not. Kinds of lines:
 """
 
 import contextlib
-import hashlib
-import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 from transformer_jax.errors import UserError
 from transformer_jax.lab.night.definition import LEDGER
 from transformer_jax.lab.night.proposals import Proposal
-from transformer_jax.logs.records import to_json
+from transformer_jax.logs.records import DIGEST, chained, read_chain, to_json
 from transformer_jax.runtime.files import open_locked
 
 FINISH = "finish"
@@ -32,7 +30,6 @@ REFUSED = "refused"
 SUPERSEDED = "superseded"
 """Verdicts of "end" lines: a proposal is superseded, and tested again, if another was promoted
 while it was tested."""
-_DIGEST = "sha256"
 
 type Line = Mapping[str, Any]
 type Stage = int | str
@@ -74,9 +71,8 @@ class Ledger:
 
     def add(self, kind: str, **fields: Any) -> Line:
         """Adds a line (within `adding`), and returns it."""
-        # Through JSON, so that the line is as it will be read: lists for tuples, null for NaN.
-        record = json.loads(to_json({"line": len(self.lines), "kind": kind, **fields}))
-        line = {**record, _DIGEST: _digest(self.lines[-1:], record)}
+        record = {"line": len(self.lines), "kind": kind, **fields}
+        line = chained(record, self.lines[-1][DIGEST] if self.lines else "")
         self.path.touch()
         with self.path.open("r+b") as file:
             file.truncate(self._size)  # without a line that a kill has torn
@@ -87,7 +83,7 @@ class Ledger:
             self._size = file.tell()
         self._head.seek(0)
         self._head.truncate()
-        self._head.write(line[_DIGEST])
+        self._head.write(line[DIGEST])
         self._head.flush()
         self.lines.append(line)
         return line
@@ -143,26 +139,12 @@ class Ledger:
         """The lines of the file, and what is wrong with the first that is."""
         content = self.path.read_bytes() if self.path.exists() else b""
         self._size = content.rfind(b"\n") + 1
-        lines: list[Line] = []
-        for number, text in enumerate(content[: self._size].splitlines(), 1):
-            try:
-                line = json.loads(text)
-                record = {name: value for name, value in line.items() if name != _DIGEST}
-                is_chained = line[_DIGEST] == _digest(lines[-1:], record)
-            except (ValueError, AttributeError, KeyError):
-                is_chained = False
-            if not is_chained:
-                return lines, f"line {number}"
-            lines.append(line)
+        lines, faults = read_chain(self.path)
+        if faults:
+            return lines, faults[0]
         head.seek(0)
         last = head.read()
         # A kill may come between a line and its digest.
-        if last and last not in [line[_DIGEST] for line in lines[-2:]]:
+        if last and last not in [line[DIGEST] for line in lines[-2:]]:
             return lines, "its last lines are missing"
         return lines, ""
-
-
-def _digest(before: Sequence[Line], record: Line) -> str:
-    """Digest of a line, and by that of the line before it of all before."""
-    start = before[-1][_DIGEST] if before else ""
-    return hashlib.sha256(f"{start}\n{to_json(record)}".encode()).hexdigest()

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import itertools
 import logging
-import re
 import tempfile
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +36,7 @@ from transformer_jax.lab.verification.subject import (
     first_gradients,
 )
 from transformer_jax.logs import trackers
+from transformer_jax.logs.records import OF_ONE_TRAINING
 from transformer_jax.losses import TokenLoss, TokenLosses
 from transformer_jax.models import apply_method
 from transformer_jax.nn.embeddings import Unprojected
@@ -65,7 +65,6 @@ _STEPS_APART = 64  # whose learning rates are computed one by one
 _DRAWS = 4  # of a search
 _LINES = 5  # that a task predicts
 _OUTPUT_LENGTHS = (16, 6, 11)  # limits of a search
-_TIMES = re.compile("share_|seconds|step_ms|per_s$|goodput|time")  # in names of metrics
 
 
 def tokenized(subject: Subject) -> Comparison:
@@ -384,7 +383,7 @@ def _recorded(workdir: Path) -> dict[tuple[Any, ...], Any]:
         (record["step"], record["split"], name): value
         for record in read_metrics(workdir)
         for name, value in record.items()
-        if not _TIMES.search(name)
+        if not OF_ONE_TRAINING.search(name)
     }
 
 
