@@ -7,11 +7,15 @@ import shutil
 
 import pytest
 
+import transformer_jax as tj
 from tests.refusals import assert_refused
 from transformer_jax.checkpoints import manifest
 from transformer_jax.checkpoints.step_folder import write_score
+from transformer_jax.cli.main import main
+from transformer_jax.lab import audit as audits
 from transformer_jax.lab.audit import Audit, audit
 from transformer_jax.logs.records import chained, to_json
+from transformer_jax.runs import provenance
 
 OF_LAST_SEGMENT = 0
 """A seed that draws the second of two segments."""
@@ -38,19 +42,24 @@ def flip_bit(run, step, item):
     path.write_bytes(content)
 
 
-def test_what_was_edited_is_found_by_digests(run):
+def test_what_was_edited_is_found_by_digests(run, language_model_workdir, capsys):
     lines = records(run)
     lines[1]["loss"] *= 0.99
-    del lines[3]  # the records of steps 15
+    del lines[3]
     write_records(run, lines)
     flip_bit(run, "15", "params")
     flip_bit(run, "30", "training")
     manifest.write_manifest(run / "checkpoints" / "30")
     write_score(run / "checkpoints" / "30", 0.0)
+    report = tj.load(language_model_workdir).audit(segments=0)
+    assert report.findings == [] and report.as_text().endswith("findings: 0")
+    assert main(["audit", f"--workdir={run}"]) == 1
+    printed = capsys.readouterr().out
     report = audit(run)
+    assert printed == f"{report.as_text()}\n"
     expected = [
         *("line 2 or the one before it was altered", "line 4 or the one before it was altered"),
-        *("checkpoint 15: params/", "checkpoint 30: the records name another one"),
+        *("checkpoint 15: params/", "checkpoint 30: its digest is not the one in metrics.jsonl"),
         "checkpoint 30: its score 0 is not in the records",
     ]
     missing = [text for text in expected if text not in report.as_text()]
@@ -71,8 +80,19 @@ def test_a_record_with_new_digests_is_found_by_training_its_segment_again(run):
     write_records(run, lines)
     report = audit(run, seed=OF_LAST_SEGMENT)
     assert report.retrained == [(15, 30)] and report.same_machine
-    name = "15 to 30: loss of the record of train at step 20"
-    assert report.findings == [f"{name}: {0.99 * loss}; here: {loss}"]
+    place = "15 to 30: the record of train at step 20"
+    said = f"loss is {0.99 * loss}; trained again: {loss}"
+    assert report.findings == [f"{place}: {said}"]
+
+
+def test_on_another_machine_losses_and_movements_may_differ_a_little(run, monkeypatch):
+    machine = provenance.machine_provenance() | {"processor": "another"}
+    monkeypatch.setattr(provenance, "machine_provenance", lambda: machine)
+    report = audit(run, seed=OF_LAST_SEGMENT)
+    assert not report.same_machine and report.findings == [] and "to 2%" in report.as_text()
+    first, last = (run / "checkpoints" / step for step in ("15", "30"))
+    assert audits._compare_movements(last, last, first) == []
+    assert "apart by 100.0%" in audits._compare_movements(last, first, first)[0]
 
 
 @pytest.mark.parametrize("count, drawn, altered", [(5, 2, 1), (5, 2, 3), (4, 1, 4), (3, 0, 1)])
@@ -90,10 +110,15 @@ def test_a_run_that_cannot_be_audited_is_refused(run, tmp_path):
     (tmp_path / "seeds" / "together").mkdir()
     new = shutil.copytree(run, tmp_path / "new")
     shutil.rmtree(new / "checkpoints")
+    old = shutil.copytree(run, tmp_path / "old")
+    write_records(old, [{k: v for k, v in line.items() if k != "sha256"} for line in records(run)])
+    (run / "metrics.jsonl").unlink()
     assert_refused(
         {
             "was trained with others in one program": lambda: audit(alone),
             "has no checkpoint to audit": lambda: audit(new),
+            "an earlier version trained the run": lambda: audit(old),
+            "has no metrics.jsonl to audit": lambda: audit(run),
             "copy the run to one": lambda: audit("gs://bucket/run"),
         }
     )

@@ -22,21 +22,23 @@ from transformer_jax.checkpoints import manifest, step_folder
 from transformer_jax.checkpoints.step_folder import PARAMS, TRAINING, Leaves
 from transformer_jax.checkpoints.store import state_id
 from transformer_jax.data.batches.pipeline import batches_digest
-from transformer_jax.errors import DivergedError, UserError
+from transformer_jax.errors import DivergedError, Stopped, UserError
 from transformer_jax.logs.records import CHECKPOINT, OF_ONE_TRAINING, RESUMED, read_chain
 from transformer_jax.runs import provenance
 from transformer_jax.runs.config import override
 from transformer_jax.runs.evaluate import score_of, selection_metric
 from transformer_jax.runs.opened import Opened, open_workdir
-from transformer_jax.runs.train import train
+from transformer_jax.runs.train import train_or_stop
 from transformer_jax.runs.user_modules import Modules
 from transformer_jax.runs.workdir import CHECKPOINTS, METRICS, PREDICTIONS, TENSORBOARD, TOGETHER
+from transformer_jax.runtime import platform
 from transformer_jax.summary import Summarized
 
 TOLERANCE = 0.02
 """Largest relative difference of losses, and of parameters relative to the way that they moved, on
 another processor or with other libraries."""
 _NEVER = 10**9  # steps
+_MOST_LINES = 9  # whose faults are told
 
 Record = Mapping[str, Any]
 Segment = tuple[int, int]
@@ -51,7 +53,8 @@ class Audit(Summarized):
       segments: all segments of the run.
       retrained: those that were drawn and trained again; none where digests are wrong already.
       seed: of the draw.
-      same_machine: libraries and processor are those of the run, so that bits were compared.
+      same_machine: bits were compared: libraries and processor are those of the run, which was not
+        resumed within a segment, and whose device gives the same bits each time.
       findings: what is not as it was recorded, a line each; empty if all is.
     """
 
@@ -68,13 +71,15 @@ class Audit(Summarized):
         return 1 - math.comb(count - altered, drawn) / math.comb(count, drawn)
 
     def summary(self) -> Mapping[str, Any]:
+        if not self.retrained:
+            return {"trained again": "nothing", "findings": len(self.findings)}
         count = len(self.segments)
         drawn = len(self.retrained)
         names = ", ".join(f"{start} to {end}" for start, end in self.retrained)
         steps = sum(end - start for start, end in self.retrained)
         altered = sorted({1, math.ceil(count / 2), count})
         return {
-            "trained again": f"{names or 'nothing'} ({steps} of {self.segments[-1][1]} steps)",
+            "trained again": f"{names} ({steps} of {self.segments[-1][1]} steps)",
             "compared": "bit for bit" if self.same_machine else f"to {TOLERANCE:.0%}",
             "drawn": f"{drawn} of {count} segments, seed {self.seed}",
             "chance to find": f"1 - C({count} - m, {drawn}) / C({count}, {drawn}) "
@@ -118,9 +123,15 @@ def audit(
     folders = step_folder.step_folders(folder / CHECKPOINTS)
     if not folders:
         raise UserError(f"{folder} has no checkpoint to audit")
+    if not (folder / METRICS).is_file():
+        raise UserError(f"{folder} has no {METRICS} to audit")
     lines, faults = read_chain(folder / METRICS)
+    if not lines and faults:
+        raise UserError(f"{folder / METRICS} has no digests: an earlier version trained the run")
     records = [r for r in lines if isinstance(r.get("step"), int) and "split" in r]
-    findings = [f"{METRICS}: {fault}" for fault in faults]
+    findings = [f"{METRICS}: {fault}" for fault in faults[:_MOST_LINES]]
+    if len(faults) > _MOST_LINES:
+        findings.append(f"{METRICS}: {len(faults) - _MOST_LINES} more lines")
     findings += _check_checkpoints(opened, folders, records)
     steps = [0, *folders]
     pieces = list(zip(steps, steps[1:], strict=False))
@@ -154,7 +165,7 @@ def _check_checkpoints(
             findings.append(f"{place}: {damage}")
             continue
         if by_step.get(f"step {step}", state_id(folder)) != state_id(folder):
-            findings.append(f"{place}: the records name another one")
+            findings.append(f"{place}: its digest is not the one in {METRICS}")
         updates = _arrays(folder, TRAINING, ("step",))["step"]
         if updates != step:
             findings.append(f"{place}: its state is of step {updates}")
@@ -199,9 +210,11 @@ def _retrain(
             }
             settings = override(opened.settings, {"logging.trackers": None, **intervals})
             try:
-                run = train(settings, folder, modules, until=stop, progress=False)
+                run = train_or_stop(settings, folder, modules, until=stop, progress=False)
             except DivergedError as error:
                 return [f"{start} to {end}: training again diverges: {error}"], True
+            except Stopped as stopped:
+                raise type(stopped)("the audit was stopped and has kept nothing") from None
             begin = stop
         if run.step != end:
             return [f"{start} to {end}: training again ends at step {run.step}"], True
@@ -210,18 +223,20 @@ def _retrain(
         here = step_folder.read_provenance(again)
         saved = step_folder.read_provenance(checkpoint)
         machine = (provenance.LIBRARIES, provenance.PROCESSOR)
-        same = all(saved.get(name) == here[name] for name in machine)
+        is_fixed = platform.target().platform != "gpu" or opened.settings.train.reproducible
+        same = is_fixed and len(stops) == 1  # elsewhere, perhaps, before the run was resumed
+        same = same and all(saved.get(name) == here[name] for name in machine)
         findings = _compare_records(records, read_chain(folder / METRICS)[0], segment, stops, same)
         if not same:
             before = opened.workdir / CHECKPOINTS / str(start) if start else None
             findings += _compare_movements(checkpoint, again, before)
         elif saved.get(provenance.STEP) != here[provenance.STEP]:
-            findings.insert(0, "the training step is another")
+            findings.insert(0, "the compiled training step is not the recorded one")
         for item in (PARAMS, TRAINING) if same else ():
             arrays = _arrays(checkpoint, item)
             trained = _arrays(again, item)
             others = [n for n in arrays if not np.array_equal(arrays[n], trained.get(n, ()))]
-            findings += [f"{item} {name} is another" for name in others[:1]]
+            findings += [f"{item}: the array {name} differs" for name in others[:1]]
     return [f"{start} to {end}: {finding}" for finding in findings], same
 
 
@@ -252,7 +267,9 @@ def _compare_records(
         record = of_run.get((step, split))
         if here is None or record is None:
             if step not in stops:  # training again may pause there
-                findings.append(f"{place} is {'not there' if record is None else 'too many'}")
+                findings.append(
+                    f"{place} is {'missing' if record is None else 'not made by training again'}"
+                )
             continue
         names = [name for name in {**here, **record} if not OF_ONE_TRAINING.search(name)]
         if split == "train" and _first_step(records, step) < segment[0]:
@@ -266,7 +283,7 @@ def _compare_records(
             if isinstance(value, float) and isinstance(expected, float):
                 is_close = math.isclose(value, expected, rel_tol=tolerance)
             if not is_close:
-                findings.append(f"{name} of {place}: {value}; here: {expected}")
+                findings.append(f"{place}: {name} is {value}; trained again: {expected}")
     return findings
 
 
@@ -289,6 +306,7 @@ def _compare_movements(checkpoint: Path, again: Path, before: Path | None) -> li
     saved = _arrays(checkpoint, PARAMS)
     here = _arrays(again, PARAMS)
     start = _arrays(before, PARAMS) if before else {}
+    # In the first segment, parameters that begin at zero; others moved less than their size.
     apart = math.hypot(*(float(np.linalg.norm(saved[n] - here[n])) for n in saved))
     moved = math.hypot(*(float(np.linalg.norm(saved[n] - start.get(n, 0))) for n in saved))
     if apart <= TOLERANCE * moved:

@@ -22,6 +22,8 @@ RESUMED = "resumed"
 """Field of the first record of a start of the run: the step that it continues from."""
 CHECKPOINT = "checkpoint"
 """Field of a record: the newest checkpoint on disk, by its digest."""
+OF_AUDIT = ("batches", CHECKPOINT, RESUMED, DIGEST)
+"""Fields by which an audit checks a run."""
 OF_ONE_TRAINING = re.compile(
     rf"share_|seconds|step_ms|per_s$|goodput|mfu|time|{DIGEST}|{RESUMED}|{CHECKPOINT}"
 )

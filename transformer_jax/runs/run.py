@@ -32,7 +32,7 @@ from transformer_jax.inference.config import (
 )
 from transformer_jax.inference.draft import DraftedModel
 from transformer_jax.inference.model_inputs import ModelInputs
-from transformer_jax.logs.records import RecordFile, to_python
+from transformer_jax.logs.records import OF_AUDIT, RecordFile, to_python
 from transformer_jax.models import apply_model, input_names
 from transformer_jax.models.encoder_decoder import Seq2Seq
 from transformer_jax.nn.hooks import HookPoint, intercept_activations
@@ -260,7 +260,7 @@ class Run(Summarized):
         """The records of metrics.jsonl: a row for each step and split, a column for each metric."""
         from pandas import DataFrame
 
-        records = DataFrame(read_metrics(self.workdir))
+        records = DataFrame(read_metrics(self.workdir)).drop(columns=OF_AUDIT, errors="ignore")
         return records.drop_duplicates(["step", "split"], keep="last", ignore_index=True)
 
     def batch(

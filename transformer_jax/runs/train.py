@@ -95,7 +95,7 @@ def train(
     if workdir is None:  # a line in a notebook, where a TypeError is a traceback
         raise UserError('train needs a folder for the run: tj.train(config, "runs/mine")')
     try:
-        return _train(config, workdir, modules, until, progress)
+        return train_or_stop(config, workdir, modules, until, progress)
     except Interrupted as stop:
         if not in_notebook():
             raise
@@ -113,13 +113,14 @@ def _of_cell(stop: Interrupted) -> str:
     return str(stop).replace("the same command", "the same cell")
 
 
-def _train(
+def train_or_stop(
     config: Settings | ConfigDict,
     workdir: str | Path,
-    modules: Modules,
-    until: int | None,
-    progress: bool,
+    modules: Modules = (),
+    until: int | None = None,
+    progress: bool = True,
 ) -> Run:
+    """`train`, but an interrupt is an error in a notebook, too."""
     clock = GoodputTimer()
     keep_freed_memory()
     platform.use_compilation_cache()

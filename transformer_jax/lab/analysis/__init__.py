@@ -6,9 +6,9 @@ This package is above `runs`, which does not know it: importing it gives `Run` t
 prediction does not.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transformer_jax.runs.evaluate import selection_metric
 from transformer_jax.runs.run import Run
@@ -110,11 +110,17 @@ def plot(run: Run) -> "Picture":
     return draw_curves({run.workdir.name: [read_metrics(run.workdir)]}, (selected_by,))
 
 
-def audit(run: Run, segments: int = 1, seed: int | None = None) -> "Audit":
-    """Checks the digests of a run and trains drawn segments of it again (`lab.audit`)."""
+def audit(
+    run: Run,
+    segments: int = 1,
+    seed: int | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> "Audit":
+    """Checks the digests of a run and trains drawn segments of it again; arguments as of
+    `lab.audit.audit`."""
     from transformer_jax.lab.audit import audit
 
-    return audit(run.workdir, segments=segments, seed=seed)
+    return audit(run.workdir, overrides=overrides, segments=segments, seed=seed)
 
 
 METHODS_OF_RUN = {

@@ -85,6 +85,7 @@ class Ledger:
         self._head.truncate()
         self._head.write(line[DIGEST])
         self._head.flush()
+        os.fsync(self._head.fileno())
         self.lines.append(line)
         return line
 

@@ -211,7 +211,7 @@ class OpenNight:
         seconds = math.inf
         if row.name != BASELINE:
             # What a job takes depends on the model, and on who else computes here.
-            of_check = self.ledger.lines[0]["seconds"]
+            of_check = self.ledger.lines[0].get("seconds", math.inf)
             measured = self.ledger.measured(BASELINE, stage)
             of_baseline = of_check if kind == "check" else measured[0]["costs"]["seconds"]
             seconds = _SECONDS_TO_START + self.night.slower * of_baseline * runs
@@ -393,6 +393,7 @@ def finish_night(folder: str | Path) -> Line:
     values: dict[str, dict[str, Any]] = {"valid": {}, "test": {}}
     for row in rows:
         values["valid"][row.name] = night.measure(row, stage, count)
+    for row in rows:  # nothing is left to train that could stop before the night ends
         below = [path for line in ledger.measured(row.name, stage) for path in line["workdirs"]]
         workdirs = [path and str(night.folder / path) for path in below]
         values["test"][row.name] = night.evaluate(row, stage, workdirs, "test")["values"]
