@@ -456,32 +456,32 @@ def report(results: dict[str, list[dict]]) -> str:
     table.append("| --- " * 6 + "|")
     for kind, alter in KINDS.items():
         of_kind = results.get(kind, [])
-        edited = [one for one in of_kind if not one["careful"]]
-        careful = [one for one in of_kind if one["careful"]]
-        found = sum(bool(one["findings"]) for one in careful)
-        missed = sum(one["hit"] and not one["findings"] for one in careful)
-        expected = sum(1.0 if not one["retrained"] else one["chance"] for one in careful)
+        edited = [result for result in of_kind if not result["careful"]]
+        careful = [result for result in of_kind if result["careful"]]
+        num_found = sum(bool(result["findings"]) for result in careful)
+        missed = sum(result["hit"] and not result["findings"] for result in careful)
+        expected = sum(1.0 if not result["retrained"] else result["chance"] for result in careful)
         cells = [
-            *(alter.__doc__, f"{sum(bool(one['findings']) for one in edited)}/{len(edited)}"),
-            *(f"{found}/{len(careful)}", f"{expected:.1f}", missed),
-            f"{np.mean([one['seconds'] for one in of_kind]):.1f}" if of_kind else "",
+            *(alter.__doc__, f"{sum(bool(result['findings']) for result in edited)}/{len(edited)}"),
+            *(f"{num_found}/{len(careful)}", f"{expected:.1f}", missed),
+            f"{np.mean([result['seconds'] for result in of_kind]):.1f}" if of_kind else "",
         ]
         table.append(f"| {' | '.join(map(str, cells))} |")
     ways = collections.defaultdict(list)
-    for one in results.get("honest", []):
-        ways[one["way"]].append(one)
+    for result in results.get("honest", []):
+        ways[result["way"]].append(result)
     table += ["", "| honest | audits | false alarms | s |", "| --- | --- | --- | --- |"]
     for way, of_way in ways.items():
-        alarms = sum(bool(one["findings"]) for one in of_way)
-        seconds = np.mean([one["seconds"] for one in of_way])
+        alarms = sum(bool(result["findings"]) for result in of_way)
+        seconds = np.mean([result["seconds"] for result in of_way])
         table.append(f"| {way} | {len(of_way)} | {alarms} | {seconds:.1f} |")
     table += ["", "| on another machine | audits | findings | s |", "| --- | --- | --- | --- |"]
     for name, of_name in results.items():
         if name.endswith(ELSEWHERE):
-            found = sum(bool(one["findings"]) for one in of_name)
-            seconds = np.mean([one["seconds"] for one in of_name])
+            num_found = sum(bool(result["findings"]) for result in of_name)
+            seconds = np.mean([result["seconds"] for result in of_name])
             table.append(
-                f"| {name.removesuffix(ELSEWHERE)} | {len(of_name)} | {found} | {seconds:.1f} |"
+                f"| {name.removesuffix(ELSEWHERE)} | {len(of_name)} | {num_found} | {seconds:.1f} |"
             )
     return "\n".join(table)
 

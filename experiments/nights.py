@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real nights with planted proposals: what is promoted and refused, by which rule.
 
-    python experiments/nights.py --folder=runs/nights --nights=20 --steps=200 --data=DIR
+    python experiments/nights.py --folder=runs/nights --nights=20 --data=DIR
 
 Each night has `tiny_shakespeare_claims` as its baseline, seeds of its own, and the proposals of
 `PROPOSALS` in an order of its own: some without an effect, some known to help, some that break a
@@ -110,7 +110,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--nights", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=200, help="of a run")
+    parser.add_argument("--steps", type=int, default=50, help="of a run")
     parser.add_argument("--data", type=Path, help="folder of the set tiny_shakespeare")
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()

@@ -248,7 +248,7 @@ def guard_files(files: Sequence[str]) -> None:
 
     Imports, and what the libraries that it calls do (a compilation cache), are not its own.
     """
-    own = set(files)
+    guarded = set(files)
 
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
         if event not in _GUARDED:
@@ -256,7 +256,7 @@ def guard_files(files: Sequence[str]) -> None:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             name = frame.f_code.co_filename
-            if name in own:
+            if name in guarded:
                 raise JobError("files", f"{Path(name).name} asks for {event} of {arguments[0]!r}")
             # What the standard library and NumPy do is their caller's doing.
             is_standard = name.startswith(_STANDARD) and not name.startswith(_LIBRARIES)

@@ -134,7 +134,7 @@ def _fresh_cells(line: Line) -> Cells:
         means = ["no held-out data" if v is None else shown_mean(_with_nan(v)) for v in of_row]
         cells.append([name, *means])
     differences = [line["differences"].get(split) for split in splits]
-    shown = ["{} [{}]".format(*_interval_cells(found)) if found else "-" for found in differences]
+    shown = ["{} [{}]".format(*_interval_cells(d)) if d else "-" for d in differences]
     return [*cells, ["difference (positive is better)", *shown]]
 
 
