@@ -73,6 +73,13 @@ def test_a_vocabulary_may_be_padded_to_another_size(trained_workdir, fresh):
     assert_refused({words: lambda: warm_start(fresh, trained_workdir)})
 
 
+def test_one_table_of_sources_and_targets_starts_from_that_of_an_encoder(classifier):
+    saved = {"target_embedding": classifier.params["embedding"]}
+    saved["encoder"] = classifier.params["encoder"]
+    loaded = warm_start(jax.tree.map(np.zeros_like, saved), classifier.workdir)
+    jax.tree.map(np.testing.assert_array_equal, loaded, saved)
+
+
 def test_a_run_with_nothing_in_common_is_refused(trained_workdir, tmp_path):
     other = {"other": np.zeros(3, np.float32)}
     assert_refused(

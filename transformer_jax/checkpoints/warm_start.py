@@ -149,6 +149,8 @@ def _saved_names(wanted: Leaves, checkpoint: Leaves) -> dict[str, str]:
     source, target = (wanted.get(f"{side}_embedding/table") for side in ("source", "target"))
     differ = source is not None and target is not None and source.shape != target.shape
     own_target = is_adapted and differ
+    if source is None:  # one table serves sources and targets
+        parts = {**parts, "target_embedding": "embedding"}
     names = {}
     for name in wanted:
         part, _, rest = name.partition("/")
