@@ -42,7 +42,8 @@ is equal, it compares with references that are wrong, each in one way that is li
 two. The answer has `right`, `layout` and `mistakes`. What a name does not tell is asked for:
 whether True in a mask shows or hides a key, the steps of warm-up inside a schedule.
 
-"Right" means equal to the reference to 2e-4 on the inputs that were drawn, and one number to 1e-5.
+"Right" means equal to the reference to 2e-4 on the inputs that were drawn, and one number to 1e-5;
+in half precision to two of its roundings (0.016 in bfloat16), and one number to half a rounding.
 A parameter is recognized by its name; wrap a function that has others. A call that takes longer
 than 30 s ends the check (`seconds=`; its thread is left behind), and so does a function that
 changes its arguments. The check runs where the function runs: a module of PyTorch has to be on

@@ -38,6 +38,19 @@ def mask_of_one_head(q, k, v, mask):
     return soft(scores) @ v
 
 
+def mask_without_heads(q, k, v, mask):
+    """Attention of q, k, v.
+
+    q, k, v: [batch, heads, time, depth]
+    mask: [batch, queries, keys], True where a key is seen
+    """
+    return attention(q, k, v, mask)
+
+
+def in_half_precision(q, k, v):
+    return attention(*(x.astype(jnp.bfloat16) for x in (q, k, v))).astype(jnp.bfloat16)
+
+
 def sees_the_next(q, k, v):
     size = q.shape[-2]
     return attention(q, k, v, np.tril(np.ones((size, size)), 1))
@@ -158,9 +171,9 @@ def update(params, batches, grad_fn, lr):
     return params - lr * total
 
 
-def greedy(model, bos, eos, max_len):
+def greedy(model, bos, eos, max_len, start=0):
     tokens = [bos]
-    while len(tokens) <= max_len and tokens[-1] != eos:
+    while len(tokens) <= max_len - start and tokens[-1] != eos:
         tokens.append(int(np.argmax(model(np.array(tokens)))))
     return tokens
 
@@ -240,6 +253,7 @@ WRONG = {
         "padding_in_pool": lambda x, mask: (x * mask[..., None]).mean(1),
         "dropout_missing": lambda x, rate, training: x,
         "future_leaks": lambda tokens: model(tokens, ahead=1),
+        "batch_leaks": lambda tokens: model(tokens) - model(tokens).mean(0),
         "returns_probabilities": lambda tokens: model(tokens, probabilities=True),
     },
     "check_training": {
@@ -266,7 +280,7 @@ WRONG = {
 
 RIGHT = {
     "check_attention": [
-        attention, multi_head, cached, jax.nn.dot_product_attention,
+        attention, in_half_precision, multi_head, cached, jax.nn.dot_product_attention,
         lambda q, k, v: attention(q, k, v, np.tri(q.shape[-2])),
         lambda q, k, v: (soft((q @ k.T) / q.shape[-1] ** 0.5) @ v, None),
     ],
@@ -291,5 +305,7 @@ RIGHT = {
         lambda losses, counts: np.average(losses, weights=counts),
         lambda gradients: sum(gradients) / len(gradients),
     ],
-    "check_search": [greedy, beam],
+    "check_search": [
+        greedy, beam, lambda model, bos, eos, max_len: greedy(model, bos, eos, max_len, 1),
+    ],
 }  # fmt: skip

@@ -61,8 +61,10 @@ def test_a_docstring_tells_the_axes_of_a_mask():
         """mask: [batch, queries, keys], True where a key is seen."""
         return functions.multi_head(x, wq, wk, wv, wo, num_heads, mask=mask)
 
-    answer = tj.check_attention(attention, mask="keep")
-    assert [finding.name for finding in answer.mistakes] == ["mask_heads_axis"]
+    for function in (attention, functions.mask_without_heads):
+        answer = tj.check_attention(function, mask="keep")
+        assert [finding.name for finding in answer.mistakes] == ["mask_heads_axis"]
+        assert "with [2, 5, 5] for 3 heads it raises ValueError" in answer.mistakes[0].evidence
 
 
 def test_what_a_mask_means_is_told():
@@ -113,13 +115,14 @@ def test_what_cannot_be_checked_is_one_line():
                 lambda q, k, v: time.sleep(2), seconds=0.1
             ),
             "it returns the shape [1]": lambda: tj.check_attention(lambda q, k, v: np.ones(1)),
-            "it returns the shape [0]": lambda: tj.check_attention(lambda q, k, v: None),
+            "it returns nothing": lambda: tj.check_attention(lambda q, k, v: None),
             "a check takes a function, and type": lambda: tj.check_attention(np.ndarray),
-            "it returns str": lambda: tj.check_attention(lambda q, k, v: "x"),
+            "it returns str, no array": lambda: tj.check_loss(lambda logits, labels: "0.5"),
+            "has no parameters": lambda: tj.check_mask(lambda: 1),
             "what is the parameter `e`": lambda: tj.check_mask(lambda a, b, c, d, e: a),
             'mask="hide" if yes': lambda: tj.check_attention(functions.mask_reversed),
             "does True or 1 in its mask mean": lambda: tj.check_mask(lambda n: np.tri(n, k=-1)),
-            "no number": lambda: tj.check_schedule(lambda step: None, warmup=3, peak=0.1),
+            "no number": lambda: tj.check_schedule(lambda step: [1.0] * 2, warmup=3, peak=0.1),
             "say warmup=": lambda: tj.check_schedule(lambda step: 1.0),
             "Say shifted=False": lambda: tj.check_loss(shifting),
             "Say part=": lambda: tj.check_model(lambda x: x),

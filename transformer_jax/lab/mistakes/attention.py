@@ -3,7 +3,7 @@
 
 import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -129,6 +129,11 @@ def check_attention(
         trials = subject.trials(laid_out("bhtd", APART, layout))
         return engine.diagnose(subject, "attention", trials)
     layouts = _layouts(subject, rng, heads, fn if params is None else params)
+    axes = r"^\W*(?:q|query|queries|x)\b.*?[\[(](\w+(?:, *\w+){2,3})[\])]"
+    told = re.search(axes, subject.doc, re.IGNORECASE | re.MULTILINE)
+    if told:
+        num_axes = 1 + told[1].count(",")
+        layouts = [t for t in layouts if t.arguments["query"].ndim == num_axes] or layouts
     trials = subject.trials(layouts, CAUSAL)
     trials = [t for t in trials if t.output.ndim > 2] or trials  # axis 1 is right without a batch
     if trials or not subject.has("mask"):
@@ -178,20 +183,30 @@ def _check_masked(
     keep &= ~np.eye(TIME, k=1, dtype=bool)
     keep[..., -1, 0] = False  # each order hides a key
     told = re.search(r"mask\W+\(?\[?\w+, *\w+, *\w+[\])]", subject.doc, re.IGNORECASE)
-    masked = []
-    for layout, order, words in itertools.product(layouts, ("bts",) if told else MASKS, MEANINGS):
-        if meaning and meaning not in words:
-            continue
-        seen = [slice(None) if axis in order else slice(-1, None) for axis in "bhts"]
-        reference = partial(layout.reference, keep=keep[tuple(seen)])
-        mask = MEANINGS[words](arranged(keep, "bhts", order))
-        name = f"{layout.name}, mask {engine.named_axes(order)} {words}"
-        masked.append(Trial(name, {**layout.arguments, "mask": mask}, reference))
-    trials = subject.trials(masked, CAUSAL)
-    if told and not trials:
-        evidence = "[batch, time, time], as its docstring has it: "
-        evidence += subject.rejection.reason if subject.rejection else "no output"
-        return engine.judged(subject.check, layouts[0].name, "mask_heads_axis", evidence)
+
+    def tried(orders: Sequence[str]) -> list[Trial]:
+        """Trials with masks of these axes."""
+        masked = []
+        for layout, order, words in itertools.product(layouts, orders, MEANINGS):
+            if meaning and meaning not in words:
+                continue
+            seen = [slice(None) if axis in order else slice(-1, None) for axis in "bhts"]
+            reference = partial(layout.reference, keep=keep[tuple(seen)])
+            mask = MEANINGS[words](arranged(keep, "bhts", order))
+            name = f"{layout.name}, mask {engine.named_axes(order)} {words}"
+            masked.append(Trial(name, {**layout.arguments, "mask": mask}, reference))
+        return subject.trials(masked, CAUSAL)
+
+    subject.rejection = None  # without a mask
+    trials = tried(("bts",) if told else MASKS)
+    if told and not any(trial.output.ndim > 3 for trial in trials):
+        reason = subject.rejection.reason if subject.rejection else "no output"
+        apart = [trial for trial in tried(["b1ts"]) if trial.output.ndim > 3]
+        if apart or not trials:  # it serves heads apart, by another mask
+            evidence = f"its docstring has a mask [batch, time, time]; with {[BATCH, TIME, TIME]} "
+            evidence += f"for {HEADS} heads {reason}"
+            layout = [*apart, *layouts][0].name
+            return engine.judged(subject.check, layout, "mask_heads_axis", evidence)
     answer = engine.diagnose(subject, "attention", trials)
     if not answer.right or answer.trial is None or subject.name == "MultiheadAttention":
         return answer  # the documentation of PyTorch's says that True hides

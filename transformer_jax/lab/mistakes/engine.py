@@ -23,7 +23,8 @@ from transformer_jax.errors import UserError, escape_controls, reason_of
 SECONDS = 30.0
 """Limit of one call: compiling a small program takes up to a few seconds."""
 TOLERANCE = 2e-4
-"""Largest difference of equal outputs, relative to the largest element: float32, other order."""
+"""Largest difference of equal outputs, relative to the largest element: float32, other order.
+In half precision it is two of its roundings, of one number half a one."""
 TOLERANCE_OF_ONE = 1e-5
 """That of an output of one number, which many wrong references come close to."""
 
@@ -165,6 +166,7 @@ class Subject:
         self.name = getattr(fn, "__name__", type(fn).__name__)
         self.doc = fn.__doc__ or ""
         self.rejection: RejectedError | None = None
+        self.precision = 0.0  # of the last output, relative
         self._fn = fn
         self._seconds = seconds
         self._libraries = ["numpy", "jax"]
@@ -182,6 +184,8 @@ class Subject:
             self._signature = inspect.Signature(parts)
         parameters = self._signature.parameters.values()
         single = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        if not single:
+            raise UserError(f"{self.name} has no parameters: wrap it in one of {', '.join(roles)}")
         left = list(roles)
         self.roles: dict[str, str] = {}
         for parameter in single:
@@ -223,10 +227,23 @@ class Subject:
         """The first array of the result."""
         result = self(**values)
         first = result[0] if isinstance(result, tuple) and result else result
+        if first is None:
+            raise self.rejected("it returns nothing")
+        if isinstance(first, (str, bytes)):  # NumPy reads a number in it
+            raise self.rejected(f"it returns {type(first).__name__}, no array")
         try:
-            return np.asarray([] if first is None else first, np.float64)
+            array = np.asarray(first)
+            is_float = jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
+            self.precision = float(jax.numpy.finfo(array.dtype).eps) if is_float else 0.0
+            return array.astype(np.float64)
         except (TypeError, ValueError):
             raise self.rejected(f"it returns {type(first).__name__}, no array") from None
+
+    def tolerance(self, size: int) -> float:
+        """Largest difference of an output of that size that is equal, in its precision."""
+        if size > 1:
+            return max(TOLERANCE, 2 * self.precision)
+        return max(TOLERANCE_OF_ONE, self.precision / 2)
 
     def trials(
         self, layouts: Iterable[Trial], readings: Mapping[str, Any] | None = None
@@ -303,7 +320,10 @@ def _in_library(value: Any, library: str) -> Any:
 def to_numpy(value: Any) -> Any:
     """An array of any library as NumPy's; other values stay."""
     if hasattr(value, "detach"):
-        return value.detach().cpu().numpy()
+        value = value.detach().cpu()
+        if str(value.dtype) == "torch.bfloat16":  # unknown to NumPy
+            return value.float().numpy().astype(jax.numpy.bfloat16)
+        return value.numpy()
     return np.asarray(value) if isinstance(value, jax.Array) else value
 
 
@@ -344,7 +364,7 @@ def diagnose(subject: Subject, about: str, trials: Sequence[Trial]) -> Answer:
     for group in (right, singles, pairs):
         for trial, (names, wrong) in itertools.product(trials, group):
             remaining = trial.distance(wrong)
-            if remaining > (TOLERANCE if trial.output.size > 1 else TOLERANCE_OF_ONE):
+            if remaining > subject.tolerance(trial.output.size):
                 continue
             apart = trial.distance()
             how = f"by {apart:.2g}" if np.isfinite(apart) else "in its shape or by NaN"

@@ -9,7 +9,7 @@ import numpy as np
 
 from transformer_jax.errors import UserError
 from transformer_jax.lab.mistakes import engine
-from transformer_jax.lab.mistakes.engine import TOLERANCE, Answer, Subject, Trial, difference
+from transformer_jax.lab.mistakes.engine import Answer, Subject, Trial, difference
 
 BATCH, TIME = 3, 7
 KEEP = (np.arange(TIME) < np.array([[7], [4], [2]])).astype(np.float64)
@@ -106,6 +106,7 @@ def check_model(
         vocabulary = np.array([token for token in range(vocab_size) if token != pad])
         tokens, others = rng.choice(vocabulary, (2, BATCH, TIME))
         calls = [("dropout_at_evaluation", "a second call differs", tokens, TIME, subject)]
+        calls.append(("batch_leaks", "a row alone has other logits", tokens[:1], TIME, subject))
         for place in range(1, TIME if causal else 1):
             changed = np.concatenate([tokens[:, :place], others[:, place:]], 1)
             words = f"tokens from {place} on change logits before"
@@ -153,7 +154,7 @@ def _check_dropout(subject: Subject, fn: Any) -> Answer:
     has_switch = subject.has("train") or subject.has("deterministic") or is_module
     is_rate = abs(dropped - rate) < 0.05
     signs = {
-        "dropout_at_evaluation": has_switch and changed > TOLERANCE,
+        "dropout_at_evaluation": has_switch and changed > subject.tolerance(x.size),
         "dropout_missing": dropped == 0,
         "dropout_inverted": abs(dropped - (1 - rate)) < 0.05 and not is_rate,
         "dropout_unscaled": is_rate and abs(factor - 1) < 1e-3 < rate,
@@ -172,8 +173,8 @@ def _check_whole(subject: Subject, calls: Sequence[Any], layout: str) -> Answer:
     if output.ndim != 3 or output.shape[:2] != tokens.shape:
         raise UserError(f"{subject.name} has to return logits [batch, time, vocabulary]")
     for name, words, ids, end, model in calls:
-        change = difference(model.array(tokens=ids)[:, :end], output[:, :end])
-        if change > TOLERANCE:
+        change = difference(model.array(tokens=ids)[:, :end], output[: len(ids), :end])
+        if change > model.tolerance(output.size):
             return engine.judged("check_model", layout, name, f"{words} by {change:.2g}")
     if output.min() >= 0 and np.abs(output.sum(-1) - 1).max() < 1e-3:
         evidence = "all outputs are positive and sum to 1"

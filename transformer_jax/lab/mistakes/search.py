@@ -27,8 +27,8 @@ def next_log_probs(table: np.ndarray, history: Any) -> np.ndarray:
 def beam_search(table: np.ndarray, **options: Any) -> np.ndarray:
     """Tokens [SIZE] of the best hypothesis after BOS, to EOS, then -1.
 
-    Options are those of table.toml, and `stop`: finished hypotheses leave the beam ("aside", which
-    `wide` looks for among twice as many candidates), or stay in it ("stay").
+    Options are those of table.toml, `steps`, and `stop`: finished hypotheses leave the beam
+    ("aside", which `wide` looks for among twice as many candidates), or stay in it ("stay").
     """
     beams = options.get("beams", BEAMS)
     stop = options.get("stop", "aside")
@@ -41,7 +41,7 @@ def beam_search(table: np.ndarray, **options: Any) -> np.ndarray:
         divisor = max(length, 1) if options.get("norm") == "power" else (5 + length) / 6
         return score / divisor ** options.get("alpha", 0.0)
 
-    for _ in range(LENGTH):
+    for _ in range(options.get("steps", LENGTH)):
         candidates: list[tuple[float, int, list[int]]] = []
         for parent, (tokens, score) in enumerate(live):
             if tokens[-1] == EOS and stop != "never":  # only where they stay
@@ -122,11 +122,13 @@ def check_search(
             evidence = f"other targets change {changed} of {MODELS} outputs"
             return engine.judged("check_search", "a search", "teacher_forcing", evidence)
         norms = ("gnmt", "power") if penalty else ("gnmt",)
-        for stop, norm, counted in itertools.product(("aside", "wide", "stay"), norms, (1, 0, 2)):
+        limits = {"": LENGTH, ", the start token counts in max_length": LENGTH - 1}
+        forms = itertools.product(limits, ("aside", "wide", "stay"), norms, (1, 0, 2))
+        for limit, stop, norm, counted in forms:
             name = f"{count} beams, log-probabilities of {reads}, finished {stop}"
-            name += f", {norm} penalty {penalty}" * bool(penalty)
+            name += f", {norm} penalty {penalty}" * bool(penalty) + limit
             options: dict[str, Any] = {"beams": count, "alpha": penalty, "norm": norm}
-            options |= {"stop": stop, "counted": counted}
+            options |= {"stop": stop, "counted": counted, "steps": limits[limit]}
             trials.append(Trial(name, values, partial(searched, tables), options, output))
     return engine.diagnose(subject, "search", trials)
 
