@@ -18,15 +18,15 @@ def get_sweep():
         "data.name": "text",
         "data.max_length": 64,
         "tokenizer.kind": "bpe",
-        "tokenizer.vocab_size": 2000,
-        "model.d_model": 64,
-        "model.d_ff": 256,
-        "optimizer.learning_rate": 4e-3,
-        "optimizer.warmup_steps": 100,
-        "train.num_steps": 800,
+        "tokenizer.vocab_size": 4000,
+        "model.d_model": 128,
+        "model.d_ff": 512,
+        "optimizer.learning_rate": 2e-3,
+        "optimizer.warmup_steps": 200,
+        "train.num_steps": 3000,
         "train.tokens_per_batch": 2048,
-        "eval.every_steps": 800,
-        "checkpoint.every_steps": 200,
+        "eval.every_steps": 3000,
+        "checkpoint.every_steps": 1000,
     }
     spans = {"task.objective": "spans", **STACKS}
     rows = {
@@ -34,7 +34,7 @@ def get_sweep():
         "spans": spans,
         # For rows from scratch that have the same tokenizer: one step of the warm-up.
         "untrained": spans
-        | {"train.num_steps": 1, "eval.every_steps": 1, "optimizer.decay_steps": 800},
+        | {"train.num_steps": 1, "eval.every_steps": 1, "optimizer.decay_steps": 3000},
         "masked": {"task.objective": "masked", "model.architecture": "encoder_only", **STACK},
     }
     return dict(config="configs/t5_cpu.py", base=base, rows=rows, seeds=1, metrics=["loss"])
