@@ -86,9 +86,10 @@ def test_a_record_with_new_digests_is_found_by_training_its_segment_again(run):
 
 
 def test_on_another_machine_losses_and_movements_may_differ_a_little(run, monkeypatch):
+    monkeypatch.chdir(run.parent)
     machine = provenance.machine_provenance() | {"processor": "another"}
     monkeypatch.setattr(provenance, "machine_provenance", lambda: machine)
-    report = audit(run, seed=OF_LAST_SEGMENT)
+    report = audit(run.name, seed=OF_LAST_SEGMENT)
     assert not report.same_machine and report.findings == [] and "to 2%" in report.as_text()
     first, last = (run / "checkpoints" / step for step in ("15", "30"))
     assert audits._compare_movements(last, last, first) == []

@@ -116,7 +116,8 @@ def audit(
     """
     if is_address(str(workdir)):
         raise UserError(f"{workdir}: audit reads a folder of this machine; copy the run to one")
-    opened = open_workdir(workdir, modules=modules, overrides=overrides)
+    # Checkpoints are read by absolute paths.
+    opened = open_workdir(Path(workdir).absolute(), modules=modules, overrides=overrides)
     folder = opened.workdir
     if (folder.parent / TOGETHER).is_dir():
         raise UserError(f"{folder} was trained with others in one program; audit a run of its own")
