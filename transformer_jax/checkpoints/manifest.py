@@ -52,7 +52,7 @@ def read_entries(folder: Path) -> dict[str, Any]:
     sealed = json.loads(read_regular(folder / MANIFEST))
     if not isinstance(sealed, dict):
         raise ValueError("no object")
-    if all("/" in name for name in sealed):  # only paths, which lie in subfolders
+    if all("/" in name for name in sealed):  # only paths of files in subfolders
         entries = sealed  # as older versions wrote it, without a digest of its own
     elif set(sealed) != {"files", "sha256"} or sealed["sha256"] != _digest(sealed["files"]):
         raise ValueError("its SHA-256 differs")

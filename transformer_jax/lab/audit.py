@@ -38,7 +38,7 @@ TOLERANCE = 0.02
 """Largest relative difference of losses, and of parameters relative to the way that they moved, on
 another processor or with other libraries."""
 _NEVER = 10**9  # steps
-_MOST_LINES = 9  # whose faults are told
+_MOST_LINES = 9  # of metrics.jsonl that are named
 
 Record = Mapping[str, Any]
 Segment = tuple[int, int]
@@ -47,7 +47,7 @@ Segment = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Audit(Summarized):
-    """What an audit found.
+    """The result of an audit.
 
     Attributes:
       segments: all segments of the run.
@@ -193,7 +193,7 @@ def _retrain(
       (findings, whether libraries and processor are the same)
     """
     start, end = segment
-    # Means of a record begin anew where a start of the run began: training pauses there, too.
+    # A start of the run restarts the means of records, so training pauses at the same steps.
     starts = {record.get(RESUMED, 0) for record in records}
     stops = [*sorted(step for step in starts if start < step < end), end]
     with tempfile.TemporaryDirectory() as scratch:
@@ -257,7 +257,7 @@ def _compare_records(
     stops: Sequence[int],
     same: bool,
 ) -> list[str]:
-    """What differs between the records of a segment and those of its training again."""
+    """Compares the records of a segment with those of its retraining; returns the findings."""
     tolerance = 0.0 if same else TOLERANCE
     again = _by_step(trained, segment)
     of_run = _by_step(records, segment)
@@ -303,7 +303,7 @@ def _first_step(records: Sequence[Record], step: int) -> int:
 
 
 def _compare_movements(checkpoint: Path, again: Path, before: Path | None) -> list[str]:
-    """How far parameters are apart, if that is too much of the way that they moved."""
+    """Compares parameters: a finding if they differ by more than `TOLERANCE` of their movement."""
     saved = _arrays(checkpoint, PARAMS)
     here = _arrays(again, PARAMS)
     start = _arrays(before, PARAMS) if before else {}

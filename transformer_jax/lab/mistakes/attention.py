@@ -109,7 +109,7 @@ def check_attention(
 
     Its parameters are recognized by name: q, k, v, mask, causal, num_heads; with projections x (or
     q, k, v) and wq, wk, wv, wo; with a cache index (sees 0 to index) or length (sees less). A
-    docstring may tell the axes of its mask: `mask: [batch, queries, keys]`.
+    docstring may name the axes of its mask: `mask: [batch, queries, keys]`.
 
     Args:
       mask: "keep" if True or 1 in the mask means that a key is seen, "hide" if it is hidden.

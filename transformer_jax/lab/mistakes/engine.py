@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls a user's function in many layouts, and tells which reference, right or wrong, it equals.
+"""Calls a user's function in many layouts and finds which reference, right or wrong, it equals.
 
 A new mistake is a row of table.toml and, if its option is new, a line of the reference.
 """
@@ -156,7 +156,7 @@ class Subject:
       check: the check that asks, such as "check_attention".
       roles: those that the check can serve, in the usual order; parameters with other names take
         the roles that are left, in this order.
-      seconds: limit of a call; the thread of a call that exceeds it is left behind.
+      seconds: limit of a call; the thread of a call that exceeds it keeps running.
     """
 
     def __init__(self, check: str, fn: Any, roles: Sequence[str], seconds: float = SECONDS):
@@ -208,7 +208,7 @@ class Subject:
         return role in self.roles.values()
 
     def __call__(self, **values: Any) -> Any:
-        """The result as NumPy arrays, in the first library in which the function takes values."""
+        """Returns NumPy arrays; the function is called with the first library that it takes."""
         for name in self._required:
             if self.roles[name] not in values:
                 raise self.rejected(f"`{name}` has no value here")

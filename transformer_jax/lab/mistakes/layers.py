@@ -95,8 +95,8 @@ def check_model(
     roles = dict.fromkeys(role for roles in ROLES.values() for role in roles)
     if part is None:
         by_name = Subject("check_model", fn, [*roles]).by_name
-        parts = [known for known in ROLES if {*ROLES[known][:2]} <= by_name]
-        parts += [known for known in ROLES if known in name and known != "model"]
+        parts = [kind for kind in ROLES if {*ROLES[kind][:2]} <= by_name]
+        parts += [kind for kind in ROLES if kind in name and kind != "model"]
         part = [*parts, ""][0]
     if part not in ROLES:
         raise UserError(f"{name}: what is it? Say part=, one of {', '.join(ROLES)}")

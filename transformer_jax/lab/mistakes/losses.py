@@ -124,8 +124,8 @@ def check_loss(
         layouts = []
         for kind, values in kinds.items():
             values = values.swapaxes(1, 2) if "vocabulary, time" in order else values
-            given = arguments | {"logits": values.reshape(shape)}
-            layouts.append(Trial(f"{kind} {order}", given, reference))
+            inputs = arguments | {"logits": values.reshape(shape)}
+            layouts.append(Trial(f"{kind} {order}", inputs, reference))
         trials = subject.trials(layouts, readings)
         if trials:  # of others a mean of rows could be right, as they have one row
             break
