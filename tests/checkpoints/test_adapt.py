@@ -90,7 +90,7 @@ def test_a_target_vocabulary_of_its_own_is_new(language_model, language_model_wo
     vocab_size = language_model.model.config.vocab_size
     sizes = {"target_vocab_size": vocab_size + 3, "tie_embeddings": "target"}
     new = fresh(language_model, "encoder_decoder", **sizes)
-    loaded = warm_start(new, language_model_workdir)
+    loaded = warm_start(new, language_model_workdir, own_target=True)
     table = language_model.params["embedding"]["table"]
     np.testing.assert_array_equal(loaded["source_embedding"]["table"], table)
     np.testing.assert_array_equal(

@@ -80,6 +80,20 @@ def test_one_table_of_sources_and_targets_starts_from_that_of_an_encoder(classif
     jax.tree.map(np.testing.assert_array_equal, loaded, saved)
 
 
+def test_one_table_of_both_sides_serves_those_of_a_model_with_two(trained, trained_workdir, fresh):
+    """As of a parser that starts from a T5; its trees have tokens of their own."""
+    table = trained.params["target_embedding"]["table"]
+    two = fresh | {"source_embedding": {"table": np.zeros_like(table)}}
+    loaded = warm_start(two, trained_workdir)
+    np.testing.assert_array_equal(loaded["source_embedding"]["table"], table)
+    np.testing.assert_array_equal(loaded["target_embedding"]["table"], table)
+    trees = np.ones((table.shape[0] + 3, table.shape[1]), table.dtype)
+    two["target_embedding"] = {"table": trees}
+    loaded = warm_start(two, trained_workdir, own_target=True)
+    np.testing.assert_array_equal(loaded["source_embedding"]["table"], table)
+    np.testing.assert_array_equal(loaded["target_embedding"]["table"], trees)
+
+
 def test_a_run_with_nothing_in_common_is_refused(trained_workdir, tmp_path):
     other = {"other": np.zeros(3, np.float32)}
     assert_refused(

@@ -14,6 +14,7 @@ from transformer_jax.data.batches.pipeline import eval_batches, train_batches
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.models import apply_model
 from transformer_jax.tasks.corruptions import SourceTarget
+from transformer_jax.tasks.denoising import whole_text
 from transformer_jax.tasks.language_modeling import LanguageModeling
 from transformer_jax.tasks.masked_lm import MaskedLanguageModeling
 from transformer_jax.tokenization import TokenizerConfig, train_tokenizers
@@ -173,6 +174,13 @@ def test_a_prefix_ends_with_the_start_token_alone(build):
     task = dataclasses.replace(task, corruption=lambda tokens, rng: pair)
     row = task.preprocess({"input": np.array([5]), "target": np.array([5, 6])}, None)
     assert row["input"].tolist() == [5, 6, start, 7, start]
+
+
+def test_the_end_of_a_document_is_not_part_of_its_text():
+    """Source and target end by tokens of their own."""
+    window = {"input": np.array([1, 5, 6, 7]), "target": np.array([5, 6, 7, 1])}
+    assert whole_text(window, end=1).tolist() == [5, 6, 7]
+    assert whole_text({key: ids[:2] for key, ids in window.items()}, end=6).tolist() == [5, 6]
 
 
 def test_what_an_objective_cannot_have_is_refused_by_name(build, task_with, tokenizers):

@@ -52,9 +52,9 @@ _SILENT = re.compile(r"/cross_attention/output/")
 """Parameters of an adapted decoder that start at zero: it then computes what it did before."""
 
 
-def warm_start(params: Any, workdir: Path) -> Any:
+def warm_start(params: Any, workdir: Path, own_target: bool = False) -> Any:
     """Fresh parameters, replaced where another run has them; see `WarmStart`."""
-    return WarmStart(params, workdir).load(params)
+    return WarmStart(params, workdir, own_target).load(params)
 
 
 class WarmStart:
@@ -66,11 +66,15 @@ class WarmStart:
     token of a single text, is added to it. From a decoder-only model such as GPT it takes both
     stacks (Zhang et al. 2025, T5Gemma); cross-attention is new, and its output starts at zero, so
     that the model at first computes what the decoder did. An encoder-only model takes its layers
-    from one, too; they then see later tokens. Logs how many parameters were loaded, which keep
-    their fresh values, and which parameters of the checkpoint are not in this model.
+    from one, too; they then see later tokens. Where one table serves both sides of the other run,
+    it is that of the sources and of the targets here, too. Logs how many parameters were loaded,
+    which keep their fresh values, and which parameters of the checkpoint are not in this model.
 
     Args:
       abstract: shapes of the parameters; values are read onto their shardings.
+      workdir: the other run.
+      own_target: the targets have a vocabulary that the other run has not, as the trees of parsing;
+        its tables are new.
 
     Attributes:
       replaced: names of the parameters whose fresh values are not needed.
@@ -79,11 +83,11 @@ class WarmStart:
       UserError: that run has no checkpoint, no parameter of this model, or one of another shape.
     """
 
-    def __init__(self, abstract: Any, workdir: Path):
+    def __init__(self, abstract: Any, workdir: Path, own_target: bool = False):
         folder = open_snapshot(workdir / "checkpoints", items=(PARAMS,)).folder
         checkpoint = saved_arrays(folder, PARAMS)
         wanted = named_leaves(abstract)
-        names = _saved_names(wanted, checkpoint)
+        names = _saved_names(wanted, checkpoint, own_target)
         # `saved` and `wanted` have the names of this model; `checkpoint` has those of the other.
         saved = {name: checkpoint[names[name]] for name in names if names[name] in checkpoint}
         refitted = [name for name in saved if _is_refitted(name, saved[name], wanted[name], names)]
@@ -141,15 +145,12 @@ def _is_decoder_only(checkpoint: Leaves) -> bool:
     return {"embedding", "decoder"} <= parts and "encoder" not in parts
 
 
-def _saved_names(wanted: Leaves, checkpoint: Leaves) -> dict[str, str]:
-    """Names of the model's parameters in the checkpoint, which need not have them. A target
-    vocabulary of its own, as of parsing, is new."""
-    is_adapted = _is_decoder_only(checkpoint)
-    parts = _DECODER_ONLY_NAMES if is_adapted else _ENCODER_ONLY_NAMES
-    source, target = (wanted.get(f"{side}_embedding/table") for side in ("source", "target"))
-    differ = source is not None and target is not None and source.shape != target.shape
-    own_target = is_adapted and differ
-    if source is None:  # one table serves sources and targets
+def _saved_names(wanted: Leaves, checkpoint: Leaves, own_target: bool) -> dict[str, str]:
+    """Names of the model's parameters in the checkpoint, which need not have them."""
+    parts = _DECODER_ONLY_NAMES if _is_decoder_only(checkpoint) else _ENCODER_ONLY_NAMES
+    if "target_embedding/table" in checkpoint:
+        parts = {**parts, "source_embedding": "target_embedding"}
+    elif "source_embedding/table" not in wanted:  # one table serves sources and targets
         parts = {**parts, "target_embedding": "embedding"}
     names = {}
     for name in wanted:

@@ -289,7 +289,8 @@ class Replicas(SingleRun):
         states = []
         for i in range(len(self.members)):
             fresh = self.replica(state, i)
-            states.append(fresh.with_params(warm_start(fresh.params, self.warm_start)))
+            params = warm_start(fresh.params, self.warm_start, self.has_own_target)
+            states.append(fresh.with_params(params))
         stack = jax.jit(
             lambda states: jax.tree.map(lambda *leaves: jnp.stack(leaves), *states),
             out_shardings=self._replicas.replica_sharding,

@@ -48,6 +48,7 @@ from transformer_jax.runtime.startup import (
 )
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.losses import batch_shapes
+from transformer_jax.tokenization import load_digests
 from transformer_jax.training.diagnostics import Diagnose
 from transformer_jax.training.loop import GoodputTimer, Intervals, Loop, Patience, SpikedError
 from transformer_jax.training.optimizer import unfinished_decay
@@ -174,13 +175,20 @@ class SingleRun:
         is_base = "base" in self.training.snapshots
         return workdir_path(init_from) if init_from and not is_base else None
 
+    @property
+    def has_own_target(self) -> bool:
+        """Whether the run that training starts from has not the vocabulary of the targets."""
+        assert self.warm_start
+        target = self.task.tokenizers.sha256.get("target")
+        return bool(target) and target not in load_digests(self.warm_start / TOKENIZER).values()
+
     def first_state(self, init_state: InitState, abstract: TrainState) -> TrainState:
         """The portable state before the first step, without the frozen parameters."""
         start = None
         if self.warm_start:
             from transformer_jax.checkpoints.warm_start import WarmStart
 
-            start = WarmStart(abstract.params, self.warm_start)
+            start = WarmStart(abstract.params, self.warm_start, self.has_own_target)
 
         def is_loaded(path: str) -> bool:
             part, _, name = path.partition("/")

@@ -155,19 +155,24 @@ def noise_spans(length: int, rate: float, mean_length: float) -> tuple[int, int]
     """Number of hidden tokens and of their spans in a text (`random_spans_noise_mask` of T5)."""
     num_noise = min(max(int(np.round(length * rate)), 1), length - 1)
     num_spans = max(int(np.round(num_noise / mean_length)), 1)
-    # Each span follows a visible token, which T5 takes for granted: its rate is 15%.
-    return num_noise, min(num_spans, num_noise, length - num_noise)
+    # A visible token between two spans, which T5 takes for granted: its rate is 15%.
+    return num_noise, min(num_spans, num_noise, length - num_noise + 1)
 
 
 def noise_mask(
     length: int, rate: float, mean_length: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """True for hidden tokens, bool [length], by T5's `random_spans_noise_mask`: visible and hidden
-    spans in turn, the first visible; both are cut at places drawn uniformly."""
+    """True for hidden tokens, bool [length].
+
+    Numbers of T5's `random_spans_noise_mask`, and its way to cut hidden tokens into spans. That
+    function always hides the end of a text, and of a sentence nothing else; here every way to place
+    the spans, with a visible token between two, is as likely as any other.
+    """
     num_noise, num_spans = noise_spans(length, rate, mean_length)
-    noise = random_segments(num_noise, num_spans, rng)
-    visible = random_segments(length - num_noise, num_spans, rng)
-    sizes = np.stack([visible, noise], axis=1).reshape(-1)
+    sizes = np.zeros(2 * num_spans + 1, int)  # visible and hidden ones in turn
+    sizes[1::2] = random_segments(num_noise, num_spans, rng)
+    sizes[::2] = random_segments(length - num_noise + 2, num_spans + 1, rng)
+    sizes[[0, -1]] -= 1  # may be empty
     return np.repeat(np.arange(len(sizes)) % 2 == 1, sizes)
 
 

@@ -88,9 +88,12 @@ def rewriting(parts: TaskParts) -> Rewriting:
     return corruption
 
 
-def whole_text(window: Features) -> np.ndarray:
-    """Tokens of a window; one that has a single token gets the token before it, too."""
+def whole_text(window: Features, end: int) -> np.ndarray:
+    """Tokens of a window, without an end token that closes it; one that has a single token gets the
+    token before it, too."""
     target = window["target"]
+    if len(target) > 2 and target[-1] == end:  # source and target get end tokens of their own
+        return target[:-1]
     return target if len(target) > 1 else np.concatenate([window["input"][:1], target])
 
 
@@ -144,8 +147,9 @@ class DenoisingPairs(Translation):
 
     def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
         """Returns source and target of a text, corrupted anew at each visit."""
-        pair = self.corruption(whole_text(example), rng)
-        frame = self.tokenizers.specials("text").translation
+        specials = self.tokenizers.specials("text")
+        pair = self.corruption(whole_text(example, specials.eos), rng)
+        frame = specials.translation
         return {
             "source": np.array(frame.around(pair.source.tolist()), np.int32),
             "target": np.array(frame.around(pair.target.tolist()), np.int32),
@@ -230,7 +234,7 @@ class DenoisingSequences(LanguageModeling):
         """Returns the sequence of a text, corrupted anew at each visit: "input", "target", shifted
         by one token, and "counted"."""
         specials = self.tokenizers.specials("text")
-        pair = self.corruption(whole_text(example), rng)
+        pair = self.corruption(whole_text(example, specials.eos), rng)
         # A prefix ends with its first start token, and some vocabularies end documents with that.
         text = pair.source[pair.source != specials.start]
         source = [*text.tolist(), specials.start]
