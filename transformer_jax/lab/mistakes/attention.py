@@ -17,7 +17,7 @@ BATCH, HEADS, TIME, DEPTH = 2, 3, 5, 4  # distinct, so that a layout cannot pass
 TENSORS = ("query", "key", "value")
 WEIGHTS = ("wq", "wk", "wv", "wo")
 APART = ("bhtd", "bthd", "tbhd", "btd", "tbd", "tdb", "td")
-CAUSAL = {"": {}, ", causal": {"diagonal": 0}}
+CAUSAL = {"": {"diagonal": None}, ", causal": {"diagonal": 0}}
 MASKS = ("b1ts", "ts", "bts", "b11s", "bs", "bhts")
 MEANINGS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "True: keep": lambda keep: keep,
@@ -36,10 +36,10 @@ def softmax(scores: np.ndarray, axis: int = -1) -> np.ndarray:
 
 def split_heads(x: np.ndarray, heads: int, how: str) -> np.ndarray:
     """[B, T, H * D] as [B, H, T, D], by "transpose" (right) or by "reshape"."""
-    batch, time, width = x.shape
+    batch, time, _ = x.shape
     if how == "reshape":
-        return x.reshape(batch, heads, time, width // heads)
-    return x.reshape(batch, time, heads, width // heads).swapaxes(1, 2)
+        return x.reshape(batch, heads, time, -1)
+    return x.reshape(batch, time, heads, -1).swapaxes(1, 2)
 
 
 def attend(tensors: Any, keep: Any = None, diagonal: int | None = None, **wrong: Any) -> np.ndarray:
@@ -140,7 +140,7 @@ def check_attention(
         answer = engine.diagnose(subject, "attention", trials)
         if not answer.right or not subject.has("mask"):
             return answer
-        layouts = [answer.trial] if answer.trial else []
+        layouts = [answer.trial]
     return _check_masked(subject, layouts, mask, rng)
 
 
@@ -158,18 +158,19 @@ def _layouts(
     heads = heads or getattr(source, "num_heads", None) or HEADS * subject.has("heads")
     if params and not heads:
         raise UserError(f"{subject.name}: say how many heads it has, with heads=")
+    heads = heads or 1
     width = len(params["wq"]) if params else HEADS * DEPTH
     drawn = rng.normal(size=(len(WEIGHTS), width, width)) / width**0.5
     weights = {n: w for n, w in zip(WEIGHTS, drawn, strict=True) if subject.has(n)}
     inputs = rng.normal(size=(1 if is_self else 3, BATCH, TIME, width))
     inputs = np.broadcast_to(inputs, (3, BATCH, TIME, width))
     tensors = dict(zip([*TENSORS, "x"], [*inputs, inputs[0]], strict=True))
-    arguments = tensors | weights | {"causal": False, "heads": heads or 1}
+    arguments = tensors | weights | {"causal": False, "heads": heads}
     layouts = []
     for words in ("", ", weights [out, in]")[: 1 + bool(weights)]:
         matrices = {name: w.T if words else w for name, w in weights.items()} | params
-        reference = partial(multi_head, inputs, matrices, heads or 1)
-        layout = Trial(f", {heads or 1} heads{words}", arguments, reference)
+        reference = partial(multi_head, inputs, matrices, heads)
+        layout = Trial(f", {heads} heads{words}", arguments, reference)
         layouts += laid_out("btf", ("btf", "tbf", "tf"), layout)
     return layouts
 
@@ -208,7 +209,7 @@ def _check_masked(
             layout = [*apart, *layouts][0].name
             return engine.judged(subject.check, layout, "mask_heads_axis", evidence)
     answer = engine.diagnose(subject, "attention", trials)
-    if not answer.right or answer.trial is None or subject.name == "MultiheadAttention":
+    if not answer.right or subject.name == "MultiheadAttention":
         return answer  # the documentation of PyTorch's says that True hides
     if not meaning and "hide" in answer.layout:
         raise UserError(
@@ -218,9 +219,10 @@ def _check_masked(
     mask = answer.trial.arguments["mask"]
     hidden = np.full_like(mask, mask.reshape(-1, TIME)[-1, 0])
     is_nan = np.isnan(subject.array(**{**answer.trial.arguments, "mask": hidden}))
+    if not is_nan.any():
+        return answer
     evidence = f"where the mask hides all keys, {is_nan.sum()} of {is_nan.size} outputs are NaN"
-    nans = engine.judged(subject.check, answer.layout, "nan_rows", evidence)
-    return nans if is_nan.any() else answer
+    return engine.judged(subject.check, answer.layout, "nan_rows", evidence)
 
 
 def _module_projections(module: Any) -> dict[str, np.ndarray]:

@@ -75,7 +75,7 @@ def check_mask(
             ignored = _OF_PADDING & (is_blank | causal) & padding
             output = np.where(ignored, float(meaning == "keep"), whole)
             reference = partial(mask_of, meaning, causal, padding, ignored)
-            trials.append(Trial(name, values, reference, {}, output))
+            trials.append(Trial(name, values, reference, output))
         answers.append(engine.diagnose(subject, "mask", trials))
     shows, hides = answers[0], answers[-1]
     could_hide = hides.right or 0 < len(hides.mistakes) <= (len(shows.mistakes) or 2)
@@ -164,7 +164,7 @@ def check_positions(
     parts = [about for about in trials if trials[about]] or ["positions"]
     answers = [engine.diagnose(subject, about, trials[about]) for about in parts]
     answer = min(answers, key=lambda answer: (not answer.right, not answer.mistakes))
-    if not answer.right or answer.trial is None:
+    if not answer.right:
         return answer
     arguments: dict[str, Any] = sizes | {"length": max_length}
     if adds:

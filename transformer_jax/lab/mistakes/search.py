@@ -129,7 +129,7 @@ def check_search(
             name += f", {norm} penalty {penalty}" * bool(penalty) + limit
             options: dict[str, Any] = {"beams": count, "alpha": penalty, "norm": norm}
             options |= {"stop": stop, "counted": counted, "steps": limits[limit]}
-            trials.append(Trial(name, values, partial(searched, tables), options, output))
+            trials.append(Trial(name, values, partial(searched, tables, **options), output))
     return engine.diagnose(subject, "search", trials)
 
 

@@ -101,8 +101,8 @@ def check_schedule(
     trials = []
     for (words, (offset, options)), kind in itertools.product(forms.items(), kinds):
         if not (options and kind == "paper"):
-            reference = partial(rates, steps + offset, kind, numbers)
-            trials.append(Trial(f"{kind}, {words}", numbers, reference, options, output))
+            reference = partial(rates, steps + offset, kind, numbers, **options)
+            trials.append(Trial(f"{kind}, {words}", numbers, reference, output))
     answer = engine.diagnose(subject, "schedule", trials)
     return answer if first_step == 1 or answer.mistakes or not evidence else step_0
 
@@ -180,11 +180,11 @@ def check_training(fn: Callable[..., Any], *, seconds: float = engine.SECONDS) -
             output = np.array(subject(**batch | {"tokens": ids}), np.float64)
         except (RejectedError, TypeError, ValueError):
             continue
-        reference = partial(inputs_and_targets, ids, subject.has("bos"))
         for end in [True, False] if subject.has("eos") else [False]:
             if output.ndim == ids.ndim + 1 and len(output) == 2:
                 name = "targets are the next tokens" + ", then the end" * end
-                trials.append(Trial(name, batch, reference, {"end": end}, output))
+                reference = partial(inputs_and_targets, ids, subject.has("bos"), end=end)
+                trials.append(Trial(name, batch, reference, output))
     if not trials and not subject.rejection:
         raise UserError(f"{subject.name} has to give (inputs, targets) of one shape")
     return engine.diagnose(subject, "batch", trials)
