@@ -8,10 +8,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy.special import softmax
 
 from transformer_jax.errors import UserError
 from transformer_jax.lab.mistakes import engine
-from transformer_jax.lab.mistakes.engine import Answer, Subject, Trial, arranged, laid_out
+from transformer_jax.lab.mistakes.engine import SECONDS, Answer, Subject, Trial, arranged, laid_out
 
 BATCH, HEADS, TIME, DEPTH = 2, 3, 5, 4  # distinct, so that a layout cannot pass for another
 TENSORS = ("query", "key", "value")
@@ -28,12 +29,6 @@ MEANINGS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def softmax(scores: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Softmax over an axis."""
-    weights = np.exp(scores - scores.max(axis, keepdims=True))
-    return weights / weights.sum(axis, keepdims=True)
-
-
 def split_heads(x: np.ndarray, heads: int, how: str) -> np.ndarray:
     """[B, T, H * D] as [B, H, T, D], by "transpose" (right) or by "reshape"."""
     batch, time, _ = x.shape
@@ -42,7 +37,7 @@ def split_heads(x: np.ndarray, heads: int, how: str) -> np.ndarray:
     return x.reshape(batch, time, heads, -1).swapaxes(1, 2)
 
 
-def attend(tensors: Any, keep: Any = None, diagonal: int | None = None, **wrong: Any) -> np.ndarray:
+def attend(tensors: Any, keep: Any = True, diagonal: int | None = None, **wrong: Any) -> np.ndarray:
     """Attention of q, k, v [B, H, T, D]. A query that sees no key gets NaN.
 
     Args:
@@ -51,22 +46,21 @@ def attend(tensors: Any, keep: Any = None, diagonal: int | None = None, **wrong:
       wrong: options of table.toml.
     """
     q, k, v = (tensors["qkv".index(letter)] for letter in wrong.get("share", "qkv"))
-    depth = q.shape[-1]
+    _, heads, time, depth = q.shape
     of_depth, of_heads = wrong.get("powers", (-0.5, 0.0))
-    scores = q @ k.swapaxes(-1, -2) * depth**of_depth * q.shape[1] ** of_heads
-    scores = scores * wrong.get("scale", 1.0)
-    is_masked = keep is not None or diagonal is not None
-    keep = np.ones((1, 1, 1, 1), bool) if keep is None else keep
+    scores = q @ k.swapaxes(-1, -2) * depth**of_depth * heads**of_heads * wrong.get("scale", 1.0)
+    is_masked = keep is not True or diagonal is not None
+    keep = np.broadcast_to(keep, scores.shape)
     if diagonal is not None:
-        keep = np.tri(scores.shape[-2], scores.shape[-1], diagonal, bool) & keep
+        keep = np.tri(time, k.shape[2], diagonal, bool) & keep
     if "cache" in wrong and is_masked:
         keep = np.arange(k.shape[2]) < keep.sum(-1, keepdims=True) + wrong["cache"]
     keep = keep.swapaxes(-1, -2) if "transposed" in wrong else keep
-    keep = np.broadcast_to(~keep if "inverted" in wrong and is_masked else keep, scores.shape)
+    keep = ~keep if "inverted" in wrong and is_masked else keep
     if "tiled" in wrong:
-        keep = np.tile(keep[:, 0], (scores.shape[1], 1, 1)).reshape(scores.shape)
+        keep = np.tile(keep[:, 0], (heads, 1, 1)).reshape(scores.shape)
     if "one_head" in wrong:
-        keep = keep | (np.arange(scores.shape[1])[:, None, None] > 0)
+        keep = keep | (np.arange(heads)[:, None, None] > 0)
     factor, added = wrong.get("hide", (1.0, -1e30))
     weights = np.where(keep, scores, scores * factor + added)
     axis = wrong.get("axis", -1)
@@ -103,7 +97,7 @@ def check_attention(
     mask: str | None = None,
     heads: int | None = None,
     params: Mapping[str, Any] | None = None,
-    seconds: float = engine.SECONDS,
+    seconds: float = SECONDS,
 ) -> Answer:
     """Finds the mistake in a function of attention, or a module of PyTorch.
 
@@ -121,13 +115,12 @@ def check_attention(
     roles = [*TENSORS, "mask", "x", "causal", "heads", *WEIGHTS, "index", "length"]
     subject = Subject("check_attention", fn, roles, seconds)
     rng = np.random.default_rng(0)
-    if subject.has("value") and (subject.has("index") or subject.has("length")):
+    if subject.has("value") and subject.has("index", "length"):
         q, k, v = rng.normal(size=(3, BATCH, HEADS, TIME + 2, DEPTH))
         arguments = {"query": q[:, :, :1], "key": k, "value": v, "index": 3, "length": 4}
-        keep = np.arange(TIME + 2)[None, None, None] < 4
-        layout = Trial(", cached", arguments, partial(attend, [q[:, :, :1], k, v], keep))
-        trials = subject.trials(laid_out("bhtd", APART, layout))
-        return engine.diagnose(subject, "attention", trials)
+        reference = partial(attend, [q[:, :, :1], k, v], np.arange(TIME + 2) < 4)
+        layouts = laid_out("bhtd", APART, Trial(", cached", arguments, reference))
+        return engine.diagnose(subject, "attention", subject.trials(layouts))
     layouts = _layouts(subject, rng, heads, fn if params is None else params)
     axes = r"^\W*(?:q|query|queries|x)\b.*?[\[(](\w+(?:, *\w+){2,3})[\])]"
     told = re.search(axes, subject.doc, re.IGNORECASE | re.MULTILINE)

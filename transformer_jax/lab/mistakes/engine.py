@@ -179,9 +179,9 @@ class Subject:
         self.roles: dict[str, str] = {}
         untold = []
         for name, parameter in self._signature.parameters.items():
-            told = [role for role in left if re.fullmatch(_NAMES[role], name.lower())]
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue
+            told = [role for role in left if re.fullmatch(_NAMES[role], name.lower())]
             if told:
                 self.roles[name] = told[0]
                 left.remove(told[0])
@@ -197,9 +197,9 @@ class Subject:
             )
         self.roles |= zip(untold, left, strict=False)
 
-    def has(self, role: str) -> bool:
-        """Returns True for a role of one of its parameters."""
-        return role in self.roles.values()
+    def has(self, *roles: str) -> bool:
+        """Returns True if a parameter has one of these roles."""
+        return not {*roles}.isdisjoint(self.roles.values())
 
     def __call__(self, **values: Any) -> Any:
         """Returns NumPy arrays; the function is called with the first library that it takes."""
