@@ -160,7 +160,7 @@ class OpenNight:
         number = self.number
         base = self.baseline()
         set_title(proposal.name)
-        modules = [*base.modules, *map(str, proposal.files)]
+        modules = [*base.modules, *(str((self.folder / name).resolve()) for name in proposal.files)]
         variant = Variant(proposal.row, {**base.overrides, **proposal.overrides}, modules)
         start = self.ledger.start_of(proposal, number)
         try:
@@ -341,13 +341,11 @@ class OpenNight:
         **fields: Any,
     ) -> Line:
         """Adds the line of a proposal's end (within `adding`)."""
-        folder = self.folder.resolve()
-        named = ("name", "why", "lines", "digest", "overrides")
+        named = ("name", "why", "lines", "digest", "overrides", "files")
         test = {name: start[name] if start else None for name in ("number", "level", "baseline")}
         return self.ledger.add(
             "end",
             **{name: getattr(proposal, name) for name in named},
-            files={str(path.relative_to(folder)): sha256_of(path) for path in proposal.files},
             **test,
             verdict=verdict,
             rule=rule,
