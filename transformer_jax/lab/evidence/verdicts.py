@@ -7,13 +7,12 @@ its numbers are computed from (`fingerprints`). `claims.check_claim` computes th
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.report import Report, shown_mean
+from transformer_jax.lab.report import Report, shown_mean, with_nan
 from transformer_jax.runs.config import chosen_fields
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.shipped import shipped_files
@@ -62,10 +61,7 @@ def recorded_verdicts() -> list[Path]:
 def verdict_report(verdict: Mapping[str, Any]) -> Report:
     """The report of a verdict, whose JSON is the verdict."""
     metric = verdict["metric"]
-    values = {
-        name: [math.nan if value is None else value for value in side]
-        for name, side in verdict["values"].items()
-    }
+    values = {name: with_nan(side) for name, side in verdict["values"].items()}
     sides = [["", "mean", "seeds"]]
     for name, side in values.items():
         sides.append([name, shown_mean(side), ", ".join(f"{value:.4g}" for value in side)])

@@ -43,7 +43,7 @@ from transformer_jax.runs.load import load
 from transformer_jax.runs.provenance import TEST_DATA, VALIDATION_DATA, data_digests
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import describe_error
-from transformer_jax.runtime.files import entries_below
+from transformer_jax.runtime.files import entries_below, write_atomic
 
 _ROW = "row"
 _POLL_SECONDS = 0.5
@@ -295,10 +295,7 @@ def main() -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
     guard_files(work["arguments"].pop("guarded"))
     result = do_job(work["kind"], work["arguments"])
-    path = Path(work["answer"])
-    partial = path.with_suffix(".partial")
-    partial.write_text(to_json(result), encoding="utf-8")
-    partial.replace(path)
+    write_atomic(Path(work["answer"]), to_json(result))
 
 
 if __name__ == "__main__":

@@ -12,15 +12,14 @@ put in is found; whoever computes all digests again is not. Kinds of lines:
 """
 
 import contextlib
-import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.night.definition import LEDGER
 from transformer_jax.lab.night.proposals import Proposal
+from transformer_jax.lab.report import with_nan
 from transformer_jax.logs.records import DIGEST, chained, read_chain, to_json
 from transformer_jax.runtime.files import open_locked
 
@@ -44,8 +43,8 @@ class Ledger:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / LEDGER
-        self._lock = folder / f".{LEDGER}.lock"  # holds the digest of the last line
+        self.path = folder / "ledger.jsonl"
+        self._lock = folder / ".ledger.jsonl.lock"  # holds the digest of the last line
         self._size = 0
         self.lines: list[Line] = []
         self.read()
@@ -128,8 +127,8 @@ class Ledger:
 
     def values(self, row: str, baseline: Stage) -> list[float]:
         """The values of a row's seeds; NaN for one that diverged."""
-        values = [value for line in self.measured(row, baseline) for value in line["values"]]
-        return [math.nan if value is None else value for value in values]
+        lines = self.measured(row, baseline)
+        return with_nan([value for line in lines for value in line["values"]])
 
     def spent(self) -> dict[str, float]:
         """Runs and seconds of training so far."""

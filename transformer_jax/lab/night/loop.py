@@ -6,6 +6,7 @@ Any number of processes may work on one night; each continues where it, or anoth
 """
 
 import contextlib
+import hashlib
 import logging
 import math
 import time
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 from transformer_jax.errors import BusyError, UserError
 from transformer_jax.lab.evidence.verdicts import stated_configs
 from transformer_jax.lab.night.decision import ErrorControl, judge
-from transformer_jax.lab.night.definition import RUNS, load_night, sha256_of, stated
+from transformer_jax.lab.night.definition import load_night, stated
 from transformer_jax.lab.night.jobs import JobError, Limits, run_job
 from transformer_jax.lab.night.ledger import (
     FINISH,
@@ -88,7 +89,13 @@ class OpenNight:
         if works and not self.ledger.lines:
             self._begin(asked)
         for line in self.ledger.lines[:1]:
-            _require_same(line["asked"], asked)
+            before = line["asked"]
+            for name in {**before, **asked}:
+                if before.get(name) != asked.get(name):
+                    raise UserError(
+                        f"night: {name} was {before.get(name)!r} when this night began, and is now "
+                        f"{asked.get(name)!r}; restore it, or begin another night in a new folder"
+                    )
 
     def _begin(self, asked: Mapping[str, Any]) -> None:
         """Checks the baseline, and adds the first line."""
@@ -120,9 +127,9 @@ class OpenNight:
             overrides |= line["overrides"]
             for name, digest in line["files"].items():
                 path = (self.folder / name).resolve()
-                if sha256_of(path) != digest:
+                if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
                     raise UserError(
-                        f"night: {path} is part of the baseline and was edited; restore it, or "
+                        f"night: {path} is part of the baseline and was changed; restore it, or "
                         "begin another night in a new folder"
                     )
                 modules.append(str(path))
@@ -153,7 +160,7 @@ class OpenNight:
 
     def _folder(self, row: str, stage: Stage) -> Path:
         """Folder of a row's runs beside a baseline."""
-        return self.folder / RUNS / str(stage) / row
+        return self.folder / "runs" / str(stage) / row
 
     def _decide(self, proposal: Proposal) -> Line | None:
         """Decides a proposal; None if the budget is used up."""
@@ -197,11 +204,11 @@ class OpenNight:
 
     def _check(self, row: Variant, stage: Stage, *, verifies: bool) -> None:
         """Raises JobError if a row cannot train, or an oracle of its components fails."""
-        checked = self._run("check", row, stage, overrides=row.overrides, verifies=verifies)
+        checked = self.run("check", row, stage, overrides=row.overrides, verifies=verifies)
         if checked["failing"]:
             raise JobError("oracles", "; ".join(checked["failing"]))
 
-    def _run(
+    def run(
         self, kind: str, row: Variant, stage: Stage, runs: int = 1, **arguments: Any
     ) -> dict[str, Any]:
         """Runs a job of a row on a number of runs. The baseline has all the time; components of
@@ -297,7 +304,7 @@ class OpenNight:
         earlier = self.ledger.measured(row.name, stage)
         before = sum(line["spent"]["runs"] for line in earlier)
         number = stage if isinstance(stage, int) else self.number + 1
-        trained = self._run(
+        trained = self.run(
             "train",
             row,
             stage,
@@ -307,29 +314,23 @@ class OpenNight:
             seeds=count,
         )
         workdirs = trained["workdirs"][before:]
-        evaluated = self.evaluate(row, stage, workdirs, "valid")
+        runs = len(workdirs)
+        evaluated = self.run("evaluate", row, stage, runs, workdirs=workdirs, split="valid")
         for line in self.ledger.measured(BASELINE, stage)[:1]:
             for rule, digest in evaluated["digests"].items():
                 if line["digests"].get(rule, digest) != digest:
                     raise JobError(rule, f"its run differs: {RULES[rule][1]}")
         seconds = trained["seconds"] - sum(line["spent"]["seconds"] for line in earlier)
         costs = {
-            "seconds": seconds / len(workdirs),
+            "seconds": seconds / runs,
             "memory": trained["memory"],
             "parameters": trained["parameters"],
         }
         below = [path.removeprefix(f"{self.folder}/") for path in workdirs]
         names = {"row": row.name, "baseline": stage, "workdirs": below}
-        spent = {"runs": len(workdirs), "seconds": seconds}
+        spent = {"runs": runs, "seconds": seconds}
         with self.ledger.adding():
             self.ledger.add("measured", **names, **evaluated, costs=costs, spent=spent)
-
-    def evaluate(
-        self, row: Variant, stage: Stage, workdirs: Sequence[str], split: str
-    ) -> dict[str, Any]:
-        """Values and digests of trained seeds (`jobs.evaluate`)."""
-        runs = len(workdirs)
-        return self._run("evaluate", row, stage, runs, workdirs=workdirs, split=split)
 
     def _end(
         self,
@@ -352,16 +353,6 @@ class OpenNight:
             reason=reason,
             **fields,
         )
-
-
-def _require_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raises UserError if a night began with another definition; it names the first field."""
-    for name in dict.fromkeys((*before, *now)):
-        if before.get(name) != now.get(name):
-            raise UserError(
-                f"night: {name} was {before.get(name)!r} when this night began, and is now "
-                f"{now.get(name)!r}; restore it, or begin another night in a new folder"
-            )
 
 
 def decide_proposals(folder: str | Path) -> Iterator[Line]:
@@ -394,7 +385,8 @@ def finish_night(folder: str | Path) -> Line:
     for row in rows:  # nothing is left to train that could stop before the night ends
         below = [path for line in ledger.measured(row.name, stage) for path in line["workdirs"]]
         workdirs = [path and str(night.folder / path) for path in below]
-        values["test"][row.name] = night.evaluate(row, stage, workdirs, "test")["values"]
+        tested = night.run("evaluate", row, stage, count, workdirs=workdirs, split="test")
+        values["test"][row.name] = tested["values"]
     differences = {}
     for split, of_rows in values.items():
         if WINNER in of_rows and None not in of_rows.values():

@@ -16,12 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.lab.night.definition import PROPOSALS
 from transformer_jax.lab.sweeps.shared_folder import folder_name
 from transformer_jax.runtime.files import parse_json, read_regular
 
 _NAME = re.compile(r"[A-Za-z0-9][\w-]{0,63}", re.ASCII)
-_OF_FOLDER = "proposal.json"
 BASELINE = "baseline"
 """Name of the baseline among the rows of a night; no proposal may have it."""
 
@@ -85,7 +83,7 @@ def rule_of(field: str) -> str:
 def read_proposals(folder: Path) -> list[Proposal]:
     """The proposals in the folder of a night, in the order in which they arrived."""
     proposals: list[Proposal] = []
-    for path in (folder / PROPOSALS).glob("*"):
+    for path in (folder / "proposals").glob("*"):
         is_partial = path.name.startswith((".", "__")) or path.suffix == ".partial"
         if not is_partial and (path.is_dir() or path.suffix in (".json", ".py")):
             proposals.append(_read(path, folder))
@@ -108,7 +106,7 @@ def _read(path: Path, folder: Path) -> Proposal:
     lines = 0
     arrived = path.lstat().st_mtime
     if path.is_dir():
-        stated = path / _OF_FOLDER
+        stated = path / "proposal.json"
         sources = sorted(path.rglob("*.py"))
     else:
         stated = path
