@@ -194,7 +194,7 @@ def test_what_cannot_be_compared_is_refused(copies, monkeypatch):
             "at least two": lambda: tj.compare(base),
             "twice": lambda: tj.compare(base, base),
             "missing": lambda: tj.compare(base, copies / "missing"),
-            "scored on the same examples": lambda: tj.compare(base, other_data),
+            "validated on the same examples": lambda: tj.compare(base, other_data),
             "other examples": lambda: tj.compare(base, other_examples),
             "'blue'; did": lambda: tj.compare(base, better, metrics=["blue"]),
             "base and better have other examples in valid": (

@@ -31,7 +31,7 @@ from transformer_jax.lab.report import (
     shown_mean,
     shown_name,
 )
-from transformer_jax.lab.sweeps.results import last_validation, other_validation
+from transformer_jax.lab.sweeps.results import last_validation, require_same_validation
 from transformer_jax.runs.config import load_json, override
 from transformer_jax.runs.evaluate import selecting_metrics
 from transformer_jax.runs.load import load
@@ -103,8 +103,8 @@ def compare(
     digests = {name: run_digests(of_run) for name, of_run in seeds.items()}
     configs = [load_json(folder / CONFIG).values for folder in first_seeds.values()]
     differing = _differing(configs, _FREE) | _differing(list(digests.values()), _OF_ONE_RUN)
-    pairs = zip(configs, digests.values(), strict=True)
-    _require_same_validation(names, [{**config, **of_run} for config, of_run in pairs])
+    made_by = {name: configs[i] | digests[name] for i, name in enumerate(names)}
+    require_same_validation("compare", made_by)
     records = {name: [read_metrics(seed) for seed in of_run] for name, of_run in seeds.items()}
     same_tokens = not any(field.startswith("tokenizer of ") for field in differing)
     values = _common_metrics(records, metrics, same_tokens)
@@ -279,18 +279,6 @@ def _differing(
         if name not in ignored and any(value != values[0] for value in values):
             differing[name] = values
     return differing
-
-
-def _require_same_validation(names: Sequence[str], of_runs: Sequence[Mapping[str, Any]]) -> None:
-    """Raises UserError if runs with these fields and digests were validated on other examples."""
-    first, *others = of_runs
-    for name, other in zip(names[1:], others, strict=True):
-        field = other_validation(first, other)
-        if field:
-            raise UserError(
-                f"compare: {names[0]} and {name} were not scored on the same examples: {field} is "
-                f"{first.get(field)!r} and {other.get(field)!r}"
-            )
 
 
 def _common_metrics(
