@@ -143,7 +143,7 @@ def json_number(value: float) -> float | None:
 
 def with_nan(values: Sequence[float | None]) -> list[float]:
     """The numbers of a JSON list, NaN for null."""
-    return [math.nan if value is None else value for value in values]
+    return [math.nan if value is None else float(value) for value in values]
 
 
 def shown_name(name: str) -> str:

@@ -13,13 +13,11 @@ from typing import Any
 
 from transformer_jax.errors import UserError
 from transformer_jax.lab.report import Report, shown_mean, with_nan
+from transformer_jax.lab.sweeps.results import PLACES
 from transformer_jax.runs.config import chosen_fields
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.shipped import shipped_files
 from transformer_jax.runtime.files import parse_json, read_regular
-
-PLACES = ("data.dir", "data.cache_dir", "data.num_workers")
-"""Config fields that say where data are read and how, not which."""
 
 STATISTIC = "statistic"
 """Name of a digest that every verdict with fingerprints has."""

@@ -7,7 +7,7 @@ import dataclasses
 import io
 import json
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,8 @@ from transformer_jax.runs.workdir import (
 )
 from transformer_jax.runtime.files import parse_json, read_regular
 
-_PLACES = ("data.dir", "data.cache_dir", "also")
-"""Fields that may differ between rows of one name."""
+PLACES = ("data.dir", "data.cache_dir", "data.num_workers")
+"""Config fields that say where data are read and how, not which."""
 _MOST_NAMED = 3  # fields that a message names
 
 logger = logging.getLogger(__name__)
@@ -201,7 +201,7 @@ def merge_tables(*workdirs: str | Path) -> Rows:
     merged: dict[str, Result] = {}
     for result in results:
         first = merged.setdefault(result.row.name, result)
-        different = _differences(first.fields, result.fields, _PLACES)
+        different = _differences(first.fields, result.fields, (*PLACES, "also"))
         if different:
             raise UserError(
                 f"table: row {first.row.name!r} has different configs in {first.place} and in "
@@ -218,36 +218,42 @@ def require_same_validation(verb: str, of_runs: Mapping[str, Mapping[str, Any]])
     the same examples."""
     (first_name, first), *others = of_runs.items()
     for other_name, other in others:
-        for name in _differing_names(first, other):
+        for name, (value, other_value) in _differing_content(first, other).items():
             if is_validation_field(name) or name == VALIDATION_DATA:
                 raise UserError(
                     f"{verb}: {first_name} and {other_name} were not validated on the same "
-                    f"examples: {name} is {first.get(name)!r} and {other.get(name)!r}"
+                    f"examples: {name} is {value!r} and {other_value!r}"
                 )
 
 
-def _differing_names(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Names whose values differ. Where both have digests of their data, these count, and the fields
-    that say where data are do not."""
+def differing(*of_runs: Mapping[str, Any], ignored: Collection[str]) -> dict[str, tuple[Any, ...]]:
+    """Names whose values differ among runs, with the value of each; None where a run has none."""
+    values_of = {}
+    for name in dict.fromkeys(name for of_run in of_runs for name in of_run):
+        values = tuple(of_run.get(name) for of_run in of_runs)
+        if name not in ignored and any(value != values[0] for value in values):
+            values_of[name] = values
+    return values_of
+
+
+def _differing_content(
+    first: Mapping[str, Any], second: Mapping[str, Any], ignored: Collection[str] = ()
+) -> dict[str, tuple[Any, ...]]:
+    """`differing`; where both have digests of their data, these count, and the fields that say
+    where data are do not."""
     digests = (TRAINING_DATA, VALIDATION_DATA)
-    has_digests = all(name in fields for name in digests for fields in (first, second))
-    return [
-        name
-        for name in dict.fromkeys((*first, *second))
-        if first.get(name) != second.get(name)
-        and not (names_data(name) if has_digests else name in digests)
-    ]
+    if any(name not in fields for name in digests for fields in (first, second)):
+        return differing(first, second, ignored=(*ignored, *digests))
+    fields = differing(first, second, ignored=ignored)
+    return {name: values for name, values in fields.items() if not names_data(name)}
 
 
 def _differences(
-    first: Mapping[str, Any], second: Mapping[str, Any], ignored: Sequence[str] = ()
+    first: Mapping[str, Any], second: Mapping[str, Any], ignored: Collection[str] = ()
 ) -> str:
     """Names and values of the fields that differ; empty if none does."""
-    different = [
-        f"{name} is {first.get(name)!r} and {second.get(name)!r}"
-        for name in _differing_names(first, second)
-        if name not in ignored
-    ]
+    contents = _differing_content(first, second, ignored)
+    different = [f"{name} is {a!r} and {b!r}" for name, (a, b) in contents.items()]
     more = len(different) - _MOST_NAMED
     shown = ", ".join(different[:_MOST_NAMED])
     return escape_controls(shown + (f", and {more} more" if more > 0 else ""))
