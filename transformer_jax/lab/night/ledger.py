@@ -15,7 +15,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from transformer_jax.errors import UserError
 from transformer_jax.lab.night.proposals import Proposal
@@ -45,7 +45,6 @@ class Ledger:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "ledger.jsonl"
         self._lock = folder / ".ledger.jsonl.lock"  # holds the digest of the last line
-        self._size = 0
         self.lines: list[Line] = []
         self.read()
 
@@ -58,13 +57,19 @@ class Ledger:
     def adding(self) -> Iterator[None]:
         """In the block no other process adds lines, and this one has read them all."""
         with contextlib.closing(open_locked(self._lock, wait=True)) as head:
-            lines, fault = self._on_disk(head)
-            if fault or lines[: len(self.lines)] != self.lines:
+            content = self.path.read_bytes() if self.path.exists() else b""
+            self._size = content.rfind(b"\n") + 1
+            self.lines, faults = read_chain(self.path)
+            head.seek(0)
+            last = head.read()
+            # A kill may come between a line and its digest.
+            if last and last not in [line[DIGEST] for line in self.lines[-2:]]:
+                faults.append("its last lines are missing")
+            if faults:
                 raise UserError(
-                    f"night: {self.path} was edited ({fault or 'its beginning is another'}); "
-                    "restore it, or begin another night in a new folder"
+                    f"night: {self.path} was edited ({faults[0]}); restore it, or begin another "
+                    "night in a new folder"
                 )
-            self.lines = lines
             self._head = head
             yield
 
@@ -134,17 +139,3 @@ class Ledger:
         """Runs and seconds of training so far."""
         lines = [line for line in self.lines if "spent" in line]
         return {unit: sum(line["spent"][unit] for line in lines) for unit in ("runs", "seconds")}
-
-    def _on_disk(self, head: TextIO) -> tuple[list[Line], str]:
-        """The lines of the file, and what is wrong with the first that is."""
-        content = self.path.read_bytes() if self.path.exists() else b""
-        self._size = content.rfind(b"\n") + 1
-        lines, faults = read_chain(self.path)
-        if faults:
-            return lines, faults[0]
-        head.seek(0)
-        last = head.read()
-        # A kill may come between a line and its digest.
-        if last and last not in [line[DIGEST] for line in lines[-2:]]:
-            return lines, "its last lines are missing"
-        return lines, ""

@@ -384,7 +384,7 @@ def finish_night(folder: str | Path) -> Line:
         values["valid"][row.name] = night.measure(row, stage, count)
     for row in rows:  # nothing is left to train that could stop before the night ends
         below = [path for line in ledger.measured(row.name, stage) for path in line["workdirs"]]
-        workdirs = [path and str(night.folder / path) for path in below]
+        workdirs = [path and str(night.folder / path) for path in below[:count]]
         tested = night.run("evaluate", row, stage, count, workdirs=workdirs, split="test")
         values["test"][row.name] = tested["values"]
     differences = {}
