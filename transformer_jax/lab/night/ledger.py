@@ -110,7 +110,7 @@ class Ledger:
                 outcomes[line["number"]] = line["verdict"] == PROMOTED
         return outcomes
 
-    def start_of(self, proposal: Proposal, baseline: int) -> Line | None:
+    def start_of(self, proposal: Proposal, baseline: Stage) -> Line | None:
         """The line of a test that has begun and not ended."""
         ended = {line["number"] for line in self.of_kind("end")}
         test = (proposal.name, proposal.digest, baseline)
