@@ -110,7 +110,7 @@ def compare(
     configs = [load_json(folder / CONFIG).values for folder in first_seeds.values()]
     differences = differing(*configs, ignored=_FREE)
     differences |= differing(*digests.values(), ignored=_OF_ONE_RUN)
-    made_by = {name: configs[i] | digests[name] for i, name in enumerate(names)}
+    made_by = {name: {**configs[i], **digests[name]} for i, name in enumerate(names)}
     require_same_validation("compare", made_by)
     records = {name: [read_metrics(seed) for seed in of_run] for name, of_run in seeds.items()}
     same_tokens = not any(field.startswith("tokenizer of ") for field in differences)
