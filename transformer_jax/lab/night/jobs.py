@@ -37,7 +37,7 @@ from transformer_jax.lab.verification.outcomes import DOES_NOT_APPLY, EQUAL
 from transformer_jax.lab.verification.verify import verify
 from transformer_jax.logs.records import to_json
 from transformer_jax.parallel import hosts
-from transformer_jax.runs.config import resolve_file
+from transformer_jax.runs.config import chosen_fields, resolve_file
 from transformer_jax.runs.load import load
 from transformer_jax.runs.provenance import TEST_DATA, VALIDATION_DATA, data_digests
 from transformer_jax.runs.settings import Settings
@@ -228,7 +228,8 @@ def _shared_digests(settings: Settings, step: int, workdir: Path) -> dict[str, s
         "data": {name: made_by.get(f"{name} data", "") for name in ("training", "validation")},
         "metric": {name: made_by[name] for name in made_by if name.startswith("tokenizer")},
     }
-    for name, value in settings.values.items():
+    # Without defaults, so that a field that a later version adds refuses no proposal.
+    for name, value in chosen_fields(settings.values).items():
         if rule_of(name) in shared:
             shared[rule_of(name)][name] = value
     return {rule: digest_of(values) for rule, values in shared.items()}
