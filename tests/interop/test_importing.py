@@ -272,7 +272,7 @@ def test_an_imported_model_can_be_talked_to(chat_model, workdir_of):
     task, question = chat._run.task, (Turn("user", "Hello"),)
     text = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
     assert task.chat_tokenizer.encode_prompt(question) == run.tokenizer["text"].encode(text)
-    generator = task.text_generator.token_generator
+    generator = task.token_generator
     assert {generator.specials.eos, *generator.specials.ends} == {282, 280}
     # Any token ends the answer if all are declared as ends.
     specials = dataclasses.replace(generator.specials, ends=tuple(range(280)))

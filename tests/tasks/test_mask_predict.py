@@ -2,6 +2,7 @@
 """Mask-predict: rows, lengths, no leaks, outputs, the bound."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -34,21 +35,7 @@ def tokenizers(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def build(tokenizers, task_with):
-    return lambda **changes: task_with(
-        tokenizers,
-        "mask_predict",
-        FIELDS | {name.replace("__", "."): value for name, value in changes.items()},
-    )
-
-
-@pytest.fixture(scope="module")
-def task(build):
-    return build()
-
-
-@pytest.fixture(scope="module")
-def params(task, random_params):
-    return random_params(task)
+    return functools.partial(task_with, tokenizers, "mask_predict", FIELDS)
 
 
 def log_probs(task, params, batch):
