@@ -26,6 +26,9 @@ FIELDS = {
 }
 
 
+LEARNED = {"model__positions": "learned", "model__max_length": 16}
+
+
 @pytest.fixture(scope="module")
 def tokenizers(tmp_path_factory):
     config = TokenizerConfig("char", vocab_size=16, normalization="identity")
@@ -160,6 +163,9 @@ def test_what_mask_predict_cannot_have_is_refused_by_name(task, params, build):
             "of the 2 likeliest lengths": predict(search="unmask", beam_size=2, num_outputs=3),
             "score: the target of line 1 has 9 tokens": (
                 lambda: task.score(params, ["a"], ["abcabcabc"], 1)
+            ),
+            "score: positions 'learned' reach to max_length 16": (
+                lambda: build(**LEARNED).score(params, [20 * "a"], ["a"], 1)
             ),
         }
     )

@@ -13,6 +13,7 @@ import numpy as np
 from transformer_jax.data.batches.packing import Tokens, padded_batch
 from transformer_jax.errors import UserError
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.positions import check_num_positions
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.sharding import place_like, round_up_rows
 from transformer_jax.runtime import platform
@@ -113,13 +114,17 @@ def score_pairs(
       config: of the model.
 
     Raises:
-      UserError: a single pair needs more memory than there is.
+      UserError: a pair exceeds the positions that the model knows, or the memory that there is.
     """
     by_pair: dict[int, PairScore] = {}
     batch: PaddedBatch[Pair] = PaddedBatch(
         {feature: [0] for pair in pairs[:1] for feature in pair}, padded_batch
     )
     lengths = [max(map(len, pair.values())) for pair in pairs]
+    try:
+        check_num_positions(config, max(lengths, default=0))
+    except ValueError as error:
+        raise UserError(f"score: {error}") from error
     order = sorted(range(len(pairs)), key=lengths.__getitem__)
     while order:
         length = lengths[order[-1]]  # of those left, the longest first

@@ -29,7 +29,6 @@ from transformer_jax.models import apply_model
 from transformer_jax.models.classifier import BODIES
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import Seq2Seq, shift_right
-from transformer_jax.nn.positions import check_num_positions
 from transformer_jax.runtime import platform
 from transformer_jax.summary import Summarized
 from transformer_jax.tasks.interface import (
@@ -369,11 +368,6 @@ class Seq2SeqTask(BaseTask):
         self, params: Params, pairs: Sequence[Pair], batch_size: int
     ) -> list[PairScore]:
         """Scores pairs of tokens, with special tokens, like `score`."""
-        longest = max((len(tokens) for pair in pairs for tokens in pair.values()), default=0)
-        try:
-            check_num_positions(self.model.config, longest)
-        except ValueError as error:
-            raise UserError(f"score: {error}") from error
         return score_pairs(self.scores, params, pairs, batch_size, self.model.config)
 
 
