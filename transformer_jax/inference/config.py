@@ -199,9 +199,6 @@ class UnmaskOptions:
     order: Annotated[str, OneOf(*ORDERS)] = "confidence"
     remask: bool = False
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
 
 def _unmask(decode: DecodeConfig, ids: TokenIds) -> Unmasking:
     options = decode.options_of(UnmaskOptions)

@@ -258,12 +258,12 @@ class TokenGenerator:
         fold_in = jax.vmap(jax.random.fold_in)
         seeds = jnp.broadcast_to(jax.random.key(seed), arrays["numbers"].shape)
         keys = fold_in(fold_in(seeds, arrays["numbers"]), arrays["samples"])
+        before, of_constraint = before_move or (None, None)
         start = Start(logits, (), state, arrays["limits"], keys, *hidden)
-        start = dataclasses.replace(start, before=before_move)
+        start = dataclasses.replace(start, before=before)
         if constraint:
-            start = start_under(constraint, start, prompt, lengths, self.specials.banned[0])
-        elif before_move:
-            start = dataclasses.replace(start, before=before_move[0])
+            banned_id = self.specials.banned[0]
+            start = start_under(constraint, start, prompt, lengths, banned_id, of_constraint)
         samples = search.begin(
             start, max_length=self.context + 1, drawn_before=drawn, seen=arrays.get("seen")
         )

@@ -21,6 +21,7 @@ from transformer_jax.conversations import (
 )
 from transformer_jax.conversations.encoding import ChatTokenizer, ConversationSplitter, fit_prompt
 from transformer_jax.data.batches.loss_masks import LOSS_MASK_FEATURES, LossMaskedTexts
+from transformer_jax.data.batches.windows import BAR_AFTER_SECONDS
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
@@ -32,9 +33,6 @@ from transformer_jax.tasks.language_modeling import LanguageModeling
 from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
 from transformer_jax.tasks.losses import ContextTarget
 from transformer_jax.tokenization import encode_plain
-
-BAR_AFTER_SECONDS = 2
-"""Seconds of work before a progress bar is shown."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

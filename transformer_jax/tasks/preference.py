@@ -25,10 +25,11 @@ from transformer_jax.data.batches.loss_masks import (
     LossMaskedTexts,
     PreferencePairs,
 )
+from transformer_jax.data.batches.windows import BAR_AFTER_SECONDS
 from transformer_jax.data.examples import Corpus
 from transformer_jax.errors import UserError
 from transformer_jax.metrics import padding_sums
-from transformer_jax.tasks.instruction import BAR_AFTER_SECONDS, Instruction
+from transformer_jax.tasks.instruction import Instruction
 from transformer_jax.tasks.interface import Batch, Frozen, LossSums, Params, Supervised, TaskParts
 from transformer_jax.tasks.losses import ContextTarget, compiled_scores
 
