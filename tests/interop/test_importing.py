@@ -133,7 +133,7 @@ def test_a_class_without_a_search_has_none(tmp_path):
 def test_logits_of_tags_are_those_of_the_published_model(run_of, name):
     run, want = run_of(name), expected(name)
     rows = [row[:n].tolist() for row, n in zip(want["tokens"], want["lengths"], strict=True)]
-    found = run.task._probabilities(run.params, text_rows(run.task, rows))
+    found = run.task.probabilities(run.params, text_rows(run.task, rows))
     for probabilities, logits, row in zip(found, want["logits"], rows, strict=True):
         expected_log = jax.nn.log_softmax(logits[: len(row)])
         np.testing.assert_allclose(np.log(probabilities[: len(row)]), expected_log, atol=1e-5)
