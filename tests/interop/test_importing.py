@@ -133,7 +133,7 @@ def test_a_class_without_a_search_has_none(tmp_path):
 def test_logits_of_tags_are_those_of_the_published_model(run_of, name):
     run, want = run_of(name), expected(name)
     rows = [row[:n].tolist() for row, n in zip(want["tokens"], want["lengths"], strict=True)]
-    found = run.task._probabilities(run.params, text_rows(run.task, rows))
+    found = run.task.probabilities(run.params, text_rows(run.task, rows))
     for probabilities, logits, row in zip(found, want["logits"], rows, strict=True):
         expected_log = jax.nn.log_softmax(logits[: len(row)])
         np.testing.assert_allclose(np.log(probabilities[: len(row)]), expected_log, atol=1e-5)
@@ -272,7 +272,7 @@ def test_an_imported_model_can_be_talked_to(chat_model, workdir_of):
     task, question = chat._run.task, (Turn("user", "Hello"),)
     text = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
     assert task.chat_tokenizer.encode_prompt(question) == run.tokenizer["text"].encode(text)
-    generator = task.text_generator.token_generator
+    generator = task.token_generator
     assert {generator.specials.eos, *generator.specials.ends} == {282, 280}
     # Any token ends the answer if all are declared as ends.
     specials = dataclasses.replace(generator.specials, ends=tuple(range(280)))

@@ -330,7 +330,7 @@ def test_windows_are_drawn_by_the_weights_of_their_corpora(sampling, monkeypatch
 
     corpora = Corpora(([{"text": "a" * 1400}], [{"text": "b" * 100}]), (1.0, 3.0))
     sides = Sides({}, sampling=sampling)
-    windows = DocumentWindows("together").cut(corpora, sides, first=2, length=10, training=True)
+    windows = DocumentWindows("together", first=2, length=10).cut(corpora, sides, training=True)
     made = train_batches(windows, identity, lengths={"input": 10, "target": 10}, rows=8, seed=0)
     letters = np.concatenate([next(made)["input"].ravel() for _ in range(400)])
     ratio = (letters == ord("b")).sum() / (letters == ord("a")).sum()
