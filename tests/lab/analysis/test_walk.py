@@ -178,7 +178,7 @@ def test_options_have_steps_of_their_own(walked):
     assert kinds_of(found, "decoder", "embedding") == EMBEDDING
     assert kinds_of(found, "decoder", "output") == ["final_norm"]
     (bias,) = found.of("bias", "decoder")
-    assert bias.where.function == "LinearBiases.bias"
+    assert bias.function == "LinearBiases.bias"
     (hidden,) = found.of("hidden", "decoder")
     assert hidden.formula == "h = SiLU(x W_g) ⊙ (x W_1)"
     (mask,) = found.of("mask", "decoder")
@@ -227,11 +227,11 @@ def test_each_step_has_the_numbers_of_the_formulas_and_names_its_code(walked, ki
     *_, found, expected = walked(kind)
     check(found, expected)
     steps = found.steps
-    for step in {step.where: step for step in steps}.values():
-        tree = ast.parse((ROOT / step.where.file).read_text())
-        for name in step.where.function.split("."):
+    for step in {(step.file, step.function): step for step in steps}.values():
+        tree = ast.parse((ROOT / step.file).read_text())
+        for name in step.function.split("."):
             named = [n for n in tree.body if getattr(n, "name", None) == name]
-            assert named, step.where
+            assert named, (step.file, step.function)
             (tree,) = named
     for step in steps:
         assert step.section and step.explanation.endswith("."), step.kind

@@ -7,13 +7,13 @@ H heads, G heads of keys and values, T queries, S keys, K key size of a head.
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
+from scipy.special import softmax
 
 from transformer_jax.lab.analysis.walk.kinds import NORMS, POSITIONS, RESIDUALS, inner_layer
 from transformer_jax.lab.analysis.walk.step import (
@@ -73,7 +73,6 @@ class AttentionPart(Part):
         kind: str,
         values: Float[np.ndarray, "H T S"],
         places: Sequence[str] = (),
-        instead: Mapping[str, Any] = MappingProxyType({}),
         **words: Any,
     ) -> WalkStep:
         """A step of logits or weights; words "query", "key" (tokens) and "result" are added."""
@@ -83,34 +82,7 @@ class AttentionPart(Part):
         words |= {"query": self.token, "key": self.trace.token(self.source, self.key)}
         words["result"] = values[example]
         axes = ("head", queries, keys)
-        return step(kind, self.group, values, axes, places, example, instead, **words)
-
-    def visible(self) -> Bool[np.ndarray, "T S"]:
-        """True where a query attends to a key."""
-        tokens = self.trace.reading.tokens
-        window = self.config.attention_window
-        # Below 0: the key is earlier.
-        distance = np.arange(len(tokens[self.source])) - np.arange(len(tokens[self.stack]))[:, None]
-        visible = np.ones(distance.shape, bool)
-        if not self.is_cross and self.stack == "decoder":
-            visible &= distance <= 0
-        if not self.is_cross and window is not None:
-            visible &= np.abs(distance) < window
-        return visible
-
-
-def head_products(
-    queries: Float[np.ndarray, "H T K"], keys: Float[np.ndarray, "G S K"]
-) -> Float[np.ndarray, "H T S"]:
-    """Q K^T of each head in float64; neighboring heads may share keys."""
-    keys = np.repeat(keys, len(queries) // len(keys), axis=0)
-    return np.einsum("htk,hsk->hts", queries, keys, dtype=np.float64)
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Softmax over the last axis, in NumPy."""
-    exponentials = np.exp(logits - logits.max(-1, keepdims=True))
-    return exponentials / exponentials.sum(-1, keepdims=True)
+        return step(kind, self.group, values, axes, places, example, **words)
 
 
 def attention_steps(at: AttentionPart) -> Iterator[WalkStep]:
@@ -119,7 +91,10 @@ def attention_steps(at: AttentionPart) -> Iterator[WalkStep]:
     shown = (0, at.index, at.key)
     for kind in ("queries", "keys", "values"):
         yield _projection_step(at, kind)
-    products = head_products(at.value("queries"), at.value("keys"))
+    queries = at.value("queries")
+    keys = at.value("keys")
+    keys = np.repeat(keys, len(queries) // len(keys), axis=0)  # neighboring heads may share keys
+    products = np.einsum("htk,hsk->hts", queries, keys, dtype=np.float64)
     places = (at.place("queries"), at.place("keys"))
     yield at.logits_step("products", products, places, d_k=c.d_k)
     logits = products / math.sqrt(c.d_k)
@@ -130,15 +105,14 @@ def attention_steps(at: AttentionPart) -> Iterator[WalkStep]:
         logits = logits + bias
         encoding = encoding_class(c)
         code = encoding.bias if encoding.has("bias") else encoding.logit_bias
-        words = {"at_query": at.index, "at_key": at.key, "bias": bias[shown]}
-        yield at.logits_step("bias", logits, (place,), {"code": code}, **words)
+        words = {"at_query": at.index, "at_key": at.key, "bias": bias[shown], "code": code}
+        yield at.logits_step("bias", logits, (place,), **words)
     if c.logit_cap is not None:
         logits = c.logit_cap * np.tanh(logits / c.logit_cap)
         yield at.logits_step("cap", logits, cap=c.logit_cap)
-    visible = at.visible()
-    logits = np.where(visible, logits, -np.inf)
-    yield _mask_step(at, logits, visible)
-    yield from _sum_steps(at, logits)
+    mask = _mask_step(at, logits)
+    yield mask
+    yield from _sum_steps(at, mask.values)
 
 
 def _projection_step(at: AttentionPart, kind: str) -> WalkStep:
@@ -157,9 +131,10 @@ def _projection_step(at: AttentionPart, kind: str) -> WalkStep:
         "heads": f"{len(x)} head{'s' * (len(x) > 1)}",
         "result": x[0, index],
         "changes": _changes(at, kind),
+        "code": code,
     }
     axes = ("head", at.trace.tokens(stack), "feature")
-    return step(kind, at.group, x, axes, (at.place(kind),), (0, index), {"code": code}, **words)
+    return step(kind, at.group, x, axes, (at.place(kind),), (0, index), **words)
 
 
 def _changes(at: AttentionPart, kind: str) -> str:
@@ -178,32 +153,35 @@ def _changes(at: AttentionPart, kind: str) -> str:
     return f" They are shown as attention uses them: {', then '.join(changes)}." if changes else ""
 
 
-def _mask_step(at: AttentionPart, logits: np.ndarray, visible: np.ndarray) -> WalkStep:
+def _mask_step(at: AttentionPart, logits: Float[np.ndarray, "H T S"]) -> WalkStep:
+    """Step of the logits, -inf where a query does not attend to a key."""
+    _, num_queries, num_keys = logits.shape
     window = None if at.is_cross else at.config.attention_window
     causal = at.stack == "decoder" and not at.is_cross
-    instead: dict[str, Any]
     if not causal and window is None:
         explanation = (
-            f"Every query attends to all {visible.shape[1]} tokens. The mask removes only padding, "
+            f"Every query attends to all {num_keys} tokens. The mask removes only padding, "
             "which this page does not show."
         )
-        instead = {"explanation": explanation, "code": segment_mask}
-        return at.logits_step("mask", logits, (), instead)
-    order = "up to itself" if causal else "on either side"
-    instead = {"code": look_ahead_mask if causal else window_mask}
+        return at.logits_step("mask", logits, explanation=explanation, code=segment_mask)
+    # Below 0: the key is earlier.
+    distance = np.arange(num_keys) - np.arange(num_queries)[:, None]
+    hidden = causal & (distance > 0)
+    words: dict[str, Any] = {"order": "up to itself" if causal else "on either side"}
     if window is None:
-        instead["formula"] = 'z_(i j) = −∞ "where" j > i'
+        words["formula"] = 'z_(i j) = −∞ "where" j > i'
     else:
-        order += f", less than {window} positions away"
-    hidden = int((~visible).sum())
-    words = {"order": order, "hidden": hidden, "size": visible.size}
-    return at.logits_step("mask", logits, (), instead, **words)
+        hidden |= np.abs(distance) >= window
+        words["order"] += f", less than {window} positions away"
+    words |= {"hidden": int(hidden.sum()), "size": hidden.size}
+    words["code"] = look_ahead_mask if causal else window_mask
+    return at.logits_step("mask", np.where(hidden, -np.inf, logits), **words)
 
 
 def _sum_steps(at: AttentionPart, logits: np.ndarray) -> Iterator[WalkStep]:
     weights = at.value("weights")
     heads = at.value("heads")
-    difference = np.abs(softmax(logits) - weights).max()
+    difference = np.abs(softmax(logits, axis=-1) - weights).max()
     caution = ""
     if difference > 1e-4:  # more than float32 rounds
         caution = (
@@ -214,16 +192,14 @@ def _sum_steps(at: AttentionPart, logits: np.ndarray) -> Iterator[WalkStep]:
     words: dict[str, Any] = {"share": share, "difference": caution}
     yield at.logits_step("softmax", weights, (at.place("weights"),), **words)
 
-    instead = {}
-    more = ""
+    example = (0, at.index)
+    words = {"token": at.token, "result": heads[example], "more": ""}
     if not at.is_cross and encoding_class(at.config).has("extra_values"):
-        more = " Relative positions add weighted vectors, one for each distance."
-        instead["formula"] = "head = softmax((Q K^T)/√(d_k) + B) V + R"
+        words["more"] = " Relative positions add weighted vectors, one for each distance."
+        words["formula"] = "head = softmax((Q K^T)/√(d_k) + B) V + R"
     places = tuple(map(at.place, ("weights", "values", "heads")))
     axes = ("head", at.trace.tokens(at.stack), "feature")
-    example = (0, at.index)
-    words = {"token": at.token, "result": heads[example], "more": more}
-    yield step("heads", at.group, heads, axes, places, example, instead, **words)
+    yield step("heads", at.group, heads, axes, places, example, **words)
 
     count, _, size = heads.shape
     words = {"heads": count, "size": size, "total": count * size}
@@ -260,8 +236,8 @@ def _sublayer_steps(part: Part, layer: int, name: str, stream: np.ndarray) -> It
     if name != "cross_attention" and sublayer not in (MultiHeadAttention, FeedForward):
         # How it computes is not explained.
         code = getattr(sublayer, "self_attend", None) or sublayer.__call__
-        texts = {"code": code, "title": sublayer.__name__}
-        yield part.step("sublayer", values[path], (path,), texts, name=sublayer.__name__)
+        title = sublayer.__name__
+        yield part.step("sublayer", values[path], (path,), title=title, name=title, code=code)
     elif is_feed_forward:
         yield from _feed_forward_steps(part, path)
     else:
@@ -281,8 +257,8 @@ def _sublayer_steps(part: Part, layer: int, name: str, stream: np.ndarray) -> It
         total = stream + y  # of which `after` is the norm
     formula, section = RESIDUALS[c.norm_placement]
     words = {"stream": stream[part.index], "addend": addend, "added": y[part.index]}
-    texts = {"formula": formula, "section": section}
-    yield part.step("residual", total, (path, after), texts, **words)
+    words |= {"formula": formula, "section": section}
+    yield part.step("residual", total, (path, after), **words)
     if c.norm_placement == "post":
         yield norm_step(part, "norm_after", total, after)
 
@@ -300,10 +276,10 @@ def norm_step(
         before = f"have mean {number(at.mean())} and standard deviation {number(deviation)}"
     formula, section = NORMS.get(c.norm, (None, None))
     code = type(make_norm(c)).__call__
-    texts = {"formula": formula, "section": section, "code": code}
+    words = {"formula": formula, "section": section, "code": code, "before": before}
+    words["shifted"] = " and shifted" * (c.norm == "layer")
     y = part.trace.values[place] if y is None else y
-    shifted = " and shifted" * (c.norm == "layer")
-    return part.step(kind, y, (place,), texts, before=before, shifted=shifted)
+    return part.step(kind, y, (place,), **words)
 
 
 def _feed_forward_steps(part: Part, path: str) -> Iterator[WalkStep]:
@@ -316,16 +292,17 @@ def _feed_forward_steps(part: Part, path: str) -> Iterator[WalkStep]:
         "hidden",
         hidden,
         (f"{path}.input", f"{path}.hidden"),
-        {"formula": formula, "section": section},
         axis="neuron",
         entry=largest,
+        formula=formula,
+        section=section,
         active=int((neurons > 0).sum()),
         neuron=largest,
         largest=neurons[largest],
     )
-    texts = {"formula": None if c.feed_forward_bias else "FFN(x) = h W_2"}
+    formula = None if c.feed_forward_bias else "FFN(x) = h W_2"
     y = part.trace.values[path]
-    yield part.step("feed_forward", y, (path,), texts, neurons=len(neurons))
+    yield part.step("feed_forward", y, (path,), neurons=len(neurons), formula=formula)
 
 
 def embedding_steps(trace: Trace, stack: str) -> Iterator[WalkStep]:
@@ -349,10 +326,10 @@ def embedding_steps(trace: Trace, stack: str) -> Iterator[WalkStep]:
     encoding = encoding_class(c)
     x = trace.values[place]
     if encoding.has("embed"):
-        texts: dict[str, Any] = {"code": encoding.embed}
-        formula = {"formula": POSITIONS.get(encoding.__name__)}
-        yield part.step("positions", x - embedded, (place,), texts | formula)
-        yield part.step("embedded", x, (place,), texts)
+        code = encoding.embed
+        formula = POSITIONS.get(encoding.__name__)
+        yield part.step("positions", x - embedded, (place,), formula=formula, code=code)
+        yield part.step("embedded", x, (place,), code=code)
     yield from _type_and_norm_steps(part, x)
 
 
@@ -384,5 +361,5 @@ def _type_and_norm_steps(part: Part, x: np.ndarray) -> Iterator[WalkStep]:
         yield part.step("token_types", x, (place,), type=types[part.index])
     if c.embedding_norm:
         has_two_stacks = "input.positions" not in trace.values
-        texts = {"code": EncoderDecoder.encode if has_two_stacks else None}
-        yield part.step("embedding_norm", trace.values[place], (place,), texts)
+        code = EncoderDecoder.encode if has_two_stacks else None
+        yield part.step("embedding_norm", trace.values[place], (place,), code=code)
