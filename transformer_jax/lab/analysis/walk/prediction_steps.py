@@ -90,7 +90,7 @@ def _table(
     share = percent(probabilities[best[0]])
     words = {"count": len(logits), "best": quoted(names[0]), "share": share}
     words |= {"place": place, "more": more}
-    return step(kind, group, values, axes, (LOGITS,), (0, 1), code=code, **words)
+    return step(kind, group, values, axes, (0, 1), code=code, **words)
 
 
 def _head_step(part: Part) -> WalkStep:
@@ -100,8 +100,7 @@ def _head_step(part: Part) -> WalkStep:
     rows = np.asarray(hosts.to_host(program(trace.params, trace.reading.inputs)))
     # Without padding, which `collect` has removed from the other activations.
     features = rows[0, : len(trace.values[part.stack])]
-    activation = trace.config.activation
-    return part.step("prediction_head", features, (part.stack,), activation=activation)
+    return part.step("prediction_head", features, activation=trace.config.activation)
 
 
 def _logits_step(part: Part) -> WalkStep:
@@ -121,7 +120,6 @@ def _logits_step(part: Part) -> WalkStep:
     return part.step(
         "logits",
         logits,
-        (part.stack, LOGITS),
         formula=f"z = {formula}",
         axis=Axis("vocabulary entry", tuple(map(trace.name_of, range(logits.shape[1])))),
         entry=best,
@@ -205,7 +203,7 @@ def _cache_step(
     words |= {"heads": heads, "slots": slots, "size": size}
     words |= {"layers": len(layers), "layer": layers[0]}
     axes = ("head", Axis("slot", labels), "feature")
-    return step("cache", group, keys, axes, example=(0, index), **words)
+    return step("cache", group, keys, axes, (0, index), **words)
 
 
 def _weights_step(
@@ -220,7 +218,7 @@ def _weights_step(
     words: dict[str, Any] = {"token": trace.token("decoder", index), "length": index + 1}
     words |= {"share": percent(weights[-1, 0, key]), "key": trace.token(stack, key)}
     axes = ("layer", "head", Axis("key", labels))
-    return step(kind, group, weights, axes, example=(len(weights) - 1, 0, key), **words)
+    return step(kind, group, weights, axes, (len(weights) - 1, 0, key), **words)
 
 
 def _continuation(trace: Trace, index: int, logits: np.ndarray) -> str:

@@ -48,7 +48,6 @@ class WalkStep(Summarized):
       values: the result, with the axes `axes`; -inf where a mask removed a logit.
       axes: axes of `values`.
       example: indices along the first axes of the entry that the explanation uses.
-      places: paths of the activations (`nn.hooks`) that the step shows or is computed from.
     """
 
     kind: str
@@ -62,7 +61,6 @@ class WalkStep(Summarized):
     values: np.ndarray
     axes: tuple[Axis, ...]
     example: tuple[int, ...] = ()
-    places: tuple[str, ...] = ()
 
     def summary(self) -> Mapping[str, Any]:
         """The formula, the explanation and the shape of the result."""
@@ -237,7 +235,6 @@ class Part:
         self,
         kind: str,
         values: np.ndarray,
-        places: Sequence[str] = (),
         axis: Axis | str = "feature",
         entry: int | None = None,
         **words: Any,
@@ -253,7 +250,7 @@ class Part:
         example = (self.index,) if entry is None else (self.index, entry)
         words |= {"token": self.token, "index": self.index}
         words |= {"width": values.shape[1], "result": values[self.index]}
-        return step(kind, self.group, values, axes, places, example, **words)
+        return step(kind, self.group, values, axes, example, **words)
 
 
 def quoted(text: str) -> str:
@@ -276,7 +273,6 @@ def step(
     group: tuple[str, ...],
     values: np.ndarray,
     axes: Sequence[Axis | str],
-    places: Sequence[str] = (),
     example: Sequence[int] = (),
     **words: Any,
 ) -> WalkStep:
@@ -298,7 +294,6 @@ def step(
         function=code.__qualname__,
         values=values,
         axes=tuple(axis if isinstance(axis, Axis) else Axis(axis) for axis in axes),
-        places=tuple(places),
         example=tuple(map(int, example)),
         **texts,
     )
