@@ -46,9 +46,6 @@ _SPLASH = "splash_mha_"  # prefix of its calls
 _SPLASH_QUERY = 2  # index of the queries among its operands
 _MATRIX_UNIT = 128  # width of a TPU's
 
-type Execution = tuple[HloInstruction, int]
-"""An instruction, and how often it runs in a step."""
-
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "s8": "int8", "u8": "int8"}
 
 
@@ -79,7 +76,9 @@ class KernelCost:
     is_transfer: bool
 
 
-def executions(entry: Computation, loops: int, times: int = 1) -> Iterator[Execution]:
+def executions(
+    entry: Computation, loops: int, times: int = 1
+) -> Iterator[tuple[HloInstruction, int]]:
     """Yields the instructions that run by themselves, in the entry and in what it calls, and how
     often they run in a step. A loop of unknown length counts as `loops` runs."""
     for instruction in entry.values():
