@@ -243,8 +243,8 @@ def _sublayer_steps(part: Part, layer: int, name: str, stream: np.ndarray) -> It
     elif c.norm_placement == "post":
         total = stream + y  # of which `after` is the norm
     formula, section = RESIDUALS[c.norm_placement]
-    words = {"stream": stream[part.index], "addend": addend, "added": y[part.index]}
-    words |= {"formula": formula, "section": section}
+    words: dict[str, Any] = {"formula": formula, "section": section}
+    words |= {"stream": stream[part.index], "addend": addend, "added": y[part.index]}
     yield part.step("residual", total, **words)
     if c.norm_placement == "post":
         yield norm_step(part, "norm_after", total, after)
@@ -261,7 +261,8 @@ def norm_step(part: Part, kind: str, x: np.ndarray, y: np.ndarray) -> WalkStep:
         before = f"have mean {number(at.mean())} and standard deviation {number(deviation)}"
     formula, section = NORMS.get(c.norm, (None, None))
     code = type(make_norm(c)).__call__
-    words = {"formula": formula, "section": section, "code": code, "before": before}
+    words: dict[str, Any] = {"formula": formula, "section": section, "code": code}
+    words["before"] = before
     words["shifted"] = " and shifted" * (c.norm == "layer")
     return part.step(kind, y, **words)
 

@@ -140,11 +140,13 @@ def decoding_steps(trace: Trace) -> Iterator[WalkStep]:
         classes = [attention_class(trace.config.of_layer(i)) for i in layers]
         with_keys = [i for i in layers if classes[i] is MultiHeadAttention]
         if with_keys:
-            keys = unpad(state[with_keys[0]], 1).keys[0, :, :, 0]
-            yield _cache_step(trace, group, index, keys.astype(np.float32), with_keys)
-        for kind, name in (("past", "self"), ("source", "cross")):
+            cached = unpad(state[with_keys[0]], 1).keys[0, :, :, 0]
+            yield _cache_step(trace, group, index, cached.astype(np.float32), with_keys)
+        source = len(trace.reading.tokens.get("encoder", ()))
+        # Of the slots of a cache, those that are filled.
+        for kind, name, keys in (("past", "self", index + 1), ("source", "cross", source)):
             paths = [f"decoder.layer_{i}.{name}_attention.weights" for i in layers]
-            by_layer = [weights[path][0, :, 0] for path in paths if path in weights]
+            by_layer = [weights[path][0, :, 0, :keys] for path in paths if path in weights]
             if by_layer:
                 yield _weights_step(trace, group, kind, index, np.stack(by_layer))
         more = _continuation(trace, index, logits)
@@ -209,12 +211,9 @@ def _cache_step(
 def _weights_step(
     trace: Trace, group: tuple[str, ...], kind: str, index: int, weights: np.ndarray
 ) -> WalkStep:
-    """Step of the weights [layers, H, slots] of all layers; slots that are not filled are cut."""
     stack = "decoder" if kind == "past" else "encoder"
-    pieces = trace.reading.pieces[stack]
-    labels = tuple(pieces[: index + 1] if kind == "past" else pieces)
-    weights = weights[:, :, : len(labels)]
     key = int(weights[-1, 0].argmax())
+    labels = tuple(trace.reading.pieces[stack][: weights.shape[2]])
     words: dict[str, Any] = {"token": trace.token("decoder", index), "length": index + 1}
     words |= {"share": percent(weights[-1, 0, key]), "key": trace.token(stack, key)}
     axes = ("layer", "head", Axis("key", labels))
