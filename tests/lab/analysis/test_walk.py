@@ -133,7 +133,7 @@ def test_the_walk_of_a_trained_run(trained):
     config = trained.model.config
     assert config.norm_placement == "pre"
     check(found, walk_oracle.encoder_decoder(config, trained.params, *given.tokens.values()))
-    pieces = [*given.pieces["decoder"][1:], "</s>"]
+    pieces = trained.tokenizer.text("target").pieces(given.outputs)
     for piece, step in zip(pieces, found.of("next", "decoding"), strict=True):
         assert f"{piece}\u2069”" in step.explanation.split("continues with")[1]
 
